@@ -1,0 +1,1 @@
+"""Figures: one file each, measured side by side with what they are compared to."""

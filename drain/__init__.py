@@ -1,0 +1,1 @@
+"""The Spark pipeline that counts backlogs, and the checker that asks it."""

@@ -1,0 +1,1 @@
+"""What both sides share, and what a user's program imports: Producer, Consumer and Admin."""

@@ -1,0 +1,306 @@
+"""The form of a chunk: one Parquet object, one commit.
+
+A chunk is a table of rows. A row with a ``body`` is an entry (headgate.entries), for whoever folds the state; a row
+with a ``fact`` is a plain statement in columns, for whoever counts (the Spark job) or reads (consumers). One entry can
+state several facts. Readers of facts never need a body, readers of bodies never need a fact.
+
+====================  ===========================================================================================
+fact                  columns that are set beside ``fact``
+====================  ===========================================================================================
+``record``            topic_id, segment, offset, key, value, timestamp_ms, size_bytes (of key and value)
+``acknowledged``      topic_id, subscription_id, segment, offset (first), end_offset, seek_generation
+``created``           topic_id, segment (a segment exists from here on)
+``sealed``            topic_id, segment, end_offset
+``pruned``            topic_id, segment
+``topic_deleted``     topic_id
+``subscribed``        topic_id, subscription_id, subscription_type (empty: unknown)
+``position``          topic_id, subscription_id, segment, offset (everything below counts as acknowledged),
+                      seek_generation
+``unsubscribed``      topic_id, subscription_id
+====================  ===========================================================================================
+
+A segment that has no ``position`` for a subscription begins at 0 there. The file's metadata under ``headgate`` is JSON: format, shard,
+number, leader_epoch, at_ms (the leader's clock, milliseconds since 1970), entries.
+
+This module does no I/O. Raises ChunkError for whatever is not a chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headgate import entries as e
+from headgate.errors import ChunkError
+from headgate.layout import Layout
+
+FORMAT: Final = 1
+_METADATA_KEY: Final = b"headgate"
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("fact", pa.string()),
+        pa.field("topic_id", pa.int64()),
+        pa.field("segment", pa.int64()),
+        pa.field("offset", pa.int64()),
+        pa.field("end_offset", pa.int64()),
+        pa.field("subscription_id", pa.int64()),
+        pa.field("subscription_type", pa.string()),
+        pa.field("seek_generation", pa.int64()),
+        pa.field("timestamp_ms", pa.int64()),
+        pa.field("size_bytes", pa.int64()),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("body", pa.binary()),
+    ],
+)
+RECORD_COLUMNS: Final = ("fact", "topic_id", "segment", "offset", "timestamp_ms", "key", "value")
+
+
+@dataclass(slots=True)
+class RecordColumns:
+    """Records of one chunk, column by column, in the order in which they were taken."""
+
+    topic_id: list[int] = field(default_factory=list)
+    segment: list[int] = field(default_factory=list)
+    offset: list[int] = field(default_factory=list)
+    timestamp_ms: list[int] = field(default_factory=list)
+    key: list[bytes] = field(default_factory=list)
+    value: list[bytes] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+
+class ChunkHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """What the file's own metadata says of it."""
+
+    format: int
+    shard: int
+    number: int
+    leader_epoch: int
+    at_ms: int
+    entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One commit: its header and its entries, in order."""
+
+    header: ChunkHeader
+    entries: tuple[e.AnyEntry, ...]
+
+
+class ChunkBuilder:
+    """Gathers the entries and records of one commit until they are encoded.
+
+    Facts that follow from a layout (which segments a topic has at creation, which children a split makes) are given by
+    the caller as ``created`` and ``sealed``, because an entry alone does not know them.
+    """
+
+    def __init__(self) -> None:
+        self.entries: list[e.AnyEntry] = []
+        self.records = RecordColumns()
+        self._facts: list[dict[str, Any]] = []
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def add(self, entry: e.AnyEntry, layout: Layout | None = None) -> None:
+        """Append ``entry``; ``layout`` is its topic's layout after it was applied, needed where segments come or go."""
+        self.entries.append(entry)
+        self._facts.extend(facts_of(entry, layout))
+
+    def encode(self, *, shard: int, number: int, leader_epoch: int, at_ms: int) -> bytes:
+        """Return the chunk as Parquet bytes."""
+        header = ChunkHeader(
+            format=FORMAT,
+            shard=shard,
+            number=number,
+            leader_epoch=leader_epoch,
+            at_ms=at_ms,
+            entries=len(self.entries),
+        )
+        return _encode(header, self.entries, self._facts, self.records)
+
+
+def facts_of(entry: e.AnyEntry, layout: Layout | None) -> list[dict[str, Any]]:
+    """Return the facts that ``entry`` states, apart from records, as rows (column → value)."""
+    match entry:
+        case e.RecordsAcknowledged():
+            return [
+                {
+                    "fact": "acknowledged",
+                    "topic_id": entry.topic_id,
+                    "subscription_id": entry.subscription_id,
+                    "segment": part.segment,
+                    "offset": part.first_offset,
+                    "end_offset": part.end_offset,
+                    "seek_generation": entry.seek_generation,
+                }
+                for part in entry.ranges
+            ]
+        case e.TopicCreated():
+            return [{"fact": "created", "topic_id": entry.topic_id, "segment": n} for n in range(entry.segments)]
+        case e.SegmentSplit():
+            return _resealed(entry.topic_id, (entry.segment,), (entry.end_offset,), layout)
+        case e.SegmentsMerged():
+            return _resealed(entry.topic_id, entry.segments, entry.end_offsets, layout)
+        case e.SegmentsPruned():
+            return [{"fact": "pruned", "topic_id": entry.topic_id, "segment": n} for n in entry.segments]
+        case e.TopicDeleted():
+            return [{"fact": "topic_deleted", "topic_id": entry.topic_id}]
+        case e.SubscriptionCreated():
+            subscribed = _subscribed(entry.topic_id, entry.subscription_id, entry.subscription_type)
+            return [subscribed, *_positions(entry.topic_id, entry.subscription_id, entry.positions, 0)]
+        case e.SubscriptionTyped():
+            return [_subscribed(entry.topic_id, entry.subscription_id, entry.subscription_type)]
+        case e.Sought():
+            return _positions(entry.topic_id, entry.subscription_id, entry.positions, entry.seek_generation)
+        case e.SubscriptionDeleted():
+            return [{"fact": "unsubscribed", "topic_id": entry.topic_id, "subscription_id": entry.subscription_id}]
+        case _:
+            return []
+
+
+def decode(data: bytes, *, shard: int, number: int) -> Chunk:
+    """Return the chunk in ``data``, without its records.
+
+    Raises:
+        ChunkError: not Parquet, not ours, another format, or it stands under the wrong shard or number.
+
+    """
+    header, table = _open(data, shard=shard, number=number, columns=["body"])
+    bodies = table.column("body").drop_null().to_pylist()
+    if len(bodies) != header.entries:
+        raise ChunkError(
+            f"chunk {number} of shard {shard} holds {len(bodies)} entries, its header says {header.entries}"
+        )
+    try:
+        return Chunk(header, tuple(e.decode_entry(body) for body in bodies))
+    except msgspec.DecodeError as error:
+        raise ChunkError(
+            f"chunk {number} of shard {shard} holds an entry that this version cannot read: {error}"
+        ) from error
+
+
+def decode_records(data: bytes, *, shard: int, number: int) -> pa.Table:
+    """Return the record rows of a chunk as a table of RECORD_COLUMNS; raises ChunkError like `decode`."""
+    _, table = _open(data, shard=shard, number=number, columns=list(RECORD_COLUMNS))
+    return table.filter(pc.equal(table.column("fact"), "record"))
+
+
+def _open(data: bytes, *, shard: int, number: int, columns: list[str]) -> tuple[ChunkHeader, pa.Table]:
+    where = f"chunk {number} of shard {shard}"
+    try:
+        file = pq.ParquetFile(pa.BufferReader(data))
+        raw = (file.metadata.metadata or {}).get(_METADATA_KEY)
+        table = None if raw is None else file.read(columns=columns, use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        raise ChunkError(f"{where} is not a readable Parquet object ({len(data)} bytes): {error}") from error
+    if raw is None or table is None:
+        raise ChunkError(f"{where} is a Parquet object, but not one of headgate's")
+    try:
+        header = msgspec.json.decode(raw, type=ChunkHeader)
+    except msgspec.DecodeError as error:
+        raise ChunkError(f"{where} has an unreadable header: {error}") from error
+    if header.format != FORMAT:
+        raise ChunkError(f"{where} has format {header.format}; this version reads format {FORMAT}")
+    if (header.shard, header.number) != (shard, number):
+        raise ChunkError(f"{where} says that it is chunk {header.number} of shard {header.shard}")
+    return header, table
+
+
+def _encode(
+    header: ChunkHeader,
+    entries: Sequence[e.AnyEntry],
+    facts: Sequence[dict[str, Any]],
+    records: RecordColumns,
+) -> bytes:
+    bodies, stated, taken = len(entries), len(facts), len(records)
+    lead, trail = bodies + stated, taken
+
+    def column(name: str, values: list[Any]) -> pa.Array:
+        from_facts = [fact.get(name) for fact in facts]
+        return pa.array([None] * bodies + from_facts + values, SCHEMA.field(name).type)
+
+    empty: list[None] = [None] * trail
+    sizes = [len(key) + len(value) for key, value in zip(records.key, records.value, strict=True)]
+    columns = {
+        "fact": column("fact", ["record"] * trail),
+        "topic_id": column("topic_id", records.topic_id),
+        "segment": column("segment", records.segment),
+        "offset": column("offset", records.offset),
+        "end_offset": column("end_offset", empty),
+        "subscription_id": column("subscription_id", empty),
+        "subscription_type": column("subscription_type", empty),
+        "seek_generation": column("seek_generation", empty),
+        "timestamp_ms": column("timestamp_ms", records.timestamp_ms),
+        "size_bytes": column("size_bytes", sizes),
+        "key": pa.array([None] * lead + records.key, pa.binary()),
+        "value": pa.array([None] * lead + records.value, pa.binary()),
+        "body": pa.array([e.encode_entry(entry) for entry in entries] + [None] * (stated + trail), pa.binary()),
+    }
+    schema = SCHEMA.with_metadata({_METADATA_KEY: msgspec.json.encode(header)})
+    sink = pa.BufferOutputStream()
+    # Dictionaries pay on the few distinct facts and ids; keys and values are mostly distinct.
+    with pq.ParquetWriter(
+        sink,
+        schema,
+        compression="snappy",
+        use_dictionary=["fact", "subscription_type"],
+        write_statistics=["topic_id", "segment", "offset"],
+    ) as writer:
+        writer.write_table(pa.Table.from_pydict(columns, schema=schema))
+    return bytes(sink.getvalue())
+
+
+def _resealed(
+    topic_id: int,
+    sealed: Iterable[int],
+    end_offsets: Iterable[int],
+    layout: Layout | None,
+) -> list[dict[str, Any]]:
+    assert layout is not None, "a split or merge needs its topic's layout"
+    sealed = tuple(sealed)
+    rows: list[dict[str, Any]] = [
+        {"fact": "sealed", "topic_id": topic_id, "segment": segment, "end_offset": end}
+        for segment, end in zip(sealed, end_offsets, strict=True)
+    ]
+    children = layout.segments[sealed[0]].children
+    rows += [{"fact": "created", "topic_id": topic_id, "segment": child} for child in children]
+    return rows
+
+
+def _subscribed(topic_id: int, subscription_id: int, kind: str | None) -> dict[str, Any]:
+    return {
+        "fact": "subscribed",
+        "topic_id": topic_id,
+        "subscription_id": subscription_id,
+        "subscription_type": kind or "",
+    }
+
+
+def _positions(
+    topic_id: int,
+    subscription_id: int,
+    positions: dict[int, int],
+    seek_generation: int,
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "fact": "position",
+            "topic_id": topic_id,
+            "subscription_id": subscription_id,
+            "segment": segment,
+            "offset": offset,
+            "seek_generation": seek_generation,
+        }
+        for segment, offset in sorted(positions.items())
+    ]

@@ -1,0 +1,35 @@
+"""Where a key belongs: one 32-bit hash, cut in two.
+
+The high 16 bits choose the segment, the low 16 the key bucket inside it. Splitting halves the high part only, so a
+key keeps its bucket through every split and merge. The hash is MurmurHash3 x86 32-bit with seed 0, unsigned,
+because every language has it; Pulsar's scalable topics cut the same hash the same way (PIP-486).
+
+Pure: bytes in, numbers out.
+"""
+
+from __future__ import annotations
+
+import mmh3
+
+SEGMENT_HASHES = 1 << 16
+"""Size of the ring that segments share: hashes 0x0000 to 0xffff."""
+
+
+def key_hash(key: bytes) -> int:
+    """Return the 32-bit hash of ``key``, 0 to 2**32 - 1."""
+    return mmh3.hash(key, 0, signed=False)
+
+
+def segment_hash(key: bytes) -> int:
+    """Return the 16-bit hash that chooses the segment."""
+    return mmh3.hash(key, 0, signed=False) >> 16
+
+
+def key_bucket(key: bytes, buckets: int) -> int:
+    """Return the bucket of ``key`` inside its segment, 0 to ``buckets`` - 1."""
+    return (key_hash(key) & 0xFFFF) * buckets >> 16
+
+
+def shard_of(topic: str, shards: int) -> int:
+    """Return the shard that leads ``topic``: its name's hash modulo the fixed number of shards."""
+    return key_hash(topic.encode()) % shards

@@ -1,0 +1,1 @@
+"""Instruments, and the HTTP endpoint that shows them."""
