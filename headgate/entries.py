@@ -89,12 +89,16 @@ class AcknowledgedRange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RecordsAcknowledged(Entry, frozen=True, tag="records_acknowledged"):
-    """One batch of acknowledgements by one consumer; it has a sequence like any batch."""
+    """One batch of acknowledgements by one consumer; it has a sequence like any batch.
+
+    ``ranges`` are those that count; ``count`` is how many the batch had, so that a repeated one is recognised.
+    """
 
     topic_id: int
     subscription_id: int
     seek_generation: int
     ranges: list[AcknowledgedRange]
+    count: int = 0
     producer_id: int | None = None
     producer_epoch: int = 0
     sequence: int = 0

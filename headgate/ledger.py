@@ -39,7 +39,11 @@ class Ledger:
 
     async def exists(self, number: int) -> bool:
         """Tell whether chunk ``number`` has been created; raises StoreUnavailableError."""
-        return chunk_name(number) in await self.store.names(chunk_folder(self.shard), after=chunk_name(number - 1))
+        try:
+            await self.store.read(self._path(number))
+        except ObjectMissingError:
+            return False
+        return True
 
     async def newest(self) -> int:
         """Return the highest number, 0 for an empty ledger.

@@ -291,10 +291,15 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_de
 
 
 class Committed(Reply, frozen=True, tag="committed"):
-    """The batch is durable. ``placements`` None: it was stored long ago, and where is no longer remembered."""
+    """The batch is durable.
+
+    ``placements`` None: acknowledgements, or records stored so long ago that nobody remembers where.
+    ``refused``: acknowledgements of the batch that do not count, as (segment, reason); the others do.
+    """
 
     placements: list[Placement] | None = None
     duplicate: bool = False
+    refused: list[tuple[int, str]] = []
 
 
 class Refused(Reply, frozen=True, tag="refused"):

@@ -1,0 +1,277 @@
+"""What a leader decides on commands and questions about topics, subscriptions and producer identities.
+
+Each decision is a value: the entries to write, and how to answer once they are folded. A command carries a token: one
+that was carried out before is answered again and not done twice. Nothing here writes, sends or reads a clock.
+
+Splits and merges are one entry each, so there is no half-done state to repair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from controller.state import ShardState, Topic
+from controller.verdicts import Refuse
+from headgate import entries as e
+from headgate import messages as m
+from headgate.errors import LayoutError
+
+LAST_PRODUCER_EPOCH = 2**31 - 1
+"""An identity whose epochs are used up gets a new id; the epoch never wraps (librdkafka #3720)."""
+MAX_SEGMENTS = 4096
+"""Segments a layout may hold, sealed ones included, so that one topic cannot outgrow its shard's memory."""
+
+Answer = Callable[[ShardState, int], m.Reply]
+"""(state after the entries, request id) → reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Entries to fold and write, then the reply."""
+
+    entries: tuple[e.AnyEntry, ...]
+    answer: Answer
+
+
+def open_producer(request: m.OpenProducer, state: ShardState) -> Decision | Refuse:
+    """Give out an identity (KIP-360's table, with the token in place of its "last epoch").
+
+    * The token of the current incarnation: the same answer again, whatever else the request says.
+    * A name: its next incarnation, which fences the one before. An id beside it must be the current one.
+    * An id at its current epoch: the next epoch. At any other epoch: fenced.
+    * An id that nobody knows, or epochs used up: a new id at epoch 0.
+    """
+    known_id = request.producer_id
+    if request.name is not None:
+        named = state.producer_names.get(request.name)
+        if named is not None and known_id is not None and known_id in state.producers and known_id != named:
+            return Refuse("fenced", f"producer name {request.name!r} belongs to id {named} now", proved=True)
+        known_id = named if named is not None else None
+    known = state.producers.get(known_id) if known_id is not None else None
+    if known is None:
+        return _opened(state.next_id, 0, request)
+    if known.token == request.token:
+        return Decision((), _identity(known.producer_id))
+    if request.producer_id is not None and request.producer_epoch != known.producer_epoch:
+        return Refuse(
+            "fenced",
+            f"producer {known.producer_id} goes on at epoch {known.producer_epoch}; this is epoch {request.producer_epoch}",
+            proved=True,
+        )
+    if known.producer_epoch >= LAST_PRODUCER_EPOCH:
+        return _opened(state.next_id, 0, request)
+    return _opened(known.producer_id, known.producer_epoch + 1, request)
+
+
+def _opened(producer_id: int, producer_epoch: int, request: m.OpenProducer) -> Decision:
+    entry = e.ProducerOpened(
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        token=request.token,
+        name=request.name,
+    )
+    return Decision((entry,), _identity(producer_id))
+
+
+def _identity(producer_id: int) -> Answer:
+    def answer(state: ShardState, request_id: int) -> m.Reply:
+        producer = state.producers[producer_id]
+        return m.ProducerIdentity(
+            request_id=request_id,
+            leader_epoch=state.leader_epoch,
+            producer_id=producer_id,
+            producer_epoch=producer.producer_epoch,
+            source_position=producer.source_position,
+        )
+
+    return answer
+
+
+def create_topic(request: m.CreateTopic, state: ShardState) -> Decision | Refuse:
+    """Create a topic; a name that is taken is refused unless it was this very command."""
+    if request.token in state.commands and request.topic in state.topics:
+        return Decision((), _describe(request.topic))
+    if request.topic in state.topics:
+        return Refuse("invalid", f"topic {request.topic!r} exists already", proved=True)
+    entry = e.TopicCreated(
+        topic_id=state.next_id,
+        topic=request.topic,
+        segments=request.segments,
+        token=request.token,
+    )
+    return Decision((entry,), _describe(request.topic))
+
+
+def delete_topic(request: m.DeleteTopic, state: ShardState) -> Decision | Refuse:
+    """Delete a topic; one that consumers use is refused without ``force``."""
+    if request.token in state.commands:
+        return Decision((), _done)
+    topic = state.topics.get(request.topic)
+    if topic is None:
+        return _no_topic(request.topic, state)
+    users = sorted(
+        f"{subscription.name} ({', '.join(sorted(subscription.consumers))})"
+        for subscription in topic.subscriptions.values()
+        if subscription.consumers
+    )
+    if users and not request.force:
+        return Refuse("invalid", f"topic {request.topic!r} is in use by {'; '.join(users)}: stop them, or use force")
+    return Decision((e.TopicDeleted(topic_id=topic.topic_id, token=request.token),), _done)
+
+
+def split_segment(request: m.SplitSegment, state: ShardState) -> Decision | Refuse:
+    """Split a segment at the middle of its range."""
+    topic = state.topics.get(request.topic)
+    if topic is None:
+        return _no_topic(request.topic, state)
+    if request.token in state.commands:
+        return Decision((), _describe(request.topic))
+    try:
+        topic.layout.split(request.segment, 0, 0)
+    except LayoutError as error:
+        return Refuse("invalid", str(error), proved=True)
+    if len(topic.layout.segments) + 2 > MAX_SEGMENTS:
+        return _too_many_segments(topic)
+    entry = e.SegmentSplit(
+        topic_id=topic.topic_id,
+        segment=request.segment,
+        end_offset=topic.tails[request.segment].next_offset,
+        token=request.token,
+    )
+    return Decision((entry,), _describe(request.topic))
+
+
+def merge_segments(request: m.MergeSegments, state: ShardState) -> Decision | Refuse:
+    """Merge two neighbours."""
+    topic = state.topics.get(request.topic)
+    if topic is None:
+        return _no_topic(request.topic, state)
+    if request.token in state.commands:
+        return Decision((), _describe(request.topic))
+    first, second = request.segments
+    try:
+        topic.layout.merge(first, second, {first: 0, second: 0}, 0)
+    except LayoutError as error:
+        return Refuse("invalid", str(error), proved=True)
+    if len(topic.layout.segments) + 1 > MAX_SEGMENTS:
+        return _too_many_segments(topic)
+    entry = e.SegmentsMerged(
+        topic_id=topic.topic_id,
+        segments=(first, second),
+        end_offsets=(topic.tails[first].next_offset, topic.tails[second].next_offset),
+        token=request.token,
+    )
+    return Decision((entry,), _describe(request.topic))
+
+
+def create_subscription(request: m.RegisterConsumer, topic: Topic, subscription_id: int) -> e.SubscriptionCreated:
+    """Return the entry that begins a subscription at the earliest record, or at the layout and ends of this moment."""
+    positions: dict[int, int] = {}
+    if request.start == "latest":
+        positions = {segment: tail.next_offset for segment, tail in topic.tails.items()}
+    return e.SubscriptionCreated(
+        topic_id=topic.topic_id,
+        subscription_id=subscription_id,
+        subscription=request.subscription,
+        subscription_type=request.subscription_type,
+        order=request.order or ("strict" if request.subscription_type == "STREAM" else "none"),
+        positions=positions,
+    )
+
+
+def delete_subscription(request: m.DeleteSubscription, state: ShardState) -> Decision | Refuse:
+    """Delete a subscription; one with consumers is refused without ``force``."""
+    if request.token in state.commands:
+        return Decision((), _done)
+    topic = state.topics.get(request.topic)
+    if topic is None:
+        return _no_topic(request.topic, state)
+    subscription = topic.subscriptions.get(request.subscription)
+    if subscription is None:
+        return no_subscription(request.subscription, topic)
+    if subscription.consumers and not request.force:
+        names = ", ".join(sorted(subscription.consumers))
+        return Refuse(
+            "invalid", f"subscription {request.subscription!r} has consumers {names}: stop them, or use force"
+        )
+    entry = e.SubscriptionDeleted(
+        topic_id=topic.topic_id,
+        subscription_id=subscription.subscription_id,
+        token=request.token,
+    )
+    return Decision((entry,), _done)
+
+
+def list_topics(state: ShardState) -> Decision:
+    """List every topic of the shard."""
+
+    def answer(state: ShardState, request_id: int) -> m.Reply:
+        topics = [describe(topic, state.shard) for _, topic in sorted(state.topics.items())]
+        return m.TopicList(request_id=request_id, leader_epoch=state.leader_epoch, topics=topics)
+
+    return Decision((), answer)
+
+
+def describe_topic(request: m.DescribeTopic, state: ShardState) -> Decision | Refuse:
+    """Describe one topic."""
+    return Decision((), _describe(request.topic)) if request.topic in state.topics else _no_topic(request.topic, state)
+
+
+def describe(topic: Topic, shard: int) -> m.TopicDescription:
+    """Return ``topic`` as people and programs see it."""
+    return m.TopicDescription(
+        topic=topic.name,
+        topic_id=topic.topic_id,
+        shard=shard,
+        layout_epoch=topic.layout.layout_epoch,
+        segments=[
+            m.SegmentDescription(
+                segment=segment.segment_id,
+                first_hash=segment.first_hash,
+                last_hash=segment.last_hash,
+                state=segment.state.value,
+                parents=list(segment.parents),
+                children=list(segment.children),
+                next_offset=topic.tails[segment.segment_id].next_offset,
+                size_bytes=topic.tails[segment.segment_id].size_bytes,
+                created_at_ms=segment.created_at_ms,
+                sealed_at_ms=segment.sealed_at_ms,
+            )
+            for _, segment in sorted(topic.layout.segments.items())
+        ],
+        subscriptions=sorted(topic.subscriptions),
+    )
+
+
+def no_subscription(name: str, topic: Topic) -> Refuse:
+    """Refuse, naming the subscriptions that exist."""
+    known = ", ".join(sorted(topic.subscriptions)) or "none"
+    return Refuse("invalid", f"topic {topic.name!r} has no subscription {name!r}; it has: {known}", proved=True)
+
+
+def _no_topic(name: str, state: ShardState) -> Refuse:
+    known = ", ".join(sorted(state.topics)[:10])
+    hint = f"; this shard has: {known}" if known else ""
+    return Refuse("invalid", f"there is no topic {name!r}{hint}", proved=True)
+
+
+def _too_many_segments(topic: Topic) -> Refuse:
+    return Refuse(
+        "invalid", f"topic {topic.name!r} holds {len(topic.layout.segments)} segments; the limit is {MAX_SEGMENTS}"
+    )
+
+
+def _describe(name: str) -> Answer:
+    def answer(state: ShardState, request_id: int) -> m.Reply:
+        return m.TopicAnswer(
+            request_id=request_id,
+            leader_epoch=state.leader_epoch,
+            topic=describe(state.topics[name], state.shard),
+        )
+
+    return answer
+
+
+def _done(state: ShardState, request_id: int) -> m.Reply:
+    return m.Done(request_id=request_id, leader_epoch=state.leader_epoch)

@@ -1,0 +1,200 @@
+"""What went wrong, if anything: the promise of headgate, checked from the outside.
+
+Pure: what the producer was told, what the ledger holds and what the consumers received come in as values, violations
+go out. Nothing that a daemon says of itself is looked at. A key's records carry a counter that rises by one, so
+order, loss and doubling can be read off without knowing anything of segments.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from controller.state import ShardState
+from headgate import entries as e
+from headgate.chunk import Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRecord:
+    """One record of the ledger, in the order of the ledger."""
+
+    segment: int
+    offset: int
+    key: str
+    counter: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One record that reached a consumer; the clock is one for all processes of the machine."""
+
+    at_ns: int
+    consumer: str
+    segment: int
+    offset: int
+    key: str
+    counter: int
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One broken promise: which, and an example."""
+
+    promise: str
+    detail: str
+
+
+def lost(committed: Mapping[str, Sequence[int]], stored: Iterable[StoredRecord]) -> list[Violation]:
+    """Records that the producer was told are committed, and the ledger does not hold. Counters per key, any order."""
+    held = _counters(stored)
+    return [
+        Violation("lost", f"{key} #{counter} was committed and is not in the ledger")
+        for key, counters in sorted(committed.items())
+        for counter in sorted(set(counters) - held.get(key, set()))
+    ]
+
+
+def stored_twice(stored: Iterable[StoredRecord]) -> list[Violation]:
+    """Records that stand in the ledger more than once."""
+    first: dict[tuple[str, int], StoredRecord] = {}
+    found = []
+    for record in stored:
+        before = first.setdefault((record.key, record.counter), record)
+        if before is not record:
+            found.append(
+                Violation(
+                    "stored twice",
+                    f"{record.key} #{record.counter} at {before.segment}:{before.offset} and {record.segment}:{record.offset}",
+                ),
+            )
+    return found
+
+
+def stored_out_of_order(stored: Iterable[StoredRecord]) -> list[Violation]:
+    """Records that stand behind a later one of their key."""
+    return _falling("stored out of order", ((record.key, record.counter) for record in stored))
+
+
+def undelivered(stored: Iterable[StoredRecord], deliveries: Iterable[Delivery]) -> list[Violation]:
+    """Records of the ledger that no consumer of the subscription received."""
+    received = {(delivery.segment, delivery.offset) for delivery in deliveries}
+    return [
+        Violation("not delivered", f"{record.key} #{record.counter} at {record.segment}:{record.offset}")
+        for record in stored
+        if (record.segment, record.offset) not in received
+    ]
+
+
+def altered(stored: Iterable[StoredRecord], deliveries: Iterable[Delivery]) -> list[Violation]:
+    """Deliveries that do not say what the ledger says at their place."""
+    held = {(record.segment, record.offset): (record.key, record.counter) for record in stored}
+    return [
+        Violation("altered", f"{delivery.consumer} received {delivery.key} #{delivery.counter} at {place}")
+        for delivery in deliveries
+        if held.get(place := (delivery.segment, delivery.offset)) != (delivery.key, delivery.counter)
+    ]
+
+
+def reordered(deliveries: Iterable[Delivery]) -> list[Violation]:
+    """First deliveries that came behind a later record of their key, whichever consumer received it."""
+    seen: set[tuple[str, int]] = set()
+    first = []
+    for delivery in sorted(deliveries, key=lambda delivery: delivery.at_ns):
+        if (delivery.key, delivery.counter) not in seen:
+            seen.add((delivery.key, delivery.counter))
+            first.append((delivery.key, delivery.counter))
+    return _falling("reordered", first)
+
+
+def repeated(deliveries: Sequence[Delivery]) -> int:
+    """How many deliveries were not the first of their record: expected after a crash, never a violation."""
+    return len(deliveries) - len({(delivery.segment, delivery.offset) for delivery in deliveries})
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """A child segment that waited for its ancestors, in the ledger's own time."""
+
+    segment: int
+    parents: tuple[int, ...]
+    held_seconds: float
+    """From the split or merge to the grant."""
+    release_seconds: float | None
+    """From the last acknowledgement that its ancestors needed to the grant; None if they needed none."""
+
+
+def held_back(chunks: Iterable[Chunk], shard: int, topic: str, subscription: str) -> list[HeldBack]:
+    """Return every child of a split or merge and how long ``subscription`` waited for it."""
+    state = ShardState(shard)
+    completed: dict[int, int] = {}  # segment → when everything in it had been acknowledged
+    granted: dict[int, int] = {}
+    for chunk in chunks:
+        state.begin_chunk(chunk.header.number, chunk.header.at_ms)
+        for entry in chunk.entries:
+            state.apply(entry)
+            owner = state.subscriptions.get(getattr(entry, "subscription_id", 0))
+            if owner is None or (owner.topic, owner.name) != (topic, subscription):
+                continue
+            if isinstance(entry, e.SegmentGranted):
+                granted.setdefault(entry.segment, state.at_ms)
+            elif isinstance(entry, e.RecordsAcknowledged):
+                for part in entry.ranges:
+                    end = state.topics[topic].layout.segments[part.segment].end_offset
+                    if end is not None and owner.position(part.segment) >= end:
+                        completed.setdefault(part.segment, state.at_ms)
+    found = []
+    layout = state.topics[topic].layout
+    for segment_id, segment in sorted(layout.segments.items()):
+        if segment.parents and segment_id in granted:
+            waited_for = [completed[parent] for parent in layout.ancestors(segment_id) if parent in completed]
+            last = max(waited_for, default=None)
+            found.append(
+                HeldBack(
+                    segment_id,
+                    segment.parents,
+                    (granted[segment_id] - segment.created_at_ms) / 1000,
+                    None if last is None else max(0, granted[segment_id] - last) / 1000,
+                ),
+            )
+    return found
+
+
+def children_before_parents(chunks: Iterable[Chunk], shard: int, topic: str, subscription: str) -> list[Violation]:
+    """Grants of a segment at a moment when an ancestor still had unacknowledged records."""
+    state = ShardState(shard)
+    found = []
+    for chunk in chunks:
+        state.begin_chunk(chunk.header.number, chunk.header.at_ms)
+        for entry in chunk.entries:
+            state.apply(entry)
+            if not isinstance(entry, e.SegmentGranted):
+                continue
+            owner = state.subscriptions[entry.subscription_id]
+            if (owner.topic, owner.name) != (topic, subscription):
+                continue
+            layout = state.topics[topic].layout
+            for ancestor in layout.ancestors(entry.segment):
+                end = layout.segments[ancestor].end_offset
+                if end is None or owner.position(ancestor) < end:
+                    detail = f"segment {entry.segment} was granted before its ancestor {ancestor} was drained"
+                    found.append(Violation("child before parent", detail))
+    return found
+
+
+def _counters(stored: Iterable[StoredRecord]) -> dict[str, set[int]]:
+    held: dict[str, set[int]] = defaultdict(set)
+    for record in stored:
+        held[record.key].add(record.counter)
+    return held
+
+
+def _falling(promise: str, counted: Iterable[tuple[str, int]]) -> list[Violation]:
+    highest: dict[str, int] = {}
+    found = []
+    for key, counter in counted:
+        if counter < highest.get(key, -1):
+            found.append(Violation(promise, f"{key} #{counter} came after #{highest[key]}"))
+        highest[key] = max(counter, highest.get(key, -1))
+    return found

@@ -1,0 +1,86 @@
+"""Real input: this machine's own figures, keyed by what is measured.
+
+Each reading takes a few dozen figures (every CPU, disk and network interface, the busiest processes), each with a
+counter of its own key, so that whoever receives them can tell a missing, doubled or early one without asking anybody.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+import psutil
+
+BUSIEST = 24
+"""Processes followed at a time."""
+REFRESH_READINGS = 40
+"""The busiest processes are chosen anew after so many readings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured value."""
+
+    key: str
+    counter: int
+    value: float
+
+    def encode(self) -> bytes:
+        """Return the record's value: JSON with the counter and the figure."""
+        return msgspec.json.encode({"counter": self.counter, "value": self.value})
+
+
+class Telemetry:
+    """Reads the machine, again and again."""
+
+    def __init__(self) -> None:
+        self._counters: Counter[str] = Counter()
+        self._busiest: list[psutil.Process] = []
+        self._readings = 0
+
+    def read(self) -> list[Figure]:
+        """Return one reading of everything; takes a few milliseconds."""
+        if self._readings % REFRESH_READINGS == 0:
+            self._busiest = _busiest()
+        self._readings += 1
+        return [self._figure(key, value) for key, value in self._measured()]
+
+    def _figure(self, key: str, value: float) -> Figure:
+        counter = self._counters[key]
+        self._counters[key] += 1
+        return Figure(key, counter, value)
+
+    def _measured(self) -> Iterator[tuple[str, float]]:
+        for number, times in enumerate(psutil.cpu_times(percpu=True)):
+            for field in ("user", "system", "idle", "iowait", "softirq"):
+                yield f"cpu/{number}/{field}", getattr(times, field, 0.0)
+        for disk, io in psutil.disk_io_counters(perdisk=True).items():
+            for field in ("read_count", "write_count", "read_bytes", "write_bytes"):
+                yield f"disk/{disk}/{field}", getattr(io, field)
+        for nic, traffic in psutil.net_io_counters(pernic=True).items():
+            for field in ("bytes_sent", "bytes_recv", "packets_sent", "packets_recv"):
+                yield f"net/{nic}/{field}", getattr(traffic, field)
+        memory = psutil.virtual_memory()
+        yield "memory/available", memory.available
+        yield "memory/used", memory.used
+        for process in self._busiest:
+            try:
+                with process.oneshot():
+                    times, resident = process.cpu_times(), process.memory_info().rss
+            except psutil.NoSuchProcess:
+                continue  # It ended; the next choice leaves it out.
+            yield f"process/{process.pid}/cpu_seconds", times.user + times.system
+            yield f"process/{process.pid}/resident_bytes", resident
+
+
+def _busiest() -> list[psutil.Process]:
+    used: list[tuple[float, int, psutil.Process]] = []
+    for process in psutil.process_iter():
+        try:
+            times = process.cpu_times()
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue  # Not ours to follow.
+        used.append((times.user + times.system, process.pid, process))
+    return [process for _, _, process in sorted(used, key=lambda row: (-row[0], row[1]))[:BUSIEST]]

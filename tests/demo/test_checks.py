@@ -1,0 +1,102 @@
+"""The demo's checks: each finds what it is there to find, and says nothing about a clean run."""
+
+import pytest
+
+from demo import checks
+from demo.checks import Delivery, StoredRecord
+from headgate import entries as e
+from headgate.chunk import Chunk, ChunkHeader
+
+CLEAN = [StoredRecord(0, 0, "a", 0), StoredRecord(1, 0, "b", 0), StoredRecord(0, 1, "a", 1)]
+
+
+def deliveries(*rows: tuple[int, int, int, str, int]) -> list[Delivery]:
+    return [Delivery(at, "c", segment, offset, key, counter) for at, segment, offset, key, counter in rows]
+
+
+RECEIVED = deliveries((1, 0, 0, "a", 0), (2, 1, 0, "b", 0), (3, 0, 1, "a", 1))
+
+
+def test_a_clean_run_has_no_violation() -> None:
+    assert not checks.lost({"a": [0, 1], "b": [0]}, CLEAN)
+    assert not checks.stored_twice(CLEAN)
+    assert not checks.stored_out_of_order(CLEAN)
+    assert not checks.undelivered(CLEAN, RECEIVED)
+    assert not checks.altered(CLEAN, RECEIVED)
+    assert not checks.reordered(RECEIVED)
+
+
+def test_a_committed_record_that_is_missing_is_lost() -> None:
+    assert ["b #7 was committed and is not in the ledger"] == [v.detail for v in checks.lost({"b": [0, 7]}, CLEAN)]
+
+
+def test_a_record_in_two_places_is_stored_twice() -> None:
+    assert ["a #1 at 0:1 and 2:5"] == [v.detail for v in checks.stored_twice([*CLEAN, StoredRecord(2, 5, "a", 1)])]
+
+
+def test_a_record_behind_a_later_one_is_out_of_order() -> None:
+    assert ["a #0 came after #1"] == [v.detail for v in checks.stored_out_of_order(CLEAN[::-1])]
+
+
+def test_a_record_nobody_received_is_not_delivered() -> None:
+    assert ["a #1 at 0:1"] == [v.detail for v in checks.undelivered(CLEAN, RECEIVED[:2])]
+
+
+def test_a_delivery_that_the_ledger_does_not_hold_is_altered() -> None:
+    wrong = deliveries((1, 0, 0, "a", 1), (2, 9, 9, "z", 0))
+
+    assert ["altered", "altered"] == [v.promise for v in checks.altered(CLEAN, wrong)]
+
+
+def test_only_first_deliveries_count_for_order() -> None:
+    """A redelivery after a crash is behind later records, and is no violation."""
+    again = deliveries((4, 0, 0, "a", 0))
+    early = deliveries((0, 0, 1, "a", 1), (1, 0, 0, "a", 0))
+
+    assert not checks.reordered([*RECEIVED, *again])
+    assert 1 == checks.repeated([*RECEIVED, *again])
+    assert ["a #0 came after #1"] == [v.detail for v in checks.reordered(early)]
+
+
+def ledger(*chunks: list[e.AnyEntry]) -> list[Chunk]:
+    return [
+        Chunk(
+            ChunkHeader(format=1, shard=0, number=n, leader_epoch=1, at_ms=n * 1000, entries=len(entries)),
+            tuple(entries),
+        )
+        for n, entries in enumerate(chunks, start=1)
+    ]
+
+
+GRANT = {"topic_id": 1, "subscription_id": 2, "consumer": "c"}
+
+
+@pytest.mark.parametrize(("early", "violations"), [(False, 0), (True, 1)])
+def test_a_child_granted_before_its_parent_is_drained_is_found(early: bool, violations: int) -> None:
+    """And how long it was held is read off the ledger's own times."""
+    acknowledged = e.RecordsAcknowledged(
+        topic_id=1, subscription_id=2, seek_generation=0, ranges=[e.AcknowledgedRange(0, 0, 1)], count=1
+    )
+    granted = e.SegmentGranted(segment=1, generation=2, **GRANT)
+    steps: list[list[e.AnyEntry]] = [[granted], [acknowledged]] if early else [[acknowledged], [granted]]
+    chunks = ledger(
+        [e.TopicCreated(topic_id=1, topic="t", segments=1, token="x")],
+        [
+            e.SubscriptionCreated(
+                topic_id=1,
+                subscription_id=2,
+                subscription="s",
+                subscription_type="STREAM",
+                order="strict",
+                positions={},
+            ),
+            e.SegmentGranted(segment=0, generation=1, **GRANT),
+            e.RecordsStored(topic_id=1, count=1, placements=[e.Placement(0, 0, 65535, 0, 1)], size_bytes=1),
+        ],
+        [e.SegmentSplit(topic_id=1, segment=0, end_offset=1, token="y")],
+        *steps,
+    )
+
+    assert violations == len(checks.children_before_parents(chunks, 0, "t", "s"))
+    if not early:
+        assert [checks.HeldBack(1, (0,), 2.0, 1.0)] == checks.held_back(chunks, 0, "t", "s")
