@@ -56,6 +56,7 @@ class _Making:
     at_ms: int
     builder: ChunkBuilder = field(default_factory=ChunkBuilder)
     size_bytes: int = 0
+    batches: int = 0
     releases: list[Callable[[], None]] = field(default_factory=list)
 
 
@@ -99,6 +100,11 @@ class GroupCommit:
         return 0 if self._making is None else self._making.size_bytes
 
     @property
+    def queued_batches(self) -> int:
+        """Batches of records that are accepted and not durable yet."""
+        return sum(waiting.batches for waiting in (self._making, self._writing) if waiting is not None)
+
+    @property
     def newest(self) -> int:
         """The newest chunk that holds something accepted, durable or not."""
         return self._state.chunk
@@ -116,6 +122,7 @@ class GroupCommit:
             making.builder.add(entry, None if topic is None else topic.layout)
             if isinstance(entry, e.RecordsStored):
                 making.size_bytes += entry.size_bytes
+                making.batches += 1
         self._observer.queue_size(self._state.shard, making.size_bytes)
 
     def prove(self) -> _Making:
@@ -186,10 +193,12 @@ class GroupCommit:
                 async with asyncio.timeout(self._write_timeout_seconds):
                     await self._ledger.append(making.number, data)
             except ObjectExistsError:
-                raise ReignEndedError(Event.NUMBER_TAKEN, f"chunk {making.number} was written by another reign") from None
+                raise ReignEndedError(
+                    Event.NUMBER_TAKEN, f"chunk {making.number} was written by another reign"
+                ) from None
             except (OutcomeUnknownError, TimeoutError) as error:
                 self._observer.store_error("create")
-                reason = f"chunk {making.number} may or may not have been written: {error or 'no answer in time'}"
+                reason = f"chunk {making.number} may or may not have been written: {str(error) or 'no answer in time'}"
                 raise ReignEndedError(Event.OUTCOME_UNKNOWN, reason) from error
             except StoreUnavailableError as error:
                 self._observer.store_error("create")

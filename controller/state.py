@@ -141,9 +141,7 @@ class ShardState:
             case e.RecordsAcknowledged():
                 self.subscriptions[entry.subscription_id].apply(entry, self.at_ms)
                 if entry.producer_id is not None:
-                    self._batch_finished(
-                        entry.producer_id, entry.producer_epoch, entry.sequence, entry.count, None
-                    )
+                    self._batch_finished(entry.producer_id, entry.producer_epoch, entry.sequence, entry.count, None)
             case e.ReignBegan():
                 self.leader_epoch, self.leader_instance = entry.leader_epoch, entry.instance
             case e.ProducerOpened():

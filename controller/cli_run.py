@@ -1,0 +1,111 @@
+"""`headgate run` and `headgate check-config`: the daemon against servers that somebody else runs.
+
+Here, and in `headgate up`, is where the environment is read: the host's name for a daemon without one, and systemd's
+folder of credentials.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from controller import cli_session as session
+from controller.cli_output import examples, json_option, print_json, print_table
+from controller.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from controller.daemon import Daemon
+
+_LONGEST_NAME = 100
+
+
+def instance_name() -> str:
+    """Return a name that no other live process has: this host's name and this process's number."""
+    host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).lstrip("._-") or "host"
+    number = f"-{os.getpid()}"
+    return host[: _LONGEST_NAME - len(number)] + number
+
+
+def read_settings(path: Path) -> Settings:
+    """Return the settings in ``path`` for a daemon in this process. Raises ConfigError."""
+    credentials = os.environ.get("CREDENTIALS_DIRECTORY")
+    return load_settings(
+        path,
+        default_instance=instance_name(),
+        credentials=None if credentials is None else Path(credentials),
+    )
+
+
+def new_daemon(settings: Settings) -> Daemon:
+    """Return the daemon, not yet running; tests put a fake in here."""
+    from controller.daemon import Daemon  # noqa: PLC0415
+
+    return Daemon(settings)
+
+
+async def run_daemon(daemon: Daemon) -> None:
+    """Run ``daemon`` until this task is cancelled; then let it hand over and close, and be cancelled."""
+    stop = asyncio.Event()
+    running = asyncio.get_running_loop().create_task(daemon.run(stop), name="daemon")
+    try:
+        await asyncio.wait([running])
+    except asyncio.CancelledError:
+        stop.set()
+        await running
+        raise
+    running.result()
+
+
+@click.command(
+    epilog=examples(
+        "headgate run --config /etc/headgate/headgate.toml",
+        "headgate check-config --config headgate.toml && headgate run --config headgate.toml",
+    ),
+)
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", required=True, help="Settings (TOML).")
+def run(config: Path) -> None:
+    """Run the daemon against a ZooKeeper, a broker and a store that run already.
+
+    SIGTERM and Ctrl-C hand over to another daemon, if there is one, and end with exit code 0. Under systemd
+    (Type=notify) readiness and the watchdog are told.
+    """
+    settings = read_settings(config)
+    settings.broker.password()
+    try:
+        session.run(
+            run_daemon(new_daemon(settings)),
+            log=settings.log,
+            instance=settings.instance.name,
+            patient=True,
+        )
+    except session.InterruptedBySignalError:
+        # Being told to stop is how a daemon ends well.
+        return
+
+
+@click.command(
+    "check-config",
+    epilog=examples("headgate check-config --config headgate.toml", "headgate check-config headgate.toml --json"),
+)
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="The same as the argument.")
+@json_option
+def check_config(file: Path | None, config: Path | None, as_json: bool) -> None:
+    """Check the daemon's settings in FILE and print them with all defaults. Starts nothing, prints no secret."""
+    if (file is None) == (config is None):
+        raise click.UsageError("name the file of settings once: headgate check-config FILE")
+    path = file or config
+    assert path is not None, "one of the two is given"
+    settings = read_settings(path)
+    settings.broker.password()
+    if as_json:
+        print_json(settings)
+        return
+    print_table(("setting", "value"), settings.rows())
+    click.echo(f"{path} is valid", err=True)

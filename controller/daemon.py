@@ -1,0 +1,368 @@
+"""The daemon: puts the parts together, runs them, and ends them in order.
+
+Nothing is decided here. One transport, one election session, one store and one drain checker serve all shards of this
+process; each shard has a ShardController. Everything runs inside one task group: what fails there is a bug, ends the
+process, and systemd starts it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import msgspec
+import structlog
+from prometheus_client import CollectorRegistry
+
+from controller.election import Acquired, Connected, ElectionEvent, Elections, Lost, Released, Suspended
+from controller.leadership import Event, Role
+from controller.settings import Settings
+from controller.shard_controller import ShardController
+from controller.shard_leader import ShardReign
+from controller.snapshot import snapshot_of
+from controller.state import ShardState
+from controller.subscription_room import DrainCheck
+from controller.zookeeper import ZooKeeperElections
+from coordinator.ports import CoordinatorSettings
+from coordinator.subscription import Subscription
+from drain.checker import DrainQuestion, SparkDrainChecker
+from drain.supervisor import DrainSupervisor
+from headgate import messages as m
+from headgate.errors import ConfigError
+from headgate.ledger import Ledger
+from headgate.mqtt import MqttTransport
+from headgate.store import Store, open_store
+from headgate.transport import Transport
+from metrics.health import Health, HealthFacts, judge_health
+from metrics.http import HttpServer
+from metrics.instruments import Instruments
+from metrics.snapshot import Snapshot
+from metrics.systemd import SystemdNotifier
+
+TICK_SECONDS = 0.25
+"""How often the loop proves that it runs; liveness and the watchdog rest on it."""
+GAUGE_SECONDS = 5.0
+"""How often the gauges that are read off the state are set."""
+
+log = structlog.get_logger(__name__)
+
+
+def wall_clock_ms() -> int:
+    """Return milliseconds since 1970; the one place of the daemon that reads the wall clock."""
+    return time.time_ns() // 1_000_000
+
+
+def coordinator_settings(settings: Settings) -> CoordinatorSettings:
+    """Return what the coordinators need of ``settings``."""
+    return CoordinatorSettings(
+        grace_seconds=settings.subscriptions.grace_seconds,
+        revoke_timeout_seconds=settings.subscriptions.revoke_timeout_seconds,
+        heartbeat_interval_seconds=settings.subscriptions.heartbeat_interval_seconds,
+        poll_min_seconds=settings.drain.poll_min_seconds,
+        poll_max_seconds=settings.drain.poll_max_seconds,
+        poll_check_timeout_seconds=settings.drain.run_timeout_seconds,
+    )
+
+
+class Daemon:
+    """One headgate process: contends for every shard of its cluster."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Builds nothing yet: see `run`."""
+        self.settings = settings
+        self.instance = settings.instance.name or f"{socket.gethostname()}-{os.getpid()}"
+        self.http_address = ""
+        self.registry = CollectorRegistry()
+        self.instruments = Instruments(self.registry)
+        self.instruments.queue_limit(settings.ingest.queue_bytes)
+        self._rng = random.Random()  # noqa: S311 - jitter
+        self._controllers: list[ShardController] = []
+        self._ticked_at = 0.0
+        self._suspended: asyncio.TimerHandle | None = None
+        self._zookeeper_state = "connecting"
+        self._drain_state = ("off", "no drain checker")
+        self._transport: Transport | None = None
+        self._description: m.ClusterDescription | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run until ``stop`` is set; everything is handed over and closed on return. Raises what a bug raised."""
+        settings = self.settings
+        notifier = SystemdNotifier()
+        self._ticked_at = asyncio.get_running_loop().time()
+        store = open_store(settings.ledger.url)
+        async with AsyncExitStack() as stack:
+            http = HttpServer(
+                settings.http.host,
+                settings.http.port,
+                registry=self.registry,
+                health=self.health,
+                snapshot=self.snapshot,
+            )
+            await stack.enter_async_context(http)
+            self.http_address = http.address
+            tasks = await stack.enter_async_context(asyncio.TaskGroup())
+            ticking = tasks.create_task(self._tick(notifier), name="tick")
+            try:
+                await self._run_inside(stack, tasks, store, stop, notifier)
+            finally:
+                ticking.cancel()
+                notifier.stopping()
+
+    async def _run_inside(
+        self,
+        stack: AsyncExitStack,
+        tasks: asyncio.TaskGroup,
+        store: Store,
+        stop: asyncio.Event,
+        notifier: SystemdNotifier,
+    ) -> None:
+        settings = self.settings
+        transport = MqttTransport(
+            settings.broker.host,
+            settings.broker.port,
+            f"daemon-{self.instance}",
+            username=settings.broker.username,
+            password=settings.broker.password(),
+            rng=self._rng,
+        )
+        drain_check = await self._start_drain(stack)
+        elections = ZooKeeperElections(
+            settings.zookeeper.hosts,
+            root=f"/headgate/{settings.cluster.name}",
+            instance=self.instance,
+            session_timeout_seconds=settings.zookeeper.session_timeout_seconds,
+            on_event=self._on_election,
+        )
+        await stack.enter_async_context(elections)
+        shards = await self._join_cluster(elections, stop)
+        if shards is None:
+            return
+        self._description = m.ClusterDescription(
+            protocol=m.PROTOCOL_VERSION,
+            shards=shards,
+            ledger_url=settings.ledger.url,
+        )
+        self._transport = transport
+        transport.on_connection(self._on_broker)
+        await stack.enter_async_context(transport)
+        await transport.subscribe(m.presence_topic(settings.cluster.name, "+"), self._on_presence)
+        self._controllers = [
+            self._controller(Ledger(store, shard), elections, transport, drain_check) for shard in range(shards)
+        ]
+        running = [
+            tasks.create_task(controller.run(), name=f"shard-{controller.shard}") for controller in self._controllers
+        ]
+        notifier.ready(f"{self.instance}: contending for {shards} shards")
+        log.info("daemon.started", instance=self.instance, shards=shards, http=self.http_address)
+        await stop.wait()
+        log.info("daemon.stopping", instance=self.instance)
+        notifier.stopping()
+        for controller in self._controllers:
+            controller.post(Event.STOP_REQUESTED)
+        await asyncio.gather(*running)
+        log.info("daemon.stopped", instance=self.instance)
+
+    def snapshot(self) -> Snapshot:
+        """Return what the status page shows now."""
+        return snapshot_of(self.instance, self.settings.cluster.name, self._controllers)
+
+    def health(self) -> Health:
+        """Return what `/livez` and `/readyz` say now."""
+        connected = self._transport is not None and self._transport.connected
+        return judge_health(
+            HealthFacts(
+                tick_age_seconds=asyncio.get_running_loop().time() - self._ticked_at,
+                zookeeper=self._zookeeper_state,
+                broker_connected=connected,
+                drain=self._drain_state[0],
+                drain_reason=self._drain_state[1],
+                shards=len(self._controllers),
+                shards_led=sum(controller.leadership.role is Role.LEADING for controller in self._controllers),
+            ),
+        )
+
+    # --- putting together ---------------------------------------------------------------------------------------------
+
+    def _controller(
+        self,
+        ledger: Ledger,
+        elections: Elections,
+        transport: Transport,
+        drain_check: DrainCheck,
+    ) -> ShardController:
+        settings = self.settings
+
+        def new_reign(state: ShardState, makes_room: object) -> ShardReign:
+            assert callable(makes_room), "makes_room is a question"
+            return ShardReign(
+                cluster=settings.cluster.name,
+                instance=self.instance,
+                state=state,
+                ledger=ledger,
+                transport=transport,
+                ingest=settings.ingest,
+                subscriptions=coordinator_settings(settings),
+                observer=self.instruments,
+                drain_check=drain_check,
+                now_ms=wall_clock_ms,
+                rng=self._rng,
+                makes_room=makes_room,
+            )
+
+        return ShardController(
+            ledger=ledger,
+            instance=self.instance,
+            elections=elections,
+            new_reign=new_reign,
+            observer=self.instruments,
+            now_ms=wall_clock_ms,
+        )
+
+    async def _join_cluster(self, elections: Elections, stop: asyncio.Event) -> int | None:
+        """Register this instance and learn the number of shards; None if stopped before ZooKeeper answered."""
+        wanted = {"shards": self.settings.cluster.shards, "ledger_url": self.settings.ledger.url}
+        joining = asyncio.ensure_future(elections.cluster_config(wanted))
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait({joining, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not joining.done():
+                return None
+            config = joining.result()
+        finally:
+            joining.cancel()
+            stopping.cancel()
+        shards = config.get("shards")
+        if not isinstance(shards, int) or shards < 1:
+            raise ConfigError(f"ZooKeeper holds a cluster config without a number of shards: {config}")
+        if shards != self.settings.cluster.shards:
+            log.warning("cluster.shards_differ", configured=self.settings.cluster.shards, fixed_at_first_start=shards)
+        if config.get("ledger_url") != self.settings.ledger.url:
+            raise ConfigError(
+                f"ledger.url is {self.settings.ledger.url!r}, but cluster {self.settings.cluster.name!r} keeps its "
+                f"ledger at {config.get('ledger_url')!r}: two ledgers would be two truths",
+            )
+        await elections.register_instance(self.instance, msgspec.json.encode({"http": self.http_address}))
+        return shards
+
+    async def _start_drain(self, stack: AsyncExitStack) -> DrainCheck:
+        settings = self.settings.drain
+        if settings.spawn:
+            supervisor = DrainSupervisor(
+                ledger_url=self.settings.ledger.url,
+                socket=settings.socket,
+                folder=Path(settings.folder),
+                master=settings.master,
+                driver_memory=settings.driver_memory,
+                run_timeout_seconds=settings.run_timeout_seconds,
+                on_state=self._on_drain_state,
+                rng=self._rng,
+            )
+            await stack.enter_async_context(supervisor)
+        checker = SparkDrainChecker(
+            settings.socket,
+            timeout_seconds=settings.run_timeout_seconds,
+            # A process of our own is watched by its supervisor; one of somebody else's only by whether it answers.
+            on_state=None if settings.spawn else self._on_drain_state,
+            rng=self._rng,
+        )
+        await stack.enter_async_context(checker)
+
+        async def check(
+            shard: int,
+            subscription: Subscription,
+            segments: frozenset[int],
+            newest: int,
+        ) -> frozenset[int]:
+            return await checker.drained(
+                DrainQuestion(
+                    shard=shard,
+                    topic_id=subscription.topic_id,
+                    subscription_id=subscription.subscription_id,
+                    seek_generation=subscription.seek_generation,
+                    segments=segments,
+                    at_least_chunk=newest,
+                ),
+            )
+
+        return check
+
+    # --- what happens -------------------------------------------------------------------------------------------------
+
+    async def _tick(self, notifier: SystemdNotifier) -> None:
+        loop = asyncio.get_running_loop()
+        gauged_at = 0.0
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            now = loop.time()
+            if now - gauged_at >= GAUGE_SECONDS:
+                gauged_at = now
+                self.instruments.snapshot_taken(self.snapshot(), now)
+            self.instruments.loop_lag(max(0.0, now - self._ticked_at - TICK_SECONDS))
+            self._ticked_at = now
+            notifier.watchdog()
+
+    def _on_election(self, event: ElectionEvent) -> None:
+        """Pass an election event to the shard it is about, or to all."""
+        loop = asyncio.get_running_loop()
+        match event:
+            case Acquired(shard):
+                self._controllers[shard].post(Event.LOCK_ACQUIRED)
+            case Released(shard):
+                self._controllers[shard].post(Event.LOCK_LOST)
+            case Suspended():
+                self._zookeeper_is("suspended")
+                # A blip is no reason to slow down: room is made once a contender may have been given our lock.
+                if self._suspended is None:
+                    patience = self.settings.zookeeper.session_timeout_seconds
+                    self._suspended = loop.call_later(patience, self._tell_all, Event.CONTACT_LOST)
+            case Connected():
+                self._zookeeper_is("connected")
+                if self._suspended is not None:
+                    self._suspended.cancel()
+                    self._suspended = None
+                self._tell_all(Event.CONTACT_REGAINED)
+            case Lost():
+                self._zookeeper_is("lost")
+
+    def _zookeeper_is(self, state: str) -> None:
+        if state != self._zookeeper_state:
+            log.info("zookeeper.state", state=state)
+        self._zookeeper_state = state
+        self.instruments.zookeeper_state(state)
+
+    def _tell_all(self, event: Event) -> None:
+        for controller in self._controllers:
+            controller.post(event)
+
+    def _on_broker(self, connected: bool) -> None:
+        self.instruments.broker_connected(connected)
+        if connected and self._transport is not None and self._description is not None:
+            topic = m.cluster_topic(self.settings.cluster.name)
+            self._transport.publish(topic, m.encode(self._description), retain=True)
+        for controller in self._controllers:
+            if controller.reign is not None:
+                controller.reign.connection_changed(connected)
+
+    def _on_presence(self, _: str, payload: bytes) -> None:
+        if not payload:
+            return
+        try:
+            presence = msgspec.msgpack.decode(payload, type=m.Presence)
+        except msgspec.DecodeError as error:
+            self.instruments.message_malformed("presence")
+            log.debug("presence.malformed", error=str(error))
+            return
+        for controller in self._controllers:
+            if controller.reign is not None:
+                controller.reign.presence(presence)
+
+    def _on_drain_state(self, state: str, reason: str) -> None:
+        if state != self._drain_state[0]:
+            log.info("drain.state", state=state, reason=reason)
+        self._drain_state = (state, reason)
+        self.instruments.drain_state(state)

@@ -1,0 +1,113 @@
+"""Decide which segments of a topic may be read by a subscription now.
+
+This module is the whole policy of holding children back and nothing but it: values in, a `Gate` out. Who reads a
+segment is decided in coordinator.target; whether a segment is drained is decided by whoever wrote `SegmentsDrained`.
+
+The rules, in order of precedence:
+
+1. A sealed segment that is drained is retired: nobody needs to read it again. CHECKPOINT acknowledges nothing, so
+   nothing of it is ever retired; nor is anything while the type is unknown.
+2. With the gate installed (STREAM in strict order) a segment is grantable if and only if every ancestor is drained, at
+   any depth and whatever lies between: an empty middle segment is drained at once and hides nothing behind it.
+3. An ancestor that is gone from the layout was pruned, hence drained.
+4. Without the gate (QUEUE, CHECKPOINT, order ``none``, type unknown) nothing waits.
+5. A blocked segment names the undrained ancestors that block it, nearest first, then by id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from headgate.entries import Order, SubscriptionType
+from headgate.layout import Layout, SegmentState
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Every segment of one layout, in exactly one of three groups."""
+
+    grantable: tuple[int, ...]
+    """Segments that somebody should read, by id."""
+    blocked: Mapping[int, tuple[int, ...]]
+    """Segment that waits → the undrained ancestors it waits for, nearest first."""
+    retired: frozenset[int]
+    """Sealed and drained."""
+
+
+def is_gated(subscription_type: SubscriptionType | None, order: Order) -> bool:
+    """Tell whether children wait for their ancestors: STREAM in strict order alone."""
+    return subscription_type == "STREAM" and order == "strict"
+
+
+def tracks_acknowledgements(subscription_type: SubscriptionType | None) -> bool:
+    """Tell whether "drained" means anything: CHECKPOINT acknowledges nothing, and an unknown type says nothing."""
+    return subscription_type in ("STREAM", "QUEUE")
+
+
+def open_gate(
+    layout: Layout,
+    drained: AbstractSet[int],
+    subscription_type: SubscriptionType | None,
+    order: Order,
+) -> Gate:
+    """Return which segments of ``layout`` are grantable, blocked and retired, ``drained`` being the facts on record."""
+    retired = frozenset(
+        segment_id
+        for segment_id in drained
+        if tracks_acknowledgements(subscription_type)
+        and segment_id in layout.segments
+        and layout.segments[segment_id].state is SegmentState.SEALED
+    )
+    waiting = _behind_undrained(layout, drained) if is_gated(subscription_type, order) else set()
+    segments = sorted(layout.segments)
+    return Gate(
+        grantable=tuple(s for s in segments if s not in retired and s not in waiting),
+        blocked=MappingProxyType({s: _blockers(layout, drained, s) for s in segments if s in waiting - retired}),
+        retired=retired,
+    )
+
+
+def undrained_sealed(layout: Layout, drained: AbstractSet[int]) -> frozenset[int]:
+    """Return the sealed segments of which it is not on record that they are drained: what a poll asks about."""
+    return frozenset(
+        segment_id
+        for segment_id, segment in layout.segments.items()
+        if segment.state is SegmentState.SEALED and segment_id not in drained
+    )
+
+
+def nearest_ancestors(layout: Layout, segment: int) -> list[list[int]]:
+    """Return the ancestors of ``segment`` that are in ``layout``, generation by generation, each one once, by id."""
+    generations: list[list[int]] = []
+    seen: set[int] = set()
+    pending = {segment}
+    while pending:
+        parents = {p for s in pending for p in layout.segments[s].parents if p in layout.segments} - seen
+        if parents:
+            generations.append(sorted(parents))
+        seen |= parents
+        pending = parents
+    return generations
+
+
+def _behind_undrained(layout: Layout, drained: AbstractSet[int]) -> set[int]:
+    """Return the segments with an undrained ancestor. Ids rise, so parents come before their children."""
+    waiting: set[int] = set()
+    for segment_id in sorted(layout.segments):
+        for parent in layout.segments[segment_id].parents:
+            if parent in waiting or (parent in layout.segments and parent not in drained):
+                waiting.add(segment_id)
+                break
+    return waiting
+
+
+def _blockers(layout: Layout, drained: AbstractSet[int], segment: int) -> tuple[int, ...]:
+    return tuple(
+        ancestor
+        for generation in nearest_ancestors(layout, segment)
+        for ancestor in generation
+        if ancestor not in drained
+    )

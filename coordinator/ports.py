@@ -1,0 +1,117 @@
+"""What a subscription coordinator needs from outside: its ledger, the drain checker, its settings, its observer.
+
+Only shapes stand here. The leader of the shard gives the ledger and the checker, the daemon the settings, and metrics
+listen as the observer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from headgate import entries as e
+from headgate import messages as m
+
+CheckDrained = Callable[[frozenset[int]], Awaitable[frozenset[int]]]
+"""Sealed segments → those that are drained. Raising, hanging or leaving one out means "not drained yet"."""
+
+PollOutcome = Literal["drained", "waiting", "failed", "timed_out", "stuck"]
+"""How a poll ended: something is drained, nothing is, the check raised, it gave no answer in time, or the one before
+still has not ended although it was cancelled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorSettings:
+    """Durations; the daemon's settings hold the defaults and the reasons for them."""
+
+    grace_seconds: float
+    """How long a silent consumer keeps what it holds."""
+    revoke_timeout_seconds: float
+    """How long a holder may take to confirm a revocation."""
+    heartbeat_interval_seconds: float
+    """How often consumers are told to say that they live."""
+    poll_min_seconds: float
+    """Shortest pause before a drain poll."""
+    poll_max_seconds: float
+    """Longest pause before a drain poll."""
+    poll_check_timeout_seconds: float
+    """How long one drain check may take."""
+
+
+class LedgerPort(Protocol):
+    """The way to the ledger of the shard, and to its consumers."""
+
+    def propose(self, *entries: e.AnyEntry) -> None:
+        """Fold ``entries`` into the subscription at once, and make them part of the next chunk."""
+
+    def push(self, client_id: str, message: m.Push) -> None:
+        """Send ``message`` once everything proposed so far is durable. It may be lost, doubled or late."""
+
+
+class CoordinatorObserver(Protocol):
+    """Who is told of what happens in subscriptions (metrics). One observer serves all of them."""
+
+    def consumer_registered(self) -> None:
+        """Tell of a consumer that joined or replaced another incarnation."""
+
+    def consumer_reconnected(self) -> None:
+        """Tell of a consumer that came back within its grace period."""
+
+    def consumer_silent(self) -> None:
+        """Tell of a consumer that went silent: its grace period begins."""
+
+    def consumer_gone(self, reason: e.LeaveReason) -> None:
+        """Tell of a consumer that left, was replaced or was evicted."""
+
+    def segment_granted(self) -> None:
+        """Tell of one grant."""
+
+    def segment_revoked(self) -> None:
+        """Tell of one revocation."""
+
+    def handover_finished(self, seconds: float, reason: e.ReleaseReason) -> None:
+        """Tell how long a segment took from its revocation to its next grant, and how it was released."""
+
+    def segments_drained(self, count: int, waited_seconds: float) -> None:
+        """Tell of newly drained segments, and how long ago the last acknowledgement of one of them came in."""
+
+    def drain_poll(self, outcome: PollOutcome) -> None:
+        """Tell how one drain poll ended."""
+
+    def blocked_changed(self, change: int) -> None:
+        """Tell by how many the number of blocked segments changed, over all subscriptions."""
+
+
+class SilentObserver:
+    """An observer that does nothing."""
+
+    def consumer_registered(self) -> None:
+        """See `CoordinatorObserver`."""
+
+    def consumer_reconnected(self) -> None:
+        """See `CoordinatorObserver`."""
+
+    def consumer_silent(self) -> None:
+        """See `CoordinatorObserver`."""
+
+    def consumer_gone(self, reason: e.LeaveReason) -> None:
+        """See `CoordinatorObserver`."""
+
+    def segment_granted(self) -> None:
+        """See `CoordinatorObserver`."""
+
+    def segment_revoked(self) -> None:
+        """See `CoordinatorObserver`."""
+
+    def handover_finished(self, seconds: float, reason: e.ReleaseReason) -> None:
+        """See `CoordinatorObserver`."""
+
+    def segments_drained(self, count: int, waited_seconds: float) -> None:
+        """See `CoordinatorObserver`."""
+
+    def drain_poll(self, outcome: PollOutcome) -> None:
+        """See `CoordinatorObserver`."""
+
+    def blocked_changed(self, change: int) -> None:
+        """See `CoordinatorObserver`."""

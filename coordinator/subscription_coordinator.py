@@ -1,0 +1,487 @@
+"""Run one subscription on the leader of its shard: who reads what, who is alive, and when children are let through.
+
+Nothing is decided here that could be decided without a clock: the gate, the target, the handover, sessions and
+acknowledgements are pure modules. This one keeps the time, asks them, writes what follows into the ledger, and tells
+consumers. All that must outlive a leader is in the `Subscription`, which the ledger changes; what is kept here
+(who was heard when, what sleeps) begins anew with each reign.
+
+The rules:
+
+1. What a consumer is told follows from entries proposed before, in the same call; it leaves once they are durable.
+2. Every event (register, leave, eviction, layout, drain, seek, time-out) is followed by one look at gate, target and
+   handover. A look that finds nothing to do does nothing, so looking once too often is harmless.
+3. A consumer that registers learns all that it holds from the answer, and from nowhere else.
+4. A new leader changes nothing that need not change: grants, generations and running grace periods stand. Connected
+   consumers get a heartbeat window to be heard in. Nothing is sent to them before they register again.
+5. The gate follows the type and order on record. The drain checker is installed for types that acknowledge, once the
+   type is known; it is never taken away. Without a checker the gate of a STREAM still holds its children back.
+6. Polling goes on only while there is a consumer and something to ask about.
+7. Whatever was lost on the way is sent again with the heartbeat that shows the lack.
+
+Methods never wait, apart from `close`. They return whole answers; the leader sends them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+
+import structlog
+
+from coordinator import sessions
+from coordinator.assignment import Assignment
+from coordinator.description import describe
+from coordinator.drain_poller import DrainPoller
+from coordinator.gate import tracks_acknowledgements, undrained_sealed
+from coordinator.ports import CheckDrained, CoordinatorObserver, CoordinatorSettings, LedgerPort, SilentObserver
+from coordinator.subscription import RegisteredConsumer, Subscription
+from coordinator.topic_view import TailView, TopicView
+from headgate import entries as e
+from headgate import messages as m
+
+__all__ = [
+    "CheckDrained",
+    "CoordinatorObserver",
+    "CoordinatorSettings",
+    "LedgerPort",
+    "SilentObserver",
+    "SubscriptionCoordinator",
+    "TailView",
+    "TopicView",
+]
+
+log = structlog.get_logger(__name__)
+
+
+class SubscriptionCoordinator:
+    """One subscription during one reign."""
+
+    def __init__(
+        self,
+        *,
+        subscription: Subscription,
+        topic: TopicView,
+        ledger: LedgerPort,
+        check_drained: CheckDrained | None,
+        leader_epoch: int,
+        settings: CoordinatorSettings,
+        now_ms: Callable[[], int],
+        rng: random.Random,
+        head: Callable[[], int],
+        observer: CoordinatorObserver | None = None,
+    ) -> None:
+        """Take up ``subscription`` as the ledger left it; needs a running loop, proposes and sends nothing yet.
+
+        ``check_drained`` None: there is nobody to ask, so the children of a STREAM wait until there is. ``head``
+        returns the newest durable chunk.
+        """
+        self._subscription = subscription
+        self._topic = topic
+        self._ledger = ledger
+        self._check_drained = check_drained
+        self._leader_epoch = leader_epoch
+        self._settings = settings
+        self._now_ms = now_ms
+        self._rng = rng
+        self._head = head
+        self._observer: CoordinatorObserver = SilentObserver() if observer is None else observer
+        self._log = log.bind(topic=topic.name, subscription=subscription.name)
+        self._loop = asyncio.get_running_loop()
+        now = self._loop.time()
+        self._began_at = now
+        self._heard_at = dict.fromkeys(subscription.consumers, now)
+        self._ended_at: dict[int, float] = {}
+        """Sealed segment, not known to be drained → when its last acknowledgement was seen here."""
+        self._restored = False
+        self._poller: DrainPoller | None = None
+        self._asked_generation = subscription.seek_generation
+        self._assignment = Assignment(
+            subscription=subscription,
+            topic=topic,
+            ledger=ledger,
+            leader_epoch=leader_epoch,
+            observer=self._observer,
+            clock=self._loop.time,
+        )
+        if tracks_acknowledgements(subscription.type):
+            self.install_drain_checker(check_drained)
+
+    # --- what others may ask ------------------------------------------------------------------------------------------
+
+    @property
+    def blocked(self) -> Mapping[int, tuple[int, ...]]:
+        """Segment that waits → the undrained ancestors that it waits for, nearest first."""
+        return self._assignment.gate.blocked
+
+    @property
+    def settled(self) -> bool:
+        """Whether no grant waits for a handover."""
+        return self._assignment.settled
+
+    def describe(self) -> m.SubscriptionDescription:
+        """Return the subscription as people and programs see it."""
+        return describe(self._subscription, self._topic, self._assignment.gate)
+
+    def install_drain_checker(self, checker: CheckDrained | None) -> None:
+        """Begin to ask ``checker``, at once where an end is reached already. No-op if None or installed before."""
+        if checker is None:
+            self._log.warning("drain_checker.missing", reason="sealed segments stay undrained, so their children wait")
+            return
+        if self._poller is not None:
+            return
+        self._poller = DrainPoller(
+            pending=self._undrained,
+            check=partial(self._ask, checker),
+            on_drained=self._on_drained,
+            on_poll=self._observer.drain_poll,
+            min_seconds=self._settings.poll_min_seconds,
+            max_seconds=self._settings.poll_max_seconds,
+            check_timeout_seconds=self._settings.poll_check_timeout_seconds,
+            rng=self._rng,
+            name=f"{self._topic.name}/{self._subscription.name}",
+        )
+        self._log.debug("drain_checker.installed", type=self._subscription.type)
+        self._poll_again()
+
+    async def close(self) -> None:
+        """Stop polling; returns once nothing runs any more."""
+        self._assignment.close()
+        if self._poller is not None:
+            await self._poller.close()
+
+    # --- what consumers ask -------------------------------------------------------------------------------------------
+
+    def register(self, request: m.RegisterConsumer) -> m.Registered | m.Refused:
+        """Let a consumer join, come back, or take over its name; the answer holds all that it may read now."""
+        known = self._subscription.consumers.get(request.consumer)
+        claim = sessions.judge_claim(known, request.incarnation, request.client_id)
+        if claim is sessions.Claim.OUTDATED:
+            return self._refuse(request, "fenced", self._replaced_by(request.consumer))
+        mismatch = self._type_mismatch(request)
+        if mismatch is not None:
+            return self._refuse(request, "invalid", mismatch)
+        retyped = self._take_type(request)
+        if claim is sessions.Claim.CURRENT:
+            self._heard(request.consumer)
+            if retyped:
+                self._assignment.look("order changed", answered=request.consumer)
+            self._assignment.push_again(request.consumer, None)
+        else:
+            self._join(request, known)
+        self._poll_again()
+        return m.Registered(
+            request_id=request.request_id,
+            leader_epoch=self._leader_epoch,
+            topic_id=self._topic.topic_id,
+            subscription_id=self._subscription.subscription_id,
+            grants=self._assignment.grants(request.consumer),
+            head=self._head(),
+            blocked=len(self.blocked),
+            heartbeat_interval_seconds=self._settings.heartbeat_interval_seconds,
+        )
+
+    def heartbeat(self, request: m.Heartbeat) -> m.Alive | m.Refused:
+        """Note that a consumer lives, and send again what it lacks."""
+        known = self._subscription.consumers.get(request.consumer)
+        if known is None or request.incarnation > known.incarnation:
+            return self._refuse(
+                request, "out_of_order", f"consumer {request.consumer!r} is not registered: register first"
+            )
+        if sessions.judge_claim(known, request.incarnation, request.client_id) is not sessions.Claim.CURRENT:
+            return self._refuse(request, "fenced", self._replaced_by(request.consumer))
+        if self._heard(request.consumer):
+            self._poll_again()
+        self._assignment.push_again(request.consumer, request.held)
+        return m.Alive(
+            request_id=request.request_id,
+            leader_epoch=self._leader_epoch,
+            head=self._head(),
+            blocked=len(self.blocked),
+            settled=self.settled,
+        )
+
+    def leave(self, request: m.LeaveConsumer) -> m.Done:
+        """Free at once what the consumer holds; a stale leave changes nothing."""
+        if self._is_current(request):
+            self._gone([request.consumer], "left")
+        return m.Done(request_id=request.request_id, leader_epoch=self._leader_epoch)
+
+    def confirm_revoked(self, request: m.ConfirmRevoked) -> m.Done:
+        """Pass a revoked segment on; a confirmation that fits no revocation changes nothing."""
+        if self._is_current(request):
+            self._assignment.confirm(request.segment, request.consumer, request.generation)
+        return m.Done(request_id=request.request_id, leader_epoch=self._leader_epoch)
+
+    # --- what the leader tells ----------------------------------------------------------------------------------------
+
+    def client_gone(self, client_id: str) -> None:
+        """Note that a client is cut off; the will of a client that has been replaced changes nothing."""
+        names = [
+            name
+            for name, consumer in self._subscription.consumers.items()
+            if consumer.client_id == client_id and consumer.disconnected_at_ms is None
+        ]
+        self._went_silent(sorted(names))
+
+    def client_here(self, client_id: str) -> None:
+        """Note that a client is connected. A silent consumer of it is not back before it says so itself."""
+        for name, consumer in self._subscription.consumers.items():
+            if consumer.client_id == client_id and consumer.disconnected_at_ms is None:
+                self._heard_at[name] = self._loop.time()
+
+    def acknowledged(self, segments: Iterable[int]) -> None:
+        """Ask at once if the acknowledgements in ``segments``, folded already, reached a sealed end."""
+        reached = [segment for segment in segments if self._is_end_reached(segment)]
+        if reached and self._poller is not None:
+            self._note_ends(reached)
+            self._poller.ask_now()
+
+    def layout_changed(self) -> None:
+        """Follow a split, merge or prune, folded already."""
+        self._assignment.layout_changed()
+        self._ended_at = {s: at for s, at in self._ended_at.items() if s in self._topic.layout.segments}
+        self._assignment.look("layout changed")
+        self._poll_again()
+
+    def sought(self) -> None:
+        """Follow a seek, folded already: everybody begins again at the new positions, with new generations."""
+        self._ended_at.clear()
+        self._assignment.look("sought", heirs=self._assignment.rewind())
+        self._poll_again()
+
+    def tick(self) -> None:
+        """Look at all deadlines; raises what a bug in the drain poller raised."""
+        if self._poller is not None:
+            self._poller.raise_failure()
+        if not self._restored:
+            self._restored = True
+            self._assignment.look("restored")
+        gone = sessions.lapsed(
+            self._subscription.consumers,
+            self._heard_at,
+            now_seconds=self._loop.time(),
+            now_ms=self._now_ms(),
+            heartbeat_interval_seconds=self._settings.heartbeat_interval_seconds,
+            grace_seconds=self._settings.grace_seconds,
+        )
+        self._went_silent(gone.silent)
+        if gone.evicted:
+            self._gone(gone.evicted, "evicted")
+        late = self._assignment.late(self._now_ms(), self._settings.revoke_timeout_seconds)
+        if late:
+            self._log.warning("revocation.timed_out", segments=sorted(late))
+            self._assignment.look("revocation timed out", timed_out=late)
+
+    # --- consumers ----------------------------------------------------------------------------------------------------
+
+    def _join(self, request: m.RegisterConsumer, known: RegisteredConsumer | None) -> None:
+        heirs: dict[int, Sequence[str]] = {}
+        if known is not None:
+            # The newer one wins, and loudly: its predecessor may be alive and reading.
+            heirs = dict.fromkeys(self._subscription.held_by(known.consumer), (known.consumer,))
+            reason = f"incarnation {request.incarnation} at client {request.client_id!r} took its place"
+            self._log.warning(
+                "consumer.replaced", consumer=known.consumer, incarnation=known.incarnation, reason=reason
+            )
+            self._strike_off([known.consumer], "replaced", reason)
+        self._ledger.propose(
+            e.ConsumerRegistered(
+                topic_id=self._topic.topic_id,
+                subscription_id=self._subscription.subscription_id,
+                consumer=request.consumer,
+                incarnation=request.incarnation,
+                client_id=request.client_id,
+            ),
+        )
+        self._heard_at[request.consumer] = self._loop.time()
+        self._observer.consumer_registered()
+        self._assignment.look("consumer registered", heirs=heirs, answered=request.consumer)
+
+    def _heard(self, name: str) -> bool:
+        """Note that a registered consumer lives; tell whether it had been silent."""
+        self._heard_at[name] = self._loop.time()
+        consumer = self._subscription.consumers[name]
+        if consumer.disconnected_at_ms is None:
+            return False
+        self._ledger.propose(
+            e.ConsumerReconnected(
+                topic_id=self._topic.topic_id,
+                subscription_id=self._subscription.subscription_id,
+                consumer=name,
+                incarnation=consumer.incarnation,
+            ),
+        )
+        self._log.info("consumer.reconnected", consumer=name)
+        self._observer.consumer_reconnected()
+        return True
+
+    def _went_silent(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._heard_at[name] = self._loop.time()
+            self._ledger.propose(
+                e.ConsumerDisconnected(
+                    topic_id=self._topic.topic_id,
+                    subscription_id=self._subscription.subscription_id,
+                    consumer=name,
+                    incarnation=self._subscription.consumers[name].incarnation,
+                ),
+            )
+            self._log.info("consumer.silent", consumer=name, grace_seconds=self._settings.grace_seconds)
+            self._observer.consumer_silent()
+
+    def _gone(self, names: Sequence[str], reason: e.LeaveReason) -> None:
+        fenced = f"silent for {self._settings.grace_seconds:g} s: register again" if reason == "evicted" else None
+        self._log.info("consumer.gone", consumers=list(names), reason=reason)
+        self._strike_off(names, reason, fenced)
+        self._assignment.look(f"consumer {reason}")
+        self._poll_again()
+
+    def _strike_off(self, names: Iterable[str], reason: e.LeaveReason, fenced: str | None) -> None:
+        """Take ``names`` off the record and free what they hold; tell them why unless ``fenced`` is None."""
+        for name in names:
+            consumer = self._subscription.consumers[name]
+            self._assignment.holder_gone(name)
+            self._ledger.propose(
+                e.ConsumerGone(
+                    topic_id=self._topic.topic_id,
+                    subscription_id=self._subscription.subscription_id,
+                    consumer=name,
+                    incarnation=consumer.incarnation,
+                    reason=reason,
+                ),
+            )
+            if fenced is not None:
+                self._ledger.push(consumer.client_id, self._fenced(consumer, fenced))
+            del self._heard_at[name]
+            self._observer.consumer_gone(reason)
+
+    def _type_mismatch(self, request: m.RegisterConsumer) -> str | None:
+        known = self._subscription.type
+        if known is not None and request.subscription_type != known:
+            return (
+                f"subscription {self._subscription.name!r} of topic {self._topic.name!r} is of type {known}; "
+                f"register as {known}, or use another subscription"
+            )
+        if request.order == "strict" and request.subscription_type != "STREAM":
+            return f"order 'strict' is for STREAM; a {request.subscription_type} takes records in any order"
+        return None
+
+    def _take_type(self, request: m.RegisterConsumer) -> bool:
+        """Put the type on record if it was not, and the order if another one is asked for; tell whether it changed."""
+        subscription = self._subscription
+        wanted = request.order
+        if wanted is None:
+            fallback: e.Order = "strict" if request.subscription_type == "STREAM" else "none"
+            wanted = fallback if subscription.type is None else subscription.order
+        if (subscription.type, subscription.order) == (request.subscription_type, wanted):
+            return False
+        self._log.warning(
+            "subscription.retyped",
+            type=request.subscription_type,
+            order=wanted,
+            order_before=subscription.order,
+            consumer=request.consumer,
+        )
+        self._ledger.propose(
+            e.SubscriptionTyped(
+                topic_id=self._topic.topic_id,
+                subscription_id=subscription.subscription_id,
+                subscription_type=request.subscription_type,
+                order=wanted,
+            ),
+        )
+        self._assignment.facts_changed()
+        if tracks_acknowledgements(subscription.type) and self._poller is None:
+            self.install_drain_checker(self._check_drained)
+        return True
+
+    def _is_current(self, request: m.LeaveConsumer | m.ConfirmRevoked) -> bool:
+        known = self._subscription.consumers.get(request.consumer)
+        claim = sessions.judge_claim(known, request.incarnation, request.client_id)
+        return claim is sessions.Claim.CURRENT
+
+    def _replaced_by(self, name: str) -> str:
+        known = self._subscription.consumers[name]
+        return f"consumer {name!r} is incarnation {known.incarnation} at client {known.client_id!r} now: stop this one"
+
+    def _fenced(self, consumer: RegisteredConsumer, reason: str) -> m.ConsumerFenced:
+        return m.ConsumerFenced(
+            topic=self._topic.name,
+            subscription=self._subscription.name,
+            consumer=consumer.consumer,
+            incarnation=consumer.incarnation,
+            leader_epoch=self._leader_epoch,
+            reason=reason,
+        )
+
+    def _refuse(self, request: m.Request, verdict: m.Verdict, reason: str) -> m.Refused:
+        return m.Refused(
+            request_id=request.request_id,
+            leader_epoch=self._leader_epoch,
+            verdict=verdict,
+            reason=reason,
+        )
+
+    # --- draining -----------------------------------------------------------------------------------------------------
+
+    def _undrained(self) -> frozenset[int]:
+        """Return what to ask about: nothing while nobody is registered, or nothing is acknowledged at all."""
+        subscription = self._subscription
+        if not subscription.consumers or not tracks_acknowledgements(subscription.type):
+            return frozenset()
+        return undrained_sealed(self._topic.layout, subscription.drained)
+
+    async def _ask(self, checker: CheckDrained, segments: frozenset[int]) -> frozenset[int]:
+        # The answer is about the positions of this moment: a seek before it comes makes it worthless.
+        self._asked_generation = self._subscription.seek_generation
+        return await checker(segments)
+
+    def _on_drained(self, answer: frozenset[int]) -> None:
+        """Put on record what is drained, and let the children through."""
+        if self._asked_generation != self._subscription.seek_generation:
+            return
+        segments = sorted(answer & undrained_sealed(self._topic.layout, self._subscription.drained))
+        if not segments:
+            return
+        self._ledger.propose(
+            e.SegmentsDrained(
+                topic_id=self._topic.topic_id,
+                subscription_id=self._subscription.subscription_id,
+                segments=segments,
+                seek_generation=self._asked_generation,
+            ),
+        )
+        now = self._loop.time()
+        last = max((self._ended_at.pop(segment, self._began_at) for segment in segments), default=now)
+        self._log.info("segments.drained", segments=segments, waited_seconds=round(now - last, 3))
+        self._observer.segments_drained(len(segments), now - last)
+        self._assignment.facts_changed()
+        self._assignment.look("drained")
+        self._poll_again()
+
+    def _is_end_reached(self, segment: int) -> bool:
+        """Tell whether a segment is sealed, acknowledged to its end, and not on record as drained."""
+        known = self._topic.layout.segments.get(segment)
+        return (
+            known is not None
+            and known.end_offset is not None
+            and segment not in self._subscription.drained
+            and self._subscription.position(segment) >= known.end_offset
+        )
+
+    def _poll_again(self) -> None:
+        """Begin polling again after progress: at once if there is an end that the acknowledgements have reached."""
+        if self._poller is None:
+            return
+        reached = [segment for segment in self._undrained() if self._is_end_reached(segment)]
+        self._note_ends(reached)
+        if reached:
+            self._poller.ask_now()
+        else:
+            self._poller.reset()
+
+    def _note_ends(self, segments: Iterable[int]) -> None:
+        for segment in segments:
+            self._ended_at.setdefault(segment, self._loop.time())

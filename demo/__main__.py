@@ -1,0 +1,97 @@
+"""``python -m demo``: play the scenario on real servers, then judge it from the outside.
+
+Exits 0 if every promise was kept, 1 if not or if a step could not be done. ``--keep`` leaves the run's folder behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import Console
+
+from demo.evidence import read_committed, read_deliveries, read_ledger
+from demo.report import findings, show
+from demo.scenario import SUBSCRIPTIONS, Run, play, topic_shard
+from demo.stage import SHARDS, Stage
+from demo.view import View
+from headgate.errors import HeadgateError
+from headgate.ledger import Ledger
+from headgate.store import open_store
+
+
+async def demonstrate(folder: Path, *, rate: int, seconds: float, as_json: bool) -> bool:
+    """Play and judge; return whether every promise was kept."""
+    console = Console(stderr=as_json)
+    run = Run()
+    async with Stage(folder) as stage:
+        view = View(console, stage, run)
+        view.tell(
+            f"ZooKeeper, {stage.broker_kind} and Spark are starting on this machine; the run's folder is {folder}"
+        )
+        showing = asyncio.create_task(view.run(), name="view")
+        try:
+            await play(stage, run, rate=rate, seconds=seconds, tell=view.tell)
+        finally:
+            showing.cancel()
+            await asyncio.wait({showing})
+        if console.is_terminal:
+            for line in view.steps():
+                console.print(line, highlight=False)
+        view.tell("reading the ledger and the consumers' notes")
+        shard = topic_shard(SHARDS)
+        committed, _ = read_committed(stage.notes("producer"))
+        chunks, stored = await read_ledger(Ledger(open_store(stage.ledger_url), shard))
+        deliveries = {
+            name: [
+                delivery
+                for consumer, subscription in run.consumers.items()
+                if subscription == name
+                for delivery in read_deliveries(stage.notes(consumer), consumer)
+            ]
+            for name in SUBSCRIPTIONS
+        }
+    found = findings(run, shard=shard, committed=committed, chunks=chunks, stored=stored, deliveries=deliveries)
+    show(found, console)
+    if as_json:
+        answer = found.figures | {"steps": run.steps, "violations": msgspec.to_builtins(found.violations)}
+        sys.stdout.write(json.dumps(answer) + "\n")
+    return not found.violations
+
+
+@click.command()
+@click.option("--rate", default=3000, show_default=True, help="Records a second.")
+@click.option("--seconds", default=60.0, show_default=True, help="How long to produce.")
+@click.option("--keep", is_flag=True, help="Leave the run's folder (ledger, logs, notes) behind.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
+def main(rate: int, seconds: float, keep: bool, as_json: bool) -> None:
+    """Split, merge, crash and hand over on real servers, and check that no promise is broken.
+
+    Example: python -m demo --rate 2000 --seconds 30
+    """
+    folder = Path(tempfile.mkdtemp(prefix="headgate-demo-"))
+    kept = False
+    try:
+        kept = asyncio.run(demonstrate(folder, rate=rate, seconds=seconds, as_json=as_json))
+    except HeadgateError as error:
+        sys.stderr.write(f"demo: {error}\n")
+        keep = True
+    except KeyboardInterrupt:
+        sys.stderr.write("demo: interrupted\n")
+        sys.exit(130)
+    finally:
+        if keep:
+            sys.stderr.write(f"demo: the run's folder is {folder}\n")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    sys.exit(0 if kept else 1)
+
+
+if __name__ == "__main__":
+    main()

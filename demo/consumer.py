@@ -1,0 +1,96 @@
+"""One of the demo's consumers: writes down every delivery, then acknowledges it.
+
+A process of its own: ``python -m demo.consumer --config FILE --topic … --subscription … --type … --name … --out FILE``.
+Each delivery is one line ``at_ns<TAB>segment<TAB>offset<TAB>key<TAB>counter``, handed to the kernel before the record is
+acknowledged: whatever was acknowledged is on record, even if this process is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Literal
+
+import click
+import msgspec
+
+from headgate import Consumer, load_client_config
+
+
+class Value(msgspec.Struct):
+    """What a telemetry record says."""
+
+    counter: int
+
+
+_VALUE: msgspec.json.Decoder[Value] = msgspec.json.Decoder(Value)
+
+
+async def consume(
+    config: Path,
+    topic: str,
+    subscription: str,
+    kind: Literal["STREAM", "CHECKPOINT", "QUEUE"],
+    name: str,
+    out: Path,
+) -> None:
+    """Receive until told to stop, then leave in good order."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    handle = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        async with Consumer(
+            load_client_config(config),
+            topic=topic,
+            subscription=subscription,
+            type=kind,
+            name=name,
+            start="earliest",
+        ) as consumer:
+            receiving = asyncio.create_task(_receive(consumer, handle, acknowledges=kind != "CHECKPOINT"))
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait({receiving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            receiving.cancel()
+            # A consumer that failed ends with its error; one that was told to stop was cancelled here.
+            await asyncio.wait({receiving})
+            if not receiving.cancelled():
+                receiving.result()
+    finally:
+        os.close(handle)
+
+
+async def _receive(consumer: Consumer, handle: int, *, acknowledges: bool) -> None:
+    async for record in consumer:
+        counter = _VALUE.decode(record.value).counter
+        line = f"{time.monotonic_ns()}\t{record.segment}\t{record.offset}\t{record.key.decode()}\t{counter}\n"
+        os.write(handle, line.encode())
+        if acknowledges:
+            await consumer.acknowledge(record)
+
+
+@click.command()
+@click.option("--config", type=click.Path(path_type=Path), required=True)
+@click.option("--topic", required=True)
+@click.option("--subscription", required=True)
+@click.option("--type", "kind", type=click.Choice(["STREAM", "CHECKPOINT", "QUEUE"]), required=True)
+@click.option("--name", required=True)
+@click.option("--out", type=click.Path(path_type=Path), required=True)
+def main(
+    config: Path,
+    topic: str,
+    subscription: str,
+    kind: Literal["STREAM", "CHECKPOINT", "QUEUE"],
+    name: str,
+    out: Path,
+) -> None:
+    """Receive TOPIC and write every delivery down."""
+    asyncio.run(consume(config, topic, subscription, kind, name, out))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Reads what a run left behind: the producer's notes, the consumers' notes, and the ledger itself.
+
+Nothing is asked of a daemon. The notes are those of demo.producer and demo.consumer.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from demo.checks import Delivery, StoredRecord
+from headgate.chunk import Chunk
+from headgate.ledger import Ledger
+
+
+class _Value(msgspec.Struct):
+    counter: int
+
+
+_VALUE: msgspec.json.Decoder[_Value] = msgspec.json.Decoder(_Value)
+
+
+def read_committed(notes: Path) -> tuple[dict[str, list[int]], str]:
+    """Return (key → counters that were committed, the producer's own last line)."""
+    committed: dict[str, list[int]] = defaultdict(list)
+    summary = ""
+    for line in notes.read_text().splitlines():
+        key, _, rest = line.partition("\t")
+        if key == "#":
+            summary = rest
+        else:
+            committed[key].append(int(rest))
+    return dict(committed), summary
+
+
+def read_deliveries(notes: Path, consumer: str) -> Iterator[Delivery]:
+    """Return the deliveries of one consumer; a last line cut short by a kill is left out."""
+    if not notes.exists():
+        return
+    data = notes.read_bytes()
+    for line in data[: data.rfind(b"\n") + 1].splitlines():
+        at_ns, segment, offset, key, counter = line.split(b"\t")
+        yield Delivery(int(at_ns), consumer, int(segment), int(offset), key.decode(), int(counter))
+
+
+async def read_ledger(ledger: Ledger) -> tuple[list[Chunk], list[StoredRecord]]:
+    """Return all chunks of a shard and all records in them, in the order of the ledger."""
+    chunks, records = [], []
+    for number in range(1, await ledger.newest() + 1):
+        chunks.append(await ledger.read(number))
+        table = await ledger.read_records(number)
+        columns = (table.column(name).to_pylist() for name in ("segment", "offset", "key", "value"))
+        records += [
+            StoredRecord(segment, offset, key.decode(), _VALUE.decode(value).counter)
+            for segment, offset, key, value in zip(*columns, strict=True)
+        ]
+    return chunks, records

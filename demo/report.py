@@ -1,0 +1,128 @@
+"""The demo's last word: figures and violations, as a table for people or JSON for programs.
+
+Built from demo.evidence alone. The exit code is the number of broken promises, at most 1.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from demo import checks
+from demo.checks import Delivery, HeldBack, StoredRecord, Violation
+from demo.scenario import STREAM, SUBSCRIPTIONS, Run
+from demo.stage import TOPIC
+from headgate import entries as e
+from headgate.chunk import Chunk
+
+EXAMPLES = 5
+"""Violations of one kind that are shown."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a run showed."""
+
+    figures: dict[str, Any]
+    violations: list[Violation]
+    held: list[HeldBack]
+
+
+def findings(
+    run: Run,
+    *,
+    shard: int,
+    committed: dict[str, list[int]],
+    chunks: list[Chunk],
+    stored: list[StoredRecord],
+    deliveries: dict[str, list[Delivery]],
+) -> Findings:
+    """Return what the evidence shows; ``deliveries`` is per subscription."""
+    violations = [
+        *checks.lost(committed, stored),
+        *checks.stored_twice(stored),
+        *checks.stored_out_of_order(stored),
+        *checks.children_before_parents(chunks, shard, TOPIC, STREAM),
+    ]
+    received: dict[str, dict[str, int]] = {}
+    for name, kind in SUBSCRIPTIONS.items():
+        found = deliveries[name]
+        violations += [*checks.undelivered(stored, found), *checks.altered(stored, found)]
+        if name == STREAM:
+            violations += checks.reordered(found)
+        received[name] = {"delivered": len(found), "again": checks.repeated(found)}
+        received[name]["type"] = kind  # type: ignore[assignment]
+    held = checks.held_back(chunks, shard, TOPIC, STREAM)
+    figures: dict[str, Any] = {
+        "committed": sum(len(counters) for counters in committed.values()),
+        "stored": len(stored),
+        "keys": len({record.key for record in stored}),
+        "chunks": len(chunks),
+        "subscriptions": received,
+        "failover_seconds": failover_seconds(chunks, run.killed_leader_at_ms),
+        "children": len(held),
+        "held_seconds": [child.held_seconds for child in held],
+        "release_seconds": [child.release_seconds for child in held if child.release_seconds is not None],
+    }
+    if not held:
+        violations.append(Violation("nothing held back", "no child segment waited: the run proves nothing"))
+    return Findings(figures, violations, held)
+
+
+def failover_seconds(chunks: list[Chunk], killed_at_ms: int | None) -> float | None:
+    """Return the time from the kill to the first records of the next reign, in the ledger's own time."""
+    if killed_at_ms is None:
+        return None
+    new_reign = False
+    for chunk in chunks:
+        if chunk.header.at_ms < killed_at_ms:
+            continue
+        new_reign = new_reign or any(isinstance(entry, e.ReignBegan) for entry in chunk.entries)
+        if new_reign and any(isinstance(entry, e.RecordsStored) for entry in chunk.entries):
+            return (chunk.header.at_ms - killed_at_ms) / 1000
+    return None
+
+
+def show(found: Findings, console: Console) -> None:
+    """Print the report."""
+    figures = found.figures
+    console.print()
+    table = Table(title="What the ledger and the consumers say", title_justify="left", show_header=False, box=None)
+    table.add_row("produced and committed", f"{figures['committed']:,} records, {figures['keys']} keys")
+    table.add_row("stored", f"{figures['stored']:,} records in {figures['chunks']:,} chunks")
+    for name, counts in figures["subscriptions"].items():
+        again = f", {counts['again']:,} of them again after a crash or handover" if counts["again"] else ""
+        table.add_row(f"delivered to {name} ({counts['type']})", f"{counts['delivered']:,}{again}")
+    for promise in ("lost", "stored twice", "stored out of order", "not delivered", "altered", "reordered"):
+        table.add_row(promise, str(sum(violation.promise == promise for violation in found.violations)))
+    table.add_row("child before parent", str(sum(v.promise == "child before parent" for v in found.violations)))
+    table.add_row("children held back", f"{figures['children']}: {_span(figures['held_seconds'])}")
+    table.add_row("last acknowledgement to release", _span(figures["release_seconds"]))
+    failover = figures["failover_seconds"]
+    table.add_row("failover, kill to next record stored", "none seen" if failover is None else f"{failover:.1f} s")
+    console.print(table)
+    for child in found.held:
+        console.print(
+            f"  segment {child.segment} waited {child.held_seconds:.1f} s for {', '.join(map(str, child.parents))}",
+            highlight=False,
+        )
+    console.print()
+    if not found.violations:
+        console.print("every promise kept", style="bold green")
+        return
+    console.print(f"{len(found.violations)} violations", style="bold red")
+    shown: dict[str, int] = {}
+    for violation in found.violations:
+        shown[violation.promise] = shown.get(violation.promise, 0) + 1
+        if shown[violation.promise] <= EXAMPLES:
+            console.print(f"  {violation.promise}: {violation.detail}", highlight=False)
+
+
+def _span(seconds: list[float]) -> str:
+    if not seconds:
+        return "none"
+    return f"median {statistics.median(seconds):.1f} s, longest {max(seconds):.1f} s"

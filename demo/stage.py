@@ -1,0 +1,180 @@
+"""The servers and processes of one demo run, in a folder of its own, on free ports of the loopback interface.
+
+Starts: ZooKeeper, an MQTT broker, the Spark process, two daemons, one producer, the consumers. Everything is a child
+of this process and ends with it. Nothing is decided here; demo.scenario tells what happens when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Self
+
+from controller import tether
+from controller.embedded import EmbeddedBroker, EmbeddedZooKeeper
+from drain.supervisor import DrainSupervisor
+from headgate.config import ClientConfig
+
+CLUSTER = "demo"
+SHARDS = 2
+TOPIC = "telemetry"
+GRACE_SECONDS = 6.0
+STOP_SECONDS = 20.0
+"""Longest wait for a process that was asked to end; then it is killed."""
+
+_DAEMON_CONFIG = """\
+[cluster]
+name = "{cluster}"
+shards = {shards}
+[instance]
+name = "{name}"
+[zookeeper]
+hosts = "{zookeeper}"
+session_timeout_seconds = 4
+[broker]
+host = "{broker_host}"
+port = {broker_port}
+[ledger]
+url = "{ledger_url}"
+[drain]
+socket = "{drain_socket}"
+spawn = false
+[http]
+port = 0
+[subscriptions]
+grace_seconds = {grace}
+heartbeat_interval_seconds = 1.5
+revoke_timeout_seconds = 15
+[log]
+format = "json"
+"""
+
+
+class Stage:
+    """Everything that runs during the demo."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config_path = folder / "client.toml"
+        self.ledger_url = f"file://{folder / 'store'}"
+        self.processes: dict[str, asyncio.subprocess.Process] = {}
+        self.broker_kind = ""
+        self._stack = AsyncExitStack()
+        self._broker: EmbeddedBroker | None = None
+        self._zookeeper: EmbeddedZooKeeper | None = None
+        self._drain_socket = f"unix:{folder / 'drain.sock'}"
+
+    async def __aenter__(self) -> Self:
+        try:
+            self._zookeeper = await self._stack.enter_async_context(EmbeddedZooKeeper(self.folder / "zookeeper"))
+            self._broker = await self._stack.enter_async_context(EmbeddedBroker(self.folder / "broker"))
+            self.broker_kind = self._broker.kind
+            await self._stack.enter_async_context(
+                DrainSupervisor(ledger_url=self.ledger_url, socket=self._drain_socket, folder=self.folder / "spark"),
+            )
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        config = self.client_config()
+        self.config_path.write_text(
+            f'cluster = "{config.cluster}"\nbroker_host = "{config.broker_host}"\n'
+            f'broker_port = {config.broker_port}\nledger_url = "{config.ledger_url}"\n',
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for name in list(self.processes):
+            await self.stop(name)
+        await self._stack.aclose()
+
+    def client_config(self) -> ClientConfig:
+        """Return what a client of this cluster needs."""
+        assert self._broker is not None, "the stage is not up"
+        return ClientConfig(
+            cluster=CLUSTER,
+            broker_host=self._broker.host,
+            broker_port=self._broker.port,
+            ledger_url=self.ledger_url,
+        )
+
+    async def start_daemon(self, name: str) -> None:
+        """Start a daemon; it logs to ``NAME.log``."""
+        assert self._broker is not None, "the stage is not up"
+        assert self._zookeeper is not None, "the stage is not up"
+        path = self.folder / f"{name}.toml"
+        path.write_text(
+            _DAEMON_CONFIG.format(
+                cluster=CLUSTER,
+                shards=SHARDS,
+                name=name,
+                zookeeper=self._zookeeper.address,
+                broker_host=self._broker.host,
+                broker_port=self._broker.port,
+                ledger_url=self.ledger_url,
+                drain_socket=self._drain_socket,
+                grace=GRACE_SECONDS,
+            ),
+        )
+        await self._start(name, "-m", "controller", "run", "--config", str(path))
+
+    async def start_producer(self, rate: int) -> None:
+        """Start the producer."""
+        await self._start(
+            "producer",
+            *("-m", "demo.producer", "--config", str(self.config_path), "--topic", TOPIC),
+            *("--rate", str(rate), "--out", str(self.notes("producer"))),
+        )
+
+    async def start_consumer(self, name: str, subscription: str, kind: str) -> None:
+        """Start one consumer of ``subscription``."""
+        await self._start(
+            name,
+            *("-m", "demo.consumer", "--config", str(self.config_path), "--topic", TOPIC, "--name", name),
+            *("--subscription", subscription, "--type", kind, "--out", str(self.notes(name))),
+        )
+
+    async def stop(self, name: str) -> int:
+        """Ask a process to end and return its exit code; one that does not in time is killed."""
+        process = self.processes.pop(name)
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                async with asyncio.timeout(STOP_SECONDS):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
+        return await process.wait()
+
+    async def kill(self, name: str) -> None:
+        """End a process with SIGKILL: no goodbye, no flush."""
+        process = self.processes.pop(name)
+        process.kill()
+        await process.wait()
+
+    def ended(self) -> list[str]:
+        """Return the names of processes that ended although nobody asked them to."""
+        return sorted(name for name, process in self.processes.items() if process.returncode is not None)
+
+    def notes(self, name: str) -> Path:
+        """Return where a producer or consumer writes down what it saw."""
+        return self.folder / f"{name}.notes"
+
+    def log(self, name: str) -> Path:
+        """Return where a process logs."""
+        return self.folder / f"{name}.log"
+
+    async def _start(self, name: str, *arguments: str) -> None:
+        with self.log(name).open("ab") as log:
+            self.processes[name] = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", tether.__file__, str(os.getpid())),
+                *(sys.executable, *arguments),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=os.environ | {"PYTHONUNBUFFERED": "1"},
+                start_new_session=True,
+            )

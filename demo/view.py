@@ -1,0 +1,115 @@
+"""Shows a run while it goes on: a live table on a terminal, plain lines anywhere else.
+
+Only shows: counts are taken from the notes of producer and consumers as they grow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from demo.scenario import SUBSCRIPTIONS, Run
+from demo.stage import Stage
+
+LINE_SECONDS = 10.0
+"""How often plain lines tell the counts."""
+
+
+class _Counted:
+    """Counts the lines of a file that grows."""
+
+    def __init__(self, path: Path) -> None:
+        self.lines = 0
+        self._path = path
+        self._read_bytes = 0
+
+    def update(self) -> int:
+        """Read what is new and return the number of lines."""
+        if self._path.exists():
+            with self._path.open("rb") as file:
+                file.seek(self._read_bytes)
+                data = file.read()
+            self._read_bytes += len(data)
+            self.lines += data.count(b"\n")
+        return self.lines
+
+
+class View:
+    """Tells a person what is going on."""
+
+    def __init__(self, console: Console, stage: Stage, run: Run) -> None:
+        self._console = console
+        self._stage = stage
+        self._run = run
+        self._counted: dict[str, _Counted] = {}
+        self._told: list[str] = []
+        self._began = asyncio.get_running_loop().time()
+
+    def tell(self, what: str) -> None:
+        """Say that a step was taken."""
+        line = f"{self._elapsed():6.1f} s  {what}"
+        self._told.append(line)
+        if not self._console.is_terminal:
+            self._console.print(line, highlight=False, soft_wrap=True)
+
+    async def run(self) -> None:
+        """Show until cancelled."""
+        if self._console.is_terminal:
+            with Live(console=self._console, refresh_per_second=4, transient=True) as live:
+                try:
+                    while True:
+                        live.update(self._picture())
+                        await asyncio.sleep(0.5)
+                finally:
+                    live.update(Text(""))
+        while True:
+            await asyncio.sleep(LINE_SECONDS)
+            counts = self._counts()
+            said = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+            self._console.print(f"{self._elapsed():6.1f} s  received: {said}", highlight=False, soft_wrap=True)
+
+    def steps(self) -> list[str]:
+        """Return every step that was told, in order."""
+        return self._told
+
+    def _elapsed(self) -> float:
+        return asyncio.get_running_loop().time() - self._began
+
+    def _count(self, name: str, path: Callable[[str], Path]) -> int:
+        return self._counted.setdefault(name, _Counted(path(name))).update()
+
+    def _counts(self) -> dict[str, int]:
+        found = dict.fromkeys(SUBSCRIPTIONS, 0)
+        for consumer, subscription in self._run.consumers.items():
+            found[subscription] += self._count(consumer, self._stage.notes)
+        return found
+
+    def _picture(self) -> Group:
+        topic = Table(title="segments", title_justify="left", box=None)
+        for heading in ("segment", "range", "state", "records", "parents"):
+            topic.add_column(heading, justify="right" if heading == "records" else "left")
+        for segment in self._run.layout.segments if self._run.layout else []:
+            topic.add_row(
+                str(segment.segment),
+                f"{segment.first_hash:04x}-{segment.last_hash:04x}",
+                segment.state,
+                f"{segment.next_offset:,}",
+                ", ".join(map(str, segment.parents)) or "-",
+                style="dim" if segment.state == "sealed" else "",
+            )
+        consumers = Table(title="consumers", title_justify="left", box=None)
+        for heading in ("consumer", "subscription", "type", "received"):
+            consumers.add_column(heading, justify="right" if heading == "received" else "left")
+        self._counts()
+        for consumer, subscription in self._run.consumers.items():
+            gone = consumer not in self._stage.processes
+            received = f"{self._counted[consumer].lines:,}"
+            style = "dim" if gone else ""
+            consumers.add_row(consumer, subscription, SUBSCRIPTIONS[subscription], received, style=style)
+        return Group(Text(f"{self._elapsed():.0f} s"), topic, consumers, Text("\n".join(self._told[-10:])))

@@ -1,0 +1,77 @@
+"""A topic's segments as a drawing: description in, SVG text out. Pure.
+
+Each segment is a box. From left to right runs the ring of key hashes, so a box is as wide as its share of the keys;
+from top to bottom run the generations, so a split shows as two halves below their parent, a merge as one box below
+two. Lines join parents and children. What a box is too narrow to say stands in its title.
+
+Only the newest `MAX_DRAWN` segments are drawn, so that a page stays a page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from headgate.messages import SegmentDescription
+
+MAX_DRAWN = 400
+WIDTH = 960
+ROW = 46
+BOX = 28
+_HASHES = 65_536
+_LABEL_WIDTH = 26
+"""Narrower boxes carry no number."""
+
+
+def segment_graph(segments: Sequence[SegmentDescription], blocked: frozenset[int] = frozenset()) -> str:
+    """Return ``<svg>…</svg>``; ``blocked`` segments are those that some subscription may not read yet."""
+    drawn = {each.segment: each for each in sorted(segments, key=lambda each: each.segment)[-MAX_DRAWN:]}
+    rows = _rows(drawn)
+    height = (max(rows.values(), default=0) + 1) * ROW
+    parts = [
+        (
+            f'<svg viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img" '
+            f'aria-label="{len(drawn)} segments over the ring of key hashes">'
+        )
+    ]
+    for segment in drawn.values():
+        parts += [_line(drawn[parent], segment, rows) for parent in segment.parents if parent in drawn]
+    parts += [_box(segment, rows, blocked) for segment in drawn.values()]
+    return "\n".join([*parts, "</svg>"])
+
+
+def _rows(drawn: Mapping[int, SegmentDescription]) -> dict[int, int]:
+    """Return the generation of each segment: one below its lowest parent. Ids rise, so parents come first."""
+    rows: dict[int, int] = {}
+    for number in sorted(drawn):
+        rows[number] = 1 + max((rows[parent] for parent in drawn[number].parents if parent in rows), default=-1)
+    return rows
+
+
+def _span(segment: SegmentDescription) -> tuple[float, float]:
+    return segment.first_hash / _HASHES * WIDTH, (segment.last_hash + 1) / _HASHES * WIDTH
+
+
+def _line(parent: SegmentDescription, child: SegmentDescription, rows: Mapping[int, int]) -> str:
+    (left, right), (child_left, child_right) = _span(parent), _span(child)
+    return (
+        f'<line x1="{(left + right) / 2:.1f}" y1="{rows[parent.segment] * ROW + BOX}" '
+        f'x2="{(child_left + child_right) / 2:.1f}" y2="{rows[child.segment] * ROW}"/>'
+    )
+
+
+def _box(segment: SegmentDescription, rows: Mapping[int, int], blocked: frozenset[int]) -> str:
+    left, right = _span(segment)
+    top = rows[segment.segment] * ROW
+    state = "blocked" if segment.segment in blocked else segment.state
+    title = (
+        f"segment {segment.segment}: hashes {segment.first_hash:04x}-{segment.last_hash:04x}, "
+        f"{segment.state}, {segment.next_offset} records"
+    )
+    label = ""
+    if right - left >= _LABEL_WIDTH:
+        label = f'<text x="{(left + right) / 2:.1f}" y="{top + BOX / 2 + 5:.1f}">{segment.segment}</text>'
+    return (
+        f'<g class="{escape(state)}"><title>{escape(title)}</title>'
+        f'<rect x="{left + 1:.1f}" y="{top}" width="{max(right - left - 2, 1):.1f}" height="{BOX}" rx="3"/>{label}</g>'
+    )
