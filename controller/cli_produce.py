@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 IN_FLIGHT = 20_000
 """Most records whose outcome is awaited; the producer's own byte budget is the narrower limit for large ones."""
+FLUSH_SECONDS = 5.0
+"""After Ctrl-C: how long what was taken already may take to be stored."""
 REPORTED = 5
 """Failures and bad lines that are shown one by one; the rest is counted."""
 
@@ -131,22 +133,31 @@ class _Produce:
         """Send everything and wait for all outcomes; raises HeadgateError for what stopped it."""
         await session.require_topic(config, self._topic)
         progress = Progress(self.tally, _total_bytes(self._sources), sys.stderr)
-        self.began = True
         async with session.open_producer(config, name=self._name) as producer:
             settling = asyncio.get_running_loop().create_task(self._settle(progress), name="settle")
             try:
                 with progress:
-                    await self._send_all(producer, progress)
-                    await producer.flush()
-                    await self._outcomes.join()
+                    try:
+                        await self._send_all(producer, progress)
+                    except asyncio.CancelledError:
+                        # What was taken is owed an outcome, if there is one soon; a second signal ends the wait.
+                        async with asyncio.timeout(FLUSH_SECONDS):
+                            await self._finish(producer)
+                        raise
+                    await self._finish(producer)
             finally:
                 settling.cancel()
                 await asyncio.wait([settling])
         if self._stop is not None:
             raise self._stop
 
+    async def _finish(self, producer: Producer) -> None:
+        await producer.flush()
+        await self._outcomes.join()
+
     async def _send_all(self, producer: Producer, progress: Progress) -> None:
         resumed = await self._resume(producer)
+        self.began = True
         for source in self._sources:
             async with aclosing(self._records(source, resumed, progress)) as records:
                 async for record in records:
@@ -154,7 +165,7 @@ class _Produce:
                     where = f"{_shown(source)}:{record.number}"
                     try:
                         outcome = await producer.send(self._topic, record.key, record.value, source_position=position)
-                    except (NotStoredError, OutcomeUnknownToProducerError) as error:
+                    except (NotStoredError, OutcomeUnknownToProducerError, RefusedError) as error:
                         self._failed(where, error)
                     else:
                         self.tally.accepted += 1
@@ -171,20 +182,32 @@ class _Produce:
         progress: Progress,
     ) -> AsyncGenerator[lines.KeyedRecord, None]:
         """Yield the records of ``source``; deal with its bad lines."""
-        async with aclosing(_lines(source, resumed)) as found:
-            async for line in found:
-                progress.at(line.end_offset)
-                record = lines.keyed_record(line, self._key_field, self._key)
-                if isinstance(record, lines.KeyedRecord):
-                    yield record
-                    continue
-                problem = f"{_shown(source)}:{record.number} {record.problem}"
-                if not self._skip_bad_lines:
-                    self._stop = HeadgateError(f"{problem}; mend the line, or pass over such lines: --skip-bad-lines")
-                    return
-                self.tally.skipped += 1
-                if self.tally.skipped <= REPORTED:
-                    progress.say(f"headgate: skipped {problem}")
+        try:
+            async with aclosing(_lines(source, resumed)) as found:
+                async for line in found:
+                    progress.at(line.end_offset)
+                    record = self._record(source, line, progress)
+                    if self._stop is not None:
+                        return
+                    if record is not None:
+                        yield record
+        except OSError as error:
+            # Stop as for a bad line: what was read before is sent and counted.
+            self._stop = HeadgateError(f"{_shown(source)}: cannot be read: {error.strerror or error}")
+
+    def _record(self, source: Path, line: lines.Line, progress: Progress) -> lines.KeyedRecord | None:
+        """Return the record in ``line``; None for a bad line, which is then skipped or the reason to stop."""
+        record = lines.keyed_record(line, self._key_field, self._key)
+        if isinstance(record, lines.KeyedRecord):
+            return record
+        problem = f"{_shown(source)}:{record.number} {record.problem}"
+        if not self._skip_bad_lines:
+            self._stop = HeadgateError(f"{problem}; mend the line, or pass over such lines: --skip-bad-lines")
+            return None
+        self.tally.skipped += 1
+        if self.tally.skipped <= REPORTED:
+            progress.say(f"headgate: skipped {problem}")
+        return None
 
     async def _resume(self, producer: Producer) -> lines.SourcePosition | None:
         """Return where this named producer stands in its file, or None to begin at the beginning."""

@@ -14,15 +14,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import structlog
 
 from controller import cli_session as session
 from controller.cli_output import examples, json_option, print_json, print_table
 from controller.settings import Settings, load_settings
+from headgate.errors import HeadgateError
 
 if TYPE_CHECKING:
     from controller.daemon import Daemon
 
 _LONGEST_NAME = 100
+
+log = structlog.get_logger(__name__)
 
 
 def instance_name() -> str:
@@ -59,7 +63,12 @@ async def run_daemon(daemon: Daemon) -> None:
         stop.set()
         await running
         raise
-    running.result()
+    error = running.exception()
+    if error is not None:
+        if not isinstance(error, HeadgateError):
+            # The command line shows one line; whoever looks for the cause finds the rest in the log.
+            log.error("daemon.failed", exc_info=error)
+        raise error
 
 
 @click.command(

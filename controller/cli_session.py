@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 
 import click
 
@@ -110,13 +110,17 @@ async def require_topic(config: ClientConfig, topic: str) -> None:
 
 
 def start_logs(settings: LogSettings | None, stream: TextIO | None, instance: str) -> None:
-    """Send logs to ``stream`` (None: standard error); without ``settings`` as suits a client: only what went wrong."""
+    """Send logs to ``stream`` (None: standard error); without ``settings`` as suits a client.
+
+    A person sees why a command waits; a script sees the one line that the command ends with.
+    """
     from controller.logs import configure_logging  # noqa: PLC0415
     from controller.settings import LogSettings  # noqa: PLC0415
 
     if settings is None:
         debug = click.get_current_context().ensure_object(Invocation).debug
-        settings = LogSettings(level="debug" if debug else "warning")
+        quiet: Literal["warning", "error"] = "warning" if sys.stderr.isatty() else "error"
+        settings = LogSettings(level="debug" if debug else quiet, format="text")
     configure_logging(settings, stream or sys.stderr, instance=instance)
 
 

@@ -111,6 +111,10 @@ def describe(topic: str, name: str, as_json: bool) -> None:
         ],
         numbers=("segment", "acknowledged", "end", "generation"),
     )
+    if not described.consumers:
+        click.echo("no consumers")
+        return
+    click.echo()
     print_table(
         ("consumer", "connected", "segments"),
         [

@@ -73,7 +73,7 @@ class Daemon:
     """One headgate process: contends for every shard of its cluster."""
 
     def __init__(self, settings: Settings) -> None:
-        """Builds nothing yet: see `run`."""
+        """Remember ``settings``; everything else begins in `run`."""
         self.settings = settings
         self.instance = settings.instance.name or f"{socket.gethostname()}-{os.getpid()}"
         self.http_address = ""
@@ -352,7 +352,7 @@ class Daemon:
         if not payload:
             return
         try:
-            presence = msgspec.msgpack.decode(payload, type=m.Presence)
+            presence = m.decode_presence(payload)
         except msgspec.DecodeError as error:
             self.instruments.message_malformed("presence")
             log.debug("presence.malformed", error=str(error))

@@ -269,7 +269,7 @@ async def _start_on_free_port(name: str, port: int, plan: Callable[[int], Server
 
 def _free_port(name: str, port: int) -> int:
     try:
-        with _listening_socket(port) as found:
+        with _bound_socket(port) as found:
             return int(found.getsockname()[1])
     except OSError as error:
         raise ServerStartError(
@@ -279,20 +279,18 @@ def _free_port(name: str, port: int) -> int:
 
 def _port_is_free(port: int) -> bool:
     try:
-        _listening_socket(port).close()
+        _bound_socket(port).close()
     except OSError:
         return False
     return True
 
 
-def _listening_socket(port: int) -> socket.socket:
+def _bound_socket(port: int) -> socket.socket:
     found = socket.socket()
     try:
         # As the servers do: connections that were closed lately do not count.
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((HOST, port))
-        # Binding alone does not notice a listener on this port that also allows reuse.
-        found.listen(1)
     except OSError:
         found.close()
         raise

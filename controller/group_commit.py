@@ -17,9 +17,10 @@ from typing import Protocol
 from controller.leadership import Event
 from controller.state import ShardState
 from headgate import entries as e
-from headgate.chunk import ChunkBuilder, RecordColumns
+from headgate.chunk import ChunkBuilder
 from headgate.errors import HeadgateError, ObjectExistsError, OutcomeUnknownError, StoreUnavailableError
 from headgate.ledger import Ledger
+from headgate.record_columns import RecordColumns
 
 ROOM_SECONDS = 0.5
 """Pause between commits of a leader that must make room: long enough to read a short tail and create one chunk."""

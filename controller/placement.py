@@ -1,4 +1,4 @@
-"""Where the records of an accepted batch go: each to the active segment of its key's hash, at that segment's next offset.
+"""Where the records of an accepted batch go: to the active segment of the key's hash, at that segment's next offset.
 
 Pure: a topic and records in, an entry and columns out. Nothing is reserved or counted here; folding the entry does
 that. The keyed order of a batch is kept because records are placed in the order of the batch.
@@ -9,8 +9,8 @@ from __future__ import annotations
 from controller.state import Topic
 from headgate import entries as e
 from headgate import messages as m
-from headgate.chunk import RecordColumns
 from headgate.hashing import segment_hash
+from headgate.record_columns import RecordColumns
 
 
 def place(topic: Topic, batch: m.ProduceBatch, columns: RecordColumns) -> e.RecordsStored:

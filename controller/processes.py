@@ -26,6 +26,7 @@ from headgate.errors import HeadgateError
 
 PROBE_SECONDS: Final = 0.05
 """Between two questions whether a child is ready."""
+PROBE_TIMEOUT_SECONDS: Final = 1.0
 FIRST_PAUSE_SECONDS: Final = 0.2
 LONGEST_PAUSE_SECONDS: Final = 5.0
 """Before a child that died is started again; doubles while it keeps dying before it is ready."""
@@ -128,7 +129,9 @@ class SupervisedServer:
                 raise ServerStartError(f"{plan.name} was not ready after {plan.start_seconds:g} s; {self._tail()}")
             with suppress(OSError, EOFError, TimeoutError):
                 # Its own port may be taken by another server that answers: then ours ends, which is looked at next.
-                if await asyncio.wait_for(plan.ready(), 1.0) and process.returncode is None:
+                async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
+                    ready = await plan.ready()
+                if ready and process.returncode is None:
                     return
             await asyncio.sleep(PROBE_SECONDS)
         raise ServerStartError(f"{plan.name} ended with {_outcome(process.returncode)}; {self._tail()}")
@@ -140,11 +143,12 @@ class SupervisedServer:
         with suppress(ProcessLookupError):
             process.send_signal(signal.SIGTERM)
         try:
-            await asyncio.wait_for(process.wait(), self.plan.stop_seconds)
+            async with asyncio.timeout(self.plan.stop_seconds):
+                await process.wait()
         except TimeoutError:
             self._log.warning("server.killed", reason=f"still there {self.plan.stop_seconds:g} s after SIGTERM")
             with suppress(ProcessLookupError):
-                pass
+                process.kill()
             await process.wait()
 
     def _watch(self) -> None:

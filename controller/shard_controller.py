@@ -166,6 +166,9 @@ class ShardController:
         async with self._reading:
             try:
                 chunks = await self._read_on()
+                # The end that was reached may be a hole: writing into it would fork the truth. `newest` raises then.
+                if await self._ledger.newest() > self._state.chunk:
+                    chunks += await self._read_on()
                 await self._write_reign_chunk()
             except ObjectExistsError:
                 self.post(Event.NUMBER_TAKEN)

@@ -290,7 +290,7 @@ class ShardReign:
             case m.MergeSegments():
                 return commands.merge_segments(request, self.state)
             case m.ListTopics():
-                return commands.list_topics(self.state)
+                return commands.list_topics()
             case m.DescribeTopic():
                 return commands.describe_topic(request, self.state)
             case m.DeleteSubscription():

@@ -7,6 +7,9 @@ Why a script and not ``preexec_fn``: that runs Python between fork and exec in a
 hang. And why the kernel: an embedded server that outlives us keeps its port and its data folder, and the next start
 fails.
 
+To the kernel the parent is the *thread* that started the command: start servers from one that lasts, as the main
+thread does, and not from a pool's.
+
 Linux only. Elsewhere the command runs without a tether, and a killed parent leaves it behind.
 """
 

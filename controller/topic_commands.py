@@ -56,7 +56,7 @@ def open_producer(request: m.OpenProducer, state: ShardState) -> Decision | Refu
     if request.producer_id is not None and request.producer_epoch != known.producer_epoch:
         return Refuse(
             "fenced",
-            f"producer {known.producer_id} goes on at epoch {known.producer_epoch}; this is epoch {request.producer_epoch}",
+            f"producer {known.producer_id} goes on at epoch {known.producer_epoch}, past {request.producer_epoch}",
             proved=True,
         )
     if known.producer_epoch >= LAST_PRODUCER_EPOCH:
@@ -203,7 +203,7 @@ def delete_subscription(request: m.DeleteSubscription, state: ShardState) -> Dec
     return Decision((entry,), _done)
 
 
-def list_topics(state: ShardState) -> Decision:
+def list_topics() -> Decision:
     """List every topic of the shard."""
 
     def answer(state: ShardState, request_id: int) -> m.Reply:

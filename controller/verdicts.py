@@ -107,7 +107,7 @@ def _judge_other_epoch(batch: Batch, producer: ProducerState) -> Judgement:
     if batch.producer_epoch < producer.producer_epoch:  # row 4
         return Refuse(
             "fenced",
-            f"producer {producer.producer_id} goes on at epoch {producer.producer_epoch}; this is epoch {batch.producer_epoch}",
+            f"producer {producer.producer_id} goes on at epoch {producer.producer_epoch}, past {batch.producer_epoch}",
             proved=True,
         )
     if batch.sequence == 0:  # row 5

@@ -6,9 +6,9 @@ Nodes, below a root of the cluster's own:
 ``instances/<name>``          ephemeral, one for each live instance
 ``shards/0003/<contender>-0000000007``  ephemeral and numbered: the queue for a shard, lowest number first
 
-Each contest is a task that compares what is there with what should be, and does so again after every change of the
-connection, every watch that fires, and every few seconds in any case. So a watch that was lost costs seconds at most,
-and no answer of ZooKeeper is believed for longer than that.
+Each contest is a task that compares what is there with what should be, and does so again after every watch that fires
+(kazoo fires them all when the connection is lost), and every few seconds in any case. So a watch that was lost costs
+seconds at most, and no answer of ZooKeeper is believed for longer than that.
 
 Why not kazoo's recipes: `Election` does not interrupt a leader whose node is gone; `Lock.release` and `Lock.cancel`
 block for as long as we are partitioned; a `Lock` whose session expired is never acquired again. Only kazoo's
@@ -39,6 +39,7 @@ from kazoo.exceptions import (
     OperationTimeoutError,
     SessionExpiredError,
     SessionMovedError,
+    WriterNotClosedException,
 )
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
@@ -57,8 +58,7 @@ PATIENCE_SECONDS: Final = 3.0
 
 # kazoo logs every attempt to connect; an outage is logged once, here.
 _KAZOO_LOG: Final = logging.getLogger("headgate.kazoo")
-_KAZOO_LOG.addHandler(logging.NullHandler())
-_KAZOO_LOG.propagate = False
+_KAZOO_LOG.disabled = True
 _FAILURES: Final = (KazooException, KazooTimeoutError, TimeoutError)
 """What a call can end with."""
 _OUT_OF_CONTACT: Final = (
@@ -191,14 +191,16 @@ class ZooKeeperElections:
 
         def stop() -> None:
             # Blocks for ten seconds and more while partitioned, which is why it has a thread that nobody waits for.
-            self._client.stop()
-            self._client.close()
+            with suppress(WriterNotClosedException):  # after a session time-out of waiting; its threads die with us
+                self._client.stop()
+                self._client.close()
             with suppress(RuntimeError):  # the loop is closed: nobody waits any longer
                 self._loop.call_soon_threadsafe(tell)
 
         threading.Thread(target=stop, name="zookeeper-stop", daemon=True).start()
         try:
-            await asyncio.wait_for(stopped, CLOSE_SECONDS)
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await stopped
         except TimeoutError:
             self._log.warning("zookeeper.close_timed_out", seconds=CLOSE_SECONDS)
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -226,13 +228,11 @@ class ZooKeeperElections:
                 self._on_event(Released(shard))
             self._first.clear()
             self._on_event(Lost())
-        self._leave.set()
-        for poke in self._pokes.values():
-            poke.set()
 
     async def _complain_if_slow(self) -> None:
         try:
-            await asyncio.wait_for(self._in_contact.wait(), PATIENCE_SECONDS)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await self._in_contact.wait()
         except TimeoutError:
             self._log.warning("zookeeper.unreachable", advice="check [zookeeper] hosts; headgate keeps trying")
 
@@ -278,7 +278,8 @@ class ZooKeeperElections:
                     continue
                 joined = True
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(poke.wait(), LOOK_AGAIN_SECONDS)
+                    async with asyncio.timeout(LOOK_AGAIN_SECONDS):
+                        await poke.wait()
         finally:
             # A create whose answer never came may have left a place: all with our prefix go.
             self._leaving.add((folder, prefix))
@@ -415,4 +416,6 @@ class ZooKeeperElections:
                 self._loop.call_soon_threadsafe(settle, result.value, result.exception)
 
         getattr(self._client, f"{operation}_async")(*arguments, **options).rawlink(linked)
-        return await asyncio.wait_for(answered, CALL_SECONDS)
+        # Not wait_for: in Python 3.11 it can swallow a cancellation that comes together with the answer.
+        async with asyncio.timeout(CALL_SECONDS):
+            return await answered

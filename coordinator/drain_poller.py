@@ -72,6 +72,7 @@ class DrainPoller:
         self._ask_now = False
         self._pause_seconds = min_seconds
         self._poll_at: float | None = None
+        """When the sleep under way ends; None while there is none."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[frozenset[int]] | None = None
@@ -84,12 +85,15 @@ class DrainPoller:
     def reset(self) -> None:
         """Start again at the shortest pause; stop if there is nothing to ask about."""
         self._pause_seconds = self._min_seconds
+        if self.running and self._poll_at is not None:
+            self._poll_at = min(self._poll_at, self._begin_pause())
         self._arm()
 
     def ask_now(self) -> None:
         """Ask at once, or right after the check in flight; later pauses start again at the shortest."""
         self._ask_now = True
-        self.reset()
+        self._pause_seconds = self._min_seconds
+        self._arm()
 
     def raise_failure(self) -> None:
         """Raise what ended the poller, if it was a bug."""
@@ -111,12 +115,10 @@ class DrainPoller:
         if self._closed:
             return
         if self.running:
-            if self._poll_at is not None:
-                self._poll_at = min(self._poll_at, self._begin_pause())
             self._wake.set()
         elif self._pending():
             self.raise_failure()
-            self._poll_at = self._begin_pause()
+            self._poll_at = None if self._ask_now else self._begin_pause()
             self._task = asyncio.get_running_loop().create_task(self._run(), name=f"drain-poller-{self._name}")
         else:
             self._ask_now = False

@@ -47,7 +47,7 @@ class Violation:
 
 
 def lost(committed: Mapping[str, Sequence[int]], stored: Iterable[StoredRecord]) -> list[Violation]:
-    """Records that the producer was told are committed, and the ledger does not hold. Counters per key, any order."""
+    """Return records that the producer was told are committed and that the ledger does not hold; counters per key."""
     held = _counters(stored)
     return [
         Violation("lost", f"{key} #{counter} was committed and is not in the ledger")
@@ -57,7 +57,7 @@ def lost(committed: Mapping[str, Sequence[int]], stored: Iterable[StoredRecord])
 
 
 def stored_twice(stored: Iterable[StoredRecord]) -> list[Violation]:
-    """Records that stand in the ledger more than once."""
+    """Return records that stand in the ledger more than once."""
     first: dict[tuple[str, int], StoredRecord] = {}
     found = []
     for record in stored:
@@ -66,19 +66,20 @@ def stored_twice(stored: Iterable[StoredRecord]) -> list[Violation]:
             found.append(
                 Violation(
                     "stored twice",
-                    f"{record.key} #{record.counter} at {before.segment}:{before.offset} and {record.segment}:{record.offset}",
+                    f"{record.key} #{record.counter} at {before.segment}:{before.offset} "
+                    f"and {record.segment}:{record.offset}",
                 ),
             )
     return found
 
 
 def stored_out_of_order(stored: Iterable[StoredRecord]) -> list[Violation]:
-    """Records that stand behind a later one of their key."""
+    """Return records that stand behind a later one of their key."""
     return _falling("stored out of order", ((record.key, record.counter) for record in stored))
 
 
 def undelivered(stored: Iterable[StoredRecord], deliveries: Iterable[Delivery]) -> list[Violation]:
-    """Records of the ledger that no consumer of the subscription received."""
+    """Return records of the ledger that no consumer of the subscription received."""
     received = {(delivery.segment, delivery.offset) for delivery in deliveries}
     return [
         Violation("not delivered", f"{record.key} #{record.counter} at {record.segment}:{record.offset}")

@@ -1,8 +1,8 @@
 """One of the demo's consumers: writes down every delivery, then acknowledges it.
 
 A process of its own: ``python -m demo.consumer --config FILE --topic … --subscription … --type … --name … --out FILE``.
-Each delivery is one line ``at_ns<TAB>segment<TAB>offset<TAB>key<TAB>counter``, handed to the kernel before the record is
-acknowledged: whatever was acknowledged is on record, even if this process is killed.
+Each delivery is one line ``at_ns<TAB>segment<TAB>offset<TAB>key<TAB>counter``, handed to the kernel before the record
+is acknowledged: whatever was acknowledged is on record, even if this process is killed.
 """
 
 from __future__ import annotations

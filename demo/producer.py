@@ -1,7 +1,7 @@
 """The demo's producer: reads the machine's figures at a steady rate and writes down what was committed.
 
 A process of its own: ``python -m demo.producer --config FILE --topic NAME --rate N --out FILE``. It runs until SIGTERM,
-then flushes. Each committed record is one line ``key<TAB>counter``; the last line counts what was sent and how it ended.
+then flushes. Each committed record is one line ``key<TAB>counter``; the last line counts what was sent and how it went.
 """
 
 from __future__ import annotations

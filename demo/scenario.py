@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from demo.stage import TOPIC, Stage
 from headgate import Admin
@@ -129,7 +130,7 @@ async def _sleep_until(stage: Stage, at: float) -> None:
 
 
 async def _until_delivered(stage: Stage, run: Run, admin: Admin) -> None:
-    """Wait until every segment that records went into has been acknowledged, or for the limit: the checks judge then."""
+    """Wait until everything stored has been acknowledged, or for the limit: the checks judge then."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + SETTLE_SECONDS
     while loop.time() < deadline:
@@ -153,10 +154,9 @@ def _largest(topic: m.TopicDescription) -> int:
 
 
 def _neighbours(topic: m.TopicDescription) -> tuple[int, int]:
-    """The two active neighbours with the fewest records."""
+    """Return the two active neighbours with the fewest records."""
     active = sorted((s for s in topic.segments if s.state == "active"), key=lambda segment: segment.first_hash)
-    pairs = list(zip(active, active[1:], strict=False))
-    low, high = min(pairs, key=lambda pair: pair[0].next_offset + pair[1].next_offset)
+    low, high = min(pairwise(active), key=lambda pair: pair[0].next_offset + pair[1].next_offset)
     return low.segment, high.segment
 
 

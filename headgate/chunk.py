@@ -19,8 +19,8 @@ fact                  columns that are set beside ``fact``
 ``unsubscribed``      topic_id, subscription_id
 ====================  ===========================================================================================
 
-A segment that has no ``position`` for a subscription begins at 0 there. The file's metadata under ``headgate`` is JSON: format, shard,
-number, leader_epoch, at_ms (the leader's clock, milliseconds since 1970), entries.
+A segment that has no ``position`` for a subscription begins at 0 there. The file's metadata under ``headgate`` is JSON:
+format, shard, number, leader_epoch, at_ms (the leader's clock, milliseconds since 1970), entries.
 
 This module does no I/O. Raises ChunkError for whatever is not a chunk.
 """
@@ -28,7 +28,7 @@ This module does no I/O. Raises ChunkError for whatever is not a chunk.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -39,9 +39,10 @@ import pyarrow.parquet as pq
 from headgate import entries as e
 from headgate.errors import ChunkError
 from headgate.layout import Layout
+from headgate.record_columns import RecordColumns
 
 FORMAT: Final = 1
-_METADATA_KEY: Final = b"headgate"
+METADATA_KEY: Final = b"headgate"
 
 SCHEMA: Final = pa.schema(
     [
@@ -61,21 +62,6 @@ SCHEMA: Final = pa.schema(
     ],
 )
 RECORD_COLUMNS: Final = ("fact", "topic_id", "segment", "offset", "timestamp_ms", "key", "value")
-
-
-@dataclass(slots=True)
-class RecordColumns:
-    """Records of one chunk, column by column, in the order in which they were taken."""
-
-    topic_id: list[int] = field(default_factory=list)
-    segment: list[int] = field(default_factory=list)
-    offset: list[int] = field(default_factory=list)
-    timestamp_ms: list[int] = field(default_factory=list)
-    key: list[bytes] = field(default_factory=list)
-    value: list[bytes] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.offset)
 
 
 class ChunkHeader(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,15 +182,15 @@ def decode_records(data: bytes, *, shard: int, number: int) -> pa.Table:
     return table.filter(pc.equal(table.column("fact"), "record"))
 
 
-def _open(data: bytes, *, shard: int, number: int, columns: list[str]) -> tuple[ChunkHeader, pa.Table]:
+def checked_header(raw: bytes | None, *, shard: int, number: int) -> ChunkHeader:
+    """Return the header in ``raw``, the METADATA_KEY of a file's own metadata, if it is that of this chunk.
+
+    Raises:
+        ChunkError: there is none, it cannot be read, is of another format, or of another shard or number.
+
+    """
     where = f"chunk {number} of shard {shard}"
-    try:
-        file = pq.ParquetFile(pa.BufferReader(data))
-        raw = (file.metadata.metadata or {}).get(_METADATA_KEY)
-        table = None if raw is None else file.read(columns=columns, use_threads=False)
-    except (pa.ArrowException, OSError) as error:
-        raise ChunkError(f"{where} is not a readable Parquet object ({len(data)} bytes): {error}") from error
-    if raw is None or table is None:
+    if raw is None:
         raise ChunkError(f"{where} is a Parquet object, but not one of headgate's")
     try:
         header = msgspec.json.decode(raw, type=ChunkHeader)
@@ -214,7 +200,20 @@ def _open(data: bytes, *, shard: int, number: int, columns: list[str]) -> tuple[
         raise ChunkError(f"{where} has format {header.format}; this version reads format {FORMAT}")
     if (header.shard, header.number) != (shard, number):
         raise ChunkError(f"{where} says that it is chunk {header.number} of shard {header.shard}")
-    return header, table
+    return header
+
+
+def _open(data: bytes, *, shard: int, number: int, columns: list[str]) -> tuple[ChunkHeader, pa.Table]:
+    where = f"chunk {number} of shard {shard}"
+    try:
+        file = pq.ParquetFile(pa.BufferReader(data))
+        raw = (file.metadata.metadata or {}).get(METADATA_KEY)
+        table = None if raw is None else file.read(columns=columns, use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        raise ChunkError(f"{where} is not a readable Parquet object ({len(data)} bytes): {error}") from error
+    if raw is None or table is None:
+        raise ChunkError(f"{where} is a Parquet object, but not one of headgate's")
+    return checked_header(raw, shard=shard, number=number), table
 
 
 def _encode(
@@ -247,7 +246,7 @@ def _encode(
         "value": pa.array([None] * lead + records.value, pa.binary()),
         "body": pa.array([e.encode_entry(entry) for entry in entries] + [None] * (stated + trail), pa.binary()),
     }
-    schema = SCHEMA.with_metadata({_METADATA_KEY: msgspec.json.encode(header)})
+    schema = SCHEMA.with_metadata({METADATA_KEY: msgspec.json.encode(header)})
     sink = pa.BufferOutputStream()
     # Dictionaries pay on the few distinct facts and ids; keys and values are mostly distinct.
     with pq.ParquetWriter(

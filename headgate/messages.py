@@ -168,12 +168,17 @@ class RegisterConsumer(Request, frozen=True, tag="register"):
 
 
 class Heartbeat(Request, frozen=True, tag="heartbeat"):
-    """Say that a consumer lives; the answer tells the head of the ledger."""
+    """Say that a consumer lives; the answer tells the head of the ledger.
+
+    ``held``: every (segment, generation) that the consumer reads or finishes now. The leader pushes again what was
+    lost on the way: grants that are missing, revocations not confirmed, final ones for what it does not hold any more.
+    """
 
     topic: Name
     subscription: Name
     consumer: Name
     incarnation: Natural
+    held: Annotated[list[tuple[Natural, Natural]], Meta(max_length=100_000)] | None = None
 
 
 class LeaveConsumer(Request, frozen=True, tag="leave"):
@@ -541,6 +546,7 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
 
 _ENCODER = msgspec.msgpack.Encoder()
 _REQUEST: msgspec.msgpack.Decoder[AnyRequest] = msgspec.msgpack.Decoder(AnyRequest)
+_PRESENCE: msgspec.msgpack.Decoder[Presence] = msgspec.msgpack.Decoder(Presence)
 _REPLY: msgspec.msgpack.Decoder[AnyReply] = msgspec.msgpack.Decoder(AnyReply)
 
 
@@ -557,3 +563,8 @@ def decode_request(data: bytes) -> AnyRequest:
 def decode_reply(data: bytes) -> AnyReply:
     """Return the reply or push in ``data``; raises ``msgspec.DecodeError``."""
     return _REPLY.decode(data)
+
+
+def decode_presence(data: bytes) -> Presence:
+    """Return the presence in ``data``; raises ``msgspec.DecodeError``."""
+    return _PRESENCE.decode(data)

@@ -22,7 +22,7 @@ class Transport(Protocol):
         """Whether the broker can be reached now."""
 
     def on_connection(self, handler: Callable[[bool], None]) -> None:
-        """Call ``handler(True)`` after connecting, once all subscriptions stand, and ``handler(False)`` after a loss."""
+        """Call ``handler(True)`` once connected and all subscriptions stand, ``handler(False)`` after a loss."""
 
     async def subscribe(self, topic_filter: str, handler: MessageHandler) -> None:
         """Deliver what matches ``topic_filter`` to ``handler``, now and after every reconnection.

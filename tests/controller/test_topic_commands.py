@@ -10,8 +10,8 @@ from controller.state import ShardState
 from controller.verdicts import Refuse
 from headgate import entries as e
 from headgate import messages as m
-from headgate.chunk import RecordColumns
 from headgate.hashing import segment_hash
+from headgate.record_columns import RecordColumns
 
 
 class Shard:

@@ -1,5 +1,7 @@
 """The layout's rules, in the order of its docstring."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,7 +39,7 @@ def test_active_segments_tile_the_ring_after_any_change(count: int, choices: lis
 
     assert active[0].first_hash == 0
     assert active[-1].last_hash == SEGMENT_HASHES - 1
-    assert all(low.last_hash + 1 == high.first_hash for low, high in zip(active, active[1:], strict=False))
+    assert all(low.last_hash + 1 == high.first_hash for low, high in pairwise(active))
     for segment in active:
         assert segment.segment_id == layout.route(segment.first_hash) == layout.route(segment.last_hash)
 

@@ -1,0 +1,66 @@
+# Everything that people and CI do here. `make help` lists it; nothing needs a virtual environment to be active.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+# Which Python makes the virtual environment; inside it, that one is used.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+UNIT := not contract and not spark and not system
+
+.PHONY: help setup demo test check format unit constraints clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Make .venv with the pinned versions of everything
+
+# A stamp of its own: the folder's time changes with every file in it.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "headgate needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || true)." >&2; \
+	  echo "Name one that fits: make setup PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo "'$(PYTHON)' cannot make virtual environments. On Debian: apt-get install python3-venv" >&2; exit 1; }
+	@test -x $(BIN)/python || { echo "making $(VENV) with $$($(PYTHON) --version)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing the versions in constraints.txt into $(VENV) (some minutes, once)"
+	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e '.[dev]'
+	@touch $@
+	@echo "ready: $(BIN)/headgate --help"
+
+demo: $(STAMP) ## Run the main job on real servers, with splits, a merge and a kill; ends by itself
+	$(BIN)/python -m demo
+
+test: $(STAMP) ## Run all tests, the quickest first; starts every server they need
+	$(BIN)/pytest -q -m "$(UNIT)"
+	$(BIN)/pytest -q -m "contract and not spark and not system"
+	$(BIN)/pytest -q -m "spark and not system"
+	$(BIN)/pytest -q -m "system"
+
+check: $(STAMP) ## Format, lint, types, import contracts and the unit ring, in under a minute
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -q -m "$(UNIT)"
+
+format: $(STAMP) ## Format the code and mend what can be mended
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+unit: $(STAMP) ## Run the unit ring alone
+	$(BIN)/pytest -q -m "$(UNIT)"
+
+constraints: $(STAMP) ## Write constraints.txt anew, from the newest versions that pyproject.toml allows
+	$(BIN)/python -m pip install --disable-pip-version-check --upgrade --upgrade-strategy eager -e '.[dev]'
+	{ echo "# Every version that CI installs, the indirect ones included. Renew with: make constraints"; \
+	  $(BIN)/python -m pip freeze --exclude-editable --exclude headgate; } > constraints.txt.new
+	mv constraints.txt.new constraints.txt
+	touch $(STAMP)
+
+clean: ## Remove what can be made again; data folders stay
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

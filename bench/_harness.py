@@ -1,0 +1,141 @@
+"""One harness for all figures: what a figure is, how two sides are measured, and what a result says.
+
+A figure is a ratio between two sides that do comparable work in the same process, on the same bytes, in turns. An
+absolute time means nothing on a shared machine; a ratio measured in turns survives a neighbour that comes and goes.
+What is not here: any figure, and the command line (bench.__main__).
+
+The rules:
+
+1. Sides alternate, and the one that begins changes each round, so that neither gains from the other's warm caches.
+2. One round warms up and does not count.
+3. The value is the median of the rounds' ratios; each side's own median and the spread are in the parts.
+4. Timed work runs with the garbage collector off, after a collection: its pauses belong to neither side.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import pkgutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+import bench
+
+Better = Literal["higher", "lower"]
+Part = float | int | str
+Work = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much to do, and whom to tell."""
+
+    quick: bool
+    progress: Callable[[str], None]
+    """Told one short line now and then; never part of the result."""
+
+    def pick(self, full: int, quick: int) -> int:
+        """Return the size to use."""
+        return quick if self.quick else full
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One value and the raw parts behind it."""
+
+    value: float
+    parts: Mapping[str, Part]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What a figure's module states: its goal, and how it is measured."""
+
+    unit: str
+    goal: float
+    better: Better
+    measure: Callable[[Effort], Measured]
+
+    def holds(self, value: float) -> bool:
+        """Tell whether ``value`` reaches the goal; a value that is not a number never does."""
+        return value >= self.goal if self.better == "higher" else value <= self.goal
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """Seconds per side, round by round; equal lengths."""
+
+    seconds: Mapping[str, Sequence[float]]
+
+    def median_seconds(self, side: str) -> float:
+        """Return the side's median."""
+        return median(self.seconds[side])
+
+    def ratios(self, side: str, other: str) -> list[float]:
+        """Return ``side`` / ``other`` of each round."""
+        return [a / b for a, b in zip(self.seconds[side], self.seconds[other], strict=True)]
+
+    def compared(self, side: str, other: str) -> Measured:
+        """Return the median ratio of two sides, with both medians and the spread as parts."""
+        ratios = self.ratios(side, other)
+        return Measured(
+            median(ratios),
+            {
+                f"{side}_ms": round(self.median_seconds(side) * 1000, 4),
+                f"{other}_ms": round(self.median_seconds(other) * 1000, 4),
+                "lowest": round(min(ratios), 4),
+                "highest": round(max(ratios), 4),
+                "rounds": len(ratios),
+            },
+        )
+
+
+def in_turns(sides: Mapping[str, Work], rounds: int, progress: Callable[[str], None]) -> Rounds:
+    """Run every side once per round, in changing order, and return the seconds each took. What it raises passes."""
+    assert rounds >= 1, "nothing to measure"
+    names = list(sides)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    with _without_collector():
+        for number in range(rounds + 1):
+            for name in names if number % 2 else reversed(names):
+                gc.collect()
+                began = time.perf_counter()
+                sides[name]()
+                took = time.perf_counter() - began
+                if number > 0:
+                    seconds[name].append(took)
+            progress(f"round {number} of {rounds}" if number else "warm-up")
+    return Rounds(seconds)
+
+
+def catalogue() -> dict[str, Callable[[], tuple[Figure, str]]]:
+    """Return every figure's name → a function that loads it and its docstring."""
+    names = sorted(found.name for found in pkgutil.iter_modules(bench.__path__) if not found.name.startswith("_"))
+    return {name: _loader(name) for name in names}
+
+
+def _loader(name: str) -> Callable[[], tuple[Figure, str]]:
+    def load() -> tuple[Figure, str]:
+        module = importlib.import_module(f"bench.{name}")
+        figure = module.FIGURE
+        assert isinstance(figure, Figure), f"bench/{name}.py: FIGURE is not a Figure"
+        assert module.__doc__, f"bench/{name}.py does not say what it compares"
+        return figure, module.__doc__
+
+    return load
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

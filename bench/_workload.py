@@ -1,0 +1,87 @@
+"""The same made-up traffic for all figures: keyed records in batches, taken in as a leader takes them.
+
+Keys are many and repeat, values are half random, so that compression has something to do and not everything. A seed
+makes each run the same.
+"""
+
+from __future__ import annotations
+
+import random
+
+from controller.placement import place
+from controller.state import ShardState
+from headgate import entries as e
+from headgate import messages as m
+from headgate.chunk import ChunkBuilder
+
+KEYS = 5_000
+AT_MS = 1_700_000_000_000
+
+
+def records(count: int, value_bytes: int, seed: int = 1) -> list[m.Record]:
+    """Return ``count`` records with values of ``value_bytes``."""
+    rng = random.Random(seed)
+    half = value_bytes // 2
+    return [
+        m.Record(f"sensor-{rng.randrange(KEYS):05d}".encode(), rng.randbytes(half) + b"0" * (value_bytes - half), AT_MS)
+        for _ in range(count)
+    ]
+
+
+def batches(count: int, records_each: int, value_bytes: int, producer_id: int) -> list[m.ProduceBatch]:
+    """Return consecutive batches of one producer."""
+    rows = records(count * records_each, value_bytes)
+    return [
+        m.ProduceBatch(
+            request_id=sequence,
+            client_id="bench",
+            leader_epoch=1,
+            topic="bench",
+            records=rows[sequence * records_each : (sequence + 1) * records_each],
+            producer_id=producer_id,
+            sequence=sequence,
+        )
+        for sequence in range(count)
+    ]
+
+
+class Shard:
+    """One shard with one topic and one producer, taking batches in as a leader would, without any I/O."""
+
+    PRODUCER_ID = 2
+
+    def __init__(self, segments: int) -> None:
+        self.state = ShardState(0)
+        self.first = self.chunk_of(
+            e.ReignBegan(leader_epoch=1, instance="bench"),
+            e.TopicCreated(topic_id=1, topic="bench", segments=segments, token="t1"),  # noqa: S106 - no secret
+            e.ProducerOpened(producer_id=self.PRODUCER_ID, producer_epoch=0, token="t2"),  # noqa: S106 - no secret
+        )
+
+    def chunk_of(self, *entries: e.AnyEntry) -> ChunkBuilder:
+        """Return a chunk of ``entries``, folded."""
+        builder = self.begin()
+        for entry in entries:
+            self.add(builder, entry)
+        return builder
+
+    def begin(self) -> ChunkBuilder:
+        """Return the next chunk, still empty."""
+        self.state.begin_chunk(self.state.chunk + 1, AT_MS)
+        return ChunkBuilder()
+
+    def add(self, builder: ChunkBuilder, entry: e.AnyEntry) -> None:
+        """Fold ``entry`` and make it part of ``builder``."""
+        self.state.apply(entry)
+        topic = self.state.topic_of(entry)
+        builder.add(entry, None if topic is None else topic.layout)
+
+    def take(self, builder: ChunkBuilder, batch: m.ProduceBatch) -> e.RecordsStored:
+        """Place, fold and add one batch."""
+        entry = place(self.state.topics["bench"], batch, builder.records)
+        self.add(builder, entry)
+        return entry
+
+    def encode(self, builder: ChunkBuilder) -> bytes:
+        """Return the chunk in the making as Parquet bytes."""
+        return builder.encode(shard=0, number=self.state.chunk, leader_epoch=1, at_ms=AT_MS)

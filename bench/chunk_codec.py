@@ -1,0 +1,86 @@
+"""What our chunk format costs beyond plain Parquet of the same records.
+
+Ours: a chunk with its entries, facts and header is encoded, then opened twice, as it is in life: once for the entries
+(whoever folds the state) and once for the records (consumers). The other side: pyarrow builds a table of the same six
+columns from the same Python lists, writes it with the same compression and reads it back. The ratio is what entries,
+facts, checks and the second opening cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench._harness import Effort, Figure, Measured, in_turns
+from bench._workload import Shard, batches
+from headgate import chunk
+from headgate.chunk import SCHEMA
+from headgate.record_columns import RecordColumns
+
+BATCHES, RECORDS_EACH, VALUE_BYTES = 100, 100, 200
+QUICK_BATCHES = 10
+PLAIN_COLUMNS = ("topic_id", "segment", "offset", "timestamp_ms", "key", "value")
+PLAIN_SCHEMA = pa.schema([SCHEMA.field(name) for name in PLAIN_COLUMNS])
+
+
+def measure(effort: Effort) -> Measured:
+    """Return the ratio of our round trip to the plain one, with encoding and decoding apart."""
+    shard = Shard(segments=8)
+    builder = shard.begin()
+    for batch in batches(effort.pick(BATCHES, QUICK_BATCHES), RECORDS_EACH, VALUE_BYTES, Shard.PRODUCER_ID):
+        shard.take(builder, batch)
+    number, count = shard.state.chunk, len(builder.records)
+    ours, plain = shard.encode(builder), _write_plain(builder.records)
+    assert _decode(ours, number) == _read_plain(plain), "both sides must read the same number of records"
+
+    sides = {
+        "encode": lambda: shard.encode(builder),
+        "plain_write": lambda: _write_plain(builder.records),
+        "decode": lambda: _decode(ours, number),
+        "plain_read": lambda: _read_plain(plain),
+    }
+    rounds = in_turns(sides, effort.pick(31, 5), effort.progress)
+    both = _together(rounds.seconds["encode"], rounds.seconds["decode"])
+    plain_both = _together(rounds.seconds["plain_write"], rounds.seconds["plain_read"])
+    ratios = [a / b for a, b in zip(both, plain_both, strict=True)]
+    rates = {f"{side}_records_a_second": round(count / rounds.median_seconds(side)) for side in sides}
+    return Measured(
+        median(ratios),
+        {
+            **rates,
+            "encode_ratio": round(rounds.compared("encode", "plain_write").value, 4),
+            "decode_ratio": round(rounds.compared("decode", "plain_read").value, 4),
+            "lowest": round(min(ratios), 4),
+            "highest": round(max(ratios), 4),
+            "rounds": len(ratios),
+            "records": count,
+            "chunk_bytes": len(ours),
+            "plain_bytes": len(plain),
+        },
+    )
+
+
+def _together(first: Sequence[float], second: Sequence[float]) -> list[float]:
+    return [a + b for a, b in zip(first, second, strict=True)]
+
+
+def _decode(data: bytes, number: int) -> int:
+    chunk.decode(data, shard=0, number=number)
+    return len(chunk.decode_records(data, shard=0, number=number))
+
+
+def _write_plain(records: RecordColumns) -> bytes:
+    sink = pa.BufferOutputStream()
+    table = pa.Table.from_pydict({name: getattr(records, name) for name in PLAIN_COLUMNS}, schema=PLAIN_SCHEMA)
+    pq.write_table(table, sink, compression="snappy", use_dictionary=False)
+    return bytes(sink.getvalue())
+
+
+def _read_plain(data: bytes) -> int:
+    return len(pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False))
+
+
+FIGURE = Figure(unit="times plain Parquet", goal=1.75, better="lower", measure=measure)

@@ -1,0 +1,55 @@
+"""What placing a record costs beyond hashing its key.
+
+Ours: controller.placement.place on whole batches: hash, route among the active segments, next offset, columns of the
+chunk in the making, and the entry. The other side: a loop over the same records that only hashes each key, which no
+placement by key can do without. Everything a leader does for each single record is in this ratio.
+"""
+
+from __future__ import annotations
+
+from bench._harness import Effort, Figure, Measured, in_turns
+from bench._workload import Shard, batches
+from controller.placement import place
+from headgate.hashing import segment_hash
+from headgate.record_columns import RecordColumns
+
+BATCHES, QUICK_BATCHES = 400, 40
+RECORDS_EACH, VALUE_BYTES, SEGMENTS = 100, 100, 64
+
+
+def measure(effort: Effort) -> Measured:
+    """Return the ratio of placing to hashing."""
+    topic = Shard(SEGMENTS).state.topics["bench"]
+    pending = batches(effort.pick(BATCHES, QUICK_BATCHES), RECORDS_EACH, VALUE_BYTES, Shard.PRODUCER_ID)
+    count = len(pending) * RECORDS_EACH
+
+    def place_all() -> int:
+        columns = RecordColumns()
+        for batch in pending:
+            place(topic, batch, columns)
+        return len(columns)
+
+    def hash_all() -> int:
+        hashed = 0
+        for batch in pending:
+            for record in batch.records:
+                segment_hash(record.key)
+                hashed += 1
+        return hashed
+
+    assert place_all() == hash_all() == count, "both sides must see every record"
+    rounds = in_turns({"place": place_all, "hash": hash_all}, effort.pick(31, 5), effort.progress)
+    measured = rounds.compared("place", "hash")
+    return Measured(
+        measured.value,
+        {
+            **measured.parts,
+            "place_records_a_second": round(count / rounds.median_seconds("place")),
+            "hash_records_a_second": round(count / rounds.median_seconds("hash")),
+            "records": count,
+            "segments": SEGMENTS,
+        },
+    )
+
+
+FIGURE = Figure(unit="times hashing alone", goal=6.5, better="lower", measure=measure)

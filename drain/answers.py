@@ -1,0 +1,137 @@
+"""Answer requests from runs, as few of them as possible.
+
+Whoever asks while a run is under way shares the next one, so each answer rests on a listing that began after the
+question came. A shard that could not be counted is told as an error to those who asked for it, and to nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Self
+
+from drain.chunks import LedgerChunks
+from drain.counting import JvmGoneError
+from drain.job import BacklogJob, RunOutcome
+from drain.protocol import (
+    AskBacklog,
+    AskDrained,
+    BacklogRow,
+    BacklogTold,
+    DrainAnswer,
+    Drained,
+    DrainQuestion,
+)
+from drain.results import Result
+from drain.settlement import Backlog, drained, outstanding
+
+
+@dataclass(frozen=True, slots=True)
+class _Indexed:
+    """One shard's result, ready to be asked."""
+
+    result: Result
+    rows: tuple[Backlog, ...]
+    by_subscription: dict[tuple[int, int], list[Backlog]]
+
+
+class Answers:
+    """One job's answers. An async context manager: runs happen from entering to leaving."""
+
+    def __init__(self, job: BacklogJob, chunks: LedgerChunks) -> None:
+        self._job = job
+        self._chunks = chunks
+        self._wanted: set[int] = set()
+        self._next: asyncio.Future[RunOutcome] | None = None
+        self._asked = asyncio.Event()
+        self._indexed: dict[int, _Indexed] = {}
+        self._worker: asyncio.Task[None] | None = None
+        self.runs = 0
+
+    async def __aenter__(self) -> Self:
+        self._worker = asyncio.get_running_loop().create_task(self._work(), name="backlog runs")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        worker, self._worker = self._worker, None
+        assert worker is not None, "closed twice"
+        worker.cancel()
+        with contextlib.suppress(asyncio.CancelledError, JvmGoneError):
+            await worker
+        if self._next is not None:
+            self._next.cancel()
+
+    @property
+    def worker(self) -> asyncio.Task[None]:
+        """The task that carries the runs out; it ends only by a bug or by closing."""
+        assert self._worker is not None, "not opened"
+        return self._worker
+
+    async def reply(self, request: AskDrained | AskBacklog) -> Drained | BacklogTold:
+        """Return the reply to ``request``, after a run that began after this call; raises JvmGoneError."""
+        if isinstance(request, AskDrained):
+            outcome = await self._outcome(question.shard for question in request.questions)
+            return Drained(id=request.id, answers=[self._answer(outcome, question) for question in request.questions])
+        shards = await self._chunks.shards() if request.shards is None else request.shards
+        outcome = await self._outcome(shards)
+        rows = [
+            BacklogRow(shard=shard, watermark=result.watermark, drained=row.drained, **asdict(row))
+            for shard, result in sorted(outcome.results.items())
+            if shard in shards
+            for row in self._index(result).rows
+        ]
+        failures = {shard: reason for shard, reason in outcome.failures.items() if shard in shards}
+        return BacklogTold(id=request.id, rows=rows, failures=failures)
+
+    async def _outcome(self, shards: Iterable[int]) -> RunOutcome:
+        self._wanted.update(shards)
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+        self._asked.set()
+        # Several wait for it: one that is cancelled must not take it from the others.
+        return await asyncio.shield(self._next)
+
+    async def _work(self) -> None:
+        while True:
+            await self._asked.wait()
+            self._asked.clear()
+            shards, self._wanted = sorted(self._wanted), set()
+            waiting, self._next = self._next, None
+            assert waiting is not None, "asked without anybody waiting"
+            try:
+                outcome = await self._job.run(shards)
+            except JvmGoneError as error:
+                waiting.set_exception(error)
+                continue
+            except asyncio.CancelledError:
+                waiting.cancel()
+                raise
+            self.runs += 1
+            waiting.set_result(outcome)
+
+    def _answer(self, outcome: RunOutcome, question: DrainQuestion) -> DrainAnswer:
+        if (failure := outcome.failures.get(question.shard)) is not None:
+            return DrainAnswer(error=failure)
+        result = outcome.results[question.shard]
+        rows = self._index(result).by_subscription.get((question.topic_id, question.subscription_id), [])
+        return DrainAnswer(drained(rows, question.seek_generation, question.segments), result.watermark)
+
+    def _index(self, result: Result) -> _Indexed:
+        known = self._indexed.get(result.shard)
+        if known is not None and known.result is result:
+            return known
+        rows = outstanding(result.rows)
+        by_subscription: dict[tuple[int, int], list[Backlog]] = {}
+        for row in rows:
+            by_subscription.setdefault((row.topic_id, row.subscription_id), []).append(row)
+        indexed = _Indexed(result, rows, by_subscription)
+        self._indexed[result.shard] = indexed
+        return indexed

@@ -1,0 +1,238 @@
+"""Bring the published results up to date: the thin job around drain.backlog.
+
+A run finds the chunks after each shard's last watermark, checks and counts exactly those, merges them with the last
+result, and publishes the new one. It decides nothing about what counts (drain.backlog, drain.settlement). Running it
+again over the same ledger changes nothing. A run that is killed leaves the previous result; of two at once, one
+publishes and the other takes what it finds.
+
+A shard whose ledger or result is at fault fails alone, with the object's name, and the others go on.
+
+    python -m drain.job --ledger file:///var/lib/headgate/ledger [--shard 3 …] [--full] [--json] [--master …]
+
+``--full`` counts from the first chunk instead, and compares: the exit code is 1 if that differs from what is published.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from drain.chunks import LedgerChunks
+from drain.counting import JvmGoneError, RunError, Step, merge
+from drain.results import Result, newest_result, publish_result, read_result, result_path
+from drain.session import DEFAULT_MASTER, build_session
+from drain.settlement import MergedRow, outstanding, settled
+from headgate.errors import ChunkError, ConfigError, HeadgateError, ObjectMissingError, StoreError
+
+STEP_CHUNKS: Final = 4000
+"""Chunks counted in one Spark job. It bounds the file list and the ranges that one task gathers, so a ledger of any
+length is counted in pieces; 4000 small files take about 4 s, far above the job's fixed cost."""
+
+Count = Callable[[Sequence[Step]], Awaitable[Mapping[int, list[MergedRow]]]]
+"""Runs one merge (drain.counting.merge); raises RunError."""
+
+
+@dataclass(slots=True)
+class RunOutcome:
+    """What one run came to, shard by shard."""
+
+    results: dict[int, Result] = field(default_factory=dict)
+    failures: dict[int, str] = field(default_factory=dict)
+    """Shard → the object and the reason; its previous result stays."""
+    chunks: int = 0
+    """New chunks that were counted."""
+
+
+@dataclass(slots=True)
+class _Progress:
+    """One shard on its way through a run."""
+
+    result: Result
+    numbers: range
+
+
+class BacklogJob:
+    """Runs over one ledger. Not for two runs at once in one object."""
+
+    def __init__(self, chunks: LedgerChunks, count: Count, *, step_chunks: int = STEP_CHUNKS) -> None:
+        self._chunks = chunks
+        self._count = count
+        self._step_chunks = step_chunks
+        self._last: dict[int, Result] = {}
+
+    async def run(self, shards: Sequence[int], *, full: bool = False) -> RunOutcome:
+        """Count what is new in ``shards`` and publish; with ``full`` count everything and publish nothing.
+
+        Raises:
+            JvmGoneError: the JVM is gone. Every other fault is in the outcome, under its shard.
+
+        """
+        outcome = RunOutcome()
+        going: dict[int, _Progress] = {}
+        for shard in dict.fromkeys(shards):
+            try:
+                result = Result(shard, 0, ()) if full else await self._newest(shard)
+                going[shard] = _Progress(result, await self._chunks.newer_than(shard, result.watermark))
+                outcome.results[shard] = result
+            except HeadgateError as error:
+                outcome.failures[shard] = str(error)
+        while due := self._due(going):
+            await self._step(due, going, outcome, publish=not full)
+        return outcome
+
+    async def _newest(self, shard: int) -> Result:
+        """Return the newest result; the object in memory if it is still the newest one, to save reading it."""
+        last = self._last.get(shard)
+        if last is not None and last.watermark:
+            newer = await self._chunks.store.names(
+                result_path(shard, last.watermark).rsplit("/", 1)[0],
+                after=result_path(shard, last.watermark - 1).rsplit("/", 1)[1],
+            )
+            if len(newer) == 1:
+                return last
+        return await newest_result(self._chunks.store, shard)
+
+    def _due(self, going: dict[int, _Progress]) -> dict[int, range]:
+        """Return which chunks the next step takes, of which shards; room left by one shard is the next one's."""
+        due: dict[int, range] = {}
+        room = self._step_chunks
+        for shard, progress in going.items():
+            if progress.numbers and room:
+                due[shard] = progress.numbers[:room]
+                room -= len(due[shard])
+        return due
+
+    async def _step(
+        self,
+        due: dict[int, range],
+        going: dict[int, _Progress],
+        outcome: RunOutcome,
+        *,
+        publish: bool,
+    ) -> None:
+        steps: dict[int, Step] = {}
+        for shard, numbers in due.items():
+            try:
+                await self._chunks.check(shard, numbers)
+            except (ChunkError, StoreError) as error:
+                outcome.failures[shard] = str(error)
+                del going[shard]
+            else:
+                paths = [self._chunks.spark_path(shard, number) for number in numbers]
+                steps[shard] = Step(going[shard].result, paths)
+        merged, failures = await self._counted(steps)
+        for shard, reason in failures.items():
+            outcome.failures[shard] = reason
+            del going[shard]
+        for shard, rows in merged.items():
+            progress, taken = going[shard], due[shard]
+            result = Result(shard, taken[-1], settled(rows))
+            try:
+                progress.result = await publish_result(self._chunks.store, result) if publish else result
+            except HeadgateError as error:
+                outcome.failures[shard] = str(error)
+                del going[shard]
+                continue
+            progress.numbers = progress.numbers[len(taken) :]
+            outcome.results[shard] = progress.result
+            outcome.chunks += len(taken)
+            if publish:
+                self._last[shard] = progress.result
+
+    async def _counted(self, steps: dict[int, Step]) -> tuple[dict[int, list[MergedRow]], dict[int, str]]:
+        """Return the merged rows by shard, and what failed. One shard's fault must not stop the others for ever."""
+        if not steps:
+            return {}, {}
+        try:
+            found = await self._count(list(steps.values()))
+            return {shard: found.get(shard, []) for shard in steps}, {}
+        except JvmGoneError:
+            raise
+        except RunError as error:
+            if len(steps) == 1:
+                return {}, dict.fromkeys(steps, str(error))
+        merged: dict[int, list[MergedRow]] = {}
+        failures: dict[int, str] = {}
+        for shard, step in steps.items():
+            alone, fault = await self._counted({shard: step})
+            merged |= alone
+            failures |= fault
+        return merged, failures
+
+
+async def differences(chunks: LedgerChunks, outcome: RunOutcome) -> dict[int, str]:
+    """Return, by shard, how a full count differs from what is published at the same watermark."""
+    found: dict[int, str] = {}
+    for shard, counted in outcome.results.items():
+        if not counted.watermark:
+            continue
+        try:
+            published = await read_result(chunks.store, shard, counted.watermark)
+        except ObjectMissingError:
+            continue
+        wrong = set(counted.rows) ^ set(published.rows)
+        if wrong:
+            first = min(wrong, key=repr)
+            found[shard] = (
+                f"{result_path(shard, counted.watermark)}: {len(wrong)} rows differ from a full count, one is {first}"
+            )
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run once. 0: up to date; 1: a shard failed, or a full count differs; 2: a setting is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m drain.job", description="Count the backlog of a ledger, once.")
+    parser.add_argument("--ledger", required=True, help="URL of the ledger, e.g. file:///var/lib/headgate/ledger")
+    parser.add_argument("--shard", type=int, action="append", help="count this shard only (may be repeated)")
+    parser.add_argument("--full", action="store_true", help="count from the first chunk, and compare")
+    parser.add_argument("--json", action="store_true", help="print one JSON line per subscription and segment")
+    parser.add_argument("--master", default=DEFAULT_MASTER, help="Spark master (default: %(default)s)")
+    arguments = parser.parse_args(argv)
+    try:
+        return asyncio.run(_run(arguments))
+    except (ConfigError, JvmGoneError) as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201 - a command speaks to its terminal
+        return 2
+
+
+async def _run(arguments: argparse.Namespace) -> int:
+    chunks = LedgerChunks(arguments.ledger)
+    shards = arguments.shard or await chunks.shards()
+    with tempfile.TemporaryDirectory(prefix="headgate-java-") as folder:
+        session = await asyncio.to_thread(build_session, master=arguments.master, wrapper_folder=Path(folder))
+        try:
+
+            async def count(steps: Sequence[Step]) -> Mapping[int, list[MergedRow]]:
+                return await asyncio.to_thread(merge, session, chunks.spark_base, steps)
+
+            outcome = await BacklogJob(chunks, count).run(shards, full=arguments.full)
+        finally:
+            await asyncio.to_thread(session.stop)
+    differing = await differences(chunks, outcome) if arguments.full else {}
+    for text in [*outcome.failures.values(), *differing.values()]:
+        print(f"error: {text}", file=sys.stderr)  # noqa: T201
+    for shard, result in sorted(outcome.results.items()):
+        for line in _lines(shard, result, as_json=arguments.json):
+            print(line)  # noqa: T201
+    return 1 if outcome.failures or differing else 0
+
+
+def _lines(shard: int, result: Result, *, as_json: bool) -> list[str]:
+    rows = outstanding(result.rows)
+    if as_json:
+        about = {"shard": shard, "watermark": result.watermark}
+        return [msgspec.json.encode(about | asdict(row) | {"drained": row.drained}).decode() for row in rows]
+    total = sum(row.records or 0 for row in rows)
+    return [f"shard {shard}: counted to chunk {result.watermark}; {total} records outstanding in {len(rows)} places"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""What the daemon and the Spark process say to each other: one JSON object a line, over a local socket.
+
+Several questions may be open on one connection; a reply carries its request's id, and replies may overtake each other.
+Every request names the version it speaks. This module does no I/O and knows nothing of Spark.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from headgate.errors import ConfigError, HeadgateError
+
+VERSION: Final = 1
+LINE_LIMIT_BYTES: Final = 32 * 1024 * 1024
+"""The longest line: about 100 000 rows of backlog."""
+
+
+class DrainCheckError(HeadgateError):
+    """The question was not answered. Whoever asked takes the segments for not drained yet, and asks again."""
+
+
+class DrainQuestion(msgspec.Struct, frozen=True):
+    """Asks which of ``segments`` the subscription has drained, at this seek generation.
+
+    The answer counts only if it rests on chunk ``at_least_chunk`` or a later one.
+    """
+
+    shard: int
+    topic_id: int
+    subscription_id: int
+    seek_generation: int
+    segments: frozenset[int]
+    at_least_chunk: int
+
+
+class DrainAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The drained ones among the segments asked for; with ``error`` the question could not be answered."""
+
+    drained: frozenset[int] = frozenset()
+    watermark: int = 0
+    error: str | None = None
+
+
+class BacklogRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One subscription in one segment, for people. Counts are None where nothing is tracked (CHECKPOINT)."""
+
+    shard: int
+    watermark: int
+    """The chunk up to which this was counted."""
+    topic_id: int
+    subscription_id: int
+    segment: int
+    subscription_type: str
+    seek_generation: int
+    position: int | None
+    end_offset: int
+    sealed: bool
+    records: int | None
+    size_bytes: int | None
+    """Estimated from the mean size of the segment's records."""
+    holes: int | None
+    drained: bool
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """What the daemon sends."""
+
+    id: int
+    version: int = VERSION
+
+
+class Ping(Request, frozen=True, tag="ping"):
+    """Asks whether process and JVM are alive."""
+
+
+class AskDrained(Request, frozen=True, kw_only=True, tag="ask_drained"):
+    """Everything that is to be known now; one run answers all of it."""
+
+    questions: list[DrainQuestion]
+
+
+class AskBacklog(Request, frozen=True, kw_only=True, tag="ask_backlog"):
+    """The backlog of these shards; of all that have a folder if None."""
+
+    shards: list[int] | None = None
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """What the Spark process sends."""
+
+    id: int
+
+
+class Pong(Reply, frozen=True, kw_only=True, tag="pong"):
+    """Both are alive."""
+
+    runs: int
+
+
+class Drained(Reply, frozen=True, kw_only=True, tag="drained"):
+    """One answer per question, in their order."""
+
+    answers: list[DrainAnswer]
+
+
+class BacklogTold(Reply, frozen=True, kw_only=True, tag="backlog"):
+    """The rows, and which shards could not be counted (shard → why)."""
+
+    rows: list[BacklogRow]
+    failures: dict[int, str]
+
+
+class Failed(Reply, frozen=True, kw_only=True, tag="failed"):
+    """The request could not be carried out, or not understood (then the id is 0)."""
+
+    error: str
+
+
+AnyRequest = Ping | AskDrained | AskBacklog
+AnyReply = Pong | Drained | BacklogTold | Failed
+
+_ENCODER = msgspec.json.Encoder()
+_REQUESTS: msgspec.json.Decoder[AnyRequest] = msgspec.json.Decoder(AnyRequest)
+_REPLIES: msgspec.json.Decoder[AnyReply] = msgspec.json.Decoder(AnyReply)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the Spark process listens: a socket file, or a port of this machine."""
+
+    path: Path | None = None
+    host: str = "127.0.0.1"
+    port: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Return the address in ``unix:/path`` or ``tcp:host:port``; raises ConfigError for anything else."""
+        scheme, _, rest = text.partition(":")
+        if scheme == "unix" and rest:
+            return cls(path=Path(rest))
+        host, _, port = rest.rpartition(":")
+        if scheme == "tcp" and host and port.isdecimal() and int(port) <= 65535:  # noqa: PLR2004 - the highest port
+            return cls(host=host, port=int(port))
+        raise ConfigError(f"drain socket {text!r}: write unix:/absolute/path or tcp:127.0.0.1:port")
+
+    def __str__(self) -> str:
+        return f"tcp:{self.host}:{self.port}" if self.path is None else f"unix:{self.path}"
+
+
+def encode_line(message: Request | Reply) -> bytes:
+    """Return ``message`` as a line."""
+    return _ENCODER.encode(message) + b"\n"
+
+
+def decode_request(line: bytes) -> AnyRequest:
+    """Return the request in ``line``; raises msgspec.DecodeError."""
+    return _REQUESTS.decode(line)
+
+
+def decode_reply(line: bytes) -> AnyReply:
+    """Return the reply in ``line``; raises msgspec.DecodeError."""
+    return _REPLIES.decode(line)

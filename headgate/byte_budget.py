@@ -1,0 +1,89 @@
+"""How many bytes a producer may hold, and how they are shared between shards.
+
+The rule: every shard has a guaranteed minimum that no other shard can take, and beyond it takes from a common rest,
+first come first served. So a shard without a leader fills its minimum and the rest, and starves nobody. A record that
+is larger than everything it could ever get takes what there is and goes alone.
+
+It counts and lets wait; it holds no data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+
+class ByteBudget:
+    """The bytes of one producer."""
+
+    def __init__(self, total_bytes: int, guaranteed_bytes: int) -> None:
+        """``guaranteed_bytes`` per shard; the common rest is what ``total_bytes`` leaves beyond one shard's minimum."""
+        self._guaranteed = guaranteed_bytes
+        self._common = max(0, total_bytes - guaranteed_bytes)
+        self._common_used = 0
+        self._used: dict[int, int] = {}
+        self._waiting: dict[int, deque[tuple[int, asyncio.Future[None]]]] = {}
+
+    @property
+    def used_bytes(self) -> int:
+        """How much is held by all shards."""
+        return sum(self._used.values())
+
+    def used_by(self, shard: int) -> int:
+        """Return how much ``shard`` holds."""
+        return self._used.get(shard, 0)
+
+    def try_take(self, shard: int, size_bytes: int) -> bool:
+        """Take room for one record; False if there is none, or somebody waits before us."""
+        if self._waiting.get(shard) or not self._fits(shard, size_bytes):
+            return False
+        self._add(shard, size_bytes)
+        return True
+
+    async def take(self, shard: int, size_bytes: int) -> None:
+        """Wait for room, in order within a shard. Cancelling gives up the place in the line."""
+        if self.try_take(shard, size_bytes):
+            return
+        line = self._waiting.setdefault(shard, deque())
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (size_bytes, ready)
+        line.append(entry)
+        try:
+            await ready
+        except asyncio.CancelledError:
+            if ready.done() and not ready.cancelled():
+                self.give_back(shard, size_bytes)
+            else:
+                line.remove(entry)
+                self._wake()
+            raise
+
+    def give_back(self, shard: int, size_bytes: int) -> None:
+        """Return what was taken."""
+        before = self._used[shard]
+        self._used[shard] = before - size_bytes
+        self._common_used -= self._over(before) - self._over(before - size_bytes)
+        self._wake()
+
+    def _fits(self, shard: int, size_bytes: int) -> bool:
+        used = self._used.get(shard, 0)
+        if used == 0 and size_bytes > self._guaranteed + self._common:
+            return True
+        more = self._over(used + size_bytes) - self._over(used)
+        return more == 0 or self._common_used + more <= self._common
+
+    def _add(self, shard: int, size_bytes: int) -> None:
+        used = self._used.get(shard, 0)
+        self._common_used += self._over(used + size_bytes) - self._over(used)
+        self._used[shard] = used + size_bytes
+
+    def _over(self, used: int) -> int:
+        return max(0, used - self._guaranteed)
+
+    def _wake(self) -> None:
+        for shard, line in self._waiting.items():
+            while line and self._fits(shard, line[0][0]):
+                size_bytes, ready = line.popleft()
+                if not ready.done():
+                    self._add(shard, size_bytes)
+                    ready.set_result(None)

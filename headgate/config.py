@@ -1,0 +1,89 @@
+"""Where a cluster is: the client's configuration.
+
+One small TOML file. It is looked for at the path that the caller names, then at ``$HEADGATE_CONFIG``, then at
+``headgate-data/client.toml`` below the working directory, where ``headgate up`` writes it. Nothing here connects to
+anything, and the password itself is never part of the configuration, so it can be shown and logged.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from headgate.errors import ConfigError, InvalidNameError
+from headgate.messages import require_name
+
+ENVIRONMENT_VARIABLE = "HEADGATE_CONFIG"
+DEFAULT_PATH = Path("headgate-data") / "client.toml"
+
+
+class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a program reaches one cluster."""
+
+    cluster: str
+    """Name of the cluster; part of every topic of the broker."""
+    broker_host: str
+    broker_port: Annotated[int, Meta(ge=1, le=65535)]
+    ledger_url: str
+    """The object store that consumers read from, e.g. ``file:///folder`` or ``s3://bucket``."""
+    username: str | None = None
+    """For the broker; None where it asks nobody."""
+    password_file: str | None = None
+    """File that holds the password and nothing else; the password never stands in the configuration."""
+
+    def password(self) -> str | None:
+        """Return the password; None if there is no file for it.
+
+        Raises:
+            ConfigError: the file cannot be read.
+
+        """
+        if self.password_file is None:
+            return None
+        try:
+            return Path(self.password_file).read_text().rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not text"
+            raise ConfigError(f"password_file {self.password_file}: {reason}") from error
+
+
+def load_client_config(path: Path | str | None = None) -> ClientConfig:
+    """Return the configuration at ``path``, or at the first place where one is expected.
+
+    Raises:
+        ConfigError: no file, not TOML, or a field that is missing, unknown or of the wrong kind; the text names the
+            file and the field.
+
+    """
+    found = _path(path)
+    try:
+        data = tomllib.loads(found.read_text())
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{found} does not exist; name a client configuration, set ${ENVIRONMENT_VARIABLE}, "
+            "or start a cluster here with: headgate up",
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"{found} cannot be read: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{found} is not TOML: {error}") from error
+    try:
+        config = msgspec.convert(data, ClientConfig)
+        require_name("cluster", config.cluster)
+    except (msgspec.ValidationError, InvalidNameError) as error:
+        raise ConfigError(f"{found}: {error}") from error
+    if config.password_file is not None and config.username is None:
+        raise ConfigError(f"{found}: password_file is set and username is not; set both, or neither")
+    return config
+
+
+def _path(path: Path | str | None) -> Path:
+    if path is not None:
+        return Path(path)
+    named = os.environ.get(ENVIRONMENT_VARIABLE)
+    return Path(named) if named else DEFAULT_PATH

@@ -1,0 +1,563 @@
+"""What every `Elections` does: the same tests on the fake and on a real ZooKeeper behind proxies."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import pytest
+from kazoo.client import KazooClient
+from structlog.testing import capture_logs
+
+from controller import zookeeper as zookeeper_module
+from controller.election import Acquired, Connected, ElectionEvent, Elections, Lost, Released, Suspended
+from controller.embedded import EmbeddedZooKeeper
+from controller.zookeeper import ZooKeeperElections
+from headgate.errors import ConfigError
+from tests.fakes.proxy import Proxy
+from tests.fakes.waiting import never, until
+from tests.fakes.zookeeper import FakeZooKeeper
+
+SESSION_SECONDS = 2.0
+
+
+class World(Protocol):
+    """An election service, and ways to break it."""
+
+    def build(self, name: str, on_event: Callable[[ElectionEvent], None]) -> Awaitable[Elections]: ...
+    async def partition(self, name: str) -> None: ...
+    async def heal(self, name: str) -> None: ...
+    async def stop(self) -> None: ...
+    async def start(self) -> None: ...
+    async def take_place(self, name: str, shard: int) -> None: ...
+
+
+class FakeWorld:
+    def __init__(self) -> None:
+        self._service = FakeZooKeeper(session_timeout_seconds=SESSION_SECONDS)
+
+    async def build(self, name: str, on_event: Callable[[ElectionEvent], None]) -> Elections:
+        return self._service.elections(name, on_event)
+
+    async def partition(self, name: str) -> None:
+        self._service.partition(name)
+
+    async def heal(self, name: str) -> None:
+        self._service.heal(name)
+
+    async def stop(self) -> None:
+        self._service.stop()
+
+    async def start(self) -> None:
+        self._service.start()
+
+    async def take_place(self, name: str, shard: int) -> None:
+        self._service.take_place(name, shard)
+
+
+class Server:
+    """A ZooKeeper that serves all tests of this file, on a loop and a thread of its own.
+
+    The thread must outlive the server: the kernel ends a child with the thread that started it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="zookeeper")
+        self._zookeeper = EmbeddedZooKeeper(folder)
+
+    @property
+    def port(self) -> int:
+        return int(self._zookeeper.address.rpartition(":")[2])
+
+    @property
+    def pid(self) -> int:
+        pid = self._zookeeper.process
+        assert pid is not None
+        return pid
+
+    async def restart(self) -> None:
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._zookeeper.restart(), self._loop))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            self._run(self._zookeeper.__aenter__())
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._run(self._zookeeper.__aexit__())
+        finally:
+            self._end()
+
+    def _run(self, work: Coroutine[Any, Any, object]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+
+    def _end(self) -> None:
+        self._run(self._loop.shutdown_default_executor())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class RealWorld:
+    """Each client goes through a proxy of its own; each test has a root of its own."""
+
+    roots = 0
+
+    def __init__(self, stack: AsyncExitStack, server: Server) -> None:
+        RealWorld.roots += 1
+        self._root = f"/headgate/test-{RealWorld.roots}"
+        self._stack = stack
+        self._proxies: dict[str, Proxy] = {}
+        self.server = server
+
+    async def build(self, name: str, on_event: Callable[[ElectionEvent], None]) -> Elections:
+        proxy = await self._stack.enter_async_context(Proxy("127.0.0.1", self.server.port))
+        self._proxies[name] = proxy
+        return ZooKeeperElections(
+            proxy.address,
+            root=self._root,
+            instance=name,
+            session_timeout_seconds=SESSION_SECONDS,
+            on_event=on_event,
+        )
+
+    async def partition(self, name: str) -> None:
+        await self._proxies[name].hole()
+
+    async def heal(self, name: str) -> None:
+        await self._proxies[name].heal()
+
+    async def stop(self) -> None:
+        for proxy in self._proxies.values():
+            await proxy.cut()
+
+    async def start(self) -> None:
+        for proxy in self._proxies.values():
+            await proxy.heal()
+
+    async def take_place(self, name: str, shard: int) -> None:
+        await asyncio.to_thread(self._take_place, name, f"{self._root}/shards/{shard:04d}")
+
+    def by_hand(self, act: Callable[[Any, str], None]) -> None:
+        client = KazooClient(f"127.0.0.1:{self.server.port}")
+        client.start(timeout=10)
+        try:
+            act(client, self._root)
+        finally:
+            client.stop()
+            client.close()
+
+    def _take_place(self, name: str, folder: str) -> None:
+        def act(client: Any, _root: str) -> None:
+            for place in client.get_children(folder):
+                if place.startswith(f"{name}-"):
+                    client.delete(f"{folder}/{place}")
+
+        self.by_hand(act)
+
+
+class Member:
+    """One daemon's end, and what it was told."""
+
+    def __init__(self) -> None:
+        self.elections: Elections
+        self.events: list[ElectionEvent] = []
+        self.first: set[int] = set()
+
+    def on_event(self, event: ElectionEvent) -> None:
+        self.events.append(event)
+        match event:
+            case Acquired(shard):
+                assert shard not in self.first, "acquired twice"
+                self.first.add(shard)
+            case Released(shard):
+                assert shard in self.first, "released what it did not have"
+                self.first.discard(shard)
+            case _:
+                pass
+
+    def withdraw(self, shard: int) -> None:
+        self.first.discard(shard)
+        self.elections.withdraw(shard)
+
+    @property
+    def connected(self) -> bool:
+        return Connected() in self.events
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture(
+    params=[pytest.param("fake", marks=pytest.mark.looptime), pytest.param("zookeeper", marks=pytest.mark.contract)]
+)
+def server(request: pytest.FixtureRequest) -> Server | None:
+    return None if request.param == "fake" else request.getfixturevalue("zookeeper")
+
+
+@pytest.fixture
+async def world(server: Server | None, stack: AsyncExitStack) -> World:
+    return FakeWorld() if server is None else RealWorld(stack, server)
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    async with AsyncExitStack() as stack:
+        yield stack
+
+
+Join = Callable[[str], Awaitable[Member]]
+
+
+@pytest.fixture
+def join(world: World, stack: AsyncExitStack) -> Join:
+    async def join(name: str) -> Member:
+        member = Member()
+        member.elections = await world.build(name, member.on_event)
+        await stack.enter_async_context(member.elections)
+        await until(lambda: member.connected)
+        return member
+
+    return join
+
+
+async def first_and_next(join: Join) -> tuple[Member, Member]:
+    a, b = await join("a"), await join("b")
+    a.elections.contend(0)
+    await until(lambda: a.first == {0})
+    b.elections.contend(0)
+    await never(lambda: b.first, 0.3)
+    return a, b
+
+
+async def test_whoever_withdraws_makes_the_next_one_first(join: Join) -> None:
+    a, b = await first_and_next(join)
+
+    a.withdraw(0)
+
+    await until(lambda: b.first == {0}, SESSION_SECONDS / 2)
+    assert Released(0) not in a.events
+
+
+async def test_whoever_contends_again_queues_at_the_end(join: Join) -> None:
+    a, b = await first_and_next(join)
+
+    a.withdraw(0)
+    a.elections.contend(0)
+
+    await until(lambda: b.first == {0})
+    await never(lambda: a.first, 0.3)
+    b.withdraw(0)
+    await until(lambda: a.first == {0})
+
+
+async def test_one_who_waits_can_leave_the_queue(join: Join) -> None:
+    a, b = await first_and_next(join)
+    c = await join("c")
+    c.elections.contend(0)
+
+    b.withdraw(0)
+    a.withdraw(0)
+
+    await until(lambda: c.first == {0})
+    assert b.first == set()
+
+
+async def test_shards_are_won_separately(join: Join) -> None:
+    a, b = await first_and_next(join)
+
+    b.elections.contend(1)
+    a.elections.contend(2)
+
+    await until(lambda: a.first == {0, 2} and b.first == {1})
+
+
+async def test_contending_twice_is_contending_once(join: Join) -> None:
+    a, b = await first_and_next(join)
+    a.elections.contend(0)
+
+    a.withdraw(0)
+
+    await until(lambda: b.first == {0})
+
+
+async def test_a_partition_longer_than_the_session_gives_the_place_away(world: World, join: Join) -> None:
+    """The one cut off learns of it only on return: that is why nothing may rest on being told in time."""
+    a, b = await first_and_next(join)
+
+    await world.partition("a")
+    await until(lambda: b.first == {0}, SESSION_SECONDS * 3)
+    await until(lambda: Suspended() in a.events)
+    assert Lost() not in a.events
+    assert a.first == {0}
+
+    await world.heal("a")
+    await until(lambda: a.events[-1] == Connected(), SESSION_SECONDS * 4)
+    assert a.events == [Connected(), Acquired(0), Suspended(), Released(0), Lost(), Connected()]
+
+    b.withdraw(0)
+    await until(lambda: a.first == {0})
+
+
+async def test_a_short_outage_costs_nobody_a_place(world: World, join: Join) -> None:
+    a, b = await first_and_next(join)
+
+    await world.stop()
+    await until(lambda: Suspended() in a.events and Suspended() in b.events)
+    await world.start()
+    await until(lambda: a.events[-1] == b.events[-1] == Connected())
+
+    await never(lambda: b.first, 0.3)
+    assert a.events == [Connected(), Acquired(0), Suspended(), Connected()]
+    # And the queue still moves.
+    a.withdraw(0)
+    await until(lambda: b.first == {0})
+
+
+async def test_withdrawing_while_cut_off_takes_effect_on_return(world: World, join: Join) -> None:
+    a, b = await first_and_next(join)
+    await world.stop()
+    await until(lambda: Suspended() in a.events and Suspended() in b.events)
+
+    a.withdraw(0)
+    await world.start()
+
+    await until(lambda: b.first == {0})
+    assert Lost() not in a.events
+
+
+async def test_a_service_that_is_down_at_first_is_waited_for(world: World, stack: AsyncExitStack) -> None:
+    member = Member()
+    member.elections = await world.build("a", member.on_event)
+    await world.stop()
+    await stack.enter_async_context(member.elections)
+    member.elections.contend(0)
+    config = asyncio.create_task(member.elections.cluster_config({"shards": 4}))
+    await never(lambda: member.events or config.done(), 0.5)
+
+    await world.start()
+
+    await until(lambda: member.first == {0})
+    assert await config == {"shards": 4}
+
+
+async def test_closing_gives_the_places_up_at_once(world: World, join: Join) -> None:
+    a = Member()
+    a.elections = await world.build("a", a.on_event)
+    async with a.elections:
+        a.elections.contend(0)
+        await until(lambda: a.first == {0})
+        b = await join("b")
+        b.elections.contend(0)
+        await never(lambda: b.first, 0.3)
+
+    await until(lambda: b.first == {0}, SESSION_SECONDS / 2)
+
+
+async def test_closing_while_cut_off_takes_seconds_at_most(world: World) -> None:
+    a = Member()
+    a.elections = await world.build("a", a.on_event)
+    async with a.elections:
+        a.elections.contend(0)
+        await until(lambda: a.first == {0})
+        await world.partition("a")
+        await until(lambda: Suspended() in a.events)
+        began = asyncio.get_running_loop().time()
+    assert asyncio.get_running_loop().time() - began < 5
+    await world.heal("a")
+
+
+async def test_a_place_deleted_by_hand_is_released_and_queued_for_again(world: World, join: Join) -> None:
+    a, b = await first_and_next(join)
+
+    await world.take_place("a", 0)
+
+    await until(lambda: b.first == {0})
+    await until(lambda: Released(0) in a.events)
+    b.withdraw(0)
+    await until(lambda: a.first == {0})
+
+
+async def test_the_first_cluster_config_stays(join: Join) -> None:
+    a, b = await join("a"), await join("b")
+
+    assert await a.elections.cluster_config({"shards": 4, "ledger_url": "file:///a"}) == {
+        "shards": 4,
+        "ledger_url": "file:///a",
+    }
+    assert await b.elections.cluster_config({"shards": 8}) == {"shards": 4, "ledger_url": "file:///a"}
+
+
+async def test_instances_are_listed_for_as_long_as_they_live(world: World, join: Join) -> None:
+    a = await join("a")
+    await a.elections.register_instance("a", b"at a")
+    b = Member()
+    b.elections = await world.build("b", b.on_event)
+    async with b.elections:
+        await b.elections.register_instance("b", b"at b")
+        await listed(a, {"a": b"at a", "b": b"at b"})
+
+    await listed(a, {"a": b"at a"})
+
+
+async def test_an_instance_is_listed_again_after_its_session_expired(world: World, join: Join) -> None:
+    a, b = await join("a"), await join("b")
+    await a.elections.register_instance("a", b"at a")
+    await listed(b, {"a": b"at a"})
+
+    await world.partition("a")
+    await listed(b, {})
+    await world.heal("a")
+
+    await listed(b, {"a": b"at a"})
+
+
+async def test_a_name_held_by_an_older_session_is_taken_over_when_that_ends(world: World, join: Join) -> None:
+    """A daemon that was killed and started again finds its own name there."""
+    a, b = await join("a"), await join("b")
+    await a.elections.register_instance("same", b"old")
+    await listed(b, {"same": b"old"})
+
+    await b.elections.register_instance("same", b"new")
+    await world.partition("a")
+
+    await listed(b, {"same": b"new"})
+
+
+async def listed(member: Member, expected: dict[str, bytes]) -> None:
+    deadline = asyncio.get_running_loop().time() + SESSION_SECONDS * 4
+    while (found := await member.elections.live_instances()) != expected:
+        assert asyncio.get_running_loop().time() < deadline, found
+        await asyncio.sleep(0.02)
+
+
+# --- what only a real server can show ---------------------------------------------------------------------------------
+
+
+@pytest.mark.contract
+async def test_a_config_that_is_no_config_is_refused(zookeeper: Server, stack: AsyncExitStack) -> None:
+    world = RealWorld(stack, zookeeper)
+    await asyncio.to_thread(
+        world.by_hand, lambda client, root: client.create(f"{root}/config", b"[1]", makepath=True) and None
+    )
+    elections = await stack.enter_async_context(await world.build("a", lambda event: None))
+
+    with pytest.raises(ConfigError, match="not a JSON object"):
+        await elections.cluster_config({"shards": 1})
+
+
+@pytest.mark.contract
+async def test_a_frozen_server_is_noticed_and_elects_again_when_it_goes_on(
+    zookeeper: Server, stack: AsyncExitStack
+) -> None:
+    world = RealWorld(stack, zookeeper)
+    a = Member()
+    a.elections = await stack.enter_async_context(await world.build("a", a.on_event))
+    a.elections.contend(0)
+    await until(lambda: a.first == {0})
+
+    os.kill(zookeeper.pid, signal.SIGSTOP)
+    try:
+        await until(lambda: Suspended() in a.events, SESSION_SECONDS * 2)
+    finally:
+        os.kill(zookeeper.pid, signal.SIGCONT)
+
+    # Whether the session outlives it depends on how long it took.
+    await until(lambda: a.events[-1] in {Connected(), Acquired(0)} and a.first == {0}, SESSION_SECONDS * 4)
+
+
+@pytest.mark.contract
+async def test_places_survive_a_restart_of_the_server(zookeeper: Server, stack: AsyncExitStack) -> None:
+    world = RealWorld(stack, zookeeper)
+    a = Member()
+    a.elections = await stack.enter_async_context(await world.build("a", a.on_event))
+    a.elections.contend(0)
+    await until(lambda: a.first == {0})
+
+    await zookeeper.restart()
+
+    await until(lambda: a.events[-1] in {Connected(), Acquired(0)} and Suspended() in a.events, SESSION_SECONDS * 5)
+    await until(lambda: a.first == {0}, SESSION_SECONDS * 4)
+    assert await a.elections.cluster_config({"shards": 1}) == {"shards": 1}
+
+
+@pytest.mark.contract
+async def test_closing_a_long_session_in_the_moment_of_a_partition_takes_seconds_at_most(zookeeper: Server) -> None:
+    """kazoo waits for the goodbye to be answered, for as long as the session lasts."""
+    connected = asyncio.Event()
+    async with Proxy("127.0.0.1", zookeeper.port) as proxy:
+        async with ZooKeeperElections(
+            proxy.address,
+            root="/headgate/long",
+            instance="a",
+            session_timeout_seconds=30,
+            on_event=lambda event: connected.set(),
+        ):
+            await connected.wait()
+            await proxy.hole()
+            began = asyncio.get_running_loop().time()
+        assert asyncio.get_running_loop().time() - began < 5
+        await proxy.cut()
+
+
+@pytest.mark.contract
+async def test_a_watch_that_never_fires_costs_seconds_only(
+    zookeeper: Server, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zookeeper_module, "LOOK_AGAIN_SECONDS", 0.3)
+    monkeypatch.setattr(ZooKeeperElections, "_watcher", lambda *_: lambda _event: None)
+    world = RealWorld(stack, zookeeper)
+    a, b = Member(), Member()
+    for name, member in (("a", a), ("b", b)):
+        member.elections = await stack.enter_async_context(await world.build(name, member.on_event))
+        await until(lambda member=member: member.connected)
+    a.elections.contend(0)
+    await until(lambda: a.first == {0})
+    b.elections.contend(0)
+
+    a.withdraw(0)
+
+    await until(lambda: b.first == {0}, 3)
+
+
+@pytest.mark.contract
+async def test_a_name_held_by_another_is_said_once(zookeeper: Server, stack: AsyncExitStack) -> None:
+    world = RealWorld(stack, zookeeper)
+    a, b = Member(), Member()
+    for name, member in (("a", a), ("b", b)):
+        member.elections = await stack.enter_async_context(await world.build(name, member.on_event))
+    with capture_logs() as logs:
+        await a.elections.register_instance("same", b"a")
+        await listed(a, {"same": b"a"})
+        await b.elections.register_instance("same", b"b")
+        await until(lambda: any(entry["event"] == "instance.name_held" for entry in logs))
+        await never(lambda: sum(entry["event"] == "instance.name_held" for entry in logs) > 1, 1.5)
+
+
+@pytest.mark.contract
+async def test_a_service_that_cannot_be_reached_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zookeeper_module, "PATIENCE_SECONDS", 0.2)
+    async with Proxy("127.0.0.1", 1) as proxy:
+        await proxy.cut()
+        with capture_logs() as logs:
+            async with ZooKeeperElections(
+                proxy.address, root="/x", instance="a", session_timeout_seconds=2, on_event=lambda event: None
+            ):
+                await until(lambda: logs)
+                await never(lambda: len(logs) > 1, 0.5)
+    assert [entry["event"] for entry in logs] == ["zookeeper.unreachable"]

@@ -1,0 +1,136 @@
+"""The gate, rule by rule, then over random layouts."""
+
+import pytest
+from hypothesis import given
+
+from coordinator.gate import Gate, is_gated, nearest_ancestors, open_gate, undrained_sealed
+from headgate.layout import Layout, SegmentState
+from tests.fakes.layouts import layouts_and_drained
+
+UNGATED = [("QUEUE", "none"), ("STREAM", "none"), ("CHECKPOINT", "none"), (None, "strict")]
+
+
+def split_twice() -> Layout:
+    """0 → 1, 2 and then 1 → 3, 4: three generations."""
+    return Layout.initial(1, 0).split(0, 5, 0).split(1, 0, 0)
+
+
+def test_rule_1_a_drained_sealed_segment_is_retired_and_neither_granted_nor_blocked() -> None:
+    gate = open_gate(split_twice(), {0}, "STREAM", "strict")
+
+    assert Gate(grantable=(1, 2), blocked={3: (1,), 4: (1,)}, retired=frozenset({0})) == gate
+
+
+def test_rule_1_retiring_comes_before_blocking() -> None:
+    """An empty middle segment is drained before its parent: there is nothing in it to wait for."""
+    gate = open_gate(split_twice(), {1}, "STREAM", "strict")
+
+    assert frozenset({1}) == gate.retired
+    assert 1 not in gate.blocked
+
+
+@pytest.mark.parametrize("subscription_type", ["STREAM", "QUEUE"])
+def test_rule_1_whoever_acknowledges_retires(subscription_type: str) -> None:
+    assert frozenset({0, 1}) == open_gate(split_twice(), {0, 1}, subscription_type, "none").retired
+
+
+@pytest.mark.parametrize("subscription_type", ["CHECKPOINT", None])
+def test_rule_1_what_acknowledges_nothing_retires_nothing(subscription_type: str | None) -> None:
+    gate = open_gate(split_twice(), {0, 1}, subscription_type, "none")
+
+    assert frozenset() == gate.retired
+    assert (0, 1, 2, 3, 4) == gate.grantable
+
+
+def test_rule_1_an_active_segment_is_never_retired() -> None:
+    assert (0,) == open_gate(Layout.initial(1, 0), {0}, "STREAM", "strict").grantable
+
+
+def test_rule_2_sealed_and_active_children_wait_alike() -> None:
+    gate = open_gate(split_twice(), set(), "STREAM", "strict")
+
+    assert (0,) == gate.grantable
+    assert {1, 2, 3, 4} == set(gate.blocked)
+
+
+def test_rule_2_an_empty_middle_segment_hides_nothing_behind_it() -> None:
+    """1 is drained, but its own parent is not: its children wait all the same."""
+    gate = open_gate(split_twice(), {1}, "STREAM", "strict")
+
+    assert (0,) == gate.grantable
+    assert {2: (0,), 3: (0,), 4: (0,)} == gate.blocked
+
+
+def test_rule_2_a_merged_child_waits_for_both_parents() -> None:
+    layout = Layout.initial(2, 0).merge(0, 1, {0: 1, 1: 1}, 0)
+
+    assert {2: (1,)} == open_gate(layout, {0}, "STREAM", "strict").blocked
+    assert (2,) == open_gate(layout, {0, 1}, "STREAM", "strict").grantable
+
+
+def test_rule_3_pruned_is_drained() -> None:
+    layout = split_twice().prune(0)
+
+    assert (1, 2) == open_gate(layout, set(), "STREAM", "strict").grantable
+
+
+@pytest.mark.parametrize(("subscription_type", "order"), UNGATED)
+def test_rule_4_without_the_gate_nothing_waits(subscription_type: str | None, order: str) -> None:
+    gate = open_gate(split_twice(), set(), subscription_type, order)
+
+    assert (0, 1, 2, 3, 4) == gate.grantable
+    assert {} == gate.blocked
+
+
+def test_rule_4_only_a_stream_in_strict_order_is_gated() -> None:
+    assert is_gated("STREAM", "strict")
+    assert not any(is_gated(*kind) for kind in [*UNGATED, ("QUEUE", "strict"), ("CHECKPOINT", "strict")])
+
+
+def test_rule_5_blockers_are_named_nearest_first_and_then_by_id() -> None:
+    layout = Layout.initial(2, 0).split(0, 1, 0).merge(3, 1, {3: 1, 1: 1}, 0)
+
+    assert (1, 3, 0) == open_gate(layout, set(), "STREAM", "strict").blocked[4]
+    assert [[1, 3], [0]] == nearest_ancestors(layout, 4)
+
+
+@given(layouts_and_drained())
+def test_every_segment_is_in_exactly_one_group(drawn: tuple[Layout, set[int]]) -> None:
+    layout, drained = drawn
+    gate = open_gate(layout, drained, "STREAM", "strict")
+
+    assert sorted(layout.segments) == sorted([*gate.grantable, *gate.blocked, *gate.retired])
+    assert drained == set(gate.retired)
+
+
+@given(layouts_and_drained())
+def test_no_child_before_an_ancestor(drawn: tuple[Layout, set[int]]) -> None:
+    """Compared with the plain definition: every ancestor that is still there is drained."""
+    layout, drained = drawn
+    gate = open_gate(layout, drained, "STREAM", "strict")
+
+    for segment in layout.segments:
+        undrained = layout.ancestors(segment) - drained
+        if segment not in drained:
+            assert (segment in gate.grantable) == (not undrained)
+            assert undrained == set(gate.blocked.get(segment, ()))
+
+
+@given(layouts_and_drained())
+def test_somebody_can_always_go_on(drawn: tuple[Layout, set[int]]) -> None:
+    """Something is grantable, and what blocks the others can be asked about: nobody waits for ever."""
+    layout, drained = drawn
+    gate = open_gate(layout, drained, "STREAM", "strict")
+
+    assert gate.grantable
+    assert {ancestor for blockers in gate.blocked.values() for ancestor in blockers} <= undrained_sealed(
+        layout, drained
+    )
+
+
+@given(layouts_and_drained())
+def test_what_is_asked_about_is_sealed_and_not_drained(drawn: tuple[Layout, set[int]]) -> None:
+    layout, drained = drawn
+    sealed = {s for s, segment in layout.segments.items() if segment.state is SegmentState.SEALED}
+
+    assert sealed - drained == undrained_sealed(layout, drained)

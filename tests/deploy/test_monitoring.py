@@ -1,0 +1,173 @@
+"""Alerts, their runbook, and the dashboard: held against the metrics that exist."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+
+from controller.settings import load_settings
+from metrics.instruments import Instruments
+from metrics.snapshot import ShardSnapshot, Snapshot
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+PROMETHEUS = DEPLOY / "prometheus"
+RULES = yaml.safe_load((PROMETHEUS / "headgate.rules.yml").read_text())["groups"][0]["rules"]
+RULE_TESTS = yaml.safe_load((PROMETHEUS / "headgate.rules.test.yml").read_text())["tests"]
+DASHBOARD = json.loads((DEPLOY / "grafana" / "headgate.json").read_text())
+OF_PROMETHEUS = {"up"}
+"""Made by Prometheus itself."""
+
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None,
+    reason="promtool is missing; it comes with Debian's prometheus package",
+)
+
+
+def promtool(*arguments):
+    return subprocess.run(
+        ["promtool", *arguments], cwd=PROMETHEUS, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def exported():
+    """Return the name of every series that a scrape shows, and its labels."""
+    registry = CollectorRegistry()
+    instruments = Instruments(registry)
+    # Series by shard exist once the shard is known.
+    instruments.reign_began(0, 1)
+    instruments.batch_judged(0, "accept")
+    instruments.chunk_committed(0, 0.1, 1, 1)
+    instruments.snapshot_taken(
+        Snapshot(instance="one", shards=(ShardSnapshot(shard=0, role="leading", leader_epoch=1, head=1),)), 0.0
+    )
+    found = {}
+    for family in registry.collect():
+        suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"]}.get(family.type, [""])
+        for suffix in suffixes:
+            found[family.name + suffix] = {label for sample in family.samples for label in sample.labels}
+    return found
+
+
+def named(expression):
+    """Return the metrics in a PromQL expression."""
+    return set(re.findall(r"\b(?:headgate|process|python)_[a-z_]+|\bup\b", expression))
+
+
+def panels():
+    return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+
+
+@needs_promtool
+def test_promtool_accepts_the_rules():
+    """Syntax, templates and durations."""
+    result = promtool("check", "rules", "headgate.rules.yml")
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@needs_promtool
+def test_every_alert_fires_when_it_should_and_not_otherwise():
+    """Prometheus's own evaluator over made-up series."""
+    result = promtool("test", "rules", "headgate.rules.test.yml")
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@needs_promtool
+def test_promtool_accepts_the_example_configuration():
+    """The scrape, and the rules that it names."""
+    result = promtool("check", "config", "prometheus.yml")
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("alert", [rule["alert"] for rule in RULES])
+def test_every_alert_is_tested_both_ways_and_has_a_page(alert):
+    """A case in which it fires, one in which it stays silent, and a section of the runbook with a first command."""
+    fired = [
+        bool(case["exp_alerts"])
+        for test in RULE_TESTS
+        for case in test["alert_rule_test"]
+        if case["alertname"] == alert
+    ]
+    assert {True, False} == set(fired)
+
+    runbook = (PROMETHEUS / "RUNBOOK.md").read_text()
+    section = re.search(rf"^## {alert}\n(.*?)(?=^## |\Z)", runbook, re.MULTILINE | re.DOTALL)
+    assert section, "no section"
+    assert [word for word in ("Meaning: ", "Impact: ", "First: ") if word not in section[1]] == []
+    rule = next(rule for rule in RULES if rule["alert"] == alert)
+    assert rule["annotations"]["runbook"] == f"RUNBOOK.md#{alert.lower()}"
+
+
+def test_the_runbook_has_no_page_for_an_alert_that_is_gone():
+    """Sections and alerts in the same order."""
+    sections = re.findall(r"^## (\w+)$", (PROMETHEUS / "RUNBOOK.md").read_text(), re.MULTILINE)
+    assert sections == [rule["alert"] for rule in RULES]
+
+
+@pytest.mark.parametrize(
+    ("where", "expression"),
+    [
+        *((rule["alert"], rule["expr"]) for rule in RULES),
+        *((panel["title"], target["expr"]) for panel in panels() for target in panel["targets"]),
+    ],
+)
+def test_every_metric_that_is_named_exists(where, expression):
+    """In alerts and on the dashboard: a misspelt name is an empty graph, or an alert that never fires."""
+    names = named(expression)
+
+    assert names
+    assert names - exported().keys() - OF_PROMETHEUS == set()
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [rule["expr"] for rule in RULES] + [target["expr"] for panel in panels() for target in panel["targets"]],
+)
+def test_every_label_that_is_named_exists(expression):
+    """Grouping by a label that the metric does not have adds everything up."""
+    grouped = {
+        label.strip()
+        for labels in re.findall(r"\b(?:by|on)\s*\(([^)]*)\)", expression)
+        for label in labels.split(",")
+        if label.strip()
+    }
+    known = {label for name in named(expression) for label in exported().get(name, set())}
+    selected = re.findall(r"[{,]\s*([a-z_]+)=", expression)
+
+    assert grouped | set(selected) <= known | {"job", "instance"}
+
+
+def test_the_dashboard_is_one_that_grafana_takes():
+    """Current schema, unique panels that do not overlap, no fixed data source."""
+    assert DASHBOARD["schemaVersion"] >= 39
+    numbers = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(numbers) == len(set(numbers))
+    cells = [
+        (x, y)
+        for panel in DASHBOARD["panels"]
+        for place in [panel["gridPos"]]
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(cells) == len(set(cells)), "panels overlap"
+    assert max(x for x, _ in cells) == 23
+    for panel in panels():
+        assert panel["datasource"]["uid"] == "${datasource}"
+        assert panel["description"].endswith(".")
+        assert [target["refId"] for target in panel["targets"]] == [*"ABCDEF"][: len(panel["targets"])]
+
+
+def test_the_scrape_asks_where_the_example_daemon_listens():
+    """Port and path of deploy/headgate.toml; the job's name is the one in the rules."""
+    http = load_settings(DEPLOY / "headgate.toml").http
+    jobs = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())["scrape_configs"]
+    ours = next(job for job in jobs if job["job_name"] == "headgate")
+
+    assert ours["static_configs"] == [{"targets": [f"{http.host}:{http.port}"]}]
+    assert "metrics_path" not in ours

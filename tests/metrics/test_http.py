@@ -1,0 +1,231 @@
+"""The HTTP endpoint over a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import signal
+import socket
+import subprocess
+from dataclasses import replace
+
+import aiohttp
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+
+from headgate.errors import HeadgateError
+from metrics.health import STALLED_SECONDS, HealthFacts, judge_health
+from metrics.http import HEADERS, HttpServer
+from metrics.instruments import Instruments
+from metrics.snapshot import ShardSnapshot, Snapshot
+
+WELL = HealthFacts(
+    tick_age_seconds=0.1,
+    zookeeper="connected",
+    broker_connected=True,
+    drain="ready",
+    drain_reason="",
+    shards=1,
+    shards_led=1,
+)
+SNAPSHOT = Snapshot(instance="one", shards=(ShardSnapshot(shard=0, role="leading", leader_epoch=3, head=8),))
+
+
+class House:
+    """A server whose facts a test may change, and a client."""
+
+    def __init__(self):
+        self.facts = WELL
+        self.registry = CollectorRegistry()
+        self.instruments = Instruments(self.registry)
+        self.scrapes = 0
+        self.server = HttpServer(
+            "127.0.0.1",
+            0,
+            registry=self.registry,
+            health=lambda: judge_health(self.facts),
+            snapshot=lambda: SNAPSHOT,
+        )
+        self.registry.register(self)
+
+    def describe(self):
+        """Nothing of its own: it only counts how often it is asked."""
+        return []
+
+    def collect(self):
+        self.scrapes += 1
+        return []
+
+    async def ask(self, path, method="GET", **headers):
+        """Return (status, headers, text)."""
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(method, f"http://{self.server.address}{path}", headers=headers) as response,
+        ):
+            return response.status, response.headers, await response.text()
+
+
+@pytest.fixture
+async def house():
+    house = House()
+    async with house.server:
+        yield house
+
+
+async def test_liveness_follows_the_loop(house):
+    """200 while it ticks, 503 when it stands; one line each."""
+    status, _, text = await house.ask("/livez")
+    assert (status, text) == (200, "alive: the event loop ticked 0.1 s ago\n")
+
+    house.facts = replace(WELL, tick_age_seconds=STALLED_SECONDS + 1)
+    status, _, text = await house.ask("/livez")
+    assert (status, text.count("\n")) == (503, 1)
+
+
+async def test_readiness_names_each_part(house):
+    """Ready 200, degraded 200 and saying so, not ready 503."""
+    status, _, text = await house.ask("/readyz")
+    assert (status, json.loads(text)["state"]) == (200, "ready")
+
+    house.facts = replace(WELL, drain="degraded", drain_reason="no answer")
+    status, _, text = await house.ask("/readyz")
+    assert (status, json.loads(text)["state"]) == (200, "degraded")
+    assert json.loads(text)["parts"]["drain"]["state"] == "degraded"
+
+    house.facts = replace(WELL, broker_connected=False)
+    status, _, text = await house.ask("/readyz")
+    assert (status, json.loads(text)["state"]) == (503, "not_ready")
+    assert "not connected" in json.loads(text)["parts"]["broker"]["reason"]
+
+
+async def test_status_is_the_snapshot(house):
+    """Everything the page shows, as JSON."""
+    status, headers, text = await house.ask("/status")
+
+    assert (status, headers["Content-Type"]) == (200, "application/json")
+    assert json.loads(text)["snapshot"]["instance"] == "one"
+    assert json.loads(text)["snapshot"]["shards"][0]["leader_epoch"] == 3
+    assert json.loads(text)["health"]["state"] == "ready"
+
+
+async def test_the_page_is_html(house):
+    """For people."""
+    status, headers, text = await house.ask("/")
+
+    assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert text.startswith("<!doctype html>")
+
+
+async def test_a_scrape_shows_what_was_measured(house):
+    """Gauges come out under their names."""
+    house.instruments.snapshot_taken(SNAPSHOT, 0.0)
+    _, headers, text = await house.ask("/metrics")
+    samples = {
+        (sample.name, sample.labels.get("shard")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+    assert samples["headgate_ledger_head_chunk", "0"] == 8
+    assert samples["headgate_shard_is_leader", "0"] == 1
+    assert headers["Content-Type"].startswith("text/plain")
+
+
+async def test_a_second_scrape_within_a_second_is_served_from_the_first(house):
+    """Renderings are one at a time and shared, per content type."""
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    answers = await asyncio.gather(*(house.ask("/metrics") for _ in range(5)))
+    assert loop.time() - started < 1, "too slow to tell"
+    assert house.scrapes == 1
+    assert len({text for _, _, text in answers}) == 1
+
+    _, headers, text = await house.ask("/metrics", Accept="application/openmetrics-text; version=1.0.0")
+    assert house.scrapes == 2
+    assert headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert text.endswith("# EOF\n")
+
+
+@pytest.mark.parametrize("path", ["/", "/status", "/livez", "/readyz", "/metrics", "/nowhere"])
+async def test_every_answer_carries_the_security_headers(house, path):
+    """Errors included."""
+    status, headers, _ = await house.ask(path)
+
+    assert status == (404 if path == "/nowhere" else 200)
+    assert {name: headers[name] for name in HEADERS} == HEADERS
+
+
+@pytest.mark.parametrize("path", ["/", "/status", "/livez", "/readyz", "/metrics"])
+async def test_reading_only(house, path):
+    """HEAD is GET without a body; nothing else is answered."""
+    assert (await house.ask(path, "HEAD"))[::2] == (200, "")
+    for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
+        assert (await house.ask(path, method))[0] == 405
+
+
+async def test_a_port_in_use_is_one_clear_line():
+    """It says which, why, and what to do."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = HttpServer(
+            "127.0.0.1",
+            port,
+            registry=CollectorRegistry(),
+            health=lambda: judge_health(WELL),
+            snapshot=lambda: SNAPSHOT,
+        )
+        with pytest.raises(HeadgateError) as raised:
+            await server.__aenter__()
+
+    assert str(raised.value) == (
+        f"$.http: cannot listen on 127.0.0.1:{port}: Address already in use; choose another port, or 0 for any free one"
+    )
+
+
+async def test_a_host_that_is_not_ours_is_one_clear_line():
+    """An unknown address fails the same way."""
+    server = HttpServer(
+        "192.0.2.1", 0, registry=CollectorRegistry(), health=lambda: judge_health(WELL), snapshot=lambda: SNAPSHOT
+    )
+    with pytest.raises(HeadgateError, match=r"^\$\.http: cannot listen on 192\.0\.2\.1:0: Cannot assign requested"):
+        await server.__aenter__()
+
+
+async def test_signals_stay_with_the_daemon():
+    """Entering and serving changed no handler."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    other = House()
+    async with other.server:
+        await other.ask("/livez")
+        during = {number: signal.getsignal(number) for number in before}
+
+    assert during == before
+
+
+async def test_a_closed_server_listens_no_more():
+    """The port is free again."""
+    house = House()
+    async with house.server:
+        host, port = house.server.address.split(":")
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(host, int(port))
+
+
+@pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool is missing; it comes with the prometheus package"
+)
+async def test_promtool_accepts_a_live_scrape(house):
+    """Prometheus's own linter has nothing to say about names, types and help."""
+    for shard in range(3):
+        house.instruments.reign_began(shard, 2)
+        house.instruments.chunk_committed(shard, 0.01, 1000, 10)
+        house.instruments.batch_judged(shard, "accept")
+    house.instruments.handover_finished(1.0, "confirmed")
+    _, _, text = await house.ask("/metrics")
+    result = await asyncio.to_thread(
+        subprocess.run, ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False
+    )
+
+    assert (result.returncode, result.stdout + result.stderr) == (0, "")

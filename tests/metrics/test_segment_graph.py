@@ -1,0 +1,94 @@
+"""The drawing of a topic's segments."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+from headgate.layout import Layout
+from headgate.messages import SegmentDescription
+from metrics.segment_graph import BOX, MAX_DRAWN, ROW, WIDTH, segment_graph
+
+
+def described(layout):
+    return [
+        SegmentDescription(
+            segment=each.segment_id,
+            first_hash=each.first_hash,
+            last_hash=each.last_hash,
+            state=each.state.value,
+            parents=list(each.parents),
+            children=list(each.children),
+            next_offset=each.end_offset or 0,
+            size_bytes=0,
+            created_at_ms=0,
+        )
+        for each in layout.segments.values()
+    ]
+
+
+def drawing(layout, blocked=frozenset()):
+    """Return (title → (kind, left, width, top)), and the number of lines."""
+    root = ET.fromstring(segment_graph(described(layout), blocked))
+    boxes = {}
+    for group in root.iter("g"):
+        rect = group.find("rect")
+        boxes[int(group.find("title").text.split()[1].rstrip(":"))] = (
+            group.get("class"),
+            float(rect.get("x")),
+            float(rect.get("width")),
+            float(rect.get("y")),
+        )
+    return boxes, len(list(root.iter("line")))
+
+
+def test_a_split_shows_as_two_halves_below_their_parent():
+    """Position is the range of hashes, row is the generation."""
+    boxes, lines = drawing(Layout.initial(1, 0).split(0, 10, 0), frozenset({2}))
+
+    assert boxes == {
+        0: ("sealed", 1.0, WIDTH - 2, 0),
+        1: ("active", 1.0, WIDTH / 2 - 2, ROW),
+        2: ("blocked", WIDTH / 2 + 1, WIDTH / 2 - 2, ROW),
+    }
+    assert lines == 2
+
+
+def test_a_merge_hangs_below_its_lowest_parent():
+    """Parents of different generations: the child stands below both, with a line from each."""
+    layout = Layout.initial(2, 0).split(0, 10, 0).merge(3, 1, {3: 1, 1: 1}, 0)
+    boxes, lines = drawing(layout)
+
+    assert boxes[4][3] == 2 * ROW
+    assert boxes[1][3] == 0
+    assert lines == 4
+
+
+def test_a_pruned_parent_leaves_a_root():
+    """What is gone is not drawn, and draws no line."""
+    boxes, lines = drawing(Layout.initial(1, 0).split(0, 10, 0).prune(0))
+
+    assert {number: box[3] for number, box in boxes.items()} == {1: 0, 2: 0}
+    assert lines == 0
+
+
+def test_a_long_history_stays_a_page():
+    """Only the newest segments are drawn, and the drawing is as high as its rows."""
+    layout = Layout.initial(1, 0)
+    for _ in range(MAX_DRAWN):
+        newest = layout.active()[-1]
+        if newest.first_hash == newest.last_hash or len(layout.active()) > 1:
+            low, high = layout.active()
+            layout = layout.merge(low.segment_id, high.segment_id, {low.segment_id: 0, high.segment_id: 0}, 0)
+        else:
+            layout = layout.split(newest.segment_id, 0, 0)
+    boxes, _ = drawing(layout)
+    root = ET.fromstring(segment_graph(described(layout)))
+
+    assert sorted(boxes) == sorted(layout.segments)[-MAX_DRAWN:]
+    assert int(root.get("height")) == max(box[3] for box in boxes.values()) + ROW
+    assert ROW > BOX
+
+
+def test_nothing_to_draw_is_a_drawing():
+    """No segments: still well formed."""
+    assert ET.fromstring(segment_graph([])).get("height") == str(ROW)

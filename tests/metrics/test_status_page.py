@@ -1,0 +1,182 @@
+"""The status page as a function of its values."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from headgate.messages import (
+    ConsumerDescription,
+    SegmentDescription,
+    SegmentProgress,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from metrics.health import HealthFacts, judge_health
+from metrics.snapshot import ShardSnapshot, Snapshot
+from metrics.status_page import MAX_SHOWN, status_page
+
+FACTS = HealthFacts(
+    tick_age_seconds=0.1,
+    zookeeper="connected",
+    broker_connected=True,
+    drain="degraded",
+    drain_reason="no answer",
+    shards=2,
+    shards_led=1,
+)
+HEALTH = judge_health(FACTS)
+
+
+def topic(name="orders"):
+    def segment(number, first, last, state, parents):
+        return SegmentDescription(
+            segment=number,
+            first_hash=first,
+            last_hash=last,
+            state=state,
+            parents=parents,
+            children=[],
+            next_offset=100,
+            size_bytes=5,
+            created_at_ms=0,
+        )
+
+    return TopicDescription(
+        topic=name,
+        topic_id=1,
+        shard=0,
+        layout_epoch=3,
+        segments=[
+            segment(0, 0, 65535, "sealed", []),
+            segment(1, 0, 32767, "active", [0]),
+            segment(2, 32768, 65535, "active", [0]),
+        ],
+        subscriptions=["billing"],
+    )
+
+
+def subscription(name="billing", topic_name="orders", consumer="worker-1"):
+    return SubscriptionDescription(
+        topic=topic_name,
+        subscription=name,
+        subscription_id=1,
+        type="STREAM",
+        order="key",
+        seek_generation=0,
+        consumers=[ConsumerDescription(consumer=consumer, incarnation=1, connected=True, segments=[0])],
+        segments=[
+            SegmentProgress(
+                segment=0, status="granted", acknowledged_offset=60, next_offset=100, consumer=consumer, generation=17
+            ),
+            SegmentProgress(segment=1, status="blocked", acknowledged_offset=0, next_offset=4, blocked_by=[0]),
+        ],
+    )
+
+
+TOPICS = (topic(),)
+SUBSCRIPTIONS = (subscription(),)
+
+
+def page(*, topics=TOPICS, subscriptions=SUBSCRIPTIONS, instance="one", health=HEALTH):
+    led = ShardSnapshot(
+        shard=0, role="leading", leader_epoch=12, head=345, topics=tuple(topics), subscriptions=tuple(subscriptions)
+    )
+    followed = ShardSnapshot(shard=1, role="following", leader_epoch=8, head=77)
+    return status_page(Snapshot(instance=instance, shards=(led, followed), cluster="local"), health)
+
+
+class Reader(HTMLParser):
+    """Collects rows of cells, and every tag."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.rows, self.tags, self._cell = [], [], False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+            self._cell = True
+
+    def handle_endtag(self, tag):
+        if tag in ("td", "th"):
+            self._cell = False
+
+    def handle_data(self, data):
+        if self._cell:
+            self.rows[-1][-1] += data
+
+
+def test_it_says_who_leads_who_holds_and_who_waits_for_whom():
+    """Shards with epoch and head; segments with holder, backlog and what they wait for."""
+    rows = Reader(page()).rows
+
+    assert ["0", "leading", "12", "345", "0", "0", "1"] in rows
+    assert ["1", "following", "8", "77", "0", "0", "ask its leader"] in rows
+    assert ["0", "granted", "worker-1", "17", "60", "40", ""] in rows
+    assert ["1", "blocked", "", "", "0", "4", "0"] in rows
+    assert ["drain", "degraded", "degraded: no answer; children of split and merged segments wait"] in rows
+
+
+@pytest.mark.parametrize("where", ["instance", "topic", "subscription", "consumer", "reason"])
+def test_every_word_is_escaped(where):
+    """A name that is markup shows as text."""
+    evil = "</title><script>alert(1)</script><img src=x onerror=y>\"'"
+    text = {
+        "instance": lambda: page(instance=evil),
+        "topic": lambda: page(topics=[topic(evil)], subscriptions=[subscription(topic_name=evil)]),
+        "subscription": lambda: page(subscriptions=[subscription(evil)]),
+        "consumer": lambda: page(subscriptions=[subscription(consumer=evil)]),
+        "reason": lambda: page(health=judge_health(replace(FACTS, drain_reason=evil))),
+    }[where]()
+
+    assert "script" in text, "the name is shown"
+    assert {"script", "img"} & {tag for tag, _ in Reader(text).tags} == set()
+
+
+def test_nothing_from_elsewhere():
+    """No script, no style attribute, no link out: the strictest content policy is met."""
+    tags = Reader(page()).tags
+
+    assert "script" not in dict(tags)
+    assert all("style" not in attributes for _, attributes in tags)
+    assert all(not name.startswith("on") for _, attributes in tags for name in attributes)
+    targets = [attributes[name] for _, attributes in tags for name in ("href", "src") if name in attributes]
+    assert targets
+    assert all(re.fullmatch(r"/[a-z]+", target) for target in targets)
+
+
+def test_a_page_has_a_limit():
+    """A thousand topics or subscriptions make no endless page, and it says so."""
+    many = [topic(f"topic-{n:04}") for n in range(MAX_SHOWN + 5)]
+    text = page(topics=many, subscriptions=[])
+    assert text.count("<svg") == MAX_SHOWN
+    assert "5 more topics are not shown" in text
+
+    text = page(subscriptions=[subscription(f"s{n}") for n in range(MAX_SHOWN + 3)])
+    assert text.count("<h3>") == MAX_SHOWN
+    assert "3 more subscriptions are not shown" in text
+
+
+def test_a_subscription_stands_under_its_own_topic():
+    """Two topics of one shard do not mix."""
+    text = page(topics=[topic("a"), topic("b")], subscriptions=[subscription("of-b", topic_name="b")])
+
+    assert text.index("Topic a") < text.index("Topic b") < text.index("of-b")
+    assert text.count("of-b") == 1
+
+
+def test_a_daemon_that_leads_nothing_has_a_page():
+    """Before it joined: no shards, no topics, and the reason."""
+    health = judge_health(replace(FACTS, shards=0, shards_led=0))
+    text = status_page(Snapshot(instance="one"), health)
+
+    assert "No topics" in text
+    assert "not joined yet" in text
