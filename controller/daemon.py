@@ -364,5 +364,11 @@ class Daemon:
     def _on_drain_state(self, state: str, reason: str) -> None:
         if state != self._drain_state[0]:
             log.info("drain.state", state=state, reason=reason)
+        became_ready = state == "ready" and self._drain_state[0] != "ready"
         self._drain_state = (state, reason)
         self.instruments.drain_state(state)
+        if became_ready:
+            # Children that it could not answer for need not wait for the next poll.
+            for controller in self._controllers:
+                if controller.reign is not None:
+                    controller.reign.room.checker_ready()

@@ -94,6 +94,11 @@ class SubscriptionRoom:
         for coordinator in list(self._coordinators.values()):
             coordinator.tick()
 
+    def checker_ready(self) -> None:
+        """Tell every coordinator that the drain checker answers (again)."""
+        for coordinator in self._coordinators.values():
+            coordinator.checker_ready()
+
     def presence(self, presence: m.Presence) -> None:
         """Tell every coordinator that a client came or went."""
         for coordinator in self._coordinators.values():

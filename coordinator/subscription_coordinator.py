@@ -251,6 +251,10 @@ class SubscriptionCoordinator:
         self._assignment.look("sought", heirs=self._assignment.rewind())
         self._poll_again()
 
+    def checker_ready(self) -> None:
+        """Ask again at once: the drain checker answers now, and may have been away when it was asked last."""
+        self._poll_again()
+
     def tick(self) -> None:
         """Look at all deadlines; raises what a bug in the drain poller raised."""
         if self._poller is not None:
@@ -458,8 +462,8 @@ class SubscriptionCoordinator:
         self._log.info("segments.drained", segments=segments, waited_seconds=round(now - last, 3))
         self._observer.segments_drained(len(segments), now - last)
         self._assignment.facts_changed()
+        # The poller goes on at its shortest pause by itself; what it has just been told needs no other question.
         self._assignment.look("drained")
-        self._poll_again()
 
     def _is_end_reached(self, segment: int) -> bool:
         """Tell whether a segment is sealed, acknowledged to its end, and not on record as drained."""

@@ -77,9 +77,8 @@ class _Spare:
         self.counts = counts
 
     def overfull(self) -> list[str]:
-        """Return who holds more than the smaller quota; whoever holds most comes first, then by name."""
-        counts = self.counts
-        return sorted((n for n, c in counts.items() if c > self._quota), key=lambda name: (-counts[name], name))
+        """Return who holds more than the smaller quota, by name: whoever of them keeps one more saves one move."""
+        return sorted(name for name, count in self.counts.items() if count > self._quota)
 
     def keep(self, name: str) -> int:
         """Cut ``name`` down to the larger quota while there is one, else to the smaller; return how many it keeps."""

@@ -18,11 +18,14 @@ from controller import tether
 from controller.embedded import EmbeddedBroker, EmbeddedZooKeeper
 from drain.supervisor import DrainSupervisor
 from headgate.config import ClientConfig
+from headgate.errors import HeadgateError
 
 CLUSTER = "demo"
 SHARDS = 2
 TOPIC = "telemetry"
 GRACE_SECONDS = 6.0
+START_SECONDS = 90.0
+"""Longest wait for Spark: about 8 s on an idle machine."""
 STOP_SECONDS = 20.0
 """Longest wait for a process that was asked to end; then it is killed."""
 
@@ -73,9 +76,21 @@ class Stage:
             self._zookeeper = await self._stack.enter_async_context(EmbeddedZooKeeper(self.folder / "zookeeper"))
             self._broker = await self._stack.enter_async_context(EmbeddedBroker(self.folder / "broker"))
             self.broker_kind = self._broker.kind
+            spark_ready = asyncio.Event()
             await self._stack.enter_async_context(
-                DrainSupervisor(ledger_url=self.ledger_url, socket=self._drain_socket, folder=self.folder / "spark"),
+                DrainSupervisor(
+                    ledger_url=self.ledger_url,
+                    socket=self._drain_socket,
+                    folder=self.folder / "spark",
+                    on_state=lambda state, _: spark_ready.set() if state == "ready" else None,
+                ),
             )
+            async with asyncio.timeout(START_SECONDS):
+                await spark_ready.wait()
+        except TimeoutError:
+            await self._stack.aclose()
+            log = self.folder / "spark" / "drain.log"
+            raise HeadgateError(f"Spark was not ready within {START_SECONDS:g} s; its log is {log}") from None
         except BaseException:
             await self._stack.aclose()
             raise

@@ -335,7 +335,8 @@ class Consumer:
             self._register_now.set()
 
     def _on_push(self, push: m.Push) -> None:
-        if push.incarnation != self.incarnation:
+        if push.incarnation != self.incarnation or not self._feed.is_open:
+            # Before the first answer there is nothing to change; what it says stands in the answer, or comes again.
             return
         if isinstance(push, m.AssignmentChanged):
             self._follow(self._assignment.changed(push))

@@ -39,7 +39,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Final
 
 from headgate import messages as m
@@ -505,13 +505,11 @@ class ProducerSession:
             self.phase = Phase.STREAMING
 
     def _waiting_heads(self) -> Iterator[_Batch]:
-        """Yield the oldest batch in flight that has an owner who waits, and the oldest that queues."""
-        for batch in self._in_flight:
+        """Yield the batch that expires next: what queues does not before what is in flight."""
+        for batch in (*self._in_flight, *islice(self._queue, 1)):
             if not batch.told:
                 yield batch
-                break
-        if self._queue:
-            yield self._queue[0]
+                return
 
     def _expire(self, now: float) -> None:
         """Rule 8, in order: stops at the first that is not due."""

@@ -84,6 +84,11 @@ class RecordFeed:
         if self._cache is None:
             self._cache = ChunkCache(Ledger(store, shard), topic_id)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it knows what to read from."""
+        return self._cache is not None
+
     async def close(self) -> None:
         """Stop reading."""
         for holding in self.holdings.values():

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-import pyarrow.compute as pc
 import structlog
 
 from headgate.errors import ChunkError, ObjectMissingError, StoreUnavailableError
@@ -103,9 +102,9 @@ class ChunkCache:
     async def _load(self, number: int) -> dict[int, Rows]:
         self.loads += 1
         table = await self._ledger.read_records(number)
-        table = table.filter(pc.equal(table.column("topic_id"), self._topic_id))
         found: dict[int, Rows] = {}
         columns = zip(
+            table.column("topic_id").to_pylist(),
             table.column("segment").to_pylist(),
             table.column("offset").to_pylist(),
             table.column("timestamp_ms").to_pylist(),
@@ -113,7 +112,9 @@ class ChunkCache:
             table.column("value").to_pylist(),
             strict=True,
         )
-        for segment, offset, timestamp_ms, key, value in columns:
+        for topic_id, segment, offset, timestamp_ms, key, value in columns:
+            if topic_id != self._topic_id:
+                continue
             rows = found.get(segment)
             if rows is None:
                 rows = found[segment] = Rows([], [], [], [])

@@ -1,9 +1,10 @@
 """One subscription on its leader: children held back and let through, polling, seeks, and a new leader."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from coordinator.ports import CheckDrained
 from headgate import entries as e
@@ -123,6 +124,23 @@ async def test_generations_of_empty_segments_are_let_through_without_a_pause(par
     assert {} == dict(world.coordinator.blocked)
 
 
+async def test_a_grandchild_goes_to_the_nearest_holder_in_its_line() -> None:
+    """2 was empty and never held. By name alone, 4 would have gone to ada and 5 to bob."""
+    world = World(segments=2)
+    world.lead(world.check)
+    world.register("bob")
+    world.register("ada")
+    world.confirm("bob", 1)
+    world.store(0, 5)
+    world.split(0)
+    world.split(2)
+    world.acknowledge("bob", 0, 5)
+    await world.run(0.1)
+
+    assert {1: "ada", 3: "bob", 4: "bob", 5: "ada"} == world.holders()
+    await world.coordinator.close()
+
+
 async def test_a_merged_child_waits_for_both_parents() -> None:
     world = World(segments=2)
     world.lead(world.check)
@@ -175,6 +193,7 @@ async def test_a_queue_retires_what_it_has_acknowledged() -> None:
 
 async def test_checkpoint_is_never_asked_about() -> None:
     world, checker = await split_world("CHECKPOINT", "none")
+    world.coordinator.install_drain_checker(checker)
     await world.live(100)
 
     assert [] == checker.asked
@@ -193,15 +212,31 @@ async def test_without_a_checker_the_gate_holds_until_one_is_installed() -> None
     await world.live(1000)
     assert {0: "ada"} == world.holders()
 
-    async def never(segments: Iterable[int]) -> frozenset[int]:
-        raise AssertionError("the first checker stays")
+    asked = []
+
+    async def never(segments: frozenset[int]) -> frozenset[int]:
+        asked.append(segments)
+        return frozenset()
 
     world.coordinator.install_drain_checker(None)
     world.coordinator.install_drain_checker(world.check)
     world.coordinator.install_drain_checker(never)
     await world.run(0.1)
     assert {1: "ada", 2: "ada"} == world.holders()
+    assert [] == asked
     await world.coordinator.close()
+
+
+async def test_a_checker_that_is_back_is_asked_at_once(parts: tuple[World, Checker]) -> None:
+    world, checker = parts
+    checker.blind = True
+    world.acknowledge("ada", 0, 5)
+    await world.live(300)
+    checker.blind = False
+    world.coordinator.checker_ready()
+    await world.run(0.1)
+
+    assert {1: "ada", 2: "ada"} == world.holders()
 
 
 # --- polling ----------------------------------------------------------------------------------------------------------
@@ -233,6 +268,8 @@ async def test_polling_stops_when_the_last_consumer_leaves_and_begins_again_with
     world, checker = parts
     await world.run(3)
     world.leave("ada")
+    await asyncio.sleep(0)
+    assert not world.coordinator._poller.running
     checker.asked.clear()
     await world.live(1000)
     assert [] == checker.asked
@@ -317,17 +354,20 @@ async def test_a_seek_closes_the_gate_again_and_everybody_begins_anew(parts: tup
     assert {0} == set(world.holders())
 
 
-async def test_a_seek_leaves_segments_with_their_holders(parts: tuple[World, Checker]) -> None:
-    world, _ = parts
+async def test_a_seek_leaves_segments_with_their_holders() -> None:
+    """With new generations. By name alone, the two would have changed places."""
+    world = World(segments=2)
+    world.lead(world.check)
     world.register("bob")
-    world.acknowledge("ada", 0, 5)
-    await world.run(0.1)
-    before = world.holders()
+    world.register("ada")
+    world.confirm("bob", 1)
+    assert {0: "bob", 1: "ada"} == world.holders()
     generations = {holding.generation for holding in world.subscription.holdings.values()}
     world.seek({1: 0})
 
-    assert before == world.holders()
+    assert {0: "bob", 1: "ada"} == world.holders()
     assert not generations & {holding.generation for holding in world.subscription.holdings.values()}
+    await world.coordinator.close()
 
 
 async def test_an_answer_from_before_a_seek_is_worth_nothing(parts: tuple[World, Checker]) -> None:
@@ -349,16 +389,20 @@ async def test_an_answer_from_before_a_seek_is_worth_nothing(parts: tuple[World,
 
 
 async def test_a_subscription_of_unknown_type_has_no_gate_and_no_checker_until_a_stream_shows_itself() -> None:
-    world = World(type=None)
+    world = World(type=None, order="none")
     checker = Checker(world)
-    world.lead(checker)
-    world.store(0, 5)
-    world.split(0)
-    await world.live(100)
+    with capture_logs() as logs:
+        world.lead(checker)
+        world.store(0, 5)
+        world.split(0)
+        await world.live(100)
     assert {} == dict(world.coordinator.blocked)
     assert [] == checker.asked
+    assert "drain_checker.installed" not in {line["event"] for line in logs}
 
-    answer = world.register("ada", type="STREAM")
+    with capture_logs() as logs:
+        answer = world.register("ada", type="STREAM")
+    assert "drain_checker.installed" in {line["event"] for line in logs}
     assert [0] == [grant.segment for grant in answer.grants]
     assert {1: (0,), 2: (0,)} == dict(world.coordinator.blocked)
     assert ("STREAM", "strict") == (world.subscription.type, world.subscription.order)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 
 from coordinator.gate import Gate, is_gated, nearest_ancestors, open_gate, undrained_sealed
-from headgate.layout import Layout, SegmentState
+from headgate.layout import Layout, Segment, SegmentState
 from tests.fakes.layouts import layouts_and_drained
 
 UNGATED = [("QUEUE", "none"), ("STREAM", "none"), ("CHECKPOINT", "none"), (None, "strict")]
@@ -72,6 +72,14 @@ def test_rule_3_pruned_is_drained() -> None:
     layout = split_twice().prune(0)
 
     assert (1, 2) == open_gate(layout, set(), "STREAM", "strict").grantable
+
+
+def test_rule_3_a_parent_that_is_only_named_is_gone_as_well() -> None:
+    """A layout read from elsewhere may still name parents that it does not hold."""
+    layout = Layout(1, 2, {1: Segment(1, 0, 0xFFFF, 0, parents=(0,))})
+
+    assert (1,) == open_gate(layout, set(), "STREAM", "strict").grantable
+    assert [] == nearest_ancestors(layout, 1)
 
 
 @pytest.mark.parametrize(("subscription_type", "order"), UNGATED)

@@ -60,6 +60,12 @@ def test_rule_5_and_6_a_revoked_holder_is_left_alone() -> None:
         assert not plan(Standing({0: owner}, {0: held("ada", revoked_at_ms=5)}, BOTH))
 
 
+def test_rule_6_what_the_holder_should_have_after_all_comes_back_once_it_has_confirmed() -> None:
+    moves = plan(Standing({0: "ada"}, {0: held("ada", revoked_at_ms=5)}, BOTH, confirmed={0}))
+
+    assert Moves(releases=((0, "confirmed"),), grants=((0, "ada"),)) == moves
+
+
 def test_rule_7_what_is_as_it_should_be_is_not_touched() -> None:
     moves = plan(Standing({0: "ada", 1: "bob", 2: "ada"}, {0: held("ada"), 1: held("bob")}, BOTH))
 

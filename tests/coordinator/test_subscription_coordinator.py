@@ -161,15 +161,18 @@ async def test_a_newer_incarnation_takes_over_loudly_with_new_generations(world:
     assert ("gone", "replaced") in world.observer.told
 
 
-async def test_a_takeover_moves_no_segment_to_another_name(world: World) -> None:
-    world.register("ada")
+async def test_a_takeover_moves_no_segment_to_another_name() -> None:
+    """By name alone, the segment that bob has more would have gone to ada."""
+    world = World(segments=3)
+    world.lead()
     world.register("bob")
-    for segment in (2, 3):
-        world.confirm("ada", segment)
-    before = world.holders()
-    world.register("bob", incarnation=2)
+    world.register("ada")
+    world.confirm("bob", 2)
+    assert {0: "bob", 1: "bob", 2: "ada"} == world.holders()
+    answer = world.register("bob", incarnation=2)
 
-    assert before == world.holders()
+    assert [0, 1] == granted(answer)
+    assert {0: "bob", 1: "bob", 2: "ada"} == world.holders()
 
 
 async def test_an_older_incarnation_is_fenced_and_changes_nothing(world: World) -> None:
@@ -227,9 +230,12 @@ async def test_three_missed_heartbeats_then_grace_then_eviction(world: World) ->
         await world.run(5)
     assert 15_000 == world.subscription.consumers["ada"].disconnected_at_ms - START_MS
     assert world.subscription.consumers["bob"].disconnected_at_ms is None
-    for _ in range(7):
+    for _ in range(5):
         world.heartbeat("bob")
         await world.run(5)
+    assert {"ada", "bob"} == set(world.subscription.consumers)
+    world.heartbeat("bob")
+    await world.run(6)
 
     assert {"bob"} == set(world.subscription.consumers)
     assert {0: "bob", 1: "bob", 2: "bob", 3: "bob"} == world.holders()
@@ -268,6 +274,18 @@ async def test_a_client_that_is_here_is_heard_but_a_silent_consumer_must_speak_f
     world.coordinator.client_gone("client-ada")
     world.coordinator.client_here("client-ada")
     await world.run(61)
+
+    assert {} == world.subscription.consumers
+
+
+async def test_a_connected_client_does_not_lengthen_the_grace_of_a_silent_consumer(world: World) -> None:
+    """Not even where the ledger's clock stands ahead of ours, and only our own counts."""
+    world.register("ada")
+    world.coordinator.client_gone("client-ada")
+    world.coordinator._now_ms = lambda: 0
+    await world.run(40)
+    world.coordinator.client_here("client-ada")
+    await world.run(21)
 
     assert {} == world.subscription.consumers
 

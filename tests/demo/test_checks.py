@@ -61,7 +61,7 @@ def test_only_first_deliveries_count_for_order() -> None:
 def ledger(*chunks: list[e.AnyEntry]) -> list[Chunk]:
     return [
         Chunk(
-            ChunkHeader(format=1, shard=0, number=n, leader_epoch=1, at_ms=n * 1000, entries=len(entries)),
+            ChunkHeader(format=1, shard=0, number=n, leader_epoch=1, at_ms=n * 1000, entries=len(entries), records=0),
             tuple(entries),
         )
         for n, entries in enumerate(chunks, start=1)

@@ -414,6 +414,27 @@ def test_refused_and_expired_is_unknown_all_the_same():
     assert Outcome.UNKNOWN is talk.outcomes["a"]
 
 
+def test_expiry_waits_for_what_is_before_it():
+    talk = streaming(max_in_flight=1, deadline=10)
+    talk.offer("a")
+    talk.deadline = 5
+    talk.offer("b")
+    talk.wait(9)
+    assert {"0"} == set(talk.outcomes)
+    talk.wait(1)
+    assert ["0", "a", "b"] == list(talk.outcomes)
+
+
+def test_what_was_refused_and_waits_for_a_new_number_is_unknown_at_its_deadline():
+    talk = streaming(deadline=10)
+    talk.wait(60)
+    talk.offer("a", "b")
+    talk.refuse("a", "out_of_order")
+    talk.connect(False)
+    talk.wait(10)
+    assert (Outcome.UNKNOWN, Outcome.NOT_STORED) == (talk.outcomes["a"], talk.outcomes["b"])
+
+
 def test_a_commit_behind_the_head_proves_the_head_at_its_deadline():
     talk = streaming(deadline=10)
     talk.offer("a", "b")

@@ -33,7 +33,13 @@ from coordinator.subscription import Subscription
 from headgate import Admin, Consumer, Producer
 from headgate import messages as m
 from headgate.client import Client
-from headgate.errors import FencedError, HeadgateError, NotStoredError, OutcomeUnknownToProducerError
+from headgate.errors import (
+    FencedError,
+    HeadgateError,
+    NoLeaderError,
+    NotStoredError,
+    OutcomeUnknownToProducerError,
+)
 from headgate.ledger import Ledger
 from headgate.producer import ProducerSettings
 from metrics.instruments import Instruments
@@ -347,7 +353,7 @@ class World:
         while True:
             self._lives += 1
             client = self.client(f"{name}-{self._lives}")
-            with suppress(FencedError):
+            with suppress(FencedError, NoLeaderError):
                 async with Consumer(
                     client, topic=TOPIC, subscription=subscription, type=kind, name=name, start="earliest"
                 ) as consumer:
@@ -358,7 +364,7 @@ class World:
                         if self.rng.random() < 0.05:
                             await asyncio.sleep(self.rng.uniform(0, 0.2))
                         await consumer.acknowledge(record)
-            self.tell(f"consumer {name} was fenced")
+            self.tell(f"consumer {name} has to join again")
 
     async def check_drained(
         self, shard: int, subscription: Subscription, segments: frozenset[int], newest: int
