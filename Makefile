@@ -9,9 +9,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-UNIT := not contract and not spark and not system
+UNIT := not contract and not simulation and not spark and not system
+SEEDS ?= 50
 
-.PHONY: help setup demo test check format unit constraints clean
+.PHONY: help setup demo test check format unit simulate constraints clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +37,7 @@ demo: $(STAMP) ## Run the main job on real servers, with splits, a merge and a k
 
 test: $(STAMP) ## Run all tests, the quickest first; starts every server they need
 	$(BIN)/pytest -q -m "$(UNIT)"
+	$(BIN)/pytest -q -m "simulation"
 	$(BIN)/pytest -q -m "contract and not spark and not system"
 	$(BIN)/pytest -q -m "spark and not system"
 	$(BIN)/pytest -q -m "system"
@@ -60,6 +62,9 @@ constraints: $(STAMP) ## Write constraints.txt anew, from the newest versions th
 	  $(BIN)/python -m pip freeze --exclude-editable --exclude headgate; } > constraints.txt.new
 	mv constraints.txt.new constraints.txt
 	touch $(STAMP)
+
+simulate: $(STAMP) ## Play SEEDS whole clusters in virtual time (default 50)
+	$(BIN)/python -m tests.simulation 1 $(SEEDS)
 
 clean: ## Remove what can be made again; data folders stay
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -60,7 +60,6 @@ class Assignment:
         self._moving: dict[int, tuple[float, e.ReleaseReason]] = {}
         """Segment between two holders → since when, and how the last one let go."""
         self._gate: Gate | None = None
-        self._gate_layout = topic.layout
         self._blocked_told = 0
         self._held: dict[str, list[int]] | None = None
         """Consumer → what it holds, revoked or not; None after a change."""
@@ -70,10 +69,9 @@ class Assignment:
     @property
     def gate(self) -> Gate:
         """Which segments may be read now."""
-        subscription, layout = self._subscription, self._topic.layout
-        if self._gate is None or self._gate_layout is not layout:
+        if self._gate is None:
+            subscription, layout = self._subscription, self._topic.layout
             self._gate = open_gate(layout, subscription.drained, subscription.type, subscription.order)
-            self._gate_layout = layout
             self._tell_blocked(len(self._gate.blocked))
         return self._gate
 
@@ -95,7 +93,7 @@ class Assignment:
     def layout_changed(self) -> None:
         """Forget segments that are gone from the layout, and the gate with them."""
         self._gate = self._held = None
-        for known in (self._revoking, self._promised, self._moving):
+        for known in (self._revoking, self._moving):
             for segment in [segment for segment in known if segment not in self._topic.layout.segments]:
                 del known[segment]
 
@@ -280,7 +278,6 @@ class Assignment:
         now = self._clock()
         for segment, how in moves.releases:
             since = self._revoking.pop(segment, None)
-            self._promised.pop(segment, None)
             if since is not None and how != "drained":
                 self._moving[segment] = (since, how)
         for segment in moves.revocations:

@@ -171,6 +171,28 @@ async def test_pruning_changes_nothing_for_the_children(parts: tuple[World, Chec
     assert {1: "ada", 2: "ada"} == world.holders()
 
 
+async def test_pruning_what_is_held_or_changing_hands_leaves_nothing_behind() -> None:
+    """Retention may prune a sealed segment that a CHECKPOINT consumer still holds."""
+    world = World(segments=2, type="CHECKPOINT", order="none")
+    world.lead()
+    world.register("ada")
+    world.split(1)
+    for name in ("bob", "cyd", "dan"):
+        world.register(name)
+    assert {0: "ada"} == world.holders()
+    world.prune(1)
+    assert [0] == [grant.segment for grant in world.register("ada").grants]
+    world.confirm("ada", 2)
+    world.confirm("ada", 3)
+
+    assert world.coordinator.settled
+    assert {0, 2, 3} == set(world.holders())
+    world.split(0)
+    world.prune(0)
+    assert [4] == [grant.segment for grant in world.register("ada").grants]
+    await world.coordinator.close()
+
+
 @pytest.mark.parametrize(("kind", "order"), [("QUEUE", "none"), ("CHECKPOINT", "none"), ("STREAM", "none")])
 async def test_without_the_gate_children_never_wait(kind: str, order: str) -> None:
     world, _ = await split_world(kind, order)

@@ -289,6 +289,18 @@ async def test_rule_5_it_does_not_start_with_nothing_to_ask_about(bench: Bench, 
     assert [2] == bench.asked_at
 
 
+async def test_rule_5_a_question_that_became_pointless_is_not_kept_for_later(bench: Bench) -> None:
+    bench.poller.ask_now()
+    bench.pending = NOTHING
+    await asyncio.sleep(0.1)
+    assert not bench.poller.running
+
+    bench.pending = frozenset({1})
+    bench.poller.reset()
+    await asyncio.sleep(3)
+    assert [2.1] == bench.asked_at
+
+
 async def test_rule_5_what_it_asks_is_what_is_pending_when_it_asks(bench: Bench) -> None:
     bench.answer = lambda segments: asyncio.sleep(0, segments)
     bench.poller.reset()
@@ -406,4 +418,6 @@ async def test_a_bug_in_what_follows_from_an_answer_reaches_the_owner(bench: Ben
 
     with pytest.raises(AssertionError, match="a bug"):
         bench.poller.raise_failure()
+    with pytest.raises(AssertionError, match="a bug"):
+        bench.poller.reset()
     assert not bench.poller.running

@@ -432,6 +432,8 @@ async def test_many_grants_are_pushed_in_parts() -> None:
     pushed = [len(push.granted) for push in world.told("bob")]
 
     assert [1000, 24] == pushed
+    world.heartbeat("bob", held=[(5000, 1)])
+    assert [(1000, 1), (24, 0)] == [(len(push.granted), len(push.revoked)) for push in world.told("bob")]
 
 
 # --- what people see --------------------------------------------------------------------------------------------------

@@ -138,6 +138,14 @@ def test_rule_4_an_heir_is_passed_over_only_for_balance(situation: Situation) ->
             assert owned[-1] - owned[0] > 1
 
 
+def test_rule_5_of_two_who_hold_too_much_the_first_by_name_keeps_one_more() -> None:
+    holders = dict.fromkeys(range(3), "ada") | dict.fromkeys(range(3, 6), "bob")
+    for consumers in (["ada", "bob", "cyd"], ["cyd", "bob", "ada"]):
+        target = assign(Situation(range(7), consumers, holders))
+
+        assert {0: "ada", 1: "ada", 2: "ada", 3: "bob", 4: "bob", 5: "cyd", 6: "cyd"} == target
+
+
 @given(situations(), st.randoms(use_true_random=False))
 def test_rule_5_the_order_of_arrival_means_nothing(situation: Situation, rng) -> None:
     def shuffled(values):
@@ -160,10 +168,10 @@ def test_rule_5_processes_with_other_hash_seeds_come_to_the_same_target() -> Non
     program = """
 from coordinator.target import Situation, assign
 names = {f"consumer-{n}" for n in range(7)}
-holders = {n: f"consumer-{n * n % 9}" for n in range(0, 40, 2)}
-heirs = {n: [f"consumer-{n % 5}"] for n in range(1, 40, 4)}
+holders = {n: f"consumer-{n % 4}" for n in range(36)}
+heirs = {n: [f"consumer-{n % 5}"] for n in range(36, 45, 2)}
 print(list(names))
-print(sorted(assign(Situation(set(range(40)), names, holders, heirs)).items()))
+print(sorted(assign(Situation(set(range(45)), names, holders, heirs)).items()))
 """
     printed = [
         subprocess.run(

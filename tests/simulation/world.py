@@ -241,7 +241,7 @@ class World:
 
     # --- the run ------------------------------------------------------------------------------------------------------
 
-    async def run(self, *, storms: int = 12) -> None:
+    async def run(self, *, storms: int) -> None:
         """Play ``storms`` pieces of weather, heal, and check that every promise was kept."""
         self._failure = asyncio.get_running_loop().create_future()
         playing = asyncio.create_task(self._play(storms))
@@ -331,13 +331,13 @@ class World:
         settings = ProducerSettings(linger_seconds=0.01, request_timeout_seconds=2, delivery_timeout_seconds=120)
         async with Producer(self.client(f"producer-{number}"), settings=settings) as producer:
             while self.producing:
-                for _ in range(self.rng.randint(1, 10)):
+                for _ in range(self.rng.randint(1, 6)):
                     key = b"%d/%d" % (number, self.rng.randrange(KEYS))
                     counter = counters[key]
                     counters[key] += 1
                     delivery = await producer.send(TOPIC, key, b"%d" % counter)
                     waiting.append((key, counter, delivery))
-                await asyncio.sleep(self.rng.uniform(0.01, 0.3))
+                await asyncio.sleep(self.rng.uniform(0.05, 1.0))
             for key, counter, delivery in waiting:
                 try:
                     await delivery
@@ -536,7 +536,7 @@ class World:
         self.tell("the weather is over")
 
 
-def run_seed(seed: int, *, storms: int = 12, store_kind: type[FakeStore] = FakeStore) -> Witness:
+def run_seed(seed: int, *, storms: int = 10, store_kind: type[FakeStore] = FakeStore) -> Witness:
     """Run one world to its end in virtual time and return what was seen.
 
     Raises BrokenPromiseError or whatever a bug raised, with the run's story as a note.
@@ -550,5 +550,15 @@ def run_seed(seed: int, *, storms: int = 12, store_kind: type[FakeStore] = FakeS
         error.add_note(f"seed {seed}; the last of the story:\n" + "\n".join(world.witness.story[-60:]))
         raise
     finally:
+        _end_all(loop)
         loop.close()
     return world.witness
+
+
+def _end_all(loop: VirtualLoop) -> None:
+    """End whatever a failed run left running."""
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.wait(tasks, timeout=600))

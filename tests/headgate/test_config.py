@@ -1,0 +1,68 @@
+"""The client's configuration: where it is found, and what is said of a bad one."""
+
+from pathlib import Path
+
+import pytest
+
+from headgate.config import ENVIRONMENT_VARIABLE, ClientConfig, load_client_config
+from headgate.errors import ConfigError
+
+GOOD = 'cluster = "local"\nbroker_host = "127.0.0.1"\nbroker_port = 1883\nledger_url = "file:///srv/ledger"\n'
+
+
+def test_a_named_file_is_read(tmp_path: Path):
+    file = tmp_path / "client.toml"
+    file.write_text(GOOD)
+    assert ClientConfig("local", "127.0.0.1", 1883, "file:///srv/ledger") == load_client_config(file)
+
+
+def test_the_environment_names_a_file_and_an_argument_goes_before(tmp_path: Path, monkeypatch):
+    (tmp_path / "a.toml").write_text(GOOD)
+    (tmp_path / "b.toml").write_text(GOOD.replace("local", "other"))
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(tmp_path / "a.toml"))
+    assert "local" == load_client_config().cluster
+    assert "other" == load_client_config(tmp_path / "b.toml").cluster
+
+
+def test_the_default_stands_below_the_working_directory(tmp_path: Path, monkeypatch):
+    monkeypatch.delenv(ENVIRONMENT_VARIABLE, raising=False)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"headgate-data/client\.toml does not exist.*headgate up"):
+        load_client_config()
+    (tmp_path / "headgate-data").mkdir()
+    (tmp_path / "headgate-data" / "client.toml").write_text(GOOD)
+    assert "local" == load_client_config().cluster
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("cluster = ", "is not TOML"),
+        (GOOD.replace("broker_port", "broker_prot"), "broker_prot"),
+        (GOOD.replace("1883", '"1883"'), r"\$\.broker_port"),
+        (GOOD.replace("1883", "99999"), r"\$\.broker_port"),
+        (GOOD.replace('cluster = "local"\n', ""), "cluster"),
+        (GOOD.replace("local", "no/slash"), "cluster name 'no/slash'"),
+        (GOOD + 'password_file = "secret"\n', "username"),
+    ],
+)
+def test_an_error_names_the_file_and_the_field(tmp_path: Path, text: str, said: str):
+    file = tmp_path / "client.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=said) as caught:
+        load_client_config(file)
+    assert str(file) in str(caught.value)
+
+
+def test_the_password_is_read_from_its_file_and_never_shown(tmp_path: Path):
+    file = tmp_path / "password"
+    file.write_text("s3cret\n")
+    config = ClientConfig("local", "h", 1, "file:///x", username="me", password_file=str(file))
+    assert "s3cret" == config.password()
+    assert "s3cret" not in repr(config)
+
+
+def test_a_password_file_that_is_missing_is_named(tmp_path: Path):
+    config = ClientConfig("local", "h", 1, "file:///x", username="me", password_file=str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match="password_file .*none: No such file"):
+        config.password()

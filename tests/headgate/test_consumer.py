@@ -1,0 +1,464 @@
+"""The consumer over a broker and a store in memory and a leader with a script, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headgate import messages as m
+from headgate.consumer import Consumer
+from headgate.errors import ChunkError, ConfigError, FencedError, HeadgateError, NoLeaderError, RefusedError
+from tests.headgate.scripted_leader import Stage, grant
+
+pytestmark = pytest.mark.looptime
+
+
+def consumer(stage: Stage, client_id: str = "client", **more) -> Consumer:
+    return Consumer(stage.client(client_id), **{"topic": "orders", "subscription": "billing", "name": "c", **more})
+
+
+def records(*values: str, key: bytes = b"key") -> list[m.Record]:
+    return [m.Record(key, value.encode(), 1) for value in values]
+
+
+async def take(reader: Consumer, count: int, *, acknowledge: bool = False) -> list[str]:
+    found = []
+    async with asyncio.timeout(20):
+        while len(found) < count:
+            record = await anext(reader)
+            found.append(record.value.decode())
+            if acknowledge:
+                await reader.acknowledge(record)
+    return found
+
+
+async def nothing_more(reader: Consumer) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(3):
+            await anext(reader)
+
+
+def acknowledged(stage: Stage) -> list[tuple[int, int, int]]:
+    return [(a.segment, a.generation, a.end_offset) for a in stage.acknowledged]
+
+
+def registration(leader) -> m.RegisterConsumer:
+    return leader.seen(m.RegisterConsumer)[-1]
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+async def test_records_come_in_order_from_the_grants_start_and_as_they_are_stored():
+    stage = Stage()
+    stage.store_records(records("0", "1"))
+    stage.store_records(records("2", "3"))
+    async with stage.leader() as leader:
+        leader.grants = [grant(start_offset=1)]
+        async with consumer(stage) as reader:
+            assert ["1", "2", "3"] == await take(reader, 3)
+            began = asyncio.get_running_loop().time()
+            stage.store_records(records("4"), leader)
+            assert ["4"] == await take(reader, 1)
+            assert 0.1 > asyncio.get_running_loop().time() - began
+            assert {0: 5} == reader.positions
+
+
+async def test_a_lost_head_announcement_costs_a_second_at_most():
+    stage = Stage()
+    async with stage.leader() as leader:
+        leader.grants = [grant()]
+        async with consumer(stage) as reader:
+            await asyncio.sleep(1.5)
+            began = asyncio.get_running_loop().time()
+            stage.store_records(records("0"))
+            assert ["0"] == await take(reader, 1)
+            assert 1.1 > asyncio.get_running_loop().time() - began
+
+
+async def test_only_granted_segments_are_read_and_a_chunk_is_read_once_for_all():
+    stage = Stage(segments=4)
+    keys = [f"key-{n}".encode() for n in range(60)]
+    for key in keys:
+        stage.store_records([m.Record(key, key, 1)])
+    async with stage.leader() as leader:
+        leader.grants = [grant(0), grant(2), grant(3)]
+        async with consumer(stage) as reader:
+            found = {}
+            while not await reader.caught_up():
+                async with asyncio.timeout(5):
+                    record = await anext(reader)
+                found.setdefault(record.segment, []).append(record.offset)
+            assert {0, 2, 3} == set(found)
+            assert all(list(range(len(offsets))) == offsets for offsets in found.values())
+    assert len(keys) + 5 > stage.store.calls["read"]
+
+
+async def test_queue_skips_what_is_acknowledged_already():
+    stage = Stage()
+    stage.store_records(records(*"0123456"))
+    async with stage.leader() as leader:
+        leader.grants = [grant(start_offset=1, acknowledged=[(2, 4), (5, 6)])]
+        async with consumer(stage, type="QUEUE") as reader:
+            assert ["1", "4", "6"] == await take(reader, 3)
+
+
+async def test_a_store_out_of_reach_is_waited_for():
+    stage = Stage()
+    stage.store_records(records("0"))
+    async with stage.leader() as leader:
+        leader.grants = [grant()]
+        stage.store.outage()
+        async with consumer(stage) as reader:
+            await asyncio.sleep(5)
+            stage.store.outage(False)
+            assert ["0"] == await take(reader, 1)
+
+
+async def test_missing_records_are_an_error_and_not_a_silence():
+    stage = Stage()
+    stage.store_records(records("0"))
+    stage.store_records(records("1"))
+    async with stage.leader() as leader:
+        leader.grants = [m.Grant(segment=0, generation=1, first_hash=0, last_hash=9, start_offset=0, start_chunk=2)]
+        async with consumer(stage) as reader:
+            with pytest.raises(ChunkError, match="records are missing"):
+                await anext(reader)
+
+
+async def test_checkpoint_resumes_at_its_own_positions():
+    stage = Stage()
+    stage.store_records(records("0", "1", "2", "3"))
+    async with stage.leader() as leader:
+        leader.grants = [grant(start_offset=3)]
+        async with consumer(stage, type="CHECKPOINT", positions={0: 1}) as reader:
+            assert ["1", "2"] == await take(reader, 2)
+            assert {0: 3} == reader.positions
+            record = await anext(reader)
+            with pytest.raises(HeadgateError, match="acknowledges nothing"):
+                await reader.acknowledge(record)
+
+
+async def test_positions_without_checkpoint_are_refused():
+    with pytest.raises(ConfigError, match="CHECKPOINT"):
+        consumer(Stage(), positions={0: 1})
+
+
+# --- acknowledging ----------------------------------------------------------------------------------------------------
+
+
+async def test_stream_acknowledgements_are_gathered_and_cumulative():
+    stage = Stage()
+    stage.store_records(records(*"01234"))
+    async with stage.leader() as leader:
+        leader.grants = [grant(generation=4)]
+        async with consumer(stage) as reader:
+            await take(reader, 5, acknowledge=True)
+            await asyncio.sleep(0.3)
+            assert [(0, 4, 5)] == acknowledged(stage)
+            assert 1 == reader.acknowledged
+
+
+async def test_queue_acknowledgements_become_ranges():
+    stage = Stage()
+    stage.store_records(records(*"01234"))
+    async with stage.leader() as leader:
+        leader.grants = [grant()]
+        async with consumer(stage, type="QUEUE") as reader:
+            found = [await anext(reader) for _ in range(5)]
+            for index in (4, 0, 1, 3):
+                await reader.acknowledge(found[index])
+            await asyncio.sleep(0.3)
+            assert [(0, 2), (3, 5)] == sorted((a.first_offset, a.end_offset) for a in stage.acknowledged)
+
+
+@pytest.mark.parametrize(
+    "script", [["silent"], ["drop"], ["unavailable"], ["double"], ["out_of_order"]], ids=lambda s: s[0]
+)
+async def test_acknowledgements_survive_whatever_the_leader_does(script):
+    stage = Stage()
+    stage.store_records(records(*"012"))
+    async with stage.leader() as leader:
+        leader.grants = [grant()]
+        leader.script.extend(script)
+        async with consumer(stage) as reader:
+            await take(reader, 3, acknowledge=True)
+            await asyncio.sleep(8)
+            assert [(0, 1, 3)] == acknowledged(stage)
+
+
+async def test_a_refused_acknowledgement_is_counted_and_not_fatal():
+    stage = Stage()
+    stage.store_records(records(*"01"))
+    async with stage.leader() as leader:
+        leader.grants = [grant()]
+        leader.script.append("invalid")
+        async with consumer(stage) as reader:
+            await take(reader, 1, acknowledge=True)
+            await asyncio.sleep(0.5)
+            assert 1 == reader.refused
+            await take(reader, 1, acknowledge=True)
+            await asyncio.sleep(0.5)
+            assert [(0, 1, 2)] == acknowledged(stage)
+
+
+async def test_leaving_flushes_acknowledgements_and_then_leaves():
+    stage = Stage()
+    stage.store_records(records(*"012"))
+    async with stage.leader() as leader:
+        leader.grants = [grant()]
+        async with consumer(stage) as reader:
+            await take(reader, 3, acknowledge=True)
+        assert [(0, 1, 3)] == acknowledged(stage)
+        kinds = [type(request) for request in leader.requests]
+        assert kinds.index(m.AcknowledgeBatch) < kinds.index(m.LeaveConsumer)
+        with pytest.raises(StopAsyncIteration):
+            await anext(reader)
+
+
+# --- revocations ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_revoked_segment_is_confirmed_after_what_was_delivered_is_acknowledged():
+    stage = Stage()
+    stage.store_records(records(*"012"))
+    async with stage.leader() as leader:
+        leader.grants = [grant()]
+        async with consumer(stage) as reader:
+            first = await anext(reader)
+            leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1)])
+            await asyncio.sleep(0.1)
+            await nothing_more(reader)
+            assert [] == leader.seen(m.ConfirmRevoked)
+            await reader.acknowledge(first)
+            await asyncio.sleep(0.5)
+            assert [(0, 1)] == [(c.segment, c.generation) for c in leader.seen(m.ConfirmRevoked)]
+            kinds = [type(request) for request in leader.requests]
+            assert kinds.index(m.AcknowledgeBatch) < kinds.index(m.ConfirmRevoked)
+            assert [(0, 1, 1)] == acknowledged(stage)
+            assert [] == reader.segments
+
+
+async def test_a_slow_program_does_not_hold_a_revoked_segment_for_ever():
+    stage = Stage()
+    stage.store_records(records(*"012"))
+    async with stage.leader() as leader:
+        leader.grants = [grant()]
+        async with consumer(stage) as reader:
+            await take(reader, 1)
+            leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1)])
+            await asyncio.sleep(9)
+            assert [] == leader.seen(m.ConfirmRevoked)
+            await asyncio.sleep(3)
+            assert 1 == len(leader.seen(m.ConfirmRevoked))
+
+
+async def test_a_final_revocation_stops_at_once_and_confirms_nothing():
+    stage = Stage()
+    stage.store_records(records(*"012"))
+    async with stage.leader() as leader:
+        leader.grants = [grant()]
+        async with consumer(stage) as reader:
+            await take(reader, 1)
+            leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1, final=True)])
+            await asyncio.sleep(0.1)
+            await nothing_more(reader)
+            assert [] == leader.seen(m.ConfirmRevoked)
+            assert [] == reader.segments
+
+
+async def test_a_confirmation_is_repeated_until_it_is_answered():
+    stage = Stage()
+    async with stage.leader() as leader:
+        leader.grants = [grant()]
+        async with consumer(stage) as reader:
+            leader.answers = False
+            leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1)])
+            await asyncio.sleep(7)
+            leader.answers = True
+            await asyncio.sleep(4)
+            assert 2 <= len(leader.seen(m.ConfirmRevoked))
+            assert [] == reader.segments
+
+
+async def test_a_revocation_of_a_grant_that_was_lost_is_confirmed_at_once():
+    stage = Stage()
+    async with stage.leader() as leader, consumer(stage):
+        leader.push(registration(leader), revoked=[m.Revocation(segment=3, generation=7)])
+        await asyncio.sleep(0.1)
+        assert [(3, 7)] == [(c.segment, c.generation) for c in leader.seen(m.ConfirmRevoked)]
+
+
+async def test_a_grant_that_comes_back_at_a_higher_generation_is_read_again():
+    stage = Stage()
+    stage.store_records(records(*"01"))
+    async with stage.leader() as leader:
+        leader.grants = [grant()]
+        async with consumer(stage) as reader:
+            assert ["0", "1"] == await take(reader, 2)
+            leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1, final=True)])
+            leader.push(registration(leader), granted=[grant(generation=3, start_offset=1)])
+            assert ["1"] == await take(reader, 1)
+
+
+# --- leaders, reconnections, fencing ----------------------------------------------------------------------------------
+
+
+async def test_a_leader_change_costs_no_record_twice_and_no_pause():
+    stage = Stage()
+    stage.store_records(records(*"01"))
+    async with stage.leader() as old:
+        old.grants = [grant()]
+        async with consumer(stage) as reader:
+            assert ["0", "1"] == await take(reader, 2, acknowledge=True)
+            old.answers = False
+            async with stage.leader(2) as new:
+                new.grants = [grant()]
+                stage.store_records(records("2"), new)
+                assert ["2"] == await take(reader, 1, acknowledge=True)
+                await asyncio.sleep(1)
+                assert registration(old).incarnation == registration(new).incarnation
+                assert (0, 1, 3) == acknowledged(stage)[-1]
+
+
+async def test_what_a_new_leader_does_not_list_is_dropped():
+    stage = Stage()
+    stage.store_records(records(*"01"))
+    async with stage.leader() as old:
+        old.grants = [grant()]
+        async with consumer(stage) as reader:
+            await take(reader, 1)
+            old.answers = False
+            async with stage.leader(2):
+                await asyncio.sleep(1)
+                assert [] == reader.segments
+                await nothing_more(reader)
+
+
+async def test_pushes_of_a_deposed_leader_are_ignored():
+    stage = Stage()
+    async with stage.leader() as leader, consumer(stage) as reader:
+        leader.push(registration(leader), granted=[grant(5, generation=9)], epoch=0)
+        await asyncio.sleep(0.5)
+        assert [] == reader.segments
+
+
+async def test_it_registers_again_after_a_reconnection_and_keeps_reading():
+    stage = Stage()
+    stage.store_records(records(*"01"))
+    async with stage.leader() as leader:
+        leader.grants = [grant()]
+        async with consumer(stage, "me") as reader:
+            await take(reader, 1)
+            stage.broker.drop("me")
+            assert ["1"] == await take(reader, 1)
+            await asyncio.sleep(3)
+            assert 2 <= len(leader.seen(m.RegisterConsumer))
+            assert [0] == reader.segments
+
+
+async def test_heartbeats_say_what_is_held():
+    stage = Stage()
+    async with stage.leader() as leader:
+        leader.grants = [grant(2, generation=6)]
+        async with consumer(stage):
+            await asyncio.sleep(5.5)
+            assert [(2, 6)] == leader.seen(m.Heartbeat)[-1].held
+
+
+async def test_a_newer_program_of_the_same_name_ends_this_one():
+    stage = Stage()
+    async with stage.leader() as leader:
+        async with consumer(stage) as reader:
+            leader.fence.add("RegisterConsumer")
+            request = registration(leader)
+            fenced = m.ConsumerFenced(
+                topic="orders",
+                subscription="billing",
+                consumer="c",
+                incarnation=request.incarnation,
+                leader_epoch=1,
+                reason="replaced",
+            )
+            leader.transport.publish(m.replies_topic("test", "client"), m.encode(fenced))
+            with pytest.raises(FencedError):
+                async with asyncio.timeout(5):
+                    await anext(reader)
+        assert [] == leader.seen(m.LeaveConsumer), "the name is somebody else's"
+
+
+async def test_an_evicted_consumer_registers_again_and_goes_on():
+    stage = Stage()
+    stage.store_records(records(*"01"))
+    async with stage.leader() as leader:
+        leader.grants = [grant()]
+        async with consumer(stage) as reader:
+            await take(reader, 2)
+            request = registration(leader)
+            leader.grants = [grant(generation=2, start_offset=1)]
+            fenced = m.ConsumerFenced(
+                topic="orders",
+                subscription="billing",
+                consumer="c",
+                incarnation=request.incarnation,
+                leader_epoch=1,
+                reason="silent for too long",
+            )
+            leader.transport.publish(m.replies_topic("test", "client"), m.encode(fenced))
+            assert ["1"] == await take(reader, 1)
+
+
+async def test_without_a_leader_registering_is_one_clear_line():
+    stage = Stage()
+    async with stage.leader() as leader:
+        leader.answers = False
+        with pytest.raises(NoLeaderError, match="shard 0 of cluster 'test': its leader does not answer"):
+            async with consumer(stage):
+                pass
+    assert [] == [client for client in stage.broker.connected() if client == "client"]
+
+
+async def test_a_refused_registration_raises():
+    stage = Stage()
+    async with stage.leader() as leader:
+        leader.fence.add("RegisterConsumer")
+        with pytest.raises(RefusedError):
+            async with consumer(stage):
+                pass
+
+
+# --- caught up --------------------------------------------------------------------------------------------------------
+
+
+async def test_caught_up_only_when_everything_durable_was_taken():
+    stage = Stage()
+    stage.store_records(records(*"01"))
+    async with stage.leader() as leader:
+        leader.grants = [grant()]
+        async with consumer(stage) as reader:
+            await asyncio.sleep(0.1)
+            assert not await reader.caught_up()
+            await take(reader, 2)
+            await asyncio.sleep(0.1)
+            assert await reader.caught_up()
+            stage.store_records(records("2"))
+            assert not await reader.caught_up()
+
+
+@pytest.mark.parametrize(("blocked", "settled"), [(1, True), (0, False)])
+async def test_not_caught_up_while_something_is_blocked_or_between_holders(blocked, settled):
+    stage = Stage()
+    async with stage.leader() as leader:
+        leader.blocked, leader.settled = blocked, settled
+        async with consumer(stage) as reader:
+            assert not await reader.caught_up()
+
+
+async def test_not_caught_up_if_a_pushed_grant_was_lost():
+    stage = Stage()
+    async with stage.leader() as leader:
+        async with consumer(stage) as reader:
+            assert await reader.caught_up()
+            leader.grants = [grant()]
+            assert not await reader.caught_up()
