@@ -12,6 +12,7 @@ import os
 import random
 import socket
 import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import msgspec
 import structlog
 from prometheus_client import CollectorRegistry
 
+from controller.device_intake import Delivery, DeviceSession
 from controller.election import Acquired, Connected, ElectionEvent, Elections, Lost, Released, Suspended
 from controller.leadership import Event, Role
 from controller.settings import Settings
@@ -36,6 +38,7 @@ from headgate import messages as m
 from headgate.errors import ConfigError
 from headgate.ledger import Ledger
 from headgate.mqtt import MqttTransport
+from headgate.mqtt_intake import MqttIntake
 from headgate.store import Store, open_store
 from headgate.transport import Transport
 from metrics.health import Health, HealthFacts, judge_health
@@ -65,7 +68,8 @@ def coordinator_settings(settings: Settings) -> CoordinatorSettings:
         heartbeat_interval_seconds=settings.subscriptions.heartbeat_interval_seconds,
         poll_min_seconds=settings.drain.poll_min_seconds,
         poll_max_seconds=settings.drain.poll_max_seconds,
-        poll_check_timeout_seconds=settings.drain.run_timeout_seconds,
+        # A check first waits until what it asks about is durable, then for the run.
+        poll_check_timeout_seconds=settings.drain.run_timeout_seconds + settings.ingest.write_timeout_seconds,
     )
 
 
@@ -212,6 +216,7 @@ class Daemon:
                 now_ms=wall_clock_ms,
                 rng=self._rng,
                 makes_room=makes_room,
+                open_session=self._device_session if settings.ingest.devices else None,
             )
 
         return ShardController(
@@ -221,6 +226,21 @@ class Daemon:
             new_reign=new_reign,
             observer=self.instruments,
             now_ms=wall_clock_ms,
+        )
+
+    def _device_session(self, shard: int, handler: Callable[[Delivery], None]) -> DeviceSession:
+        """Return the session of plain devices of one shard: one name, whichever daemon leads it."""
+        broker = self.settings.broker
+        return MqttIntake(
+            broker.host,
+            broker.port,
+            f"headgate-{self.settings.cluster.name}-shard-{shard}",
+            handler,
+            username=broker.username,
+            password=broker.password(),
+            rng=self._rng,
+            # A part of what may wait in all: producers with an identity are not to be pushed out.
+            max_waiting_bytes=self.settings.ingest.queue_bytes // 4,
         )
 
     async def _join_cluster(self, elections: Elections, stop: asyncio.Event) -> int | None:

@@ -146,6 +146,8 @@ class IngestSettings(_Section, frozen=True, kw_only=True):
     """A producer that sent nothing for this long is forgotten: a week covers the longest holiday of a device."""
     max_producers: Annotated[int, Meta(ge=1, le=10_000_000)] = 100_000
     """Per shard: producers remembered; beyond, the longest idle are forgotten first. About 1 kB each when quiet."""
+    devices: bool = True
+    """Take in what plain MQTT clients publish to ``headgate/<cluster>/publish/…``, at least once each."""
 
 
 class SubscriptionSettings(_Section, frozen=True, kw_only=True):

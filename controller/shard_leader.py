@@ -14,12 +14,13 @@ import asyncio
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 import structlog
 
 from controller import topic_commands as commands
+from controller.device_intake import Delivery, DeviceIntake, DeviceObserver, OpenSession
 from controller.group_commit import CommitObserver, GroupCommit, ReignEndedError
 from controller.leadership import Event
 from controller.placement import oversized, place
@@ -40,10 +41,12 @@ TICK_SECONDS = 0.25
 DELAYED_REFUSALS = 1000
 """Most refusals that wait at a time; a client beyond that gets no answer and tries again even later."""
 
+Arrival = TypeVar("Arrival", bytes, Delivery)
+
 log = structlog.get_logger(__name__)
 
 
-class LeaderObserver(CommitObserver, CoordinatorObserver, Protocol):
+class LeaderObserver(CommitObserver, CoordinatorObserver, DeviceObserver, Protocol):
     """Who is told of what a leader does (metrics)."""
 
     def batch_judged(self, shard: int, verdict: str) -> None:
@@ -87,8 +90,12 @@ class ShardReign:
         now_ms: Callable[[], int],
         rng: random.Random,
         makes_room: Callable[[], bool],
+        open_session: OpenSession | None = None,
     ) -> None:
-        """``state`` ends with the reign chunk of ``instance``, and belongs to this reign from now on."""
+        """``state`` ends with the reign chunk of ``instance``, and belongs to this reign from now on.
+
+        ``open_session`` gives the session of plain devices; None: they are not taken in.
+        """
         self.state = state
         self.leader_epoch = state.leader_epoch
         self._shard = state.shard
@@ -123,6 +130,14 @@ class ShardReign:
             now_ms=now_ms,
             rng=rng,
         )
+        self.devices = DeviceIntake(
+            cluster=cluster,
+            state=state,
+            commit=self.commit,
+            observer=observer,
+            now_ms=now_ms,
+        )
+        self._open_session = open_session
 
     async def serve(self) -> None:
         """Lead until the reign ends; raises ReignEndedError, or whatever a bug raised. Cancel it to end it at once."""
@@ -136,6 +151,9 @@ class ShardReign:
                 tasks.create_task(self.commit.run(), name=f"commit-{self._shard}")
                 tasks.create_task(self._watch(), name=f"watch-{self._shard}")
                 tasks.create_task(self._fail_with_handler(), name=f"failure-{self._shard}")
+                if self._open_session is not None:
+                    session = self._open_session(self._shard, self._on_delivery)
+                    tasks.create_task(self.devices.run(session), name=f"devices-{self._shard}")
         except BaseExceptionGroup as group:
             ended, bugs = group.split(ReignEndedError)
             if bugs is not None or ended is None:
@@ -143,6 +161,7 @@ class ShardReign:
             raise ended.exceptions[0] from None
         finally:
             self._serving = False
+            self.devices.stop_taking()
             for handle in self._delayed:
                 handle.cancel()
             await self.room.close()
@@ -151,6 +170,7 @@ class ShardReign:
     async def hand_over(self) -> None:
         """Take no more requests, and wait until everything accepted is durable."""
         self._serving = False
+        self.devices.stop_taking()
         await self.commit.flush()
 
     def announcement(self) -> m.LeaderAnnouncement:
@@ -166,10 +186,17 @@ class ShardReign:
     # --- what arrives -------------------------------------------------------------------------------------------------
 
     def _on_request(self, _: str, payload: bytes) -> None:
+        self._guard(self._handle, payload)
+
+    def _on_delivery(self, delivery: Delivery) -> None:
+        self._guard(self.devices.take, delivery)
+
+    def _guard(self, handle: Callable[[Arrival], None], arrival: Arrival) -> None:
+        """Handle what arrived, as long as this reign serves."""
         if not self._serving:
             return
         try:
-            self._handle(payload)
+            handle(arrival)
         except Exception as error:  # noqa: BLE001 - a bug: it ends the reign and the process, in `_fail_with_handler`
             self._failure = error
             self._serving = False
@@ -274,6 +301,11 @@ class ShardReign:
             if decision.entries:
                 self.commit.propose(*decision.entries)
                 self.room.after(decision.entries)
+                if any(isinstance(entry, e.TopicCreated | e.TopicDeleted) for entry in decision.entries):
+                    # The answer to a creation says that devices may begin.
+                    answer = decision.answer(self.state, request.request_id)
+                    self.devices.topics_changed(partial(self._reply, request.client_id, answer, self.commit.newest))
+                    return
             decision = decision.answer(self.state, request.request_id)
         self._reply(request.client_id, decision, self.commit.newest)
 

@@ -184,6 +184,10 @@ class SubscriptionRoom:
         if topic is None:
             return Refuse("invalid", f"there is no topic {request.topic!r}; create it first", proved=True)
         if request.subscription not in topic.subscriptions:
+            if request.order == "strict" and request.subscription_type != "STREAM":
+                # Judged before anything is created: a refusal must leave no trace.
+                kind = request.subscription_type
+                return Refuse("invalid", f"order 'strict' is for STREAM; a {kind} takes records in any order")
             self._commit.propose(commands.create_subscription(request, topic, self._state.next_id))
             self._open(topic.subscriptions[request.subscription])
         return self._coordinators[topic.subscriptions[request.subscription].subscription_id].register(request)

@@ -30,11 +30,11 @@ async def demonstrate(folder: Path, *, rate: int, seconds: float, as_json: bool)
     """Play and judge; return whether every promise was kept."""
     console = Console(stderr=as_json)
     run = Run()
-    async with Stage(folder) as stage:
-        view = View(console, stage, run)
-        view.tell(
-            f"ZooKeeper, {stage.broker_kind} and Spark are starting on this machine; the run's folder is {folder}"
-        )
+    stage = Stage(folder)
+    view = View(console, stage, run)
+    view.tell(f"ZooKeeper, a broker and Spark are starting on this machine; the run's folder is {folder}")
+    async with stage:
+        view.tell(f"ZooKeeper, {stage.broker_kind} and Spark are ready")
         showing = asyncio.create_task(view.run(), name="view")
         try:
             await play(stage, run, rate=rate, seconds=seconds, tell=view.tell)

@@ -44,6 +44,7 @@ from drain.protocol import (
 )
 from drain.runner import SparkRunner
 from drain.session import DEFAULT_MASTER, build_session
+from drain.warmup import warm_up
 from headgate.errors import ConfigError, HeadgateError
 
 OPEN_REQUESTS: Final = 64
@@ -169,6 +170,8 @@ async def _run(arguments: argparse.Namespace) -> int:
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
         },
     )
+    if arguments.master.startswith("local") and not stopping.is_set():
+        await asyncio.to_thread(warm_up, session, folder / "warm-up")
     code = 0 if stopping.is_set() else await serve(arguments, session, stopping)
     stop = loop.run_in_executor(None, _stop, session)
     await asyncio.wait({stop}, timeout=STOP_SECONDS)

@@ -19,7 +19,7 @@ import structlog
 from headgate import messages as m
 from headgate.client import Client
 from headgate.entries import SubscriptionType
-from headgate.producer_session import Outcome
+from headgate.session_values import Outcome
 from headgate.shard_session import ShardSession
 
 GATHERED_AT_MOST: Final = 1000

@@ -10,6 +10,7 @@ It counts and lets wait; it holds no data.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 
 
@@ -35,10 +36,7 @@ class ByteBudget:
 
     def try_take(self, shard: int, size_bytes: int) -> bool:
         """Take room for one record; False if there is none, or somebody waits before us."""
-        if self._waiting.get(shard) or not self._fits(shard, size_bytes):
-            return False
-        self._add(shard, size_bytes)
-        return True
+        return not self._waiting.get(shard) and self._admit(shard, size_bytes)
 
     async def take(self, shard: int, size_bytes: int) -> None:
         """Wait for room, in order within a shard. Cancelling gives up the place in the line."""
@@ -54,7 +52,8 @@ class ByteBudget:
             if ready.done() and not ready.cancelled():
                 self.give_back(shard, size_bytes)
             else:
-                line.remove(entry)
+                with contextlib.suppress(ValueError):  # passed over already
+                    line.remove(entry)
                 self._wake()
             raise
 
@@ -65,25 +64,25 @@ class ByteBudget:
         self._common_used -= self._over(before) - self._over(before - size_bytes)
         self._wake()
 
-    def _fits(self, shard: int, size_bytes: int) -> bool:
+    def _admit(self, shard: int, size_bytes: int) -> bool:
         used = self._used.get(shard, 0)
-        if used == 0 and size_bytes > self._guaranteed + self._common:
-            return True
         more = self._over(used + size_bytes) - self._over(used)
-        return more == 0 or self._common_used + more <= self._common
-
-    def _add(self, shard: int, size_bytes: int) -> None:
-        used = self._used.get(shard, 0)
-        self._common_used += self._over(used + size_bytes) - self._over(used)
+        goes_alone = used == 0 and size_bytes > self._guaranteed + self._common
+        if more and self._common_used + more > self._common and not goes_alone:
+            return False
+        self._common_used += more
         self._used[shard] = used + size_bytes
+        return True
 
     def _over(self, used: int) -> int:
-        return max(0, used - self._guaranteed)
+        return used - self._guaranteed if used > self._guaranteed else 0
 
     def _wake(self) -> None:
         for shard, line in self._waiting.items():
-            while line and self._fits(shard, line[0][0]):
-                size_bytes, ready = line.popleft()
+            while line:
+                size_bytes, ready = line[0]
                 if not ready.done():
-                    self._add(shard, size_bytes)
+                    if not self._admit(shard, size_bytes):
+                        break
                     ready.set_result(None)
+                line.popleft()

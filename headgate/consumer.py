@@ -10,7 +10,8 @@ The rules:
    revoked are dropped: its next holder delivers them.
 2. A revoked segment is confirmed once everything delivered from it is acknowledged and that is durable, or when the
    time for it is over.
-3. After a change of leader or a reconnection it registers again, as the same incarnation, and meanwhile goes on.
+3. With every announcement of a leader, which also comes with every reconnection, it registers again, as the same
+   incarnation, and meanwhile goes on.
 4. Pushes may be lost, so every heartbeat says what is held, and the leader pushes again what is missing.
 5. A newer program of the same name fences this one: the iterator raises FencedError.
 """
@@ -139,7 +140,6 @@ class Consumer:
         await self._acknowledger.start()
         await self._register()
         self._take_back.append(self._client.on_leader(self._shard, lambda _: self._register_now.set()))
-        self._take_back.append(self._client.on_connection(self._on_connection))
         self._spawn(self._stay_registered(), "membership")
 
     async def __aexit__(self, exc_type: object, *_: object) -> None:
@@ -329,10 +329,6 @@ class Consumer:
             self._log.warning("consumer.heartbeat_refused", reason=str(error))
             self._follow(self._assignment.drop_all())
             await self._register()
-
-    def _on_connection(self, connected: bool) -> None:
-        if connected:
-            self._register_now.set()
 
     def _on_push(self, push: m.Push) -> None:
         if push.incarnation != self.incarnation or not self._feed.is_open:

@@ -84,6 +84,20 @@ def head_topic(cluster: str, shard: int) -> str:
     return f"headgate/{cluster}/shards/{shard}/head"
 
 
+def publish_filter(cluster: str, topic: str) -> str:
+    """Everything that plain devices publish to ``topic``; the levels after it are the key."""
+    return f"headgate/{cluster}/publish/{topic}/#"
+
+
+def published_to(cluster: str, mqtt_topic: str) -> tuple[str, str]:
+    """Return (topic, key) of what a device published to ``mqtt_topic``, which matches a `publish_filter`.
+
+    The key is all that follows the topic's name, further slashes included; it is empty where nothing follows.
+    """
+    topic, _, key = mqtt_topic.removeprefix(f"headgate/{cluster}/publish/").partition("/")
+    return topic, key
+
+
 # --- client → leader --------------------------------------------------------------------------------------------------
 
 

@@ -25,9 +25,9 @@ import random
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
-import aiomqtt  # noqa: TID251 - this is the one module that speaks to the broker
+import aiomqtt  # noqa: TID251 - this and headgate.mqtt_intake are the modules that speak to the broker
 import backoff
 import structlog
 from paho.mqtt.client import Client as PahoClient
@@ -59,6 +59,11 @@ log = structlog.get_logger(__name__)
 
 class MqttTransport:
     """One connection to an MQTT 3.1.1 broker; see `headgate.transport.Transport`."""
+
+    clean_session: ClassVar[bool] = True
+    """Whether the broker forgets subscriptions and what waits when the connection ends."""
+    qos: ClassVar[int] = 0
+    """Quality of service of subscriptions."""
 
     def __init__(
         self,
@@ -117,7 +122,7 @@ class MqttTransport:
         if client is None:
             return
         try:
-            await _subscribe(client, [topic_filter])
+            await _subscribe(client, [topic_filter], self.qos)
         except aiomqtt.MqttError:
             # Lost, or as good as lost: everything is subscribed again on the next connection.
             self._doubt(client)
@@ -139,7 +144,7 @@ class MqttTransport:
         if not self._connected or self._client is None or not self._waiting.has_room(len(payload)):
             self.dropped_messages += 1
             return False
-        info = _paho(self._client).publish(topic, payload, qos=1 if retain else 0, retain=retain)
+        info = paho_of(self._client).publish(topic, payload, qos=1 if retain else 0, retain=retain)
         if info.rc != 0:
             self.dropped_messages += 1
             return False
@@ -203,7 +208,7 @@ class MqttTransport:
             username=self._username,
             password=self._password,
             protocol=aiomqtt.ProtocolVersion.V311,
-            clean_session=True,
+            clean_session=self.clean_session,
             will=self._will,
             keepalive=self._keepalive_seconds,
             timeout=CONNECT_TIMEOUT_SECONDS,
@@ -211,7 +216,7 @@ class MqttTransport:
             max_inflight_messages=0,
             socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
         )
-        paho = _paho(client)
+        paho = paho_of(client)
         paho.connect_timeout = CONNECT_TIMEOUT_SECONDS
         paho.on_message = self._on_message
         return client
@@ -238,7 +243,7 @@ class MqttTransport:
     async def _subscribe_all(self, client: aiomqtt.Client) -> None:
         filters = [*self._handlers, *self._wildcards]
         for first in range(0, len(filters), FILTERS_PER_PACKET):
-            await _subscribe(client, filters[first : first + FILTERS_PER_PACKET])
+            await _subscribe(client, filters[first : first + FILTERS_PER_PACKET], self.qos)
 
     async def _until_lost_or_closing(self, client: aiomqtt.Client) -> None:
         """Return when closing; raises MqttError once the connection is lost or doubtful."""
@@ -262,7 +267,8 @@ class MqttTransport:
         without asking can lose them: a socket closed with unread input resets the connection, and the peer drops what
         it had not read.
         """
-        filters = [*self._handlers, *self._wildcards] or ["nothing"]
+        # A session that the broker keeps must keep its subscriptions too.
+        filters = ([*self._handlers, *self._wildcards] if self.clean_session else []) or ["nothing"]
         await client.unsubscribe(filters[:FILTERS_PER_PACKET], timeout=CLOSE_TIMEOUT_SECONDS)
         client.timeout = CLOSE_TIMEOUT_SECONDS
         await client.__aexit__(None, None, None)
@@ -329,8 +335,8 @@ def _report_bug(task: asyncio.Task[None]) -> None:
         task.get_loop().call_exception_handler({"message": f"bug in {task.get_name()}", "exception": error})
 
 
-def _paho(client: aiomqtt.Client) -> PahoClient:
-    """Return the paho client inside; private, so aiomqtt is pinned below 3 and a test watches over it."""
+def paho_of(client: aiomqtt.Client) -> PahoClient:
+    """Return the paho client inside; private there, so aiomqtt is pinned below 3 and a test watches over it."""
     return client._client  # noqa: SLF001
 
 
@@ -344,8 +350,8 @@ async def _until_lost(client: aiomqtt.Client) -> None:
         pass
 
 
-async def _subscribe(client: aiomqtt.Client, filters: list[str]) -> None:
-    codes: Sequence[Any] = await client.subscribe([(name, 0) for name in filters], timeout=CALL_TIMEOUT_SECONDS)
+async def _subscribe(client: aiomqtt.Client, filters: list[str], qos: int) -> None:
+    codes: Sequence[Any] = await client.subscribe([(name, qos) for name in filters], timeout=CALL_TIMEOUT_SECONDS)
     refused = [name for name, code in zip(filters, codes, strict=True) if code.is_failure]
     if refused:
         raise TransportError(f"the broker refuses the subscription to {', '.join(refused)}: look at its access rules")
@@ -353,7 +359,7 @@ async def _subscribe(client: aiomqtt.Client, filters: list[str]) -> None:
 
 async def _dispose(client: aiomqtt.Client) -> None:
     """Give the socket back on every path; aiomqtt leaves it open when the broker does not answer."""
-    paho = _paho(client)
+    paho = paho_of(client)
     if paho.socket() is not None:
         paho._sock_close()  # noqa: SLF001
     # What aiomqtt scheduled from the connecting thread runs in the next turn, and removes itself in the one after.

@@ -32,8 +32,8 @@ from headgate.client import Client
 from headgate.config import ClientConfig
 from headgate.errors import ConfigError, HeadgateError, NotStoredError, RefusedError
 from headgate.hashing import shard_of
-from headgate.producer_session import Outcome
 from headgate.record_batch import RECORD_OVERHEAD_BYTES, Delivery, RecordBatch, Stored
+from headgate.session_values import Outcome
 from headgate.shard_session import ShardSession
 
 __all__ = ["CloseReport", "Delivery", "Producer", "ProducerSettings", "Stored"]
@@ -398,7 +398,6 @@ class _Lane:
             batch = None
         if batch is None:
             batch = self._begin(topic, began)
-        batch.deadline = min(batch.deadline, began + self._settings.delivery_timeout_seconds)
         delivery = batch.add(record, size_bytes, source_position)
         if batch.size_bytes >= self._settings.batch_bytes:
             self._seal(topic)

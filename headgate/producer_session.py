@@ -9,7 +9,7 @@ What it does not do: form batches, encode them, or bound memory.
 The rules, with where each comes from (design, section 4; "E" is the combined table of the peers' rules, KIP-91/360):
 
 1.  The highest leader epoch seen never falls; an older or equal hint changes nothing. A refusal by a reign older than
-    the one that was asked is ignored: it is a deposed leader talking (Restate, stale hints).
+    the one that was asked is ignored: a deposed leader talks (Restate, stale hints).
 2.  All sends of one attempt are pinned to one leader epoch. Any refusal or loss ends the attempt: the head and all
     behind it are carried over and replayed in order, the same records under the same sequence, after a pause.
 3.  The first send of an attempt goes alone, and so does the first after a long silence; its commit opens the window.
@@ -37,131 +37,30 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from enum import StrEnum
 from itertools import islice, takewhile
 from typing import Final
 
 from headgate import messages as m
+from headgate.session_values import (
+    Command,
+    Forget,
+    Identified,
+    OpenIdentity,
+    OpenRefused,
+    Outcome,
+    Phase,
+    Resolve,
+    SendBatch,
+    SentRequest,
+    SessionBatch,
+    pause_seconds,
+    placeless,
+)
 
-FIRST_PAUSE_SECONDS: Final = 0.025
-LONGEST_PAUSE_SECONDS: Final = 1.0
 PROBE_AFTER_SILENCE_SECONDS: Final = 10.0
 """After this long without an answer the leader may have forgotten us: send one batch alone first."""
 OVERTAKEN_SECONDS: Final = 0.1
 """How long after a later batch's commit the head's own reply may still be on its way."""
-
-
-class Phase(StrEnum):
-    """What the session is doing."""
-
-    WAITING = "waiting"
-    """For a leader, a connection, or something to do."""
-    BACKING_OFF = "backing_off"
-    OPENING = "opening"
-    """The identity has been asked for."""
-    PROBING = "probing"
-    STREAMING = "streaming"
-    FENCED = "fenced"
-
-
-class Outcome(StrEnum):
-    """What became of a batch."""
-
-    COMMITTED = "committed"
-    NOT_STORED = "not_stored"
-    UNKNOWN = "unknown"
-    INVALID = "invalid"
-    FENCED = "fenced"
-
-
-@dataclass(frozen=True, slots=True)
-class SendBatch:
-    """Send ``batch`` once."""
-
-    batch: object
-    request_id: int
-    leader_epoch: int
-    producer_id: int
-    producer_epoch: int
-    sequence: int
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class OpenIdentity:
-    """Send an `OpenProducer` once."""
-
-    request_id: int
-    leader_epoch: int
-    token: str
-    producer_id: int | None
-    producer_epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Resolve:
-    """Tell the owner of ``batch`` its outcome. ``reply`` is set where it is committed and its place is known."""
-
-    batch: object
-    outcome: Outcome
-    reply: m.Committed | None = None
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Forget:
-    """Expect no replies to these requests any more."""
-
-    request_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Identified:
-    """An identity was given out."""
-
-    source_position: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
-class OpenRefused:
-    """No identity will be given out."""
-
-    verdict: m.Verdict
-    reason: str
-
-
-Command = SendBatch | OpenIdentity | Resolve | Forget | Identified | OpenRefused
-
-
-@dataclass(slots=True)
-class _Batch:
-    """One batch on its way. ``sequence`` None: never sent under the current identity."""
-
-    payload: object
-    deadline: float
-    sequence: int | None = None
-    attempt: int = 0
-    """The attempt in which it was sent last."""
-    sent_at: float = 0.0
-    ask_again_at: float | None = None
-    request_ids: list[int] = field(default_factory=list)
-    open_copies: set[int] = field(default_factory=set)
-    """Requests that have not been refused by the reign that they were meant for."""
-    ever_sent: bool = False
-    answer: m.Committed | None = None
-    told: bool = False
-    """The owner has been told that the outcome is unknown."""
-    doubted: bool = False
-
-
-@dataclass(slots=True)
-class _Sent:
-    """One request that may still be answered. ``batch`` None: it asked for the identity."""
-
-    batch: _Batch | None
-    attempt: int
-    leader_epoch: int
 
 
 class ProducerSession:
@@ -200,9 +99,9 @@ class ProducerSession:
         self._failures = 0
         self._resume_at = 0.0
         self._heard_at = 0.0
-        self._in_flight: deque[_Batch] = deque()
-        self._queue: deque[_Batch] = deque()
-        self._sent: dict[int, _Sent] = {}
+        self._in_flight: deque[SessionBatch] = deque()
+        self._queue: deque[SessionBatch] = deque()
+        self._sent: dict[int, SentRequest] = {}
         self._out: list[Command] = []
 
     # --- what is asked of it ------------------------------------------------------------------------------------------
@@ -212,7 +111,9 @@ class ProducerSession:
         """When to call `tick`, if nothing else happens before."""
         if self.phase is Phase.FENCED:
             return None
-        times = [batch.deadline for batch in self._waiting_heads()]
+        # What queues does not expire before what is in flight.
+        waiting = (batch for batch in (*self._in_flight, *islice(self._queue, 1)) if not batch.told)
+        times = [batch.deadline for batch in islice(waiting, 1)]
         if self.phase is Phase.BACKING_OFF:
             times.append(self._resume_at)
         elif self.phase is Phase.OPENING:
@@ -247,7 +148,7 @@ class ProducerSession:
         """Take a batch. Offered deadlines do not fall."""
         if self.phase is Phase.FENCED:
             return [Resolve(payload, Outcome.FENCED, reason="this producer has been fenced")]
-        self._queue.append(_Batch(payload, deadline))
+        self._queue.append(SessionBatch(payload, deadline))
         return self._commands(now)
 
     def open(self, now: float) -> list[Command]:
@@ -348,9 +249,7 @@ class ProducerSession:
 
     def abandon(self, reason: str) -> list[Command]:
         """Give up everything, because the producer closes: what was sent is unknown, the rest is not stored."""
-        for batch in self._in_flight:
-            self._tell(batch, Outcome.UNKNOWN, reason)
-        for batch in self._queue:
+        for batch in (*self._in_flight, *self._queue):
             self._tell(batch, Outcome.UNKNOWN if batch.ever_sent else Outcome.NOT_STORED, reason)
         self._in_flight.clear()
         self._queue.clear()
@@ -406,7 +305,7 @@ class ProducerSession:
         if self._token is None:
             self._token = next(self._tokens)
         request_id = next(self._request_ids)
-        self._sent[request_id] = _Sent(None, self.attempt, self._pinned)
+        self._sent[request_id] = SentRequest(None, self.attempt, self._pinned)
         self._opening_sent_at = now
         producer_id, producer_epoch = self._identity or (None, 0)
         self._out.append(OpenIdentity(request_id, self._pinned, self._token, producer_id, producer_epoch))
@@ -443,7 +342,7 @@ class ProducerSession:
             outstanding += 1
             self._send(batch, now)
 
-    def _send(self, batch: _Batch, now: float) -> None:
+    def _send(self, batch: SessionBatch, now: float) -> None:
         assert self._identity is not None, "sending without an identity"
         assert batch.sequence is not None, "sending without a sequence"
         self.resent_batches += batch.ever_sent
@@ -452,7 +351,7 @@ class ProducerSession:
         batch.request_ids.append(request_id)
         batch.open_copies.add(request_id)
         batch.attempt, batch.sent_at = self.attempt, now
-        self._sent[request_id] = _Sent(batch, self.attempt, self._pinned)
+        self._sent[request_id] = SentRequest(batch, self.attempt, self._pinned)
         producer_id, producer_epoch = self._identity
         self._out.append(
             SendBatch(
@@ -462,10 +361,8 @@ class ProducerSession:
 
     def _back_off(self, now: float, jitter: float) -> None:
         """End the attempt: rule 2."""
-        bound = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(self._failures, 10))
-        floor = FIRST_PAUSE_SECONDS / 2
+        self._resume_at = now + pause_seconds(self._failures, jitter)
         self._failures += 1
-        self._resume_at = now + floor + (bound - floor) * jitter
         self.phase = Phase.BACKING_OFF
 
     def _timed_out(self, now: float) -> bool:
@@ -482,12 +379,12 @@ class ProducerSession:
 
     # --- outcomes -----------------------------------------------------------------------------------------------------
 
-    def _tell(self, batch: _Batch, outcome: Outcome, reason: str = "", reply: m.Committed | None = None) -> None:
+    def _tell(self, batch: SessionBatch, outcome: Outcome, reason: str = "", reply: m.Committed | None = None) -> None:
         if not batch.told:
             batch.told = True
             self._out.append(Resolve(batch.payload, outcome, reply, reason))
 
-    def _forget(self, batch: _Batch) -> None:
+    def _forget(self, batch: SessionBatch) -> None:
         for request_id in batch.request_ids:
             del self._sent[request_id]
         self._out.append(Forget(tuple(batch.request_ids)))
@@ -504,13 +401,6 @@ class ProducerSession:
         ):
             self.phase = Phase.STREAMING
 
-    def _waiting_heads(self) -> Iterator[_Batch]:
-        """Yield the batch that expires next: what queues does not before what is in flight."""
-        for batch in (*self._in_flight, *islice(self._queue, 1)):
-            if not batch.told:
-                yield batch
-                return
-
     def _expire(self, now: float) -> None:
         """Rule 8, in order: stops at the first that is not due."""
         due = list(takewhile(lambda batch: batch.told or now >= batch.deadline, self._in_flight))
@@ -518,7 +408,7 @@ class ProducerSession:
         proof = next((batch.answer for batch in reversed(self._in_flight) if batch.answer is not None), None)
         for batch in due:
             if batch.answer is None and proof is not None:
-                batch.answer = _placeless(proof)  # rule 7
+                batch.answer = placeless(proof)  # rule 7
             if batch.answer is not None and batch.answer is proof:
                 proof = None
             if batch.answer is None:
@@ -545,7 +435,7 @@ class ProducerSession:
             if self.phase in (Phase.PROBING, Phase.STREAMING):
                 self.phase = Phase.WAITING
 
-    def _number_anew(self, batches: list[_Batch]) -> None:
+    def _number_anew(self, batches: list[SessionBatch]) -> None:
         """Put batches that are certainly not stored back in front of the queue; rules 12 and 13."""
         for batch in reversed(batches):
             if batch.told:
@@ -557,13 +447,13 @@ class ProducerSession:
             self._queue.appendleft(batch)
         self._broken = True
 
-    def _drop_invalid(self, batch: _Batch, reply: m.Refused) -> None:
+    def _drop_invalid(self, batch: SessionBatch, reply: m.Refused) -> None:
         """Rule 13."""
         batches = list(self._in_flight)
         place = batches.index(batch)
         if any(later.answer is not None for later in batches[place + 1 :]):
             # It is stored; its topic has gone since.
-            batch.answer = _placeless(reply)
+            batch.answer = placeless(reply)
             self._resolve_answered()
             return
         self._tell(batch, Outcome.INVALID, reply.reason)
@@ -573,12 +463,12 @@ class ProducerSession:
         self._number_anew(batches[place + 1 :])
         self._resolve_answered()
 
-    def _out_of_order(self, batch: _Batch, reply: m.Refused, now: float, jitter: float) -> None:
+    def _out_of_order(self, batch: SessionBatch, reply: m.Refused, now: float, jitter: float) -> None:
         """Rule 12."""
-        if self.phase is not Phase.PROBING or batch is not self._in_flight[0]:
-            self._back_off(now, jitter)
-            return
+        is_probe = self.phase is Phase.PROBING and batch is self._in_flight[0]
         self._back_off(now, jitter)
+        if not is_probe:
+            return
         if not batch.open_copies:
             batches = list(self._in_flight)
             self._in_flight.clear()
@@ -612,8 +502,3 @@ class ProducerSession:
         self._queue.clear()
         self._out.append(Forget(tuple(self._sent)))
         self._sent.clear()
-
-
-def _placeless(evidence: m.Reply) -> m.Committed:
-    """Return the answer for a batch that is known to be stored, nobody says where."""
-    return m.Committed(request_id=evidence.request_id, leader_epoch=evidence.leader_epoch, duplicate=True)

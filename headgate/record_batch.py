@@ -20,7 +20,7 @@ from headgate.errors import (
     RefusedError,
 )
 from headgate.hashing import segment_hash
-from headgate.producer_session import Outcome
+from headgate.session_values import Outcome
 
 RECORD_OVERHEAD_BYTES = 24
 """What a record takes on the wire beside its key and value, at most."""

@@ -16,7 +16,8 @@ import structlog
 from headgate import messages as m
 from headgate.client import Client
 from headgate.errors import FencedError, HeadgateError, NoLeaderError, RefusedError
-from headgate.producer_session import (
+from headgate.producer_session import ProducerSession
+from headgate.session_values import (
     Command,
     Forget,
     Identified,
@@ -24,7 +25,6 @@ from headgate.producer_session import (
     OpenRefused,
     Outcome,
     Phase,
-    ProducerSession,
     Resolve,
     SendBatch,
 )

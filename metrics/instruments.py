@@ -35,6 +35,7 @@ from metrics.snapshot import ShardSnapshot, Snapshot
 
 BATCH_VERDICTS = ("accept", "duplicate", *get_args(Verdict))
 MALFORMED_REASONS = ("too_large", "not_msgpack", "invalid", "presence")
+DEVICE_REFUSALS = ("unknown_topic", "empty_key", "too_large", "retained")
 REIGN_ENDS = (
     "handover",
     "number_taken",
@@ -145,6 +146,16 @@ class Instruments:
         self._epochless = _Children(
             self._counter("epochless_requests", "Batches refused because they name no leader epoch.", "shard"), None
         )
+        self._device_records = _Children(
+            self._counter("device_records", "Records of plain devices in durable chunks.", "shard"), None
+        )
+        self._device_refusals = _Children(
+            self._counter("refused_device_messages", "Messages of plain devices thrown away, by reason.", "reason"),
+            DEVICE_REFUSALS,
+        )
+        self._device_waiting = _Children(
+            self._gauge("device_waiting_records", "Records of plain devices that are not durable yet.", "shard"), None
+        )
 
     def batch_judged(self, shard: int, verdict: str) -> None:
         """Count one batch; ``verdict`` is one of `BATCH_VERDICTS`."""
@@ -180,6 +191,18 @@ class Instruments:
     def epochless_refused(self, shard: int) -> None:
         """Count a batch from a client too old to be safe."""
         self._epochless.of(shard).inc()
+
+    def device_stored(self, shard: int) -> None:
+        """Count a durable record of a plain device."""
+        self._device_records.of(shard).inc()
+
+    def device_refused(self, reason: str) -> None:
+        """Count a device's message that was thrown away; ``reason`` is one of `DEVICE_REFUSALS`."""
+        self._device_refusals.of(reason).inc()
+
+    def device_waiting(self, shard: int, records: int) -> None:
+        """Set how many records of devices are taken and not durable."""
+        self._device_waiting.of(shard).set(records)
 
     # --- leadership ---------------------------------------------------------------------------------------------------
 
@@ -218,6 +241,7 @@ class Instruments:
         self._leads.of(shard).set(0)
         self._queue.of(shard).set(0)
         self._in_flight.of(shard).set(0)
+        self._device_waiting.of(shard).set(0)
 
     def restored(self, shard: int, seconds: float, chunks: int) -> None:  # noqa: ARG002 - shards share one histogram
         """Note how long the ledger took to read before a reign."""

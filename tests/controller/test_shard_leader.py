@@ -331,3 +331,22 @@ async def test_more_producers_than_the_limit_evicts_the_least_recently_used() ->
         await asyncio.sleep(1)
 
         assert {identities[0].producer_id, third.producer_id} == set(reign.state.producers)
+
+
+async def test_a_refused_registration_leaves_no_subscription_behind() -> None:
+    shard = OneShard()
+    async with shard.reign() as reign, shard.client() as client:
+        await created(client)
+        refused = await client.call(
+            m.RegisterConsumer,
+            topic="orders",
+            subscription="s",
+            consumer="c1",
+            incarnation=1,
+            subscription_type="QUEUE",
+            order="strict",
+        )
+        assert {} == reign.state.topics["orders"].subscriptions
+
+    assert "invalid" == refused.verdict
+    assert "strict" in refused.reason

@@ -309,3 +309,32 @@ class World:
         mine = [message for receiver, message in self.pushes if receiver == client_id]
         self.pushes = [push for push in self.pushes if push[0] != client_id]
         return mine
+
+
+class Checker:
+    """Spark's part, with every question written down."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.asked: list[tuple[float, frozenset[int]]] = []
+        self.blind = False
+
+    async def __call__(self, segments: frozenset[int]) -> frozenset[int]:
+        self.asked.append((asyncio.get_running_loop().time(), segments))
+        answer = await self.world.check(segments)
+        return frozenset() if self.blind else answer
+
+    @property
+    def asked_at(self) -> list[float]:
+        return [round(at, 3) for at, _ in self.asked]
+
+
+async def split_world(kind: str | None = "STREAM", order: str = "strict") -> tuple[World, Checker]:
+    """One consumer reads segment 0 with five records, which is then split into 1 and 2."""
+    world = World(type=kind, order=order)
+    checker = Checker(world)
+    world.lead(checker)
+    world.register("ada")
+    world.store(0, 5)
+    world.split(0)
+    return world, checker

@@ -154,6 +154,11 @@ class FakeZooKeeper:
             session.expiry = loop.call_later(self.session_timeout_seconds, self.end, session)
 
     def _regain_contact(self, client: FakeElections) -> None:
+        if not client.open:
+            # Nobody is there any more to keep the session: it runs out like any silent one.
+            if client.session is not None:
+                self._expire_later(client.session)
+            return
         if client.session is not None and client.session.expiry is not None and client.session.alive:
             client.session.expiry.cancel()
             client.session.expiry = None
@@ -168,7 +173,7 @@ class FakeElections:
         self.session: _Session | None = None
         self._service = service
         self._on_event = on_event
-        self._open = False
+        self.open = False
         self._in_contact = asyncio.Event()
         self._wanted: set[int] = set()
         self._leaving: set[int] = set()
@@ -209,13 +214,13 @@ class FakeElections:
 
     async def __aenter__(self) -> Self:
         """See `Elections.__aenter__`."""
-        self._open = True
+        self.open = True
         self._service.later(self.connect)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """See `Elections.__aexit__`. Out of contact nobody learns of it, and the session expires in its time."""
-        self._open = False
+        self.open = False
         self._wanted.clear()
         self._first.clear()
         self._stop_suspending()
@@ -226,7 +231,7 @@ class FakeElections:
 
     def connect(self) -> None:
         """Get in contact: with the old session if it stands, else with a new one."""
-        if not self._open or not self._service.reaches(self):
+        if not self.open or not self._service.reaches(self):
             return
         self._stop_suspending()
         if self.session is not None and not self.session.alive:
@@ -253,13 +258,13 @@ class FakeElections:
 
     def suspend_later(self, seconds: float) -> None:
         """Notice the silence after a while."""
-        if self._open and self._suspending is None and self._in_contact.is_set():
+        if self.open and self._suspending is None and self._in_contact.is_set():
             self._suspending = asyncio.get_running_loop().call_later(seconds, self._suspend)
 
     def look(self) -> None:
         """Compare what is there with what should be, and tell what has changed."""
         session = self.session
-        if not self._open or session is None or not session.alive or not self._service.reaches(self):
+        if not self.open or session is None or not session.alive or not self._service.reaches(self):
             return
         shelf = self._service.shelf
         for shard in sorted(self._leaving):

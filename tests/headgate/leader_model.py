@@ -10,15 +10,8 @@ import random
 from dataclasses import dataclass, field
 
 from headgate import messages as m
-from headgate.producer_session import (
-    Command,
-    Forget,
-    OpenIdentity,
-    Outcome,
-    ProducerSession,
-    Resolve,
-    SendBatch,
-)
+from headgate.producer_session import ProducerSession
+from headgate.session_values import Command, Forget, OpenIdentity, Outcome, Resolve, SendBatch
 
 WINDOW = 8
 

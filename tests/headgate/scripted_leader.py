@@ -67,8 +67,10 @@ class ScriptedLeader:
     async def start(self) -> None:
         await self.transport.__aenter__()
         await self.transport.subscribe(m.requests_topic(CLUSTER, self.shard), self._on_request)
-        while not self.transport.connected:
-            await asyncio.sleep(0.01)
+        connected = asyncio.Event()
+        self.transport.on_connection(lambda up: connected.set() if up else None)
+        if not self.transport.connected:
+            await connected.wait()
         self.announce()
 
     def announce(self) -> None:

@@ -52,6 +52,16 @@ async def test_giving_up_the_place_in_the_line_lets_the_next_one_go():
     assert 10 == budget.used_bytes
 
 
+async def test_nobody_overtakes_even_with_something_smaller():
+    budget = ByteBudget(10, 10)
+    assert budget.try_take(0, 8)
+    large = asyncio.create_task(budget.take(0, 9))
+    await asyncio.sleep(0)
+    assert not budget.try_take(0, 1)
+    budget.give_back(0, 8)
+    await large
+
+
 async def test_room_that_was_given_to_somebody_who_left_is_not_lost():
     budget = ByteBudget(10, 10)
     assert budget.try_take(0, 10)
@@ -61,6 +71,17 @@ async def test_room_that_was_given_to_somebody_who_left_is_not_lost():
     waiting.cancel()
     await asyncio.wait([waiting])
     assert budget.try_take(0, 10)
+
+
+async def test_room_that_comes_while_somebody_leaves_goes_to_the_next():
+    budget = ByteBudget(10, 10)
+    assert budget.try_take(0, 10)
+    leaving, staying = asyncio.create_task(budget.take(0, 10)), asyncio.create_task(budget.take(0, 10))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    budget.give_back(0, 10)
+    await staying
+    assert 10 == budget.used_bytes
 
 
 async def test_a_record_larger_than_everything_goes_alone():

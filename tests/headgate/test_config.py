@@ -64,5 +64,5 @@ def test_the_password_is_read_from_its_file_and_never_shown(tmp_path: Path):
 
 def test_a_password_file_that_is_missing_is_named(tmp_path: Path):
     config = ClientConfig("local", "h", 1, "file:///x", username="me", password_file=str(tmp_path / "none"))
-    with pytest.raises(ConfigError, match="password_file .*none: No such file"):
+    with pytest.raises(ConfigError, match=r"password_file .*none: No such file"):
         config.password()

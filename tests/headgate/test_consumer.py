@@ -92,7 +92,11 @@ async def test_only_granted_segments_are_read_and_a_chunk_is_read_once_for_all()
                 found.setdefault(record.segment, []).append(record.offset)
             assert {0, 2, 3} == set(found)
             assert all(list(range(len(offsets))) == offsets for offsets in found.values())
-    assert len(keys) + 5 > stage.store.calls["read"]
+            reads = stage.store.calls["read"]
+            leader.push(registration(leader), granted=[grant(1)])
+            await take(reader, 60 - sum(map(len, found.values())))
+            assert reads + 5 > stage.store.calls["read"], "it was read from what is there already"
+    assert len(keys) + 5 > reads
 
 
 async def test_queue_skips_what_is_acknowledged_already():
@@ -129,9 +133,10 @@ async def test_missing_records_are_an_error_and_not_a_silence():
 
 async def test_checkpoint_resumes_at_its_own_positions():
     stage = Stage()
-    stage.store_records(records("0", "1", "2", "3"))
+    stage.store_records(records("0", "1"))
+    stage.store_records(records("2", "3"))
     async with stage.leader() as leader:
-        leader.grants = [grant(start_offset=3)]
+        leader.grants = [m.Grant(segment=0, generation=1, first_hash=0, last_hash=9, start_offset=3, start_chunk=2)]
         async with consumer(stage, type="CHECKPOINT", positions={0: 1}) as reader:
             assert ["1", "2"] == await take(reader, 2)
             assert {0: 3} == reader.positions
@@ -154,10 +159,44 @@ async def test_stream_acknowledgements_are_gathered_and_cumulative():
     async with stage.leader() as leader:
         leader.grants = [grant(generation=4)]
         async with consumer(stage) as reader:
-            await take(reader, 5, acknowledge=True)
+            for _ in range(5):
+                await take(reader, 1, acknowledge=True)
+                await asyncio.sleep(0.01)
             await asyncio.sleep(0.3)
             assert [(0, 4, 5)] == acknowledged(stage)
             assert 1 == reader.acknowledged
+
+
+async def test_acknowledgements_outlast_a_leader_that_is_away_for_longer_than_their_deadline():
+    stage = Stage()
+    stage.store_records(records(*"0123"))
+    async with stage.leader() as leader:
+        leader.grants = [grant()]
+        async with consumer(stage) as reader:
+            await take(reader, 2, acknowledge=True)
+            await asyncio.sleep(1)
+            leader.answers = False
+            await take(reader, 2, acknowledge=True)
+            await asyncio.sleep(45)
+            assert [(0, 1, 2)] == acknowledged(stage)
+            leader.answers = True
+            await asyncio.sleep(10)
+            assert (0, 1, 4) == acknowledged(stage)[-1]
+
+
+async def test_a_finished_sealed_segment_is_not_read_on():
+    stage = Stage()
+    stage.store_records(records(*"01"))
+    async with stage.leader() as leader:
+        leader.grants = [grant(end_offset=2)]
+        async with consumer(stage) as reader:
+            assert ["0", "1"] == await take(reader, 2)
+            await asyncio.sleep(1.5)
+            reads = stage.store.calls["read"]
+            stage.store_records(records("2"), leader)
+            await asyncio.sleep(5)
+            assert reads == stage.store.calls["read"]
+            assert await reader.caught_up()
 
 
 async def test_queue_acknowledgements_become_ranges():
@@ -396,6 +435,7 @@ async def test_an_evicted_consumer_registers_again_and_goes_on():
         async with consumer(stage) as reader:
             await take(reader, 2)
             request = registration(leader)
+            leader.answers = False
             leader.grants = [grant(generation=2, start_offset=1)]
             fenced = m.ConsumerFenced(
                 topic="orders",
@@ -406,6 +446,9 @@ async def test_an_evicted_consumer_registers_again_and_goes_on():
                 reason="silent for too long",
             )
             leader.transport.publish(m.replies_topic("test", "client"), m.encode(fenced))
+            await asyncio.sleep(0.1)
+            assert [] == reader.segments
+            leader.answers = True
             assert ["1"] == await take(reader, 1)
 
 
@@ -457,8 +500,7 @@ async def test_not_caught_up_while_something_is_blocked_or_between_holders(block
 
 async def test_not_caught_up_if_a_pushed_grant_was_lost():
     stage = Stage()
-    async with stage.leader() as leader:
-        async with consumer(stage) as reader:
-            assert await reader.caught_up()
-            leader.grants = [grant()]
-            assert not await reader.caught_up()
+    async with stage.leader() as leader, consumer(stage) as reader:
+        assert await reader.caught_up()
+        leader.grants = [grant()]
+        assert not await reader.caught_up()

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from headgate import messages as m
+from headgate.chunk import decode_records
 from headgate.errors import (
     ConfigError,
     FencedError,
@@ -17,6 +18,7 @@ from headgate.errors import (
     OutcomeUnknownToProducerError,
     RefusedError,
 )
+from headgate.ledger import chunk_folder, chunk_name
 from headgate.producer import CloseReport, Producer, ProducerSettings, Stored
 from tests.headgate.scripted_leader import Stage
 
@@ -49,9 +51,6 @@ async def test_places_follow_the_key_where_a_batch_falls_into_several_segments()
 
     found = {}
     for number in range(1, stage.head + 1):
-        from headgate.chunk import decode_records
-        from headgate.ledger import chunk_folder, chunk_name
-
         data = stage.store.objects[f"{chunk_folder(0)}/{chunk_name(number)}"]
         for row in decode_records(data, shard=0, number=number).to_pylist():
             found[row["key"]] = (row["segment"], row["offset"])
@@ -352,9 +351,10 @@ async def test_send_fails_at_once_if_told_so():
     async with stage.leader() as leader, Producer(stage.client(), settings=settings) as producer:
         await (await producer.send("orders", b"key", b"probe"))
         leader.script.extend(["delay"] * 5)
+        for _ in range(3):
+            await producer.send("orders", b"key", b"x" * 50)
         with pytest.raises(NotStoredError, match="buffer_bytes=300"):
-            for _ in range(20):
-                await producer.send("orders", b"key", b"x" * 50)
+            await producer.send("orders", b"key", b"x" * 50)
 
 
 async def test_waiting_for_room_is_bounded_by_the_delivery_timeout():

@@ -7,16 +7,8 @@ import itertools
 import pytest
 
 from headgate import messages as m
-from headgate.producer_session import (
-    Identified,
-    OpenIdentity,
-    OpenRefused,
-    Outcome,
-    Phase,
-    ProducerSession,
-    Resolve,
-    SendBatch,
-)
+from headgate.producer_session import ProducerSession
+from headgate.session_values import Identified, OpenIdentity, OpenRefused, Outcome, Phase, Resolve, SendBatch
 
 
 class Dialogue:
@@ -300,6 +292,7 @@ def test_a_pause_without_luck_has_a_floor():
     talk.offer("a")
     reply = m.Refused(request_id=talk.last["a"].request_id, leader_epoch=1, verdict="unavailable", reason="")
     talk.session.refused(reply.request_id, reply, talk.now, 0.0)
+    assert Phase.BACKING_OFF is talk.session.phase
     assert 0.01 <= talk.session.wake_at - talk.now
 
 
@@ -343,11 +336,11 @@ def test_a_stale_or_equal_hint_changes_nothing(hint):
 
 def test_what_is_known_to_be_committed_is_not_replayed():
     talk = streaming()
-    talk.offer("a", "b", "c")
-    talk.commit("b")
-    talk.refuse("c", "unavailable")
+    talk.offer("a", "b", "c", "d")
+    talk.commit("c")
+    talk.refuse("d", "unavailable")
     assert ["a@1"] == talk.wait_for_pause()
-    assert ["c@3"] == talk.commit("a")
+    assert ["b@2", "d@4"] == talk.commit("a")
 
 
 def test_what_a_deposed_leader_says_of_a_request_to_its_successor_is_ignored():

@@ -4,13 +4,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.producer_session import Outcome
+from headgate.session_values import Outcome
 from tests.headgate.leader_model import WINDOW, World
 
 STEPS = 150
 
 
-def run(seed: int, *, loss: float, doubling: float, reorder: bool, deadline: float, refusals: bool) -> World:
+def run(
+    seed: int,
+    *,
+    loss: float,
+    doubling: float,
+    reorder: bool,
+    deadline: float,
+    refusals: bool,
+    invalid: bool = False,
+) -> World:
+    """One run. ``refusals``: some verdicts are lies.
+
+    Not so ``out_of_order`` where messages are doubled: no leader says it to a probe and then accepts the same message,
+    because whoever forgot a producer has forgotten it for good. The session relies on that.
+    """
+    lies = ["unavailable", "not_leader"] if doubling else ["unavailable", "not_leader", "out_of_order"]
+    misfits = 0
     world = World(seed, loss=loss, doubling=doubling, deadline=deadline, reorder=reorder)
     world.connect(True)
     world.announce(world.leaders[-1])
@@ -18,7 +34,11 @@ def run(seed: int, *, loss: float, doubling: float, reorder: bool, deadline: flo
     for _ in range(STEPS):
         match rng.choices(range(8), weights=[6, 10, 5, 10, 4, 1, 1, 1 if refusals else 0])[0]:
             case 0:
-                world.offer()
+                if invalid and rng.random() < 0.1:
+                    misfits -= 1
+                    world.offer(misfits)
+                else:
+                    world.offer()
             case 1:
                 world.pass_request()
             case 2:
@@ -35,7 +55,7 @@ def run(seed: int, *, loss: float, doubling: float, reorder: bool, deadline: flo
             case 6:
                 world.connect(rng.random() < 0.7)
             case 7:
-                world.leaders[-1].refuse_next.append(rng.choice(["unavailable", "out_of_order", "not_leader"]))
+                world.leaders[-1].refuse_next.append(rng.choice(lies))
     world.leaders[-1].refuse_next.clear()
     world.settle()
     return world
@@ -52,7 +72,11 @@ def check(world: World) -> None:
             assert batch not in log, f"{batch} is not stored, it was said"
         assert world.told_at[batch] <= world.offered_at[batch] + world.deadline + 0.2
     assert world.most_in_flight <= WINDOW
-    assert set(world.outcomes.values()) <= {Outcome.COMMITTED, Outcome.NOT_STORED, Outcome.UNKNOWN}
+    assert {what for batch, what in world.outcomes.items() if batch > 0} <= {
+        Outcome.COMMITTED,
+        Outcome.NOT_STORED,
+        Outcome.UNKNOWN,
+    }
 
 
 chances = st.sampled_from([0.0, 0.05, 0.3])
@@ -87,6 +111,16 @@ def test_refused_once_and_then_accepted_in_the_same_epoch_loses_nothing(seed, lo
     assert Outcome.NOT_STORED not in world.outcomes.values()
     # An ``out_of_order`` that is a lie may cost a batch its certainty, never its truth.
     assert all(batch in world.ledger.log for batch, what in world.outcomes.items() if what is Outcome.COMMITTED)
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 2**32), loss=chances, doubling=chances, reorder=st.booleans())
+def test_batches_that_are_invalid_fail_alone(seed, loss, doubling, reorder):
+    world = run(seed, loss=loss, doubling=doubling, reorder=reorder, deadline=1000.0, refusals=False, invalid=True)
+
+    check(world)
+    assert all((batch < 0) is (what is Outcome.INVALID) for batch, what in world.outcomes.items())
+    assert [batch for batch in world.offered_at if batch > 0] == world.ledger.log
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -1,0 +1,228 @@
+"""`headgate up` and the commands of the README, from other processes, as a user would."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tomllib
+from typing import Any
+
+import pytest
+
+from tests.system.node import Node
+from tests.system.programs import Finished, eventually, finish, get, jsonl, marked
+
+pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(400)]
+
+EVENTS = [{"id": key, "n": n} for n in range(20) for key in ("a", "b", "c")]
+
+
+def values(records: list[dict[str, Any]]) -> list[tuple[str, int]]:
+    """Return (id, n) of what was consumed, sorted: the order over keys is nobody's promise."""
+    return sorted((record["value"]["id"], record["value"]["n"]) for record in records)
+
+
+SENT = sorted((event["id"], event["n"]) for event in EVENTS)
+
+
+async def test_up_prints_addresses_and_leaves_files_for_clients_and_daemons(node: Node):
+    client = tomllib.loads(node.config.read_text())
+    daemon = tomllib.loads((node.data / "headgate.toml").read_text())
+
+    assert f"ZooKeeper at {daemon['zookeeper']['hosts']}" in node.said
+    assert f"at {client['broker_host']}:{client['broker_port']}" in node.said
+    assert f"ledger at {client['ledger_url']}" in node.said
+    assert f"metrics  http://{node.http}/metrics" in node.said
+    assert (daemon["broker"]["port"], daemon["ledger"]["url"]) == (client["broker_port"], client["ledger_url"])
+    assert (await get(node.http, "/livez"))[0] == 200
+    assert (await get(node.http, "/"))[0] == 200
+
+
+async def test_the_configuration_is_found_by_option_by_environment_and_in_the_default_folder(node: Node):
+    await node.done("topic", "create", "found")
+
+    by_option = await finish("topic", "list", "--config", str(node.config), "--json")
+    by_environment = await finish("topic", "list", "--json", env={"HEADGATE_CONFIG": str(node.config)})
+    by_default = await finish("topic", "list", "--json", cwd=node.folder)
+
+    for found in (by_option, by_environment, by_default):
+        assert "found" in [topic["topic"] for topic in found.document()]
+
+
+async def test_a_topic_is_created_listed_described_split_merged_and_deleted(node: Node):
+    created = (await node.done("topic", "create", "life", "--segments", "2", "--json")).document()
+    split = (await node.done("topic", "split", "life", "0", "--json")).document()
+    merged = (await node.done("topic", "merge", "life", "3", "1", "--json")).document()
+    described = (await node.done("topic", "describe", "life", "--json")).document()
+    drawn = await node.done("topic", "describe", "life")
+    listed = await node.done("topic", "list")
+    await node.done("topic", "delete", "life")
+    after = (await node.done("topic", "list", "--json")).document()
+
+    assert [segment["state"] for segment in created["segments"]] == ["active", "active"]
+    assert {s["segment"]: s["parents"] for s in split["segments"]} == {0: [], 1: [], 2: [0], 3: [0]}
+    assert {s["segment"]: s["state"] for s in merged["segments"]} == {
+        **dict.fromkeys((0, 1, 3), "sealed"),
+        **dict.fromkeys((2, 4), "active"),
+    }
+    assert described == merged
+    assert "life: 2 active" in drawn.out
+    assert "life" in listed.out
+    assert "life" not in [topic["topic"] for topic in after]
+
+
+async def test_records_from_a_file_and_from_standard_input_reach_every_type_of_subscription(node: Node):
+    await node.done("topic", "create", "io", "--segments", "4")
+    file = node.folder / "events.ndjson"
+    file.write_bytes(jsonl(EVENTS[:30]))
+
+    from_file = await node.done("produce", "io", "--key-field", "id", str(file), "--json")
+    from_input = await node.done("produce", "io", "--key-field", "id", stdin=jsonl(EVENTS[30:]))
+    stream = await node.consumed("io", "billing")
+    queue = await node.consumed("io", "mail", "queue")
+    checkpoint = await node.consumed("io", "audit", "checkpoint")
+
+    assert {name: from_file.document()[name] for name in ("accepted", "stored", "failed")} == {
+        "accepted": 30,
+        "stored": 30,
+        "failed": 0,
+    }
+    assert "accepted 30, stored 30, failed 0" in from_input.err
+    assert SENT == values(stream) == values(queue) == values(checkpoint)
+    for records in (stream, queue, checkpoint):
+        assert {"key", "value", "segment", "offset", "timestamp"} == set(records[0])
+        by_key = {key: [r["value"]["n"] for r in records if r["key"] == key] for key in ("a", "b", "c")}
+        assert by_key == dict.fromkeys(("a", "b", "c"), list(range(20)))
+
+
+async def test_what_was_printed_is_acknowledged_except_by_a_checkpoint(node: Node):
+    await node.done("topic", "create", "acked")
+    await node.done("produce", "acked", "--key-field", "id", stdin=jsonl(EVENTS))
+    for kind in ("stream", "queue", "checkpoint"):
+        assert SENT == values(await node.consumed("acked", kind, kind))
+
+    again = {kind: len(await node.consumed("acked", kind, kind)) for kind in ("stream", "queue", "checkpoint")}
+
+    assert again == {"stream": 0, "queue": 0, "checkpoint": len(EVENTS)}
+
+
+async def test_max_stops_after_n_records_and_the_next_consumer_goes_on_there(node: Node):
+    await node.done("topic", "create", "some")
+    await node.done("produce", "some", "--key-field", "id", stdin=jsonl(EVENTS))
+
+    first = await node.done("consume", "some", "-s", "billing", "--from", "earliest", "--max", "7")
+    rest = await node.consumed("some", "billing")
+
+    assert len(first.records()) == 7
+    assert SENT == values(first.records() + rest)
+
+
+async def test_a_subscription_is_listed_described_and_deleted(node: Node):
+    await node.done("topic", "create", "watched", "--segments", "2")
+    await node.done("produce", "watched", "--key-field", "id", stdin=jsonl(EVENTS))
+    await node.consumed("watched", "billing")
+
+    listed = (await node.done("subscription", "list", "watched", "--json")).document()
+    everywhere = (await node.done("subscription", "list", "--json")).document()
+    described = (await node.done("subscription", "describe", "watched", "billing", "--json")).document()
+    tables = [
+        await node.done("subscription", "list"),
+        await node.done("subscription", "describe", "watched", "billing"),
+    ]
+    await node.done("subscription", "delete", "watched", "billing", "--force")
+    after = (await node.done("subscription", "list", "watched", "--json")).document()
+
+    assert [(each["subscription"], each["type"]) for each in listed] == [("billing", "STREAM")]
+    assert listed[0] in everywhere
+    progress = {each["segment"]: each["next_offset"] - each["acknowledged_offset"] for each in described["segments"]}
+    assert progress == {0: 0, 1: 0}
+    assert all("billing" in table.out for table in tables)
+    assert after == []
+
+
+async def test_sigterm_leaves_nothing_running_and_the_next_start_goes_on_where_it_was(node: Node):
+    await node.done("topic", "create", "kept", "--segments", "2")
+    await node.done("produce", "kept", "--key-field", "id", stdin=jsonl(EVENTS))
+    read = await node.done("consume", "kept", "-s", "billing", "--from", "earliest", "--max", "25")
+
+    code = await node.down()
+    left = [process.cmdline() for process in marked(node.mark)]
+    # Ports and all: a client that waits through a restart finds everything where it was.
+    before = node.config.read_text()
+    await node.up("--shards", "4")
+
+    assert (code, left) == (0, [])
+    assert node.config.read_text() == before
+    assert SENT == values(read.records() + await node.consumed("kept", "billing"))
+    again = await node.done("produce", "kept", "--key-field", "id", stdin=jsonl(EVENTS))
+    assert "stored 60" in again.err
+    assert len(await node.consumed("kept", "billing")) == len(EVENTS)
+
+
+async def test_a_broker_that_is_killed_comes_back_and_so_do_daemon_and_consumer(node: Node):
+    await node.done("topic", "create", "rebroker")
+    consumer = await node.running("rebroker", "consume", "rebroker", "-s", "billing", "--from", "earliest")
+    await node.done("produce", "rebroker", "--key-field", "id", stdin=jsonl(EVENTS[:30]))
+    await eventually(lambda: len(consumer.lines()) == 30, "the first half is consumed")
+
+    broker = node.part("mosquitto.conf")
+    broker.kill()
+    produced = await node.command("produce", "rebroker", "--key-field", "id", stdin=jsonl(EVENTS[30:]))
+
+    assert produced.code == 0, produced.err
+    await eventually(lambda: len(consumer.lines()) >= 60, "the second half is consumed")
+    await consumer.terminate()
+    assert len(consumer.lines()) == 60
+    assert node.part("mosquitto.conf").pid != broker.pid
+    assert await node.consumed("rebroker", "billing") == []
+
+
+async def test_without_spark_ingestion_goes_on_and_a_child_is_released_once_spark_is_back(node: Node):
+    await node.until_state("ready")
+    await node.done("topic", "create", "sparkless")
+    consumer = await node.running("sparkless", "consume", "sparkless", "-s", "billing", "--from", "earliest")
+    await node.done("produce", "sparkless", "--key-field", "id", stdin=jsonl(EVENTS[:30]))
+
+    spark = node.part("drain.service")
+    spark.kill()
+    report = await node.until_state("degraded")
+    await node.done("topic", "split", "sparkless", "0")
+    produced = await node.done("produce", "sparkless", "--key-field", "id", stdin=jsonl(EVENTS[30:]))
+
+    assert report["parts"]["drain"]["state"] == "degraded"
+    assert "Spark" in report["parts"]["drain"]["reason"]
+    assert "stored 30" in produced.err
+    await eventually(lambda: len(consumer.lines()) >= 60, "the children are read", 60)
+    assert node.part("drain.service").pid != spark.pid
+    await node.until_state("ready")
+    await consumer.terminate()
+    assert len(consumer.lines()) == 60
+
+
+async def test_promtool_accepts_the_metrics_and_they_say_what_happened(node: Node):
+    await node.done("topic", "create", "counted")
+    before = await node.metric("headgate_stored_records_total")
+    await node.done("produce", "counted", "--key-field", "id", stdin=jsonl(EVENTS))
+
+    assert await node.metric("headgate_stored_records_total") == before + len(EVENTS)
+    assert await node.metric("headgate_shard_is_leader") == 4
+    assert await node.metric("headgate_zookeeper_state", state="connected") == 1
+    assert await node.metric("headgate_ingest_batches_total", verdict="accept") >= 1
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("there is no promtool here")
+    checked = await asyncio.create_subprocess_exec(
+        *(promtool, "check", "metrics"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    said, _ = await checked.communicate((await get(node.http, "/metrics"))[1].encode())
+    assert (checked.returncode, said.decode()) == (0, "")
+
+
+async def test_help_and_version_need_no_cluster():
+    shown: list[Finished] = await asyncio.gather(finish("--help"), finish("--version"), finish("consume", "--help"))
+
+    assert [each.code for each in shown] == [0, 0, 0]
+    assert "headgate 0." in shown[1].out
