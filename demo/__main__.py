@@ -66,7 +66,7 @@ async def demonstrate(folder: Path, *, rate: int, seconds: float, as_json: bool)
 
 
 @click.command()
-@click.option("--rate", default=3000, show_default=True, help="Records a second.")
+@click.option("--rate", default=2000, show_default=True, help="Records a second.")
 @click.option("--seconds", default=60.0, show_default=True, help="How long to produce.")
 @click.option("--keep", is_flag=True, help="Leave the run's folder (ledger, logs, notes) behind.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")

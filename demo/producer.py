@@ -88,7 +88,7 @@ async def produce(config: Path, topic: str, rate: int, out: Path) -> None:
 @click.command()
 @click.option("--config", type=click.Path(path_type=Path), required=True)
 @click.option("--topic", required=True)
-@click.option("--rate", type=int, default=3000)
+@click.option("--rate", type=int, default=2000)
 @click.option("--out", type=click.Path(path_type=Path), required=True)
 def main(config: Path, topic: str, rate: int, out: Path) -> None:
     """Send this machine's figures to TOPIC."""

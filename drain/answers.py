@@ -27,6 +27,12 @@ from drain.protocol import (
 )
 from drain.results import Result
 from drain.settlement import Backlog, drained, outstanding
+from headgate.errors import ChunkError, StoreUnavailableError
+
+LOOK_SECONDS = 2.0
+"""How often an idle process looks whether a ledger has grown."""
+KEEP_UP_CHUNKS = 64
+"""New chunks that are counted before anybody asks: a run over so many costs little more than one over none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +47,10 @@ class _Indexed:
 class Answers:
     """One job's answers. An async context manager: runs happen from entering to leaving."""
 
-    def __init__(self, job: BacklogJob, chunks: LedgerChunks) -> None:
+    def __init__(self, job: BacklogJob, chunks: LedgerChunks, *, look_seconds: float = LOOK_SECONDS) -> None:
         self._job = job
         self._chunks = chunks
+        self._look_seconds = look_seconds
         self._wanted: set[int] = set()
         self._next: asyncio.Future[RunOutcome] | None = None
         self._asked = asyncio.Event()
@@ -101,7 +108,12 @@ class Answers:
 
     async def _work(self) -> None:
         while True:
-            await self._asked.wait()
+            try:
+                async with asyncio.timeout(self._look_seconds):
+                    await self._asked.wait()
+            except TimeoutError:
+                await self._keep_up()
+                continue
             self._asked.clear()
             shards, self._wanted = sorted(self._wanted), set()
             waiting, self._next = self._next, None
@@ -116,6 +128,29 @@ class Answers:
                 raise
             self.runs += 1
             waiting.set_result(outcome)
+
+    async def _keep_up(self) -> None:
+        """Count shards that were asked about before and have grown a lot: the next question then finds little to do.
+
+        A fault met here is met again, and told, by whoever asks next.
+        """
+        grown = []
+        for shard, known in self._indexed.items():
+            try:
+                newer = await self._chunks.newer_than(shard, known.result.watermark)
+            except (ChunkError, StoreUnavailableError):
+                continue
+            if len(newer) >= KEEP_UP_CHUNKS:
+                grown.append(shard)
+        if grown:
+            try:
+                outcome = await self._job.run(grown)
+            except JvmGoneError:
+                return
+            self.runs += 1
+            for shard in grown:
+                if shard in outcome.results:
+                    self._index(outcome.results[shard])
 
     def _answer(self, outcome: RunOutcome, question: DrainQuestion) -> DrainAnswer:
         if (failure := outcome.failures.get(question.shard)) is not None:

@@ -38,10 +38,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice, takewhile
-from typing import Final
 
 from headgate import messages as m
 from headgate.session_values import (
+    OVERTAKEN_SECONDS,
+    PROBE_AFTER_SILENCE_SECONDS,
     Command,
     Forget,
     Identified,
@@ -56,11 +57,6 @@ from headgate.session_values import (
     pause_seconds,
     placeless,
 )
-
-PROBE_AFTER_SILENCE_SECONDS: Final = 10.0
-"""After this long without an answer the leader may have forgotten us: send one batch alone first."""
-OVERTAKEN_SECONDS: Final = 0.1
-"""How long after a later batch's commit the head's own reply may still be on its way."""
 
 
 class ProducerSession:
@@ -265,7 +261,8 @@ class ProducerSession:
         self._close_gap()
         if self.phase is Phase.BACKING_OFF and now >= self._resume_at:
             self.phase = Phase.WAITING
-        if self.phase is Phase.WAITING and self._connected and self._leader_known() and self._has_work():
+        has_work = self._in_flight or self._queue or self._open_wanted
+        if self.phase is Phase.WAITING and self._connected and self._leader_known() and has_work:
             self._begin_attempt(now)
         if self.phase in (Phase.PROBING, Phase.STREAMING):
             self._send_what_may_go(now)
@@ -280,9 +277,6 @@ class ProducerSession:
 
     def _leader_known(self) -> bool:
         return self._announced is not None and self._announced >= self.highest_epoch
-
-    def _has_work(self) -> bool:
-        return bool(self._in_flight or self._queue or self._open_wanted)
 
     def _blocked(self) -> bool:
         """Whether no new sequence may be used: rule 9."""

@@ -13,6 +13,10 @@ from headgate import messages as m
 
 FIRST_PAUSE_SECONDS: Final = 0.025
 LONGEST_PAUSE_SECONDS: Final = 1.0
+PROBE_AFTER_SILENCE_SECONDS: Final = 10.0
+"""After this long without an answer the leader may have forgotten us: send one batch alone first."""
+OVERTAKEN_SECONDS: Final = 0.1
+"""How long after a later batch's commit the head's own reply may still be on its way."""
 
 
 class Phase(StrEnum):

@@ -121,6 +121,7 @@ class _Link:
         self.under_way: dict[int, Published] = {}
         self._broker = broker
         self._next = 0
+        self._due = 0.0
 
     def fill(self) -> None:
         """Deliver what the window has room for."""
@@ -129,7 +130,10 @@ class _Link:
             self._next += 1
             self.under_way[self._next] = message
             delivery = FakeDelivery(self, self._next, message)
-            asyncio.get_running_loop().call_later(self._broker.delay_seconds, self._arrive, delivery)
+            loop = asyncio.get_running_loop()
+            # Timers of one instant fire in no promised order.
+            self._due = max(loop.time() + self._broker.delay_seconds, self._due + 1e-6)
+            loop.call_at(self._due, self._arrive, delivery)
 
     def acknowledge(self, number: int) -> None:
         """Take a PUBACK; one that comes over an ended connection never arrives."""

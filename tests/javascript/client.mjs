@@ -1,0 +1,251 @@
+// A producer for headgate, written from docs/protocol.md alone: exactly once and in order, whoever leads.
+//
+// One identity on the shard of one topic. Batches are numbered once and never rebuilt; what is unanswered is sent
+// again in order after every refusal, silence, reconnection or change of leader. Not here: deadlines, named producers,
+// several topics. A verdict that ends the identity fails everything that is unanswered, loudly.
+import { randomBytes, randomInt } from "node:crypto";
+import { decode, encode } from "@msgpack/msgpack";
+import mqtt from "mqtt";
+
+const PROTOCOL = 1;
+const REPLY_MS = 5000; // no reply for this long: send again
+const FIRST_PAUSE_MS = 25;
+const LONGEST_PAUSE_MS = 1000;
+const QUIET_MS = 10_000; // after this long without an answer: one batch first
+
+export function murmur3(bytes) {
+  const rotl = (x, r) => (x << r) | (x >>> (32 - r));
+  const mix = (k) => Math.imul(rotl(Math.imul(k, 0xcc9e2d51), 15), 0x1b873593);
+  const whole = bytes.length & ~3;
+  let h = 0;
+  for (let i = 0; i < whole; i += 4) {
+    const k = bytes[i] | (bytes[i + 1] << 8) | (bytes[i + 2] << 16) | (bytes[i + 3] << 24);
+    h = (Math.imul(rotl(h ^ mix(k), 13), 5) + 0xe6546b64) | 0;
+  }
+  let tail = 0;
+  for (let i = bytes.length - 1; i >= whole; i--) tail = (tail << 8) | bytes[i];
+  h ^= mix(tail) ^ bytes.length;
+  h = Math.imul(h ^ (h >>> 16), 0x85ebca6b);
+  h = Math.imul(h ^ (h >>> 13), 0xc2b2ae35);
+  return (h ^ (h >>> 16)) >>> 0;
+}
+
+export class Producer {
+  #prefix; // headgate/<cluster>
+  #clientId;
+  #presenceTopic;
+  #mqtt;
+  #ready = false; // connected, and replies would reach us
+  #topic;
+  #shard = null;
+  #identity = null;
+  #epoch = 0; // highest leader epoch seen, in announcements and replies
+  #window = 0; // of the newest announcement; 0: nobody has announced himself yet
+  #attempt = 0; // rises with each replay; refusals of an older one mean nothing
+  #probed = false; // a batch was committed since the last change: the window is open
+
+  #pending = []; // unanswered batches in the order of their sequence: {sequence, records, resolve, reject}
+  #inFlight = 0; // how many of them, from the head, were sent under this attempt
+  #nextSequence = 0;
+  #requestId = randomInt(2 ** 40);
+  #requests = new Map(); // request id → {batch, attempt, epoch}, of every attempt of every pending batch
+  #call = null; // the one request that is no batch: {id, resolve}
+  #pauseMs = FIRST_PAUSE_MS;
+  #pauseTimer = null;
+  #watchTimer = null;
+  #heardAt = Date.now();
+  #sentAt = Date.now();
+  #failure = null;
+  #changed = []; // who waits for the next change of the above
+  resent = 0; // batches that were sent once more, for the curious
+
+  constructor({ host, port, cluster, topic, clientId }) {
+    this.#prefix = `headgate/${cluster}`;
+    this.#clientId = clientId ?? `js-${randomBytes(6).toString("hex")}`;
+    this.#presenceTopic = `${this.#prefix}/clients/${this.#clientId}/presence`;
+    this.#topic = topic;
+    const gone = { topic: this.#presenceTopic, payload: this.#presence(false), qos: 1, retain: true };
+    this.#mqtt = mqtt.connect({
+      host, port, protocolVersion: 4, clean: true, clientId: this.#clientId, will: gone,
+      reconnectPeriod: 250, keepalive: 5, queueQoSZero: false, resubscribe: false,
+    });
+    this.#mqtt.on("connect", () => this.#onConnect());
+    this.#mqtt.on("message", (topic, payload) => this.#onMessage(topic, payload));
+    this.#mqtt.on("close", () => (this.#ready = false));
+    this.#mqtt.on("error", () => {}); // mqtt.js tries again by itself
+  }
+
+  /** Learn shard and leader, and open an identity. */
+  async open() {
+    while (!this.#failure && (this.#shard === null || this.#window === 0)) await this.#change();
+    if (this.#failure) throw this.#failure;
+    const token = randomBytes(16).toString("hex"); // the same for every attempt
+    const answer = await this.#ask({ type: "open_producer", token });
+    this.#identity = { producer_id: answer.producer_id, producer_epoch: answer.producer_epoch };
+    this.#watchTimer = setInterval(() => this.#watch(), 250);
+  }
+
+  /** Queue one batch of [key, value] byte arrays; the promise resolves once it is durable. Awaits room first. */
+  async send(pairs) {
+    while (!this.#failure && this.#pending.length >= 2 * this.#window) await this.#change();
+    if (this.#failure) throw this.#failure;
+    const records = pairs.map(([key, value]) => [key, value, Date.now()]);
+    const stored = new Promise((resolve, reject) => {
+      this.#pending.push({ sequence: this.#nextSequence++, records, resolve, reject });
+    });
+    stored.catch(() => {}); // whoever awaits it sees it; nobody has to
+    this.#pump();
+    return { stored };
+  }
+
+  /** Wait until nothing is unanswered, then leave. */
+  async close() {
+    while (!this.#failure && this.#pending.length) await this.#change();
+    clearInterval(this.#watchTimer);
+    clearTimeout(this.#pauseTimer);
+    this.#mqtt.publish(this.#presenceTopic, this.#presence(false), { qos: 1, retain: true });
+    await this.#mqtt.endAsync();
+    if (this.#failure) throw this.#failure;
+  }
+
+  // --- connection ---
+
+  #presence = (here) => Buffer.from(encode({ client_id: this.#clientId, here }));
+
+  async #onConnect() {
+    const topics = ["cluster", `clients/${this.#clientId}/replies`].map((name) => `${this.#prefix}/${name}`);
+    try {
+      await this.#mqtt.subscribeAsync(topics, { qos: 1 });
+    } catch {
+      return; // lost again; the next connection does it
+    }
+    this.#ready = true;
+    this.#mqtt.publish(this.#presenceTopic, this.#presence(true), { qos: 1, retain: true });
+    this.#replay(0);
+  }
+
+  #onMessage(topic, payload) {
+    const message = decode(payload);
+    if (topic === `${this.#prefix}/cluster`) this.#onCluster(message);
+    else if (topic.endsWith("/leader")) this.#onLeader(message);
+    else if (topic.endsWith("/replies")) this.#onReply(message);
+    this.#tell();
+  }
+
+  #onCluster({ protocol, shards }) {
+    if (protocol !== PROTOCOL) return this.#fail(new Error(`the cluster speaks protocol ${protocol}, this client ${PROTOCOL}`));
+    this.#shard = murmur3(new TextEncoder().encode(this.#topic)) % shards;
+    this.#mqtt.subscribe(`${this.#prefix}/shards/${this.#shard}/leader`, { qos: 1 });
+  }
+
+  #onLeader({ shard, leader_epoch, pipelining, window }) {
+    if (shard !== this.#shard || leader_epoch < this.#epoch) return; // retained, from a reign that is over
+    this.#window = pipelining ? window : 1;
+    if (leader_epoch === this.#epoch) return;
+    this.#epoch = leader_epoch;
+    this.#replay(0); // at once: somebody new leads
+  }
+
+  // --- requests and replies ---
+
+  #publish(request) {
+    const request_id = ++this.#requestId;
+    const payload = encode({ ...request, request_id, client_id: this.#clientId, leader_epoch: this.#epoch });
+    if (this.#ready) this.#mqtt.publish(`${this.#prefix}/shards/${this.#shard}/requests`, Buffer.from(payload));
+    return request_id;
+  }
+
+  async #ask(request) {
+    for (let pause = FIRST_PAUSE_MS; ; pause = Math.min(2 * pause, LONGEST_PAUSE_MS)) {
+      const answer = await new Promise((resolve) => {
+        setTimeout(resolve, REPLY_MS, null);
+        this.#call = { id: this.#publish(request), resolve };
+      });
+      if (answer && answer.type !== "refused") return answer;
+      if (answer && answer.verdict !== "not_leader" && answer.verdict !== "unavailable") throw new Error(answer.reason);
+      await new Promise((resolve) => setTimeout(resolve, pause));
+    }
+  }
+
+  #onReply(reply) {
+    if (reply.request_id === undefined) return; // a push: not for producers
+    this.#heardAt = Date.now();
+    const older = reply.leader_epoch < this.#epoch;
+    this.#epoch = Math.max(this.#epoch, reply.leader_epoch);
+    if (this.#call?.id === reply.request_id) return this.#call.resolve(reply);
+    const request = this.#requests.get(reply.request_id);
+    if (!request) return;
+    if (reply.type === "committed") this.#committed(request, older);
+    else if (request.attempt === this.#attempt && reply.leader_epoch >= request.epoch) this.#refused(request, reply);
+  }
+
+  #committed({ batch, attempt }, older) {
+    while (this.#pending.length && this.#pending[0].sequence <= batch.sequence) {
+      this.#pending.shift().resolve(); // those before it are durable as well, even if their replies were lost
+      this.#inFlight = Math.max(0, this.#inFlight - 1);
+    }
+    for (const [id, request] of this.#requests) if (request.batch.sequence <= batch.sequence) this.#requests.delete(id);
+    this.#pauseMs = FIRST_PAUSE_MS;
+    if (attempt === this.#attempt && !older) this.#probed = true;
+    this.#pump();
+  }
+
+  #refused({ batch }, { verdict, reason }) {
+    const head = batch === this.#pending[0];
+    if (verdict === "fenced" || verdict === "invalid" || (verdict === "out_of_order" && head)) {
+      this.#fail(new Error(`sequence ${batch.sequence} is ${verdict}: ${reason}; what was sent and not answered is unknown`));
+    } else this.#replay(this.#nextPause());
+  }
+
+  // --- sending, and sending again ---
+
+  #pump() {
+    if (!this.#identity || this.#pauseTimer || this.#failure || !this.#ready) return;
+    const room = this.#probed ? this.#window : 1;
+    while (this.#inFlight < Math.min(room, this.#pending.length)) {
+      const batch = this.#pending[this.#inFlight++];
+      if (batch.sent) this.resent++;
+      batch.sent = true;
+      const { sequence, records } = batch;
+      const id = this.#publish({ type: "produce", topic: this.#topic, records, ...this.#identity, sequence });
+      this.#requests.set(id, { batch, attempt: this.#attempt, epoch: this.#epoch });
+      this.#sentAt = Date.now();
+    }
+  }
+
+  /** Begin again at the first unanswered batch, after a pause; the order stays. */
+  #replay(pauseMs) {
+    this.#attempt++;
+    this.#inFlight = 0;
+    this.#probed = false;
+    clearTimeout(this.#pauseTimer);
+    this.#pauseTimer = setTimeout(() => {
+      this.#pauseTimer = null;
+      this.#pump();
+    }, pauseMs);
+  }
+
+  #nextPause() {
+    const pause = this.#pauseMs * (0.5 + Math.random() / 2);
+    this.#pauseMs = Math.min(2 * this.#pauseMs, LONGEST_PAUSE_MS);
+    return pause;
+  }
+
+  #watch() {
+    const silent = Date.now() - Math.max(this.#heardAt, this.#sentAt);
+    if (this.#inFlight && silent > REPLY_MS) this.#replay(this.#nextPause());
+    if (Date.now() - this.#heardAt > QUIET_MS) this.#probed = false;
+  }
+
+  #fail(error) {
+    this.#failure = error;
+    for (const batch of this.#pending.splice(0)) batch.reject(error);
+    this.#tell();
+  }
+
+  #change = () => new Promise((resolve) => this.#changed.push(resolve));
+
+  #tell() {
+    this.#changed.splice(0).forEach((resolve) => resolve());
+  }
+}

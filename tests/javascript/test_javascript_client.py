@@ -1,0 +1,108 @@
+"""A client in another language, written from docs/protocol.md alone, against two real daemons of which one is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.system.programs import PATIENCE, eventually, whole_lines
+from tests.system.two_daemons import CLUSTER, TwoDaemons
+
+HERE = Path(__file__).parent
+MOST_LINES = 260
+"""The client doubles as an example: it must stay readable."""
+BATCH, BATCHES, KEYS = 5, 400, 7
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+needs_node = pytest.mark.skipif(
+    shutil.which("node") is None or shutil.which("npm") is None, reason="node and npm are missing; Debian has both"
+)
+
+
+@pytest.fixture
+async def program(pytestconfig: pytest.Config) -> Path:
+    """The client beside its packages, installed once per lock file, outside of the tree's own files."""
+    lock = (HERE / "package-lock.json").read_bytes()
+    folder = pytestconfig.cache.mkdir(f"javascript-{hashlib.sha256(lock).hexdigest()[:12]}")
+    for name in ("package.json", "package-lock.json", "client.mjs", "produce.mjs"):
+        shutil.copyfile(HERE / name, folder / name)
+    if not (folder / "installed").exists():
+        npm = await asyncio.create_subprocess_exec(
+            *("npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"),
+            cwd=folder,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        said, _ = await npm.communicate()
+        if npm.returncode != 0:
+            pytest.fail(f"npm could not install the packages of tests/javascript:\n{said.decode()}", pytrace=False)
+        (folder / "installed").touch()
+    return folder / "produce.mjs"
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[TwoDaemons]:
+    async with TwoDaemons(tmp_path) as cluster:
+        yield cluster
+
+
+@needs_node
+async def test_it_stores_every_record_once_and_in_order_while_its_leader_is_killed(
+    program: Path, cluster: TwoDaemons, tmp_path: Path
+) -> None:
+    leader = await cluster.leader()
+    await cluster.create_topic("orders", segments=4)
+    lines = [(f"key-{n % KEYS}".encode(), b"%d" % n) for n in range(BATCH * BATCHES)]
+    out = tmp_path / "javascript.out"
+    with out.open("wb") as to_out:
+        client = await asyncio.create_subprocess_exec(
+            *("node", str(program), "--cluster", CLUSTER, "--topic", "orders"),
+            *("--port", str(cluster.broker.port), "--batch", str(BATCH)),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=to_out,
+            stderr=to_out,
+            env=os.environ | {"NODE_OPTIONS": ""},
+        )
+    assert client.stdin is not None
+    try:
+        for n, (key, value) in enumerate(lines):
+            client.stdin.write(key + b"\t" + value + b"\n")
+            if n == len(lines) // 3:
+                await eventually(lambda: len(whole_lines(out)) > 10, "some batches are stored")
+                await cluster.kill(leader)
+            await client.stdin.drain()
+        client.stdin.close()
+        async with asyncio.timeout(60 * PATIENCE):
+            await client.wait()
+    finally:
+        if client.returncode is None:
+            client.kill()
+            await client.wait()
+
+    said = whole_lines(out)
+    assert client.returncode == 0, said[-20:]
+    assert said[-1].startswith(f"done {len(lines)} resent "), said[-1]
+    assert [f"stored {first} {BATCH}" for first in range(0, len(lines), BATCH)] == said[:-1]
+    assert len(await cluster.reigns()) >= 2
+    records = await cluster.records()
+    expected = {key: [value for found, value in lines if found == key] for key, _ in lines}
+    assert expected == {key: [value for _, _, found, value in records if found == key] for key in expected}
+    assert len(lines) == len(records)
+
+
+def test_the_example_stays_short() -> None:
+    assert len((HERE / "client.mjs").read_text().splitlines()) <= MOST_LINES
+
+
+def test_the_lock_file_names_no_host_to_load_from() -> None:
+    lock = (HERE / "package-lock.json").read_text()
+
+    assert "integrity" in lock
+    assert "resolved" not in lock
+    assert "://" not in lock

@@ -1,0 +1,80 @@
+"""Plain devices over real servers: `mosquitto_pub` is the producer, and the leader is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.system.programs import PATIENCE, eventually
+from tests.system.two_daemons import CLUSTER, TwoDaemons
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(
+        shutil.which("mosquitto") is None or shutil.which("mosquitto_pub") is None,
+        reason="mosquitto and mosquitto_pub are missing; Debian has them in mosquitto and mosquitto-clients",
+    ),
+]
+
+
+async def published(cluster: TwoDaemons, key: str, values: range) -> None:
+    """Publish one message a value, as a device would; returns once the broker has confirmed all of them."""
+    process = await asyncio.create_subprocess_exec(
+        *("mosquitto_pub", "-h", cluster.broker.host, "-p", str(cluster.broker.port), "-q", "1", "-l"),
+        *("-t", f"headgate/{CLUSTER}/publish/orders/{key}"),
+        stdin=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(30 * PATIENCE):
+        await process.communicate(b"".join(b"%d\n" % value for value in values))
+    assert process.returncode == 0
+
+
+async def test_nothing_that_a_device_was_promised_is_lost_when_the_leader_dies(tmp_path: Path) -> None:
+    """While somebody leads, in the moment of the kill, and while nobody leads."""
+    async with TwoDaemons(tmp_path) as cluster:
+        leader = await cluster.leader()
+        await cluster.create_topic("orders", segments=2)
+        await published(cluster, "site-1/room-2", range(100))
+        during = asyncio.create_task(published(cluster, "site-1/room-3", range(2000)))
+        await cluster.kill(leader)
+        await published(cluster, "site-1/room-2", range(100, 200))
+        await during
+        reigns_before = await cluster.reigns()
+        successor = await cluster.leader()
+
+        async def stored() -> dict[bytes, list[int]] | None:
+            found: dict[bytes, list[int]] = {}
+            for _, _, key, value in await cluster.records():
+                found.setdefault(key, []).append(int(value))
+            counts = {key: len(set(values)) for key, values in found.items()}
+            return found if counts == {b"site-1/room-2": 200, b"site-1/room-3": 2000} else None
+
+        records = await eventually(stored, "every record is in the ledger", 30)
+
+    assert [leader] == reigns_before, "the last ones were published while nobody led"
+    assert leader != successor
+    for values in records.values():
+        # At least once: what was under way comes again, but nothing overtakes what came before it.
+        first_seen = list(dict.fromkeys(values))
+        assert sorted(first_seen) == first_seen
+
+
+async def test_nothing_is_lost_when_all_daemons_and_the_broker_restart(tmp_path: Path) -> None:
+    async with TwoDaemons(tmp_path) as cluster:
+        await cluster.leader()
+        await cluster.create_topic("orders", segments=1)
+        await published(cluster, "a", range(10))
+        await cluster.kill("one")
+        await cluster.kill("two")
+        await published(cluster, "a", range(10, 500))
+        await cluster.broker.restart()
+        await cluster.start("one")
+
+        async def stored() -> bool:
+            return {int(value) for _, _, _, value in await cluster.records()} == set(range(500))
+
+        await eventually(stored, "every record is in the ledger", 30)
