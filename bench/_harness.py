@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import gc
 import importlib
+import math
 import pkgutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import Literal
 
@@ -29,6 +31,7 @@ import bench
 Better = Literal["higher", "lower"]
 Part = float | int | str
 Work = Callable[[], object]
+AsyncWork = Callable[[], Awaitable[object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,8 @@ class Effort:
     quick: bool
     progress: Callable[[str], None]
     """Told one short line now and then; never part of the result."""
+    plot: Path | None = None
+    """Where a figure that can be drawn writes its SVG; None: nowhere."""
 
     def pick(self, full: int, quick: int) -> int:
         """Return the size to use."""
@@ -60,10 +65,29 @@ class Figure:
     goal: float
     better: Better
     measure: Callable[[Effort], Measured]
+    part_goals: Mapping[str, float] = field(default_factory=dict)
+    """Parts that have a goal of their own, on the same side as the value's: the figure holds only if they do too."""
+    draws: bool = False
+    """Whether it writes an SVG to `Effort.plot`."""
 
     def holds(self, value: float) -> bool:
         """Tell whether ``value`` reaches the goal; a value that is not a number never does."""
-        return value >= self.goal if self.better == "higher" else value <= self.goal
+        return self._reaches(value, self.goal)
+
+    def holds_throughout(self, measured: Measured) -> bool:
+        """Tell whether the value and every part that has a goal reach theirs. A part that is missing does not."""
+        return self.holds(measured.value) and not self.missed_parts(measured)
+
+    def missed_parts(self, measured: Measured) -> list[str]:
+        """Return the parts that do not reach their own goals."""
+        return [
+            part
+            for part, goal in self.part_goals.items()
+            if not self._reaches(float(measured.parts.get(part, math.nan)), goal)
+        ]
+
+    def _reaches(self, value: float, goal: float) -> bool:
+        return value >= goal if self.better == "higher" else value <= goal
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,20 +121,38 @@ class Rounds:
 
 def in_turns(sides: Mapping[str, Work], rounds: int, progress: Callable[[str], None]) -> Rounds:
     """Run every side once per round, in changing order, and return the seconds each took. What it raises passes."""
-    assert rounds >= 1, "nothing to measure"
-    names = list(sides)
-    seconds: dict[str, list[float]] = {name: [] for name in names}
-    with _without_collector():
-        for number in range(rounds + 1):
-            for name in names if number % 2 else reversed(names):
-                gc.collect()
-                began = time.perf_counter()
-                sides[name]()
-                took = time.perf_counter() - began
-                if number > 0:
-                    seconds[name].append(took)
-            progress(f"round {number} of {rounds}" if number else "warm-up")
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    with without_collector():
+        for number, name in _turns(list(sides), rounds, progress):
+            began = time.perf_counter()
+            sides[name]()
+            took = time.perf_counter() - began
+            if number > 0:
+                seconds[name].append(took)
     return Rounds(seconds)
+
+
+async def in_turns_async(sides: Mapping[str, AsyncWork], rounds: int, progress: Callable[[str], None]) -> Rounds:
+    """Do the same as `in_turns` with sides that are awaited; the loop goes on between the rounds."""
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    with without_collector():
+        for number, name in _turns(list(sides), rounds, progress):
+            began = time.perf_counter()
+            await sides[name]()
+            took = time.perf_counter() - began
+            if number > 0:
+                seconds[name].append(took)
+    return Rounds(seconds)
+
+
+def _turns(names: list[str], rounds: int, progress: Callable[[str], None]) -> Iterator[tuple[int, str]]:
+    """Yield (round, side); round 0 warms up."""
+    assert rounds >= 1, "nothing to measure"
+    for number in range(rounds + 1):
+        for name in names if number % 2 else reversed(names):
+            gc.collect()
+            yield number, name
+        progress(f"round {number} of {rounds}" if number else "warm-up")
 
 
 def catalogue() -> dict[str, Callable[[], tuple[Figure, str]]]:
@@ -131,7 +173,9 @@ def _loader(name: str) -> Callable[[], tuple[Figure, str]]:
 
 
 @contextmanager
-def _without_collector() -> Iterator[None]:
+def without_collector() -> Iterator[None]:
+    """Collect once, and not again until the block ends."""
+    gc.collect()
     was_on = gc.isenabled()
     gc.disable()
     try:

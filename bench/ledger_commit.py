@@ -47,7 +47,7 @@ def measure(effort: Effort) -> Measured:
         def bare() -> None:
             for _ in range(COMMITS_A_ROUND):
                 numbers["bare"] += 1
-                _bare_commit(bare_folder, chunk_name(numbers["bare"]), data)
+                bare_commit(bare_folder, chunk_name(numbers["bare"]), data)
 
         def encode() -> None:
             for _ in range(COMMITS_A_ROUND):
@@ -72,7 +72,7 @@ def measure(effort: Effort) -> Measured:
     )
 
 
-def _bare_commit(folder: Path, name: str, data: bytes) -> None:
+def bare_commit(folder: Path, name: str, data: bytes) -> None:
     """Write, fsync, link, fsync the folder: the least that is durable, whole and put-if-absent."""
     draft = folder / f".{name}"
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL)

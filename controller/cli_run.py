@@ -9,7 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import signal
 import socket
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +22,7 @@ import structlog
 from controller import cli_session as session
 from controller.cli_output import examples, json_option, print_json, print_table
 from controller.settings import Settings, load_settings
-from headgate.errors import HeadgateError
+from headgate.errors import ConfigError, HeadgateError
 
 if TYPE_CHECKING:
     from controller.daemon import Daemon
@@ -53,22 +56,44 @@ def new_daemon(settings: Settings) -> Daemon:
     return Daemon(settings)
 
 
-async def run_daemon(daemon: Daemon) -> None:
-    """Run ``daemon`` until this task is cancelled; then let it hand over and close, and be cancelled."""
+async def run_daemon(daemon: Daemon, reread: Callable[[], Settings]) -> None:
+    """Run ``daemon`` until this task is cancelled; then let it hand over and close, and be cancelled.
+
+    On SIGHUP it takes over what it can of the settings that ``reread`` returns.
+    """
     stop = asyncio.Event()
-    running = asyncio.get_running_loop().create_task(daemon.run(stop), name="daemon")
+    loop = asyncio.get_running_loop()
+    running = loop.create_task(daemon.run(stop), name="daemon")
+    before = signal.getsignal(signal.SIGHUP)
+    loop.add_signal_handler(signal.SIGHUP, _on_hangup, daemon, reread, sys.stderr.isatty())
     try:
         await asyncio.wait([running])
     except asyncio.CancelledError:
         stop.set()
         await running
         raise
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+        signal.signal(signal.SIGHUP, before)
     error = running.exception()
     if error is not None:
         if not isinstance(error, HeadgateError):
             # The command line shows one line; whoever looks for the cause finds the rest in the log.
             log.error("daemon.failed", exc_info=error)
         raise error
+
+
+def _on_hangup(daemon: Daemon, reread: Callable[[], Settings], had_terminal: bool) -> None:
+    if had_terminal and not sys.stderr.isatty():
+        # The terminal was closed, which is the signal's first meaning: nobody is left to stop us otherwise.
+        signal.raise_signal(signal.SIGTERM)
+        return
+    try:
+        read = reread()
+    except ConfigError as error:
+        log.error("settings.unusable", error=str(error))  # noqa: TRY400 - its text says all
+        return
+    daemon.reload(read)
 
 
 @click.command(
@@ -81,14 +106,15 @@ async def run_daemon(daemon: Daemon) -> None:
 def run(config: Path) -> None:
     """Run the daemon against a ZooKeeper, a broker and a store that run already.
 
-    SIGTERM and Ctrl-C hand over to another daemon, if there is one, and end with exit code 0. Under systemd
+    SIGTERM and Ctrl-C hand over to another daemon, if there is one, and end with exit code 0. SIGHUP reads the settings
+    again: ingest.pipelining and log.level change at once, the log names what needs a restart. Under systemd
     (Type=notify) readiness and the watchdog are told.
     """
     settings = read_settings(config)
     settings.broker.password()
     try:
         session.run(
-            run_daemon(new_daemon(settings)),
+            run_daemon(new_daemon(settings), lambda: read_settings(config)),
             log=settings.log,
             instance=settings.instance.name,
             patient=True,

@@ -35,6 +35,7 @@ from controller.settings import (
     LogSettings,
     Settings,
     ZooKeeperSettings,
+    load_settings,
     socket_problem,
 )
 from controller.toml_text import Value, toml_text
@@ -50,6 +51,7 @@ READY_SECONDS = 60.0
 LOOK_SECONDS = 0.1
 STOP_SECONDS = 15.0
 """How long a further daemon may take to hand over before it is killed."""
+SETTINGS_FILE = "headgate.toml"
 USUAL_PORTS = Remembered(mqtt_port=1883, zookeeper_port=2181, http_port=9464, shards=4)
 
 _PORT = click.IntRange(0, 65_535)
@@ -100,7 +102,7 @@ def up(
 
     Needs no server and no configuration. Ctrl-C or SIGTERM ends all of it and loses nothing; the next start on the
     same folder goes on where this one stopped. Clients find the node through client.toml in the folder, which they
-    look for in ./headgate-data by themselves.
+    look for in ./headgate-data by themselves. SIGHUP reads headgate.toml in the folder again, as for `headgate run`.
     """
     wishes = _Wishes(shards, mqtt_port, zookeeper_port, http_port, daemons)
     with NodeFolder(data) as folder, _log_stream(folder, verbose) as stream:
@@ -193,7 +195,7 @@ class _Node:
             await stack.enter_async_context(self._telling_when_ready(daemon, client_file))
             if self._daemons > 1:
                 await stack.enter_async_context(_further_daemons(folder, settings, self._daemons - 1))
-            await cli_run.run_daemon(daemon)
+            await cli_run.run_daemon(daemon, lambda: _reread(folder.path / SETTINGS_FILE, settings))
 
     def _settings(self, zookeeper: str, broker_host: str, broker_port: int) -> Settings:
         path = self._folder.path
@@ -221,8 +223,11 @@ class _Node:
             http=HttpSettings(port=0),
         )
         self._folder.write(
-            "headgate.toml",
-            _settings_text("Written by `headgate up` at each start: for a further daemon, `headgate run`.", written),
+            SETTINGS_FILE,
+            _settings_text(
+                "Written by `headgate up` at each start. For a further daemon, `headgate run`; read again on SIGHUP.",
+                written,
+            ),
         )
         client: dict[str, Value] = {
             "cluster": settings.cluster.name,
@@ -287,6 +292,18 @@ def _welcome(http: str, client_file: Path) -> str:
 def _shared_drain(settings: Settings) -> DrainSettings:
     """Return the drain settings of a further daemon: it asks the Spark process that the first one runs."""
     return msgspec.structs.replace(settings.drain, spawn=False)
+
+
+def _reread(path: Path, running: Settings) -> Settings:
+    """Return the settings in ``path`` for this node's own daemon; raises ConfigError.
+
+    The file is meant for a further daemon: where the two differ on purpose, ours stay.
+    """
+    read = load_settings(path, default_instance=running.instance.name)
+    return read.replace(
+        drain=msgspec.structs.replace(read.drain, spawn=running.drain.spawn),
+        http=running.http,
+    )
 
 
 def _settings_text(comment: str, settings: Settings) -> str:

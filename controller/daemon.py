@@ -23,6 +23,8 @@ from prometheus_client import CollectorRegistry
 from controller.device_intake import Delivery, DeviceSession
 from controller.election import Acquired, Connected, ElectionEvent, Elections, Lost, Released, Suspended
 from controller.leadership import Event, Role
+from controller.logs import change_level
+from controller.reload import reloaded
 from controller.settings import Settings
 from controller.shard_controller import ShardController
 from controller.shard_leader import ShardReign
@@ -186,9 +188,23 @@ class Daemon:
                 drain=self._drain_state[0],
                 drain_reason=self._drain_state[1],
                 shards=len(self._controllers),
+                store_reachable=self.instruments.store_reachable,
                 shards_led=sum(controller.leadership.role is Role.LEADING for controller in self._controllers),
             ),
         )
+
+    def reload(self, read: Settings) -> None:
+        """Take over what can change at run time of the settings ``read``; say what cannot."""
+        reload = reloaded(self.settings, read)
+        self.settings = reload.settings
+        change_level(self.settings.log.level)
+        log.info("settings.reloaded", applied=reload.applied, needs_restart=reload.needs_restart)
+        for setting in reload.needs_restart:
+            log.warning("settings.needs_restart", setting=setting)
+        if "ingest.pipelining" in reload.applied:
+            for controller in self._controllers:
+                if controller.reign is not None:
+                    controller.reign.switch_pipelining(self.settings.ingest.pipelining)
 
     # --- putting together ---------------------------------------------------------------------------------------------
 
@@ -199,10 +215,9 @@ class Daemon:
         transport: Transport,
         drain_check: DrainCheck,
     ) -> ShardController:
-        settings = self.settings
-
         def new_reign(state: ShardState, makes_room: object) -> ShardReign:
             assert callable(makes_room), "makes_room is a question"
+            settings = self.settings  # as they are when the reign begins: `reload` may have changed them
             return ShardReign(
                 cluster=settings.cluster.name,
                 instance=self.instance,

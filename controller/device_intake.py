@@ -12,7 +12,7 @@ Rules:
    again for ever. The same holds for copies of retained messages, which are no publications.
 3. A topic that this leader does not know may be one that its successor created. So such a message is acknowledged only
    after a chunk of this reign was created since; and the filter by which it came, left by an earlier reign, is dropped.
-4. Once `stop_taking` was called nothing is taken or acknowledged: it is the next leader's.
+4. Nothing is taken once the reign no longer serves (it stops calling `take`): it is the next leader's.
 
 What it deliberately does not do: recognise a message that came before. MQTT 3.1.1 has nothing to recognise it by.
 """
@@ -124,7 +124,6 @@ class DeviceIntake:
         self._observer = observer
         self._now_ms = now_ms
         self._session: DeviceSession | None = None
-        self._taking = True
         self._waiting = 0
         self._standing: set[str] = set()
         """Filters that stand at the broker as far as we know, or will as soon as it is in reach."""
@@ -153,14 +152,8 @@ class DeviceIntake:
             self._releases.append(release)
         self._changed.set()
 
-    def stop_taking(self) -> None:
-        """Leave everything that comes from here on to the next leader."""
-        self._taking = False
-
     def take(self, delivery: Delivery) -> None:
         """Store one message, or throw it away with a reason; acknowledged when that is certain."""
-        if not self._taking:
-            return
         name, text = m.published_to(self._cluster, delivery.topic)
         key = text.encode()
         topic = self._state.topics.get(name)

@@ -48,6 +48,9 @@ class CommitObserver(Protocol):
     def store_error(self, operation: str) -> None:
         """Tell that the object store failed."""
 
+    def store_answered(self) -> None:
+        """Tell that the object store did what was asked."""
+
 
 @dataclass(slots=True)
 class _Making:
@@ -176,6 +179,7 @@ class GroupCommit:
         except StoreUnavailableError:
             self._observer.store_error("read")
             return
+        self._observer.store_answered()
         # Only if it cannot have been ours: nothing was begun and nothing finished while we looked.
         if taken and self.durable + 1 == number and self._idle.is_set():
             raise ReignEndedError(Event.NUMBER_TAKEN, f"chunk {number} was written by another reign")
@@ -209,5 +213,6 @@ class GroupCommit:
             else:
                 break
         self.durable = making.number
+        self._observer.store_answered()
         seconds = loop.time() - began
         self._observer.chunk_committed(self._state.shard, seconds, len(data), len(making.builder.records))

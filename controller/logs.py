@@ -10,7 +10,7 @@ Nothing is decided here about what is worth a line.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import msgspec
 import structlog
@@ -32,6 +32,21 @@ LIBRARY_LEVELS = {
 """Least level of each library's own lines; "mqtt" is aiomqtt's logger. At level ``debug`` they all begin at INFO."""
 
 
+class _Threshold:
+    """Least level that is written. Loggers are bound once and kept, so it is looked up line by line."""
+
+    def __init__(self) -> None:
+        self.level = logging.INFO
+
+    def __call__(self, _: WrappedLogger, method: str, event: EventDict) -> EventDict:
+        if logging.getLevelNamesMapping().get(method.upper(), logging.ERROR) < self.level:
+            raise structlog.DropEvent
+        return event
+
+
+_threshold = _Threshold()
+
+
 class _Forward(logging.Handler):
     """Takes what libraries log and says it in our form."""
 
@@ -49,7 +64,6 @@ class _Forward(logging.Handler):
 
 def configure_logging(settings: LogSettings, stream: TextIO, *, instance: str = "") -> None:
     """Send all logs of this process to ``stream``. Call it once, before anything is logged."""
-    level = getattr(logging, settings.level.upper())
     as_json = settings.format == "json" or (settings.format == "auto" and not stream.isatty())
 
     def add_instance(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
@@ -58,6 +72,7 @@ def configure_logging(settings: LogSettings, stream: TextIO, *, instance: str = 
         return event
 
     shared: list[Any] = [
+        _threshold,
         structlog.contextvars.merge_contextvars,
         add_instance,
         structlog.processors.add_log_level,
@@ -70,7 +85,7 @@ def configure_logging(settings: LogSettings, stream: TextIO, *, instance: str = 
                 structlog.processors.format_exc_info,
                 structlog.processors.JSONRenderer(serializer=_to_json),
             ],
-            wrapper_class=structlog.make_filtering_bound_logger(level),
+            wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
             logger_factory=structlog.BytesLoggerFactory(stream.buffer),
             cache_logger_on_first_use=True,
         )
@@ -85,11 +100,17 @@ def configure_logging(settings: LogSettings, stream: TextIO, *, instance: str = 
                     exception_formatter=structlog.dev.plain_traceback,
                 ),
             ],
-            wrapper_class=structlog.make_filtering_bound_logger(level),
+            wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
             logger_factory=structlog.PrintLoggerFactory(stream),
             cache_logger_on_first_use=True,
         )
-    _forward_libraries(level)
+    change_level(settings.level)
+
+
+def change_level(name: Literal["debug", "info", "warning", "error"]) -> None:
+    """Write what is of level ``name`` or above, from now on."""
+    _threshold.level = logging.getLevelNamesMapping()[name.upper()]
+    _forward_libraries(_threshold.level)
 
 
 def _to_json(event: EventDict, **_: Any) -> bytes:

@@ -133,7 +133,8 @@ class IngestSettings(_Section, frozen=True, kw_only=True):
     """``[ingest]``: how batches are taken in."""
 
     pipelining: bool = True
-    """Producers may keep several batches in flight. False: one at a time, should a client get it wrong."""
+    """Producers may keep several batches in flight. False: one at a time, should a client get it wrong. SIGHUP applies
+    a change at once."""
     queue_bytes: Annotated[int, Meta(ge=MAX_MESSAGE_BYTES, le=2**40)] = 64 * 1024 * 1024
     """Per shard: accepted bytes that may wait for the store; beyond, batches are refused as "unavailable"."""
     write_timeout_seconds: Seconds = 10.0
@@ -165,7 +166,8 @@ class LogSettings(_Section, frozen=True, kw_only=True):
     """``[log]``: what is written to standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least level that is written; ``info`` is some lines per change of leader, none per record."""
+    """Least level that is written; ``info`` is some lines per change of leader, none per record. SIGHUP applies
+    a change at once."""
     format: Literal["auto", "json", "text"] = "auto"
     """``auto``: text on a terminal, one JSON object a line anywhere else."""
 

@@ -56,6 +56,9 @@ class ControllerObserver(Protocol):
     def store_error(self, operation: str) -> None:
         """Tell that the object store failed."""
 
+    def store_answered(self) -> None:
+        """Tell that the object store did what was asked."""
+
 
 class ShardController:
     """Follows, contends for and leads one shard."""
@@ -147,6 +150,8 @@ class ShardController:
                 except StoreUnavailableError as error:
                     self._observer.store_error("read")
                     self._log.warning("ledger.unreachable", error=str(error))
+                else:
+                    self._observer.store_answered()
 
     async def _read_on(self) -> int:
         """Fold every chunk that is not folded yet; return how many."""

@@ -65,8 +65,9 @@ class LeaderObserver(CommitObserver, CoordinatorObserver, DeviceObserver, Protoc
 class _Address(msgspec.Struct):
     """What can be read of a request that cannot be read."""
 
-    request_id: int
+    request_id: m.Natural
     client_id: m.Name
+    protocol: int = m.PROTOCOL_VERSION
 
 
 _ADDRESS: msgspec.msgpack.Decoder[_Address] = msgspec.msgpack.Decoder(_Address)
@@ -103,6 +104,7 @@ class ShardReign:
         self._instance = instance
         self._transport = transport
         self._ingest = ingest
+        self._pipelining = ingest.pipelining
         self._observer = observer
         self._now_ms = now_ms
         self._delayed: set[asyncio.TimerHandle] = set()
@@ -161,7 +163,6 @@ class ShardReign:
             raise ended.exceptions[0] from None
         finally:
             self._serving = False
-            self.devices.stop_taking()
             for handle in self._delayed:
                 handle.cancel()
             await self.room.close()
@@ -170,7 +171,6 @@ class ShardReign:
     async def hand_over(self) -> None:
         """Take no more requests, and wait until everything accepted is durable."""
         self._serving = False
-        self.devices.stop_taking()
         await self.commit.flush()
 
     def announcement(self) -> m.LeaderAnnouncement:
@@ -179,9 +179,14 @@ class ShardReign:
             shard=self._shard,
             leader_epoch=self.leader_epoch,
             instance=self._instance,
-            pipelining=self._ingest.pipelining,
+            pipelining=self._pipelining,
             window=WINDOW,
         )
+
+    def switch_pipelining(self, on: bool) -> None:
+        """Let producers keep several batches in flight, or one at a time; tells them at once."""
+        self._pipelining = on
+        self._announce()
 
     # --- what arrives -------------------------------------------------------------------------------------------------
 
@@ -219,8 +224,11 @@ class ShardReign:
         except msgspec.ValidationError as error:
             self._malformed(payload, "invalid", f"not a request of protocol {m.PROTOCOL_VERSION}: {error}")
             return
-        except (msgspec.DecodeError, RecursionError) as error:
+        except msgspec.DecodeError as error:
             self._malformed(payload, "not_msgpack", f"not msgpack: {error}")
+            return
+        if request.protocol != m.PROTOCOL_VERSION:
+            self._malformed(payload, "protocol", "")
             return
         refusal = judge_reign(request, self.leader_epoch)
         if refusal is not None:
@@ -362,12 +370,18 @@ class ShardReign:
             self._publish(m.replies_topic(self._cluster, request.client_id), m.encode(reply))
 
     def _malformed(self, payload: bytes, kind: str, reason: str) -> None:
+        try:
+            address = m.decode(_ADDRESS, payload)
+        except msgspec.DecodeError:
+            address = None
+        if address is not None and address.protocol != m.PROTOCOL_VERSION:
+            # Whatever else is wrong with it is wrong only by our version.
+            kind = "protocol"
+            reason = f"a request of protocol {address.protocol}; this leader speaks {m.PROTOCOL_VERSION}"
         self._observer.message_malformed(kind)
         log.debug("request.malformed", shard=self._shard, reason=reason, size_bytes=len(payload))
-        try:
-            address = _ADDRESS.decode(payload)
-        except (msgspec.DecodeError, RecursionError):
-            return  # Nobody to answer; it is counted above.
+        if address is None:
+            return  # Nobody to answer.
         refused = m.Refused(
             request_id=address.request_id,
             leader_epoch=self.leader_epoch,
@@ -393,7 +407,13 @@ class ShardReign:
             self._broker_lost_at = self._broker_lost_at or asyncio.get_running_loop().time()
             return
         self._broker_lost_at = None
-        self._transport.publish(m.leader_topic(self._cluster, self._shard), m.encode(self.announcement()), retain=True)
+        self._announce()
+
+    def _announce(self) -> None:
+        """Say who leads, if this reign serves. Out of reach of the broker it is said on the next connection."""
+        if self._serving:
+            topic = m.leader_topic(self._cluster, self._shard)
+            self._transport.publish(topic, m.encode(self.announcement()), retain=True)
 
     # --- the tasks ----------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,8 @@ from headgate.layout import Layout
 
 WINDOW = 64
 """Finished batches remembered per producer, and the most that it may have in flight."""
+REMEMBERED_OPENINGS = 8
+"""Openings remembered per producer, the current one not counted, so that a late copy of one opens nothing."""
 REMEMBERED_COMMANDS = 256
 """Commands remembered by token, so that a repeated one is not carried out twice."""
 INDEX_ENTRIES = 128
@@ -50,6 +52,8 @@ class ProducerState:
     next_sequence: int = 0
     finished: deque[FinishedBatch] = field(default_factory=lambda: deque(maxlen=WINDOW))
     source_position: bytes | None = None
+    earlier_tokens: tuple[str, ...] = ()
+    """Tokens of the incarnations before this one, the newest last."""
     last_chunk: int = 0
     last_at_ms: int = 0
 
@@ -206,26 +210,24 @@ class ShardState:
         return producer
 
     def _producer_opened(self, entry: e.ProducerOpened) -> None:
-        known = self.producers.get(entry.producer_id)
-        position = None if known is None else known.source_position
+        before = self.producers.get(entry.producer_id)
+        if entry.name is not None:
+            previous = self.producer_names.get(entry.name)
+            if previous is not None and previous != entry.producer_id:
+                # The old id ran out of epochs; what it knew is the name's, so it moves along.
+                before = self.producers.pop(previous, before)
+            self.producer_names[entry.name] = entry.producer_id
         self.producers[entry.producer_id] = ProducerState(
             entry.producer_id,
             entry.producer_epoch,
             entry.name,
             entry.token,
-            source_position=position,
+            source_position=None if before is None else before.source_position,
+            earlier_tokens=() if before is None else (*before.earlier_tokens, before.token)[-REMEMBERED_OPENINGS:],
             last_chunk=self.chunk,
             last_at_ms=self.at_ms,
         )
         self.producers.move_to_end(entry.producer_id)
-        if entry.name is not None:
-            previous = self.producer_names.get(entry.name)
-            if previous is not None and previous != entry.producer_id:
-                # The old id ran out of epochs; its source position is the name's, so it moves along.
-                old = self.producers.pop(previous, None)
-                if old is not None:
-                    self.producers[entry.producer_id].source_position = old.source_position
-            self.producer_names[entry.name] = entry.producer_id
         self.next_id = max(self.next_id, entry.producer_id + 1)
 
     def _forget_producer(self, producer_id: int) -> None:

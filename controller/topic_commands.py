@@ -38,6 +38,7 @@ def open_producer(request: m.OpenProducer, state: ShardState) -> Decision | Refu
     """Give out an identity (KIP-360's table, with the token in place of its "last epoch").
 
     * The token of the current incarnation: the same answer again, whatever else the request says.
+    * The token of an earlier one: fenced. It is a late copy, and must not fence the incarnation that came after.
     * A name: its next incarnation, which fences the one before. An id beside it must be the current one.
     * An id at its current epoch: the next epoch. At any other epoch: fenced.
     * An id that nobody knows, or epochs used up: a new id at epoch 0.
@@ -53,6 +54,13 @@ def open_producer(request: m.OpenProducer, state: ShardState) -> Decision | Refu
         return _opened(state.next_id, 0, request)
     if known.token == request.token:
         return Decision((), _identity(known.producer_id))
+    if request.token in known.earlier_tokens:
+        return Refuse(
+            "fenced",
+            f"this opening of producer {known.producer_id} was answered before; it goes on at epoch "
+            f"{known.producer_epoch} since",
+            proved=True,
+        )
     if request.producer_id is not None and request.producer_epoch != known.producer_epoch:
         return Refuse(
             "fenced",

@@ -16,6 +16,8 @@ import click
 import msgspec
 from rich.console import Console
 
+from controller.logs import configure_logging
+from controller.settings import LogSettings
 from demo.evidence import read_committed, read_deliveries, read_ledger
 from demo.report import findings, show
 from demo.scenario import SUBSCRIPTIONS, Run, play, topic_shard
@@ -46,7 +48,7 @@ async def demonstrate(folder: Path, *, rate: int, seconds: float, as_json: bool)
                 console.print(line, highlight=False)
         view.tell("reading the ledger and the consumers' notes")
         shard = topic_shard(SHARDS)
-        committed, _ = read_committed(stage.notes("producer"))
+        committed, produced = read_committed(stage.notes("producer"))
         chunks, stored = await read_ledger(Ledger(open_store(stage.ledger_url), shard))
         deliveries = {
             name: [
@@ -57,7 +59,9 @@ async def demonstrate(folder: Path, *, rate: int, seconds: float, as_json: bool)
             ]
             for name in SUBSCRIPTIONS
         }
-    found = findings(run, shard=shard, committed=committed, chunks=chunks, stored=stored, deliveries=deliveries)
+    found = findings(
+        run, shard=shard, produced=produced, committed=committed, chunks=chunks, stored=stored, deliveries=deliveries
+    )
     show(found, console)
     if as_json:
         answer = found.figures | {"steps": run.steps, "violations": msgspec.to_builtins(found.violations)}
@@ -75,6 +79,8 @@ def main(rate: int, seconds: float, keep: bool, as_json: bool) -> None:
 
     Example: python -m demo --rate 2000 --seconds 30
     """
+    # What happens is told by the view; a connection that comes and goes is part of the play.
+    configure_logging(LogSettings(level="error"), sys.stderr)
     folder = Path(tempfile.mkdtemp(prefix="headgate-demo-"))
     kept = False
     try:

@@ -36,12 +36,13 @@ def findings(
     run: Run,
     *,
     shard: int,
+    produced: str,
     committed: dict[str, list[int]],
     chunks: list[Chunk],
     stored: list[StoredRecord],
     deliveries: dict[str, list[Delivery]],
 ) -> Findings:
-    """Return what the evidence shows; ``deliveries`` is per subscription."""
+    """Return what the evidence shows; ``produced`` is the producer's last line, ``deliveries`` is per subscription."""
     violations = [
         *checks.lost(committed, stored),
         *checks.stored_twice(stored),
@@ -58,6 +59,7 @@ def findings(
         received[name]["type"] = kind  # type: ignore[assignment]
     held = checks.held_back(chunks, shard, TOPIC, STREAM)
     figures: dict[str, Any] = {
+        "produced": produced,
         "committed": sum(len(counters) for counters in committed.values()),
         "stored": len(stored),
         "keys": len({record.key for record in stored}),
@@ -92,7 +94,8 @@ def show(found: Findings, console: Console) -> None:
     figures = found.figures
     console.print()
     table = Table(title="What the ledger and the consumers say", title_justify="left", show_header=False, box=None)
-    table.add_row("produced and committed", f"{figures['committed']:,} records, {figures['keys']} keys")
+    table.add_row("produced", figures["produced"])
+    table.add_row("committed", f"{figures['committed']:,} records, {figures['keys']} keys")
     table.add_row("stored", f"{figures['stored']:,} records in {figures['chunks']:,} chunks")
     for name, counts in figures["subscriptions"].items():
         again = f", {counts['again']:,} of them again after a crash or handover" if counts["again"] else ""

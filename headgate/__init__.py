@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         NoLeaderError,
         NotStoredError,
         OutcomeUnknownToProducerError,
+        ProtocolError,
         RefusedError,
     )
     from headgate.producer import CloseReport, Producer, ProducerSettings
@@ -42,6 +43,7 @@ _PLACES = {
     "OutcomeUnknownToProducerError": "errors",
     "Producer": "producer",
     "ProducerSettings": "producer",
+    "ProtocolError": "errors",
     "RefusedError": "errors",
     "Stored": "record_batch",
     "load_client_config": "config",
@@ -63,6 +65,7 @@ __all__ = [
     "OutcomeUnknownToProducerError",
     "Producer",
     "ProducerSettings",
+    "ProtocolError",
     "RefusedError",
     "Stored",
     "load_client_config",

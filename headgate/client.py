@@ -23,7 +23,7 @@ import structlog
 
 from headgate import messages as m
 from headgate.config import ClientConfig
-from headgate.errors import FencedError, HeadgateError, NoLeaderError, RefusedError
+from headgate.errors import FencedError, HeadgateError, NoLeaderError, ProtocolError, RefusedError
 from headgate.mqtt import MqttTransport
 from headgate.retry import Schedule
 from headgate.store import Store, open_store
@@ -37,6 +37,10 @@ REPLY_TIMEOUT_SECONDS: Final = 2.0
 ReplyHandler = Callable[[m.Reply], None]
 PushHandler = Callable[[m.Push], None]
 RequestT = TypeVar("RequestT", bound=m.Request)
+
+_CLUSTER = msgspec.msgpack.Decoder(m.ClusterDescription)
+_LEADER = msgspec.msgpack.Decoder(m.LeaderAnnouncement)
+_HEAD = msgspec.msgpack.Decoder(m.HeadAnnouncement)
 
 log = structlog.get_logger(__name__)
 
@@ -80,6 +84,7 @@ class Client:
         self._store = store
         self._cluster_known = asyncio.Event()
         self._description: m.ClusterDescription | None = None
+        self._other_protocol: int | None = None
         self._leaders: dict[int, m.LeaderAnnouncement] = {}
         self._highest: dict[int, int] = {}
         self._watched: set[int] = set()
@@ -167,6 +172,7 @@ class Client:
 
         Raises:
             NoLeaderError: nobody has said anything in time.
+            ProtocolError: the cluster speaks another version of the protocol; waiting would not help.
 
         """
         try:
@@ -177,6 +183,11 @@ class Client:
             raise NoLeaderError(
                 f"cluster {self.cluster!r}: {reached} after {timeout_seconds:g} s; is it running, under this name?",
             ) from None
+        if self._other_protocol is not None:
+            raise ProtocolError(
+                f"cluster {self.cluster!r} speaks protocol {self._other_protocol}, this client {m.PROTOCOL_VERSION}: "
+                "install the version of headgate that the cluster runs",
+            )
         assert self._description is not None, "woken without a description"
         return self._description
 
@@ -323,19 +334,21 @@ class Client:
 
     def _on_cluster(self, _: str, payload: bytes) -> None:
         try:
-            description = msgspec.msgpack.decode(payload, type=m.ClusterDescription)
+            description = m.decode(_CLUSTER, payload)
         except msgspec.DecodeError as error:
             self._undecodable("cluster", error)
             return
         if description.protocol != m.PROTOCOL_VERSION:
+            # Whoever is at work already finds out by the refusals: each request carries our version.
             self._log.error("cluster.protocol_differs", theirs=description.protocol, ours=m.PROTOCOL_VERSION)
-            return
-        self._description = description
+            self._other_protocol = description.protocol
+        else:
+            self._description, self._other_protocol = description, None
         self._cluster_known.set()
 
     def _on_leader(self, _: str, payload: bytes) -> None:
         try:
-            announcement = msgspec.msgpack.decode(payload, type=m.LeaderAnnouncement)
+            announcement = m.decode(_LEADER, payload)
         except msgspec.DecodeError as error:
             self._undecodable("leader", error)
             return
@@ -352,7 +365,7 @@ class Client:
 
     def _on_head(self, _: str, payload: bytes) -> None:
         try:
-            head = msgspec.msgpack.decode(payload, type=m.HeadAnnouncement)
+            head = m.decode(_HEAD, payload)
         except msgspec.DecodeError as error:
             self._undecodable("head", error)
             return

@@ -48,6 +48,10 @@ class ChunkError(HeadgateError):
     """An object in the ledger is not a chunk of ours, is cut short, or stands under the wrong number."""
 
 
+class ProtocolError(HeadgateError):
+    """The cluster speaks another version of the protocol; the text names both."""
+
+
 class TransportError(HeadgateError):
     """The broker is out of reach, or refused us."""
 

@@ -11,7 +11,7 @@ reply from the leader counts.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -30,7 +30,8 @@ Start = Literal["earliest", "latest"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+# Not "$": that lets a newline follow.
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")]
 Token = Annotated[str, Meta(min_length=1, max_length=64)]
 Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Epoch = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -106,11 +107,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_
 
     ``leader_epoch`` pins the reign it was meant for. A batch without one comes from a client too old to be
     safe and is refused with a delay; other requests may leave it out.
+
+    ``protocol`` is left out by clients of the first version. A leader refuses any other than its own.
     """
 
     request_id: Natural
     client_id: Name
     leader_epoch: Epoch | None = None
+    protocol: Epoch = 1
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
@@ -563,22 +567,39 @@ _REQUEST: msgspec.msgpack.Decoder[AnyRequest] = msgspec.msgpack.Decoder(AnyReque
 _PRESENCE: msgspec.msgpack.Decoder[Presence] = msgspec.msgpack.Decoder(Presence)
 _REPLY: msgspec.msgpack.Decoder[AnyReply] = msgspec.msgpack.Decoder(AnyReply)
 
+Message = TypeVar("Message")
+
 
 def encode(message: msgspec.Struct) -> bytes:
     """Return the msgpack form of any message of this module."""
     return _ENCODER.encode(message)
 
 
+def decode(decoder: msgspec.msgpack.Decoder[Message], data: bytes) -> Message:
+    """Return the message in ``data``.
+
+    Raises:
+        msgspec.DecodeError: whatever is wrong with it. Bytes come from anybody, so nothing else may come out.
+
+    """
+    try:
+        return decoder.decode(data)
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(f"text is not UTF-8: {error.reason}") from None
+    except RecursionError:
+        raise msgspec.DecodeError("nested too deeply") from None
+
+
 def decode_request(data: bytes) -> AnyRequest:
     """Return the request in ``data``; raises ``msgspec.DecodeError`` (also for values out of range)."""
-    return _REQUEST.decode(data)
+    return decode(_REQUEST, data)
 
 
 def decode_reply(data: bytes) -> AnyReply:
     """Return the reply or push in ``data``; raises ``msgspec.DecodeError``."""
-    return _REPLY.decode(data)
+    return decode(_REPLY, data)
 
 
 def decode_presence(data: bytes) -> Presence:
     """Return the presence in ``data``; raises ``msgspec.DecodeError``."""
-    return _PRESENCE.decode(data)
+    return decode(_PRESENCE, data)

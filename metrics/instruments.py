@@ -34,7 +34,7 @@ from headgate.messages import Verdict
 from metrics.snapshot import ShardSnapshot, Snapshot
 
 BATCH_VERDICTS = ("accept", "duplicate", *get_args(Verdict))
-MALFORMED_REASONS = ("too_large", "not_msgpack", "invalid", "presence")
+MALFORMED_REASONS = ("too_large", "not_msgpack", "invalid", "protocol", "presence")
 DEVICE_REFUSALS = ("unknown_topic", "empty_key", "too_large", "retained")
 REIGN_ENDS = (
     "handover",
@@ -108,6 +108,8 @@ class Instruments:
         """Register everything in ``registry``, which must hold no other `Instruments`."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = registry
+        self.store_reachable = True
+        """Whether the store's last answer was one; not a metric of its own, `/readyz` tells it."""
         self._make_ingest()
         self._make_leadership()
         self._make_subscriptions()
@@ -386,9 +388,14 @@ class Instruments:
         """Set whether the broker is connected."""
         self._broker.set(connected)
 
+    def store_answered(self) -> None:
+        """Note that the object store did what was asked."""
+        self.store_reachable = True
+
     def store_error(self, operation: str) -> None:
         """Count a failure of the object store; ``operation`` is one of `STORE_OPERATIONS`."""
         self._store_errors.of(operation).inc()
+        self.store_reachable = False
 
     def loop_lag(self, seconds: float) -> None:
         """Note by how much the event loop was late."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from controller.device_intake import Delivery, DeviceSession
 from controller.embedded import EmbeddedBroker, find_mosquitto
+from headgate.mqtt import CLOSE_TIMEOUT_SECONDS
 from headgate.mqtt_intake import MqttIntake
 from tests.fakes.devices import FakeDeviceBroker
 from tests.fakes.proxy import Proxy
@@ -177,15 +179,31 @@ async def test_after_a_loss_the_unacknowledged_come_again_on_the_same_session(wo
 
         await world.drop()
         await until(lambda: len(intake.payloads) >= 4)
-
-        # Of the connection that is gone: without effect, whatever its number stands for now.
-        intake.deliveries[0].acknowledge()
         for delivery in intake.deliveries[2:]:
             delivery.acknowledge()
         await world.publish("publish/orders/a", b"3")
         await until(lambda: b"3" in intake.payloads)
 
     assert [b"1", b"2", b"1", b"2", b"3"] == intake.payloads
+
+
+@keeps_sessions
+async def test_an_acknowledgement_counts_only_on_the_connection_that_its_message_came_by(world: World) -> None:
+    """Later the broker's number may stand for another message."""
+    intake, rest = Intake(acknowledges=False), Intake()
+    async with await world.session(intake) as session:
+        await connected(session)
+        await session.follow("publish/orders/#")
+        await world.publish("publish/orders/a", b"1", b"2")
+        await until(lambda: len(intake.payloads) == 2)
+        await world.drop()
+        await until(lambda: len(intake.payloads) >= 4)
+        for delivery in intake.deliveries[:2]:
+            delivery.acknowledge()
+
+    async with await world.session(rest):
+        await until(lambda: len(rest.payloads) == 2)
+    assert [b"1", b"2"] == rest.payloads
 
 
 @keeps_sessions
@@ -253,6 +271,9 @@ async def test_no_more_is_read_than_may_wait_and_nothing_is_lost_by_it(tmp_path:
                 await until(lambda wanted=n: len(intake.payloads) > wanted)
                 intake.deliveries[n].acknowledge()
             await until(lambda: session._paused_reading is not None)
+            began = asyncio.get_running_loop().time()
+        # The broker's goodbye stands behind all that was not read: it is read, and thrown away.
+        assert asyncio.get_running_loop().time() - began < CLOSE_TIMEOUT_SECONDS
         rest = Intake()
         async with MqttIntake(broker.host, broker.port, SESSION, rest) as session:
             await until(lambda: len(rest.payloads) >= 20)

@@ -10,6 +10,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from controller.device_intake import OpenSession
 from controller.group_commit import ReignEndedError
 from controller.settings import IngestSettings
 from controller.shard_leader import ShardReign
@@ -104,6 +105,8 @@ class OneShard:
         self.ingest = ingest or IngestSettings()
         self.drained: frozenset[int] = frozenset()
         self.makes_room = False
+        self.open_session: OpenSession | None = None
+        """How reigns come by a session of plain devices; None: they take nothing from devices."""
 
     async def check(
         self, shard: int, subscription: Subscription, segments: frozenset[int], newest: int
@@ -137,6 +140,7 @@ class OneShard:
             now_ms=now_ms,
             rng=random.Random(1),
             makes_room=lambda: self.makes_room,
+            open_session=self.open_session,
         )
 
     @asynccontextmanager

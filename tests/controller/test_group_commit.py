@@ -23,12 +23,16 @@ class Observer:
     def __init__(self) -> None:
         self.commits: list[int] = []
         self.errors: list[str] = []
+        self.answers = 0
 
     def chunk_committed(self, shard: int, seconds: float, size_bytes: int, records: int) -> None:
         self.commits.append(records)
 
     def queue_size(self, shard: int, size_bytes: int) -> None:
         pass
+
+    def store_answered(self) -> None:
+        self.answers += 1
 
     def store_error(self, operation: str) -> None:
         self.errors.append(operation)
@@ -140,6 +144,7 @@ async def test_a_write_that_certainly_did_not_happen_is_tried_again() -> None:
 
     assert ["a"] == shard.said
     assert ["create"] * 3 == shard.observer.errors
+    assert 1 == shard.observer.answers, "readiness is told that the store is back"
 
 
 async def test_a_store_that_stays_out_of_reach_ends_the_reign() -> None:

@@ -90,6 +90,16 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert DOCUMENT["Encoding"].fenced("regex") == [NAME_PATTERN + "\n"]
 
 
+def test_where_devices_publish_is_what_leaders_follow() -> None:
+    text = "\n".join(DOCUMENT["Plain devices"].lines)
+    followed = m.publish_filter("<cluster>", "<topic>")
+
+    assert f"`{followed}`" in text
+    assert f"    {followed.removesuffix('#')}<key>\n" in text
+    assert m.published_to("c", "headgate/c/publish/orders/a/b") == ("orders", "a/b")
+    assert f"{m.MAX_RECORD_BYTES} bytes of key and value" in text
+
+
 def test_every_request_has_its_answer() -> None:
     table = DOCUMENT["Requests and replies"].table()
 

@@ -8,7 +8,9 @@ from msgspec import inspect as shapes
 from headgate import messages as m
 
 BASES = (m.Request, m.Reply, m.Push)
-NAME_PATTERN = typing.get_args(m.Name)[1].pattern
+PYTHON_PATTERN = typing.get_args(m.Name)[1].pattern
+NAME_PATTERN = PYTHON_PATTERN.replace(r"\Z", "$")
+"""As other languages write it; Python's own "$" lets a newline follow."""
 STRUCTS = sorted(
     {
         kind
@@ -77,7 +79,7 @@ def limits(of: shapes.Type) -> str:
         case shapes.IntType(ge=low, le=high) if high is not None:
             return f"{low} to 2^{(high + 1).bit_length() - 1}-1" if high > 2**20 else f"{low} to {high}"
         case shapes.StrType(pattern=pattern) if pattern is not None:
-            assert pattern == NAME_PATTERN, "a way to write this pattern is missing here"
+            assert pattern == PYTHON_PATTERN, "a way to write this pattern is missing here"
             return "a name"
         case shapes.StrType(min_length=low, max_length=high):
             return _length(low, high, "characters")

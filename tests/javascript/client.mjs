@@ -38,8 +38,7 @@ export class Producer {
   #ready = false; // connected, and replies would reach us
   #topic;
   #shard = null;
-  #identity = null;
-  #epoch = 0; // highest leader epoch seen, in announcements and replies
+  #identity = null;  #epoch = 0; // highest leader epoch seen, in announcements and replies
   #window = 0; // of the newest announcement; 0: nobody has announced himself yet
   #attempt = 0; // rises with each replay; refusals of an older one mean nothing
   #probed = false; // a batch was committed since the last change: the window is open
@@ -143,7 +142,7 @@ export class Producer {
     this.#window = pipelining ? window : 1;
     if (leader_epoch === this.#epoch) return;
     this.#epoch = leader_epoch;
-    this.#replay(0); // at once: somebody new leads
+    this.#replay(0); // somebody new leads: no reason to wait
   }
 
   // --- requests and replies ---
@@ -174,7 +173,7 @@ export class Producer {
     this.#epoch = Math.max(this.#epoch, reply.leader_epoch);
     if (this.#call?.id === reply.request_id) return this.#call.resolve(reply);
     const request = this.#requests.get(reply.request_id);
-    if (!request) return;
+    if (!request) return; // answered before, or not ours
     if (reply.type === "committed") this.#committed(request, older);
     else if (request.attempt === this.#attempt && reply.leader_epoch >= request.epoch) this.#refused(request, reply);
   }

@@ -100,14 +100,15 @@ class Node:
 
     async def until_state(self, state: str, seconds: float = 60.0) -> dict[str, Any]:
         """Wait until /readyz says ``state``; return its report."""
+        seen: dict[str, Any] = {}
 
-        async def report() -> dict[str, Any] | None:
-            _, found = await self.health()
-            return found if found.get("state") == state else None
+        async def reached() -> bool:
+            nonlocal seen
+            _, seen = await self.health()
+            return seen.get("state") == state
 
-        found = await eventually(report, f"/readyz says {state}", seconds)
-        assert found is not None, "eventually returns what holds"
-        return found
+        await eventually(reached, lambda: f"/readyz says {state} and not {seen}", seconds)
+        return seen
 
     def part(self, *words: str) -> psutil.Process:
         """Return the one process of this node whose command line holds all of ``words``."""

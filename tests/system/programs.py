@@ -157,10 +157,10 @@ async def finish(
 
 async def eventually(
     probe: Callable[[], Awaitable[Answer]] | Callable[[], Answer],
-    what: str,
+    what: str | Callable[[], str],
     seconds: float = 20.0,
 ) -> Answer:
-    """Return the first answer of ``probe`` that holds; fails the test if none does in time."""
+    """Return the first answer of ``probe`` that holds; fails the test if none does in time, and says ``what``."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds * PATIENCE
     while True:
@@ -169,7 +169,8 @@ async def eventually(
             found = await found
         if found:
             return found  # type: ignore[no-any-return]
-        assert loop.time() < deadline, f"not within {seconds * PATIENCE:g} s: {what}"
+        if loop.time() >= deadline:
+            raise AssertionError(f"not within {seconds * PATIENCE:g} s: {what if isinstance(what, str) else what()}")
         await asyncio.sleep(LOOK_SECONDS)
 
 

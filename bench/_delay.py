@@ -1,0 +1,128 @@
+"""A wire with a delay: what is sent arrives later, in order, as wide as you like.
+
+Run as ``python -m bench._delay HOST PORT DELAY_MS…``, a process of its own so that it takes no time from whoever is
+measured. It listens on one free loopback port for each delay, prints them on one line, in order, and passes
+everything on to ``HOST:PORT``, each direction later by that delay. It ends with its standard input.
+
+Bandwidth is unlimited and nothing is lost: only time is added. The loop's timers wake up to 1 ms late, the same for
+both sides of any comparison over one delay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections import deque
+
+HOST = "127.0.0.1"
+
+
+class Later:
+    """Bytes of one direction that are not due yet."""
+
+    def __init__(self, delay_seconds: float, sink: asyncio.WriteTransport) -> None:
+        self._delay_seconds = delay_seconds
+        self._sink = sink
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[tuple[float, bytes | None]] = deque()
+
+    def put(self, data: bytes | None) -> None:
+        """Pass ``data`` on when its time has come; None closes."""
+        if not self._delay_seconds:
+            self._pass_on(data)
+            return
+        due = self._loop.time() + self._delay_seconds
+        self._waiting.append((due, data))
+        if len(self._waiting) == 1:
+            self._loop.call_at(due, self._on_due)
+
+    def _on_due(self) -> None:
+        # One timer for the whole line keeps the order: two timers of one moment may swap.
+        now = self._loop.time()
+        while self._waiting and self._waiting[0][0] <= now:
+            self._pass_on(self._waiting.popleft()[1])
+        if self._waiting:
+            self._loop.call_at(self._waiting[0][0], self._on_due)
+
+    def _pass_on(self, data: bytes | None) -> None:
+        if data is None:
+            self._sink.close()
+        elif not self._sink.is_closing():
+            self._sink.write(data)
+
+
+class _End(asyncio.Protocol):
+    """One end of a connection; what it receives goes to the other one, later."""
+
+    def __init__(self, delay_seconds: float) -> None:
+        self.delay_seconds = delay_seconds
+        self.transport: asyncio.Transport | None = None
+        self.line: Later | None = None
+        self._early: list[bytes | None] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport), "TCP has transports of its own"
+        self.transport = transport
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def feed(self, sink: asyncio.Transport) -> None:
+        """Send what arrived and what will arrive to ``sink``."""
+        self.line = Later(self.delay_seconds, sink)
+        for data in self._early:
+            self.line.put(data)
+        self._early.clear()
+
+    def data_received(self, data: bytes) -> None:
+        self._take(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._take(None)
+
+    def _take(self, data: bytes | None) -> None:
+        if self.line is None:
+            self._early.append(data)
+        else:
+            self.line.put(data)
+
+
+class _Near(_End):
+    """The end that a client connects to."""
+
+    def __init__(self, delay_seconds: float, host: str, port: int) -> None:
+        super().__init__(delay_seconds)
+        self._target = (host, port)
+        self._connecting: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._connecting = asyncio.get_running_loop().create_task(self._connect())
+
+    async def _connect(self) -> None:
+        near = self.transport
+        assert near is not None, "accepted without a transport"
+        try:
+            _, far = await asyncio.get_running_loop().create_connection(
+                lambda: _End(self.delay_seconds), *self._target
+            )
+        except OSError:
+            near.abort()
+            return
+        assert far.transport is not None, "connected without a transport"
+        self.feed(far.transport)
+        far.feed(near)
+
+
+async def serve(host: str, port: int, delays_ms: list[float]) -> None:
+    """Listen for each delay, say where, and serve until standard input ends."""
+    loop = asyncio.get_running_loop()
+    ports = []
+    for delay_ms in delays_ms:
+        server = await loop.create_server(lambda d=delay_ms: _Near(d / 1000, host, port), HOST, 0)  # type: ignore[misc]
+        ports.append(server.sockets[0].getsockname()[1])
+    print(*ports, flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(sys.argv[1], int(sys.argv[2]), [float(delay) for delay in sys.argv[3:]]))

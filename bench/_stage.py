@@ -1,0 +1,221 @@
+"""A real cluster for the figures of ingestion: ZooKeeper, mosquitto and daemons, in a temporary folder.
+
+Everything is a process of its own on a free loopback port, is started by whoever measures, and ends with it. No Spark:
+nothing here waits for a drain. One shard, so that nothing is measured twice over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Self
+
+from controller import tether
+from controller.embedded import EmbeddedBroker, EmbeddedZooKeeper
+from headgate import Admin, ClientConfig
+from headgate import messages as m
+from headgate.client import Client
+from headgate.entries import ReignBegan
+from headgate.errors import HeadgateError
+from headgate.ledger import Ledger
+from headgate.store import open_store
+
+CLUSTER, TOPIC, SHARD, SEGMENTS = "bench", "bench", 0, 4
+SESSION_SECONDS = 2.0
+"""ZooKeeper's session: the shortest that a daemon takes, because only figures about a change of leader wait for it."""
+START_SECONDS = 30.0
+STOP_SECONDS = 20.0
+
+_SETTINGS = """\
+[cluster]
+name = "{cluster}"
+shards = 1
+[instance]
+name = "{name}"
+[zookeeper]
+hosts = "{zookeeper}"
+session_timeout_seconds = {session}
+[broker]
+host = "{host}"
+port = {port}
+[ledger]
+url = "{ledger_url}"
+[drain]
+socket = "unix:{folder}/drain.sock"
+spawn = false
+[http]
+port = 0
+[log]
+format = "json"
+"""
+
+
+class Stage:
+    """One shard, one topic, and as many daemons as are started. Use it as an async context manager."""
+
+    def __init__(self, daemons: int = 1) -> None:
+        """``daemons`` are started at once, named ``d1``, ``d2``, …"""
+        self._stack = AsyncExitStack()
+        self._first = [f"d{number + 1}" for number in range(daemons)]
+        self._daemons: dict[str, asyncio.subprocess.Process] = {}
+        self.folder = Path()
+        self.ledger_url = ""
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headgate-bench-")))
+            self.ledger_url = f"file://{self.folder / 'store'}"
+            self._zookeeper = await stack.enter_async_context(EmbeddedZooKeeper(self.folder / "zookeeper"))
+            self._broker = await stack.enter_async_context(EmbeddedBroker(self.folder / "broker", kind="mosquitto"))
+            stack.push_async_callback(self._end_daemons)
+            for name in self._first:
+                await self.start(name)
+            async with asyncio.timeout(START_SECONDS), Admin(self.config()) as admin:
+                await admin.create_topic(TOPIC, segments=SEGMENTS)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    def config(self, port: int | None = None) -> ClientConfig:
+        """Return what a client needs; ``port``: that of a delayed wire to the broker."""
+        return ClientConfig(
+            cluster=CLUSTER,
+            broker_host=self._broker.host,
+            broker_port=port or self._broker.port,
+            ledger_url=self.ledger_url,
+        )
+
+    async def watcher(self, stack: AsyncExitStack) -> Client:
+        """Return a client that follows who leads, open until ``stack`` ends, once it knows a leader."""
+        client = await stack.enter_async_context(Client.from_config(self.config(), "watcher"))
+        known = asyncio.Event()
+        client.on_leader(SHARD, lambda _: known.set())
+        await client.watch(SHARD)
+        async with asyncio.timeout(START_SECONDS):
+            await known.wait()
+        return client
+
+    # --- daemons ------------------------------------------------------------------------------------------------------
+
+    async def start(self, name: str) -> None:
+        """Start a daemon; it logs to ``NAME.log``."""
+        path = self.folder / f"{name}.toml"
+        path.write_text(
+            _SETTINGS.format(
+                cluster=CLUSTER,
+                name=name,
+                zookeeper=self._zookeeper.address,
+                session=SESSION_SECONDS,
+                host=self._broker.host,
+                port=self._broker.port,
+                ledger_url=self.ledger_url,
+                folder=self.folder,
+            ),
+        )
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self._daemons[name] = await asyncio.create_subprocess_exec(
+                *_tethered("controller", "run", "--config", str(path)),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def pid(self, name: str) -> int:
+        """Return the process id of a daemon."""
+        return self._daemons[name].pid
+
+    async def kill(self, name: str) -> None:
+        """End a daemon with SIGKILL: no goodbye, no flush."""
+        process = self._daemons.pop(name)
+        process.kill()
+        await process.wait()
+
+    async def stop(self, name: str) -> None:
+        """Ask a daemon to end, and wait until it has; one that does not in time is killed."""
+        process = self._daemons.pop(name)
+        if process.returncode is None:
+            process.terminate()
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    async def _end_daemons(self) -> None:
+        for name in list(self._daemons):
+            await self.stop(name)
+
+    # --- other processes ----------------------------------------------------------------------------------------------
+
+    async def delayed(self, stack: AsyncExitStack, delays_ms: list[int]) -> dict[int, int]:
+        """Return delay in milliseconds, each way → port of a wire to the broker with that delay, until ``stack`` ends."""
+        said = await self._companion(stack, "bench._delay", *(str(delay) for delay in delays_ms))
+        return dict(zip(delays_ms, map(int, said.split()), strict=True))
+
+    async def peer(self, stack: AsyncExitStack) -> None:
+        """Start bench._peer until ``stack`` ends."""
+        said = await self._companion(stack, "bench._peer")
+        assert said == "ready", said
+
+    async def _companion(self, stack: AsyncExitStack, module: str, *arguments: str) -> str:
+        """Start ``module`` beside the broker, and return the line with which it says that it is there."""
+        process = await asyncio.create_subprocess_exec(
+            *_tethered(module, self._broker.host, str(self._broker.port), *arguments),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        stack.push_async_callback(_end, process)
+        assert process.stdout is not None, "its standard output is ours"
+        async with asyncio.timeout(START_SECONDS):
+            line = await process.stdout.readline()
+        if not line:
+            raise HeadgateError(f"{module} ended before it began")
+        return line.decode().strip()
+
+    # --- what is stored -----------------------------------------------------------------------------------------------
+
+    async def reigns(self) -> list[str]:
+        """Return who led, in order."""
+        ledger, reigns, number = Ledger(open_store(self.ledger_url), SHARD), [], 1
+        while (chunk := await ledger.read_or_none(number)) is not None:
+            reigns += [entry.instance for entry in chunk.entries if isinstance(entry, ReignBegan)]
+            number += 1
+        return reigns
+
+    async def chunks(self) -> int:
+        """Return how many chunks there are."""
+        return await Ledger(open_store(self.ledger_url), SHARD).newest()
+
+
+def leader_epoch(client: Client) -> int:
+    """Return the epoch of the leader that ``client`` knows."""
+    known: m.LeaderAnnouncement | None = client.leader(SHARD)
+    assert known is not None, "nobody leads"
+    return known.leader_epoch
+
+
+def percentile(values: list[float], share: float) -> float:
+    """Return the smallest of ``values`` that at least ``share`` (0 to 1) of them do not exceed."""
+    assert values, "nothing was measured"
+    ranked = sorted(values)
+    return ranked[max(0, -(-int(share * 10_000) * len(ranked) // 10_000) - 1)]
+
+
+def _tethered(module: str, *arguments: str) -> list[str]:
+    """Return the command of a Python module that dies with this process."""
+    tied = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid())]
+    return [*tied, sys.executable, "-m", module, *arguments]
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    assert process.stdin is not None, "its standard input is ours"
+    process.stdin.close()
+    await process.wait()

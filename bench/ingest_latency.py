@@ -1,0 +1,121 @@
+"""What a record waits from send to committed, beyond what its way and its disk cost anybody.
+
+Ours: `Producer.send` of one record of 100 bytes, awaited, nothing else going on. The other side: a message of the same
+size through the same broker with the same library to another process and back, and then one durable put of the same
+chunk with bare system calls on the same disk. They alternate, one by one. The value is the greater of the ratios of
+medians and of 99th percentiles. Way and disk are apart in the parts, and so is `alone`: a message to the broker and
+straight back to its sender, half of the way that any request and its reply take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+from bench._harness import Effort, Figure, Measured, Part, without_collector
+from bench._peer import BACK_TOPIC, ECHO_TOPIC
+from bench._stage import TOPIC, Stage, percentile
+from bench._workload import Shard, batches
+from bench.ledger_commit import bare_commit
+from headgate import Producer
+from headgate import messages as m
+from headgate.client import Client
+
+VALUE_BYTES = 100
+ALONE_TOPIC = "bench/alone"
+ANSWER_SECONDS = 20.0
+PAUSE_SECONDS = 0.002
+"""Between two measurements: light load, and each begins with everybody at rest."""
+
+
+class _Echo:
+    """Messages that come back."""
+
+    def __init__(self, client: Client) -> None:
+        self._transport = client.transport
+        self._loop = asyncio.get_running_loop()
+        self._back: asyncio.Future[None] | None = None
+
+    async def start(self) -> None:
+        """Listen for what comes back."""
+        for topic in (BACK_TOPIC, ALONE_TOPIC):
+            await self._transport.subscribe(topic, self._on_back)
+
+    def _on_back(self, _topic: str, _payload: bytes) -> None:
+        assert self._back is not None, "nothing was sent"
+        self._back.set_result(None)
+
+    async def there_and_back(self, topic: str, payload: bytes) -> None:
+        """Send ``payload`` and wait for it."""
+        self._back = self._loop.create_future()
+        assert self._transport.publish(topic, payload), "the broker is out of reach"
+        async with asyncio.timeout(ANSWER_SECONDS):
+            await self._back
+
+
+def measure(effort: Effort) -> Measured:
+    """Return the greater of the ratios at the median and at the 99th percentile."""
+    return asyncio.run(_measure(effort))
+
+
+async def _measure(effort: Effort) -> Measured:
+    batch, chunk = _sample()
+    payload = m.encode(batch)
+    record = batch.records[0]
+    seconds: dict[str, list[float]] = {"ours": [], "way": [], "put": [], "alone": []}
+    async with AsyncExitStack() as stack:
+        stage = await stack.enter_async_context(Stage())
+        await stage.peer(stack)
+        echo = _Echo(await stage.watcher(stack))
+        await echo.start()
+        producer = await stack.enter_async_context(Producer(stage.config()))
+        await producer.open(TOPIC)
+        folder = stage.folder / "bare"
+        folder.mkdir()
+        rounds, loop = effort.pick(3000, 500), asyncio.get_running_loop()
+
+        async def timed(side: str) -> None:
+            began = loop.time()
+            if side == "ours":
+                await (await producer.send(TOPIC, record.key, record.value))
+            elif side == "put":
+                bare_commit(folder, f"{len(seconds['put']):012d}", chunk)
+            else:
+                await echo.there_and_back(ECHO_TOPIC if side == "way" else ALONE_TOPIC, payload)
+            seconds[side].append(loop.time() - began)
+
+        with without_collector():
+            for number in range(rounds):
+                for side in ("ours", "way", "put", "alone") if number % 2 else ("alone", "way", "put", "ours"):
+                    await timed(side)
+                    await asyncio.sleep(PAUSE_SECONDS)
+                if number % 500 == 499:
+                    effort.progress(f"{number + 1} of {rounds}")
+    return compared(seconds)
+
+
+def compared(seconds: dict[str, list[float]]) -> Measured:
+    """Return the measured value from side → seconds, turn by turn; way and put of one turn belong together."""
+    floor = [way + put for way, put in zip(seconds["way"], seconds["put"], strict=True)]
+    alone = [way + put for way, put in zip(seconds["alone"], seconds["put"], strict=True)]
+    parts: dict[str, Part] = {}
+    ratios = []
+    for name, share in (("p50", 0.5), ("p99", 0.99)):
+        ours, least = percentile(seconds["ours"], share), percentile(floor, share)
+        ratios.append(ours / least)
+        parts[f"{name}_ratio"] = round(ours / least, 4)
+        parts[f"{name}_ratio_alone"] = round(ours / percentile(alone, share), 4)
+        parts |= {f"{name}_{side}_ms": round(percentile(found, share) * 1000, 3) for side, found in seconds.items()}
+    return Measured(max(ratios), {**parts, "records": len(floor)})
+
+
+def _sample() -> tuple[m.ProduceBatch, bytes]:
+    """Return a batch of one record, and the chunk that it becomes."""
+    shard = Shard(segments=4)
+    builder = shard.begin()
+    (batch,) = batches(1, 1, VALUE_BYTES, Shard.PRODUCER_ID)
+    shard.take(builder, batch)
+    return batch, shard.encode(builder)
+
+
+FIGURE = Figure(unit="times way and disk", goal=1.5, better="lower", measure=measure)

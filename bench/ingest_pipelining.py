@@ -1,0 +1,121 @@
+"""What several batches in flight give back of what a slow network takes.
+
+One Producer sends batches of exactly 50 KB over a wire to the broker that delays each direction by 10 ms. Sequential
+is the same producer with one batch in flight; no-delay is the same producer over the same kind of wire with a delay of
+0, so that only the delay differs. The best that pipelining can do is the lesser of window x sequential throughput (the
+window hides the delay) and no-delay throughput (everything else is the limit); the value is the share of it that is
+reached. The table is throughput over delay and window, and `--plot` draws it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from statistics import median
+
+from bench._harness import Effort, Figure, Measured, Part, Rounds, in_turns_async
+from bench._load import BATCH_BYTES, batch_of_records, pump, whole_batches
+from bench._stage import TOPIC, Stage
+from bench._svg import line_chart
+from headgate import Producer, ProducerSettings
+
+DELAY_MS, WINDOW = 10, ProducerSettings().max_in_flight
+TABLE_DELAYS_MS, TABLE_WINDOWS = (0, 1, 5, 20, 100), (1, 4, 16, 64)
+QUICK_TABLE_WINDOWS = (1, 16)
+SIDES = ("pipelined", "sequential", "no_delay")
+
+
+def measure(effort: Effort) -> Measured:
+    """Return the share of the best possible throughput."""
+    return asyncio.run(_measure(effort))
+
+
+def share_of_best(pipelined: float, sequential: float, no_delay: float, window: int) -> float:
+    """Return pipelined throughput ÷ the best possible, all in bytes a second."""
+    return pipelined / min(window * sequential, no_delay)
+
+
+async def _measure(effort: Effort) -> Measured:
+    async with AsyncExitStack() as stack:
+        stage = await stack.enter_async_context(Stage())
+        ports = await stage.delayed(stack, sorted({0, DELAY_MS, *TABLE_DELAYS_MS}))
+
+        async def opened(delay_ms: int, window: int) -> Producer:
+            config = stage.config(ports[delay_ms])
+            producer = await stack.enter_async_context(Producer(config, settings=whole_batches(window)))
+            await producer.open(TOPIC)
+            return producer
+
+        batches = {"pipelined": effort.pick(320, 96), "sequential": effort.pick(40, 16), "no_delay": 0}
+        batches["no_delay"] = batches["pipelined"]
+        chosen = {"pipelined": (DELAY_MS, WINDOW), "sequential": (DELAY_MS, 1), "no_delay": (0, WINDOW)}
+        sides = {name: _side(await opened(*chosen[name]), batches[name]) for name in SIDES}
+        rounds = await in_turns_async(sides, effort.pick(9, 3), effort.progress)
+        table = await _table(effort, opened)
+    if effort.plot is not None:
+        effort.plot.write_text(_plot(table))
+    return _compared(rounds, batches, table)
+
+
+def _side(producer: Producer, batches: int) -> Callable[[], Awaitable[None]]:
+    return partial(pump, producer, batch_of_records(), batches)
+
+
+def _compared(rounds: Rounds, batches: dict[str, int], table: dict[tuple[int, int], float]) -> Measured:
+    rates = {
+        side: [batches[side] * BATCH_BYTES / seconds for seconds in rounds.seconds[side]] for side in rounds.seconds
+    }
+    shares = [share_of_best(*each, WINDOW) for each in zip(*(rates[side] for side in SIDES), strict=True)]
+    middle = {side: median(found) for side, found in rates.items()}
+    parts: dict[str, Part] = {f"{side}_mb_a_second": round(rate / 1e6, 3) for side, rate in middle.items()}
+    return Measured(
+        median(shares),
+        {
+            **parts,
+            "limit": "window" if WINDOW * middle["sequential"] < middle["no_delay"] else "no_delay",
+            "times_sequential": round(middle["pipelined"] / middle["sequential"], 2),
+            "lowest": round(min(shares), 4),
+            "highest": round(max(shares), 4),
+            "rounds": len(shares),
+            "delay_ms": DELAY_MS,
+            "window": WINDOW,
+            "batch_bytes": BATCH_BYTES,
+            **{f"mb_a_second_delay_{d}_window_{w}": round(rate / 1e6, 3) for (d, w), rate in table.items()},
+        },
+    )
+
+
+async def _table(
+    effort: Effort, opened: Callable[[int, int], Awaitable[Producer]]
+) -> dict[tuple[int, int], float]:
+    """Return (delay in milliseconds, window) → bytes a second; the median of a few turns through the whole table."""
+    windows = QUICK_TABLE_WINDOWS if effort.quick else TABLE_WINDOWS
+    rates: dict[tuple[int, int], list[float]] = {}
+    producers = {(delay, window): await opened(delay, window) for delay in TABLE_DELAYS_MS for window in windows}
+    loop = asyncio.get_running_loop()
+    for turn in range(effort.pick(3, 1)):
+        for (delay, window), producer in producers.items():
+            # About a second at the slowest: the fewer round trips fit into it, the fewer batches.
+            batches = max(2 * window, min(effort.pick(200, 60), effort.pick(2000, 600) * window // (2 * delay + 5)))
+            began = loop.time()
+            await pump(producer, batch_of_records(), batches)
+            rates.setdefault((delay, window), []).append(batches * BATCH_BYTES / (loop.time() - began))
+        effort.progress(f"table, turn {turn + 1}")
+    return {place: median(found) for place, found in rates.items()}
+
+
+def _plot(table: dict[tuple[int, int], float]) -> str:
+    windows = sorted({window for _, window in table})
+    delays = sorted({delay for delay, _ in table})
+    return line_chart(
+        "Throughput over delay, by batches in flight",
+        "injected delay each way, ms",
+        "MB a second, batches of 50 KB",
+        [str(delay) for delay in delays],
+        {f"window {window}": [table[delay, window] / 1e6 for delay in delays] for window in windows},
+    )
+
+
+FIGURE = Figure(unit="of the best possible", goal=0.9, better="higher", measure=measure, draws=True)

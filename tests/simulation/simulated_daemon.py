@@ -1,0 +1,165 @@
+"""One life of one daemon in the simulated cluster: real controllers and reigns on the world's servers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
+
+from controller.election import Acquired, Connected, ElectionEvent, Released, Suspended
+from controller.leadership import Event, Role
+from controller.settings import IngestSettings
+from controller.shard_controller import ShardController
+from controller.shard_leader import ShardReign
+from controller.state import ShardState
+from coordinator.ports import CoordinatorSettings
+from headgate import messages as m
+from headgate.ledger import Ledger
+from metrics.instruments import Instruments
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+CLUSTER, SHARDS = "sim", 1
+COORDINATION = CoordinatorSettings(
+    grace_seconds=12,
+    revoke_timeout_seconds=8,
+    heartbeat_interval_seconds=2,
+    poll_min_seconds=1,
+    poll_max_seconds=30,
+    poll_check_timeout_seconds=10,
+)
+
+
+def now_ms() -> int:
+    """The loop's time as a wall clock, from 1 s on."""
+    return int(asyncio.get_running_loop().time() * 1000) + 1000
+
+
+class SimulatedDaemon:
+    """One life of one daemon, on the world's servers."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.store = world.store()
+        self.transport = world.broker.transport(f"daemon-{name}")
+        self.elections = world.zookeeper.elections(name, self._on_election)
+        self.instruments = Instruments(CollectorRegistry())
+        self.frozen = False
+        self.controllers = [
+            ShardController(
+                ledger=Ledger(self.store, shard),
+                instance=name,
+                elections=self.elections,
+                new_reign=self._new_reign,
+                observer=self.instruments,
+                now_ms=now_ms,
+            )
+            for shard in range(SHARDS)
+        ]
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=self.name)
+
+    @property
+    def leads(self) -> bool:
+        """Whether it believes that it leads."""
+        return any(controller.leadership.role is Role.LEADING for controller in self.controllers)
+
+    async def crash(self) -> None:
+        """End without a word: nothing that it does from here on reaches anybody."""
+        self.world.broker.cut(f"daemon-{self.name}")
+        self.world.zookeeper.partition(self.name)
+        await self._end()
+
+    async def stop(self) -> None:
+        """Hand over and end in good order."""
+        for controller in self.controllers:
+            controller.post(Event.STOP_REQUESTED)
+        assert self._task is not None
+        await self._task
+
+    def freeze(self) -> None:
+        """Stop everything that goes in or out, as SIGSTOP would."""
+        self.frozen = True
+        self.world.broker.pause(f"daemon-{self.name}")
+        self.store.freeze()
+        self.world.zookeeper.partition(self.name)
+
+    def thaw(self) -> None:
+        """Go on where it stood."""
+        self.frozen = False
+        self.store.thaw()
+        self.world.broker.resume(f"daemon-{self.name}")
+        self.world.zookeeper.heal(self.name)
+
+    async def _end(self) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        self.store.thaw()
+        with suppress(asyncio.CancelledError):
+            await self._task
+
+    async def _run(self) -> None:
+        try:
+            async with AsyncExitStack() as stack:
+                self.transport.on_connection(self._on_broker)
+                await stack.enter_async_context(self.elections)
+                await stack.enter_async_context(self.transport)
+                await self.transport.subscribe(m.presence_topic(CLUSTER, "+"), self._on_presence)
+                async with asyncio.TaskGroup() as tasks:
+                    for controller in self.controllers:
+                        tasks.create_task(controller.run())
+        except BaseExceptionGroup as group:
+            self.world.fail(group)
+
+    def _new_reign(self, state: ShardState, makes_room: Callable[[], bool]) -> ShardReign:
+        return ShardReign(
+            cluster=CLUSTER,
+            instance=self.name,
+            state=state,
+            ledger=Ledger(self.store, state.shard),
+            transport=self.transport,
+            ingest=IngestSettings(unreachable_seconds=10, write_timeout_seconds=5),
+            subscriptions=COORDINATION,
+            observer=self.instruments,
+            drain_check=self.world.check_drained,
+            now_ms=now_ms,
+            rng=self.world.rng,
+            makes_room=makes_room,
+        )
+
+    def _on_election(self, event: ElectionEvent) -> None:
+        match event:
+            case Acquired(shard):
+                self.controllers[shard].post(Event.LOCK_ACQUIRED)
+            case Released(shard):
+                self.controllers[shard].post(Event.LOCK_LOST)
+            case Suspended():
+                self._tell(Event.CONTACT_LOST)
+            case Connected():
+                self._tell(Event.CONTACT_REGAINED)
+
+    def _tell(self, event: Event) -> None:
+        for controller in self.controllers:
+            controller.post(event)
+
+    def _on_broker(self, connected: bool) -> None:
+        if connected:
+            description = m.ClusterDescription(protocol=m.PROTOCOL_VERSION, shards=SHARDS, ledger_url="memory:")
+            self.transport.publish(m.cluster_topic(CLUSTER), m.encode(description), retain=True)
+        for controller in self.controllers:
+            if controller.reign is not None:
+                controller.reign.connection_changed(connected)
+
+    def _on_presence(self, _: str, payload: bytes) -> None:
+        presence = m.decode_presence(payload)
+        for controller in self.controllers:
+            if controller.reign is not None:
+                controller.reign.presence(presence)

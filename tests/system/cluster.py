@@ -1,0 +1,173 @@
+"""Servers of our own and daemons against them, each of which can be killed, frozen and started again.
+
+Ports are fixed before anything runs, so that a daemon can be started before its servers. Without Spark: nothing here
+waits for a drain.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Self
+
+from controller.embedded import EmbeddedBroker, EmbeddedZooKeeper
+from controller.node_folder import LOOPBACK, choose_port
+from headgate.ledger import Ledger
+from headgate.store import open_store
+from tests.system.programs import Finished, Running, eventually, finish, get, metric, start
+
+SESSION_SECONDS = 2.0
+"""The shortest that a daemon takes: what follows a kill begins after it."""
+SHARDS = 2
+SETTINGS = """\
+[cluster]
+name = "{cluster}"
+shards = {shards}
+[instance]
+name = "{name}"
+[zookeeper]
+hosts = "{host}:{zookeeper_port}"
+session_timeout_seconds = {session_seconds}
+[broker]
+host = "{host}"
+port = {broker_port}
+[ledger]
+url = "{ledger_url}"
+[drain]
+socket = "unix:{folder}/drain.sock"
+spawn = false
+[http]
+port = {http_port}
+[log]
+format = "json"
+"""
+
+
+class Daemon:
+    """One `headgate run`."""
+
+    def __init__(self, running: Running, http: str) -> None:
+        self.running = running
+        self.http = http
+
+    async def leads(self) -> int:
+        """Return the number of shards that it leads; 0 if it does not answer."""
+        return int(await metric(self.http, "headgate_shard_is_leader"))
+
+    async def health(self) -> tuple[int, dict[str, Any]]:
+        """Return status and report of /readyz."""
+        status, body = await get(self.http, "/readyz")
+        return status, json.loads(body) if body else {}
+
+    async def until_leading(self, shards: int = SHARDS, seconds: float = 30.0) -> None:
+        """Wait until it leads so many shards."""
+
+        async def reached() -> bool:
+            return await self.leads() == shards
+
+        await eventually(reached, lambda: f"it leads {shards} shards: {self.log_tail()}", seconds)
+
+    def log_tail(self) -> str:
+        """Return the end of its log."""
+        return self.running.err.read_text()[-2000:]
+
+
+class Cluster:
+    """One cluster; entering starts nothing, leaving ends everything."""
+
+    def __init__(self, folder: Path, session_seconds: float = SESSION_SECONDS) -> None:
+        self.folder = folder
+        self.name = "test"
+        self.session_seconds = session_seconds
+        self.config = folder / "client.toml"
+        self.ledger_url = f"file://{folder / 'store'}"
+        self.broker_port = choose_port("broker", 0, 0, 0)
+        self.zookeeper_port = choose_port("zookeeper", 0, 0, 0)
+        self.zookeeper = EmbeddedZooKeeper(folder / "zookeeper", self.zookeeper_port)
+        self.broker = EmbeddedBroker(folder / "broker", self.broker_port)
+        self._stack = AsyncExitStack()
+        self._processes: list[Running] = []
+        self.config.write_text(
+            f'cluster = "{self.name}"\nbroker_host = "{LOOPBACK}"\nbroker_port = {self.broker_port}\n'
+            f'ledger_url = "{self.ledger_url}"\n'
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for running in self._processes:
+            # A frozen process does not hear SIGTERM.
+            await running.kill()
+        await self._stack.aclose()
+
+    async def start_zookeeper(self) -> None:
+        """Start ZooKeeper; it ends with the cluster."""
+        await self._stack.enter_async_context(self.zookeeper)
+
+    async def start_broker(self) -> None:
+        """Start the broker; it ends with the cluster."""
+        await self._stack.enter_async_context(self.broker)
+
+    async def start_servers(self) -> None:
+        """Start both."""
+        await self.start_zookeeper()
+        await self.start_broker()
+
+    async def start_daemon(self, name: str) -> Daemon:
+        """Start a daemon; it logs to ``NAME.err``."""
+        http_port = choose_port("http", 0, 0, 0)
+        path = self.folder / f"{name}.toml"
+        path.write_text(
+            SETTINGS.format(
+                cluster=self.name,
+                shards=SHARDS,
+                name=name,
+                host=LOOPBACK,
+                zookeeper_port=self.zookeeper_port,
+                session_seconds=self.session_seconds,
+                broker_port=self.broker_port,
+                ledger_url=self.ledger_url,
+                folder=self.folder,
+                http_port=http_port,
+            )
+        )
+        running = await start("run", "--config", str(path), out=self.folder / f"{name}.out")
+        self._processes.append(running)
+        return Daemon(running, f"{LOOPBACK}:{http_port}")
+
+    async def command(self, *arguments: str, stdin: bytes = b"", seconds: float = 30.0) -> Finished:
+        """Run a client command."""
+        return await finish("--config", str(self.config), *arguments, stdin=stdin, seconds=seconds)
+
+    async def done(self, *arguments: str, stdin: bytes = b"", seconds: float = 30.0) -> Finished:
+        """Run a client command that must succeed."""
+        finished = await self.command(*arguments, stdin=stdin, seconds=seconds)
+        assert finished.code == 0, finished.err
+        return finished
+
+    async def running(self, name: str, *arguments: str) -> Running:
+        """Start a client command; it prints to ``NAME.out`` and ``NAME.err``."""
+        running = await start("--config", str(self.config), *arguments, out=self.folder / f"{name}.out")
+        self._processes.append(running)
+        return running
+
+    async def stored(self) -> list[tuple[bytes, bytes]]:
+        """Return (key, value) of every record of every shard, in the order of its ledger."""
+        found: list[tuple[bytes, bytes]] = []
+        store = open_store(self.ledger_url)
+        for shard in range(SHARDS):
+            ledger = Ledger(store, shard)
+            for number in range(1, await ledger.newest() + 1):
+                table = await ledger.read_records(number)
+                found += zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)
+        return found
+
+    async def until_stored(self, count: int, seconds: float = 30.0) -> None:
+        """Wait until the ledger holds at least so many records."""
+
+        async def enough() -> bool:
+            return len(await self.stored()) >= count
+
+        await eventually(enough, f"{count} records are stored", seconds)

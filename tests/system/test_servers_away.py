@@ -1,0 +1,138 @@
+"""ZooKeeper and the broker killed, frozen, or not there yet: the daemon waits, and goes on by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.system.cluster import SESSION_SECONDS, Cluster, Daemon
+from tests.system.programs import eventually, get, jsonl
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+
+FROZEN_SECONDS = 6 * SESSION_SECONDS
+"""Long past the session's end as ZooKeeper would judge it, if it could."""
+
+
+async def ready(daemon: Daemon) -> bool:
+    """Whether it says that it is safe to rely on."""
+    return (await daemon.health())[0] == 200
+
+
+async def produce_for(cluster: Cluster, seconds: float) -> int:
+    """Produce record after record for so long; return how many, each stored before the next one."""
+    loop = asyncio.get_running_loop()
+    until, count = loop.time() + seconds, 0
+    while loop.time() < until:
+        produced = await cluster.done("produce", "orders", "--key", "x", stdin=jsonl([{"n": count}]))
+        assert "stored 1, failed 0" in produced.err
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize("how", ["frozen", "killed"])
+async def test_ingestion_goes_on_while_zookeeper_is_away(how: str, tmp_path: Path):
+    async with Cluster(tmp_path) as cluster:
+        await cluster.start_servers()
+        daemon = await cluster.start_daemon("only")
+        await daemon.until_leading()
+        await cluster.done("topic", "create", "orders")
+        process = cluster.zookeeper.process
+        assert process is not None
+
+        if how == "frozen":
+            os.kill(process, signal.SIGSTOP)
+            count = await produce_for(cluster, FROZEN_SECONDS)
+            status, report = await daemon.health()
+            os.kill(process, signal.SIGCONT)
+        else:
+            await cluster.zookeeper.__aexit__()
+            count = await produce_for(cluster, FROZEN_SECONDS)
+            status, report = await daemon.health()
+            await cluster.zookeeper.__aenter__()
+
+        assert (status, report["parts"]["zookeeper"]["state"]) == (200, "degraded")
+
+        async def connected() -> bool:
+            return (await daemon.health())[1]["parts"]["zookeeper"]["state"] == "ok"
+
+        await eventually(connected, "the daemon has ZooKeeper again")
+        # Its session may have ended meanwhile: then it is elected anew, and leads again.
+        await daemon.until_leading()
+        await produce_for(cluster, 0.1)
+        assert len(await cluster.stored()) == count + 1
+
+
+async def test_daemon_and_consumer_recover_from_a_broker_that_was_away(tmp_path: Path):
+    async with Cluster(tmp_path) as cluster:
+        await cluster.start_servers()
+        daemon = await cluster.start_daemon("only")
+        await daemon.until_leading()
+        await cluster.done("topic", "create", "orders")
+        consumer = await cluster.running("consumer", "consume", "orders", "-s", "billing", "--from", "earliest")
+        await cluster.done("produce", "orders", "--key", "x", stdin=jsonl({"n": n} for n in range(10)))
+        await eventually(lambda: len(consumer.lines()) == 10, "the first ten are consumed")
+
+        process = cluster.broker.process
+        assert process is not None
+        # Not through the supervisor: that would start it again at once.
+        await cluster.broker.__aexit__()
+
+        async def not_ready() -> bool:
+            status, report = await daemon.health()
+            return status == 503 and report["parts"]["broker"]["state"] == "failed"
+
+        await eventually(not_ready, "/readyz says that the broker is away")
+        producing = asyncio.create_task(
+            cluster.done("produce", "orders", "--key", "x", stdin=jsonl({"n": n} for n in range(10, 20))),
+        )
+        await cluster.broker.__aenter__()
+
+        await producing
+        await eventually(lambda: ready(daemon), "the daemon is ready again")
+        await eventually(lambda: len(consumer.lines()) >= 20, "the consumer goes on", 30)
+        assert await consumer.terminate() == 143
+        assert len(consumer.lines()) == 20
+        assert len(await cluster.stored()) == 20
+
+
+@pytest.mark.parametrize("missing", ["zookeeper", "broker"])
+async def test_a_daemon_started_before_its_servers_waits_says_why_and_begins_once_they_are_there(
+    missing: str, tmp_path: Path
+):
+    async with Cluster(tmp_path) as cluster:
+        await (cluster.start_broker() if missing == "zookeeper" else cluster.start_zookeeper())
+        daemon = await cluster.start_daemon("only")
+
+        async def says_why() -> bool:
+            status, report = await daemon.health()
+            part = "cluster" if missing == "zookeeper" else "broker"
+            return status == 503 and report["parts"][part]["state"] == "failed"
+
+        await eventually(says_why, "/readyz is 503 and names the part")
+        assert (await get(daemon.http, "/livez"))[0] == 200
+        _, report = await daemon.health()
+        reasons = {part: found["reason"] for part, found in report["parts"].items() if found["state"] == "failed"}
+        assert ("ZooKeeper" if missing == "zookeeper" else "not connected") in " ".join(reasons.values())
+
+        await (cluster.start_zookeeper() if missing == "zookeeper" else cluster.start_broker())
+        await daemon.until_leading()
+        await eventually(lambda: ready(daemon), "/readyz is 200")
+        await cluster.done("topic", "create", "orders")
+
+
+async def test_a_daemon_that_waits_for_its_servers_can_be_told_to_stop(tmp_path: Path):
+    async with Cluster(tmp_path) as cluster:
+        daemon = await cluster.start_daemon("only")
+
+        async def alive() -> bool:
+            return (await get(daemon.http, "/livez"))[0] == 200
+
+        await eventually(alive, "it serves HTTP")
+
+        assert await daemon.running.terminate() == 0
+        assert "Traceback" not in daemon.running.err.read_text()

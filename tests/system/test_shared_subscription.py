@@ -1,0 +1,100 @@
+"""Two `consume` processes of one subscription, while the topic is split and merged and records keep coming."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.system.node import Node
+from tests.system.programs import eventually, jsonl, whole_lines
+
+pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(400)]
+
+KEYS = 40
+BATCH = 400
+
+
+class Feed:
+    """One `produce` that runs all the while, and what it was fed."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.fed = 0
+        self._input: Any = None
+        self.process: Any = None
+
+    async def begin(self) -> None:
+        """Start it."""
+        self.process = await self.node.running("feed", "produce", "shared", "--key-field", "id", piped=True)
+        self._input = self.process.process.stdin
+
+    async def feed(self) -> None:
+        """Hand it the next records; the counter rises in each key."""
+        self._input.write(jsonl({"id": f"k{n % KEYS}", "n": n} for n in range(self.fed, self.fed + BATCH)))
+        await self._input.drain()
+        self.fed += BATCH
+
+    async def end(self) -> None:
+        """Close its input and see it end well."""
+        self._input.close()
+        assert await self.process.ended(30) == 0, self.process.err.read_text()
+        assert f"stored {self.fed}, failed 0" in self.process.err.read_text()
+
+
+async def test_two_consumers_share_the_segments_and_keep_the_order_over_splits_and_merges(node: Node):
+    # Both print into one file, so that it tells which record came first, whoever printed it.
+    printed = node.folder / "shared.out"
+    await node.done("topic", "create", "shared", "--segments", "2")
+    consumers = [
+        await node.running(
+            name, *("consume", "shared", "-s", "billing", "--from", "earliest", "--consumer", name), out=printed
+        )
+        for name in ("one", "two")
+    ]
+
+    async def described() -> dict[str, Any]:
+        return (await node.done("subscription", "describe", "shared", "billing", "--json")).document()
+
+    async def both_read() -> bool:
+        found = await node.command("subscription", "describe", "shared", "billing", "--json")
+        return found.code == 0 and [1, 1] == [len(each["segments"]) for each in found.document()["consumers"]]
+
+    await eventually(both_read, "each of the two reads one segment")
+    feed = Feed(node)
+    await feed.begin()
+    await feed.feed()
+    await node.done("topic", "split", "shared", "0")
+    await feed.feed()
+
+    await eventually(lambda: 2 in segments(printed), "a child of the split is read", 90)
+    await node.done("topic", "merge", "shared", "3", "1")
+    await feed.feed()
+    await eventually(lambda: 4 in segments(printed), "the child of the merge is read", 90)
+    await feed.end()
+    await eventually(lambda: len(whole_lines(printed)) >= feed.fed, "everything is read", 30)
+    holders = {each["consumer"]: each["segments"] for each in (await described())["consumers"]}
+    codes = [await consumer.terminate() for consumer in consumers]
+
+    assert codes == [143, 143]
+    assert sorted(map(len, holders.values())) == [1, 1]
+    records = [json.loads(line) for line in whole_lines(printed)]
+    assert list(range(feed.fed)) == sorted(record["value"]["n"] for record in records)
+    order: dict[str, list[int]] = {}
+    for record in records:
+        order.setdefault(record["key"], []).append(record["value"]["n"])
+    assert all(numbers == sorted(numbers) for numbers in order.values())
+    topic = (await node.done("topic", "describe", "shared", "--json")).document()
+    places = {segment["segment"]: [] for segment in topic["segments"]}
+    for place, record in enumerate(records):
+        places[record["segment"]].append(place)
+    for segment in topic["segments"]:
+        for parent in segment["parents"]:
+            assert max(places[parent], default=-1) < min(places[segment["segment"]], default=len(records))
+    assert await node.consumed("shared", "billing") == [], "all of it was acknowledged"
+
+
+def segments(printed: Any) -> set[int]:
+    """Return the segments that records came from so far."""
+    return {json.loads(line)["segment"] for line in whole_lines(printed)}
