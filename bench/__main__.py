@@ -9,10 +9,13 @@ hold, 2 for a name that no figure has.
 from __future__ import annotations
 
 import json
+import logging
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import click
+import structlog
 from rich.console import Console
 from rich.table import Table
 
@@ -104,5 +107,14 @@ def _first_line(doc: str) -> str:
     return doc.strip().partition("\n")[0]
 
 
+def _log_to_standard_error() -> None:
+    """What the measured parts have to say is neither result nor progress, unless it is a warning."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
 if __name__ == "__main__":
+    _log_to_standard_error()
     command(catalogue())(prog_name="python -m bench")

@@ -48,7 +48,7 @@ async def _measure(effort: Effort) -> Measured:
             await producer.open(TOPIC)
             return producer
 
-        batches = {"pipelined": effort.pick(320, 96), "sequential": effort.pick(40, 16), "no_delay": 0}
+        batches = {"pipelined": effort.pick(1000, 400), "sequential": effort.pick(80, 40), "no_delay": 0}
         batches["no_delay"] = batches["pipelined"]
         chosen = {"pipelined": (DELAY_MS, WINDOW), "sequential": (DELAY_MS, 1), "no_delay": (0, WINDOW)}
         sides = {name: _side(await opened(*chosen[name]), batches[name]) for name in SIDES}

@@ -77,10 +77,17 @@ async def run_daemon(daemon: Daemon, reread: Callable[[], Settings]) -> None:
         signal.signal(signal.SIGHUP, before)
     error = running.exception()
     if error is not None:
-        if not isinstance(error, HeadgateError):
+        if not _is_foreseen(error):
             # The command line shows one line; whoever looks for the cause finds the rest in the log.
             log.error("daemon.failed", exc_info=error)
         raise error
+
+
+def _is_foreseen(error: BaseException) -> bool:
+    """Whether ``error`` says by itself what is wrong; the daemon's task groups wrap what is raised inside them."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(_is_foreseen, error.exceptions))
+    return isinstance(error, HeadgateError)
 
 
 def _on_hangup(daemon: Daemon, reread: Callable[[], Settings], had_terminal: bool) -> None:

@@ -9,6 +9,7 @@ again is the caller's decision, and for a chunk it must not.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 from pathlib import Path
@@ -87,7 +88,7 @@ class LocalStore:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            draft.unlink(missing_ok=True)
+            _discard(draft)
             raise StoreUnavailableError(f"cannot write {target}: {error.strerror or error}") from error
         try:
             os.link(draft, target)
@@ -96,7 +97,7 @@ class LocalStore:
         except OSError as error:
             raise StoreUnavailableError(f"cannot create {target}: {error.strerror or error}") from error
         finally:
-            draft.unlink(missing_ok=True)
+            _discard(draft)
         try:
             self._sync_folder(target.parent)
         except OSError as error:
@@ -178,6 +179,12 @@ class RemoteStore:
             return
         except obstore.exceptions.BaseError as error:
             raise StoreUnavailableError(f"cannot delete {path}: {error}") from error
+
+
+def _discard(draft: Path) -> None:
+    """Remove a draft. What hindered the write may hinder this too; drafts are not objects, so one may stay behind."""
+    with contextlib.suppress(OSError):
+        draft.unlink(missing_ok=True)
 
 
 def open_store(url: str) -> Store:

@@ -206,7 +206,16 @@ def test_further_daemons_get_a_configuration_of_their_own_and_end_first(
     assert own.drain.socket == world.settings[0].drain.socket
 
 
-@pytest.mark.parametrize(("failure", "logged"), [(ZeroDivisionError("oops"), 1), (HeadgateError("no"), 0)])
+@pytest.mark.parametrize(
+    ("failure", "logged"),
+    [
+        (ZeroDivisionError("oops"), 1),
+        (HeadgateError("no"), 0),
+        (ExceptionGroup("", [ExceptionGroup("", [HeadgateError("no")])]), 0),
+        (ExceptionGroup("", [HeadgateError("no"), ZeroDivisionError("oops")]), 1),
+    ],
+    ids=["a bug", "a foreseen error", "one inside task groups", "both"],
+)
 def test_a_bug_in_the_daemon_leaves_its_traceback_in_the_log(
     failure: Exception, logged: int, invoke: Invoke, world: World, tmp_path: Path
 ):

@@ -256,7 +256,7 @@ async def test_a_refused_subscription_is_an_error_that_names_it() -> None:
             return [paho.mqtt.client.ReasonCode(9, identifier=0x80 if name == "secret" else 0) for name, _ in filters]
 
     with pytest.raises(TransportError, match="subscription to secret:"):
-        await mqtt._subscribe(Refusing(), ["open", "secret"])
+        await mqtt._subscribe(Refusing(), ["open", "secret"], 0)
 
 
 def test_the_pauses_double_up_to_the_longest() -> None:

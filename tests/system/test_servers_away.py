@@ -136,3 +136,35 @@ async def test_a_daemon_that_waits_for_its_servers_can_be_told_to_stop(tmp_path:
 
         assert await daemon.running.terminate() == 0
         assert "Traceback" not in daemon.running.err.read_text()
+
+
+async def test_a_daemon_whose_ledger_folder_is_of_no_use_says_so_and_begins_once_it_is(tmp_path: Path):
+    async with Cluster(tmp_path) as cluster:
+        await cluster.start_servers()
+        store = tmp_path / "store"
+        store.write_text("in the way")
+        daemon = await cluster.start_daemon("only")
+
+        async def says_why() -> bool:
+            status, report = await daemon.health()
+            return status == 503 and report["parts"]["store"]["state"] == "failed"
+
+        await eventually(says_why, "/readyz is 503 and names the store")
+        assert f"cannot read {store}" in daemon.running.err.read_text()
+        store.unlink()
+
+        await daemon.until_leading()
+        await cluster.done("topic", "create", "orders")
+
+        # And once more, while it leads: nothing that is not durable is answered.
+        store.rename(tmp_path / "aside")
+        store.write_text("in the way")
+        producing = asyncio.create_task(cluster.done("produce", "orders", "--key", "x", stdin=b"{}\n"))
+        await eventually(says_why, "/readyz is 503 again")
+        assert not producing.done()
+        store.unlink()
+        (tmp_path / "aside").rename(store)
+
+        assert "stored 1, failed 0" in (await producing).err
+        assert len(await cluster.stored()) == 1
+        assert daemon.running.process.returncode is None

@@ -140,3 +140,15 @@ async def test_sigterm_hands_everything_over_at_once(cluster: Cluster, pair: tup
     produced = await cluster.done("produce", "orders", "--key", "x", stdin=b"{}\n")
     assert "stored 1, failed 0" in produced.err
     assert await standby.leads() == SHARDS
+
+
+async def test_a_daemon_with_another_ledger_is_refused_in_one_line(cluster: Cluster):
+    await (await cluster.start_daemon("first")).until_leading()
+    cluster.ledger_url += "-of-somebody-else"
+
+    second = await cluster.start_daemon("second")
+
+    assert await second.running.ended() == 1
+    said = second.running.err.read_text()
+    assert "Traceback" not in said
+    assert said.splitlines()[-1].startswith(f"headgate: ledger.url is '{cluster.ledger_url}', but cluster 'test'")
