@@ -9,17 +9,15 @@ hold, 2 for a name that no figure has.
 from __future__ import annotations
 
 import json
-import logging
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import click
-import structlog
 from rich.console import Console
 from rich.table import Table
 
 from bench._harness import Effort, Figure, Measured, catalogue
+from bench._logs import log_to_standard_error
 
 Figures = Mapping[str, Callable[[], tuple[Figure, str]]]
 
@@ -107,14 +105,6 @@ def _first_line(doc: str) -> str:
     return doc.strip().partition("\n")[0]
 
 
-def _log_to_standard_error() -> None:
-    """What the measured parts have to say is neither result nor progress, unless it is a warning."""
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
-
-
 if __name__ == "__main__":
-    _log_to_standard_error()
+    log_to_standard_error()
     command(catalogue())(prog_name="python -m bench")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from bench._logs import log_to_standard_error
 from headgate.mqtt import MqttTransport
 
 ECHO_TOPIC, SINK_TOPIC, BACK_TOPIC = "bench/echo", "bench/sink", "bench/back"
@@ -43,4 +44,5 @@ def _ignore(_: bool) -> None:
 
 
 if __name__ == "__main__":
+    log_to_standard_error()
     asyncio.run(serve(sys.argv[1], int(sys.argv[2])))

@@ -47,7 +47,8 @@ class _Stream:
 
     def __init__(self, producer: Producer) -> None:
         self.committed = 0
-        self.committed_at = 0.0
+        self.new_at = 0.0
+        """When the newest commit came that was not the answer to a repetition."""
         self.last: list[Delivery] = []
         self._producer = producer
         self._room = asyncio.Semaphore(ROOM_BATCHES)
@@ -67,10 +68,11 @@ class _Stream:
                 tasks.create_task(self._settle(delivery))
 
     async def _settle(self, delivery: Delivery) -> None:
-        await delivery
+        stored = await delivery
         self.last.append(delivery)
         self.committed += 1
-        self.committed_at = self._loop.time()
+        if not stored.duplicate:
+            self.new_at = self._loop.time()
         self._room.release()
         self._progress.set()
 
@@ -79,6 +81,13 @@ class _Stream:
         while self.committed < committed:
             self._progress.clear()
             await self._progress.wait()
+
+    async def until_new(self, since: float) -> float:
+        """Return when the first batch after ``since`` was committed that had not been stored before."""
+        while self.new_at <= since:
+            self._progress.clear()
+            await self._progress.wait()
+        return self.new_at
 
 
 def measure(effort: Effort) -> Measured:
@@ -121,9 +130,8 @@ async def _change(stage: Stage, watcher: Client, how: str) -> Change:
             ending = tasks.create_task(stage.kill(leader) if how == "kill" else stage.stop(leader))
             announced_at = await announced
             take_back()
-            # What had been committed by then was the old leader's: its replies overtake no announcement.
-            await stream.until(stream.committed + 1)
-            committed_at = stream.committed_at
+            # What was committed before was the old leader's.
+            committed_at = await stream.until_new(announced_at)
             await stream.until(stream.committed + BATCHES_BEFORE)
             enough.set()
             await streaming

@@ -15,7 +15,7 @@ from itertools import pairwise
 from demo.stage import TOPIC, Stage
 from headgate import Admin
 from headgate import messages as m
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, NoLeaderError
 from headgate.hashing import shard_of
 
 STREAM, QUEUE, CHECKPOINT = "billing", "alarms", "archive"
@@ -57,7 +57,12 @@ async def play(stage: Stage, run: Run, *, rate: int, seconds: float, tell: Tell)
             await _start_consumer(stage, run, name, subscription)
         await stage.start_producer(rate)
         tell(f"three STREAM consumers, one QUEUE, one CHECKPOINT; producing {rate} records/s")
-        await _steps(stage, run, admin, seconds, tell)
+        watching = asyncio.create_task(_watch_layout(run, admin), name="watch-layout")
+        try:
+            await _steps(stage, run, admin, seconds, tell)
+        finally:
+            watching.cancel()
+            await asyncio.wait({watching})
         tell("stopping the producer")
         if await stage.stop("producer") != 0:
             raise HeadgateError(f"the producer failed; its log is {stage.log('producer')}")
@@ -69,6 +74,16 @@ async def play(stage: Stage, run: Run, *, rate: int, seconds: float, tell: Tell)
     for name in [name for name in stage.processes if name.startswith("daemon")]:
         if await stage.stop(name) != 0:
             raise HeadgateError(f"{name} failed to end in good order; its log is {stage.log(name)}")
+
+
+async def _watch_layout(run: Run, admin: Admin) -> None:
+    """Keep the picture of the segments fresh; while nobody leads it stays as it is."""
+    while True:
+        await asyncio.sleep(1)
+        try:
+            run.layout = await admin.describe_topic(TOPIC)
+        except NoLeaderError:
+            continue
 
 
 async def _steps(stage: Stage, run: Run, admin: Admin, seconds: float, tell: Tell) -> None:

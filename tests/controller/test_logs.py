@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from controller.logs import LIBRARY_LEVELS, configure_logging
+from controller.logs import LIBRARY_LEVELS, change_level, configure_logging
 from controller.settings import LogSettings
 
 
@@ -150,3 +150,19 @@ def test_a_wrong_format_string_of_a_library_does_not_raise(capsys: pytest.Captur
     logging.getLogger("somebody").warning("%d", "x")
 
     assert "Logging error" in capsys.readouterr().err
+
+
+def test_the_level_changes_for_loggers_that_are_in_use():
+    """They are bound once and kept for the life of a reign."""
+    stream = Stream()
+    configure_logging(LogSettings(level="warning"), stream)
+    log = structlog.get_logger("x").bind(shard=3)
+    log.info("one")
+    change_level("debug")
+    log.debug("two")
+    logging.getLogger("kazoo").info("three")
+    change_level("error")
+    log.warning("four")
+    log.error("five")
+
+    assert ["two", "kazoo", "five"] == [event["event"] for event in stream.events()]

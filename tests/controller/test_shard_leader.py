@@ -197,8 +197,33 @@ async def test_the_window_is_announced_and_enforced() -> None:
             "topic",
         ),
         (b"\x91" * 2000, None),
+        (
+            b"\x84\xa4type\xadopen_producer\xaarequest_id\x09\xa9client_id\xa6client\xa5token\xa2\xff\xfe",
+            "text is not UTF-8",
+        ),
+        (
+            b"\x84\xa4type\xabdescribe_to\xaarequest_id\x09\xa9client_id\xa6client\xa1x" + b"\x91" * 5000 + b"\xc0",
+            "deeply",
+        ),
+        (
+            msgspec.msgpack.encode({"type": "list_topics", "request_id": 9, "client_id": "client", "protocol": 2}),
+            "a request of protocol 2; this leader speaks 1",
+        ),
+        (
+            msgspec.msgpack.encode({"type": "of_tomorrow", "request_id": 9, "client_id": "client", "protocol": 2}),
+            "a request of protocol 2; this leader speaks 1",
+        ),
+        (
+            msgspec.msgpack.encode(
+                {"type": "describe_topic", "request_id": 9, "client_id": "client", "topic": "orders\n"}
+            ),
+            "topic",
+        ),
     ],
-    ids=["no msgpack", "empty", "no map", "fields missing", "unknown type", "bad name", "deeply nested"],
+    ids=[
+        *("no msgpack", "empty", "no map", "fields missing", "unknown type", "bad name", "deeply nested"),
+        *("not UTF-8", "deeply nested in a field", "another protocol", "unknown to this protocol", "line break"),
+    ],
 )
 async def test_what_is_not_of_the_protocol_is_refused_and_the_leader_carries_on(
     payload: bytes, said: str | None

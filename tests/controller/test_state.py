@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from controller.state import INDEX_ENTRIES, REMEMBERED_COMMANDS, SegmentTail, ShardState
+from controller.state import INDEX_ENTRIES, REMEMBERED_COMMANDS, REMEMBERED_OPENINGS, SegmentTail, ShardState
 from headgate import entries as e
 
 
@@ -99,6 +99,17 @@ def test_a_name_that_gets_a_new_id_keeps_its_source_position() -> None:
 
 def _fields(entry: Any) -> dict[str, Any]:
     return {name: getattr(entry, name) for name in entry.__struct_fields__}
+
+
+def test_tokens_of_earlier_openings_are_folded_from_the_ledger() -> None:
+    """So that a successor knows a late copy as well as the leader that answered the original."""
+    tokens = [f"t{n}" for n in range(REMEMBERED_OPENINGS + 3)]
+    state = folded(
+        *([e.ProducerOpened(producer_id=2, producer_epoch=n, token=token)] for n, token in enumerate(tokens))
+    )
+
+    assert tokens[-1] == state.producers[2].token
+    assert tuple(tokens[-1 - REMEMBERED_OPENINGS : -1]) == state.producers[2].earlier_tokens
 
 
 def test_producers_are_kept_in_order_of_use() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from controller import topic_commands as commands
 from controller.placement import oversized, place
-from controller.state import ShardState
+from controller.state import REMEMBERED_OPENINGS, ShardState
 from controller.verdicts import Refuse
 from headgate import entries as e
 from headgate import messages as m
@@ -79,6 +79,56 @@ def test_opening_a_name_again_fences_its_predecessor(shard: Shard) -> None:
     assert (1, 0) == shard.open("a", name="loader")
     assert (1, 1) == shard.open("b", name="loader")
     assert "fenced" == shard.refused("c", name="loader", producer_id=1, producer_epoch=0)
+
+
+def test_a_late_copy_of_an_opening_does_not_fence_what_was_opened_after_it(shard: Shard) -> None:
+    """Whoever holds the name now goes on at its epoch; the copy learns that it came too late."""
+    for epoch, token in enumerate("abc"):
+        assert (1, epoch) == shard.open(token, name="loader")
+
+    assert ["fenced", "fenced"] == [shard.refused(token, name="loader") for token in "ab"]
+    assert (1, 2) == shard.open("c", name="loader")
+
+
+def test_as_many_openings_are_remembered_as_the_limit_says(shard: Shard) -> None:
+    """Beyond, a copy counts as a new opening: bounded memory for a copy that nobody sends that late."""
+    tokens = [f"t{n}" for n in range(REMEMBERED_OPENINGS + 2)]
+    for token in tokens:
+        shard.open(token, name="loader")
+
+    assert "fenced" == shard.refused(tokens[1], name="loader")
+    assert (1, len(tokens)) == shard.open(tokens[0], name="loader")
+
+
+def test_a_name_that_got_a_new_id_still_knows_its_late_copies(shard: Shard) -> None:
+    shard.open("a", name="loader")
+    last = e.ProducerOpened(producer_id=1, producer_epoch=commands.LAST_PRODUCER_EPOCH, token="b", name="loader")
+    shard.state.apply_all([last], chunk=3, at_ms=0)
+    assert (2, 0) == shard.open("c", name="loader")
+
+    assert ["fenced", "fenced"] == [shard.refused(token, name="loader") for token in "ab"]
+
+
+def test_an_id_that_does_not_belong_to_the_name_is_fenced(shard: Shard) -> None:
+    """The id is alive and somebody else's: neither of the two may lose its epoch over it."""
+    assert [(1, 0), (2, 0)] == [shard.open("a", name="loader"), shard.open("b")]
+
+    assert "fenced" == shard.refused("c", name="loader", producer_id=2, producer_epoch=0)
+    assert [0, 0] == [producer.producer_epoch for producer in shard.state.producers.values()]
+
+
+def test_an_id_from_the_future_is_fenced(shard: Shard) -> None:
+    """Leaders assign epochs; one that was made up is not to be built upon."""
+    shard.open("a")
+
+    assert "fenced" == shard.refused("b", producer_id=1, producer_epoch=7)
+
+
+def test_an_exhausted_id_without_a_name_gets_a_new_id(shard: Shard) -> None:
+    last = e.ProducerOpened(producer_id=1, producer_epoch=commands.LAST_PRODUCER_EPOCH, token="a")
+    shard.state.apply_all([last], chunk=2, at_ms=0)
+
+    assert (2, 0) == shard.open("b", producer_id=1, producer_epoch=commands.LAST_PRODUCER_EPOCH)
 
 
 def test_a_forgotten_id_gets_a_new_one(shard: Shard) -> None:

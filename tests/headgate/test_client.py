@@ -9,7 +9,7 @@ import pytest
 
 from headgate import messages as m
 from headgate.admin import Admin
-from headgate.errors import FencedError, HeadgateError, NoLeaderError
+from headgate.errors import FencedError, HeadgateError, NoLeaderError, ProtocolError
 from tests.headgate.scripted_leader import CLUSTER, Stage
 
 pytestmark = pytest.mark.looptime
@@ -146,8 +146,10 @@ async def test_a_cluster_of_another_protocol_is_not_used():
     async with stage.client() as client:
         other = {"protocol": 99, "shards": 1, "ledger_url": "file:///x"}
         stage.broker.retained[m.cluster_topic(CLUSTER)] = msgspec.msgpack.encode(other)
-        with pytest.raises(NoLeaderError):
-            await client.shards(timeout_seconds=3)
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(ProtocolError, match=r"cluster 'test' speaks protocol 99, this client 1"):
+            await client.shards(timeout_seconds=30)
+        assert 3 > asyncio.get_running_loop().time() - began, "waiting would not help"
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------

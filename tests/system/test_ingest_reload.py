@@ -1,0 +1,86 @@
+"""SIGHUP to a running daemon: pipelining goes off and on again under a producer, without a new reign."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from headgate import Producer, ProducerSettings
+from headgate import messages as m
+from tests.system.cluster import Cluster
+from tests.system.ingest_world import Bare, World, assert_stored_exactly, meddler_of, outcomes, send
+from tests.system.meddler import Meddler
+from tests.system.programs import eventually
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(200)]
+
+
+class InFlight:
+    """Counts the batches that were sent and not answered, and keeps the most there were."""
+
+    def __init__(self, meddler: Meddler) -> None:
+        self.now: set[int] = set()
+        self.most = 0
+        meddler.on_request = self._request
+        meddler.on_reply = self._reply
+
+    def _request(self, request: m.AnyRequest) -> list[tuple[float, m.AnyRequest]]:
+        if isinstance(request, m.ProduceBatch):
+            self.now.add(request.request_id)
+            self.most = max(self.most, len(self.now))
+        return [(0.0, request)]
+
+    def _reply(self, reply: m.AnyReply) -> list[tuple[float, m.AnyReply]]:
+        if isinstance(reply, m.Reply):
+            self.now.discard(reply.request_id)
+        return [(0.0, reply)]
+
+
+async def test_pipelining_is_switched_off_and_on_under_a_producer(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        await cluster.start_servers()
+        world = World(cluster)
+        daemon = await world.start("only")
+        await daemon.until_leading()
+        topic, file = await world.topic(), tmp_path / "only.toml"
+        settings = file.read_text()
+        async with world.client() as client, Producer(client, settings=ProducerSettings(batch_bytes=200)) as producer:
+            in_flight, bare = InFlight(meddler_of(client)), Bare(client, 0)
+            epoch = await bare.epoch()
+            told, most = [], []
+            for begin, line in enumerate(("", "[ingest]\npipelining = false\n", "")):
+                file.write_text(settings.replace('format = "json"\n', f'format = "json"\nlevel = "debug"\n{line}'))
+                daemon.running.signal(signal.SIGHUP)
+                await eventually(lambda on=not line: announced(client.leader(0)) == on, "the switch is announced")
+                in_flight.most = 0
+                deliveries = await send(producer, topic, range(begin * 300, begin * 300 + 300))
+                told += await outcomes(deliveries)
+                most.append(in_flight.most)
+            assert epoch == await bare.epoch()
+        file.write_text(settings.replace("shards = 2", "shards = 3").replace('format = "json"\n', 'format = "text"\n'))
+        daemon.running.signal(signal.SIGHUP)
+        await eventually(lambda: said(daemon.running.err, "log.format"), "the log says what needs a restart")
+        restart = said(daemon.running.err, "settings.needs_restart")
+        file.write_text("[ingest]\npipelinig = true\n")
+        daemon.running.signal(signal.SIGHUP)
+        await eventually(lambda: said(daemon.running.err, "settings.unusable"), "the log says what is wrong")
+        assert "pipelinig" in said(daemon.running.err, "settings.unusable")[0]["error"]
+        assert await daemon.leads() == 2
+
+        await assert_stored_exactly(world, topic, range(900), told)
+    assert [True, 1, True] == [most[0] > 1, most[1], most[2] > 1]
+    assert ["cluster.shards", "log.format"] == [each["setting"] for each in restart]
+    assert said(daemon.running.err, "settings.reloaded")[1]["applied"] == ["ingest.pipelining"]
+
+
+def announced(known: m.LeaderAnnouncement | None) -> bool | None:
+    return None if known is None else known.pipelining
+
+
+def said(log: Path, event: str) -> list[dict[str, object]]:
+    """Return the lines of ``log`` with ``event`` in them."""
+    return [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{") and event in line]
+
