@@ -36,8 +36,8 @@ demo: $(STAMP) ## Run the main job on real servers, with splits, a merge and a k
 	$(BIN)/python -m demo
 
 test: $(STAMP) ## Run all tests, the quickest first; starts every server they need
-	$(BIN)/pytest -q -m "$(UNIT)"
-	$(BIN)/pytest -q -m "simulation"
+	$(BIN)/pytest -q -n auto -m "$(UNIT)"
+	$(BIN)/pytest -q -n auto -m "simulation"
 	$(BIN)/pytest -q -m "contract and not spark and not system"
 	$(BIN)/pytest -q -m "spark and not system"
 	$(BIN)/pytest -q -m "system"
@@ -47,14 +47,14 @@ check: $(STAMP) ## Format, lint, types, import contracts and the unit ring, in u
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q -m "$(UNIT)"
+	$(BIN)/pytest -q -n auto -m "$(UNIT)"
 
 format: $(STAMP) ## Format the code and mend what can be mended
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
 unit: $(STAMP) ## Run the unit ring alone
-	$(BIN)/pytest -q -m "$(UNIT)"
+	$(BIN)/pytest -q -n auto -m "$(UNIT)"
 
 constraints: $(STAMP) ## Write constraints.txt anew, from the newest versions that pyproject.toml allows
 	$(BIN)/python -m pip install --disable-pip-version-check --upgrade --upgrade-strategy eager -e '.[dev]'
