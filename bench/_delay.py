@@ -102,9 +102,7 @@ class _Near(_End):
         near = self.transport
         assert near is not None, "accepted without a transport"
         try:
-            _, far = await asyncio.get_running_loop().create_connection(
-                lambda: _End(self.delay_seconds), *self._target
-            )
+            _, far = await asyncio.get_running_loop().create_connection(lambda: _End(self.delay_seconds), *self._target)
         except OSError:
             near.abort()
             return

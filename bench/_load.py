@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from bench._stage import TOPIC
 from headgate import Producer, ProducerSettings
-from headgate import messages as m
 from headgate.record_batch import RECORD_OVERHEAD_BYTES, Delivery
 
 BATCH_BYTES = 50 * 1024
@@ -45,14 +42,3 @@ async def pump(producer: Producer, records: list[tuple[bytes, bytes]], times: in
     await producer.flush()
     for delivery in last:
         await delivery
-
-
-def records_of(value_bytes: int, count: int, rows: list[m.Record]) -> list[tuple[bytes, bytes]]:
-    """Return (key, value) of ``count`` of ``rows``, which must have values of ``value_bytes``."""
-    assert all(len(row.value) == value_bytes for row in rows[:count]), "rows of another size"
-    return [(row.key, row.value) for row in rows[:count]]
-
-
-async def settle() -> None:
-    """Let the loop turn, so that nothing of the last side is left for the next one."""
-    await asyncio.sleep(0.02)

@@ -127,10 +127,6 @@ class Stage:
                 start_new_session=True,
             )
 
-    def pid(self, name: str) -> int:
-        """Return the process id of a daemon."""
-        return self._daemons[name].pid
-
     async def kill(self, name: str) -> None:
         """End a daemon with SIGKILL: no goodbye, no flush."""
         process = self._daemons.pop(name)
@@ -189,10 +185,6 @@ class Stage:
             reigns += [entry.instance for entry in chunk.entries if isinstance(entry, ReignBegan)]
             number += 1
         return reigns
-
-    async def chunks(self) -> int:
-        """Return how many chunks there are."""
-        return await Ledger(open_store(self.ledger_url), SHARD).newest()
 
 
 def leader_epoch(client: Client) -> int:

@@ -87,7 +87,7 @@ async def _flow_again(stage: Stage, watcher: Client, producer: Producer, daemon:
     epoch, heard = leader_epoch(watcher), asyncio.Event()
     heard_at = 0.0
 
-    def on_leader(announced: object) -> None:
+    def on_leader(_: object) -> None:
         nonlocal heard_at
         if leader_epoch(watcher) > epoch and not heard.is_set():
             heard_at = loop.time()

@@ -67,7 +67,10 @@ def _compared(rounds: Rounds, batches: dict[str, int], table: dict[tuple[int, in
     rates = {
         side: [batches[side] * BATCH_BYTES / seconds for seconds in rounds.seconds[side]] for side in rounds.seconds
     }
-    shares = [share_of_best(*each, WINDOW) for each in zip(*(rates[side] for side in SIDES), strict=True)]
+    shares = [
+        share_of_best(pipelined, sequential, no_delay, WINDOW)
+        for pipelined, sequential, no_delay in zip(*(rates[side] for side in SIDES), strict=True)
+    ]
     middle = {side: median(found) for side, found in rates.items()}
     parts: dict[str, Part] = {f"{side}_mb_a_second": round(rate / 1e6, 3) for side, rate in middle.items()}
     return Measured(
@@ -87,9 +90,7 @@ def _compared(rounds: Rounds, batches: dict[str, int], table: dict[tuple[int, in
     )
 
 
-async def _table(
-    effort: Effort, opened: Callable[[int, int], Awaitable[Producer]]
-) -> dict[tuple[int, int], float]:
+async def _table(effort: Effort, opened: Callable[[int, int], Awaitable[Producer]]) -> dict[tuple[int, int], float]:
     """Return (delay in milliseconds, window) → bytes a second; the median of a few turns through the whole table."""
     windows = QUICK_TABLE_WINDOWS if effort.quick else TABLE_WINDOWS
     rates: dict[tuple[int, int], list[float]] = {}

@@ -220,7 +220,7 @@ class ShardState:
         self.producers[entry.producer_id] = ProducerState(
             entry.producer_id,
             entry.producer_epoch,
-            entry.name,
+            entry.name if before is None else entry.name or before.name,
             entry.token,
             source_position=None if before is None else before.source_position,
             earlier_tokens=() if before is None else (*before.earlier_tokens, before.token)[-REMEMBERED_OPENINGS:],
@@ -232,7 +232,7 @@ class ShardState:
 
     def _forget_producer(self, producer_id: int) -> None:
         producer = self.producers.pop(producer_id, None)
-        if producer is not None and producer.name is not None and self.producer_names.get(producer.name) == producer_id:
+        if producer is not None and producer.name is not None:
             del self.producer_names[producer.name]
 
     def _subscription_created(self, entry: e.SubscriptionCreated) -> None:

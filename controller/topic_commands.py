@@ -39,16 +39,12 @@ def open_producer(request: m.OpenProducer, state: ShardState) -> Decision | Refu
 
     * The token of the current incarnation: the same answer again, whatever else the request says.
     * The token of an earlier one: fenced. It is a late copy, and must not fence the incarnation that came after.
-    * A name: its next incarnation, which fences the one before. An id beside it must be the current one.
-    * An id at its current epoch: the next epoch. At any other epoch: fenced.
-    * An id that nobody knows, or epochs used up: a new id at epoch 0.
+    * A name: its next incarnation, which fences the one before.
+    * An id, beside a name or alone, at its current epoch: the next epoch. Another id than the name's, or any other
+      epoch: fenced. That id may have been forgotten and its epoch be the same number: it is a zombie all the same.
+    * A name or an id that nobody knows, or epochs used up: a new id at epoch 0.
     """
-    known_id = request.producer_id
-    if request.name is not None:
-        named = state.producer_names.get(request.name)
-        if named is not None and known_id is not None and known_id in state.producers and known_id != named:
-            return Refuse("fenced", f"producer name {request.name!r} belongs to id {named} now", proved=True)
-        known_id = named if named is not None else None
+    known_id = request.producer_id if request.name is None else state.producer_names.get(request.name)
     known = state.producers.get(known_id) if known_id is not None else None
     if known is None:
         return _opened(state.next_id, 0, request)
@@ -61,10 +57,12 @@ def open_producer(request: m.OpenProducer, state: ShardState) -> Decision | Refu
             f"{known.producer_epoch} since",
             proved=True,
         )
-    if request.producer_id is not None and request.producer_epoch != known.producer_epoch:
+    current = known.producer_id, known.producer_epoch
+    if request.producer_id is not None and (request.producer_id, request.producer_epoch) != current:
         return Refuse(
             "fenced",
-            f"producer {known.producer_id} goes on at epoch {known.producer_epoch}, past {request.producer_epoch}",
+            f"producer {known.producer_id} goes on at epoch {known.producer_epoch}, past epoch "
+            f"{request.producer_epoch} of {request.producer_id}",
             proved=True,
         )
     if known.producer_epoch >= LAST_PRODUCER_EPOCH:

@@ -191,7 +191,7 @@ class ProducerSession:
 
     def identified(self, request_id: int, reply: m.ProducerIdentity, now: float) -> list[Command]:
         """Learn the identity; numbering begins at 0."""
-        sent = self._sent.pop(request_id, None)
+        sent = self._sent.get(request_id)
         if sent is None or sent.batch is not None or self._token is None:
             return []
         assert not self._in_flight, "a new identity while batches of the old one are in flight"

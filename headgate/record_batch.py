@@ -74,7 +74,7 @@ class RecordBatch:
         self.settled: asyncio.Future[HeadgateError | None] = asyncio.get_running_loop().create_future()
         self._client_id = client_id
         self._on_settled = on_settled
-        self._places: list[tuple[int, int]] | None = None
+        self._places: list[tuple[int, int] | None] | None = None
 
     def fits(self, size_bytes: int, limit_bytes: int) -> bool:
         """Return whether one more record belongs here; a first one always does."""
@@ -142,22 +142,28 @@ class RecordBatch:
             return Stored(None, None, duplicate=self.reply.duplicate)
         if self._places is None:
             self._places = places(self.records, self.reply.placements)
-        segment, offset = self._places[index]
+        segment, offset = self._places[index] or (None, None)
         return Stored(segment, offset, self.reply.duplicate)
 
 
-def places(records: list[m.Record], placements: list[Placement]) -> list[tuple[int, int]]:
-    """Return (segment, offset) of each record: in one placement offsets rise by one, in the order of the batch."""
+def places(records: list[m.Record], placements: list[Placement]) -> list[tuple[int, int] | None]:
+    """Return (segment, offset) of each record: in one placement offsets rise by one, in the order of the batch.
+
+    None for a record that no placement is about: no leader of ours answers so, and its caller is to hear of the commit.
+    """
     next_offsets = {placement.segment: placement.first_offset for placement in placements}
     if len(placements) == 1:
         segment, first = placements[0].segment, placements[0].first_offset
         return [(segment, first + index) for index in range(len(records))]
-    found: list[tuple[int, int]] = []
+    found: list[tuple[int, int] | None] = []
     for record in records:
         hashed = segment_hash(record.key)
-        segment = next(p.segment for p in placements if p.first_hash <= hashed <= p.last_hash)
-        found.append((segment, next_offsets[segment]))
-        next_offsets[segment] += 1
+        placement = next((p for p in placements if p.first_hash <= hashed <= p.last_hash), None)
+        if placement is None:
+            found.append(None)
+            continue
+        found.append((placement.segment, next_offsets[placement.segment]))
+        next_offsets[placement.segment] += 1
     return found
 
 

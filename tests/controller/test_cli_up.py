@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,7 +16,7 @@ import structlog
 
 from controller import cli_run, cli_session, cli_up
 from controller.node_folder import NodeFolder
-from controller.settings import Settings, load_settings
+from controller.settings import LedgerSettings, Settings, load_settings
 from headgate.errors import HeadgateError
 from metrics.health import Health
 from tests.controller.conftest import Invoke
@@ -32,6 +33,9 @@ class World:
         self.signal: int | None = signal.SIGTERM
         """Sent to this process once the daemon runs; None: the daemon ends by itself, with ``failure``."""
         self.failure: Exception | None = None
+        self.before_signal: Callable[[], None] = lambda: None
+        """Called in the daemon, before it sends the signal."""
+        self.reloaded: list[Settings] = []
 
 
 class FakeServer:
@@ -63,6 +67,9 @@ class FakeDaemon:
     def health(self) -> Health:
         return Health(True, "", ())
 
+    def reload(self, read: Settings) -> None:
+        self.world.reloaded.append(read)
+
     async def run(self, stop: asyncio.Event) -> None:
         self.world.events.append("daemon up")
         await asyncio.sleep(0.01)
@@ -70,7 +77,11 @@ class FakeDaemon:
             if self.world.failure is not None:
                 raise self.world.failure
             return
+        self.world.before_signal()
         os.kill(os.getpid(), self.world.signal)
+        if self.world.signal == signal.SIGHUP:
+            # Handlers run in their order: what the first one did can be seen once the second one runs.
+            os.kill(os.getpid(), signal.SIGTERM)
         await stop.wait()
         # Handing over takes a moment, in which the servers must still be there.
         await asyncio.sleep(0.01)
@@ -342,3 +353,66 @@ def test_handlers_of_signals_are_put_back(invoke: Invoke, world: World, tmp_path
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+# --- SIGHUP -----------------------------------------------------------------------------------------------------------
+
+
+def test_sighup_to_run_reads_the_file_again(invoke: Invoke, world: World, tmp_path: Path):
+    file = tmp_path / "headgate.toml"
+    file.write_text(LEDGER)
+    world.signal = signal.SIGHUP
+    world.before_signal = lambda: file.write_text(LEDGER + "[ingest]\npipelining = false\n") and None
+
+    result = invoke("run", "--config", str(file))
+
+    assert result.exit_code == 0, result.stderr
+    (read,) = world.reloaded
+    (running,) = world.settings
+    assert (running.ingest.pipelining, read.ingest.pipelining) == (True, False)
+    assert read.instance == running.instance
+
+
+def test_sighup_to_up_reads_the_file_in_its_folder_again(invoke: Invoke, world: World, tmp_path: Path):
+    """It is written for a further daemon: what differs on purpose is no difference."""
+    world.signal = signal.SIGHUP
+
+    result = invoke("up", "--data", str(tmp_path), *ANY_PORTS)
+
+    assert result.exit_code == 0, result.stderr
+    assert world.settings == world.reloaded
+
+
+def test_a_file_that_is_wrong_changes_nothing_and_the_log_says_why(invoke: Invoke, world: World, tmp_path: Path):
+    file = tmp_path / "headgate.toml"
+    file.write_text(LEDGER)
+    world.signal = signal.SIGHUP
+    world.before_signal = lambda: file.write_text(LEDGER + "[ingest]\npipelinig = false\n") and None
+
+    with structlog.testing.capture_logs() as logs:
+        result = invoke("run", "--config", str(file))
+
+    assert result.exit_code == 0, result.stderr
+    assert [] == world.reloaded
+    assert ["settings.unusable"] == [entry["event"] for entry in logs]
+    assert "pipelinig" in logs[0]["error"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "stops"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+def test_a_terminal_that_was_closed_ends_it_and_nothing_else_does(
+    before: bool, after: bool, stops: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """Otherwise a node would live on after the window in which it was started, with nobody to stop it."""
+    signals: list[int] = []
+    reloads: list[Settings] = []
+    settings = Settings(ledger=LedgerSettings(url="file:///x"))
+    daemon = FakeDaemon(World(), settings)
+    monkeypatch.setattr(daemon, "reload", reloads.append)
+    monkeypatch.setattr(cli_run.signal, "raise_signal", signals.append)
+    monkeypatch.setattr(cli_run.sys.stderr, "isatty", lambda: after, raising=False)
+
+    cli_run._on_hangup(daemon, lambda: settings, before)
+
+    assert (signals, reloads) == (([signal.SIGTERM], []) if stops else ([], [settings]))

@@ -202,8 +202,8 @@ async def test_the_window_is_announced_and_enforced() -> None:
             "text is not UTF-8",
         ),
         (
-            b"\x84\xa4type\xabdescribe_to\xaarequest_id\x09\xa9client_id\xa6client\xa1x" + b"\x91" * 5000 + b"\xc0",
-            "deeply",
+            b"\x84\xa4type\xablist_topics\xaarequest_id\x09\xa9client_id\xa6client\xa1x" + b"\x91" * 5000 + b"\xc0",
+            None,
         ),
         (
             msgspec.msgpack.encode({"type": "list_topics", "request_id": 9, "client_id": "client", "protocol": 2}),
@@ -356,6 +356,112 @@ async def test_more_producers_than_the_limit_evicts_the_least_recently_used() ->
         await asyncio.sleep(1)
 
         assert {identities[0].producer_id, third.producer_id} == set(reign.state.producers)
+
+
+async def test_the_limit_on_producers_evicts_none_that_has_something_in_flight() -> None:
+    """Folding its next batch, or answering this one again, needs its history."""
+    shard = OneShard(ingest=IngestSettings(max_producers=2))
+    async with shard.reign() as reign, shard.client() as client:
+        await created(client)
+        first, second = [await opened(client, token) for token in "ab"]
+        shard.store.freeze()
+        batches = [client.send(m.ProduceBatch, **batch(each, 0)) for each in (first, second)]
+        third = client.send(m.OpenProducer, token="c")
+        await asyncio.sleep(3)
+        assert 3 == len(reign.state.producers)
+        again = client.send(m.ProduceBatch, **batch(first, 0))
+        shard.store.thaw()
+        assert all([isinstance(await client.reply(each), m.Committed) for each in batches])
+        assert (await client.reply(again)).duplicate
+        third_id = (await client.reply(third)).producer_id
+        await asyncio.sleep(1)
+
+        assert {second.producer_id, third_id} == set(reign.state.producers)
+
+
+async def test_an_idle_producer_with_something_in_flight_is_not_forgotten() -> None:
+    """The store may take longer than it may be idle."""
+    patient = IngestSettings(producer_idle_seconds=60, write_timeout_seconds=300, unreachable_seconds=300)
+    shard = OneShard(ingest=patient)
+    async with shard.reign() as reign, shard.client() as client:
+        await created(client)
+        identity = await opened(client)
+        shard.store.freeze()
+        request = client.send(m.ProduceBatch, **batch(identity, 0))
+        await asyncio.sleep(100)
+        assert {identity.producer_id} == set(reign.state.producers)
+        shard.store.thaw()
+        assert isinstance(await client.reply(request), m.Committed)
+        await asyncio.sleep(1)
+
+        assert {} == dict(reign.state.producers)
+
+
+async def test_a_forgotten_producer_is_told_to_begin_anew() -> None:
+    shard = OneShard(ingest=IngestSettings(producer_idle_seconds=60))
+    async with shard.reign(), shard.client() as client:
+        await created(client)
+        identity = await opened(client)
+        await client.call(m.ProduceBatch, **batch(identity, 0))
+        await asyncio.sleep(70)
+        refused = await client.call(m.ProduceBatch, **batch(identity, 1))
+
+    assert "out_of_order" == refused.verdict
+
+
+async def test_the_producer_table_is_the_same_after_a_change_of_leader() -> None:
+    """Identities, epochs, windows, tokens, positions and the order of use: a fold over the ledger."""
+    shard = OneShard(ingest=IngestSettings(max_producers=3))
+    async with shard.client() as client:
+        async with shard.reign("a") as reign:
+            await created(client)
+            for token in "abcd":
+                identity = await opened(client, token)
+                for sequence in range(3):
+                    await client.call(m.ProduceBatch, **batch(identity, sequence, source_position=token.encode()))
+            for token in "xyz":
+                await client.call(m.OpenProducer, token=token, name="loader")
+            await client.call(
+                m.OpenProducer, token="bump", producer_id=identity.producer_id, producer_epoch=identity.producer_epoch
+            )
+            await asyncio.sleep(1)
+            before = list(reign.state.producers.items()), dict(reign.state.producer_names)
+        async with shard.reign("b") as reign:
+            after = list(reign.state.producers.items()), dict(reign.state.producer_names)
+
+    assert 3 == len(before[0])
+    assert before == after
+
+
+async def test_switching_pipelining_is_announced_at_once_and_by_no_new_reign() -> None:
+    shard = OneShard()
+    async with shard.reign() as reign, shard.client():
+        said = []
+        for on in (False, True):
+            reign.switch_pipelining(on)
+            await asyncio.sleep(0.1)
+            retained = shard.broker.retained[m.leader_topic(CLUSTER, 0)]
+            said.append(msgspec.msgpack.decode(retained, type=m.LeaderAnnouncement))
+
+    assert [(1, False), (1, True)] == [(each.leader_epoch, each.pipelining) for each in said]
+
+
+async def test_a_reign_that_is_over_announces_nothing() -> None:
+    """Its successor has spoken; and the daemon's connection lives on."""
+    shard = OneShard()
+    transport = shard.broker.transport("daemon-a")
+    async with transport:
+        old = await shard.begin("a", transport)
+        serving = asyncio.create_task(old.serve())
+        await asyncio.sleep(2)
+        serving.cancel()
+        await asyncio.wait([serving])
+        async with shard.reign("b"):
+            old.switch_pipelining(False)
+            await asyncio.sleep(0.1)
+            retained = shard.broker.retained[m.leader_topic(CLUSTER, 0)]
+
+    assert 2 == msgspec.msgpack.decode(retained, type=m.LeaderAnnouncement).leader_epoch
 
 
 async def test_a_refused_registration_leaves_no_subscription_behind() -> None:

@@ -101,6 +101,34 @@ def _fields(entry: Any) -> dict[str, Any]:
     return {name: getattr(entry, name) for name in entry.__struct_fields__}
 
 
+def test_opening_again_counts_as_use() -> None:
+    third = e.ProducerOpened(producer_id=3, producer_epoch=0, token="c")
+    again = e.ProducerOpened(producer_id=2, producer_epoch=1, token="d")
+
+    assert [3, 2] == list(folded([OPENED, third], [again]).producers)
+
+
+def test_a_batch_of_a_higher_epoch_begins_a_history_of_its_own() -> None:
+    """What the epoch before had in flight takes no room in its window."""
+    bumped = stored(0, 4).__class__(**{**_fields(stored(0, 4)), "producer_epoch": 1})
+    state = folded([CREATED, OPENED], [stored(0, 0), stored(1, 2)], [bumped])
+
+    assert [(0, 4)] == [(batch.sequence, batch.chunk + 1) for batch in state.producers[2].finished]
+    assert (1, 1) == (state.producers[2].producer_epoch, state.producers[2].next_sequence)
+
+
+def test_an_opening_by_id_alone_leaves_the_name() -> None:
+    """And both are forgotten together."""
+    state = folded(
+        [e.ProducerOpened(producer_id=2, producer_epoch=0, token="a", name="loader")],
+        [e.ProducerOpened(producer_id=2, producer_epoch=1, token="b")],
+    )
+    assert "loader" == state.producers[2].name
+
+    state.apply_all([e.ProducersExpired(producer_ids=[2, 77])], chunk=3, at_ms=0)
+    assert ({}, {}) == (dict(state.producers), state.producer_names)
+
+
 def test_tokens_of_earlier_openings_are_folded_from_the_ledger() -> None:
     """So that a successor knows a late copy as well as the leader that answered the original."""
     tokens = [f"t{n}" for n in range(REMEMBERED_OPENINGS + 3)]

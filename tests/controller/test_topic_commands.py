@@ -117,6 +117,49 @@ def test_an_id_that_does_not_belong_to_the_name_is_fenced(shard: Shard) -> None:
     assert [0, 0] == [producer.producer_epoch for producer in shard.state.producers.values()]
 
 
+def test_a_zombie_of_a_forgotten_id_does_not_take_its_name_back(shard: Shard) -> None:
+    """The name has a new id since, at an epoch that happens to be the zombie's."""
+    shard.open("a", name="loader")
+    shard.state.apply_all([e.ProducersExpired(producer_ids=[1])], chunk=3, at_ms=0)
+    assert (2, 0) == shard.open("b", name="loader")
+
+    assert "fenced" == shard.refused("c", name="loader", producer_id=1, producer_epoch=0)
+
+
+def test_a_new_id_for_a_name_is_answered_again_the_same(shard: Shard) -> None:
+    """The reply was lost, so the client still asks with the id that it had."""
+    last = e.ProducerOpened(producer_id=1, producer_epoch=commands.LAST_PRODUCER_EPOCH, token="a", name="loader")
+    shard.state.apply_all([last], chunk=2, at_ms=0)
+    old = {"name": "loader", "producer_id": 1, "producer_epoch": commands.LAST_PRODUCER_EPOCH}
+
+    assert [(2, 0), (2, 0)] == [shard.open("b", **old), shard.open("b", **old)]
+
+
+def test_a_free_name_gets_a_new_id_whatever_id_stands_beside_it(shard: Shard) -> None:
+    shard.open("a")
+
+    assert (2, 0) == shard.open("b", name="loader", producer_id=1, producer_epoch=0)
+    assert [(1, None, 0), (2, "loader", 0)] == [
+        (producer.producer_id, producer.name, producer.producer_epoch) for producer in shard.state.producers.values()
+    ]
+
+
+def test_a_name_gets_its_source_position_back(shard: Shard) -> None:
+    shard.open("a", name="loader")
+    shard.state.producers[1].source_position = b"line 7"
+    reply = shard.do(
+        commands.open_producer(m.OpenProducer(request_id=5, client_id="c", token="b", name="loader"), shard.state)
+    )
+
+    assert isinstance(reply, m.ProducerIdentity)
+    assert (5, 3, 1, b"line 7") == (
+        reply.request_id,
+        reply.leader_epoch,
+        reply.producer_epoch,
+        reply.source_position,
+    )
+
+
 def test_an_id_from_the_future_is_fenced(shard: Shard) -> None:
     """Leaders assign epochs; one that was made up is not to be built upon."""
     shard.open("a")

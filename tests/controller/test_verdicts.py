@@ -164,18 +164,31 @@ def test_without_a_producer_id_everything_is_taken() -> None:
     assert Accept() == judge_batch(batch(17, producer=None), shard(), 1)
 
 
-def test_acknowledgements_are_judged_by_the_same_table() -> None:
-    acknowledgement = m.AcknowledgeBatch(
+def acknowledgements(sequence: int, count: int = 1, *, leader_epoch: int | None = 1) -> m.AcknowledgeBatch:
+    return m.AcknowledgeBatch(
         request_id=1,
         client_id="c",
-        leader_epoch=1,
+        leader_epoch=leader_epoch,
         topic="orders",
         subscription="s",
         consumer="c1",
         incarnation=1,
-        acknowledgements=[m.Acknowledgement(0, 1, 0, 5)],
+        acknowledgements=[m.Acknowledgement(0, 1, 0, 5)] * count,
         producer_id=PRODUCER,
-        sequence=4,
+        sequence=sequence,
     )
 
-    assert ("out_of_order", True) == verdict(judge_batch(acknowledgement, shard(3), 4))
+
+def test_acknowledgements_are_judged_by_the_same_table() -> None:
+    assert ("out_of_order", True) == verdict(judge_batch(acknowledgements(4), shard(3), 4))
+
+
+def test_acknowledgements_without_an_epoch_are_delayed_too() -> None:
+    judgement = judge_reign(acknowledgements(0, leader_epoch=None), 1)
+
+    assert ("not_leader", True) == (judgement.verdict, judgement.delayed)
+
+
+def test_a_rebuilt_batch_of_acknowledgements_is_invalid() -> None:
+    assert ("invalid", True) == verdict(judge_batch(acknowledgements(1, 2), shard(3), 4))
+    assert isinstance(judge_batch(acknowledgements(1, 1), shard(3), 4), Duplicate)

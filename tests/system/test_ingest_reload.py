@@ -83,4 +83,3 @@ def announced(known: m.LeaderAnnouncement | None) -> bool | None:
 def said(log: Path, event: str) -> list[dict[str, object]]:
     """Return the lines of ``log`` with ``event`` in them."""
     return [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{") and event in line]
-

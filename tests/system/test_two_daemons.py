@@ -114,8 +114,7 @@ async def test_a_named_producer_killed_anywhere_goes_on_behind_the_last_line_tha
     kills = 0
     for number in range(4):
         producer = await cluster.running(f"loader-{number}", *LOADER, file)
-        threshold = len(await cluster.stored()) + rng.randrange(1, LINES // 8)
-        await cluster.until_stored(threshold)
+        await cluster.until_stored(await cluster.stored_count() + rng.randrange(1, LINES // 12))
         kills += producer.process.returncode is None
         await producer.kill()
     last = await cluster.done(*LOADER, file, seconds=60)
