@@ -1,5 +1,6 @@
-"""The command line of the figures: ``python -m bench --list``, ``python -m bench NAME [--quick] [--json] [--strict]
-[--plot FILE]``.
+"""The command line of the figures.
+
+``python -m bench --list``, ``python -m bench NAME [--quick] [--json] [--strict] [--plot FILE]``.
 
 Results go to standard output, a table for people first and always one JSON object on the last line; progress goes to
 standard error. Exit code 0 when a figure was measured, 1 when it crashed, or with ``--strict`` when its goal does not

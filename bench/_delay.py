@@ -14,6 +14,7 @@ import asyncio
 import socket
 import sys
 from collections import deque
+from functools import partial
 
 HOST = "127.0.0.1"
 
@@ -76,7 +77,7 @@ class _End(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._take(data)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._take(None)
 
     def _take(self, data: bytes | None) -> None:
@@ -114,12 +115,13 @@ class _Near(_End):
 async def serve(host: str, port: int, delays_ms: list[float]) -> None:
     """Listen for each delay, say where, and serve until standard input ends."""
     loop = asyncio.get_running_loop()
-    ports = []
-    for delay_ms in delays_ms:
-        server = await loop.create_server(lambda d=delay_ms: _Near(d / 1000, host, port), HOST, 0)  # type: ignore[misc]
-        ports.append(server.sockets[0].getsockname()[1])
-    print(*ports, flush=True)
-    await asyncio.to_thread(sys.stdin.read)
+    servers = [await loop.create_server(partial(_Near, delay_ms / 1000, host, port), HOST, 0) for delay_ms in delays_ms]
+    try:
+        print(*(server.sockets[0].getsockname()[1] for server in servers), flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+    finally:
+        for server in servers:
+            server.close()
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ def whole_batches(max_in_flight: int, batch_bytes: int = BATCH_BYTES) -> Produce
 
 
 def batch_of_records(seed: int = 1) -> list[tuple[bytes, bytes]]:
-    """Return (key, value) of RECORDS_A_BATCH records of about 1 KB that fill a batch of BATCH_BYTES to the last byte."""
+    """Return (key, value) of RECORDS_A_BATCH records of about 1 KB that fill a batch to the last byte."""
     each = BATCH_BYTES // RECORDS_A_BATCH - RECORD_OVERHEAD_BYTES
     found = []
     for number in range(RECORDS_A_BATCH):

@@ -58,7 +58,7 @@ class Stage:
     """One shard, one topic, and as many daemons as are started. Use it as an async context manager."""
 
     def __init__(self, daemons: int = 1) -> None:
-        """``daemons`` are started at once, named ``d1``, ``d2``, …"""
+        """``daemons`` are started at once, named d1, d2 and so on."""
         self._stack = AsyncExitStack()
         self._first = [f"d{number + 1}" for number in range(daemons)]
         self._daemons: dict[str, asyncio.subprocess.Process] = {}
@@ -152,7 +152,7 @@ class Stage:
     # --- other processes ----------------------------------------------------------------------------------------------
 
     async def delayed(self, stack: AsyncExitStack, delays_ms: list[int]) -> dict[int, int]:
-        """Return delay in milliseconds, each way → port of a wire to the broker with that delay, until ``stack`` ends."""
+        """Return delay each way in milliseconds → port of a wire to the broker, open until ``stack`` ends."""
         said = await self._companion(stack, "bench._delay", *(str(delay) for delay in delays_ms))
         return dict(zip(delays_ms, map(int, said.split()), strict=True))
 

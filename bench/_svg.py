@@ -29,8 +29,8 @@ def line_chart(
         return round(TOP + down * (1 - value / top), 1)
 
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" '
-        'font-size="12">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}">',
+        "<style>text { font-family: sans-serif }</style>",
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
         _text(LEFT, TOP - 22, title, size=15),
         _text(LEFT + across / 2, HEIGHT - 14, x_label, anchor="middle"),

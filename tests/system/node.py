@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from tests.system.programs import MARK, Finished, Running, eventually, finish, get, marked, metric, start
+from tests.system.programs import MARK, Finished, Running, command_line, eventually, finish, get, marked, metric, start
 
 ANY_PORTS = ("--mqtt-port", "0", "--zookeeper-port", "0", "--http-port", "0")
 
@@ -112,6 +112,6 @@ class Node:
 
     def part(self, *words: str) -> psutil.Process:
         """Return the one process of this node whose command line holds all of ``words``."""
-        found = [each for each in marked(self.mark) if all(word in " ".join(each.cmdline()) for word in words)]
-        assert len(found) == 1, [each.cmdline() for each in found]
+        found = [each for each in marked(self.mark) if all(word in " ".join(command_line(each)) for word in words)]
+        assert len(found) == 1, [command_line(each) for each in found]
         return found[0]

@@ -211,3 +211,11 @@ def marked(mark: str) -> list[psutil.Process]:
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue  # gone meanwhile, or somebody else's
     return found
+
+
+def command_line(process: psutil.Process) -> list[str]:
+    """Return what ``process`` runs; nothing if it is gone meanwhile."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []

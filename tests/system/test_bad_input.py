@@ -13,7 +13,7 @@ import pytest
 from headgate import messages as m
 from headgate.mqtt import MqttTransport
 from tests.system.node import ANY_PORTS, Node
-from tests.system.programs import eventually, finish, get, jsonl, marked
+from tests.system.programs import command_line, eventually, finish, get, jsonl, marked
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(400)]
 
@@ -212,12 +212,13 @@ async def test_an_old_java_is_passed_over_for_the_one_that_pip_brought(tmp_path:
         await node.up(env={"JAVA_HOME": str(java_11(tmp_path)), "PATH": path_without_java(tmp_path)})
 
         def runtimes() -> dict[str, str]:
-            started = [process.cmdline() for process in marked(node.mark)]
+            commands = map(command_line, marked(node.mark))
             return {
                 server: command[0]
-                for command in started
+                for command in commands
                 for server in ("ZooKeeperServerMain", "SparkSubmit")
-                if any(word.endswith(server) for word in command)
+                # Scripts carry the name as well, until they become Java.
+                if any(word.endswith(server) for word in command) and command[0].endswith("/java")
             }
 
         await eventually(lambda: len(runtimes()) == 2, lambda: f"both run: {runtimes()}", 30)

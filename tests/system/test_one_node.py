@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.system.node import Node
-from tests.system.programs import Finished, eventually, finish, get, jsonl, marked
+from tests.system.programs import Finished, command_line, eventually, finish, get, jsonl, marked
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(400)]
 
@@ -219,7 +219,7 @@ async def test_sigterm_leaves_nothing_running_and_the_next_start_goes_on_where_i
     read = await node.done("consume", "kept", "-s", "billing", "--from", "earliest", "--max", "25")
 
     code = await node.down()
-    left = [process.cmdline() for process in marked(node.mark)]
+    left = [command_line(process) for process in marked(node.mark)]
     # Ports and all: a client that waits through a restart finds everything where it was.
     before = node.config.read_text()
     await node.up("--shards", "4")
