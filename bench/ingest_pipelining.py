@@ -22,8 +22,8 @@ from bench._svg import line_chart
 from headgate import Producer, ProducerSettings
 
 DELAY_MS, WINDOW = 10, ProducerSettings().max_in_flight
-TABLE_DELAYS_MS, TABLE_WINDOWS = (0, 1, 5, 20, 100), (1, 4, 16, 64)
-QUICK_TABLE_WINDOWS = (1, 16)
+TABLE_DELAYS_MS, TABLE_WINDOWS = (0, 1, 5, 20, 100), (1, 4, 16, 32, 64)
+QUICK_TABLE_WINDOWS = (1, 32)
 SIDES = ("pipelined", "sequential", "no_delay")
 
 
@@ -98,8 +98,8 @@ async def _table(effort: Effort, opened: Callable[[int, int], Awaitable[Producer
     loop = asyncio.get_running_loop()
     for turn in range(effort.pick(3, 1)):
         for (delay, window), producer in producers.items():
-            # About a second at the slowest: the fewer round trips fit into it, the fewer batches.
-            batches = max(2 * window, min(effort.pick(200, 60), effort.pick(2000, 600) * window // (2 * delay + 5)))
+            # Several windows: the first batch goes alone, and the last window ends in silence.
+            batches = max(effort.pick(8, 4) * window, 16)
             began = loop.time()
             await pump(producer, batch_of_records(), batches)
             rates.setdefault((delay, window), []).append(batches * BATCH_BYTES / (loop.time() - began))
