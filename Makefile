@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 UNIT := not contract and not simulation and not spark and not system
 SEEDS ?= 50
 
-.PHONY: help setup demo test check format unit simulate constraints clean
+.PHONY: help setup demo test check lint format unit simulate constraints clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,12 +42,13 @@ test: $(STAMP) ## Run all tests, the quickest first; starts every server they ne
 	$(BIN)/pytest -q -m "spark and not system"
 	$(BIN)/pytest -q -m "system"
 
-check: $(STAMP) ## Format, lint, types, import contracts and the unit ring, in under a minute
+check: lint unit ## Format, lint, types, import contracts and the unit ring, in under a minute
+
+lint: $(STAMP) ## Format, lint, types and import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q -n auto -m "$(UNIT)"
 
 format: $(STAMP) ## Format the code and mend what can be mended
 	$(BIN)/ruff check --fix-only .
