@@ -11,6 +11,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 UNIT := not contract and not simulation and not spark and not system
 SEEDS ?= 50
+# What was compiled once, the tests' own assertions above all, is not compiled again by each of the processes that follow.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo test check lint format unit simulate constraints clean
 
@@ -38,9 +40,13 @@ demo: $(STAMP) ## Run the main job on real servers, with splits, a merge and a k
 test: $(STAMP) ## Run all tests, the quickest first; starts every server they need
 	$(BIN)/pytest -q -n auto -m "$(UNIT)"
 	$(BIN)/pytest -q -n auto -m "simulation"
-	$(BIN)/pytest -q -m "contract and not spark and not system"
-	$(BIN)/pytest -q -m "spark and not system"
-	$(BIN)/pytest -q -m "system"
+	$(BIN)/pytest -q -n 2 --dist loadfile -m "contract and not spark and not system"
+	$(BIN)/pytest -q -n 2 --dist loadfile -m "spark and not system"
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target engine-standalone engine-connect
+	$(BIN)/pytest -q -n 2 --dist loadfile -m "system"
+
+engine-%: $(STAMP)
+	$(BIN)/pytest -q -m "engines" --engine $* tests/drain
 
 check: lint unit ## Format, lint, types, import contracts and the unit ring, in under a minute
 

@@ -133,13 +133,16 @@ def in_turns(sides: Mapping[str, Work], rounds: int, progress: Callable[[str], N
 
 
 async def in_turns_async(sides: Mapping[str, AsyncWork], rounds: int, progress: Callable[[str], None]) -> Rounds:
-    """Do the same as `in_turns` with sides that are awaited; the loop goes on between the rounds."""
+    """Do the same as `in_turns` with sides that are awaited; the loop goes on between the rounds.
+
+    A side that returns a float says by that how many of its seconds count.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     with without_collector():
         for number, name in _turns(list(sides), rounds, progress):
             began = time.perf_counter()
-            await sides[name]()
-            took = time.perf_counter() - began
+            counted = await sides[name]()
+            took = counted if isinstance(counted, float) else time.perf_counter() - began
             if number > 0:
                 seconds[name].append(took)
     return Rounds(seconds)

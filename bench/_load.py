@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from bench._stage import TOPIC
 from headgate import Producer, ProducerSettings
 from headgate.record_batch import RECORD_OVERHEAD_BYTES, Delivery
@@ -32,13 +34,33 @@ def batch_of_records(seed: int = 1) -> list[tuple[bytes, bytes]]:
 
 async def pump(producer: Producer, records: list[tuple[bytes, bytes]], times: int) -> None:
     """Send ``records`` ``times`` over and return once all of them are committed. Raises what a delivery raised."""
+    await steady_seconds(producer, records, times)
+
+
+async def steady_seconds(producer: Producer, records: list[tuple[bytes, bytes]], times: int) -> float:
+    """Do the same as `pump`, and return the seconds from the outcome of the first time to that of the last.
+
+    What the first one waits is latency, whoever sends a thousand more behind it.
+    """
+    loop = asyncio.get_running_loop()
     last: list[Delivery] = []
+    first_at: asyncio.Task[float] | None = None
     for _ in range(times):
         delivery = None
         for key, value in records:
             delivery = await producer.send(TOPIC, key, value)
         assert delivery is not None, "nothing to send"
         last.append(delivery)
+        if first_at is None:
+            first_at = asyncio.create_task(_time_of(delivery))
+    assert first_at is not None, "nothing to send"
     await producer.flush()
+    seconds = loop.time() - await first_at
     for delivery in last:
         await delivery
+    return seconds
+
+
+async def _time_of(delivery: Delivery) -> float:
+    await delivery
+    return asyncio.get_running_loop().time()

@@ -1,21 +1,33 @@
-"""A real cluster for the figures of ingestion: ZooKeeper, mosquitto and daemons, in a temporary folder.
+"""A real cluster for figures: ZooKeeper, mosquitto and daemons, in a temporary folder.
 
-Everything is a process of its own on a free loopback port, is started by whoever measures, and ends with it. No Spark:
-nothing here waits for a drain. One shard, so that nothing is measured twice over.
+Everything is a process of its own on a free loopback port, is started by whoever measures, and ends with it. Spark only
+where a figure waits for drains. One shard, so that nothing is measured twice over.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import tempfile
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
-from controller import tether
+from controller.daemon_process import end_processes, settings_text, start_daemon
 from controller.embedded import EmbeddedBroker, EmbeddedZooKeeper
+from controller.settings import (
+    BrokerSettings,
+    ClusterSettings,
+    DrainSettings,
+    HttpSettings,
+    InstanceSettings,
+    LedgerSettings,
+    LogSettings,
+    Settings,
+    ZooKeeperSettings,
+)
+from controller.tether import tethered
+from drain.supervisor import DrainSupervisor
 from headgate import Admin, ClientConfig
 from headgate import messages as m
 from headgate.client import Client
@@ -27,38 +39,18 @@ from headgate.store import open_store
 CLUSTER, TOPIC, SHARD, SEGMENTS = "bench", "bench", 0, 4
 SESSION_SECONDS = 2.0
 """ZooKeeper's session: the shortest that a daemon takes, because only figures about a change of leader wait for it."""
-START_SECONDS = 30.0
+START_SECONDS = 90.0
+SPARK_SECONDS = 120.0
+"""Starting and warming Spark takes some 20 s of a core."""
 STOP_SECONDS = 20.0
-
-_SETTINGS = """\
-[cluster]
-name = "{cluster}"
-shards = 1
-[instance]
-name = "{name}"
-[zookeeper]
-hosts = "{zookeeper}"
-session_timeout_seconds = {session}
-[broker]
-host = "{host}"
-port = {port}
-[ledger]
-url = "{ledger_url}"
-[drain]
-socket = "unix:{folder}/drain.sock"
-spawn = false
-[http]
-port = 0
-[log]
-format = "json"
-"""
 
 
 class Stage:
     """One shard, one topic, and as many daemons as are started. Use it as an async context manager."""
 
-    def __init__(self, daemons: int = 1) -> None:
-        """``daemons`` are started at once, named d1, d2 and so on."""
+    def __init__(self, daemons: int = 1, *, drain: bool = False) -> None:
+        """``daemons`` are started at once, named d1, d2 and so on; ``drain``: with a warm Spark process."""
+        self._drain = drain
         self._stack = AsyncExitStack()
         self._first = [f"d{number + 1}" for number in range(daemons)]
         self._daemons: dict[str, asyncio.subprocess.Process] = {}
@@ -71,6 +63,8 @@ class Stage:
             self.ledger_url = f"file://{self.folder / 'store'}"
             self._zookeeper = await stack.enter_async_context(EmbeddedZooKeeper(self.folder / "zookeeper"))
             self._broker = await stack.enter_async_context(EmbeddedBroker(self.folder / "broker", kind="mosquitto"))
+            if self._drain:
+                await self._start_drain(stack)
             stack.push_async_callback(self._end_daemons)
             for name in self._first:
                 await self.start(name)
@@ -81,6 +75,11 @@ class Stage:
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
+
+    @property
+    def zookeeper_address(self) -> str:
+        """Where its ZooKeeper listens, as host:port."""
+        return self._zookeeper.address
 
     def config(self, port: int | None = None) -> ClientConfig:
         """Return what a client needs; ``port``: that of a delayed wire to the broker."""
@@ -101,31 +100,41 @@ class Stage:
             await known.wait()
         return client
 
+    @property
+    def drain_socket(self) -> str:
+        """Where the Spark process listens, if there is one."""
+        return f"unix:{self.folder / 'drain.sock'}"
+
+    async def _start_drain(self, stack: AsyncExitStack) -> None:
+        ready = asyncio.Event()
+        await stack.enter_async_context(
+            DrainSupervisor(
+                ledger_url=self.ledger_url,
+                socket=self.drain_socket,
+                folder=self.folder / "spark",
+                on_state=lambda state, _: ready.set() if state == "ready" else None,
+            ),
+        )
+        async with asyncio.timeout(SPARK_SECONDS):
+            await ready.wait()
+
     # --- daemons ------------------------------------------------------------------------------------------------------
 
     async def start(self, name: str) -> None:
         """Start a daemon; it logs to ``NAME.log``."""
-        path = self.folder / f"{name}.toml"
-        path.write_text(
-            _SETTINGS.format(
-                cluster=CLUSTER,
-                name=name,
-                zookeeper=self._zookeeper.address,
-                session=SESSION_SECONDS,
-                host=self._broker.host,
-                port=self._broker.port,
-                ledger_url=self.ledger_url,
-                folder=self.folder,
-            ),
+        settings = Settings(
+            cluster=ClusterSettings(name=CLUSTER, shards=1),
+            instance=InstanceSettings(name=name),
+            zookeeper=ZooKeeperSettings(hosts=self._zookeeper.address, session_timeout_seconds=SESSION_SECONDS),
+            broker=BrokerSettings(host=self._broker.host, port=self._broker.port),
+            ledger=LedgerSettings(url=self.ledger_url),
+            drain=DrainSettings(socket=self.drain_socket, spawn=False),
+            http=HttpSettings(port=0),
+            log=LogSettings(format="json"),
         )
-        with (self.folder / f"{name}.log").open("ab") as log:
-            self._daemons[name] = await asyncio.create_subprocess_exec(
-                *_tethered("controller", "run", "--config", str(path)),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        path = self.folder / f"{name}.toml"
+        path.write_text(settings_text("One daemon of a figure.", settings))
+        self._daemons[name] = await start_daemon(path, self.folder / f"{name}.log")
 
     async def kill(self, name: str) -> None:
         """End a daemon with SIGKILL: no goodbye, no flush."""
@@ -135,19 +144,10 @@ class Stage:
 
     async def stop(self, name: str) -> None:
         """Ask a daemon to end, and wait until it has; one that does not in time is killed."""
-        process = self._daemons.pop(name)
-        if process.returncode is None:
-            process.terminate()
-        try:
-            async with asyncio.timeout(STOP_SECONDS):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
+        await end_processes([self._daemons.pop(name)], STOP_SECONDS)
 
     async def _end_daemons(self) -> None:
-        for name in list(self._daemons):
-            await self.stop(name)
+        await end_processes(self._daemons.values(), STOP_SECONDS)
 
     # --- other processes ----------------------------------------------------------------------------------------------
 
@@ -164,7 +164,7 @@ class Stage:
     async def _companion(self, stack: AsyncExitStack, module: str, *arguments: str) -> str:
         """Start ``module`` beside the broker, and return the line with which it says that it is there."""
         process = await asyncio.create_subprocess_exec(
-            *_tethered(module, self._broker.host, str(self._broker.port), *arguments),
+            *tethered(sys.executable, "-m", module, self._broker.host, str(self._broker.port), *arguments),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )
@@ -199,12 +199,6 @@ def percentile(values: list[float], share: float) -> float:
     assert values, "nothing was measured"
     ranked = sorted(values)
     return ranked[max(0, -(-int(share * 10_000) * len(ranked) // 10_000) - 1)]
-
-
-def _tethered(module: str, *arguments: str) -> list[str]:
-    """Return the command of a Python module that dies with this process."""
-    tied = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid())]
-    return [*tied, sys.executable, "-m", module, *arguments]
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -32,7 +32,10 @@ COMMANDS = {
     "topic": ("controller.cli_topic", "Create, list, describe, split, merge and delete topics."),
     "produce": ("controller.cli_produce", "Send newline-delimited JSON to a topic."),
     "consume": ("controller.cli_consume", "Print a topic's records, one JSON object a line."),
+    "backlog": ("controller.cli_backlog", "Show what is not acknowledged, how old it is, when it will be over."),
     "subscription": ("controller.cli_subscription", "List, describe and delete subscriptions."),
+    "explain": ("controller.cli_explain", "Say why a segment is, or is not, with a consumer."),
+    "plan": ("controller.cli_explain", "Show what a split, a merge or a consumer would move."),
 }
 """Name → (module, one line of help). The module holds the command under its name, with ``_`` for ``-``."""
 

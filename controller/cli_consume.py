@@ -23,7 +23,7 @@ from controller.cli_streams import write_all
 
 if TYPE_CHECKING:
     from headgate import ConsumedRecord, Consumer
-    from headgate.entries import SubscriptionType
+    from headgate.entries import Balance, SubscriptionType
     from headgate.messages import Start
 
 PRINTED_AT_ONCE = 512
@@ -70,6 +70,7 @@ def _put_text(line: dict[str, Any], name: str, data: bytes) -> None:
         "headgate consume orders --subscription billing --type stream --from earliest",
         "headgate consume orders -s billing --max 10 | jq .value",
         "headgate consume orders -s audit --type checkpoint --from earliest --exit-when-caught-up",
+        "headgate consume orders -s billing --balance load --capacity 2",
     ),
 )
 @click.argument("topic")
@@ -92,6 +93,12 @@ def _put_text(line: dict[str, Any], name: str, data: bytes) -> None:
 )
 @click.option("--max", "most", type=click.IntRange(min=1), metavar="N", help="Stop after N records.")
 @click.option("--exit-when-caught-up", is_flag=True, help="Stop once everything stored so far has been printed.")
+@click.option(
+    "--balance",
+    type=click.Choice(["count", "load"]),
+    help="What all consumers of the subscription are balanced by; what it was when left out.",
+)
+@click.option("--capacity", type=float, default=1.0, help="Of this consumer, beside an ordinary one's 1 (with load).")
 @click.option("--consumer", metavar="NAME", help="Name of this consumer; the same name takes up what it held before.")
 @session.config_option
 def consume(
@@ -103,6 +110,8 @@ def consume(
     most: int | None,
     exit_when_caught_up: bool,
     consumer: str | None,
+    balance: Balance | None,
+    capacity: float,
 ) -> None:
     """Print the records of TOPIC, one JSON object a line: key, value, segment, offset, timestamp (ms since 1970).
 
@@ -122,6 +131,8 @@ def consume(
             type=kind,
             name=consumer,
             start=start,
+            balance=balance,
+            capacity=capacity,
         )
         async with opened:
             printer = _Printer(opened, kind, most=most, exit_when_caught_up=exit_when_caught_up)

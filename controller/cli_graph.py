@@ -2,12 +2,15 @@
 
 The graph is drawn as a forest in the order of the hash ring. A segment stands under its first parent; under every
 further parent of a merge stands an arrow to it. Parents that were pruned are gone, so their children are roots.
-Below stands the ring: which active segment takes which share of the keys.
+Below stands the ring: which active segment takes which share of the keys. Segments of an external topic stand with the
+names that they have at their source.
 """
 
 from __future__ import annotations
 
-from headgate.messages import SegmentDescription, TopicDescription
+from controller.cli_policy import policy_line
+from headgate.entries import NO_POLICY
+from headgate.messages import SegmentDescription, TopicDescription, TopicImportAnswer
 
 RING_CELLS = 64
 _HASHES = 65_536
@@ -29,6 +32,9 @@ def draw_topic(topic: TopicDescription) -> list[str]:
     sealed = len(topic.segments) - len(active)
     counts = f"{len(active)} active" + (f", {sealed} sealed" if sealed else "")
     head = f"{topic.topic}: {counts}; shard {topic.shard}, layout epoch {topic.layout_epoch}"
+    if topic.external is not None:
+        head += f"; external, positions are {topic.external.positions}"
+        head += f", source {topic.external.source}" if topic.external.source else ""
     rows = [("segment", "hashes", "state", "records", "size", "")]
     rows += [_row(tree, segment) for tree, segment in _forest(topic.segments)]
     widths = [max(len(row[column]) for row in rows) for column in range(6)]
@@ -43,18 +49,38 @@ def draw_topic(topic: TopicDescription) -> list[str]:
             note,
         )
         lines.append("  ".join(cells).rstrip())
-    lines += ["", f"0000 {_ring(active)} ffff"]
+    if topic.external is None or topic.external.hash_bits:
+        lines += ["", f"0000 {_ring(active)} ffff"]
     lines += ["", "subscriptions: " + (", ".join(topic.subscriptions) or "none")]
+    if topic.policy != NO_POLICY:
+        lines.append(policy_line(topic.policy))
     return lines
+
+
+def import_lines(answer: TopicImportAnswer, *, dry_run: bool) -> list[str]:
+    """Return what an import changed, or would change, line by line."""
+    would = "would be " if dry_run else ""
+    lines = [
+        f"{would}{what}: {', '.join(labels)}"
+        for what, labels in (("created", answer.created), ("sealed", answer.sealed))
+        if labels
+    ]
+    if answer.gone:
+        lines.append(f"gone from the source with all their records: {', '.join(answer.gone)}")
+    return lines or ["nothing new: the topic is what its source says"]
 
 
 def _row(tree: str, segment: SegmentDescription | None) -> tuple[str, str, str, str, str, str]:
     if segment is None:
         return (tree, "", "", "", "", "")
     note = f"merged from {' and '.join(map(str, segment.parents))}" if len(segment.parents) > 1 else ""
+    hashes = f"{segment.first_hash:04x}-{segment.last_hash:04x}"
+    if segment.label is not None:
+        # How much it holds is known at its source alone.
+        return (tree, hashes, segment.state, "", "", f"{segment.label}  {note}".rstrip())
     return (
         tree,
-        f"{segment.first_hash:04x}-{segment.last_hash:04x}",
+        hashes,
         segment.state,
         f"{segment.next_offset:,}".replace(",", " "),
         byte_count(segment.size_bytes),

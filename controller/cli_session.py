@@ -22,7 +22,7 @@ from headgate.errors import HeadgateError, RefusedError
 if TYPE_CHECKING:
     from controller.settings import LogSettings
     from headgate import Admin, Consumer, Producer
-    from headgate.entries import SubscriptionType
+    from headgate.entries import Balance, SubscriptionType
     from headgate.messages import Start
 
 Result = TypeVar("Result")
@@ -89,11 +89,22 @@ def open_consumer(
     type: SubscriptionType,  # noqa: A002 - the client's own word
     name: str | None,
     start: Start,
+    balance: Balance | None,
+    capacity: float,
 ) -> Consumer:
     """Return a Consumer, not yet entered."""
     from headgate import Consumer  # noqa: PLC0415
 
-    return Consumer(config, topic=topic, subscription=subscription, type=type, name=name, start=start)
+    return Consumer(
+        config,
+        topic=topic,
+        subscription=subscription,
+        type=type,
+        name=name,
+        start=start,
+        balance=balance,
+        capacity=capacity,
+    )
 
 
 async def require_topic(config: ClientConfig, topic: str) -> None:

@@ -5,26 +5,42 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from controller import cli_session as session
 from controller.cli_output import examples, json_option, print_json, print_table
+from controller.cli_seek import seek, set_order
+from headgate.shares import place_of
 
 if TYPE_CHECKING:
-    from headgate.messages import SegmentProgress, SubscriptionDescription
+    from collections.abc import Iterator, Sequence
+
+    from headgate.messages import ConsumerDescription, SegmentProgress, SubscriptionDescription
 
 
 @click.group(
     epilog=examples(
         "headgate subscription list",
         "headgate subscription describe orders billing",
+        "headgate subscription seek orders billing --to earliest",
+        "headgate subscription set-order orders billing none",
     ),
 )
 def subscription() -> None:
-    """List, describe and delete subscriptions."""
+    """List, describe, move and delete subscriptions."""
+
+
+subscription.add_command(seek)
+subscription.add_command(set_order)
 
 
 def _backlog(segments: list[SegmentProgress]) -> int:
     return sum(max(0, segment.next_offset - segment.acknowledged_offset) for segment in segments)
+
+
+def _source_heads(described: SubscriptionDescription) -> tuple[str, ...]:
+    """Return the columns that only segments of an external topic have."""
+    return ("at the source", "checkpoint") if any(segment.label for segment in described.segments) else ()
 
 
 def _type(described: SubscriptionDescription) -> str:
@@ -73,6 +89,31 @@ def list_(topic: str | None, as_json: bool) -> None:
     )
 
 
+def with_shares(segments: Sequence[SegmentProgress]) -> Iterator[tuple[str, SegmentProgress]]:
+    """Yield every segment under its name, and below a shared one its shares, e.g. ``0[0-7]``."""
+    for segment in segments:
+        yield str(segment.segment), segment
+        for share in segment.shares:
+            name = str(place_of(segment.segment, share.first_bucket, share.end_bucket))
+            yield (
+                name,
+                msgspec.structs.replace(
+                    segment,
+                    status=share.status,
+                    acknowledged_offset=share.acknowledged_offset,
+                    consumer=share.consumer,
+                    generation=share.generation,
+                ),
+            )
+
+
+def held_by(consumer: ConsumerDescription) -> list[str]:
+    """Return what ``consumer`` holds: segments, and shares of them."""
+    cut = {share[0] for share in consumer.shares}
+    whole = [str(segment) for segment in consumer.segments if segment not in cut]
+    return whole + [str(place_of(*share)) for share in consumer.shares]
+
+
 @subscription.command(
     epilog=examples(
         "headgate subscription describe orders billing",
@@ -94,33 +135,49 @@ def describe(topic: str, name: str, as_json: bool) -> None:
     if as_json:
         print_json(described)
         return
-    click.echo(f"{described.subscription} of {described.topic}: {_type(described)}, order {described.order}")
+    by_load = described.balance == "load"
+    click.echo(
+        f"{described.subscription} of {described.topic}: {_type(described)}, order {described.order}"
+        f"{', balanced by load' if by_load else ''}"
+    )
     print_table(
-        ("segment", "status", "acknowledged", "end", "consumer", "generation", "blocked by"),
+        (
+            *("segment", "status", "acknowledged", "end", "consumer", "generation", "blocked by"),
+            *_source_heads(described),
+            *["weight"] * by_load,
+        ),
         [
             (
-                str(segment.segment),
+                name,
                 segment.status,
                 str(segment.acknowledged_offset),
                 str(segment.next_offset),
                 segment.consumer or "",
                 "" if segment.generation is None else str(segment.generation),
                 ", ".join(map(str, segment.blocked_by)),
+                *((segment.label, segment.checkpoint or "") if segment.label is not None else ()),
+                *["" if segment.weight is None else str(segment.weight)] * by_load,
             )
-            for segment in described.segments
+            for name, segment in with_shares(described.segments)
         ],
-        numbers=("segment", "acknowledged", "end", "generation"),
+        numbers=("segment", "acknowledged", "end", "generation", "weight"),
     )
     if not described.consumers:
         click.echo("no consumers")
         return
     click.echo()
     print_table(
-        ("consumer", "connected", "segments"),
+        ("consumer", "connected", "segments", *["capacity"] * by_load),
         [
-            (consumer.consumer, "yes" if consumer.connected else "no", ", ".join(map(str, consumer.segments)))
+            (
+                consumer.consumer,
+                "yes" if consumer.connected else "no",
+                ", ".join(held_by(consumer)) or f"none: {consumer.idle}",
+                *[f"{consumer.capacity / 100:g}"] * by_load,
+            )
             for consumer in described.consumers
         ],
+        numbers=("capacity",) if by_load else (),
     )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import platform
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -21,9 +20,10 @@ from typing import TYPE_CHECKING, TextIO
 import click
 import msgspec
 
-from controller import cli_run, tether
+from controller import cli_run
 from controller import cli_session as session
 from controller.cli_output import examples
+from controller.daemon_process import end_processes, settings_text, start_daemon
 from controller.node_folder import LOOPBACK, NodeFolder, Remembered, choose_port
 from controller.settings import (
     BrokerSettings,
@@ -66,6 +66,7 @@ class _Wishes:
     zookeeper_port: int | None
     http_port: int | None
     daemons: int
+    results: str | None = None
 
 
 @click.command(
@@ -87,6 +88,7 @@ class _Wishes:
 @click.option("--zookeeper-port", type=_PORT, help="0: any free one. [default: as last time, or 2181 if free]")
 @click.option("--http-port", type=_PORT, help="0: any free one. [default: as last time, or 9464 if free]")
 @click.option("--daemons", type=click.IntRange(1, 9), default=1, show_default=True, help="Daemons that contend.")
+@click.option("--results", metavar="URL", help="Poll drain results published here instead of running Spark.")
 @click.option("--verbose", "-v", is_flag=True, help="Log to standard error instead of a file.")
 def up(
     *,
@@ -96,6 +98,7 @@ def up(
     zookeeper_port: int | None,
     http_port: int | None,
     daemons: int,
+    results: str | None,
     verbose: bool,
 ) -> None:
     """Start one whole node: ZooKeeper, an MQTT broker, Spark and the daemon, all on loopback.
@@ -104,7 +107,7 @@ def up(
     same folder goes on where this one stopped. Clients find the node through client.toml in the folder, which they
     look for in ./headgate-data by themselves. SIGHUP reads headgate.toml in the folder again, as for `headgate run`.
     """
-    wishes = _Wishes(shards, mqtt_port, zookeeper_port, http_port, daemons)
+    wishes = _Wishes(shards, mqtt_port, zookeeper_port, http_port, daemons, results)
     with NodeFolder(data) as folder, _log_stream(folder, verbose) as stream:
         instance = cli_run.instance_name()
         # Resolved before anything starts: a wrong wish must not leave servers behind.
@@ -164,6 +167,7 @@ class _Node:
         self._folder = folder
         self._instance = instance
         self._daemons = wishes.daemons
+        self._results = wishes.results
         self._plan = Remembered(
             mqtt_port=choose_port("--mqtt-port", wishes.mqtt_port, last.mqtt_port, USUAL_PORTS.mqtt_port),
             zookeeper_port=choose_port(
@@ -211,7 +215,7 @@ class _Node:
             zookeeper=ZooKeeperSettings(hosts=zookeeper),
             broker=BrokerSettings(host=broker_host, port=broker_port),
             ledger=LedgerSettings(url=(path / "ledger").as_uri()),
-            drain=DrainSettings(socket=socket, folder=str(path / "drain")),
+            drain=DrainSettings(socket=socket, folder=str(path / "drain"), results=self._results),
             http=HttpSettings(port=self._plan.http_port),
         )
 
@@ -224,7 +228,7 @@ class _Node:
         )
         self._folder.write(
             SETTINGS_FILE,
-            _settings_text(
+            settings_text(
                 "Written by `headgate up` at each start. For a further daemon, `headgate run`; read again on SIGHUP.",
                 written,
             ),
@@ -306,11 +310,6 @@ def _reread(path: Path, running: Settings) -> Settings:
     )
 
 
-def _settings_text(comment: str, settings: Settings) -> str:
-    sections = {name: msgspec.structs.asdict(getattr(settings, name)) for name in settings.__struct_fields__}
-    return toml_text(comment, {}, sections)
-
-
 @contextlib.asynccontextmanager
 async def _further_daemons(folder: NodeFolder, settings: Settings, count: int) -> AsyncIterator[None]:
     """Run ``count`` daemons as processes of their own, and stop them on leaving."""
@@ -322,29 +321,11 @@ async def _further_daemons(folder: NodeFolder, settings: Settings, count: int) -
                 drain=_shared_drain(settings),
                 http=HttpSettings(port=0),
             )
-            path = folder.write(f"headgate-{number}.toml", _settings_text("Written by `headgate up`.", own))
+            path = folder.write(f"headgate-{number}.toml", settings_text("Written by `headgate up`.", own))
             log_path = folder.log_path(f"daemon-{number}.log")
-            with log_path.open("ab") as log:
-                process = await asyncio.create_subprocess_exec(
-                    # It dies with us, however we die.
-                    *(sys.executable, "-I", "-S", tether.__file__, str(os.getpid())),
-                    *(sys.executable, "-m", "controller", "run", "--config", str(path)),
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    # A Ctrl-C at the terminal is for this process, which then stops the others in order.
-                    start_new_session=True,
-                )
+            process = await start_daemon(path, log_path)
             processes.append(process)
             _step(f"daemon {number} has process id {process.pid}, its log is {log_path}")
         yield
     finally:
-        for process in processes:
-            if process.returncode is None:
-                process.terminate()
-        for process in processes:
-            try:
-                await asyncio.wait_for(process.wait(), STOP_SECONDS)
-            except TimeoutError:
-                process.kill()
-                await process.wait()
+        await end_processes(processes, STOP_SECONDS)

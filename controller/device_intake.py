@@ -159,6 +159,8 @@ class DeviceIntake:
         topic = self._state.topics.get(name)
         if topic is None:
             self._unknown_topic(name, delivery)
+        elif topic.external is not None:
+            self._throw_away("external_topic", delivery)
         elif delivery.retained:
             self._throw_away("retained", delivery)
         elif not key:
@@ -175,7 +177,9 @@ class DeviceIntake:
     # --- how ----------------------------------------------------------------------------------------------------------
 
     async def _follow_topics(self, session: DeviceSession) -> None:
-        wanted = {m.publish_filter(self._cluster, name) for name in self._state.topics}
+        wanted = {
+            m.publish_filter(self._cluster, name) for name, topic in self._state.topics.items() if not topic.external
+        }
         for topic_filter in sorted(self._standing - wanted):
             self._standing.discard(topic_filter)
             await session.unfollow(topic_filter)

@@ -42,6 +42,9 @@ class CommitObserver(Protocol):
     def chunk_committed(self, shard: int, seconds: float, size_bytes: int, records: int) -> None:
         """Tell that a chunk is durable."""
 
+    def batch_durable(self, shard: int, seconds: float) -> None:
+        """Tell how long an accepted batch took from judging to durable."""
+
     def queue_size(self, shard: int, size_bytes: int) -> None:
         """Tell how many bytes of values wait in the chunk in the making."""
 
@@ -61,6 +64,7 @@ class _Making:
     builder: ChunkBuilder = field(default_factory=ChunkBuilder)
     size_bytes: int = 0
     batches: int = 0
+    judged_at: list[float] = field(default_factory=list)
     releases: list[Callable[[], None]] = field(default_factory=list)
 
 
@@ -78,9 +82,11 @@ class GroupCommit:
         unreachable_seconds: float,
         makes_room: Callable[[], bool],
         on_durable: Callable[[int], None],
+        on_records: Callable[[RecordColumns], None],
     ) -> None:
         """Begin after the newest chunk in ``state``, which must be the reign chunk.
 
+        ``on_records`` is shown the records of each chunk before it is written.
         ``on_durable`` is called with each number that has become durable, after what waited for it was released.
         """
         self.durable = state.chunk
@@ -92,6 +98,7 @@ class GroupCommit:
         self._unreachable_seconds = unreachable_seconds
         self._makes_room = makes_room
         self._on_durable = on_durable
+        self._on_records = on_records
         self._making: _Making | None = None
         self._writing: _Making | None = None
         self._wake = asyncio.Event()
@@ -148,26 +155,45 @@ class GroupCommit:
         assert waiting.number == chunk, f"chunk {chunk} is not in flight"
         waiting.releases.append(release)
 
+    def judged(self) -> None:
+        """Note that a batch was folded just now, for whoever is told how long it takes until it is durable."""
+        if self._making is not None:
+            self._making.judged_at.append(asyncio.get_running_loop().time())
+
     async def flush(self) -> None:
         """Wait until everything accepted is durable; needs `run` to be running."""
         await self._idle.wait()
 
     async def run(self) -> None:
         """Write chunk after chunk until the reign ends; raises ReignEndedError."""
+        loop = asyncio.get_running_loop()
         while True:
             await self._wake.wait()
             self._wake.clear()
             assert self._making is not None, "woken without a chunk to write"
             self._writing, self._making = self._making, None
-            await self._commit(self._writing)
-            releases, self._writing = self._writing.releases, None
-            for release in releases:
+            writing = self._writing
+            self._on_records(writing.builder.records)
+            began = loop.time()
+            size_bytes = await self._commit(writing)
+            durable_at = loop.time()
+            self._writing = None
+            for release in writing.releases:
                 release()
             self._on_durable(self.durable)
+            # A turn later: the replies are on the socket then, and somebody waits for those.
+            loop.call_later(0, self._account, writing, began, durable_at, size_bytes)
             if self._making is None:
                 self._idle.set()
             if self._makes_room():
                 await asyncio.sleep(ROOM_SECONDS)
+
+    def _account(self, written: _Making, began: float, durable_at: float, size_bytes: int) -> None:
+        shard = self._state.shard
+        self._observer.store_answered()
+        self._observer.chunk_committed(shard, durable_at - began, size_bytes, len(written.builder.records))
+        for judged_at in written.judged_at:
+            self._observer.batch_durable(shard, durable_at - judged_at)
 
     async def look_for_successor(self) -> None:
         """Look whether somebody took the next number while we were idle; raises ReignEndedError if so."""
@@ -184,7 +210,8 @@ class GroupCommit:
         if taken and self.durable + 1 == number and self._idle.is_set():
             raise ReignEndedError(Event.NUMBER_TAKEN, f"chunk {number} was written by another reign")
 
-    async def _commit(self, making: _Making) -> None:
+    async def _commit(self, making: _Making) -> int:
+        """Write one chunk and return its size in bytes."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         data = making.builder.encode(
@@ -213,6 +240,4 @@ class GroupCommit:
             else:
                 break
         self.durable = making.number
-        self._observer.store_answered()
-        seconds = loop.time() - began
-        self._observer.chunk_committed(self._state.shard, seconds, len(data), len(making.builder.records))
+        return len(data)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from typing import Final, Self
 
 import structlog
 
-from controller import tether
+from controller.tether import tethered
 from headgate.errors import HeadgateError
 
 PROBE_SECONDS: Final = 0.05
@@ -51,7 +50,8 @@ class ServerPlan:
     """Asks the server whether it serves; OSError and EOFError mean "not yet"."""
     environ: Mapping[str, str] = field(default_factory=dict)
     """Added to our own."""
-    start_seconds: float = 20.0
+    start_seconds: float = 60.0
+    """A child that ended is told at once; this is for one that hangs, and a slow machine takes its time."""
     stop_seconds: float = 5.0
     """From SIGTERM to SIGKILL."""
 
@@ -99,7 +99,7 @@ class SupervisedServer:
 
     async def _start(self) -> None:
         plan = self.plan
-        command = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *plan.command]
+        command = tethered(*plan.command)
         try:
             with plan.log_path.open("ab") as output:
                 self._process = await asyncio.create_subprocess_exec(

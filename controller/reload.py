@@ -10,9 +10,14 @@ from dataclasses import dataclass
 
 import msgspec
 
-from controller.settings import Settings
+from controller.settings import RetentionSettings, ScalingSettings, Settings
 
-AT_RUN_TIME = ("ingest.pipelining", "log.level")
+AT_RUN_TIME = (
+    "ingest.pipelining",
+    *(f"scaling.{field}" for field in ScalingSettings.__struct_fields__),
+    *(f"retention.{field}" for field in RetentionSettings.__struct_fields__),
+    "log.level",
+)
 """Settings that change while the daemon runs."""
 
 

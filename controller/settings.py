@@ -15,164 +15,63 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Self
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Meta
 
 from controller.settings_errors import explain
+from controller.settings_sections import (
+    HIGHEST_PORT,
+    LEDGER_SCHEMES,
+    UNIX_SOCKET_PATH_BYTES,
+    BrokerSettings,
+    ClusterSettings,
+    DrainSettings,
+    HttpSettings,
+    IngestSettings,
+    InstanceSettings,
+    LedgerSettings,
+    LogSettings,
+    MetricsSettings,
+    RetentionSettings,
+    RollUpSettings,
+    ScalingSettings,
+    Section,
+    SnapshotSettings,
+    SubscriptionSettings,
+    ZooKeeperSettings,
+)
+from drain.external_tables import read_tables
+from drain.master import conf_problem, engine_of, is_on_this_machine
 from headgate.errors import ConfigError, InvalidNameError
-from headgate.messages import MAX_MESSAGE_BYTES, require_name
+from headgate.messages import require_name
 
-HIGHEST_PORT = 65_535
-
-Seconds = Annotated[float, Meta(gt=0, le=31_536_000)]
-Port = Annotated[int, Meta(ge=1, le=HIGHEST_PORT)]
-PortOrAny = Annotated[int, Meta(ge=0, le=HIGHEST_PORT)]
-Text = Annotated[str, Meta(min_length=1)]
-
-LEDGER_SCHEMES = ("file", "s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "https")
-UNIX_SOCKET_PATH_BYTES = 107
-"""Linux takes no longer path for a socket."""
-
-
-class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One table of the file."""
-
-
-class ClusterSettings(_Section, frozen=True, kw_only=True):
-    """``[cluster]``: which cluster this daemon belongs to."""
-
-    name: str = "local"
-    """Part of every broker topic and ZooKeeper path, so that clusters may share servers."""
-    shards: Annotated[int, Meta(ge=1, le=1024)] = 4
-    """Number of shards. Fixed when the cluster first starts (ZooKeeper holds it); a few per daemon spread the load."""
-
-
-class InstanceSettings(_Section, frozen=True, kw_only=True):
-    """``[instance]``: this daemon."""
-
-    name: str = ""
-    """Its name in logs, announcements and ZooKeeper; empty: host name and process number, unique without any care."""
+__all__ = [
+    "BrokerSettings",
+    "ClusterSettings",
+    "DrainSettings",
+    "HttpSettings",
+    "IngestSettings",
+    "InstanceSettings",
+    "LedgerSettings",
+    "LogSettings",
+    "MetricsSettings",
+    "RetentionSettings",
+    "RollUpSettings",
+    "ScalingSettings",
+    "Settings",
+    "SnapshotSettings",
+    "SubscriptionSettings",
+    "ZooKeeperSettings",
+    "ledger_out_of_sight",
+    "load_settings",
+    "parse_settings",
+    "socket_problem",
+]
 
 
-class ZooKeeperSettings(_Section, frozen=True, kw_only=True):
-    """``[zookeeper]``: who elects."""
-
-    hosts: Text = "127.0.0.1:2181"
-    """``host:port`` of each server, with commas between; a ``/path`` at the end is put before every path we use."""
-    session_timeout_seconds: Annotated[float, Meta(ge=2, le=60)] = 6.0
-    """How long a silent daemon keeps its locks: above a long garbage collection, below what users call an outage."""
-
-
-class BrokerSettings(_Section, frozen=True, kw_only=True):
-    """``[broker]``: who carries."""
-
-    host: Text = "127.0.0.1"
-    """Host name or address of the MQTT broker."""
-    port: Port = 1883
-    """Its port; 1883 is MQTT's own."""
-    username: str | None = None
-    """User name, where the broker asks for one."""
-    password_file: str | None = None
-    """File that holds the password. A relative name: systemd's credentials first, then beside this file."""
-
-    def password(self) -> str | None:
-        """Return the password, read now, or None where none is set. Raises ConfigError if its file is of no use."""
-        if self.password_file is None:
-            return None
-        try:
-            password = Path(self.password_file).read_text().rstrip("\r\n")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not text"
-            raise ConfigError(f"$.broker.password_file: cannot read {self.password_file}: {reason}") from None
-        if not password:
-            raise ConfigError(f"$.broker.password_file: {self.password_file} is empty; write the password into it")
-        return password
-
-
-class LedgerSettings(_Section, frozen=True, kw_only=True):
-    """``[ledger]``: who keeps."""
-
-    url: Text
-    """``file:///absolute/folder``, or ``s3://bucket/path``, ``gs://…``, ``az://…``. Credentials: by the environment."""
-
-
-class DrainSettings(_Section, frozen=True, kw_only=True):
-    """``[drain]``: who counts, and how often it is asked."""
-
-    socket: str = "unix:/run/headgate/drain.sock"
-    """``unix:/absolute/path`` or ``tcp:127.0.0.1:port`` of the Spark process; systemd owns the default's folder."""
-    spawn: bool = True
-    """The daemon starts the Spark process and starts it again when it dies. False: somebody else runs it."""
-    master: Text = "local[*]"
-    """Spark master, or ``sc://host:port`` for Spark Connect; all cores of this machine when nothing is chosen."""
-    folder: Text = "/var/lib/headgate/drain"
-    """Where the Spark process keeps its scratch files and its log; systemd owns the default's parent."""
-    driver_memory: Annotated[str, Meta(pattern=r"^[1-9][0-9]*[kmg]$")] = "1g"
-    """Heap of the Spark process, as Spark writes it (``512m``, ``2g``); enough for millions of entries a run."""
-    poll_min_seconds: Seconds = 2.0
-    """First pause between two questions for a subscription: far above a warm run's 35 ms, short for a person."""
-    poll_max_seconds: Seconds = 900.0
-    """The pause doubles up to this; whatever shows progress begins again at the shortest."""
-    run_timeout_seconds: Seconds = 60.0
-    """A question that takes longer counts as "not drained yet"; a cold first run takes about 10 s."""
-
-
-class HttpSettings(_Section, frozen=True, kw_only=True):
-    """``[http]``: metrics, health and status."""
-
-    host: Text = "127.0.0.1"
-    """Address to listen on; loopback, because nothing asks for a password here."""
-    port: PortOrAny = 9464
-    """Port to listen on; 0: any free one. 9464 is what Prometheus exporters of this kind use."""
-
-
-class IngestSettings(_Section, frozen=True, kw_only=True):
-    """``[ingest]``: how batches are taken in."""
-
-    pipelining: bool = True
-    """Producers may keep several batches in flight. False: one at a time, should a client get it wrong. SIGHUP applies
-    a change at once."""
-    queue_bytes: Annotated[int, Meta(ge=MAX_MESSAGE_BYTES, le=2**40)] = 64 * 1024 * 1024
-    """Per shard: accepted bytes that may wait for the store; beyond, batches are refused as "unavailable"."""
-    write_timeout_seconds: Seconds = 10.0
-    """Longest wait for the store to take a chunk; then its outcome is unknown and the reign ends."""
-    unreachable_seconds: Seconds = 15.0
-    """A leader without broker or store for this long lets another try: above a restart, below an outage."""
-    refuse_epochless_after_seconds: Annotated[float, Meta(ge=0, le=60)] = 1.0
-    """How long the refusal of a batch without leader epoch is held back, so that an old client's retries are slow."""
-    producer_idle_seconds: Annotated[float, Meta(ge=60, le=31_536_000)] = 7 * 86_400.0
-    """A producer that sent nothing for this long is forgotten: a week covers the longest holiday of a device."""
-    max_producers: Annotated[int, Meta(ge=1, le=10_000_000)] = 100_000
-    """Per shard: producers remembered; beyond, the longest idle are forgotten first. About 1 kB each when quiet."""
-    devices: bool = True
-    """Take in what plain MQTT clients publish to ``headgate/<cluster>/publish/…``, at least once each."""
-
-
-class SubscriptionSettings(_Section, frozen=True, kw_only=True):
-    """``[subscriptions]``: how consumers are kept track of."""
-
-    grace_seconds: Seconds = 60.0
-    """A silent consumer keeps its segments for this long, so that a restart or a short loss moves nothing."""
-    revoke_timeout_seconds: Seconds = 30.0
-    """A consumer that does not confirm a revocation for this long is fenced by the next generation."""
-    heartbeat_interval_seconds: Seconds = 5.0
-    """How often consumers say that they live; three missed ones must fit into the grace period."""
-
-
-class LogSettings(_Section, frozen=True, kw_only=True):
-    """``[log]``: what is written to standard error."""
-
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least level that is written; ``info`` is some lines per change of leader, none per record. SIGHUP applies
-    a change at once."""
-    format: Literal["auto", "json", "text"] = "auto"
-    """``auto``: text on a terminal, one JSON object a line anywhere else."""
-
-
-class Settings(_Section, frozen=True, kw_only=True):
+class Settings(Section, frozen=True, kw_only=True):
     """Everything that a daemon is told."""
 
     cluster: ClusterSettings = ClusterSettings()
@@ -189,10 +88,20 @@ class Settings(_Section, frozen=True, kw_only=True):
     """Spark."""
     http: HttpSettings = HttpSettings()
     """Metrics and health."""
+    metrics: MetricsSettings = MetricsSettings()
+    """Backlogs in the metrics."""
     ingest: IngestSettings = IngestSettings()
     """Batches."""
     subscriptions: SubscriptionSettings = SubscriptionSettings()
     """Consumers."""
+    snapshots: SnapshotSettings = SnapshotSettings()
+    """Snapshots."""
+    scaling: ScalingSettings = ScalingSettings()
+    """Automatic splits and merges."""
+    retention: RetentionSettings = RetentionSettings()
+    """What is kept."""
+    rollup: RollUpSettings = RollUpSettings()
+    """Roll-up and deletion."""
     log: LogSettings = LogSettings()
     """Logs."""
 
@@ -234,8 +143,13 @@ def load_settings(path: Path, *, default_instance: str = "headgate", credentials
     if settings.broker.password_file is not None:
         found = _password_path(settings.broker.password_file, path.parent, credentials)
         settings = settings.replace(broker=msgspec.structs.replace(settings.broker, password_file=str(found)))
-    folder = str((path.parent / settings.drain.folder).absolute())
-    return settings.replace(drain=msgspec.structs.replace(settings.drain, folder=folder))
+    drain = msgspec.structs.replace(settings.drain, folder=str((path.parent / settings.drain.folder).absolute()))
+    if drain.external is not None:
+        tables = (path.parent / drain.external).absolute()
+        # A fault in it is a fault of the settings, and not to be found by a process that is started again and again.
+        read_tables(tables)
+        drain = msgspec.structs.replace(drain, external=str(tables))
+    return settings.replace(drain=drain)
 
 
 def parse_settings(text: str, source: str) -> Settings:
@@ -265,19 +179,12 @@ def _senseless(settings: Settings) -> list[tuple[str, str]]:
         found.append(("zookeeper.hosts", problem))
     if problem := _ledger_problem(settings.ledger.url):
         found.append(("ledger.url", problem))
-    if problem := socket_problem(drain.socket):
-        found.append(("drain.socket", problem))
+    found += _drain_problems(drain)
     if settings.broker.password_file is not None and settings.broker.username is None:
         found.append(("broker.username", "a password_file is set, but no username; MQTT takes no password without one"))
     if settings.broker.password_file == "":
         found.append(("broker.password_file", "is empty; name a file, or leave it out"))
-    if drain.poll_min_seconds > drain.poll_max_seconds:
-        found.append(
-            (
-                "drain.poll_min_seconds",
-                f"{drain.poll_min_seconds:g} is above poll_max_seconds {drain.poll_max_seconds:g}",
-            ),
-        )
+    found += _senseless_scaling(settings.scaling)
     if subscriptions.heartbeat_interval_seconds * 3 > subscriptions.grace_seconds:
         found.append(
             (
@@ -291,13 +198,57 @@ def _senseless(settings: Settings) -> list[tuple[str, str]]:
     return found
 
 
+def _senseless_scaling(scaling: ScalingSettings) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    if scaling.min_segments > scaling.max_segments:
+        problem = f"{scaling.min_segments} is above max_segments {scaling.max_segments}"
+        found.append(("scaling.min_segments", problem))
+    if scaling.merge_window_seconds < scaling.split_window_seconds:
+        problem = (
+            f"{scaling.merge_window_seconds:g} is below split_window_seconds {scaling.split_window_seconds:g}: "
+            "what is judged as quiet would not even fill one window"
+        )
+        found.append(("scaling.merge_window_seconds", problem))
+    return found
+
+
+def _drain_problems(drain: DrainSettings) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    if problem := socket_problem(drain.socket):
+        found.append(("drain.socket", problem))
+    try:
+        engine_of(drain.master)
+    except ConfigError as error:
+        found.append(("drain.master", str(error)))
+    if drain.results is not None and (problem := _ledger_problem(drain.results)):
+        found.append(("drain.results", problem))
+    found += [("drain.spark_conf", problem) for name in drain.spark_conf if (problem := conf_problem(name))]
+    if drain.poll_min_seconds > drain.poll_max_seconds:
+        found.append(
+            (
+                "drain.poll_min_seconds",
+                f"{drain.poll_min_seconds:g} is above poll_max_seconds {drain.poll_max_seconds:g}",
+            ),
+        )
+    return found
+
+
+def ledger_out_of_sight(settings: Settings) -> bool:
+    """Whether Spark's executors may be on machines that do not have the ledger's folder."""
+    return urlsplit(settings.ledger.url).scheme == "file" and not is_on_this_machine(settings.drain.master)
+
+
 def _names(settings: Settings) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
+    named = [
+        (f"metrics.backlog_topics[{at}]", "topic", name) for at, name in enumerate(settings.metrics.backlog_topics)
+    ]
     for field, kind, name in (
+        *named,
         ("cluster.name", "cluster", settings.cluster.name),
         ("instance.name", "instance", settings.instance.name),
     ):
-        if name or field == "cluster.name":
+        if name or field != "instance.name":
             try:
                 require_name(kind, name)
             except InvalidNameError as error:

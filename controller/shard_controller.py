@@ -19,6 +19,7 @@ import structlog
 from controller.election import Elections
 from controller.group_commit import ReignEndedError
 from controller.leadership import Action, Event, Leadership, Role
+from controller.restore import caught_up, newest_state, read_on
 from controller.shard_leader import ShardReign
 from controller.state import ShardState
 from headgate import entries as e
@@ -28,6 +29,8 @@ from headgate.ledger import Ledger
 
 TAIL_SECONDS = 1.0
 """How often a follower reads on."""
+LOOK_SECONDS = 300.0
+"""How often a follower that finds nothing new lists the ledger: what it waits for may have been deleted meanwhile."""
 WRITE_TIMEOUT_SECONDS = 10.0
 HAND_OVER_SECONDS = 5.0
 """Longest wait for the last commit of a reign that hands over."""
@@ -52,6 +55,9 @@ class ControllerObserver(Protocol):
 
     def head_moved(self, shard: int, chunk: int) -> None:
         """Tell the newest chunk this daemon knows."""
+
+    def snapshot_unusable(self, shard: int) -> None:
+        """Tell of a snapshot that is damaged, or of another version."""
 
     def store_error(self, operation: str) -> None:
         """Tell that the object store failed."""
@@ -140,13 +146,17 @@ class ShardController:
 
     async def _tail(self) -> None:
         """Keep up with the ledger for as long as somebody else leads."""
+        looked_at = asyncio.get_running_loop().time()
         while True:
             await asyncio.sleep(TAIL_SECONDS)
             if self.leadership.role is not Role.FOLLOWING or self.reign is not None:
                 continue
             async with self._reading:
                 try:
-                    await self._read_on()
+                    loop = asyncio.get_running_loop()
+                    if not await self._read_on() and loop.time() - looked_at > LOOK_SECONDS:
+                        looked_at = loop.time()
+                        await self._catch_up()
                 except StoreUnavailableError as error:
                     self._observer.store_error("read")
                     self._log.warning("ledger.unreachable", error=str(error))
@@ -154,14 +164,20 @@ class ShardController:
                     self._observer.store_answered()
 
     async def _read_on(self) -> int:
-        """Fold every chunk that is not folded yet; return how many."""
-        state, read = self._state, 0
-        while (found := await self._ledger.read_or_none(state.chunk + 1)) is not None:
-            state.apply_all(found.entries, chunk=found.header.number, at_ms=found.header.at_ms)
-            read += 1
+        """Fold every chunk that is not folded yet, as far as the numbers go on; return how many."""
+        if self._state.chunk == 0:
+            self._state = await newest_state(self._ledger, self._observer.snapshot_unusable)
+        return self._followed(await read_on(self._ledger, self._state))
+
+    async def _catch_up(self) -> int:
+        """Fold up to the end of the ledger, as a listing shows it; return how many chunks that took."""
+        self._state, read = await caught_up(self._ledger, self._state, self._observer.snapshot_unusable)
+        return self._followed(read)
+
+    def _followed(self, read: int) -> int:
         if read:
-            self.following_chunk, self.following_epoch = state.chunk, state.leader_epoch
-            self._observer.head_moved(self.shard, state.chunk)
+            self.following_chunk, self.following_epoch = self._state.chunk, self._state.leader_epoch
+            self._observer.head_moved(self.shard, self._state.chunk)
         return read
 
     async def _begin_reign(self) -> None:
@@ -170,10 +186,8 @@ class ShardController:
         began = loop.time()
         async with self._reading:
             try:
-                chunks = await self._read_on()
-                # The end that was reached may be a hole: writing into it would fork the truth. `newest` raises then.
-                if await self._ledger.newest() > self._state.chunk:
-                    chunks += await self._read_on()
+                # The end that is reached by number may be a hole: writing into it would fork the truth.
+                chunks = await self._catch_up()
                 await self._write_reign_chunk()
             except ObjectExistsError:
                 self.post(Event.NUMBER_TAKEN)
@@ -210,6 +224,11 @@ class ShardController:
         data = builder.encode(shard=self.shard, number=number, leader_epoch=entry.leader_epoch, at_ms=at_ms)
         async with asyncio.timeout(WRITE_TIMEOUT_SECONDS):
             await self._ledger.append(number, data)
+            # Numbers of deleted chunks are free again. If we stood still since we read the end, this may be one of
+            # them; but what was trimmed has a snapshot's chunk behind it, and the end of a ledger has nothing.
+            if await self._ledger.numbers(after=number):
+                self._state = ShardState(self.shard)
+                raise OutcomeUnknownError(f"chunk {number} was created, but the ledger goes on behind it")
         state.apply_all((entry,), chunk=number, at_ms=at_ms)
 
     # --- leading ------------------------------------------------------------------------------------------------------

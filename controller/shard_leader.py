@@ -12,21 +12,28 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
-import msgspec
 import structlog
 
+from controller import subscription_commands
 from controller import topic_commands as commands
+from controller.autoscaler import Autoscaler, ScalingObserver
+from controller.backlog_desk import BACKLOG_EVERY_SECONDS, BacklogDesk, BacklogObserver, BacklogSource
 from controller.device_intake import Delivery, DeviceIntake, DeviceObserver, OpenSession
 from controller.group_commit import CommitObserver, GroupCommit, ReignEndedError
 from controller.leadership import Event
+from controller.outbox import Outbox
 from controller.placement import oversized, place
-from controller.settings import IngestSettings
+from controller.pruner import DeleteData, PruneObserver, Pruner
+from controller.request_reading import Malformed, read_request
+from controller.settings import IngestSettings, RetentionSettings, ScalingSettings
 from controller.state import WINDOW, ShardState
 from controller.subscription_room import DrainCheck, SubscriptionRoom
+from controller.topic_import import import_topic
+from controller.trimmer import Trimmer
 from controller.verdicts import Accept, Duplicate, Refuse, judge_batch, judge_reign
 from coordinator.ports import CoordinatorObserver, CoordinatorSettings
 from headgate import entries as e
@@ -46,31 +53,19 @@ Arrival = TypeVar("Arrival", bytes, Delivery)
 log = structlog.get_logger(__name__)
 
 
-class LeaderObserver(CommitObserver, CoordinatorObserver, DeviceObserver, Protocol):
+class LeaderObserver(
+    BacklogObserver, CommitObserver, CoordinatorObserver, DeviceObserver, ScalingObserver, PruneObserver, Protocol
+):
     """Who is told of what a leader does (metrics)."""
 
     def batch_judged(self, shard: int, verdict: str) -> None:
         """Tell the verdict on one batch."""
-
-    def batch_durable(self, shard: int, seconds: float) -> None:
-        """Tell how long an accepted batch took from judging to durable."""
 
     def message_malformed(self, reason: str) -> None:
         """Tell of a message that is not of the protocol."""
 
     def epochless_refused(self, shard: int) -> None:
         """Tell of a batch from a client too old to be safe."""
-
-
-class _Address(msgspec.Struct):
-    """What can be read of a request that cannot be read."""
-
-    request_id: m.Natural
-    client_id: m.Name
-    protocol: int = m.PROTOCOL_VERSION
-
-
-_ADDRESS: msgspec.msgpack.Decoder[_Address] = msgspec.msgpack.Decoder(_Address)
 
 
 class ShardReign:
@@ -86,17 +81,20 @@ class ShardReign:
         transport: Transport,
         ingest: IngestSettings,
         subscriptions: CoordinatorSettings,
+        scaling: ScalingSettings,
+        retention: RetentionSettings,
+        delete_data: DeleteData,
         observer: LeaderObserver,
         drain_check: DrainCheck | None,
         now_ms: Callable[[], int],
         rng: random.Random,
         makes_room: Callable[[], bool],
         open_session: OpenSession | None = None,
+        new_trimmer: Callable[[GroupCommit], Trimmer] | None = None,
+        backlog_source: BacklogSource | None = None,
+        backlog_every_seconds: float = BACKLOG_EVERY_SECONDS,
     ) -> None:
-        """``state`` ends with the reign chunk of ``instance``, and belongs to this reign from now on.
-
-        ``open_session`` gives the session of plain devices; None: they are not taken in.
-        """
+        """``state`` ends with the reign chunk and belongs to this reign; None: no devices, no trimming, no Spark."""
         self.state = state
         self.leader_epoch = state.leader_epoch
         self._shard = state.shard
@@ -112,6 +110,13 @@ class ShardReign:
         self._serving = False
         self._failure: BaseException | None = None
         self._failed = asyncio.Event()
+        self.autoscaler = Autoscaler(
+            state=state,
+            carry_out=self._carry_out,
+            settings=scaling,
+            observer=observer,
+            now_ms=now_ms,
+        )
         self.commit = GroupCommit(
             ledger,
             state,
@@ -120,12 +125,31 @@ class ShardReign:
             write_timeout_seconds=ingest.write_timeout_seconds,
             unreachable_seconds=ingest.unreachable_seconds,
             makes_room=makes_room,
-            on_durable=self._announce_head,
+            on_durable=self._head_moved,
+            on_records=self.autoscaler.sample,
+        )
+        self._outbox = Outbox(
+            cluster=cluster,
+            shard=state.shard,
+            leader_epoch=state.leader_epoch,
+            instance=instance,
+            transport=transport,
+            commit=self.commit,
+        )
+        self.pruner = Pruner(
+            state=state,
+            commit=self.commit,
+            carry_out=self._carry_out,
+            delete_data=delete_data,
+            settings=retention,
+            observer=observer,
+            now_ms=now_ms,
+            rng=rng,
         )
         self.room = SubscriptionRoom(
             state=state,
             commit=self.commit,
-            send=self._send,
+            send=self._outbox.push,
             settings=subscriptions,
             observer=observer,
             drain_check=drain_check,
@@ -139,7 +163,15 @@ class ShardReign:
             observer=observer,
             now_ms=now_ms,
         )
+        self.backlogs = BacklogDesk(
+            state=state,
+            source=backlog_source,
+            observer=observer,
+            now_ms=now_ms,
+            every_seconds=backlog_every_seconds,
+        )
         self._open_session = open_session
+        self.trimmer = None if new_trimmer is None else new_trimmer(self.commit)
 
     async def serve(self) -> None:
         """Lead until the reign ends; raises ReignEndedError, or whatever a bug raised. Cancel it to end it at once."""
@@ -152,7 +184,11 @@ class ShardReign:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.commit.run(), name=f"commit-{self._shard}")
                 tasks.create_task(self._watch(), name=f"watch-{self._shard}")
+                tasks.create_task(self.pruner.run(), name=f"prune-{self._shard}")
+                tasks.create_task(self.backlogs.run(), name=f"backlogs-{self._shard}")
                 tasks.create_task(self._fail_with_handler(), name=f"failure-{self._shard}")
+                if self.trimmer is not None:
+                    tasks.create_task(self.trimmer.run(), name=f"trim-{self._shard}")
                 if self._open_session is not None:
                     session = self._open_session(self._shard, self._on_delivery)
                     tasks.create_task(self.devices.run(session), name=f"devices-{self._shard}")
@@ -214,21 +250,13 @@ class ShardReign:
         raise self._failure
 
     def _handle(self, payload: bytes) -> None:
-        if len(payload) > m.MAX_MESSAGE_BYTES:
-            self._malformed(
-                payload, "too_large", f"a message has {len(payload)} bytes; the limit is {m.MAX_MESSAGE_BYTES}"
-            )
-            return
-        try:
-            request = m.decode_request(payload)
-        except msgspec.ValidationError as error:
-            self._malformed(payload, "invalid", f"not a request of protocol {m.PROTOCOL_VERSION}: {error}")
-            return
-        except msgspec.DecodeError as error:
-            self._malformed(payload, "not_msgpack", f"not msgpack: {error}")
-            return
-        if request.protocol != m.PROTOCOL_VERSION:
-            self._malformed(payload, "protocol", "")
+        request = read_request(payload)
+        if isinstance(request, Malformed):
+            self._observer.message_malformed(request.kind)
+            log.debug("request.malformed", shard=self._shard, reason=request.reason, size_bytes=len(payload))
+            if request.address is not None:
+                known = request.address
+                self._outbox.refuse(known.client_id, known.request_id, Refuse("invalid", request.reason))
             return
         refusal = judge_reign(request, self.leader_epoch)
         if refusal is not None:
@@ -263,8 +291,9 @@ class ShardReign:
                 leader_epoch=self.leader_epoch,
                 placements=judgement.placements,
                 duplicate=True,
+                refused=[(segment, "it did not count when this batch was taken") for segment in judgement.refused],
             )
-            self._reply(batch.client_id, reply, judgement.chunk)
+            self._outbox.reply(batch.client_id, reply, judgement.chunk)
 
     def _take(self, batch: m.ProduceBatch | m.AcknowledgeBatch) -> Refuse | None:
         """Fold an accepted batch and promise the reply; a Refuse if what it carries cannot be taken after all."""
@@ -291,31 +320,38 @@ class ShardReign:
             placements=placements,
             refused=refused,
         )
-        loop = asyncio.get_running_loop()
-        judged_at = loop.time()
-        self.commit.when_durable(
-            self.commit.newest,
-            lambda: self._observer.batch_durable(self._shard, loop.time() - judged_at),
-        )
-        self._reply(batch.client_id, reply, self.commit.newest)
+        self.commit.judged()
+        self._outbox.reply(batch.client_id, reply, self.commit.newest)
         return None
 
     def _command(self, request: m.AnyRequest) -> None:
+        if isinstance(request, m.DescribeBacklog) and self.room.unknown(request.topic, request.subscription) is None:
+            # Spark is asked first; everything else is answered from what the leader knows.
+            self.backlogs.answer_later(
+                request, lambda reply: self._outbox.reply(request.client_id, reply, self.commit.newest)
+            )
+            return
         decision = self._decide(request)
         if isinstance(decision, Refuse):
             self._refuse(request, decision)
             return
         if isinstance(decision, commands.Decision):
             if decision.entries:
-                self.commit.propose(*decision.entries)
-                self.room.after(decision.entries)
+                self._carry_out(decision.entries)
                 if any(isinstance(entry, e.TopicCreated | e.TopicDeleted) for entry in decision.entries):
                     # The answer to a creation says that devices may begin.
                     answer = decision.answer(self.state, request.request_id)
-                    self.devices.topics_changed(partial(self._reply, request.client_id, answer, self.commit.newest))
+                    self.devices.topics_changed(
+                        partial(self._outbox.reply, request.client_id, answer, self.commit.newest)
+                    )
                     return
             decision = decision.answer(self.state, request.request_id)
-        self._reply(request.client_id, decision, self.commit.newest)
+        self._outbox.reply(request.client_id, decision, self.commit.newest)
+
+    def _carry_out(self, entries: Sequence[e.AnyEntry]) -> None:
+        self.room.before(entries)
+        self.commit.propose(*entries)
+        self.room.after(entries)
 
     def _decide(self, request: m.AnyRequest) -> commands.Decision | Refuse | m.Reply:
         match request:
@@ -323,18 +359,28 @@ class ShardReign:
                 return commands.open_producer(request, self.state)
             case m.CreateTopic():
                 return commands.create_topic(request, self.state)
+            case m.ImportTopic():
+                return import_topic(request, self.state)
             case m.DeleteTopic():
                 return commands.delete_topic(request, self.state)
             case m.SplitSegment():
                 return commands.split_segment(request, self.state)
             case m.MergeSegments():
                 return commands.merge_segments(request, self.state)
+            case m.SetTopicPolicy():
+                return commands.set_topic_policy(request, self.state)
+            case m.PruneTopic():
+                return self.pruner.command(request)
             case m.ListTopics():
                 return commands.list_topics()
             case m.DescribeTopic():
                 return commands.describe_topic(request, self.state)
             case m.DeleteSubscription():
                 return commands.delete_subscription(request, self.state)
+            case m.SeekSubscription():
+                return subscription_commands.seek_subscription(request, self.state)
+            case m.SetSubscriptionOrder():
+                return subscription_commands.set_order(request, self.state)
             case _:
                 return self.room.decide(request)
 
@@ -345,59 +391,11 @@ class ShardReign:
 
     # --- what leaves --------------------------------------------------------------------------------------------------
 
-    def _reply(self, client_id: str, reply: m.Reply, chunk: int) -> None:
-        """Send ``reply`` once ``chunk`` is durable."""
-        topic, payload = m.replies_topic(self._cluster, client_id), m.encode(reply)
-        self.commit.when_durable(chunk, partial(self._publish, topic, payload))
-
-    def _send(self, client_id: str, message: m.Push) -> None:
-        """Send ``message`` once everything folded so far is durable."""
-        topic, payload = m.replies_topic(self._cluster, client_id), m.encode(message)
-        self.commit.when_durable(self.commit.newest, partial(self._publish, topic, payload))
+    def _head_moved(self, number: int) -> None:
+        self._outbox.announce_head(number)
 
     def _refuse(self, request: m.AnyRequest, refusal: Refuse) -> None:
-        reply = m.Refused(
-            request_id=request.request_id,
-            leader_epoch=self.leader_epoch,
-            verdict=refusal.verdict,
-            reason=refusal.reason,
-            instance=self._instance,
-        )
-        if refusal.proved:
-            self.commit.prove()
-            self._reply(request.client_id, reply, self.commit.newest)
-        else:
-            self._publish(m.replies_topic(self._cluster, request.client_id), m.encode(reply))
-
-    def _malformed(self, payload: bytes, kind: str, reason: str) -> None:
-        try:
-            address = m.decode(_ADDRESS, payload)
-        except msgspec.DecodeError:
-            address = None
-        if address is not None and address.protocol != m.PROTOCOL_VERSION:
-            # Whatever else is wrong with it is wrong only by our version.
-            kind = "protocol"
-            reason = f"a request of protocol {address.protocol}; this leader speaks {m.PROTOCOL_VERSION}"
-        self._observer.message_malformed(kind)
-        log.debug("request.malformed", shard=self._shard, reason=reason, size_bytes=len(payload))
-        if address is None:
-            return  # Nobody to answer.
-        refused = m.Refused(
-            request_id=address.request_id,
-            leader_epoch=self.leader_epoch,
-            verdict="invalid",
-            reason=reason,
-            instance=self._instance,
-        )
-        self._publish(m.replies_topic(self._cluster, address.client_id), m.encode(refused))
-
-    def _announce_head(self, number: int) -> None:
-        head = m.HeadAnnouncement(shard=self._shard, leader_epoch=self.leader_epoch, head=number)
-        self._transport.publish(m.head_topic(self._cluster, self._shard), m.encode(head))
-
-    def _publish(self, topic: str, payload: bytes) -> None:
-        # What is lost here was lost to a broker out of reach: the client asks again.
-        self._transport.publish(topic, payload)
+        self._outbox.refuse(request.client_id, request.request_id, refusal)
 
     def connection_changed(self, connected: bool) -> None:
         """Tell that the broker came or went; announces again each time: it may have lost what it retained."""
@@ -412,8 +410,7 @@ class ShardReign:
     def _announce(self) -> None:
         """Say who leads, if this reign serves. Out of reach of the broker it is said on the next connection."""
         if self._serving:
-            topic = m.leader_topic(self._cluster, self._shard)
-            self._transport.publish(topic, m.encode(self.announcement()), retain=True)
+            self._outbox.announce_leader(self.announcement())
 
     # --- the tasks ----------------------------------------------------------------------------------------------------
 
@@ -425,6 +422,7 @@ class ShardReign:
             await asyncio.sleep(TICK_SECONDS)
             self.room.tick()
             self._expire_producers()
+            self.autoscaler.tick()
             if (
                 self._broker_lost_at is not None
                 and loop.time() - self._broker_lost_at > self._ingest.unreachable_seconds

@@ -39,4 +39,5 @@ def _shard(controller: ShardController) -> ShardSnapshot:
         queue_bytes=commit.queued_bytes,
         topics=tuple(topic_commands.describe(topic, state.shard) for _, topic in sorted(state.topics.items())),
         subscriptions=tuple(coordinator.describe() for coordinator in reign.room.coordinators),
+        backlogs=reign.backlogs.known(),
     )

@@ -14,11 +14,14 @@ What is kept per producer is a window of its last finished batches, so that a re
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from coordinator.subscription import Subscription
+from controller.traffic import Traffic
+from coordinator.subscription import DEPARTED_MS, REMEMBERED_DEPARTURES, Departed, Subscription
 from headgate import entries as e
+from headgate.external_topic import ExternalTopic, imported_layout, imported_segments
+from headgate.hashing import KEY_BUCKETS
 from headgate.layout import Layout
 
 WINDOW = 64
@@ -39,6 +42,8 @@ class FinishedBatch:
     count: int
     chunk: int
     placements: list[e.Placement] | None
+    refused: list[int] = field(default_factory=list)
+    """Acknowledgements: segments of those that did not count."""
 
 
 @dataclass(slots=True)
@@ -68,6 +73,7 @@ class SegmentTail:
     """(first offset in the chunk, chunk), rising; thinned out, never wrong."""
     stride: int = 1
     skipped: int = 0
+    traffic: Traffic = field(default_factory=Traffic)
 
     def note(self, first_offset: int, chunk: int) -> None:
         """Remember that ``first_offset`` stands in ``chunk``, if it is time for another mark."""
@@ -102,6 +108,34 @@ class Topic:
     buckets: int
     tails: dict[int, SegmentTail]
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    first_segments: int = 1
+    """How many segments it was created with."""
+    policy: e.TopicPolicy = e.NO_POLICY
+    """What differs from the cluster's settings."""
+    external: ExternalTopic | None = None
+    """Its source, if headgate does not store its records."""
+    ended: list[tuple[str, Departed]] = field(default_factory=list)
+    """Programs of subscriptions that were deleted, with the name of each subscription, the latest last."""
+
+    def end(self, subscription: Subscription, at_ms: int) -> None:
+        """Take a deleted subscription away, and remember for a while who was in it."""
+        del self.subscriptions[subscription.name]
+        kept = [(name, gone) for name, gone in self.ended if at_ms - gone.at_ms < DEPARTED_MS]
+        kept += [(subscription.name, gone) for gone in subscription.programs(at_ms)]
+        self.ended = kept[-REMEMBERED_DEPARTURES:]
+
+    def ended_programs(self, subscription: str) -> list[Departed]:
+        """Return who was in subscriptions of that name that were deleted."""
+        return [gone for name, gone in self.ended if name == subscription]
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """A segment is gone, and its data is still to be deleted."""
+
+    chunk: int
+    """In which it went."""
+    at_ms: int
 
 
 class ShardState:
@@ -114,6 +148,12 @@ class ShardState:
         self.at_ms = 0
         self.leader_epoch = 0
         self.leader_instance = ""
+        self.trimmed_below = 1
+        """Chunks below this number are deleted, or about to be, but for `reign_chunks`."""
+        self.reign_chunks: list[int] = []
+        """The first chunk of every reign, rising; they are kept for ever (DECISIONS.md says why)."""
+        self.reign_began_ms = 0
+        """Ledger time of the newest reign chunk."""
         self.next_id = 1
         """The next topic, subscription or producer id: one counter, so that no id of a shard is ever used twice."""
         self.topics: dict[str, Topic] = {}
@@ -122,6 +162,8 @@ class ShardState:
         self.producers: OrderedDict[int, ProducerState] = OrderedDict()
         """Least recently used first."""
         self.producer_names: dict[str, int] = {}
+        self.tombstones: dict[tuple[int, int], Tombstone] = {}
+        """(topic id, segment) that is gone, and whose data may still be there; the longest gone first."""
         self.commands: OrderedDict[str, int] = OrderedDict()
         """Token of a command that was carried out → its chunk."""
 
@@ -145,9 +187,15 @@ class ShardState:
             case e.RecordsAcknowledged():
                 self.subscriptions[entry.subscription_id].apply(entry, self.at_ms)
                 if entry.producer_id is not None:
-                    self._batch_finished(entry.producer_id, entry.producer_epoch, entry.sequence, entry.count, None)
+                    self._batch_finished(
+                        entry.producer_id, entry.producer_epoch, entry.sequence, entry.count, None, entry.refused
+                    )
             case e.ReignBegan():
                 self.leader_epoch, self.leader_instance = entry.leader_epoch, entry.instance
+                self.reign_chunks.append(self.chunk)
+                self.reign_began_ms = self.at_ms
+            case e.LedgerTrimmed():
+                self.trimmed_below = max(self.trimmed_below, entry.below)
             case e.ProducerOpened():
                 self._producer_opened(entry)
             case e.ProducersExpired():
@@ -157,12 +205,22 @@ class ShardState:
                 self._subscription_created(entry)
             case e.SubscriptionDeleted():
                 subscription = self.subscriptions.pop(entry.subscription_id)
-                del self.topics_by_id[entry.topic_id].subscriptions[subscription.name]
+                self.topics_by_id[entry.topic_id].end(subscription, self.at_ms)
                 self._remember_command(entry.token)
+            case e.TopicPolicySet():
+                self.topics_by_id[entry.topic_id].policy = entry.policy
+                self._remember_command(entry.token)
+            case e.TopicImported():
+                self._topic_imported(entry)
+            case e.LayoutExtended():
+                self._layout_extended(entry)
+            case e.DataDeleted():
+                for segment in entry.segments:
+                    self.tombstones.pop((entry.topic_id, segment), None)
             case e.TopicCreated() | e.TopicDeleted() | e.SegmentSplit() | e.SegmentsMerged() | e.SegmentsPruned():
                 self._layout_changed(entry)
             case _:
-                if isinstance(entry, e.Sought):
+                if isinstance(entry, e.Sought | e.SubscriptionTyped) and entry.token:
                     self._remember_command(entry.token)
                 self.subscriptions[entry.subscription_id].apply(entry, self.at_ms)
 
@@ -175,9 +233,11 @@ class ShardState:
         for placement in entry.placements:
             tail = tails[placement.segment]
             assert tail.next_offset == placement.first_offset, f"offset {placement.first_offset} is not the next one"
+            size_bytes = entry.size_bytes * placement.count // entry.count
             tail.note(placement.first_offset, self.chunk)
             tail.next_offset += placement.count
-            tail.size_bytes += entry.size_bytes * placement.count // entry.count
+            tail.size_bytes += size_bytes
+            tail.traffic.note(self.at_ms, placement.count, size_bytes)
         if entry.producer_id is not None:
             producer = self._batch_finished(
                 entry.producer_id,
@@ -196,6 +256,7 @@ class ShardState:
         sequence: int,
         count: int,
         placements: list[e.Placement] | None,
+        refused: Sequence[int] = (),
     ) -> ProducerState:
         producer = self.producers[producer_id]
         if producer_epoch > producer.producer_epoch:
@@ -204,7 +265,7 @@ class ShardState:
             producer.finished.clear()
         assert sequence == producer.next_sequence, f"sequence {sequence} is not the next one"
         producer.next_sequence = sequence + 1
-        producer.finished.append(FinishedBatch(sequence, count, self.chunk, placements))
+        producer.finished.append(FinishedBatch(sequence, count, self.chunk, placements, list(refused)))
         producer.last_chunk, producer.last_at_ms = self.chunk, self.at_ms
         self.producers.move_to_end(producer_id)
         return producer
@@ -238,6 +299,8 @@ class ShardState:
     def _subscription_created(self, entry: e.SubscriptionCreated) -> None:
         topic = self.topics_by_id[entry.topic_id]
         subscription = Subscription.created(entry, topic.name)
+        subscription.unused_since_ms = self.at_ms
+        subscription.departed = topic.ended_programs(entry.subscription)
         topic.subscriptions[entry.subscription] = subscription
         self.subscriptions[entry.subscription_id] = subscription
         self.next_id = max(self.next_id, entry.subscription_id + 1)
@@ -249,7 +312,7 @@ class ShardState:
         if isinstance(entry, e.TopicCreated):
             layout = Layout.initial(entry.segments, self.at_ms)
             tails = {segment: SegmentTail() for segment in layout.segments}
-            topic = Topic(entry.topic_id, entry.topic, layout, entry.buckets, tails)
+            topic = Topic(entry.topic_id, entry.topic, layout, entry.buckets, tails, first_segments=entry.segments)
             self.topics[entry.topic] = self.topics_by_id[entry.topic_id] = topic
             self.next_id = max(self.next_id, entry.topic_id + 1)
             self._remember_command(entry.token)
@@ -260,24 +323,63 @@ class ShardState:
                 del self.topics[topic.name], self.topics_by_id[entry.topic_id]
                 for subscription in topic.subscriptions.values():
                     del self.subscriptions[subscription.subscription_id]
+                self._bury(topic, sorted(topic.layout.segments))
                 self._remember_command(entry.token)
             case e.SegmentsPruned():
                 for segment in entry.segments:
+                    if topic.external is not None:
+                        topic.external.prune(topic.layout.segments[segment])
                     topic.layout = topic.layout.prune(segment)
                     del topic.tails[segment]
                 for subscription in topic.subscriptions.values():
                     subscription.forget_segments(entry.segments)
+                self._bury(topic, entry.segments)
+                self._remember_command(entry.token)
             case _:
                 if isinstance(entry, e.SegmentSplit):
                     topic.layout = topic.layout.split(entry.segment, entry.end_offset, self.at_ms)
                 else:
                     ends = dict(zip(entry.segments, entry.end_offsets, strict=True))
                     topic.layout = topic.layout.merge(*entry.segments, ends, self.at_ms)
+                for sealed in (entry.segment,) if isinstance(entry, e.SegmentSplit) else entry.segments:
+                    topic.tails[sealed].traffic = Traffic()
                 for segment in topic.layout.segments:
                     topic.tails.setdefault(segment, SegmentTail())
                 self._remember_command(entry.token)
 
+    def _topic_imported(self, entry: e.TopicImported) -> None:
+        external = ExternalTopic.imported(entry)
+        topic = Topic(
+            entry.topic_id, entry.topic, imported_layout(entry, self.at_ms), KEY_BUCKETS, {}, external=external
+        )
+        self.topics[entry.topic] = self.topics_by_id[entry.topic_id] = topic
+        self.next_id = max(self.next_id, entry.topic_id + 1)
+        _end_external_tails(topic)
+        self._remember_command(entry.token)
+
+    def _layout_extended(self, entry: e.LayoutExtended) -> None:
+        topic = self.topics_by_id[entry.topic_id]
+        assert topic.external is not None, f"topic {topic.name!r} is not external"
+        created = imported_segments(entry.created, topic.external.hash_bits, self.at_ms)
+        topic.layout = topic.layout.extended(created, entry.sealed, self.at_ms)
+        topic.external.take(entry.created)
+        _end_external_tails(topic)
+        self._remember_command(entry.token)
+
+    def _bury(self, topic: Topic, segments: Iterable[int]) -> None:
+        if topic.external is None:
+            for segment in segments:
+                self.tombstones[topic.topic_id, segment] = Tombstone(self.chunk, self.at_ms)
+
     def _remember_command(self, token: str) -> None:
+        if not token:
+            return  # Nobody asked for it, so nobody repeats it.
         self.commands[token] = self.chunk
         while len(self.commands) > REMEMBERED_COMMANDS:
             self.commands.popitem(last=False)
+
+
+def _end_external_tails(topic: Topic) -> None:
+    """Let an external topic's tails end where its source says; of an active segment it is not known."""
+    for segment_id, segment in topic.layout.segments.items():
+        topic.tails.setdefault(segment_id, SegmentTail()).next_offset = segment.end_offset or 0

@@ -18,15 +18,21 @@ from controller import topic_commands as commands
 from controller.group_commit import GroupCommit
 from controller.state import ShardState, Topic
 from controller.verdicts import Refuse
-from coordinator import acknowledgements
+from coordinator import acknowledgements, external_topics
+from coordinator.explanation import explain
 from coordinator.ports import CoordinatorObserver, CoordinatorSettings
+from coordinator.registration import judge_deleted
 from coordinator.subscription import Subscription
 from coordinator.subscription_coordinator import SubscriptionCoordinator
+from coordinator.what_if import what_if
+from drain.external_tables import ExternalView
 from headgate import entries as e
 from headgate import messages as m
+from headgate.errors import LayoutError
 
-DrainCheck = Callable[[int, Subscription, frozenset[int], int], Awaitable[frozenset[int]]]
-"""(shard, subscription, sealed segments, newest durable chunk) → which are drained; may raise, meaning "not yet"."""
+DrainCheck = Callable[[int, Subscription, frozenset[int], int, ExternalView | None], Awaitable[frozenset[int]]]
+"""(shard, subscription, sealed segments, newest durable chunk, names of an external topic) → which are drained; may
+raise, meaning "not yet"."""
 
 
 class _CoordinatorLedger:
@@ -107,18 +113,31 @@ class SubscriptionRoom:
             else:
                 coordinator.client_gone(presence.client_id)
 
+    def before(self, entries: Iterable[e.AnyEntry]) -> None:
+        """Prepare for a command's entries: nobody may hold a segment that goes."""
+        for entry in entries:
+            if isinstance(entry, e.SegmentsPruned):
+                for subscription in self._state.topics_by_id[entry.topic_id].subscriptions.values():
+                    self._coordinators[subscription.subscription_id].let_go(entry.segments)
+
     def after(self, entries: Iterable[e.AnyEntry]) -> None:
         """Follow up on a command's entries, which are folded already."""
         for entry in entries:
-            if isinstance(entry, e.SegmentSplit | e.SegmentsMerged | e.SegmentsPruned):
+            if isinstance(entry, e.SegmentSplit | e.SegmentsMerged | e.SegmentsPruned | e.LayoutExtended):
                 topic = self._state.topics_by_id[entry.topic_id]
                 for subscription in topic.subscriptions.values():
                     self._coordinators[subscription.subscription_id].layout_changed()
+            elif isinstance(entry, e.Sought):
+                self._coordinators[entry.subscription_id].sought()
+            elif isinstance(entry, e.SubscriptionTyped):
+                self._coordinators[entry.subscription_id].order_changed()
             elif isinstance(entry, e.TopicDeleted | e.SubscriptionDeleted):
                 for subscription_id in [
                     known for known in self._coordinators if known not in self._state.subscriptions
                 ]:
-                    self._close_later(self._coordinators.pop(subscription_id))
+                    gone = self._coordinators.pop(subscription_id)
+                    gone.deleted()
+                    self._close_later(gone)
 
     def acknowledge(self, batch: m.AcknowledgeBatch) -> Refuse | list[tuple[int, str]]:
         """Fold the acknowledgements that count; return those that do not, as (segment, reason)."""
@@ -146,6 +165,8 @@ class SubscriptionRoom:
                 producer_id=batch.producer_id,
                 producer_epoch=batch.producer_epoch,
                 sequence=batch.sequence,
+                refused=[segment for segment, _ in refused],
+                checkpoints=external_topics.counting_checkpoints(batch, (part.segment for part in ranges)),
             ),
         )
         self._coordinators[subscription.subscription_id].acknowledged({part.segment for part in ranges})
@@ -158,9 +179,18 @@ class SubscriptionRoom:
                 return self._register(request)
             case m.ListSubscriptions():
                 return self._list(request)
+            case m.DescribeBacklog():
+                refusal = self.unknown(request.topic, request.subscription)
+                assert refusal is not None, "known ones are the backlog desk's"
+                return refusal
         assert isinstance(
             request,
-            m.Heartbeat | m.LeaveConsumer | m.ConfirmRevoked | m.DescribeSubscription,
+            m.Heartbeat
+            | m.LeaveConsumer
+            | m.ConfirmRevoked
+            | m.DescribeSubscription
+            | m.ExplainSubscription
+            | m.PlanChanges,
         ), f"no room for {type(request).__name__}"
         found = self._find(request.topic, request.subscription)
         if isinstance(found, Refuse):
@@ -172,6 +202,10 @@ class SubscriptionRoom:
                 return found.leave(request)
             case m.ConfirmRevoked():
                 return found.confirm_revoked(request)
+            case m.ExplainSubscription():
+                return self._explain(request, found)
+            case m.PlanChanges():
+                return self._plan(request)
             case m.DescribeSubscription():
                 return m.SubscriptionAnswer(
                     request_id=request.request_id,
@@ -179,11 +213,30 @@ class SubscriptionRoom:
                     subscription=found.describe(),
                 )
 
+    def unknown(self, topic_name: str | None, name: str | None) -> Refuse | None:
+        """Return what to say of a topic, or a subscription of it, that is not there; None: all is well."""
+        if topic_name is None:
+            return None
+        topic = self._state.topics.get(topic_name)
+        if topic is None:
+            return Refuse("invalid", f"there is no topic {topic_name!r}", proved=True)
+        if name is not None and name not in topic.subscriptions:
+            return commands.no_subscription(name, topic)
+        return None
+
     def _register(self, request: m.RegisterConsumer) -> Refuse | m.Reply:
         topic = self._state.topics.get(request.topic)
         if topic is None:
             return Refuse("invalid", f"there is no topic {request.topic!r}; create it first", proved=True)
-        if request.subscription not in topic.subscriptions:
+        found = topic.subscriptions.get(request.subscription)
+        ghost = judge_deleted(found, topic.ended_programs(request.subscription), request)
+        if ghost is not None:
+            return Refuse(ghost.verdict, ghost.reason, proved=True)
+        is_new = found is None
+        reason = external_topics.reason_against_registering(topic, request, creates=is_new)
+        if reason is not None:
+            return Refuse("invalid", reason, proved=True)
+        if is_new:
             if request.order == "strict" and request.subscription_type != "STREAM":
                 # Judged before anything is created: a refusal must leave no trace.
                 kind = request.subscription_type
@@ -206,6 +259,38 @@ class SubscriptionRoom:
             leader_epoch=self._state.leader_epoch,
             subscriptions=found,
         )
+
+    def _explain(self, request: m.ExplainSubscription, found: SubscriptionCoordinator) -> Refuse | m.Reply:
+        topic = self._state.topics[request.topic]
+        subscription, gate = topic.subscriptions[request.subscription], found.gate
+        segments, consumers = sorted(topic.layout.segments), sorted(subscription.consumers)
+        if request.segment is not None and request.segment not in topic.layout.segments:
+            return Refuse("invalid", f"topic {topic.name!r} has no segment {request.segment}; segments: {segments}")
+        if request.consumer is not None and request.consumer not in subscription.consumers:
+            known = ", ".join(consumers) or "none"
+            return Refuse(
+                "invalid",
+                f"{subscription.name!r} has no consumer {request.consumer!r}; consumers: {known}",
+                proved=True,
+            )
+        if request.segment is not None or request.consumer is not None:
+            segments = [] if request.segment is None else [request.segment]
+            consumers = [] if request.consumer is None else [request.consumer]
+        return m.ExplanationAnswer(
+            request_id=request.request_id,
+            leader_epoch=self._state.leader_epoch,
+            explanation=explain(
+                subscription, topic, gate, found.circumstances(), segments=segments, consumers=consumers
+            ),
+        )
+
+    def _plan(self, request: m.PlanChanges) -> Refuse | m.Reply:
+        topic = self._state.topics[request.topic]
+        try:
+            plan = what_if(topic.subscriptions[request.subscription], topic, request)
+        except LayoutError as error:
+            return Refuse("invalid", str(error), proved=True)
+        return m.PlanAnswer(request_id=request.request_id, leader_epoch=self._state.leader_epoch, plan=plan)
 
     def _find(self, topic_name: str, name: str) -> SubscriptionCoordinator | Refuse:
         topic = self._state.topics.get(topic_name)
@@ -238,9 +323,22 @@ class SubscriptionRoom:
         durable = asyncio.Event()
         self._commit.when_durable(newest, durable.set)
         await durable.wait()
-        return await self._drain_check(self._state.shard, subscription, segments, newest)
+        names = _names_of(self._state.topics_by_id[subscription.topic_id], subscription)
+        return await self._drain_check(self._state.shard, subscription, segments, newest, names)
 
     def _close_later(self, coordinator: SubscriptionCoordinator) -> None:
         task = asyncio.get_running_loop().create_task(coordinator.close(), name="close-coordinator")
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+
+
+def _names_of(topic: Topic, subscription: Subscription) -> ExternalView | None:
+    """Return what the ledger's facts do not tell of an external topic; None for a topic that is stored here."""
+    if topic.external is None:
+        return None
+    return ExternalView(
+        topic=topic.name,
+        subscriptions={subscription.subscription_id: subscription.name},
+        labels={number: segment.label or "" for number, segment in sorted(topic.layout.segments.items())},
+        opaque=topic.external.positions == "opaque",
+    )

@@ -23,6 +23,11 @@ import sys
 _PR_SET_PDEATHSIG = 1
 
 
+def tethered(*command: str) -> list[str]:
+    """Return the command line that runs ``command`` tied to this process."""
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
+
+
 def main(parent: int, command: list[str]) -> None:
     """Become ``command``; ends here only if the parent is gone already. Raises OSError if it cannot be run."""
     if sys.platform == "linux":

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import get_args
+
+import msgspec
 
 from controller.state import ShardState, Topic
 from controller.verdicts import Refuse
 from headgate import entries as e
 from headgate import messages as m
 from headgate.errors import LayoutError
+from headgate.external_topic import ExternalTopic
 
 LAST_PRODUCER_EPOCH = 2**31 - 1
 """An identity whose epochs are used up gets a new id; the epoch never wraps (librdkafka #3720)."""
@@ -115,7 +119,7 @@ def delete_topic(request: m.DeleteTopic, state: ShardState) -> Decision | Refuse
         return Decision((), _done)
     topic = state.topics.get(request.topic)
     if topic is None:
-        return _no_topic(request.topic, state)
+        return no_topic(request.topic, state)
     users = sorted(
         f"{subscription.name} ({', '.join(sorted(subscription.consumers))})"
         for subscription in topic.subscriptions.values()
@@ -130,44 +134,79 @@ def split_segment(request: m.SplitSegment, state: ShardState) -> Decision | Refu
     """Split a segment at the middle of its range."""
     topic = state.topics.get(request.topic)
     if topic is None:
-        return _no_topic(request.topic, state)
+        return no_topic(request.topic, state)
     if request.token in state.commands:
         return Decision((), _describe(request.topic))
+    entry = split_entry(topic, request.segment, token=request.token)
+    return entry if isinstance(entry, Refuse) else Decision((entry,), _describe(request.topic))
+
+
+def split_entry(topic: Topic, segment: int, *, token: str, reason: str = "") -> e.SegmentSplit | Refuse:
+    """Return the entry that splits ``segment``; ``token`` empty and a ``reason``: nobody asked for it."""
+    if topic.external is not None:
+        return _changes_at_its_source(topic)
     try:
-        topic.layout.split(request.segment, 0, 0)
+        topic.layout.split(segment, 0, 0)
     except LayoutError as error:
         return Refuse("invalid", str(error), proved=True)
     if len(topic.layout.segments) + 2 > MAX_SEGMENTS:
         return _too_many_segments(topic)
-    entry = e.SegmentSplit(
+    return e.SegmentSplit(
         topic_id=topic.topic_id,
-        segment=request.segment,
-        end_offset=topic.tails[request.segment].next_offset,
-        token=request.token,
+        segment=segment,
+        end_offset=topic.tails[segment].next_offset,
+        token=token,
+        reason=reason,
     )
-    return Decision((entry,), _describe(request.topic))
 
 
 def merge_segments(request: m.MergeSegments, state: ShardState) -> Decision | Refuse:
     """Merge two neighbours."""
     topic = state.topics.get(request.topic)
     if topic is None:
-        return _no_topic(request.topic, state)
+        return no_topic(request.topic, state)
     if request.token in state.commands:
         return Decision((), _describe(request.topic))
-    first, second = request.segments
+    entry = merge_entry(topic, *request.segments, token=request.token)
+    return entry if isinstance(entry, Refuse) else Decision((entry,), _describe(request.topic))
+
+
+def merge_entry(topic: Topic, first: int, second: int, *, token: str, reason: str = "") -> e.SegmentsMerged | Refuse:
+    """Return the entry that merges two neighbours; ``token`` empty and a ``reason``: nobody asked for it."""
+    if topic.external is not None:
+        return _changes_at_its_source(topic)
     try:
         topic.layout.merge(first, second, {first: 0, second: 0}, 0)
     except LayoutError as error:
         return Refuse("invalid", str(error), proved=True)
     if len(topic.layout.segments) + 1 > MAX_SEGMENTS:
         return _too_many_segments(topic)
-    entry = e.SegmentsMerged(
+    return e.SegmentsMerged(
         topic_id=topic.topic_id,
         segments=(first, second),
         end_offsets=(topic.tails[first].next_offset, topic.tails[second].next_offset),
-        token=request.token,
+        token=token,
+        reason=reason,
     )
+
+
+def set_topic_policy(request: m.SetTopicPolicy, state: ShardState) -> Decision | Refuse:
+    """Change fields of a topic's policy: those that are given, and those that go back to the cluster's settings."""
+    topic = state.topics.get(request.topic)
+    if topic is None:
+        return no_topic(request.topic, state)
+    if request.token in state.commands:
+        return Decision((), _describe(request.topic))
+    given = {field: value for field in get_args(m.PolicyField) if (value := getattr(request, field)) is not None}
+    if both := sorted(given.keys() & set(request.reset)):
+        return Refuse("invalid", f"{', '.join(both)}: give a value or go back to the cluster's, not both")
+    if topic.external is not None and (given.get("auto_split") or given.get("auto_merge")):
+        return _changes_at_its_source(topic)
+    policy = msgspec.structs.replace(topic.policy, **{**dict.fromkeys(request.reset), **given})
+    fewest, most = policy.min_segments, policy.max_segments
+    if fewest is not None and most is not None and fewest > most:
+        return Refuse("invalid", f"min_segments {fewest} is above max_segments {most}")
+    entry = e.TopicPolicySet(topic_id=topic.topic_id, policy=policy, token=request.token)
     return Decision((entry,), _describe(request.topic))
 
 
@@ -182,6 +221,7 @@ def create_subscription(request: m.RegisterConsumer, topic: Topic, subscription_
         subscription=request.subscription,
         subscription_type=request.subscription_type,
         order=request.order or ("strict" if request.subscription_type == "STREAM" else "none"),
+        balance=request.balance or "count",
         positions=positions,
     )
 
@@ -192,7 +232,7 @@ def delete_subscription(request: m.DeleteSubscription, state: ShardState) -> Dec
         return Decision((), _done)
     topic = state.topics.get(request.topic)
     if topic is None:
-        return _no_topic(request.topic, state)
+        return no_topic(request.topic, state)
     subscription = topic.subscriptions.get(request.subscription)
     if subscription is None:
         return no_subscription(request.subscription, topic)
@@ -221,7 +261,7 @@ def list_topics() -> Decision:
 
 def describe_topic(request: m.DescribeTopic, state: ShardState) -> Decision | Refuse:
     """Describe one topic."""
-    return Decision((), _describe(request.topic)) if request.topic in state.topics else _no_topic(request.topic, state)
+    return Decision((), _describe(request.topic)) if request.topic in state.topics else no_topic(request.topic, state)
 
 
 def describe(topic: Topic, shard: int) -> m.TopicDescription:
@@ -243,11 +283,18 @@ def describe(topic: Topic, shard: int) -> m.TopicDescription:
                 size_bytes=topic.tails[segment.segment_id].size_bytes,
                 created_at_ms=segment.created_at_ms,
                 sealed_at_ms=segment.sealed_at_ms,
+                label=segment.label,
             )
             for _, segment in sorted(topic.layout.segments.items())
         ],
         subscriptions=sorted(topic.subscriptions),
+        policy=topic.policy,
+        external=None if topic.external is None else _source_of(topic.external),
     )
+
+
+def _source_of(external: ExternalTopic) -> m.ExternalDescription:
+    return m.ExternalDescription(source=external.source, positions=external.positions, hash_bits=external.hash_bits)
 
 
 def no_subscription(name: str, topic: Topic) -> Refuse:
@@ -256,10 +303,20 @@ def no_subscription(name: str, topic: Topic) -> Refuse:
     return Refuse("invalid", f"topic {topic.name!r} has no subscription {name!r}; it has: {known}", proved=True)
 
 
-def _no_topic(name: str, state: ShardState) -> Refuse:
+def no_topic(name: str, state: ShardState) -> Refuse:
+    """Refuse, naming some of the topics that exist."""
     known = ", ".join(sorted(state.topics)[:10])
     hint = f"; this shard has: {known}" if known else ""
     return Refuse("invalid", f"there is no topic {name!r}{hint}", proved=True)
+
+
+def _changes_at_its_source(topic: Topic) -> Refuse:
+    return Refuse(
+        "invalid",
+        f"topic {topic.name!r} is external: split or merge at its source, then import it again "
+        f"(headgate topic import {topic.name} FILE)",
+        proved=True,
+    )
 
 
 def _too_many_segments(topic: Topic) -> Refuse:

@@ -3,7 +3,8 @@
 Judged against the state that includes what is in flight, so being exactly-once costs no waiting. Rows in order, the
 first match wins (design, section 4; the numbers in the comments are the table's):
 
-1.  malformed, too large, unknown topic      → ``invalid``
+1.  malformed, too large, unknown topic, or
+    records for an external topic            → ``invalid``
 2.  pinned to another reign                  → ``not_leader`` with what this node knows
 3.  pinned to no reign (a client too old)    → ``not_leader``, delayed
 4.  producer epoch below the stored one      → ``fenced``, proved
@@ -44,6 +45,8 @@ class Duplicate:
 
     chunk: int
     placements: list[e.Placement] | None
+    refused: tuple[int, ...] = ()
+    """Segments of acknowledgements that did not count then. They are not judged again: by now the answer may differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,8 @@ def judge_batch(batch: Batch, state: ShardState, durable: int) -> Judgement:
     """
     if batch.topic not in state.topics:
         return Refuse("invalid", f"there is no topic {batch.topic!r}; create it first", proved=True)  # row 1
+    if isinstance(batch, m.ProduceBatch) and state.topics[batch.topic].external is not None:
+        return Refuse("invalid", f"topic {batch.topic!r} is external: produce to its source", proved=True)
     if batch.producer_id is None:
         return Accept()
     producer = state.producers.get(batch.producer_id)
@@ -136,7 +141,7 @@ def _judge_repeated(batch: Batch, producer: ProducerState) -> Judgement:
         return Refuse(
             "invalid", f"sequence {batch.sequence} had {known.count} parts before and has {count} now", proved=True
         )
-    return Duplicate(known.chunk, known.placements)  # rows 7 and 8
+    return Duplicate(known.chunk, known.placements, tuple(known.refused))  # rows 7 and 8
 
 
 def _finished(producer: ProducerState, sequence: int) -> FinishedBatch | None:

@@ -6,8 +6,9 @@ any batch; here it is only about who may acknowledge what. First match wins:
 1. CHECKPOINT keeps its own positions: nothing to acknowledge.
 2. A consumer that is not registered, or not in this incarnation, is refused.
 3. A segment that it does not hold at that very generation is refused: somebody else may be reading it. A holder that
-   was told to finish still holds it.
-4. An end beyond the last record is refused: it would call drained what has not been written.
+   was told to finish still holds it. Of a share it speaks for that share's buckets alone.
+4. An end beyond the last record is refused: it would call drained what has not been written. Where an external
+   topic's segments end says coordinator.external_topics.
 5. QUEUE acknowledges ranges, and a range holds at least one record. STREAM is cumulative: the first offset means
    nothing, and an end behind the position changes nothing.
 
@@ -16,10 +17,12 @@ One bad acknowledgement refuses the whole batch that is passed in; the leader pa
 
 from __future__ import annotations
 
+from coordinator.external_topics import acknowledgeable_end
 from coordinator.subscription import Subscription
 from coordinator.topic_view import TopicView
 from headgate import entries as e
 from headgate import messages as m
+from headgate.shares import bounds_of, segment_of
 
 
 def judge(subscription: Subscription, topic: TopicView, batch: m.AcknowledgeBatch) -> e.RecordsAcknowledged | str:
@@ -33,11 +36,16 @@ def judge(subscription: Subscription, topic: TopicView, batch: m.AcknowledgeBatc
         return f"consumer {batch.consumer!r} is incarnation {known.incarnation} now; this is {batch.incarnation}"
     ranges: list[e.AcknowledgedRange] = []
     for acknowledgement in batch.acknowledgements:
-        reason = _reason_against(subscription, topic, batch.consumer, acknowledgement)
+        place = subscription.held_at(acknowledgement.segment, acknowledgement.generation)
+        if place is None or subscription.holdings[place].consumer != batch.consumer:
+            return _not_held(subscription, batch.consumer, acknowledgement)
+        reason = _reason_against(subscription, topic, acknowledgement)
         if reason is not None:
             return reason
         first = acknowledgement.first_offset if subscription.type == "QUEUE" else 0
-        ranges.append(e.AcknowledgedRange(acknowledgement.segment, first, acknowledgement.end_offset))
+        ranges.append(
+            e.AcknowledgedRange(acknowledgement.segment, first, acknowledgement.end_offset, *bounds_of(place)),
+        )
     return e.RecordsAcknowledged(
         topic_id=subscription.topic_id,
         subscription_id=subscription.subscription_id,
@@ -50,20 +58,27 @@ def judge(subscription: Subscription, topic: TopicView, batch: m.AcknowledgeBatc
     )
 
 
+def _not_held(subscription: Subscription, consumer: str, acknowledgement: m.Acknowledgement) -> str:
+    segment, generation = acknowledgement.segment, acknowledgement.generation
+    holders = [
+        f"{holding.consumer!r} at generation {holding.generation}"
+        for place, holding in sorted(subscription.holdings.items())
+        if segment_of(place) == segment
+    ]
+    return (
+        f"segment {segment} is held by {', '.join(holders) or 'nobody'}, not by {consumer!r} at generation {generation}"
+    )
+
+
 def _reason_against(
     subscription: Subscription,
     topic: TopicView,
-    consumer: str,
     acknowledgement: m.Acknowledgement,
 ) -> str | None:
-    segment, generation = acknowledgement.segment, acknowledgement.generation
-    holding = subscription.holdings.get(segment)
-    if holding is None or (holding.consumer, holding.generation) != (consumer, generation):
-        holder = "nobody" if holding is None else f"{holding.consumer!r} at generation {holding.generation}"
-        return f"segment {segment} is held by {holder}, not by {consumer!r} at generation {generation}"
-    next_offset = topic.tails[segment].next_offset
-    if acknowledgement.end_offset > next_offset:
-        return f"segment {segment} ends at {next_offset}; offset {acknowledgement.end_offset} is beyond it"
+    segment = acknowledgement.segment
+    end = acknowledgeable_end(topic, segment)
+    if end is not None and acknowledgement.end_offset > end:
+        return f"segment {segment} ends at {end}; offset {acknowledgement.end_offset} is beyond it"
     if subscription.type == "QUEUE" and acknowledgement.first_offset >= acknowledgement.end_offset:
         return f"range {acknowledgement.first_offset} to {acknowledgement.end_offset} of segment {segment} is empty"
     return None

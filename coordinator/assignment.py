@@ -16,14 +16,18 @@ from collections.abc import Set as AbstractSet
 import structlog
 
 from coordinator import handover
+from coordinator.balance import owners
 from coordinator.description import grant_of
-from coordinator.gate import Gate, nearest_ancestors, open_gate
+from coordinator.explanation import Held
+from coordinator.gate import Gate, open_gate
+from coordinator.heirs import heirs_of
 from coordinator.ports import CoordinatorObserver, LedgerPort
+from coordinator.sharing import pools
 from coordinator.subscription import RegisteredConsumer, Subscription
-from coordinator.target import Situation, assign
 from coordinator.topic_view import TopicView
 from headgate import entries as e
 from headgate import messages as m
+from headgate.shares import Place, Share, bounds_of, overlap, segment_of
 
 GRANTS_PER_PUSH = 1000
 """Grants in one push, so that it stays far below the largest message."""
@@ -32,7 +36,7 @@ log = structlog.get_logger(__name__)
 
 
 class Assignment:
-    """Who reads which segment of one subscription, during one reign."""
+    """Who reads which segments and shares of one subscription, during one reign."""
 
     def __init__(
         self,
@@ -53,15 +57,15 @@ class Assignment:
         self._clock = clock
         self._log = log.bind(topic=topic.name, subscription=subscription.name)
         now = clock()
-        self._revoking = {s: now for s, holding in subscription.holdings.items() if holding.revoked_at_ms is not None}
-        """Revoked segment → since when this leader has known it to wait for its holder."""
-        self._promised: dict[int, str] = {}
-        """Revoked segment → who gets it next."""
-        self._moving: dict[int, tuple[float, e.ReleaseReason]] = {}
-        """Segment between two holders → since when, and how the last one let go."""
+        self._revoking = {p: now for p, holding in subscription.holdings.items() if holding.revoked_at_ms is not None}
+        """Revoked segment or share → since when this leader has known it to wait for its holder."""
+        self._promised: dict[Place, str] = {}
+        """Revoked segment that stays whole → who gets it next."""
+        self._moving: dict[Place, tuple[float, e.ReleaseReason]] = {}
+        """What is between two holders → since when, and how the last one let go."""
         self._gate: Gate | None = None
         self._blocked_told = 0
-        self._held: dict[str, list[int]] | None = None
+        self._held: dict[str, list[Place]] | None = None
         """Consumer → what it holds, revoked or not; None after a change."""
 
     # --- what is ------------------------------------------------------------------------------------------------------
@@ -76,13 +80,33 @@ class Assignment:
         return self._gate
 
     @property
+    def unread(self) -> list[int]:
+        """Segments that are not read to their end yet, blocked ones included."""
+        return [*self.gate.grantable, *self.gate.blocked]
+
+    @property
     def settled(self) -> bool:
         """Whether no segment is on its way from one holder to another."""
         return not self._revoking
 
     def grants(self, name: str) -> list[m.Grant]:
         """Return all that ``name`` may read; what it has been told to finish is not among it."""
-        return [self._grant(segment) for segment in self._held_by(name) if segment not in self._revoking]
+        return [self._grant(place) for place in self._held_by(name) if place not in self._revoking]
+
+    def held(self) -> dict[int, list[Held]]:
+        """Return segment → who holds it or a share of it, for `coordinator.explanation`."""
+        now = self._clock()
+        held: dict[int, list[Held]] = {}
+        for place, holding in sorted(self._subscription.holdings.items()):
+            since = self._revoking.get(place)
+            each = Held(
+                consumer=holding.consumer,
+                buckets=place.buckets if isinstance(place, Share) else "",
+                waited_seconds=None if since is None else now - since,
+                heir=self._promised.get(place),
+            )
+            held.setdefault(segment_of(place), []).append(each)
+        return held
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
@@ -94,85 +118,90 @@ class Assignment:
         """Forget segments that are gone from the layout, and the gate with them."""
         self._gate = self._held = None
         for known in (self._revoking, self._moving):
-            for segment in [segment for segment in known if segment not in self._topic.layout.segments]:
-                del known[segment]
+            for place in [place for place in known if segment_of(place) not in self._topic.layout.segments]:
+                del known[place]
 
     def holder_gone(self, name: str) -> None:
         """Note that what ``name`` holds is about to be free, because its consumer leaves the record."""
-        for segment in self._held_by(name):
-            since = self._revoking.pop(segment, None)
+        for place in self._held_by(name):
+            since = self._revoking.pop(place, None)
             if since is not None:
-                self._moving[segment] = (since, "holder_left")
+                self._moving[place] = (since, "holder_left")
         self._held = None
 
     def look(
         self,
         reason: str,
         *,
-        heirs: Mapping[int, Sequence[str]] | None = None,
+        heirs: Mapping[Place, Sequence[str]] | None = None,
         answered: str | None = None,
-        timed_out: AbstractSet[int] = frozenset(),
+        timed_out: AbstractSet[Place] = frozenset(),
+        confirmed: AbstractSet[Place] = frozenset(),
     ) -> None:
         """Compare what should be with what is, and do what may be done now.
 
-        ``heirs``: who should rather get a segment that has just become free. ``answered`` learns of its grants
-        from the answer to its own request. ``timed_out``: what `late` returned.
+        ``heirs``: who should rather get what has just become free. ``answered`` learns of its grants from the answer to
+        its own request. ``timed_out``: what `late` returned. ``confirmed``: what its holder has finished with.
         """
         subscription, gate = self._subscription, self.gate
-        target = assign(
-            Situation(
-                grantable=gate.grantable,
-                consumers=subscription.consumers,
-                holders={
-                    s: holding.consumer for s, holding in subscription.holdings.items() if s not in self._revoking
-                },
-                heirs={**self._heirs(gate), **(heirs or {})},
-            ),
-        )
+        target = self._target(gate, heirs or {})
         moves = handover.plan(
             handover.Standing(
                 target=target,
                 holdings=subscription.holdings,
                 consumers=subscription.consumers,
                 retired=gate.retired,
+                confirmed=confirmed,
                 timed_out=timed_out,
             ),
         )
         self._carry_out(moves, reason, answered)
-        self._promised = {segment: target[segment] for segment in self._revoking if segment in target}
+        self._promised = {place: target[place] for place in self._revoking if place in target}
 
     def confirm(self, segment: int, name: str, generation: int) -> None:
         """Pass a revoked segment on, now that its holder has finished; anything else changes nothing."""
-        holding = self._subscription.holdings.get(segment)
-        if holding is None or (holding.consumer, holding.generation) != (name, generation):
+        place = self._subscription.held_at(segment, generation)
+        if place not in self._revoking or self._subscription.holdings[place].consumer != name:
             return
-        if segment not in self._revoking:
+        if place not in self._promised:
+            # It is cut, or joined with others: what is granted now depends on who else has let go.
+            self.look("confirmed", confirmed={place})
             return
         # Who gets it was decided by the last look, and nothing changed since: no need to look at all segments again.
         standing = handover.Standing(
-            target={segment: self._promised[segment]} if segment in self._promised else {},
-            holdings={segment: holding},
+            target={place: self._promised[place]},
+            holdings={place: self._subscription.holdings[place]},
             consumers=self._subscription.consumers,
-            confirmed={segment},
+            confirmed={place},
         )
         self._carry_out(handover.plan(standing), "confirmed", None)
 
-    def rewind(self) -> dict[int, Sequence[str]]:
+    def rewind(self) -> dict[Place, Sequence[str]]:
         """Take everything from everybody, because positions moved; return who held it."""
-        former = {segment: (holding.consumer,) for segment, holding in self._subscription.holdings.items()}
+        former = {place: (holding.consumer,) for place, holding in self._subscription.holdings.items()}
         self._gate = None
-        releases: list[tuple[int, e.ReleaseReason]] = [(segment, "rewound") for segment in sorted(former)]
+        releases: list[tuple[Place, e.ReleaseReason]] = [(place, "rewound") for place in sorted(former)]
         self._carry_out(handover.Moves(releases=tuple(releases)), "sought", None)
         return dict(former)
 
-    def late(self, now_ms: int, timeout_seconds: float) -> frozenset[int]:
-        """Return the revoked segments whose holder did not confirm in time."""
+    def let_go(self, segments: Iterable[int]) -> None:
+        """Take ``segments``, which are about to be pruned, from whoever holds them; nobody gets them."""
+        pruned = set(segments)
+        releases: list[tuple[Place, e.ReleaseReason]] = [
+            (place, "pruned") for place in sorted(self._subscription.holdings) if segment_of(place) in pruned
+        ]
+        for place, _ in releases:
+            self._revoking.pop(place, None)
+        self._carry_out(handover.Moves(releases=tuple(releases)), "pruned", None)
+
+    def late(self, now_ms: int, timeout_seconds: float) -> frozenset[Place]:
+        """Return the revoked segments and shares whose holder did not confirm in time."""
         now = self._clock()
         return handover.timed_out(
             self._subscription.holdings,
             now_ms=now_ms,
             timeout_seconds=timeout_seconds,
-            waited_seconds={segment: now - since for segment, since in self._revoking.items()},
+            waited_seconds={place: now - since for place, since in self._revoking.items()},
         )
 
     def push_again(self, name: str, known: Iterable[tuple[int, int]] | None) -> None:
@@ -182,12 +211,12 @@ class Assignment:
         that wait for its confirmation are sent again.
         """
         holdings = self._subscription.holdings
-        revoked = [self._revocation(s) for s in sorted(self._revoking) if holdings[s].consumer == name]
+        revoked = [self._revocation(p) for p in sorted(self._revoking) if holdings[p].consumer == name]
         granted: list[m.Grant] = []
         if known is not None:
             said = set(known)
             granted = [grant for grant in self.grants(name) if (grant.segment, grant.generation) not in said]
-            mine = {(segment, holdings[segment].generation) for segment in self._held_by(name)}
+            mine = {(segment_of(place), holdings[place].generation) for place in self._held_by(name)}
             revoked += [m.Revocation(segment=s, generation=g, final=True) for s, g in sorted(said - mine)]
         if granted or revoked:
             self._push(self._subscription.consumers[name], granted, revoked)
@@ -198,38 +227,36 @@ class Assignment:
 
     # --- how ----------------------------------------------------------------------------------------------------------
 
-    def _heirs(self, gate: Gate) -> dict[int, Sequence[str]]:
-        """Return for each free child who holds, or held until this very look, its nearest held ancestors."""
-        holdings, layout = self._subscription.holdings, self._topic.layout
-        heirs: dict[int, Sequence[str]] = {}
-        for segment in gate.grantable:
-            if segment in holdings or not layout.segments[segment].parents:
-                continue
-            for generation in nearest_ancestors(layout, segment):
-                names = [holdings[ancestor].consumer for ancestor in generation if ancestor in holdings]
-                if names:
-                    heirs[segment] = names
-                    break
-        return heirs
+    def _target(self, gate: Gate, heirs: Mapping[Place, Sequence[str]]) -> dict[Place, str]:
+        """Return what should be read by whom, with segments cut where there are more consumers than segments."""
+        subscription = self._subscription
+        holders = {p: holding.consumer for p, holding in subscription.holdings.items() if p not in self._revoking}
+        everybody = {place: holding.consumer for place, holding in subscription.holdings.items()}
+        able = {name: consumer.shares for name, consumer in subscription.consumers.items()}
+        target: dict[Place, str] = {}
+        for pool in pools(subscription.type, gate.grantable, able, holders):
+            wanted = {**heirs_of(everybody, self._topic.layout, pool.places), **heirs}
+            target |= owners(subscription, pool, holders, wanted)
+        return target
 
     def _carry_out(self, moves: handover.Moves, reason: str, answered: str | None) -> None:
         if not moves:
             return
         holdings, consumers = self._subscription.holdings, self._subscription.consumers
         revoked: dict[str, list[m.Revocation]] = {}
-        for segment, how in moves.releases:
+        for place, how in moves.releases:
             if how != "confirmed":
-                revoked.setdefault(holdings[segment].consumer, []).append(self._revocation(segment, final=True))
-        for segment in moves.revocations:
-            revoked.setdefault(holdings[segment].consumer, []).append(self._revocation(segment))
+                revoked.setdefault(holdings[place].consumer, []).append(self._revocation(place, final=True))
+        for place in moves.revocations:
+            revoked.setdefault(holdings[place].consumer, []).append(self._revocation(place))
         self._propose(moves)
         self._note(moves)
-        granted: dict[str, list[int]] = {}
-        for segment, name in moves.grants:
+        granted: dict[str, list[Place]] = {}
+        for place, name in moves.grants:
             if name != answered:
-                granted.setdefault(name, []).append(segment)
+                granted.setdefault(name, []).append(place)
         for name in sorted(consumers.keys() & (revoked.keys() | granted.keys())):
-            self._push(consumers[name], [self._grant(s) for s in granted.get(name, ())], revoked.get(name, []))
+            self._push(consumers[name], [self._grant(p) for p in granted.get(name, ())], revoked.get(name, []))
         self._log.info(
             "assignment.changed",
             reason=reason,
@@ -242,52 +269,45 @@ class Assignment:
     def _propose(self, moves: handover.Moves) -> None:
         holdings = self._subscription.holdings
         entries: list[e.AnyEntry] = [
-            e.SegmentReleased(
-                topic_id=self._topic.topic_id,
-                subscription_id=self._subscription.subscription_id,
-                segment=segment,
-                generation=holdings[segment].generation,
-                reason=how,
-            )
-            for segment, how in moves.releases
+            e.SegmentReleased(**self._named(place), generation=holdings[place].generation, reason=how)
+            for place, how in moves.releases
         ]
         entries += [
-            e.SegmentRevoked(
-                topic_id=self._topic.topic_id,
-                subscription_id=self._subscription.subscription_id,
-                segment=segment,
-                generation=holdings[segment].generation,
-            )
-            for segment in moves.revocations
+            e.SegmentRevoked(**self._named(place), generation=holdings[place].generation) for place in moves.revocations
         ]
         entries += [
-            e.SegmentGranted(
-                topic_id=self._topic.topic_id,
-                subscription_id=self._subscription.subscription_id,
-                segment=segment,
-                consumer=name,
-                generation=generation,
-            )
-            for generation, (segment, name) in enumerate(moves.grants, self._subscription.next_generation)
+            e.SegmentGranted(**self._named(place), consumer=name, generation=generation)
+            for generation, (place, name) in enumerate(moves.grants, self._subscription.next_generation)
         ]
         self._ledger.propose(*entries)
         self._held = None
 
+    def _named(self, place: Place) -> dict[str, int]:
+        """Return the fields by which an entry names ``place`` of this subscription."""
+        first_bucket, end_bucket = bounds_of(place)
+        return {
+            "topic_id": self._topic.topic_id,
+            "subscription_id": self._subscription.subscription_id,
+            "segment": segment_of(place),
+            "first_bucket": first_bucket,
+            "end_bucket": end_bucket,
+        }
+
     def _note(self, moves: handover.Moves) -> None:
         """Keep the time of what is under way, and tell the observer."""
         now = self._clock()
-        for segment, how in moves.releases:
-            since = self._revoking.pop(segment, None)
+        for place, how in moves.releases:
+            since = self._revoking.pop(place, None)
             if since is not None and how != "drained":
-                self._moving[segment] = (since, how)
-        for segment in moves.revocations:
-            self._revoking[segment] = now
+                self._moving[place] = (since, how)
+        for place in moves.revocations:
+            self._revoking[place] = now
             self._observer.segment_revoked()
-        for segment, _ in moves.grants:
+        for place, _ in moves.grants:
             self._observer.segment_granted()
-            moved = self._moving.pop(segment, None)
-            if moved is not None:
-                self._observer.handover_finished(now - moved[0], moved[1])
+            for moved in [place] if place in self._moving else [p for p in self._moving if overlap(p, place)]:
+                since, how = self._moving.pop(moved)
+                self._observer.handover_finished(now - since, how)
 
     def _push(self, consumer: RegisteredConsumer, granted: list[m.Grant], revoked: list[m.Revocation]) -> None:
         for begin in range(0, max(len(granted), 1), GRANTS_PER_PUSH):
@@ -302,17 +322,24 @@ class Assignment:
             )
             self._ledger.push(consumer.client_id, message)
 
-    def _grant(self, segment: int) -> m.Grant:
-        return grant_of(self._subscription, self._topic, segment)
+    def _grant(self, place: Place) -> m.Grant:
+        return grant_of(self._subscription, self._topic, place)
 
-    def _revocation(self, segment: int, *, final: bool = False) -> m.Revocation:
-        return m.Revocation(segment=segment, generation=self._subscription.holdings[segment].generation, final=final)
+    def _revocation(self, place: Place, *, final: bool = False) -> m.Revocation:
+        first_bucket, end_bucket = bounds_of(place)
+        return m.Revocation(
+            segment=segment_of(place),
+            generation=self._subscription.holdings[place].generation,
+            final=final,
+            first_bucket=first_bucket,
+            end_bucket=end_bucket,
+        )
 
-    def _held_by(self, name: str) -> list[int]:
+    def _held_by(self, name: str) -> list[Place]:
         if self._held is None:
             self._held = {}
-            for segment, holding in sorted(self._subscription.holdings.items()):
-                self._held.setdefault(holding.consumer, []).append(segment)
+            for place in sorted(self._subscription.holdings):
+                self._held.setdefault(self._subscription.holdings[place].consumer, []).append(place)
         return self._held.get(name, [])
 
     def _tell_blocked(self, count: int) -> None:

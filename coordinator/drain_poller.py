@@ -82,6 +82,15 @@ class DrainPoller:
         """Whether a sleep or a check is under way."""
         return self._task is not None and not self._task.done()
 
+    @property
+    def due_seconds(self) -> float | None:
+        """Until the next poll; 0 while one is under way, None while nothing is planned."""
+        if not self.running:
+            return None
+        if self._poll_at is None:
+            return 0.0
+        return max(0.0, self._poll_at - asyncio.get_running_loop().time())
+
     def reset(self) -> None:
         """Start again at the shortest pause; stop if there is nothing to ask about."""
         self._pause_seconds = self._min_seconds

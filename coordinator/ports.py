@@ -20,6 +20,9 @@ PollOutcome = Literal["drained", "waiting", "failed", "timed_out", "stuck"]
 """How a poll ended: something is drained, nothing is, the check raised, it gave no answer in time, or the one before
 still has not ended although it was cancelled."""
 
+WeightChange = Literal["first", "heavier", "lighter"]
+"""How the weight of a segment that is balanced by load changed."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorSettings:
@@ -76,6 +79,12 @@ class CoordinatorObserver(Protocol):
     def segments_drained(self, count: int, waited_seconds: float) -> None:
         """Tell of newly drained segments, and how long ago the last acknowledgement of one of them came in."""
 
+    def subscription_sought(self) -> None:
+        """Tell of one seek."""
+
+    def segment_weighed(self, change: WeightChange) -> None:
+        """Tell that the weight of a segment changed, and how."""
+
     def drain_poll(self, outcome: PollOutcome) -> None:
         """Tell how one drain poll ended."""
 
@@ -108,6 +117,12 @@ class SilentObserver:
         """See `CoordinatorObserver`."""
 
     def segments_drained(self, count: int, waited_seconds: float) -> None:
+        """See `CoordinatorObserver`."""
+
+    def subscription_sought(self) -> None:
+        """See `CoordinatorObserver`."""
+
+    def segment_weighed(self, change: WeightChange) -> None:
         """See `CoordinatorObserver`."""
 
     def drain_poll(self, outcome: PollOutcome) -> None:

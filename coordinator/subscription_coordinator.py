@@ -32,25 +32,20 @@ import structlog
 
 from coordinator import sessions
 from coordinator.assignment import Assignment
-from coordinator.description import describe
+from coordinator.description import describe, fenced_push
 from coordinator.drain_poller import DrainPoller
-from coordinator.gate import tracks_acknowledgements, undrained_sealed
+from coordinator.explanation import Circumstances
+from coordinator.gate import Gate, tracks_acknowledgements, undrained_sealed
+from coordinator.idleness import idle_reasons
+from coordinator.load_watch import LoadWatch
 from coordinator.ports import CheckDrained, CoordinatorObserver, CoordinatorSettings, LedgerPort, SilentObserver
+from coordinator.progress import Progress
+from coordinator.registration import Rejection, judge_registration, replaced_by
 from coordinator.subscription import RegisteredConsumer, Subscription
-from coordinator.topic_view import TailView, TopicView
+from coordinator.topic_view import TopicView
 from headgate import entries as e
 from headgate import messages as m
-
-__all__ = [
-    "CheckDrained",
-    "CoordinatorObserver",
-    "CoordinatorSettings",
-    "LedgerPort",
-    "SilentObserver",
-    "SubscriptionCoordinator",
-    "TailView",
-    "TopicView",
-]
+from headgate.shares import Place
 
 log = structlog.get_logger(__name__)
 
@@ -95,6 +90,7 @@ class SubscriptionCoordinator:
         self._ended_at: dict[int, float] = {}
         """Sealed segment, not known to be drained → when its last acknowledgement was seen here."""
         self._restored = False
+        self._progress = Progress()
         self._poller: DrainPoller | None = None
         self._asked_generation = subscription.seek_generation
         self._assignment = Assignment(
@@ -105,10 +101,16 @@ class SubscriptionCoordinator:
             observer=self._observer,
             clock=self._loop.time,
         )
+        self._loads = LoadWatch(subscription=subscription, topic=topic, ledger=ledger, observer=self._observer)
         if tracks_acknowledgements(subscription.type):
             self.install_drain_checker(check_drained)
 
     # --- what others may ask ------------------------------------------------------------------------------------------
+
+    @property
+    def gate(self) -> Gate:
+        """Which segments may be read now."""
+        return self._assignment.gate
 
     @property
     def blocked(self) -> Mapping[int, tuple[int, ...]]:
@@ -123,6 +125,19 @@ class SubscriptionCoordinator:
     def describe(self) -> m.SubscriptionDescription:
         """Return the subscription as people and programs see it."""
         return describe(self._subscription, self._topic, self._assignment.gate)
+
+    def circumstances(self) -> Circumstances:
+        """Return what `coordinator.explanation` needs to know beside the ledger."""
+        return Circumstances(
+            now_ms=self._now_ms(),
+            revoke_timeout_seconds=self._settings.revoke_timeout_seconds,
+            grace_seconds=self._settings.grace_seconds,
+            held=self._assignment.held(),
+            has_checker=self._poller is not None,
+            next_poll_seconds=None if self._poller is None else self._poller.due_seconds,
+            rates=self._progress.rates(),
+            idle=idle_reasons(self._subscription, self.gate),
+        )
 
     def install_drain_checker(self, checker: CheckDrained | None) -> None:
         """Begin to ask ``checker``, at once where an end is reached already. No-op if None or installed before."""
@@ -156,17 +171,17 @@ class SubscriptionCoordinator:
     def register(self, request: m.RegisterConsumer) -> m.Registered | m.Refused:
         """Let a consumer join, come back, or take over its name; the answer holds all that it may read now."""
         known = self._subscription.consumers.get(request.consumer)
-        claim = sessions.judge_claim(known, request.incarnation, request.client_id)
-        if claim is sessions.Claim.OUTDATED:
-            return self._refuse(request, "fenced", self._replaced_by(request.consumer))
-        mismatch = self._type_mismatch(request)
-        if mismatch is not None:
-            return self._refuse(request, "invalid", mismatch)
-        retyped = self._take_type(request)
-        if claim is sessions.Claim.CURRENT:
+        judged = judge_registration(self._subscription, request)
+        if isinstance(judged, Rejection):
+            return self._refuse(request, judged.verdict, judged.reason)
+        if judged.typed is not None:
+            self._retype(judged.typed, request.consumer)
+        if judged.claim is sessions.Claim.CURRENT:
             self._heard(request.consumer)
-            if retyped:
-                self._assignment.look("order changed", answered=request.consumer)
+            if judged.resized:
+                self._put_on_record(request)
+            if judged.typed is not None or judged.resized:
+                self._assignment.look("terms changed", answered=request.consumer)
             self._assignment.push_again(request.consumer, None)
         else:
             self._join(request, known)
@@ -190,7 +205,7 @@ class SubscriptionCoordinator:
                 request, "out_of_order", f"consumer {request.consumer!r} is not registered: register first"
             )
         if sessions.judge_claim(known, request.incarnation, request.client_id) is not sessions.Claim.CURRENT:
-            return self._refuse(request, "fenced", self._replaced_by(request.consumer))
+            return self._refuse(request, "fenced", replaced_by(self._subscription, request.consumer))
         if self._heard(request.consumer):
             self._poll_again()
         self._assignment.push_again(request.consumer, request.held)
@@ -238,6 +253,10 @@ class SubscriptionCoordinator:
             self._note_ends(reached)
             self._poller.ask_now()
 
+    def let_go(self, segments: Iterable[int]) -> None:
+        """Take ``segments`` from whoever holds them: they are about to be pruned."""
+        self._assignment.let_go(segments)
+
     def layout_changed(self) -> None:
         """Follow a split, merge or prune, folded already."""
         self._assignment.layout_changed()
@@ -247,9 +266,25 @@ class SubscriptionCoordinator:
 
     def sought(self) -> None:
         """Follow a seek, folded already: everybody begins again at the new positions, with new generations."""
+        self._log.warning("subscription.sought", seek_generation=self._subscription.seek_generation)
+        self._observer.subscription_sought()
         self._ended_at.clear()
         self._assignment.look("sought", heirs=self._assignment.rewind())
         self._poll_again()
+
+    def order_changed(self) -> None:
+        """Follow a change of the order, folded already: what must wait from now on is revoked from who reads it."""
+        self._log.warning("subscription.reordered", order=self._subscription.order)
+        self._assignment.facts_changed()
+        self._assignment.look("order changed")
+        self._poll_again()
+
+    def deleted(self) -> None:
+        """Tell all consumers that the subscription, or its topic, is gone; that is folded already."""
+        for consumer in self._subscription.consumers.values():
+            fenced = fenced_push(self._subscription, consumer, self._leader_epoch, "the subscription was deleted")
+            self._ledger.push(consumer.client_id, fenced)
+            self._observer.consumer_gone("subscription_deleted")
 
     def checker_ready(self) -> None:
         """Ask again at once: the drain checker answers now, and may have been away when it was asked last."""
@@ -271,17 +306,22 @@ class SubscriptionCoordinator:
             grace_seconds=self._settings.grace_seconds,
         )
         self._went_silent(gone.silent)
+        now = self._loop.time()
+        if self._loads.is_due(now) and self._loads.read(now, self._assignment.unread):
+            self._assignment.look("weights changed")
         if gone.evicted:
             self._gone(gone.evicted, "evicted")
         late = self._assignment.late(self._now_ms(), self._settings.revoke_timeout_seconds)
+        blocking = {ancestor for ancestors in self.blocked.values() for ancestor in ancestors}
+        self._progress.note(self._loop.time(), {s: self._subscription.position(s) for s in blocking})
         if late:
-            self._log.warning("revocation.timed_out", segments=sorted(late))
+            self._log.warning("revocation.timed_out", segments=[str(place) for place in sorted(late)])
             self._assignment.look("revocation timed out", timed_out=late)
 
     # --- consumers ----------------------------------------------------------------------------------------------------
 
     def _join(self, request: m.RegisterConsumer, known: RegisteredConsumer | None) -> None:
-        heirs: dict[int, Sequence[str]] = {}
+        heirs: dict[Place, Sequence[str]] = {}
         if known is not None:
             # The newer one wins, and loudly: its predecessor may be alive and reading.
             heirs = dict.fromkeys(self._subscription.held_by(known.consumer), (known.consumer,))
@@ -290,6 +330,12 @@ class SubscriptionCoordinator:
                 "consumer.replaced", consumer=known.consumer, incarnation=known.incarnation, reason=reason
             )
             self._strike_off([known.consumer], "replaced", reason)
+        self._put_on_record(request)
+        self._heard_at[request.consumer] = self._loop.time()
+        self._observer.consumer_registered()
+        self._assignment.look("consumer registered", heirs=heirs, answered=request.consumer)
+
+    def _put_on_record(self, request: m.RegisterConsumer) -> None:
         self._ledger.propose(
             e.ConsumerRegistered(
                 topic_id=self._topic.topic_id,
@@ -297,11 +343,10 @@ class SubscriptionCoordinator:
                 consumer=request.consumer,
                 incarnation=request.incarnation,
                 client_id=request.client_id,
+                shares=request.shares,
+                capacity=request.capacity,
             ),
         )
-        self._heard_at[request.consumer] = self._loop.time()
-        self._observer.consumer_registered()
-        self._assignment.look("consumer registered", heirs=heirs, answered=request.consumer)
 
     def _heard(self, name: str) -> bool:
         """Note that a registered consumer lives; tell whether it had been silent."""
@@ -357,68 +402,32 @@ class SubscriptionCoordinator:
                 ),
             )
             if fenced is not None:
-                self._ledger.push(consumer.client_id, self._fenced(consumer, fenced))
+                self._ledger.push(
+                    consumer.client_id, fenced_push(self._subscription, consumer, self._leader_epoch, fenced)
+                )
             del self._heard_at[name]
             self._observer.consumer_gone(reason)
 
-    def _type_mismatch(self, request: m.RegisterConsumer) -> str | None:
-        known = self._subscription.type
-        if known is not None and request.subscription_type != known:
-            return (
-                f"subscription {self._subscription.name!r} of topic {self._topic.name!r} is of type {known}; "
-                f"register as {known}, or use another subscription"
-            )
-        if request.order == "strict" and request.subscription_type != "STREAM":
-            return f"order 'strict' is for STREAM; a {request.subscription_type} takes records in any order"
-        return None
-
-    def _take_type(self, request: m.RegisterConsumer) -> bool:
-        """Put the type on record if it was not, and the order if another one is asked for; tell whether it changed."""
+    def _retype(self, typed: e.SubscriptionTyped, consumer: str) -> None:
+        """Put type, order and balance on record; from a type that acknowledges on, drains are asked about."""
         subscription = self._subscription
-        wanted = request.order
-        if wanted is None:
-            fallback: e.Order = "strict" if request.subscription_type == "STREAM" else "none"
-            wanted = fallback if subscription.type is None else subscription.order
-        if (subscription.type, subscription.order) == (request.subscription_type, wanted):
-            return False
         self._log.warning(
             "subscription.retyped",
-            type=request.subscription_type,
-            order=wanted,
+            type=typed.subscription_type,
+            order=typed.order,
             order_before=subscription.order,
-            consumer=request.consumer,
+            balance=typed.balance,
+            consumer=consumer,
         )
-        self._ledger.propose(
-            e.SubscriptionTyped(
-                topic_id=self._topic.topic_id,
-                subscription_id=subscription.subscription_id,
-                subscription_type=request.subscription_type,
-                order=wanted,
-            ),
-        )
+        self._ledger.propose(typed)
         self._assignment.facts_changed()
         if tracks_acknowledgements(subscription.type) and self._poller is None:
             self.install_drain_checker(self._check_drained)
-        return True
 
     def _is_current(self, request: m.LeaveConsumer | m.ConfirmRevoked) -> bool:
         known = self._subscription.consumers.get(request.consumer)
         claim = sessions.judge_claim(known, request.incarnation, request.client_id)
         return claim is sessions.Claim.CURRENT
-
-    def _replaced_by(self, name: str) -> str:
-        known = self._subscription.consumers[name]
-        return f"consumer {name!r} is incarnation {known.incarnation} at client {known.client_id!r} now: stop this one"
-
-    def _fenced(self, consumer: RegisteredConsumer, reason: str) -> m.ConsumerFenced:
-        return m.ConsumerFenced(
-            topic=self._topic.name,
-            subscription=self._subscription.name,
-            consumer=consumer.consumer,
-            incarnation=consumer.incarnation,
-            leader_epoch=self._leader_epoch,
-            reason=reason,
-        )
 
     def _refuse(self, request: m.Request, verdict: m.Verdict, reason: str) -> m.Refused:
         return m.Refused(

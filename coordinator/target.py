@@ -1,7 +1,8 @@
 """Decide which consumer should read which segment.
 
 This module is the whole policy and nothing but the policy: a `Situation` in, an owner per segment out. It does not know
-which segments are blocked (coordinator.gate) nor how a segment gets from one consumer to another
+which segments are blocked (coordinator.gate), nor how they are cut when there are more consumers than segments
+(coordinator.sharing: a share is assigned like a segment), nor how a segment gets from one consumer to another
 (coordinator.handover). A segment that is being given up is free here: its holder has been told to finish already.
 
 The rules, in order of precedence:
@@ -24,29 +25,34 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from headgate.shares import Place
+
+PlaceT = TypeVar("PlaceT", bound=Place)
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
-    """What one subscription looks like at one instant."""
+class Situation(Generic[PlaceT]):
+    """What one subscription looks like at one instant. What is said of segments is true of shares as well."""
 
-    grantable: Collection[int]
+    grantable: Collection[PlaceT]
     """Segments that somebody should read; each one once."""
     consumers: Collection[str]
     """Names of all registered consumers; each one once."""
-    holders: Mapping[int, str]
+    holders: Mapping[PlaceT, str]
     """Segment → who holds it and was not told to give it up. Segments and consumers not named above are ignored."""
-    heirs: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    heirs: Mapping[PlaceT, Sequence[str]] = field(default_factory=dict)
     """Free segment → who should rather get it, best first."""
 
 
-def assign(situation: Situation) -> dict[int, str]:
+def assign(situation: Situation[PlaceT]) -> dict[PlaceT, str]:
     """Return segment → owner for every grantable segment; empty if there is no consumer."""
     if not situation.consumers:
         return {}
-    owners: dict[int, str] = {}
-    free: list[int] = []
-    held: dict[str, list[int]] = {name: [] for name in situation.consumers}
+    owners: dict[PlaceT, str] = {}
+    free: list[PlaceT] = []
+    held: dict[str, list[PlaceT]] = {name: [] for name in situation.consumers}
     holder_of = situation.holders.get
     for segment in situation.grantable:
         holder = holder_of(segment)
@@ -104,13 +110,19 @@ class _Spare:
     def places(self) -> list[str]:
         """Return a name for every place left: the smaller quotas first, each by name."""
         names = sorted(name for name, count in self.counts.items() if count <= self._quota)
-        smaller = [name for name in names for _ in range(self._quota - self.counts[name])]
+        short = [(name, self._quota - self.counts[name]) for name in names if self.counts[name] < self._quota]
+        smaller = [name for name, count in short for _ in range(count)]
         return smaller + names[: self._larger]
 
 
-def _fill(free: list[int], heirs: Mapping[int, Sequence[str]], spare: _Spare, owners: dict[int, str]) -> None:
+def _fill(
+    free: list[PlaceT],
+    heirs: Mapping[PlaceT, Sequence[str]],
+    spare: _Spare,
+    owners: dict[PlaceT, str],
+) -> None:
     """Place the ``free`` segments, which are sorted: first with their heirs, then where there is room."""
-    strays: list[int] = []
+    strays: list[PlaceT] = []
     for segment in free:
         for name in heirs.get(segment, ()):
             if spare.take(name):
@@ -118,4 +130,5 @@ def _fill(free: list[int], heirs: Mapping[int, Sequence[str]], spare: _Spare, ow
                 break
         else:
             strays.append(segment)
-    owners.update(zip(strays, spare.places(), strict=True))
+    if strays:
+        owners.update(zip(strays, spare.places(), strict=True))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from headgate.external_topic import ExternalTopic
 from headgate.layout import Layout
 
 
@@ -17,6 +18,10 @@ class TailView(Protocol):
     @property
     def next_offset(self) -> int:
         """The offset that the next record will get."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all records so far."""
 
     def chunk_of(self, offset: int) -> int:
         """Return a chunk at or before the one that holds ``offset``."""
@@ -40,3 +45,7 @@ class TopicView(Protocol):
     @property
     def tails(self) -> Mapping[int, TailView]:
         """Segment → its end, for every segment of the layout."""
+
+    @property
+    def external(self) -> ExternalTopic | None:
+        """Its source, if headgate does not store its records."""

@@ -8,14 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
-from controller import tether
+from controller.daemon_process import end_processes, settings_text, start_daemon
 from controller.embedded import EmbeddedBroker, EmbeddedZooKeeper
+from controller.settings import (
+    BrokerSettings,
+    ClusterSettings,
+    DrainSettings,
+    HttpSettings,
+    InstanceSettings,
+    LedgerSettings,
+    LogSettings,
+    Settings,
+    SubscriptionSettings,
+    ZooKeeperSettings,
+)
+from controller.tether import tethered
 from drain.supervisor import DrainSupervisor
 from headgate.config import ClientConfig
 from headgate.errors import HeadgateError
@@ -28,33 +40,6 @@ START_SECONDS = 90.0
 """Longest wait for Spark: about 8 s on an idle machine."""
 STOP_SECONDS = 20.0
 """Longest wait for a process that was asked to end; then it is killed."""
-
-_DAEMON_CONFIG = """\
-[cluster]
-name = "{cluster}"
-shards = {shards}
-[instance]
-name = "{name}"
-[zookeeper]
-hosts = "{zookeeper}"
-session_timeout_seconds = 4
-[broker]
-host = "{broker_host}"
-port = {broker_port}
-[ledger]
-url = "{ledger_url}"
-[drain]
-socket = "{drain_socket}"
-spawn = false
-[http]
-port = 0
-[subscriptions]
-grace_seconds = {grace}
-heartbeat_interval_seconds = 1.5
-revoke_timeout_seconds = 15
-[log]
-format = "json"
-"""
 
 
 class Stage:
@@ -120,21 +105,22 @@ class Stage:
         """Start a daemon; it logs to ``NAME.log``."""
         assert self._broker is not None, "the stage is not up"
         assert self._zookeeper is not None, "the stage is not up"
-        path = self.folder / f"{name}.toml"
-        path.write_text(
-            _DAEMON_CONFIG.format(
-                cluster=CLUSTER,
-                shards=SHARDS,
-                name=name,
-                zookeeper=self._zookeeper.address,
-                broker_host=self._broker.host,
-                broker_port=self._broker.port,
-                ledger_url=self.ledger_url,
-                drain_socket=self._drain_socket,
-                grace=GRACE_SECONDS,
+        settings = Settings(
+            cluster=ClusterSettings(name=CLUSTER, shards=SHARDS),
+            instance=InstanceSettings(name=name),
+            zookeeper=ZooKeeperSettings(hosts=self._zookeeper.address, session_timeout_seconds=4),
+            broker=BrokerSettings(host=self._broker.host, port=self._broker.port),
+            ledger=LedgerSettings(url=self.ledger_url),
+            drain=DrainSettings(socket=self._drain_socket, spawn=False),
+            http=HttpSettings(port=0),
+            subscriptions=SubscriptionSettings(
+                grace_seconds=GRACE_SECONDS, heartbeat_interval_seconds=1.5, revoke_timeout_seconds=15
             ),
+            log=LogSettings(format="json"),
         )
-        await self._start(name, "-m", "controller", "run", "--config", str(path))
+        path = self.folder / f"{name}.toml"
+        path.write_text(settings_text("One daemon of the demo.", settings))
+        self.processes[name] = await start_daemon(path, self.log(name))
 
     async def start_producer(self, rate: int) -> None:
         """Start the producer."""
@@ -155,13 +141,7 @@ class Stage:
     async def stop(self, name: str) -> int:
         """Ask a process to end and return its exit code; one that does not in time is killed."""
         process = self.processes.pop(name)
-        if process.returncode is None:
-            process.send_signal(signal.SIGTERM)
-            try:
-                async with asyncio.timeout(STOP_SECONDS):
-                    await process.wait()
-            except TimeoutError:
-                process.kill()
+        await end_processes([process], STOP_SECONDS)
         return await process.wait()
 
     async def kill(self, name: str) -> None:
@@ -185,8 +165,7 @@ class Stage:
     async def _start(self, name: str, *arguments: str) -> None:
         with self.log(name).open("ab") as log:
             self.processes[name] = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", tether.__file__, str(os.getpid())),
-                *(sys.executable, *arguments),
+                *tethered(sys.executable, *arguments),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

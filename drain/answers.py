@@ -15,6 +15,7 @@ from typing import Self
 
 from drain.chunks import LedgerChunks
 from drain.counting import JvmGoneError
+from drain.external_topics import ExternalTopics
 from drain.job import BacklogJob, RunOutcome
 from drain.protocol import (
     AskBacklog,
@@ -25,9 +26,10 @@ from drain.protocol import (
     Drained,
     DrainQuestion,
 )
+from drain.rates import History, count_of, rates, remembered
 from drain.results import Result
 from drain.settlement import Backlog, drained, outstanding
-from headgate.errors import ChunkError, StoreUnavailableError
+from headgate.errors import ChunkError, HeadgateError, StoreUnavailableError
 
 LOOK_SECONDS = 2.0
 """How often an idle process looks whether a ledger has grown."""
@@ -47,14 +49,24 @@ class _Indexed:
 class Answers:
     """One job's answers. An async context manager: runs happen from entering to leaving."""
 
-    def __init__(self, job: BacklogJob, chunks: LedgerChunks, *, look_seconds: float = LOOK_SECONDS) -> None:
+    def __init__(
+        self,
+        job: BacklogJob,
+        chunks: LedgerChunks,
+        *,
+        external: ExternalTopics | None = None,
+        look_seconds: float = LOOK_SECONDS,
+    ) -> None:
+        """``external``: the topics whose entries or acknowledgements are tables of their own."""
         self._job = job
+        self._external = external
         self._chunks = chunks
         self._look_seconds = look_seconds
         self._wanted: set[int] = set()
         self._next: asyncio.Future[RunOutcome] | None = None
         self._asked = asyncio.Event()
         self._indexed: dict[int, _Indexed] = {}
+        self._counts: dict[int, History] = {}
         self._worker: asyncio.Task[None] | None = None
         self.runs = 0
 
@@ -86,17 +98,42 @@ class Answers:
         """Return the reply to ``request``, after a run that began after this call; raises JvmGoneError."""
         if isinstance(request, AskDrained):
             outcome = await self._outcome(question.shard for question in request.questions)
-            return Drained(id=request.id, answers=[self._answer(outcome, question) for question in request.questions])
+            return Drained(
+                id=request.id, answers=[await self._answer(outcome, question) for question in request.questions]
+            )
         shards = await self._chunks.shards() if request.shards is None else request.shards
         outcome = await self._outcome(shards)
-        rows = [
-            BacklogRow(shard=shard, watermark=result.watermark, drained=row.drained, **asdict(row))
-            for shard, result in sorted(outcome.results.items())
-            if shard in shards
-            for row in self._index(result).rows
-        ]
         failures = {shard: reason for shard, reason in outcome.failures.items() if shard in shards}
-        return BacklogTold(id=request.id, rows=rows, failures=failures)
+        told = {shard: outcome.results[shard] for shard in sorted(outcome.results) if shard in shards}
+        # The run listed the ledger after it was asked for, so what it found holds for that time too.
+        as_of_ms = {shard: max(result.at_ms, request.now_ms or 0) for shard, result in told.items()}
+        return BacklogTold(
+            id=request.id,
+            rows=[row for result in told.values() for row in self._rows(result, as_of_ms[result.shard])],
+            failures=failures,
+            watermarks={shard: result.watermark for shard, result in told.items()},
+            as_of_ms=as_of_ms,
+        )
+
+    def _rows(self, result: Result, as_of_ms: int) -> list[BacklogRow]:
+        rows = self._index(result).rows
+        history = remembered(self._counts.get(result.shard, ()), count_of(as_of_ms, rows))
+        self._counts[result.shard] = history
+        known = rates(history)
+        found = []
+        for row in rows:
+            rate = known.get((row.topic_id, row.subscription_id, row.segment))
+            found.append(
+                BacklogRow(
+                    shard=result.shard,
+                    watermark=result.watermark,
+                    drained=row.drained,
+                    stored_per_second=None if rate is None else rate.stored_per_second,
+                    acknowledged_per_second=None if rate is None else rate.acknowledged_per_second,
+                    **asdict(row),
+                )
+            )
+        return found
 
     async def _outcome(self, shards: Iterable[int]) -> RunOutcome:
         self._wanted.update(shards)
@@ -152,10 +189,18 @@ class Answers:
                 if shard in outcome.results:
                     self._index(outcome.results[shard])
 
-    def _answer(self, outcome: RunOutcome, question: DrainQuestion) -> DrainAnswer:
+    async def _answer(self, outcome: RunOutcome, question: DrainQuestion) -> DrainAnswer:
         if (failure := outcome.failures.get(question.shard)) is not None:
             return DrainAnswer(error=failure)
         result = outcome.results[question.shard]
+        if self._external is not None and self._external.covers(question):
+            try:
+                counted = await self._external.rows(question, result)
+            except JvmGoneError:
+                raise
+            except HeadgateError as error:
+                return DrainAnswer(error=str(error))
+            return DrainAnswer(drained(counted, question.seek_generation, question.segments), result.watermark)
         rows = self._index(result).by_subscription.get((question.topic_id, question.subscription_id), [])
         return DrainAnswer(drained(rows, question.seek_generation, question.segments), result.watermark)
 

@@ -13,14 +13,15 @@ import asyncio
 import contextlib
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Protocol, Self, TypeVar
 
 from drain.connection import Connection
 from drain.protocol import (
     Address,
+    AnyReply,
     AskBacklog,
     AskDrained,
     BacklogTold,
@@ -28,6 +29,7 @@ from drain.protocol import (
     DrainCheckError,
     Drained,
     DrainQuestion,
+    Failure,
 )
 
 _A = TypeVar("_A")
@@ -36,6 +38,8 @@ __all__ = ["DrainCheckError", "DrainQuestion", "SparkDrainChecker"]
 
 RECONNECT_SECONDS: Final = (0.1, 30.0)
 """First and longest pause before connecting again; the Spark process needs some 8 s to start."""
+GATHER_SECONDS: Final = 0.02
+"""From the first question to asking: those who reach an end together share a run, and do not wait for a second one."""
 WAITING_LIMIT: Final = 10_000
 """Questions that may wait at once: far above one per subscription of a large daemon."""
 
@@ -44,12 +48,41 @@ CONNECT_SECONDS: Final = 5.0
 """A local socket answers at once or not at all; this is for a machine that swaps."""
 
 
+class CheckObserver(Protocol):
+    """Who is told of what the checker hears (metrics)."""
+
+    def drain_run(self, seconds: float) -> None:
+        """Tell how long one answer took."""
+
+    def drain_failed(self, reason: Failure) -> None:
+        """Tell of questions that were not answered."""
+
+    def drain_watermark(self, shard: int, chunk: int) -> None:
+        """Tell the newest chunk that an answer rested on."""
+
+
+class SilentCheckObserver:
+    """Tells nobody."""
+
+    def drain_run(self, seconds: float) -> None:
+        """See `CheckObserver`."""
+
+    def drain_failed(self, reason: Failure) -> None:
+        """See `CheckObserver`."""
+
+    def drain_watermark(self, shard: int, chunk: int) -> None:
+        """See `CheckObserver`."""
+
+
 @dataclass(slots=True)
 class _Round:
     """What the next run is to answer, and who waits for it."""
 
     drained: list[tuple[DrainQuestion, asyncio.Future[DrainAnswer]]] = field(default_factory=list)
     backlog: list[asyncio.Future[BacklogTold]] = field(default_factory=list)
+    shards: set[int] = field(default_factory=set)
+    """Those whose backlog is asked for."""
+    now_ms: int = 0
 
     def forget_those_who_left(self) -> None:
         """Drop whoever has given up waiting."""
@@ -76,6 +109,7 @@ class SparkDrainChecker:
         *,
         timeout_seconds: float = 60.0,
         on_state: Callable[[str, str], None] | None = None,
+        observer: CheckObserver | None = None,
         rng: random.Random | None = None,
     ) -> None:
         """Prepare, without connecting.
@@ -84,9 +118,11 @@ class SparkDrainChecker:
             socket: ``unix:/path`` or ``tcp:host:port``; raises ConfigError for anything else.
             timeout_seconds: longest wait for one answer, connecting and waiting for its turn included.
             on_state: is told ``ready`` or ``degraded``, and why, whenever that changes.
+            observer: is told of answers and failures.
             rng: where the jitter comes from.
 
         """
+        self._observer = observer or SilentCheckObserver()
         self._address = Address.parse(socket)
         self._timeout_seconds = timeout_seconds
         self._on_state = on_state
@@ -136,10 +172,19 @@ class SparkDrainChecker:
             )
         return found.drained & question.segments
 
-    async def backlog(self) -> BacklogTold:
-        """Return the backlog of all shards, for people, with what could not be counted; raises DrainCheckError."""
+    async def backlog(self, shards: Iterable[int], now_ms: int) -> BacklogTold:
+        """Return the backlog of ``shards`` (and perhaps of more), with what could not be counted.
+
+        ``now_ms``: the time by the clock of the shards' leader, for the rates.
+
+        Raises:
+            DrainCheckError: no answer in time, or none that may be used.
+
+        """
         answer: asyncio.Future[BacklogTold] = asyncio.get_running_loop().create_future()
         self._round.backlog.append(answer)
+        self._round.shards.update(shards)
+        self._round.now_ms = max(self._round.now_ms, now_ms)
         return await self._awaited(answer)
 
     async def _awaited(self, answer: asyncio.Future[_A]) -> _A:
@@ -147,18 +192,24 @@ class SparkDrainChecker:
         if len(self._round) > WAITING_LIMIT:
             answer.cancel()
             self._round.forget_those_who_left()
+            self._observer.drain_failed("failed")
             raise DrainCheckError(f"{WAITING_LIMIT} questions wait already")
         self._wanted.set()
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 return await answer
         except TimeoutError as error:
-            raise DrainCheckError(f"no answer from {self._address} within {self._timeout_seconds:g} s") from error
+            self._observer.drain_failed("timed_out")
+            raise DrainCheckError(
+                f"no answer from {self._address} within {self._timeout_seconds:g} s", "timed_out"
+            ) from error
 
     async def _work(self) -> None:
         pause, longest = RECONNECT_SECONDS
         while True:
-            await self._wanted.wait()
+            if not self._wanted.is_set():
+                await self._wanted.wait()
+                await asyncio.sleep(GATHER_SECONDS)
             self._round.forget_those_who_left()
             if not self._round:
                 self._wanted.clear()
@@ -167,6 +218,7 @@ class SparkDrainChecker:
                 await self._exchange()
             except DrainCheckError as error:
                 self._disconnect()
+                self._observer.drain_failed(error.failure)
                 self._tell("degraded", str(error))
                 await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
                 pause = min(2 * pause, longest)
@@ -189,19 +241,37 @@ class SparkDrainChecker:
     async def _ask(self, connection: Connection, asked: _Round) -> None:
         if asked.drained:
             questions = [question for question, _ in asked.drained]
-            reply = await connection.ask(AskDrained(id=next(self._ids), questions=questions), self._timeout_seconds)
+            reply = await self._timed(connection, AskDrained(id=next(self._ids), questions=questions))
             if not isinstance(reply, Drained) or len(reply.answers) != len(questions):
-                raise DrainCheckError(f"{self._address} answered something else than was asked")
-            for (_, waiting), answer in zip(asked.drained, reply.answers, strict=True):
+                raise DrainCheckError(f"{self._address} answered something else than was asked", "invalid")
+            for (question, waiting), answer in zip(asked.drained, reply.answers, strict=True):
+                if answer.error is None:
+                    self._observer.drain_watermark(question.shard, answer.watermark)
+                else:
+                    self._observer.drain_failed("failed")
                 if not waiting.done():
                     waiting.set_result(answer)
         if asked.backlog:
-            told = await connection.ask(AskBacklog(id=next(self._ids)), self._timeout_seconds)
+            told = await self._timed(
+                connection,
+                AskBacklog(id=next(self._ids), shards=sorted(asked.shards), now_ms=asked.now_ms),
+            )
             if not isinstance(told, BacklogTold):
-                raise DrainCheckError(f"{self._address} answered something else than was asked")
+                raise DrainCheckError(f"{self._address} answered something else than was asked", "invalid")
+            for shard, watermark in told.watermarks.items():
+                self._observer.drain_watermark(shard, watermark)
+            for _ in told.failures:
+                self._observer.drain_failed("failed")
             for listener in asked.backlog:
                 if not listener.done():
                     listener.set_result(told)
+
+    async def _timed(self, connection: Connection, request: AskDrained | AskBacklog) -> AnyReply:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        reply = await connection.ask(request, self._timeout_seconds)
+        self._observer.drain_run(loop.time() - began)
+        return reply
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -17,48 +17,38 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from drain.facts import FactSource, Reader, fact_source
 from headgate.chunk import METADATA_KEY, checked_header
 from headgate.errors import ChunkError, ConfigError
 from headgate.ledger import chunk_folder, chunk_name
 from headgate.store import Store, open_store
 
 _SHARD_FOLDER: Final = re.compile(r"shard=(\d{4,})")
-_HADOOP_SCHEMES: Final = {"s3": "s3a", "az": "abfss"}
-"""What Spark's file systems call the schemes that we write as obstore does."""
 
 
 class LedgerChunks:
     """The chunks of all shards of one ledger, as the backlog job sees them."""
 
-    def __init__(self, ledger_url: str) -> None:
+    def __init__(self, ledger_url: str, reader: Reader = "auto") -> None:
         """Open the ledger at ``ledger_url``; raises ConfigError for a URL that names no store."""
         self.store: Store = open_store(ledger_url)
+        self.source: FactSource = fact_source(ledger_url, reader)
+        """How Spark reads the chunks."""
         parts = urlsplit(ledger_url)
         self._folder = Path(unquote(parts.path)) if parts.scheme == "file" else None
-        scheme = _HADOOP_SCHEMES.get(parts.scheme, parts.scheme)
-        # Hadoop takes a path as it is, without decoding it.
-        self._root = f"{scheme}://{parts.netloc}{unquote(parts.path).rstrip('/')}"
-
-    @property
-    def spark_base(self) -> str:
-        """The folder below which Spark takes ``shard=0003`` in a path for the value of the column shard."""
-        return f"{self._root}/ledger"
-
-    def spark_path(self, shard: int, number: int) -> str:
-        """Return chunk ``number`` of ``shard`` as Spark is to read it."""
-        return f"{self._root}/{chunk_folder(shard)}/{chunk_name(number)}"
 
     async def shards(self) -> list[int]:
         """Return the shards that have a folder.
 
         Raises:
-            ConfigError: the store is not a folder, or there is none: name the shards.
+            ConfigError: there is none.
+            StoreUnavailableError: the store is out of reach.
 
         """
-        names = await self.store.names("ledger") if self._folder is not None else []
+        names = await self.store.folders("ledger")
         found = [int(match.group(1)) for name in names if (match := _SHARD_FOLDER.fullmatch(name))]
         if not found:
-            raise ConfigError(f"no shard found in {self.spark_base}: check the ledger's URL, or name the shards")
+            raise ConfigError(f"no shard found in {self.source.base}: check the ledger's URL, or name the shards")
         return found
 
     async def newer_than(self, shard: int, watermark: int) -> range:
@@ -81,28 +71,40 @@ class LedgerChunks:
                 )
         return range(watermark + 1, first + len(names))
 
-    async def check(self, shard: int, numbers: Iterable[int]) -> None:
-        """Look at the headers of chunks; raises ChunkError for the first that is not what its name says."""
+    async def check(self, shard: int, numbers: Sequence[int]) -> int:
+        """Look at the headers of chunks; return ``at_ms`` of the last one.
+
+        Where whoever reads the chunks looks at their headers too, no more than the last one is fetched here.
+
+        Raises:
+            ChunkError: for the first that is not what its name says.
+
+        """
+        if self.source.checks_headers:
+            numbers = numbers[-1:]
         if self._folder is not None:
-            await asyncio.to_thread(self._check_files, self._folder / chunk_folder(shard), shard, numbers)
-            return
+            return await asyncio.to_thread(self._check_files, self._folder / chunk_folder(shard), shard, numbers)
+        at_ms = 0
         for number in numbers:
             data = await self.store.read(f"{chunk_folder(shard)}/{chunk_name(number)}")
-            _check(pa.BufferReader(data), shard, number)
+            at_ms = _check(pa.BufferReader(data), shard, number)
+        return at_ms
 
     @staticmethod
-    def _check_files(folder: Path, shard: int, numbers: Iterable[int]) -> None:
+    def _check_files(folder: Path, shard: int, numbers: Iterable[int]) -> int:
+        at_ms = 0
         for number in numbers:
-            _check(str(folder / chunk_name(number)), shard, number)
+            at_ms = _check(str(folder / chunk_name(number)), shard, number)
+        return at_ms
 
 
-def _check(source: str | pa.NativeFile, shard: int, number: int) -> None:
+def _check(source: str | pa.NativeFile, shard: int, number: int) -> int:
     where = f"{chunk_folder(shard)}/{chunk_name(number)}"
     try:
         metadata = pq.read_metadata(source).metadata or {}
     except (pa.ArrowException, OSError) as error:
         raise ChunkError(f"{where} is not a readable Parquet object: {error}") from error
     try:
-        checked_header(metadata.get(METADATA_KEY), shard=shard, number=number)
+        return checked_header(metadata.get(METADATA_KEY), shard=shard, number=number).at_ms
     except ChunkError as error:
         raise ChunkError(f"{where}: {error}") from error

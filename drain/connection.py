@@ -39,9 +39,9 @@ class Connection:
                 else:
                     streams = await asyncio.open_unix_connection(address.path, limit=LINE_LIMIT_BYTES)
         except TimeoutError as error:
-            raise DrainCheckError(f"no connection to {address} within {timeout_seconds:g} s") from error
+            raise DrainCheckError(f"no connection to {address} within {timeout_seconds:g} s", "unreachable") from error
         except OSError as error:
-            raise DrainCheckError(f"cannot connect to {address}: {error.strerror or error}") from error
+            raise DrainCheckError(f"cannot connect to {address}: {error.strerror or error}", "unreachable") from error
         return cls(address, *streams)
 
     async def ask(self, request: AnyRequest, timeout_seconds: float) -> AnyReply:
@@ -58,20 +58,22 @@ class Connection:
                 await self._writer.drain()
                 line = await self._reader.readline()
         except TimeoutError as error:
-            raise DrainCheckError(f"no answer from {self._address} within {timeout_seconds:g} s") from error
+            raise DrainCheckError(
+                f"no answer from {self._address} within {timeout_seconds:g} s", "timed_out"
+            ) from error
         except (OSError, ValueError) as error:
             # ValueError is what a line beyond the limit raises.
-            raise DrainCheckError(f"the connection to {self._address} broke: {error}") from error
+            raise DrainCheckError(f"the connection to {self._address} broke: {error}", "unreachable") from error
         if not line.endswith(b"\n"):
-            raise DrainCheckError(f"{self._address} closed the connection before it answered")
+            raise DrainCheckError(f"{self._address} closed the connection before it answered", "unreachable")
         try:
             reply = decode_reply(line)
         except msgspec.DecodeError as error:
-            raise DrainCheckError(f"{self._address} does not speak our protocol: {error}") from error
+            raise DrainCheckError(f"{self._address} does not speak our protocol: {error}", "invalid") from error
         if isinstance(reply, Failed):
             raise DrainCheckError(reply.error)
         if reply.id != request.id:
-            raise DrainCheckError(f"{self._address} answered request {reply.id}, asked was {request.id}")
+            raise DrainCheckError(f"{self._address} answered request {reply.id}, asked was {request.id}", "invalid")
         return reply
 
     def close(self) -> None:

@@ -1,30 +1,38 @@
 """Run one merge on a Spark session: the adapter between values and drain.backlog's plans.
 
-What comes back is one row per segment, subscription and pair of them, so it is collected into this process: it is
-bounded by segments times subscriptions, not by the ledger, and one small object that is created with put-if-absent
-cannot be written by many tasks.
+What comes back is some rows per segment, subscription and pair of them, and one for each stretch acknowledged out of
+order. So it is collected into this process: it is bounded by segments, subscriptions and holes, not by the ledger, and
+one small object that is created with put-if-absent cannot be written by many tasks. Up to ROWS_A_TASK, ranges come back
+as they were acknowledged, and are joined where they are settled: Spark takes a second shuffle to join them. The
+previous result is added here as well (drain.settlement): to hand it to Spark and take it back took longer than to count
+a second's worth of chunks.
 """
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Final
 
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from drain import backlog
-from drain.results import Result, state_row, state_table
-from drain.schemas import FACTS, MERGED, STATE, spark_schema
+from drain.engines import ENGINE_ERRORS, is_gone
+from drain.facts import FactSource
 from drain.settlement import MergedRow
+from drain.sums import merged_rows
 from headgate.errors import HeadgateError
 
+ROWS_A_TASK: Final = 50_000
+"""Rows that each of the two tasks behind the shuffle may hand over before ranges are joined there. To make so many
+values takes half a second in all."""
+
 _FILE = re.compile(r"[a-z0-9]+:/\S+?\.parquet")
+_TOLD = re.compile(r"ObjectError: (.+)")
+"""What drain.objects said, in the middle of two stack traces."""
 
 
 class RunError(HeadgateError):
@@ -32,19 +40,19 @@ class RunError(HeadgateError):
 
 
 class JvmGoneError(RunError):
-    """The JVM does not answer. Nothing in this process can bring it back: the process has to end."""
+    """The JVM, ours or a Connect server's, does not answer. Nothing in this process brings a session back: it ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One shard's part of a run: its previous result, and the new chunks as Spark is to read them."""
+    """One shard's part of a run: the new chunks as their source names them."""
 
-    previous: Result
+    shard: int
     paths: Sequence[str]
 
 
-def merge(session: SparkSession, base: str, steps: Sequence[Step]) -> Mapping[int, list[MergedRow]]:
-    """Return the merged rows by shard, in one Spark job. It blocks until the job is done or cancelled.
+def merge(session: SparkSession, source: FactSource, steps: Sequence[Step]) -> Mapping[int, list[MergedRow]]:
+    """Return what the new chunks come to, by shard, in one Spark job. It blocks until that is done or cancelled.
 
     Raises:
         RunError: the job failed or was cancelled; the text names the object where Spark does.
@@ -52,36 +60,46 @@ def merge(session: SparkSession, base: str, steps: Sequence[Step]) -> Mapping[in
 
     """
     try:
-        table = merged_frame(session, base, steps).toArrow()
-    except (Py4JNetworkError, ConnectionError, EOFError) as error:
-        raise JvmGoneError(f"the JVM does not answer: {error or type(error).__name__}") from error
-    except (PySparkException, Py4JJavaError) as error:
-        raise RunError(_reason(error)) from error
-    assert MERGED.names == table.schema.names, f"a merge has the columns {table.schema.names}"
-    merged: dict[int, list[MergedRow]] = defaultdict(list)
-    for row in table.to_pylist():
-        merged[row["shard"]].append(_merged_row(row))
-    return merged
+        table = _collected(*_begun(session, source, steps), ROWS_A_TASK)
+    except ENGINE_ERRORS as error:
+        if is_gone(error):
+            raise JvmGoneError(f"Spark does not answer: {str(error) or type(error).__name__}") from error
+        raise RunError(one_line(error)) from error
+    return merged_rows(table)
 
 
-def merged_frame(session: SparkSession, base: str, steps: Sequence[Step]) -> DataFrame:
-    """Return the plan of `merge`."""
+def merged_frame(session: SparkSession, source: FactSource, steps: Sequence[Step]) -> DataFrame:
+    """Return the plan with which `merge` begins."""
+    return _begun(session, source, steps)[0]
+
+
+def added_up(contributions: DataFrame, limit: int = ROWS_A_TASK) -> pa.Table:
+    """Return the sums of contributions (drain.sums); ranges are joined only if there are more than ``limit`` a task."""
+    return _collected(backlog.summed_up_to(limit, contributions), contributions, limit)
+
+
+def _begun(session: SparkSession, source: FactSource, steps: Sequence[Step]) -> tuple[DataFrame, DataFrame | None]:
+    """Return the plan of the sums, and the contributions if they may turn out to be too many to hand over."""
     paths = [path for step in steps for path in step.paths]
-    facts = session.read.schema(spark_schema(FACTS)).option("basePath", base).parquet(*paths)
-    parts = [backlog.contributions(facts)]
-    states = [state_table(step.previous.shard, step.previous.rows) for step in steps if step.previous.rows]
-    if states:
-        parts.append(backlog.carried(session.createDataFrame(pa.concat_tables(states), spark_schema(STATE))))
-    return backlog.merged(*parts)
+    few = source.few(session, paths)
+    if few is not None:
+        return backlog.summed(few), None
+    contributions = backlog.contributions(source.frame(session, paths))
+    return backlog.summed_up_to(ROWS_A_TASK, contributions), contributions
 
 
-def _merged_row(row: dict[str, Any]) -> MergedRow:
-    return MergedRow(state_row(row), row["reset"], row["removed"], row["present"], row["carried"])
+def _collected(sums: DataFrame, contributions: DataFrame | None, limit: int) -> pa.Table:
+    table = sums.toArrow()
+    if contributions is None or (pc.max(table.column(backlog.ROW)).as_py() or 0) < limit:
+        return table
+    return backlog.joined(contributions).toArrow()
 
 
-def _reason(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     """Return one line of what Spark says, with the object it was about: its own text is a page of stack traces."""
     text = str(error)
+    if told := _TOLD.search(text):
+        return f"Spark could not count: {told.group(1)[:500]}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     causes = [line for line in lines if line.startswith("Caused by:")]
     line = (causes[-1] if causes else lines[0] if lines else type(error).__name__)[:500]

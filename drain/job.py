@@ -7,9 +7,10 @@ publishes and the other takes what it finds.
 
 A shard whose ledger or result is at fault fails alone, with the object's name, and the others go on.
 
-    python -m drain.job --ledger file:///var/lib/headgate/ledger [--shard 3 …] [--full] [--json] [--master …]
+    python -m drain.job --ledger file:///var/lib/headgate/ledger [--out URL] [--shard 3 …] [--full] [--json]
 
 ``--full`` counts from the first chunk instead, and compares: the exit code is 1 if that differs from what is published.
+``--out`` publishes somewhere else than beside the ledger. Under `spark-submit` the master is the one that it was given.
 """
 
 from __future__ import annotations
@@ -24,13 +25,19 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from pyspark.sql import SparkSession
 
 from drain.chunks import LedgerChunks
 from drain.counting import JvmGoneError, RunError, Step, merge
+from drain.facts import READERS
+from drain.master import DEFAULT_MASTER, VALID_MASTERS, conf_pair
 from drain.results import Result, newest_result, publish_result, read_result, result_path
-from drain.session import DEFAULT_MASTER, build_session
-from drain.settlement import MergedRow, outstanding, settled
+from drain.rolled_facts import rolled_facts
+from drain.session import build_session, submitted_session
+from drain.settlement import MergedRow, carried, outstanding, settled
+from drain.sums import merged_row
 from headgate.errors import ChunkError, ConfigError, HeadgateError, ObjectMissingError, StoreError
+from headgate.store import Store, open_store
 
 STEP_CHUNKS: Final = 4000
 """Chunks counted in one Spark job. It bounds the file list and the ranges that one task gathers, so a ledger of any
@@ -62,14 +69,31 @@ class _Progress:
 class BacklogJob:
     """Runs over one ledger. Not for two runs at once in one object."""
 
-    def __init__(self, chunks: LedgerChunks, count: Count, *, step_chunks: int = STEP_CHUNKS) -> None:
+    def __init__(
+        self,
+        chunks: LedgerChunks,
+        count: Count,
+        *,
+        results: Store | None = None,
+        step_chunks: int = STEP_CHUNKS,
+    ) -> None:
+        """Prepare. ``results`` is where results are published, and gone on from; beside the ledger if None."""
         self._chunks = chunks
         self._count = count
+        self._results = results or chunks.store
         self._step_chunks = step_chunks
         self._last: dict[int, Result] = {}
 
-    async def run(self, shards: Sequence[int], *, full: bool = False) -> RunOutcome:
+    async def run(
+        self,
+        shards: Sequence[int],
+        *,
+        full: bool = False,
+        up_to: Mapping[int, int] | None = None,
+    ) -> RunOutcome:
         """Count what is new in ``shards`` and publish; with ``full`` count everything and publish nothing.
+
+        ``up_to``: shard → the last chunk to count; a shard that is not in it is counted to its end.
 
         Raises:
             JvmGoneError: the JVM is gone. Every other fault is in the outcome, under its shard.
@@ -80,7 +104,12 @@ class BacklogJob:
         for shard in dict.fromkeys(shards):
             try:
                 result = Result(shard, 0, ()) if full else await self._newest(shard)
-                going[shard] = _Progress(result, await self._chunks.newer_than(shard, result.watermark))
+                if not result.watermark:
+                    result = await self._of_rolled(shard, publish=not full)
+                numbers = await self._chunks.newer_than(shard, result.watermark)
+                if up_to is not None and shard in up_to:
+                    numbers = range(numbers.start, min(numbers.stop, up_to[shard] + 1))
+                going[shard] = _Progress(result, numbers)
                 outcome.results[shard] = result
             except HeadgateError as error:
                 outcome.failures[shard] = str(error)
@@ -88,17 +117,26 @@ class BacklogJob:
             await self._step(due, going, outcome, publish=not full)
         return outcome
 
+    async def _of_rolled(self, shard: int, *, publish: bool) -> Result:
+        """Return the result of the chunks that were rolled up, which may be gone; an empty one if there are none."""
+        rolled = await rolled_facts(self._chunks.store, shard)
+        if rolled is None:
+            return Result(shard, 0, ())
+        rows = settled(merged_row(row) for row in rolled.table.to_pylist())
+        result = Result(shard, rolled.last, rows, rolled.last_at_ms)
+        return await publish_result(self._chunks.store, result) if publish else result
+
     async def _newest(self, shard: int) -> Result:
         """Return the newest result; the object in memory if it is still the newest one, to save reading it."""
         last = self._last.get(shard)
         if last is not None and last.watermark:
-            newer = await self._chunks.store.names(
+            newer = await self._results.names(
                 result_path(shard, last.watermark).rsplit("/", 1)[0],
                 after=result_path(shard, last.watermark - 1).rsplit("/", 1)[1],
             )
             if len(newer) == 1:
                 return last
-        return await newest_result(self._chunks.store, shard)
+        return await newest_result(self._results, shard)
 
     def _due(self, going: dict[int, _Progress]) -> dict[int, range]:
         """Return which chunks the next step takes, of which shards; room left by one shard is the next one's."""
@@ -119,24 +157,26 @@ class BacklogJob:
         publish: bool,
     ) -> None:
         steps: dict[int, Step] = {}
+        made_at_ms: dict[int, int] = {}
         for shard, numbers in due.items():
             try:
-                await self._chunks.check(shard, numbers)
+                made_at_ms[shard] = await self._chunks.check(shard, numbers)
             except (ChunkError, StoreError) as error:
                 outcome.failures[shard] = str(error)
                 del going[shard]
             else:
-                paths = [self._chunks.spark_path(shard, number) for number in numbers]
-                steps[shard] = Step(going[shard].result, paths)
+                paths = [self._chunks.source.path(shard, number) for number in numbers]
+                steps[shard] = Step(shard, paths)
         merged, failures = await self._counted(steps)
         for shard, reason in failures.items():
             outcome.failures[shard] = reason
             del going[shard]
         for shard, rows in merged.items():
             progress, taken = going[shard], due[shard]
-            result = Result(shard, taken[-1], settled(rows))
+            next_rows = settled([*carried(progress.result.rows), *rows])
+            result = Result(shard, taken[-1], next_rows, made_at_ms[shard])
             try:
-                progress.result = await publish_result(self._chunks.store, result) if publish else result
+                progress.result = await publish_result(self._results, result) if publish else result
             except HeadgateError as error:
                 outcome.failures[shard] = str(error)
                 del going[shard]
@@ -168,14 +208,14 @@ class BacklogJob:
         return merged, failures
 
 
-async def differences(chunks: LedgerChunks, outcome: RunOutcome) -> dict[int, str]:
+async def differences(results: Store, outcome: RunOutcome) -> dict[int, str]:
     """Return, by shard, how a full count differs from what is published at the same watermark."""
     found: dict[int, str] = {}
     for shard, counted in outcome.results.items():
         if not counted.watermark:
             continue
         try:
-            published = await read_result(chunks.store, shard, counted.watermark)
+            published = await read_result(results, shard, counted.watermark)
         except ObjectMissingError:
             continue
         wrong = set(counted.rows) ^ set(published.rows)
@@ -191,38 +231,53 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run once. 0: up to date; 1: a shard failed, or a full count differs; 2: a setting is wrong."""
     parser = argparse.ArgumentParser(prog="python -m drain.job", description="Count the backlog of a ledger, once.")
     parser.add_argument("--ledger", required=True, help="URL of the ledger, e.g. file:///var/lib/headgate/ledger")
+    parser.add_argument("--out", metavar="URL", help="where to publish the results (default: beside the ledger)")
     parser.add_argument("--shard", type=int, action="append", help="count this shard only (may be repeated)")
     parser.add_argument("--full", action="store_true", help="count from the first chunk, and compare")
     parser.add_argument("--json", action="store_true", help="print one JSON line per subscription and segment")
-    parser.add_argument("--master", default=DEFAULT_MASTER, help="Spark master (default: %(default)s)")
+    parser.add_argument("--master", help=f"one of {VALID_MASTERS} (default: {DEFAULT_MASTER})")
+    parser.add_argument("--conf", type=conf_pair, action="append", default=[], help="KEY=VALUE for Spark (repeatable)")
+    parser.add_argument("--reader", choices=READERS, default="auto", help="auto, or spark: its own file systems")
     arguments = parser.parse_args(argv)
     try:
         return asyncio.run(_run(arguments))
-    except (ConfigError, JvmGoneError) as error:
+    except (ConfigError, JvmGoneError, StoreError) as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201 - a command speaks to its terminal
         return 2
 
 
 async def _run(arguments: argparse.Namespace) -> int:
-    chunks = LedgerChunks(arguments.ledger)
+    chunks = LedgerChunks(arguments.ledger, arguments.reader)
+    results = chunks.store if arguments.out is None else open_store(arguments.out)
     shards = arguments.shard or await chunks.shards()
     with tempfile.TemporaryDirectory(prefix="headgate-java-") as folder:
-        session = await asyncio.to_thread(build_session, master=arguments.master, wrapper_folder=Path(folder))
+        session = await asyncio.to_thread(_session, arguments, Path(folder))
         try:
 
             async def count(steps: Sequence[Step]) -> Mapping[int, list[MergedRow]]:
-                return await asyncio.to_thread(merge, session, chunks.spark_base, steps)
+                return await asyncio.to_thread(merge, session, chunks.source, steps)
 
-            outcome = await BacklogJob(chunks, count).run(shards, full=arguments.full)
+            outcome = await BacklogJob(chunks, count, results=results).run(shards, full=arguments.full)
         finally:
             await asyncio.to_thread(session.stop)
-    differing = await differences(chunks, outcome) if arguments.full else {}
+    differing = await differences(results, outcome) if arguments.full else {}
     for text in [*outcome.failures.values(), *differing.values()]:
         print(f"error: {text}", file=sys.stderr)  # noqa: T201
     for shard, result in sorted(outcome.results.items()):
         for line in _lines(shard, result, as_json=arguments.json):
             print(line)  # noqa: T201
     return 1 if outcome.failures or differing else 0
+
+
+def _session(arguments: argparse.Namespace, folder: Path) -> SparkSession:
+    submitted = submitted_session() if arguments.master is None else None
+    if submitted is not None:
+        return submitted
+    return build_session(
+        master=arguments.master or DEFAULT_MASTER,
+        wrapper_folder=folder,
+        extra=dict(arguments.conf),
+    )
 
 
 def _lines(shard: int, result: Result, *, as_json: bool) -> list[str]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
+from drain.external_tables import ExternalView
 from headgate.errors import ConfigError, HeadgateError
 
 VERSION: Final = 1
@@ -19,14 +20,23 @@ LINE_LIMIT_BYTES: Final = 32 * 1024 * 1024
 """The longest line: about 100 000 rows of backlog."""
 
 
+Failure = Literal["unreachable", "timed_out", "failed", "invalid"]
+
+
 class DrainCheckError(HeadgateError):
     """The question was not answered. Whoever asked takes the segments for not drained yet, and asks again."""
+
+    def __init__(self, text: str, failure: Failure = "failed") -> None:
+        """``failure``: nobody there, no answer in time, told that it failed, or an answer that is none."""
+        super().__init__(text)
+        self.failure: Failure = failure
 
 
 class DrainQuestion(msgspec.Struct, frozen=True):
     """Asks which of ``segments`` the subscription has drained, at this seek generation.
 
-    The answer counts only if it rests on chunk ``at_least_chunk`` or a later one.
+    The answer counts only if it rests on chunk ``at_least_chunk`` or a later one. ``external``: the names of an
+    external topic, whose tables are counted if the process knows of any.
     """
 
     shard: int
@@ -35,6 +45,7 @@ class DrainQuestion(msgspec.Struct, frozen=True):
     seek_generation: int
     segments: frozenset[int]
     at_least_chunk: int
+    external: ExternalView | None = None
 
 
 class DrainAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -63,7 +74,12 @@ class BacklogRow(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int | None
     """Estimated from the mean size of the segment's records."""
     holes: int | None
+    oldest_ms: int | None = None
+    """Timestamp of the first unacknowledged record: exact for the last few of a segment, interpolated farther back."""
     drained: bool
+    stored_per_second: float | None = None
+    """Over about the last minute (drain.rates); None: not known yet."""
+    acknowledged_per_second: float | None = None
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -84,9 +100,13 @@ class AskDrained(Request, frozen=True, kw_only=True, tag="ask_drained"):
 
 
 class AskBacklog(Request, frozen=True, kw_only=True, tag="ask_backlog"):
-    """The backlog of these shards; of all that have a folder if None."""
+    """The backlog of these shards; of all that have a folder if None.
+
+    ``now_ms``: the time by the clock that the chunks' own times come from; None: that of the newest chunk.
+    """
 
     shards: list[int] | None = None
+    now_ms: int | None = None
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -112,6 +132,9 @@ class BacklogTold(Reply, frozen=True, kw_only=True, tag="backlog"):
 
     rows: list[BacklogRow]
     failures: dict[int, str]
+    watermarks: dict[int, int] = {}
+    as_of_ms: dict[int, int] = {}
+    """Shard → the time that its rows hold for."""
 
 
 class Failed(Reply, frozen=True, kw_only=True, tag="failed"):

@@ -21,10 +21,12 @@ from headgate.errors import HeadgateError, ObjectExistsError
 from headgate.ledger import chunk_name
 from headgate.store import Store
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 KEPT: Final = 3
 """Results left in place: the newest, one that a run may have begun from, and one for a run that dawdles."""
 _METADATA_KEY: Final = b"headgate-backlog"
+_NOT_PLAIN: Final = frozenset({"shard", "above", "marks"})
+"""Columns of a result that are not a field of a row as they stand."""
 
 
 class ResultError(HeadgateError):
@@ -35,6 +37,7 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True):
     format: int
     shard: int
     watermark: int
+    at_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,8 @@ class Result:
     shard: int
     watermark: int
     rows: tuple[StateRow, ...]
+    at_ms: int = 0
+    """When that chunk was made, by its leader's clock."""
 
 
 def result_folder(shard: int) -> str:
@@ -97,7 +102,7 @@ async def publish_result(store: Store, result: Result) -> Result:
 
 def encode_result(result: Result) -> bytes:
     """Return ``result`` as Parquet bytes; equal results give equal bytes."""
-    header = _Header(format=FORMAT, shard=result.shard, watermark=result.watermark)
+    header = _Header(format=FORMAT, shard=result.shard, watermark=result.watermark, at_ms=result.at_ms)
     schema = STATE.with_metadata({_METADATA_KEY: msgspec.json.encode(header)})
     sink = pa.BufferOutputStream()
     pq.write_table(state_table(result.shard, result.rows, schema), sink, compression="snappy")
@@ -115,24 +120,28 @@ def decode_result(data: bytes, *, shard: int, watermark: int) -> Result:
         raise ResultError(f"{where} cannot be read: {error}") from error
     if header is None or header.format != FORMAT or not table.schema.equals(STATE):
         found = "no result of ours" if header is None else f"of format {header.format}"
-        raise ResultError(f"{where} is {found}; this version reads format {FORMAT}")
+        raise ResultError(
+            f"{where} is {found}; this version reads format {FORMAT}: "
+            f"move {result_folder(shard)} away, and the ledger is counted anew"
+        )
     if (header.shard, header.watermark) != (shard, watermark):
         raise ResultError(f"{where} says that it is result {header.watermark} of shard {header.shard}")
-    return Result(shard, watermark, tuple(state_row(row) for row in table.to_pylist()))
+    return Result(shard, watermark, tuple(state_row(row) for row in table.to_pylist()), header.at_ms)
 
 
 def state_table(shard: int, rows: tuple[StateRow, ...], schema: pa.Schema = STATE) -> pa.Table:
     """Return ``rows`` as a table of schemas.STATE."""
     columns: dict[str, list[Any]] = {
-        name: [getattr(row, name) for row in rows] for name in STATE.names if name not in {"shard", "above"}
+        name: [getattr(row, name) for row in rows] for name in STATE.names if name not in _NOT_PLAIN
     }
     columns["shard"] = [shard] * len(rows)
     columns["above"] = [[{"first_offset": first, "end_offset": end} for first, end in row.above] for row in rows]
+    columns["marks"] = [[{"offset": offset, "timestamp_ms": ms} for offset, ms in row.marks] for row in rows]
     return pa.Table.from_pydict({name: columns[name] for name in STATE.names}, schema=schema)
 
 
 def state_row(row: dict[str, Any]) -> StateRow:
     """Return a row of schemas.STATE, given as column → value, as a value."""
-    values = {name: row[name] for name in STATE.names if name not in {"shard", "above"}}
+    values = {name: row[name] for name in STATE.names if name not in _NOT_PLAIN}
     above = tuple((part["first_offset"], part["end_offset"]) for part in row["above"])
-    return StateRow(**values, above=above)
+    return StateRow(**values, above=above, marks=tuple((mark["offset"], mark["timestamp_ms"]) for mark in row["marks"]))

@@ -1,8 +1,8 @@
 """Run merges on one warm session, each within a time limit, and know whether the JVM is still there.
 
 Spark's calls block, so they have a thread of their own; the pings have another, to be answered while a job runs. A run
-that takes too long is cancelled by its job group (an interrupt by tag does not reach it). If even that does not
-return, the JVM hangs, and nothing in this process can help it: JvmGoneError, and the process ends.
+that takes too long is cancelled in the engine's own way (drain.engines). If even that does not return, the JVM hangs,
+and nothing in this process can help it: JvmGoneError, and the process ends.
 """
 
 from __future__ import annotations
@@ -10,15 +10,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from drain.counting import JvmGoneError, RunError, Step, merge
-from drain.settlement import MergedRow
+from drain.engines import ENGINE_ERRORS, calls_of
+from drain.external_count import count_external
+from drain.external_tables import ExternalTables, ExternalView
+from drain.facts import FactSource
+from drain.settlement import Backlog, MergedRow, StateRow
+
+Counted = TypeVar("Counted")
 
 CANCEL_SECONDS: Final = 10.0
 """A cancelled job is gone within 0.1 s; a JVM that takes this long hangs."""
@@ -29,9 +35,10 @@ _AGAIN_SECONDS: Final = 0.5
 class SparkRunner:
     """One session, used by one run at a time."""
 
-    def __init__(self, session: SparkSession, base: str, *, run_timeout_seconds: float) -> None:
+    def __init__(self, session: SparkSession, source: FactSource, *, run_timeout_seconds: float) -> None:
         self._session = session
-        self._base = base
+        self._engine = calls_of(session)
+        self._source = source
         self._run_timeout_seconds = run_timeout_seconds
         self._groups = itertools.count(1)
         self._runs = ThreadPoolExecutor(1, thread_name_prefix="spark-run")
@@ -40,9 +47,18 @@ class SparkRunner:
 
     async def count(self, steps: Sequence[Step]) -> Mapping[int, list[MergedRow]]:
         """Run one merge; raises RunError (too slow, or failed) or JvmGoneError."""
+        return await self._run(lambda session: merge(session, self._source, steps))
+
+    async def count_external(
+        self, tables: ExternalTables, view: ExternalView, rows: Sequence[StateRow], shard: int
+    ) -> tuple[Backlog, ...]:
+        """Count one external topic's tables; raises TableError beside what `count` raises."""
+        return await self._run(lambda session: count_external(session, tables, view, rows, shard=shard))
+
+    async def _run(self, work: Callable[[SparkSession], Counted]) -> Counted:
         group = f"backlog-{next(self._groups)}"
         loop = asyncio.get_running_loop()
-        job = loop.run_in_executor(self._runs, self._merge, group, steps)
+        job = loop.run_in_executor(self._runs, partial(self._grouped, group, work))
         try:
             done, _ = await asyncio.wait({job}, timeout=self._run_timeout_seconds)
         except asyncio.CancelledError:
@@ -68,27 +84,24 @@ class SparkRunner:
         self._runs.shutdown(wait=False, cancel_futures=True)
         self._calls.shutdown(wait=False, cancel_futures=True)
 
-    def _merge(self, group: str, steps: Sequence[Step]) -> Mapping[int, list[MergedRow]]:
+    def _grouped(self, group: str, work: Callable[[SparkSession], Counted]) -> Counted:
         try:
-            self._session.sparkContext.setJobGroup(group, "backlog", interruptOnCancel=True)
-        except (Py4JError, ConnectionError) as error:
+            self._engine.begin(group)
+        except ENGINE_ERRORS as error:
             raise JvmGoneError(f"the JVM does not answer: {error}") from error
-        return merge(self._session, self._base, steps)
+        return work(self._session)
 
     def _ping(self) -> None:
         try:
-            self._jvm().java.lang.System.nanoTime()
-        except (Py4JError, ConnectionError, EOFError) as error:
+            self._engine.ping()
+        except ENGINE_ERRORS as error:
             raise JvmGoneError(f"the JVM does not answer: {error}") from error
 
-    def _jvm(self) -> Any:
-        return self._session._jvm  # noqa: SLF001 - the one way to reach the JVM without starting a job
-
-    async def _cancel(self, group: str, job: asyncio.Future[Mapping[int, list[MergedRow]]]) -> None:
+    async def _cancel(self, group: str, job: asyncio.Future[Any]) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + CANCEL_SECONDS
         while loop.time() < until:
-            call = loop.run_in_executor(self._calls, self._session.sparkContext.cancelJobGroup, group)
+            call = loop.run_in_executor(self._calls, self._engine.cancel, group)
             await asyncio.wait({call}, timeout=_AGAIN_SECONDS)
             if call.done() and call.exception() is not None:
                 break

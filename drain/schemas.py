@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import types as t
 
 from headgate import chunk
 
@@ -22,6 +21,8 @@ FACT_COLUMNS: Final = (
     "subscription_id",
     "subscription_type",
     "seek_generation",
+    "bucket",
+    "timestamp_ms",
     "size_bytes",
 )
 
@@ -29,6 +30,8 @@ SHARD: Final = pa.field("shard", pa.int64())
 """Not a column of a chunk: it comes from the folder that the chunk stands in."""
 
 FACTS: Final = pa.schema([*(chunk.SCHEMA.field(name) for name in FACT_COLUMNS), SHARD])
+
+MARKS: Final = pa.list_(pa.struct([pa.field("offset", pa.int64()), pa.field("timestamp_ms", pa.int64())]))
 
 RANGES: Final = pa.list_(pa.struct([pa.field("first_offset", pa.int64()), pa.field("end_offset", pa.int64())]))
 
@@ -38,6 +41,7 @@ STATE: Final = pa.schema(
         pa.field("topic_id", pa.int64()),
         pa.field("subscription_id", pa.int64()),
         pa.field("segment", pa.int64()),
+        pa.field("bucket", pa.int64()),
         pa.field("seek_generation", pa.int64()),
         pa.field("subscription_type", pa.string()),
         pa.field("records", pa.int64()),
@@ -46,36 +50,24 @@ STATE: Final = pa.schema(
         pa.field("sealed_end_offset", pa.int64()),
         pa.field("position", pa.int64()),
         pa.field("above", RANGES),
+        pa.field("marks", MARKS),
     ],
 )
 """What a result holds; drain.settlement says what each kind of row means."""
 
 MERGED: Final = pa.schema(
     [
-        *STATE,
+        *(
+            STATE.field(name)
+            for name in ("shard", "topic_id", "subscription_id", "segment", "bucket", "seek_generation")
+        ),
+        pa.field("mark", pa.int64()),
+        *(STATE.field(name) for name in ("subscription_type", "records", "size_bytes", "end_offset")),
+        pa.field("timestamp_ms", pa.int64()),
+        *(STATE.field(name) for name in ("sealed_end_offset", "position", "above")),
         pa.field("reset", pa.bool_()),
         pa.field("removed", pa.bool_()),
         pa.field("present", pa.bool_()),
-        pa.field("carried", pa.bool_()),
     ],
 )
-"""State rows with what the new facts did to them, as Spark hands them over to be settled."""
-
-_SIMPLE: Final[dict[pa.DataType, t.DataType]] = {
-    pa.int64(): t.LongType(),
-    pa.string(): t.StringType(),
-    pa.bool_(): t.BooleanType(),
-}
-
-
-def spark_schema(schema: pa.Schema) -> t.StructType:
-    """Return ``schema`` in Spark's words; every column may be null, as it may in a Parquet file."""
-    return t.StructType([t.StructField(field.name, _spark_type(field.type)) for field in schema])
-
-
-def _spark_type(arrow: pa.DataType) -> t.DataType:
-    if pa.types.is_list(arrow):
-        return t.ArrayType(_spark_type(arrow.value_type))
-    if pa.types.is_struct(arrow):
-        return t.StructType([t.StructField(field.name, _spark_type(field.type)) for field in arrow])
-    return _SIMPLE[arrow]
+"""What new facts come to, as Spark hands it over to be settled; a segment has a row for each mark of new records."""

@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import contextlib
 import os
+import random
 import signal
 import sys
 import tempfile
@@ -28,7 +29,12 @@ from pyspark.sql import SparkSession
 from drain.answers import Answers
 from drain.chunks import LedgerChunks
 from drain.counting import JvmGoneError
+from drain.engines import ENGINE_ERRORS
+from drain.external_tables import read_tables
+from drain.external_topics import ExternalTopics
+from drain.facts import READERS
 from drain.job import BacklogJob
+from drain.master import DEFAULT_MASTER, VALID_MASTERS, conf_pair, engine_of
 from drain.parent import die_with_parent
 from drain.protocol import (
     LINE_LIMIT_BYTES,
@@ -36,14 +42,17 @@ from drain.protocol import (
     Address,
     AnyReply,
     AnyRequest,
+    AskBacklog,
     Failed,
     Ping,
     Pong,
     decode_request,
     encode_line,
 )
+from drain.rollup_job import RollUp, RollUpSettings, wall_clock_ms
+from drain.rollup_schedule import LOOK_SECONDS, RollUpSchedule
 from drain.runner import SparkRunner
-from drain.session import DEFAULT_MASTER, build_session
+from drain.session import build_session
 from drain.warmup import warm_up
 from headgate.errors import ConfigError, HeadgateError
 
@@ -107,11 +116,12 @@ class DrainServer:
 async def serve(arguments: argparse.Namespace, session: SparkSession, stopping: asyncio.Event) -> int:
     """Answer until ``stopping`` is set (0) or the JVM is gone (1)."""
     address = Address.parse(arguments.listen)
-    chunks = LedgerChunks(arguments.ledger)
-    runner = SparkRunner(session, chunks.spark_base, run_timeout_seconds=arguments.run_timeout_seconds)
+    chunks = LedgerChunks(arguments.ledger, arguments.reader)
+    runner = SparkRunner(session, chunks.source, run_timeout_seconds=arguments.run_timeout_seconds)
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(runner.close)
-        answers = await stack.enter_async_context(Answers(BacklogJob(chunks, runner.count), chunks))
+        external = ExternalTopics(arguments.tables, runner.count_external) if arguments.tables else None
+        answers = await stack.enter_async_context(Answers(BacklogJob(chunks, runner.count), chunks, external=external))
         server = DrainServer(answers, runner)
         listener = await _listen(server, address)
         stack.callback(_forget, address)
@@ -121,7 +131,12 @@ async def serve(arguments: argparse.Namespace, session: SparkSession, stopping: 
         print(f"ready {bound}", flush=True)  # noqa: T201 - the readiness line
         stopped: asyncio.Future[object] = asyncio.ensure_future(stopping.wait())
         ends: set[asyncio.Future[Any]] = {stopped, server.jvm_gone, answers.worker}
+        rolling = asyncio.create_task(_roll_up(arguments, session, chunks, answers), name="roll-up")
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        rolling.cancel()
+        await asyncio.wait({rolling})
+        if not rolling.cancelled():
+            rolling.result()  # Only a bug ends it.
         stopped.cancel()
         if answers.worker.done():
             answers.worker.result()  # Only a bug ends it: let it end the process, with its traceback.
@@ -129,6 +144,35 @@ async def serve(arguments: argparse.Namespace, session: SparkSession, stopping: 
             print(f"error: {server.jvm_gone.result()}", file=sys.stderr)  # noqa: T201
             return 1
     return 0
+
+
+async def _roll_up(
+    arguments: argparse.Namespace, session: SparkSession, chunks: LedgerChunks, answers: Answers
+) -> None:
+    """Roll up for as long as the process answers, if it is wanted."""
+    if not arguments.rollup_chunks:
+        return
+    if chunks.source.checks_headers or engine_of(arguments.master) == "connect":
+        reason = "Spark writes to folders, or with Hadoop's jars, and from a session of its own"
+        print(f"not rolling up: {reason}; chunks are kept", file=sys.stderr)  # noqa: T201
+        return
+    settings = RollUpSettings(
+        chunks=arguments.rollup_chunks,
+        delay_seconds=arguments.rollup_delay_seconds,
+        delete_after_seconds=arguments.rollup_delete_after_seconds,
+    )
+    roll_up = RollUp(arguments.ledger, session, settings, now_ms=wall_clock_ms)
+    schedule = RollUpSchedule(
+        roll_up,
+        shards=chunks.shards,
+        count=lambda shard: answers.reply(AskBacklog(id=0, shards=[shard])),
+        rng=random.Random(),  # noqa: S311 - jitter
+        look_seconds=min(LOOK_SECONDS, max(1.0, settings.delay_seconds)),
+    )
+    try:
+        await schedule.run()
+    finally:
+        roll_up.close()
 
 
 async def _listen(server: DrainServer, address: Address) -> asyncio.Server:
@@ -165,12 +209,9 @@ async def _run(arguments: argparse.Namespace) -> int:
         master=arguments.master,
         wrapper_folder=folder / "java",
         driver_memory=arguments.driver_memory,
-        extra={
-            "spark.local.dir": str(folder / "scratch"),
-            "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        },
+        extra=_own_folders(folder, arguments.master) | dict(arguments.conf),
     )
-    if arguments.master.startswith("local") and not stopping.is_set():
+    if engine_of(arguments.master) == "local" and not stopping.is_set():
         await asyncio.to_thread(warm_up, session, folder / "warm-up")
     code = 0 if stopping.is_set() else await serve(arguments, session, stopping)
     stop = loop.run_in_executor(None, _stop, session)
@@ -178,29 +219,50 @@ async def _run(arguments: argparse.Namespace) -> int:
     return code
 
 
+def _own_folders(folder: Path, master: str) -> dict[str, str]:
+    """Return the settings that keep Spark's files together; a Connect server has folders of its own."""
+    if engine_of(master) == "connect":
+        return {}
+    return {"spark.local.dir": str(folder / "scratch"), "spark.sql.warehouse.dir": str(folder / "warehouse")}
+
+
 def _stop(session: SparkSession) -> None:
-    # Systemd, or whoever ended our group, may have reached the JVM before us.
-    with contextlib.suppress(OSError, EOFError):
+    # Systemd, or whoever ended our group, may have reached the JVM before us; a server may have gone by itself.
+    with contextlib.suppress(*ENGINE_ERRORS):
         session.stop()
+
+
+def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Return what the command line says; ends the process if it makes no sense."""
+    parser = argparse.ArgumentParser(prog="python -m drain.service", description="Answer how far a ledger is drained.")
+    parser.add_argument("--ledger", required=True, help="URL of the ledger, e.g. file:///var/lib/headgate/ledger")
+    parser.add_argument("--listen", required=True, help="unix:/absolute/path or tcp:127.0.0.1:port (0: any free one)")
+    parser.add_argument("--master", default=DEFAULT_MASTER, help=f"one of {VALID_MASTERS} (default: %(default)s)")
+    parser.add_argument("--conf", type=conf_pair, action="append", default=[], help="KEY=VALUE for Spark (repeatable)")
+    parser.add_argument("--reader", choices=READERS, default="auto", help="auto, or spark: its own file systems")
+    parser.add_argument("--driver-memory", default="1g", help="heap of the JVM (default: %(default)s)")
+    parser.add_argument("--run-timeout-seconds", type=float, default=60.0, help="longest run (default: %(default)s)")
+    parser.add_argument("--rollup-chunks", type=int, default=0, help="roll up so many at once (default: none)")
+    parser.add_argument("--rollup-delay-seconds", type=float, default=300.0, help="least age (default: %(default)s)")
+    parser.add_argument(
+        "--rollup-delete-after-seconds", type=float, default=21600.0, help="for replaced ranges (default: %(default)s)"
+    )
+    parser.add_argument("--external", type=Path, help="TOML file whose section external names tables of other logs")
+    parser.add_argument("--folder", help="for scratch files (default: a temporary one)")
+    parser.add_argument("--parent", type=int, help="process id of the parent to die with")
+    return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until told to stop. 0: told to stop; 1: the JVM is gone; 2: a setting is wrong."""
-    parser = argparse.ArgumentParser(prog="python -m drain.service", description="Answer how far a ledger is drained.")
-    parser.add_argument("--ledger", required=True, help="URL of the ledger, e.g. file:///var/lib/headgate/ledger")
-    parser.add_argument("--listen", required=True, help="unix:/absolute/path or tcp:127.0.0.1:port (0: any free one)")
-    parser.add_argument("--master", default=DEFAULT_MASTER, help="Spark master (default: %(default)s)")
-    parser.add_argument("--driver-memory", default="1g", help="heap of the JVM (default: %(default)s)")
-    parser.add_argument("--run-timeout-seconds", type=float, default=60.0, help="longest run (default: %(default)s)")
-    parser.add_argument("--folder", help="for scratch files (default: a temporary one)")
-    parser.add_argument("--parent", type=int, help="process id of the parent to die with")
-    arguments = parser.parse_args(argv)
+    arguments = parsed(argv)
     if arguments.parent is not None:
         die_with_parent(arguments.parent)
     with tempfile.TemporaryDirectory(prefix="headgate-drain-", ignore_cleanup_errors=True) as scratch:
         arguments.folder = Path(arguments.folder or scratch).absolute()
         arguments.folder.mkdir(parents=True, exist_ok=True)
         try:
+            arguments.tables = read_tables(arguments.external) if arguments.external else {}
             return asyncio.run(_run(arguments))
         except (ConfigError, OSError) as error:
             print(f"error: {error}", file=sys.stderr)  # noqa: T201

@@ -14,7 +14,7 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -56,8 +56,12 @@ def service_command(
     folder: Path,
     driver_memory: str,
     run_timeout_seconds: float,
+    rollup: Sequence[str] = (),
+    reader: str = "auto",
+    spark_conf: Mapping[str, str] | None = None,
+    external: str | None = None,
 ) -> list[str]:
-    """Return the command that starts the Spark process as our child."""
+    """Return the command that starts the Spark process as our child; ``rollup``: its arguments about that."""
     return [
         *(sys.executable, "-m", "drain.service"),
         *("--ledger", ledger_url),
@@ -66,7 +70,11 @@ def service_command(
         *("--folder", str(folder)),
         *("--driver-memory", driver_memory),
         *("--run-timeout-seconds", f"{run_timeout_seconds:g}"),
+        *rollup,
+        *("--reader", reader),
+        *(part for name, value in (spark_conf or {}).items() for part in ("--conf", f"{name}={value}")),
         *("--parent", str(os.getpid())),
+        *(("--external", external) if external is not None else ()),
     ]
 
 
@@ -82,7 +90,12 @@ class DrainSupervisor:
         master: str = "local[*]",
         driver_memory: str = "1g",
         run_timeout_seconds: float = 60.0,
+        rollup: Sequence[str] = (),
+        reader: str = "auto",
+        spark_conf: Mapping[str, str] | None = None,
+        external: str | None = None,
         on_state: Callable[[str, str], None] | None = None,
+        on_restart: Callable[[], None] | None = None,
         command: Sequence[str] | None = None,
         times: SupervisorTimes | None = None,
         rng: random.Random | None = None,
@@ -96,7 +109,12 @@ class DrainSupervisor:
             master: Spark master.
             driver_memory: heap of the JVM, in Spark's notation.
             run_timeout_seconds: the longest run, after which the process cancels it.
+            rollup: the process's arguments about roll-up; none: it does not roll up.
+            reader: how Spark reads the ledger, see drain.facts.
+            spark_conf: further settings of Spark; no secrets, they stand in the command.
+            external: TOML file that names the tables of external topics.
             on_state: is told ``starting``, ``ready`` or ``degraded``, and why, whenever that changes.
+            on_restart: is told of each start but the first.
             command: what to start instead of the service.
             times: how long what may take.
             rng: where the jitter comes from.
@@ -111,8 +129,13 @@ class DrainSupervisor:
             folder=folder,
             driver_memory=driver_memory,
             run_timeout_seconds=run_timeout_seconds,
+            rollup=rollup,
+            reader=reader,
+            spark_conf=spark_conf,
+            external=external,
         )
         self._on_state = on_state
+        self._on_restart = on_restart
         self._times = times or SupervisorTimes()
         self._rng = rng or random.Random()  # noqa: S311 - jitter
         self._runner: asyncio.Task[None] | None = None
@@ -152,6 +175,8 @@ class DrainSupervisor:
             await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
             pause = min(2 * pause, self._times.longest_pause)
             self.restarts += 1
+            if self._on_restart is not None:
+                self._on_restart()
 
     async def _one_life(self) -> str:
         """Start the process, watch it until it is not well any more, end it; return why."""

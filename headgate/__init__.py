@@ -1,7 +1,8 @@
 """headgate: key-ordered streams whose segments split and merge.
 
-What a program uses: `Producer`, `Consumer` and `Admin`, each built from a `ClientConfig`. They bring MQTT, Parquet and
-object stores along, so each is imported when it is asked for: a module that needs only names or errors stays light.
+What a program uses: `Producer`, `Consumer` and `Admin`, each built from a `ClientConfig`, and `ExternalConsumer` for
+streams that headgate does not store. They bring MQTT, Parquet and object stores along, so each is imported when it is
+asked for: a module that needs only names or errors stays light.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
         ProtocolError,
         RefusedError,
     )
+    from headgate.external_consumer import ExternalConsumer, GrantedSegment
+    from headgate.external_layout import ExternalLayout, read_layout, read_list_shards
     from headgate.producer import CloseReport, Producer, ProducerSettings
     from headgate.record_batch import Delivery, Stored
 
@@ -36,7 +39,10 @@ _PLACES = {
     "ConsumedRecord": "consumer",
     "Consumer": "consumer",
     "Delivery": "record_batch",
+    "ExternalConsumer": "external_consumer",
+    "ExternalLayout": "external_layout",
     "FencedError": "errors",
+    "GrantedSegment": "external_consumer",
     "HeadgateError": "errors",
     "NoLeaderError": "errors",
     "NotStoredError": "errors",
@@ -47,6 +53,8 @@ _PLACES = {
     "RefusedError": "errors",
     "Stored": "record_batch",
     "load_client_config": "config",
+    "read_layout": "external_layout",
+    "read_list_shards": "external_layout",
 }
 
 __all__ = [
@@ -58,7 +66,10 @@ __all__ = [
     "ConsumedRecord",
     "Consumer",
     "Delivery",
+    "ExternalConsumer",
+    "ExternalLayout",
     "FencedError",
+    "GrantedSegment",
     "HeadgateError",
     "NoLeaderError",
     "NotStoredError",
@@ -69,6 +80,8 @@ __all__ = [
     "RefusedError",
     "Stored",
     "load_client_config",
+    "read_layout",
+    "read_list_shards",
 ]
 
 

@@ -3,6 +3,8 @@
 STREAM is cumulative: per segment only the furthest end is kept, so what waits is bounded by the number of segments.
 QUEUE keeps offsets and merges neighbours into ranges when they leave. At most one batch queues; the rest gathers.
 
+Checkpoints (of external topics) travel with the acknowledgements of their segment; only the newest of each is kept.
+
 What could not be brought in time is gathered again: an acknowledgement may be repeated. What the leader refuses (the
 segment has been given to somebody else) is counted and logged, and is no error: at every handover some come too late.
 """
@@ -40,6 +42,8 @@ class _AcknowledgementBatch:
     def __init__(self, owner: Acknowledger, deadline: float, acknowledgements: list[m.Acknowledgement]) -> None:
         self.deadline = deadline
         self.acknowledgements = acknowledgements
+        # Taken now, for a batch is never rebuilt.
+        self._checkpoints = owner.checkpoints_of(acknowledgements)
         self._owner = owner
 
     def request(
@@ -57,6 +61,7 @@ class _AcknowledgementBatch:
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             sequence=sequence,
+            checkpoints=self._checkpoints,
         )
 
     def resolve(self, outcome: Outcome, reply: m.Committed | None, reason: str) -> None:
@@ -94,6 +99,8 @@ class Acknowledger:
         """STREAM: (segment, generation) → end offset."""
         self._offsets: dict[tuple[int, int], set[int]] = {}
         """QUEUE: (segment, generation) → offsets."""
+        self._checkpoints: dict[int, tuple[int, str]] = {}
+        """Segment → (generation, newest checkpoint)."""
         self._waiting = 0
         self._in_flight: set[_AcknowledgementBatch] = set()
         self._settled = asyncio.Event()
@@ -128,6 +135,32 @@ class Acknowledger:
         else:
             self._offsets.setdefault(place, set()).add(offset)
         self._gathered()
+
+    def acknowledge_range(self, segment: int, generation: int, first_offset: int, end_offset: int) -> None:
+        """Take records that were gone past, because they are in key buckets of others; STREAM ignores the first."""
+        place = (segment, generation)
+        if self._kind == "STREAM":
+            self._ends[place] = max(self._ends.get(place, 0), end_offset)
+        else:
+            self._offsets.setdefault(place, set()).update(range(first_offset, end_offset))
+        self._gathered()
+
+    def checkpoint(self, segment: int, generation: int, end_offset: int, checkpoint: str | None) -> None:
+        """Take how far the reader of an external segment is: everything below ``end_offset``, and a mark of its own."""
+        place = (segment, generation)
+        self._ends[place] = max(self._ends.get(place, 0), end_offset)
+        if checkpoint is not None:
+            self._checkpoints[segment] = (generation, checkpoint)
+        self._gathered()
+
+    def checkpoints_of(self, acknowledgements: list[m.Acknowledgement]) -> dict[int, str]:
+        """Return the newest checkpoint of each acknowledged segment, also for a batch that is gathered again."""
+        found = {}
+        for part in acknowledgements:
+            generation, checkpoint = self._checkpoints.get(part.segment, (-1, ""))
+            if generation == part.generation:
+                found[part.segment] = checkpoint
+        return found
 
     async def room(self) -> None:
         """Wait while too many acknowledgements wait."""

@@ -13,7 +13,8 @@ The rules:
 3. With every announcement of a leader, which also comes with every reconnection, it registers again, as the same
    incarnation, and meanwhile goes on.
 4. Pushes may be lost, so every heartbeat says what is held, and the leader pushes again what is missing.
-5. A newer program of the same name fences this one: the iterator raises FencedError.
+5. A newer program of the same name, or the deletion of its subscription, fences this one: the iterator raises
+   FencedError.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ from headgate.acknowledger import Acknowledger
 from headgate.assignment import Assignment, Changes
 from headgate.client import Client
 from headgate.config import ClientConfig
-from headgate.entries import Order, SubscriptionType
+from headgate.entries import Balance, Order, SubscriptionType
 from headgate.errors import ConfigError, FencedError, HeadgateError, NoLeaderError, RefusedError
 from headgate.hashing import shard_of
 from headgate.record_feed import ConsumedRecord, RecordFeed
+from headgate.shares import place_of
 
 ACK_INTERVAL_SECONDS: Final = 0.1
 FINISH_SECONDS: Final = 10.0
@@ -49,6 +51,9 @@ log = structlog.get_logger(__name__)
 class Consumer:
     """Receives records of one subscription. Use it as an async context manager, and iterate over it."""
 
+    _reads_source = False
+    """Whether it registers as a reader of an external topic's own source (headgate.external_consumer)."""
+
     def __init__(
         self,
         config: ClientConfig | Client,
@@ -60,6 +65,8 @@ class Consumer:
         start: m.Start = "latest",
         order: Order | None = None,
         positions: Mapping[int, int] | None = None,
+        balance: Balance | None = None,
+        capacity: float = 1.0,
     ) -> None:
         """Describe what to receive; nothing happens before it is entered.
 
@@ -72,6 +79,10 @@ class Consumer:
             start: where a subscription that is created now begins.
             order: whether a segment waits for its ancestors; None: what suits the type.
             positions: CHECKPOINT only: segment → next offset to read, as `positions` returned it earlier.
+            balance: what all consumers of the subscription are balanced by: "count" of segments, or their "load"
+                (traffic and backlog, damped); None: what it was, which is "count" where nobody has asked.
+            capacity: of this consumer, as a share of an ordinary one's: 2.0 gets twice the load of 1.0; 0.01 to 10.
+                Counts where the balance is by load.
 
         Raises:
             ConfigError, InvalidNameError: something here cannot be used.
@@ -81,7 +92,15 @@ class Consumer:
             raise ConfigError(f"type={type!r}: use 'STREAM', 'CHECKPOINT' or 'QUEUE'")
         if positions is not None and type != "CHECKPOINT":
             raise ConfigError(f"positions are for type='CHECKPOINT'; a {type} subscription keeps its own")
-        self._client = config if isinstance(config, Client) else Client.from_config(config, "consumer", reads=True)
+        self._client = (
+            config
+            if isinstance(config, Client)
+            else Client.from_config(config, "consumer", reads=not self._reads_source)
+        )
+        if balance not in (None, "count", "load"):
+            raise ConfigError(f"balance={balance!r}: use 'count' or 'load', or leave it out")
+        self._balance: Balance | None = balance
+        self._capacity_percent = _percent(capacity)
         self._owns_client = not self._client.entered
         self._topic = m.require_name("topic", topic)
         self._subscription = m.require_name("subscription", subscription)
@@ -91,8 +110,10 @@ class Consumer:
         self._order: Order | None = order
         self.incarnation = 0
         """Rises with every start of the program; it is the wall clock when this consumer was entered."""
+        self._subscription_id: int | None = None
+        """Of the subscription that it is in; None: it has not been told yet."""
         self._assignment = Assignment()
-        self._feed = RecordFeed(topic, type, positions or {}, self._spawn)
+        self._feed = self._new_feed(positions or {})
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: HeadgateError | None = None
         self._closed = False
@@ -100,6 +121,9 @@ class Consumer:
         self._interval_seconds = 5.0
         self._take_back: list[Any] = []
         self._log = log.bind(topic=topic, subscription=subscription, consumer=self.name)
+
+    def _new_feed(self, positions: Mapping[int, int]) -> RecordFeed:
+        return RecordFeed(self._topic, self._kind, positions, self._spawn)
 
     # --- opening and closing ------------------------------------------------------------------------------------------
 
@@ -123,6 +147,7 @@ class Consumer:
     async def _open(self) -> None:
         self._shard = shard_of(self._topic, await self._client.shards())
         self.incarnation = self._client.now_ms()
+        self._feed.on_passed = self._on_passed
         self._acknowledger = Acknowledger(
             self._client,
             self._shard,
@@ -191,7 +216,7 @@ class Consumer:
         """Return the next record.
 
         Raises:
-            FencedError: a newer program of this name has taken over.
+            FencedError: a newer program of this name has taken over, or the subscription was deleted.
             HeadgateError: reading cannot go on.
 
         """
@@ -205,7 +230,7 @@ class Consumer:
                 return record
 
     async def acknowledge(self, record: ConsumedRecord) -> None:
-        """Say that ``record`` needs no further delivery: with STREAM it and all before it in its segment.
+        """Say that ``record`` needs no further delivery: with STREAM it and all delivered before it in its segment.
 
         Too late for a segment that somebody else holds by now, it changes nothing and is counted in `refused`.
 
@@ -217,6 +242,7 @@ class Consumer:
             raise HeadgateError("a CHECKPOINT consumer acknowledges nothing: keep its positions and pass them on")
         if self._feed.acknowledge(record):
             self._acknowledger.acknowledge(record.segment, record.generation, record.offset)
+            self._feed.pass_others(record.segment, record.generation)
             await self._acknowledger.room()
 
     @property
@@ -227,7 +253,7 @@ class Consumer:
     @property
     def segments(self) -> list[int]:
         """The segments that are held now."""
-        return sorted(self._feed.holdings)
+        return sorted({segment for segment, _ in self._feed.holdings})
 
     @property
     def acknowledged(self) -> int:
@@ -284,13 +310,22 @@ class Consumer:
                 subscription_type=self._kind,
                 start=self._start,
                 order=self._order,
+                external=self._reads_source,
+                balance=self._balance,
+                capacity=self._capacity_percent,
+                shares=self._kind != "CHECKPOINT" and not self._reads_source,
+                subscription_id=self._subscription_id,
             ),
         )
         assert isinstance(reply, m.Registered), f"registering was answered by {type(reply).__name__}"
+        self._subscription_id = reply.subscription_id
         self._feed.head.rise(reply.head)
         self._interval_seconds = reply.heartbeat_interval_seconds
-        self._feed.open(self._client.store, self._shard, reply.topic_id)
+        self._open_feed(reply.topic_id)
         self._follow(self._assignment.registered(reply))
+
+    def _open_feed(self, topic_id: int) -> None:
+        self._feed.open(self._client.store, self._shard, topic_id)
 
     async def _heartbeat(self) -> m.Alive:
         reply = await self._client.request(
@@ -349,20 +384,25 @@ class Consumer:
     def _follow(self, changes: Changes) -> None:
         if self._closed:
             return
-        for segment in changes.stop:
-            self._feed.drop(segment)
-            self._log.info("segment.dropped", segment=segment)
+        for segment, generation in changes.stop:
+            self._feed.drop(segment, generation)
+            self._log.info("segment.dropped", segment=segment, generation=generation)
         for revocation in changes.finish:
             self._spawn(self._finish(revocation), f"finish-{revocation.segment}")
         for revocation in changes.confirm:
             self._spawn(self._confirm(revocation), f"confirm-{revocation.segment}")
         for grant in changes.start:
             self._feed.begin(grant)
-            self._log.info("segment.granted", segment=grant.segment, generation=grant.generation)
+            place = place_of(grant.segment, grant.first_bucket, grant.end_bucket)
+            self._log.info("segment.granted", segment=str(place), generation=grant.generation)
+
+    def _on_passed(self, grant: m.Grant, first_offset: int, end_offset: int) -> None:
+        """Acknowledge records whose keys are in other consumers' buckets."""
+        self._acknowledger.acknowledge_range(grant.segment, grant.generation, first_offset, end_offset)
 
     async def _finish(self, revocation: m.Revocation) -> None:
         """Rule 2."""
-        holding = self._feed.holdings[revocation.segment]
+        holding = self._feed.holdings[revocation.segment, revocation.generation]
         self._feed.stop(holding)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + FINISH_SECONDS
@@ -392,9 +432,7 @@ class Consumer:
             # The leader takes the segment back by itself when its time is over.
             self._log.warning("segment.confirm_failed", segment=revocation.segment, reason=str(error))
         self._assignment.confirmed(revocation)
-        holding = self._feed.holdings.get(revocation.segment)
-        if holding is not None and holding.grant.generation <= revocation.generation:
-            self._feed.drop(revocation.segment)
+        self._feed.drop(revocation.segment, revocation.generation)
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
@@ -422,3 +460,12 @@ class Consumer:
             self._failure = error
             self._log.error("consumer.failed", reason=str(error))
             self._feed.wake()
+
+
+def _percent(capacity: float) -> int:
+    """Return ``capacity`` in whole percent. Raises ConfigError."""
+    if not 1 <= capacity * 100 <= m.MAX_CAPACITY_PERCENT:
+        raise ConfigError(
+            f"capacity={capacity:g}: use 0.01 to {m.MAX_CAPACITY_PERCENT / 100:g}; 1.0 is an ordinary consumer"
+        )
+    return round(capacity * 100)

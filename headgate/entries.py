@@ -14,10 +14,15 @@ from typing import Literal
 
 import msgspec
 
+from headgate.hashing import KEY_BUCKETS
+
 SubscriptionType = Literal["STREAM", "CHECKPOINT", "QUEUE"]
 Order = Literal["strict", "none"]
+Positions = Literal["offsets", "opaque"]
+"""How an external topic's source counts: rising offsets, or marks that mean something to its readers alone."""
+Balance = Literal["count", "load"]
 LeaveReason = Literal["left", "evicted", "replaced", "subscription_deleted"]
-ReleaseReason = Literal["confirmed", "timed_out", "holder_left", "drained", "rewound"]
+ReleaseReason = Literal["confirmed", "timed_out", "holder_left", "drained", "rewound", "pruned"]
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
@@ -80,18 +85,23 @@ class RecordsStored(Entry, frozen=True, tag="records_stored"):
 class AcknowledgedRange(msgspec.Struct, frozen=True, array_like=True):
     """Records ``first_offset`` up to, not including, ``end_offset`` of one segment.
 
-    For STREAM the acknowledgement is cumulative and ``first_offset`` is 0.
+    For STREAM the acknowledgement is cumulative and ``first_offset`` is 0. It speaks for the key buckets
+    ``first_bucket`` up to, not including, ``end_bucket``; 0, 0 means all of them.
     """
 
     segment: int
     first_offset: int
     end_offset: int
+    first_bucket: int = 0
+    end_bucket: int = 0
 
 
 class RecordsAcknowledged(Entry, frozen=True, tag="records_acknowledged"):
     """One batch of acknowledgements by one consumer; it has a sequence like any batch.
 
     ``ranges`` are those that count; ``count`` is how many the batch had, so that a repeated one is recognised.
+    ``checkpoints``: segment → where its next holder goes on, in the words of an external topic's source. ``refused``:
+    the segments of those that do not count, in the order of the batch, so that a repeated one gets the same answer.
     """
 
     topic_id: int
@@ -102,16 +112,55 @@ class RecordsAcknowledged(Entry, frozen=True, tag="records_acknowledged"):
     producer_id: int | None = None
     producer_epoch: int = 0
     sequence: int = 0
+    checkpoints: dict[int, str] = {}
+    refused: list[int] = []
 
 
 class TopicCreated(Entry, frozen=True, tag="topic_created"):
-    """A topic with ``segments`` equal segments."""
+    """A topic with ``segments`` equal segments of ``buckets`` key buckets each."""
 
     topic_id: int
     topic: str
     segments: int
     token: str
-    buckets: int = 16
+    buckets: int = KEY_BUCKETS
+
+
+class ImportedSegment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A segment of an external topic: ``label`` is its name at the source, ``hashes`` its range in the source's terms.
+
+    ``end_offset`` None: active. Hashes are decimal text, because a source may have 128 bits of them.
+    """
+
+    segment: int
+    label: str
+    parents: list[int] = []
+    hashes: tuple[str, str] | None = None
+    end_offset: int | None = None
+
+
+class TopicImported(Entry, frozen=True, tag="topic_imported"):
+    """An external topic, whose records headgate does not store, with the segments that its source has had so far.
+
+    ``hash_bits``: how many bits the source's hashes have; 0 if it has none.
+    """
+
+    topic_id: int
+    topic: str
+    token: str
+    segments: list[ImportedSegment]
+    positions: Positions
+    hash_bits: int = 0
+    source: str = ""
+
+
+class LayoutExtended(Entry, frozen=True, tag="layout_extended"):
+    """An external topic's source has split or merged: segments that are new, and known ones with their end offsets."""
+
+    topic_id: int
+    token: str
+    created: list[ImportedSegment]
+    sealed: dict[int, int]
 
 
 class TopicDeleted(Entry, frozen=True, tag="topic_deleted"):
@@ -121,26 +170,65 @@ class TopicDeleted(Entry, frozen=True, tag="topic_deleted"):
     token: str
 
 
+class TopicPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one topic wants otherwise than the cluster's settings have it; None: as they have it."""
+
+    auto_split: bool | None = None
+    auto_merge: bool | None = None
+    min_segments: int | None = None
+    """None: as many as the topic was created with."""
+    max_segments: int | None = None
+    retention_ms: int | None = None
+    """How long a sealed segment is kept once drained; -1: for ever."""
+
+
+NO_POLICY = TopicPolicy()
+
+
+class TopicPolicySet(Entry, frozen=True, tag="topic_policy_set"):
+    """From now on this is the topic's policy, as a whole."""
+
+    topic_id: int
+    policy: TopicPolicy
+    token: str
+
+
 class SegmentSplit(Entry, frozen=True, tag="segment_split"):
-    """A segment was sealed at ``end_offset`` and its two halves created: one entry, so never half done."""
+    """A segment was sealed at ``end_offset`` and its two halves created: one entry, so never half done.
+
+    ``token`` is empty and ``reason`` says why where it was not a command but the leader by itself.
+    """
 
     topic_id: int
     segment: int
     end_offset: int
     token: str
+    reason: str = ""
 
 
 class SegmentsMerged(Entry, frozen=True, tag="segments_merged"):
-    """Two neighbours were sealed at their end offsets and one child created."""
+    """Two neighbours were sealed at their end offsets and one child created; the rest as for a split."""
 
     topic_id: int
     segments: tuple[int, int]
     end_offsets: tuple[int, int]
     token: str
+    reason: str = ""
 
 
 class SegmentsPruned(Entry, frozen=True, tag="segments_pruned"):
-    """Sealed segments that every subscription has drained are gone from the layout, ancestors first."""
+    """Sealed segments whose retention is over are gone from the layout, ancestors first; their data is to be deleted.
+
+    ``token`` is empty where it was not a command.
+    """
+
+    topic_id: int
+    segments: list[int]
+    token: str = ""
+
+
+class DataDeleted(Entry, frozen=True, tag="data_deleted"):
+    """The data of segments that were pruned, or went with their topic, is deleted."""
 
     topic_id: int
     segments: list[int]
@@ -158,15 +246,21 @@ class SubscriptionCreated(Entry, frozen=True, tag="subscription_created"):
     subscription_type: SubscriptionType | None
     order: Order
     positions: dict[int, int]
+    balance: Balance = "count"
 
 
 class SubscriptionTyped(Entry, frozen=True, tag="subscription_typed"):
-    """The type of a subscription became known."""
+    """The type of a subscription became known, or its order or balance was changed.
+
+    ``token`` is that of the command that changed the order; empty if a consumer did, by registering.
+    """
 
     topic_id: int
     subscription_id: int
     subscription_type: SubscriptionType
     order: Order
+    token: str = ""
+    balance: Balance = "count"
 
 
 class SubscriptionDeleted(Entry, frozen=True, tag="subscription_deleted"):
@@ -188,13 +282,18 @@ class Sought(Entry, frozen=True, tag="sought"):
 
 
 class ConsumerRegistered(Entry, frozen=True, tag="consumer_registered"):
-    """A consumer joined, or a newer incarnation took over its name."""
+    """A consumer joined, a newer incarnation took over its name, or its ``capacity`` (in percent) changed.
+
+    ``shares``: it can read a share of a segment.
+    """
 
     topic_id: int
     subscription_id: int
     consumer: str
     incarnation: int
     client_id: str
+    shares: bool = False
+    capacity: int = 100
 
 
 class ConsumerDisconnected(Entry, frozen=True, tag="consumer_disconnected"):
@@ -226,32 +325,41 @@ class ConsumerGone(Entry, frozen=True, tag="consumer_gone"):
 
 
 class SegmentGranted(Entry, frozen=True, tag="segment_granted"):
-    """From now on ``consumer`` reads the segment; ``generation`` fences whoever held it before."""
+    """From now on ``consumer`` reads the segment; ``generation`` fences whoever held it before.
+
+    It reads the keys of the buckets ``first_bucket`` up to, not including, ``end_bucket``; 0, 0 means all of them.
+    """
 
     topic_id: int
     subscription_id: int
     segment: int
     consumer: str
     generation: int
+    first_bucket: int = 0
+    end_bucket: int = 0
 
 
 class SegmentRevoked(Entry, frozen=True, tag="segment_revoked"):
-    """The holder was told to finish. It still holds the segment until released."""
+    """The holder was told to finish. It still holds the segment, or its buckets, until released."""
 
     topic_id: int
     subscription_id: int
     segment: int
     generation: int
+    first_bucket: int = 0
+    end_bucket: int = 0
 
 
 class SegmentReleased(Entry, frozen=True, tag="segment_released"):
-    """Nobody holds the segment any more; later acknowledgements at this generation are refused."""
+    """Nobody holds the segment, or these buckets, any more; acknowledgements at this generation are refused."""
 
     topic_id: int
     subscription_id: int
     segment: int
     generation: int
     reason: ReleaseReason
+    first_bucket: int = 0
+    end_bucket: int = 0
 
 
 class SegmentsDrained(Entry, frozen=True, tag="segments_drained"):
@@ -263,6 +371,20 @@ class SegmentsDrained(Entry, frozen=True, tag="segments_drained"):
     seek_generation: int
 
 
+class LedgerTrimmed(Entry, frozen=True, tag="ledger_trimmed"):
+    """Chunks numbered below ``below`` are no longer needed, and are deleted from now on, oldest first."""
+
+    below: int
+
+
+class SegmentsWeighed(Entry, frozen=True, tag="segments_weighed"):
+    """These segments weigh something else from now on; the weights of all others stand."""
+
+    topic_id: int
+    subscription_id: int
+    weights: dict[int, int]
+
+
 AnyEntry = (
     ReignBegan
     | ProducerOpened
@@ -270,10 +392,14 @@ AnyEntry = (
     | RecordsStored
     | RecordsAcknowledged
     | TopicCreated
+    | TopicImported
+    | LayoutExtended
     | TopicDeleted
+    | TopicPolicySet
     | SegmentSplit
     | SegmentsMerged
     | SegmentsPruned
+    | DataDeleted
     | SubscriptionCreated
     | SubscriptionTyped
     | SubscriptionDeleted
@@ -286,6 +412,8 @@ AnyEntry = (
     | SegmentRevoked
     | SegmentReleased
     | SegmentsDrained
+    | LedgerTrimmed
+    | SegmentsWeighed
 )
 
 _ENCODER = msgspec.msgpack.Encoder()

@@ -13,6 +13,8 @@ import mmh3
 
 SEGMENT_HASHES = 1 << 16
 """Size of the ring that segments share: hashes 0x0000 to 0xffff."""
+KEY_BUCKETS = 16
+"""Key buckets of a segment, so the most consumers that can share one."""
 
 
 def key_hash(key: bytes) -> int:

@@ -11,6 +11,9 @@ The rules:
 4. A segment of a single hash cannot be split.
 5. Only a sealed segment whose ancestors are all gone may be pruned. Its children then have no parent there: to have
    been pruned is to have been drained.
+
+An external topic's layout comes from its source (`imported`, `extended`): who may be whose child is judged in
+controller.topic_import, ranges are the source's own scaled to the ring for people to look at, and nothing is routed.
 """
 
 from __future__ import annotations
@@ -46,6 +49,8 @@ class Segment:
     end_offset: int | None = None
     """Offset after the last record; known once sealed."""
     sealed_at_ms: int | None = None
+    label: str | None = None
+    """Its name at the source of an external topic."""
 
     @property
     def hash_range(self) -> str:
@@ -85,6 +90,26 @@ class Layout:
             for n in range(count)
         }
         return cls(0, count, segments)
+
+    @classmethod
+    def imported(cls, segments: Iterable[Segment], at_ms: int) -> Layout:
+        """Return the layout of an external topic; parents come before their children, ids rise."""
+        return replace(cls(0, 0, {}).extended(segments, {}, at_ms), layout_epoch=0)
+
+    def extended(self, created: Iterable[Segment], sealed: Mapping[int, int], at_ms: int) -> Layout:
+        """Return an external topic's layout with more segments, and with others ``sealed`` (segment → end offset)."""
+        segments = dict(self.segments)
+        for segment_id, end_offset in sealed.items():
+            segments[segment_id] = replace(
+                segments[segment_id], state=SegmentState.SEALED, end_offset=end_offset, sealed_at_ms=at_ms
+            )
+        next_id = self.next_segment_id
+        for segment in created:
+            segments[segment.segment_id] = segment
+            next_id = max(next_id, segment.segment_id + 1)
+            for parent in segment.parents:
+                segments[parent] = replace(segments[parent], children=(*segments[parent].children, segment.segment_id))
+        return Layout(self.layout_epoch + 1, next_id, segments)
 
     def active(self) -> list[Segment]:
         """Return the active segments, in order of id."""

@@ -10,19 +10,25 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
+from headgate.assignment import HeldKey
 from headgate.entries import SubscriptionType
 from headgate.ledger import Ledger
 from headgate.messages import Grant
+from headgate.rolled_reader import RolledRecords
 from headgate.segment_reader import ChunkCache, Head, SegmentReader
 from headgate.store import Store
 
 QUEUE_RECORDS: Final = 1000
 """Records that wait to be taken by the program, over all segments."""
+PASS_SECONDS: Final = 1.0
+"""How often a share without deliveries says how far it has gone past the records of others."""
 
+OnPassed = Callable[[Grant, int, int], None]
+"""(grant, first offset, end offset)."""
 Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
 """Starts a named task that somebody owns."""
 
@@ -39,12 +45,22 @@ class ConsumedRecord(msgspec.Struct, frozen=True):
     generation: int
 
 
+class Reader(Protocol):
+    """Reads one granted segment."""
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+
+    def has_read(self, chunk: int) -> bool:
+        """Return whether everything up to ``chunk`` was handed on."""
+
+
 @dataclass(slots=True, eq=False)
 class Holding:
     """A segment that is being read."""
 
     grant: Grant
-    reader: SegmentReader
+    reader: Reader
     delivered: int
     """End offset of what the program has taken."""
     acknowledged: int
@@ -57,6 +73,10 @@ class Holding:
     reading: asyncio.Task[None] | None = None
     progress: asyncio.Event = field(default_factory=asyncio.Event)
     """Set at every acknowledgement, and when it is dropped."""
+    read: int = 0
+    """A share: end offset of what was read, delivered or passed by."""
+    passed_at_seconds: float = 0.0
+    """When that was last said, by the loop's clock."""
 
     def is_acknowledged(self, kind: SubscriptionType) -> bool:
         """Return whether everything that was delivered is acknowledged."""
@@ -71,18 +91,22 @@ class RecordFeed:
     def __init__(self, topic: str, kind: SubscriptionType, positions: Mapping[int, int], spawn: Spawn) -> None:
         """``positions``: for CHECKPOINT, where to begin instead of where a grant says."""
         self.head = Head()
-        self.holdings: dict[int, Holding] = {}
+        self.holdings: dict[HeldKey, Holding] = {}
+        self.on_passed: OnPassed = lambda *_: None
+        """Is told which records may be acknowledged although they were not delivered: they are of others' buckets."""
         self.positions: dict[int, int] = dict(positions)
         self._topic = topic
         self._kind = kind
         self._spawn = spawn
         self._cache: ChunkCache | None = None
+        self._rolled: RolledRecords | None = None
         self._queue: asyncio.Queue[tuple[Holding, ConsumedRecord] | None] = asyncio.Queue(QUEUE_RECORDS)
 
     def open(self, store: Store, shard: int, topic_id: int) -> None:
         """Read from the ledger of ``shard``; again after the first time it changes nothing."""
         if self._cache is None:
             self._cache = ChunkCache(Ledger(store, shard), topic_id)
+            self._rolled = RolledRecords(store, shard, topic_id)
 
     @property
     def is_open(self) -> bool:
@@ -101,23 +125,35 @@ class RecordFeed:
 
     def begin(self, grant: Grant) -> Holding:
         """Read a segment from where its grant says."""
-        assert self._cache is not None, "a grant before the first answer"
         start = grant.start_offset
         if self._kind == "CHECKPOINT":
             start = self.positions.get(grant.segment, start)
-        reader = SegmentReader(
+        reader = self._reader(grant, start)
+        holding = Holding(grant, reader, delivered=start, acknowledged=start)
+        holding.read = start
+        self.positions[grant.segment] = start
+        self.holdings[grant.segment, grant.generation] = holding
+        holding.reading = self._spawn(self._read(holding), f"read-{grant.segment}")
+        return holding
+
+    def _reader(self, grant: Grant, start: int, /) -> Reader:
+        assert self._cache is not None, "a grant before the first answer"
+        assert self._rolled is not None, "opened together"
+        return SegmentReader(
             grant,
             cache=self._cache,
+            rolled=self._rolled,
             head=self.head,
             deliver=partial(self._deliver, grant),
             start_offset=start,
             skips_acknowledged=self._kind == "QUEUE",
+            passed=partial(self._passed, grant),
         )
-        holding = Holding(grant, reader, delivered=start, acknowledged=start)
-        self.positions[grant.segment] = start
-        self.holdings[grant.segment] = holding
-        holding.reading = self._spawn(reader.run(), f"read-{grant.segment}")
-        return holding
+
+    async def _read(self, holding: Holding) -> None:
+        await holding.reader.run()
+        # Read to a sealed end: that must be known, or the segment is never drained.
+        self.pass_others(holding.grant.segment, holding.grant.generation)
 
     def stop(self, holding: Holding) -> None:
         """Deliver nothing more of it."""
@@ -125,28 +161,55 @@ class RecordFeed:
         if holding.reading is not None:
             holding.reading.cancel()
 
-    def drop(self, segment: int) -> None:
-        """Hold ``segment`` no more."""
-        holding = self.holdings.pop(segment, None)
+    def drop(self, segment: int, generation: int) -> None:
+        """Hold no more what was granted at ``generation``."""
+        holding = self.holdings.pop((segment, generation), None)
         if holding is not None:
             self.stop(holding)
             holding.progress.set()
 
     def holds(self, holding: Holding) -> bool:
-        """Return whether it is still the one of its segment."""
-        return self.holdings.get(holding.grant.segment) is holding
+        """Return whether it was not dropped."""
+        return self.holdings.get((holding.grant.segment, holding.grant.generation)) is holding
 
     def generations(self) -> list[tuple[int, int]]:
         """Return (segment, generation) of all that is held."""
-        return sorted((segment, holding.grant.generation) for segment, holding in self.holdings.items())
+        return sorted(self.holdings)
 
     # --- records ------------------------------------------------------------------------------------------------------
 
     async def _deliver(self, grant: Grant, offset: int, timestamp_ms: int, key: bytes, value: bytes) -> None:
-        holding = self.holdings[grant.segment]
+        holding = self.holdings[grant.segment, grant.generation]
         record = ConsumedRecord(self._topic, grant.segment, offset, key, value, timestamp_ms, grant.generation)
         holding.queued += 1
         await self._queue.put((holding, record))
+
+    def _passed(self, grant: Grant, first_offset: int, end_offset: int) -> None:
+        """Note how far a share is; tell what can be acknowledged of the buckets of others."""
+        holding = self.holdings.get((grant.segment, grant.generation))
+        if holding is None or holding.over:
+            return
+        holding.read = end_offset
+        if self._kind == "QUEUE":
+            if end_offset > first_offset:
+                self.on_passed(grant, first_offset, end_offset)
+        elif first_offset == end_offset:
+            now = asyncio.get_running_loop().time()
+            if now - holding.passed_at_seconds >= PASS_SECONDS:
+                holding.passed_at_seconds = now
+                self.pass_others(grant.segment, grant.generation)
+
+    def pass_others(self, segment: int, generation: int) -> None:
+        """STREAM: acknowledge up to where a share was read, if all that was delivered of it is acknowledged."""
+        holding = self.holdings.get((segment, generation))
+        # What is over has perhaps not been delivered as far as it was read, although nothing queues any more.
+        if holding is None or holding.over or self._kind != "STREAM":
+            return
+        if holding.queued or holding.acknowledged < holding.delivered:
+            return
+        if holding.read > holding.acknowledged:
+            holding.acknowledged = holding.read
+            self.on_passed(holding.grant, 0, holding.read)
 
     async def next(self) -> ConsumedRecord | None:
         """Return the next record, or None if there may be a reason to stop."""
@@ -165,8 +228,8 @@ class RecordFeed:
 
     def acknowledge(self, record: ConsumedRecord) -> bool:
         """Note what the program has finished; False if it is known already."""
-        holding = self.holdings.get(record.segment)
-        if holding is None or holding.grant.generation != record.generation:
+        holding = self.holdings.get((record.segment, record.generation))
+        if holding is None:
             return True
         if self._kind == "STREAM" and record.offset < holding.acknowledged:
             return False

@@ -1,8 +1,13 @@
-"""Read granted segments from the ledger's chunks, without the leader.
+"""Read granted segments from the ledger, without the leader: rolled objects first, then chunk after chunk.
 
-Every reader goes through all chunks of the shard and picks its segment. Chunks are decoded once and shared between
-readers through a cache that is bounded in bytes. At the tail a reader waits until the head is announced further, or
-looks for itself every second, because an announcement may be lost.
+A reader begins in the rolled object that holds its first record, if there is one, and goes on in the chunks behind what
+is rolled up. A chunk that is gone was rolled up before it was deleted, so a slow reader finds its place there again; by
+offset, so that nothing is left out or comes twice.
+
+Every reader goes through all those chunks of the shard and picks its segment, and of a segment that is shared the keys
+of its own buckets; what is in the buckets of others it passes by, and tells how far it is. Chunks are decoded once and
+shared between readers through a cache that is bounded in bytes. At the tail a reader waits until the head is announced
+further, or looks for itself every second, because an announcement may be lost.
 """
 
 from __future__ import annotations
@@ -10,30 +15,25 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Final
 
 import structlog
 
 from headgate.errors import ChunkError, ObjectMissingError, StoreUnavailableError
+from headgate.hashing import key_bucket
 from headgate.ledger import Ledger
 from headgate.messages import Grant
+from headgate.rolled_reader import RolledRecords, Rows
+from headgate.shares import Share, buckets_of, place_of
 
+LOOK_AGAIN_SECONDS: Final = 30.0
+"""How often a reader whose next chunk is missing looks whether it was rolled up, if it cannot know that it existed."""
 POLL_SECONDS: Final = 1.0
 """How often a reader at the tail looks for itself, and how long it waits for a store out of reach."""
 CACHE_BYTES: Final = 64 * 1024 * 1024
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Records of one segment in one chunk, column by column, in the order of their offsets."""
-
-    offsets: list[int]
-    timestamps_ms: list[int]
-    keys: list[bytes]
-    values: list[bytes]
 
 
 class Head:
@@ -133,6 +133,8 @@ class ChunkCache:
 
 Deliver = Callable[[int, int, bytes, bytes], Awaitable[None]]
 """(offset, timestamp_ms, key, value): returns once there is room."""
+Passed = Callable[[int, int], None]
+"""(first offset, end offset): these records are in buckets of others, none if both are the same; read up to there."""
 
 
 class SegmentReader:
@@ -143,21 +145,30 @@ class SegmentReader:
         grant: Grant,
         *,
         cache: ChunkCache,
+        rolled: RolledRecords,
         head: Head,
         deliver: Deliver,
         start_offset: int | None = None,
         skips_acknowledged: bool = False,
+        passed: Passed | None = None,
     ) -> None:
-        """``start_offset`` takes the place of the grant's; ``skips_acknowledged``: leave out the grant's ranges."""
+        """``start_offset`` takes the place of the grant's; ``skips_acknowledged``: leave out the grant's ranges.
+
+        ``passed`` learns of records in the buckets of others, and is called after every chunk of a share.
+        """
         self.next_offset = grant.start_offset if start_offset is None else start_offset
         # The grant knows the chunk of its own start only; for an earlier one begin at the beginning.
         self.next_chunk = grant.start_chunk if self.next_offset >= grant.start_offset else 1
         self._segment = grant.segment
         self._end_offset = grant.end_offset
         self._cache = cache
+        self._rolled = rolled
+        self._rolled_at = float("-inf")
+        self._complained = False
         self._head = head
         self._deliver = deliver
-        self._skipped = sorted(grant.acknowledged) if skips_acknowledged else []
+        self._choice = _Choice(grant, skips_acknowledged=skips_acknowledged)
+        self._passed = passed if self._choice.is_share else None
 
     @property
     def at_end(self) -> bool:
@@ -175,39 +186,127 @@ class SegmentReader:
             ChunkError: an object of the ledger is damaged, or records are missing.
 
         """
-        complained = False
+        await self._read_rolled(fresh=False)
         while not self.at_end:
             if self.next_chunk > self._head.number:
                 await self._head.reaches(self.next_chunk, POLL_SECONDS)
             try:
                 chunk = await self._cache.rows(self.next_chunk)
-            except (ObjectMissingError, StoreUnavailableError) as error:
-                if self.next_chunk <= self._head.number:
-                    if not complained:
-                        log.warning("segment.unreadable", segment=self._segment, reason=str(error))
-                        complained = True
-                    await asyncio.sleep(POLL_SECONDS)
+            except ObjectMissingError as error:
+                self._pass_by(self.next_offset, self.next_offset)
+                await self._miss(error)
                 continue
-            complained = False
+            except StoreUnavailableError as error:
+                if self.next_chunk <= self._head.number:
+                    await self._wait_for(error)
+                continue
+            self._complained = False
             rows = chunk.get(self._segment)
             if rows is not None:
                 await self._hand_on(rows)
             self.next_chunk += 1
+            self._pass_by(self.next_offset, self.next_offset)
+        self._pass_by(self.next_offset, self.next_offset)
+
+    async def _miss(self, error: ObjectMissingError) -> None:
+        """Deal with a next chunk that is not there: not yet, or not any more."""
+        known = self.next_chunk <= self._head.number
+        if not known and asyncio.get_running_loop().time() - self._rolled_at < LOOK_AGAIN_SECONDS:
+            return
+        if not await self._read_rolled(fresh=True) and known:
+            await self._wait_for(error)
+
+    async def _read_rolled(self, *, fresh: bool) -> bool:
+        """Read on in rolled objects, as far as they go; return whether they went beyond the next chunk."""
+        moved = False
+        while not self.at_end:
+            self._rolled_at = asyncio.get_running_loop().time()
+            try:
+                objects, last = await self._rolled.stretch(
+                    self._segment, self.next_offset, self.next_chunk, fresh=fresh
+                )
+                if last < self.next_chunk:
+                    break
+                for item in objects:
+                    async for rows in self._rolled.slices(item, self.next_offset):
+                        await self._hand_on(rows)
+            except (ObjectMissingError, StoreUnavailableError) as error:
+                # Replaced by a wider one, which a fresh look shows; or the segment is gone, and we are told so.
+                if fresh:
+                    await self._wait_for(error)
+                fresh = True
+                continue
+            self.next_chunk, moved = last + 1, True
+        return moved
+
+    async def _wait_for(self, error: Exception) -> None:
+        if not self._complained:
+            log.warning("segment.unreadable", segment=self._segment, reason=str(error))
+            self._complained = True
+        await asyncio.sleep(POLL_SECONDS)
 
     async def _hand_on(self, rows: Rows) -> None:
+        others_from: int | None = None
         for index, offset in enumerate(rows.offsets):
             if offset < self.next_offset:
                 continue
             if offset > self.next_offset:
                 raise ChunkError(
-                    f"chunk {self.next_chunk}: segment {self._segment} goes on at offset {offset}, expected "
+                    f"at chunk {self.next_chunk}: segment {self._segment} goes on at offset {offset}, expected "
                     f"{self.next_offset}; records are missing",
                 )
+            key = rows.keys[index]
+            verdict = self._choice.of(offset, key)
             self.next_offset = offset + 1
-            if not self._is_skipped(offset):
-                await self._deliver(offset, rows.timestamps_ms[index], rows.keys[index], rows.values[index])
+            if verdict is _Verdict.OTHERS:
+                others_from = offset if others_from is None else others_from
+                continue
+            if others_from is not None:
+                self._pass_by(others_from, offset)
+                others_from = None
+            if verdict is _Verdict.OURS:
+                await self._deliver(offset, rows.timestamps_ms[index], key, rows.values[index])
+        if others_from is not None:
+            self._pass_by(others_from, self.next_offset)
 
-    def _is_skipped(self, offset: int) -> bool:
-        while self._skipped and self._skipped[0][1] <= offset:
-            self._skipped.pop(0)
-        return bool(self._skipped) and self._skipped[0][0] <= offset
+    def _pass_by(self, first_offset: int, end_offset: int) -> None:
+        if self._passed is not None:
+            self._passed(first_offset, end_offset)
+
+
+class _Verdict(Enum):
+    OURS = auto()
+    OTHERS = auto()
+    """It is in a bucket of another consumer."""
+    ACKNOWLEDGED = auto()
+
+
+class _Choice:
+    """Which records of a segment a grant is about. Offsets must rise from one question to the next."""
+
+    def __init__(self, grant: Grant, *, skips_acknowledged: bool) -> None:
+        place = place_of(grant.segment, grant.first_bucket, grant.end_bucket)
+        self.is_share = isinstance(place, Share)
+        self._mine = buckets_of(place)
+        self._buckets = grant.buckets
+        self._looks_at_keys = self.is_share or bool(grant.starts)
+        acknowledged = sorted(grant.acknowledged) if skips_acknowledged else []
+        self._starts = [grant.start_offset] * self._buckets
+        self._skipped = [list(acknowledged) for _ in range(self._buckets if self._looks_at_keys else 1)]
+        for part in grant.starts:
+            for bucket in range(part.first_bucket, part.end_bucket):
+                self._starts[bucket] = part.start_offset
+                self._skipped[bucket] = sorted(part.acknowledged) if skips_acknowledged else []
+
+    def of(self, offset: int, key: bytes) -> _Verdict:
+        bucket = 0
+        if self._looks_at_keys:
+            bucket = key_bucket(key, self._buckets)
+            if bucket not in self._mine:
+                return _Verdict.OTHERS
+            if offset < self._starts[bucket]:
+                return _Verdict.ACKNOWLEDGED
+        skipped = self._skipped[bucket]
+        while skipped and skipped[0][1] <= offset:
+            skipped.pop(0)
+        return _Verdict.ACKNOWLEDGED if skipped and skipped[0][0] <= offset else _Verdict.OURS

@@ -3,17 +3,21 @@
 `Store` is what the rest of the program sees. `LocalStore` is a folder; `RemoteStore` is any bucket that obstore can
 reach. Both answer put-if-absent with exactly three outcomes: created and durable, taken by somebody else
 (ObjectExistsError), or an error that says whether anything can have been written. Nothing here retries: whether to try
-again is the caller's decision, and for a chunk it must not.
+again is the caller's decision, and for a chunk it must not. (A bucket that is busy, obstore asks again: see RETRIES.)
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
+import re
 import secrets
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 import obstore
@@ -27,6 +31,14 @@ from headgate.errors import (
     OutcomeUnknownError,
     StoreUnavailableError,
 )
+from headgate.writer_threads import WriterThreads
+
+_SHARD_FOLDER_DEPTH = 2
+"""``rolled/shard=0003``: a writer may be about to put something there."""
+
+RETRIES: Final[Any] = {"max_retries": 3, "retry_timeout": timedelta(seconds=8)}
+"""What obstore repeats by itself when a bucket is busy; its own three minutes would outlast every wait of ours. A
+creation that is repeated may find its own first attempt: told as taken, it ends a reign as an unknown outcome does."""
 
 
 class Store(Protocol):
@@ -48,6 +60,12 @@ class Store(Protocol):
     async def names(self, prefix: str, after: str = "") -> list[str]:
         """Return the names in the folder ``prefix`` that are greater than ``after``, sorted; StoreUnavailableError."""
 
+    async def folders(self, prefix: str) -> list[str]:
+        """Return the names of the folders in the folder ``prefix``, sorted; StoreUnavailableError."""
+
+    async def paths(self, prefix: str) -> list[str]:
+        """Return the paths of all objects below the folder ``prefix``, at any depth, sorted; StoreUnavailableError."""
+
     async def delete(self, path: str) -> None:
         """Delete the object; one that is missing is fine. Raises StoreUnavailableError."""
 
@@ -55,16 +73,19 @@ class Store(Protocol):
 class LocalStore:
     """A folder on this machine.
 
-    An object is written beside its place, fsynced, then linked to its name: the link is atomic, fails if the name is
-    taken, and can never show half an object, not even after a power cut.
+    An object is written to a file without a name, fsynced, then linked to its name: the link is atomic, fails if the
+    name is taken, and can never show half an object, not even after a power cut. Where the file system has no files
+    without a name, it is written beside its place first.
     """
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self._root = root.absolute()
+        self._writers = WriterThreads()
+        self._nameless = hasattr(os, "O_TMPFILE")
 
     async def create(self, path: str, data: bytes) -> None:
         """See `Store.create`."""
-        await asyncio.to_thread(self._create, path, data)
+        await self._writers.run(partial(self._create, path, data))
 
     async def read(self, path: str) -> bytes:
         """See `Store.read`."""
@@ -74,34 +95,75 @@ class LocalStore:
         """See `Store.names`."""
         return await asyncio.to_thread(self._names, prefix, after)
 
+    async def folders(self, prefix: str) -> list[str]:
+        """See `Store.folders`."""
+        return await asyncio.to_thread(self._folders, prefix)
+
+    async def paths(self, prefix: str) -> list[str]:
+        """See `Store.paths`."""
+        return await asyncio.to_thread(self._paths, prefix)
+
     async def delete(self, path: str) -> None:
-        """See `Store.delete`."""
+        """See `Store.delete`. Folders that it leaves empty go too, but for those of a shard."""
         await asyncio.to_thread(self._delete, path)
 
     def _create(self, path: str, data: bytes) -> None:
-        target = self._root / path
-        draft = target.parent / f".{target.name}.{secrets.token_hex(6)}"
+        folder, name = os.path.split(os.path.join(self._root, path))  # noqa: PTH118 - pathlib costs more than the link
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with draft.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            folder_handle = _open_folder(folder)
         except OSError as error:
-            _discard(draft)
-            raise StoreUnavailableError(f"cannot write {target}: {error.strerror or error}") from error
+            raise StoreUnavailableError(f"cannot write {folder}/{name}: {error.strerror or error}") from error
         try:
-            os.link(draft, target)
+            self._link_new(folder_handle, f"{folder}/{name}", data)
+            try:
+                os.fsync(folder_handle)
+            except OSError as error:
+                reason = f"cannot sync the folder of {folder}/{name}: {error.strerror or error}"
+                raise OutcomeUnknownError(reason) from error
+        finally:
+            os.close(folder_handle)
+
+    def _link_new(self, folder_handle: int, target: str, data: bytes) -> None:
+        """Write ``data`` durably and link it to ``target``, whose folder is open as ``folder_handle``."""
+        folder, name = os.path.split(target)
+        draft = None
+        try:
+            handle = self._open_nameless(folder)
+            if handle is None:
+                draft = f".{name}.{secrets.token_hex(6)}"
+                handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder_handle)
+            try:
+                written = os.write(handle, data)
+                while written < len(data):
+                    written += os.write(handle, data[written:])
+                os.fsync(handle)
+                # The folder as the source's as well: without one Python would link the link in /proc, not the file.
+                source = draft or f"/proc/self/fd/{handle}"
+                os.link(source, name, src_dir_fd=folder_handle, dst_dir_fd=folder_handle, follow_symlinks=draft is None)
+            finally:
+                # What is fsynced is stored, whatever closing says.
+                with contextlib.suppress(OSError):
+                    os.close(handle)
         except FileExistsError:
             raise ObjectExistsError(f"{target} exists already") from None
         except OSError as error:
             raise StoreUnavailableError(f"cannot create {target}: {error.strerror or error}") from error
         finally:
-            _discard(draft)
+            if draft is not None:
+                with contextlib.suppress(OSError):
+                    os.unlink(draft, dir_fd=folder_handle)
+
+    def _open_nameless(self, folder: str) -> int | None:
+        """Return a file without a name on the file system of ``folder``; None where there is no such thing."""
+        if not self._nameless:
+            return None
         try:
-            self._sync_folder(target.parent)
+            return os.open(folder, os.O_WRONLY | os.O_TMPFILE, 0o666)
         except OSError as error:
-            raise OutcomeUnknownError(f"cannot sync the folder of {target}: {error.strerror or error}") from error
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+                raise
+            self._nameless = False
+            return None
 
     def _read(self, path: str) -> bytes:
         try:
@@ -120,19 +182,38 @@ class LocalStore:
         except OSError as error:
             raise StoreUnavailableError(f"cannot list {self._root / prefix}: {error.strerror or error}") from error
 
+    def _folders(self, prefix: str) -> list[str]:
+        try:
+            with os.scandir(self._root / prefix) as found:
+                return sorted(item.name for item in found if item.is_dir() and not item.name.startswith("."))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise StoreUnavailableError(f"cannot list {self._root / prefix}: {error.strerror or error}") from error
+
+    def _paths(self, prefix: str) -> list[str]:
+        def fail(error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError):
+                raise StoreUnavailableError(f"cannot list {self._root / prefix}: {error.strerror or error}") from error
+
+        found = [
+            os.path.join(folder, name)  # noqa: PTH118 - many names, and pathlib is slow
+            for folder, _, names in os.walk(self._root / prefix, onerror=fail)
+            for name in names
+            if not name.startswith(".")
+        ]
+        return sorted(os.path.relpath(path, self._root) for path in found)
+
     def _delete(self, path: str) -> None:
         try:
             (self._root / path).unlink(missing_ok=True)
         except OSError as error:
             raise StoreUnavailableError(f"cannot delete {self._root / path}: {error.strerror or error}") from error
-
-    @staticmethod
-    def _sync_folder(folder: Path) -> None:
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        folder = Path(path).parent
+        with contextlib.suppress(OSError):  # Not empty, or gone: either is fine.
+            while len(folder.parts) > _SHARD_FOLDER_DEPTH:
+                (self._root / folder).rmdir()
+                folder = folder.parent
 
 
 class RemoteStore:
@@ -148,7 +229,7 @@ class RemoteStore:
         except obstore.exceptions.AlreadyExistsError:
             raise ObjectExistsError(f"{path} exists already") from None
         except obstore.exceptions.BaseError as error:
-            raise OutcomeUnknownError(f"cannot tell whether {path} was written: {error}") from error
+            raise OutcomeUnknownError(f"cannot tell whether {path} was written: {_reason(error)}") from error
 
     async def read(self, path: str) -> bytes:
         """See `Store.read`."""
@@ -158,7 +239,7 @@ class RemoteStore:
         except (obstore.exceptions.NotFoundError, FileNotFoundError):
             raise ObjectMissingError(f"{path} does not exist") from None
         except obstore.exceptions.BaseError as error:
-            raise StoreUnavailableError(f"cannot read {path}: {error}") from error
+            raise StoreUnavailableError(f"cannot read {path}: {_reason(error)}") from error
 
     async def names(self, prefix: str, after: str = "") -> list[str]:
         """See `Store.names`."""
@@ -166,10 +247,28 @@ class RemoteStore:
         try:
             offset = f"{prefix}/{after}" if after else None
             async for page in obstore.list(self._bucket, prefix=f"{prefix}/", offset=offset):
-                found.extend(item["path"].rsplit("/", 1)[-1] for item in page)
+                found.extend(item["path"].removeprefix(f"{prefix}/") for item in page)
         except obstore.exceptions.BaseError as error:
-            raise StoreUnavailableError(f"cannot list {prefix}: {error}") from error
-        return sorted(name for name in found if name > after)
+            raise StoreUnavailableError(f"cannot list {prefix}: {_reason(error)}") from error
+        return sorted(name for name in found if name > after and "/" not in name)
+
+    async def folders(self, prefix: str) -> list[str]:
+        """See `Store.folders`."""
+        try:
+            found = await obstore.list_with_delimiter_async(self._bucket, prefix)
+        except obstore.exceptions.BaseError as error:
+            raise StoreUnavailableError(f"cannot list {prefix}: {_reason(error)}") from error
+        return sorted(path.rsplit("/", 1)[-1] for path in found["common_prefixes"])
+
+    async def paths(self, prefix: str) -> list[str]:
+        """See `Store.paths`."""
+        found: list[str] = []
+        try:
+            async for page in obstore.list(self._bucket, prefix=f"{prefix}/"):
+                found.extend(item["path"] for item in page)
+        except obstore.exceptions.BaseError as error:
+            raise StoreUnavailableError(f"cannot list {prefix}: {_reason(error)}") from error
+        return sorted(found)
 
     async def delete(self, path: str) -> None:
         """See `Store.delete`."""
@@ -178,13 +277,28 @@ class RemoteStore:
         except (obstore.exceptions.NotFoundError, FileNotFoundError):
             return
         except obstore.exceptions.BaseError as error:
-            raise StoreUnavailableError(f"cannot delete {path}: {error}") from error
+            raise StoreUnavailableError(f"cannot delete {path}: {_reason(error)}") from error
 
 
-def _discard(draft: Path) -> None:
-    """Remove a draft. What hindered the write may hinder this too; drafts are not objects, so one may stay behind."""
-    with contextlib.suppress(OSError):
-        draft.unlink(missing_ok=True)
+def _reason(error: Exception) -> str:
+    """Return obstore's first line; pages of its own innards follow. An address may carry a signature: it is cut off."""
+    lines = str(error).splitlines()
+    return re.sub(r"[?]\S+", "", lines[0]) if lines else type(error).__name__
+
+
+def _open_folder(folder: str) -> int:
+    """Return ``folder``, open; it and the folders above it are made, durably, where they are missing."""
+    try:
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        above = _open_folder(os.path.dirname(folder))  # noqa: PTH120 - as in `_create`
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder)  # noqa: PTH102 - as in `_create`
+            os.fsync(above)
+        finally:
+            os.close(above)
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def open_store(url: str) -> Store:
@@ -200,6 +314,6 @@ def open_store(url: str) -> Store:
             raise ConfigError(f"ledger URL {url!r}: write file:///absolute/folder")
         return LocalStore(Path(unquote(parts.path)))
     try:
-        return RemoteStore(obstore.store.from_url(url))
+        return RemoteStore(obstore.store.from_url(url, retry_config=RETRIES))
     except (obstore.exceptions.BaseError, ValueError) as error:
-        raise ConfigError(f"ledger URL {url!r}: {error}") from error
+        raise ConfigError(f"ledger URL {url!r}: {_reason(error)}") from error

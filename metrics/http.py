@@ -4,6 +4,7 @@
     /livez    200 while the event loop turns, else 503; one line
     /readyz   200 while this daemon is safe to rely on, degraded or not, else 503; JSON with each part and its reason
     /status   everything as JSON
+    /backlog  what the subscriptions on the shards led here have not acknowledged, as JSON; ?topic=NAME for one topic
     /         the same as a page for people
 
 It runs inside the caller's loop and leaves signals alone. Nothing here decides: `metrics.health` judges,
@@ -90,6 +91,7 @@ class HttpServer:
         handlers: dict[str, Callable[[web.Request], Awaitable[web.StreamResponse]]] = {
             "/": self._page,
             "/status": self._status,
+            "/backlog": self._backlog,
             "/livez": self._livez,
             "/readyz": self._readyz,
             "/metrics": self._metrics,
@@ -134,6 +136,13 @@ class HttpServer:
     async def _status(self, _: web.Request) -> web.Response:
         snapshot, health = self._snapshot(), self._health()
         return _json({"health": _health_report(health), "snapshot": snapshot}, 200)
+
+    async def _backlog(self, request: web.Request) -> web.Response:
+        topic = request.query.get("topic")
+        found = [
+            backlog for shard in self._snapshot().shards for backlog in shard.backlogs if topic in (None, backlog.topic)
+        ]
+        return _json({"backlogs": sorted(found, key=lambda each: (each.topic, each.subscription))}, 200)
 
     async def _livez(self, _: web.Request) -> web.Response:
         health = self._health()

@@ -7,7 +7,8 @@ The rules:
 
 1. Names are ``headgate_<noun>_<unit>``, with ``_total`` for counters; units are seconds, bytes, or counts of the noun.
 2. Labels are bounded: the shard, or a value listed below. A value that is not listed counts as ``other``. Names of
-   topics, subscriptions, consumers and clients are never labels.
+   topics, subscriptions, consumers and clients are never labels, but for the topics that the settings name
+   (metrics.drain_instruments).
 3. Series whose labels are known beforehand exist from the start, at 0: a first failure is then a rise, which rates see.
 4. What a daemon holds rather than does (consumers, producers, batches in flight) is read off a snapshot every few
    seconds, so that it cannot drift.
@@ -18,24 +19,20 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Generic, TypeVar, get_args
+from typing import get_args
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    ProcessCollector,
-    disable_created_metrics,
-)
+from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
 
 from headgate.entries import LeaveReason, ReleaseReason
 from headgate.messages import Verdict
+from metrics.drain_instruments import DrainInstruments
+from metrics.families import WAIT_BUCKETS, Children, OneHot
+from metrics.object_instruments import ObjectInstruments
 from metrics.snapshot import ShardSnapshot, Snapshot
 
 BATCH_VERDICTS = ("accept", "duplicate", *get_args(Verdict))
 MALFORMED_REASONS = ("too_large", "not_msgpack", "invalid", "protocol", "presence")
-DEVICE_REFUSALS = ("unknown_topic", "empty_key", "too_large", "retained")
+DEVICE_REFUSALS = ("unknown_topic", "external_topic", "empty_key", "too_large", "retained")
 REIGN_ENDS = (
     "handover",
     "number_taken",
@@ -45,74 +42,36 @@ REIGN_ENDS = (
     "stop_requested",
 )
 ZOOKEEPER_STATES = ("connecting", "connected", "suspended", "lost")
-DRAIN_STATES = ("off", "starting", "ready", "degraded")
-DRAIN_FAILURES = ("unreachable", "timed_out", "failed", "invalid")
 POLL_OUTCOMES = ("drained", "waiting", "failed", "timed_out", "stuck")
 STORE_OPERATIONS = ("create", "read", "list", "delete")
 SEGMENT_STATES = ("active", "sealed")
-OTHER = "other"
+CHANGE_KINDS = ("split", "merge")
+CHANGE_REASONS = ("rate", "bytes", "size", "consumers", "quiet")
+WEIGHT_CHANGES = ("first", "heavier", "lighter")
+SPLIT_LIMITS = ("hot_key", "max_segments", "waiting", "single_hash", "layout_full")
 
 COMMIT_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Seconds: from a local disk's half a millisecond to the time after which the outcome counts as unknown."""
-WAIT_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
-"""Seconds: what consumers wait for; the shortest drain poll is 2 s, the longest 900 s."""
 SIZE_BUCKETS = (1e3, 4e3, 16e3, 64e3, 256e3, 1e6, 4e6, 16e6, 64e6)
 """Bytes of a chunk: from a lone reign chunk to a full queue."""
 LAG_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 """Seconds by which the loop was late; above 0.25 s deadlines are missed."""
 
-Family = TypeVar("Family", Counter, Gauge, Histogram)
 
-
-class _Children(Generic[Family]):
-    """The label children of one metric, each looked up once."""
-
-    def __init__(self, family: Family, *allowed: Sequence[str] | None) -> None:
-        """Take, label by label, the values that may occur; None: any (the shard)."""
-        self._family: Family = family
-        self._allowed = allowed
-        self._children: dict[tuple[str | int, ...], Family] = {}
-        if len(allowed) == 1 and allowed[0] is not None:
-            for value in allowed[0]:
-                self.of(value)
-
-    def of(self, *labels: str | int) -> Family:
-        """Return the child for ``labels``; values that are not listed share one, so that their number is bounded."""
-        if (child := self._children.get(labels)) is not None:
-            return child
-        bounded = tuple(
-            value if allowed is None or value in allowed else OTHER
-            for value, allowed in zip(labels, self._allowed, strict=True)
-        )
-        return self._children.setdefault(bounded, self._family.labels(*bounded))
-
-
-class _OneHot:
-    """A state as one gauge a value, of which exactly one is 1."""
-
-    def __init__(self, family: Gauge, states: Sequence[str]) -> None:
-        self._children = _Children(family, states)
-        self._now = self._children.of(states[0])
-        self._now.set(1)
-
-    def turn_to(self, state: str) -> None:
-        self._now.set(0)
-        self._now = self._children.of(state)
-        self._now.set(1)
-
-
-class Instruments:
+class Instruments(DrainInstruments, ObjectInstruments):
     """Owns every metric. Each method reports one thing that happened; none blocks or raises for a value."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, backlog_topics: Sequence[str] = ()) -> None:
         """Register everything in ``registry``, which must hold no other `Instruments`."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        self._registry = registry
+        super().__init__(registry, backlog_topics)
+        ObjectInstruments.__init__(self, registry)
         self.store_reachable = True
         """Whether the store's last answer was one; not a metric of its own, `/readyz` tells it."""
         self._make_ingest()
         self._make_leadership()
         self._make_subscriptions()
+        self._make_layouts()
         self._make_surroundings()
         self._blocked_since: dict[tuple[int, str, str, int], float] = {}
         ProcessCollector(registry=registry)
@@ -120,11 +79,11 @@ class Instruments:
     # --- ingestion ----------------------------------------------------------------------------------------------------
 
     def _make_ingest(self) -> None:
-        self._batches = _Children(
+        self._batches = Children(
             self._counter("ingest_batches", "Batches judged, by verdict.", "shard", "verdict"), None, BATCH_VERDICTS
         )
-        self._records = _Children(self._counter("stored_records", "Records in durable chunks.", "shard"), None)
-        self._bytes = _Children(self._counter("stored_bytes", "Bytes of durable chunks.", "shard"), None)
+        self._records = Children(self._counter("stored_records", "Records in durable chunks.", "shard"), None)
+        self._bytes = Children(self._counter("stored_bytes", "Bytes of durable chunks.", "shard"), None)
         self._batch_durable = self._histogram(
             "batch_durable_seconds", "From the judging of an accepted batch to its durable chunk.", COMMIT_BUCKETS
         )
@@ -132,30 +91,29 @@ class Instruments:
             "chunk_commit_seconds", "Creation of a chunk in the object store.", COMMIT_BUCKETS
         )
         self._chunk_size = self._histogram("chunk_size_bytes", "Size of a chunk.", SIZE_BUCKETS)
-        self._queue = _Children(
+        self._queue = Children(
             self._gauge("ingest_queue_bytes", "Accepted bytes that wait for the object store.", "shard"), None
         )
         self._queue_limit = self._gauge("ingest_queue_limit_bytes", "Most bytes that may wait, per shard.")
-        self._in_flight = _Children(
+        self._in_flight = Children(
             self._gauge("inflight_batches", "Accepted batches that are not durable yet.", "shard"), None
         )
-        self._producers = _Children(self._gauge("known_producers", "Producers on record.", "shard"), None)
-        self._malformed = _Children(
+        self._producers = Children(self._gauge("known_producers", "Producers on record.", "shard"), None)
+        self._malformed = Children(
             self._counter("malformed_messages", "Messages that are not of the protocol, by reason.", "reason"),
             MALFORMED_REASONS,
         )
-        self._replies = self._counter("sent_replies", "Replies given to the broker.")
-        self._epochless = _Children(
+        self._epochless = Children(
             self._counter("epochless_requests", "Batches refused because they name no leader epoch.", "shard"), None
         )
-        self._device_records = _Children(
+        self._device_records = Children(
             self._counter("device_records", "Records of plain devices in durable chunks.", "shard"), None
         )
-        self._device_refusals = _Children(
+        self._device_refusals = Children(
             self._counter("refused_device_messages", "Messages of plain devices thrown away, by reason.", "reason"),
             DEVICE_REFUSALS,
         )
-        self._device_waiting = _Children(
+        self._device_waiting = Children(
             self._gauge("device_waiting_records", "Records of plain devices that are not durable yet.", "shard"), None
         )
 
@@ -186,10 +144,6 @@ class Instruments:
         """Count a message that is not of the protocol; ``reason`` is one of `MALFORMED_REASONS`."""
         self._malformed.of(reason).inc()
 
-    def reply_sent(self) -> None:
-        """Count one reply."""
-        self._replies.inc()
-
     def epochless_refused(self, shard: int) -> None:
         """Count a batch from a client too old to be safe."""
         self._epochless.of(shard).inc()
@@ -209,22 +163,22 @@ class Instruments:
     # --- leadership ---------------------------------------------------------------------------------------------------
 
     def _make_leadership(self) -> None:
-        self._leads = _Children(self._gauge("shard_is_leader", "1 where this daemon leads the shard.", "shard"), None)
-        self._epoch = _Children(
+        self._leads = Children(self._gauge("shard_is_leader", "1 where this daemon leads the shard.", "shard"), None)
+        self._epoch = Children(
             self._gauge("shard_leader_epoch", "Leader epoch of the newest reign this daemon knows of.", "shard"), None
         )
-        self._head = _Children(
+        self._head = Children(
             self._gauge("ledger_head_chunk", "Number of the newest durable chunk this daemon knows of.", "shard"), None
         )
-        self._begun = _Children(self._counter("begun_reigns", "Reigns that this daemon began.", "shard"), None)
-        self._ended = _Children(
+        self._begun = Children(self._counter("begun_reigns", "Reigns that this daemon began.", "shard"), None)
+        self._ended = Children(
             self._counter("ended_reigns", "Reigns of this daemon that ended, by reason.", "reason"), REIGN_ENDS
         )
         self._restore = self._histogram(
             "restore_seconds", "Reading the ledger to its end and writing the reign chunk.", WAIT_BUCKETS
         )
         self._restored = self._counter("restored_chunks", "Chunks that were still to be read before a reign.")
-        self._zookeeper = _OneHot(
+        self._zookeeper = OneHot(
             self._gauge("zookeeper_state", "1 for the state of the ZooKeeper session.", "state"), ZOOKEEPER_STATES
         )
         self._in_contact = False
@@ -244,6 +198,8 @@ class Instruments:
         self._queue.of(shard).set(0)
         self._in_flight.of(shard).set(0)
         self._device_waiting.of(shard).set(0)
+        self.deletions_pending(shard, 0, 0)
+        self.backlog_forgotten(shard)
 
     def restored(self, shard: int, seconds: float, chunks: int) -> None:  # noqa: ARG002 - shards share one histogram
         """Note how long the ledger took to read before a reign."""
@@ -262,24 +218,24 @@ class Instruments:
     # --- subscriptions ------------------------------------------------------------------------------------------------
 
     def _make_subscriptions(self) -> None:
-        self._consumers = _Children(
+        self._consumers = Children(
             self._gauge("consumers", "Consumers on record, connected or in their grace period.", "shard", "state"),
             None,
             ("connected", "in_grace"),
         )
-        self._segments = _Children(
+        self._segments = Children(
             self._gauge("segments", "Segments of all topics.", "shard", "state"), None, SEGMENT_STATES
         )
         self._registered = self._counter("registered_consumers", "Consumers that joined.")
         self._reconnected = self._counter("reconnected_consumers", "Consumers back within their grace period.")
         self._silent = self._counter("silent_consumers", "Consumers that went silent.")
-        self._gone = _Children(
+        self._gone = Children(
             self._counter("departed_consumers", "Consumers that are gone, by reason; evicted is ours.", "reason"),
             get_args(LeaveReason),
         )
         self._granted = self._counter("granted_segments", "Grants.")
         self._revoked = self._counter("revoked_segments", "Revocations.")
-        self._handover = _Children(
+        self._handover = Children(
             self._histogram(
                 "handover_seconds",
                 "From a revocation to the next grant, by how it was released.",
@@ -292,13 +248,18 @@ class Instruments:
         self._blocked_longest = self._gauge(
             "blocked_longest_seconds", "How long the longest blocked segment has been seen blocked."
         )
+        self._weighed = Children(
+            self._counter("weight_changes", "Segments balanced by load that changed their weight.", "change"),
+            WEIGHT_CHANGES,
+        )
         self._drained = self._counter("drained_segments", "Segments that became drained.")
         self._drain_wait = self._histogram(
             "drain_wait_seconds",
             "From the acknowledgement of a sealed end to the release of what waited.",
             WAIT_BUCKETS,
         )
-        self._polls = _Children(self._counter("drain_polls", "Drain polls, by outcome.", "outcome"), POLL_OUTCOMES)
+        self._seeks = self._counter("sought_subscriptions", "Seeks of subscriptions.")
+        self._polls = Children(self._counter("drain_polls", "Drain polls, by outcome.", "outcome"), POLL_OUTCOMES)
 
     def consumer_registered(self) -> None:
         """Count a consumer that joined."""
@@ -333,6 +294,14 @@ class Instruments:
         self._drained.inc(count)
         self._drain_wait.observe(waited_seconds)
 
+    def subscription_sought(self) -> None:
+        """Count one seek."""
+        self._seeks.inc()
+
+    def segment_weighed(self, change: str) -> None:
+        """Count a segment whose weight changed; ``change`` is one of `WEIGHT_CHANGES`."""
+        self._weighed.of(change).inc()
+
     def drain_poll(self, outcome: str) -> None:
         """Count one poll; ``outcome`` is one of `POLL_OUTCOMES`."""
         self._polls.of(outcome).inc()
@@ -341,48 +310,45 @@ class Instruments:
         """Raise or lower the number of blocked segments."""
         self._blocked.inc(change)
 
+    # --- layouts ------------------------------------------------------------------------------------------------------
+
+    def _make_layouts(self) -> None:
+        self._changes = Children(
+            self._counter("automatic_changes", "Automatic splits and merges, by kind and reason.", "kind", "reason"),
+            CHANGE_KINDS,
+            CHANGE_REASONS,
+        )
+        for reason in CHANGE_REASONS:
+            self._changes.of("merge" if reason == "quiet" else "split", reason)
+        self._held_splits = Children(
+            self._counter("held_splits", "Segments that ought to split and may not, by the limit.", "limit"),
+            SPLIT_LIMITS,
+        )
+
+        self._pruned = self._counter("pruned_segments", "Segments that retention took from their layout.")
+
+    def layout_changed_automatically(self, kind: str, reason: str) -> None:
+        """Count an automatic change; ``kind`` and ``reason`` are of `CHANGE_KINDS` and `CHANGE_REASONS`."""
+        self._changes.of(kind, reason).inc()
+
+    def split_held(self, limit: str) -> None:
+        """Count a segment that a limit, one of `SPLIT_LIMITS`, keeps from splitting."""
+        self._held_splits.of(limit).inc()
+
+    def segments_pruned(self, count: int) -> None:
+        """Count segments that left their layout."""
+        self._pruned.inc(count)
+
     # --- what is around it --------------------------------------------------------------------------------------------
 
     def _make_surroundings(self) -> None:
-        self._drain_states = _OneHot(
-            self._gauge("drain_state", "1 for the state of the drain service.", "state"), DRAIN_STATES
-        )
-        self._drain_runs = self._histogram("drain_run_seconds", "One answer of the drain service.", WAIT_BUCKETS)
-        self._drain_failures = _Children(
-            self._counter("drain_failures", "Questions to the drain service without answer, by reason.", "reason"),
-            DRAIN_FAILURES,
-        )
-        self._watermark = _Children(
-            self._gauge("drain_watermark_chunk", "Newest chunk that the drain service has counted.", "shard"), None
-        )
-        self._drain_restarts = self._counter("drain_restarts", "Starts of the drain service after its first.")
         self._broker = self._gauge("broker_connected", "1 while the MQTT broker is connected.")
-        self._store_errors = _Children(
+        self._store_errors = Children(
             self._counter("store_errors", "Failures of the object store, by operation.", "operation"), STORE_OPERATIONS
         )
         self._lag = self._histogram("loop_lag_seconds", "By how much the event loop was late.", LAG_BUCKETS)
         build = self._gauge("build_info", "1; the labels tell what runs.", "version", "python")
         build.labels(version("headgate"), platform.python_version()).set(1)
-
-    def drain_state(self, state: str) -> None:
-        """Set the drain service's state, one of `DRAIN_STATES`."""
-        self._drain_states.turn_to(state)
-
-    def drain_run(self, seconds: float) -> None:
-        """Note how long one answer took."""
-        self._drain_runs.observe(seconds)
-
-    def drain_failed(self, reason: str) -> None:
-        """Count a question without answer; ``reason`` is one of `DRAIN_FAILURES`."""
-        self._drain_failures.of(reason).inc()
-
-    def drain_watermark(self, shard: int, chunk: int) -> None:
-        """Set the newest chunk counted."""
-        self._watermark.of(shard).set(chunk)
-
-    def drain_restarted(self) -> None:
-        """Count a start after the first."""
-        self._drain_restarts.inc()
 
     def broker_connected(self, connected: bool) -> None:
         """Set whether the broker is connected."""
@@ -431,14 +397,3 @@ class Instruments:
         connected = [consumer.connected for held in shard.subscriptions for consumer in held.consumers]
         self._consumers.of(number, "connected").set(connected.count(True))
         self._consumers.of(number, "in_grace").set(connected.count(False))
-
-    # --- making -------------------------------------------------------------------------------------------------------
-
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"headgate_{name}", text, labels, registry=self._registry)
-
-    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(f"headgate_{name}", text, labels, registry=self._registry)
-
-    def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
-        return Histogram(f"headgate_{name}", text, labels, buckets=buckets, registry=self._registry)

@@ -1,8 +1,10 @@
-"""A topic's segments as a drawing: description in, SVG text out. Pure.
+"""A topic's segments as a drawing, and who shares one of them: description in, SVG text out. Pure.
 
 Each segment is a box. From left to right runs the ring of key hashes, so a box is as wide as its share of the keys;
 from top to bottom run the generations, so a split shows as two halves below their parent, a merge as one box below
 two. Lines join parents and children. What a box is too narrow to say stands in its title.
+
+A segment that consumers of a subscription share is a bar over its key buckets, one box a share, with its holder.
 
 Only the newest `MAX_DRAWN` segments are drawn, so that a page stays a page.
 """
@@ -12,7 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from headgate.messages import SegmentDescription
+from headgate.hashing import KEY_BUCKETS
+from headgate.messages import SegmentDescription, SegmentProgress, ShareProgress
+from headgate.shares import Share
 
 MAX_DRAWN = 400
 WIDTH = 960
@@ -21,6 +25,11 @@ BOX = 28
 _HASHES = 65_536
 _LABEL_WIDTH = 26
 """Narrower boxes carry no number."""
+_LETTER_WIDTH = 7
+_BAR_LEFT = 100
+_BAR_WIDTH = WIDTH - _BAR_LEFT
+_SHARE_STATES = {"revoking": "blocked", "waiting": "sealed"}
+"""Status of a share → the colours that it has; the others are those of an active segment."""
 
 
 def segment_graph(segments: Sequence[SegmentDescription], blocked: frozenset[int] = frozenset()) -> str:
@@ -65,13 +74,44 @@ def _box(segment: SegmentDescription, rows: Mapping[int, int], blocked: frozense
     top = rows[segment.segment] * ROW
     state = "blocked" if segment.segment in blocked else segment.state
     title = (
-        f"segment {segment.segment}: hashes {segment.first_hash:04x}-{segment.last_hash:04x}, "
-        f"{segment.state}, {segment.next_offset} records"
-    )
+        f"segment {segment.segment}: hashes {segment.first_hash:04x}-{segment.last_hash:04x}, {segment.state}, "
+    ) + (f"{segment.next_offset} records" if segment.label is None else f"{segment.label} at its source")
     label = ""
     if right - left >= _LABEL_WIDTH:
         label = f'<text x="{(left + right) / 2:.1f}" y="{top + BOX / 2 + 5:.1f}">{segment.segment}</text>'
     return (
         f'<g class="{escape(state)}"><title>{escape(title)}</title>'
         f'<rect x="{left + 1:.1f}" y="{top}" width="{max(right - left - 2, 1):.1f}" height="{BOX}" rx="3"/>{label}</g>'
+    )
+
+
+def share_bars(segments: Sequence[SegmentProgress]) -> str:
+    """Return ``<svg>…</svg>`` with a bar for each shared one of ``segments``, `MAX_DRAWN` at most; empty: none is."""
+    shared = [each for each in segments if each.shares][:MAX_DRAWN]
+    if not shared:
+        return ""
+    height = len(shared) * ROW
+    label = f"who reads which key buckets of {len(shared)} segments"
+    parts = [f'<svg viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img" aria-label="{label}">']
+    for row, segment in enumerate(shared):
+        middle = row * ROW + BOX / 2 + 5
+        parts.append(f'<text x="{_BAR_LEFT / 2}" y="{middle:.1f}">segment {segment.segment}</text>')
+        parts += [_share(segment.segment, share, row * ROW) for share in segment.shares]
+    return "\n".join([*parts, "</svg>"])
+
+
+def _share(segment: int, share: ShareProgress, top: int) -> str:
+    left = _BAR_LEFT + share.first_bucket * _BAR_WIDTH / KEY_BUCKETS
+    width = (share.end_bucket - share.first_bucket) * _BAR_WIDTH / KEY_BUCKETS
+    buckets = Share(segment, share.first_bucket, share.end_bucket).buckets
+    holder = share.consumer or share.status
+    label = ""
+    if len(holder) * _LETTER_WIDTH < width:
+        label = f'<text x="{left + width / 2:.1f}" y="{top + BOX / 2 + 5:.1f}">{escape(holder)}</text>'
+    title = (
+        f"buckets {buckets} of segment {segment}: {holder}, {share.status}, {share.acknowledged_offset} acknowledged"
+    )
+    return (
+        f'<g class="{_SHARE_STATES.get(share.status, "active")}"><title>{escape(title)}</title>'
+        f'<rect x="{left + 1:.1f}" y="{top}" width="{width - 2:.1f}" height="{BOX}" rx="3"/>{label}</g>'
     )

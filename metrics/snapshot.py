@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headgate.messages import SubscriptionDescription, TopicDescription
+from headgate.messages import SubscriptionBacklog, SubscriptionDescription, TopicDescription
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,7 @@ class ShardSnapshot:
     """Accepted bytes that wait for the object store."""
     topics: tuple[TopicDescription, ...] = ()
     subscriptions: tuple[SubscriptionDescription, ...] = ()
+    backlogs: tuple[SubscriptionBacklog, ...] = ()
 
     @property
     def leading(self) -> bool:

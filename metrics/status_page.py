@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from headgate.messages import SegmentProgress, SubscriptionDescription, TopicDescription
+from headgate.messages import SegmentProgress, SubscriptionBacklog, SubscriptionDescription, TopicDescription
+from headgate.shares import Share
 from metrics.health import Health
-from metrics.segment_graph import MAX_DRAWN, segment_graph
+from metrics.segment_graph import MAX_DRAWN, segment_graph, share_bars
 from metrics.snapshot import ShardSnapshot, Snapshot
 
 MAX_SHOWN = 100
@@ -35,7 +36,8 @@ def status_page(snapshot: Snapshot, health: Health) -> str:
         f"<h1>headgate {escape(snapshot.instance)}</h1>",
         f'<p>This daemon is <strong class="{escape(health.state)}">{escape(health.state.replace("_", " "))}</strong>'
         + (f" in cluster {escape(snapshot.cluster)}." if snapshot.cluster else ".")
-        + ' Also <a href="/status">/status</a>, <a href="/readyz">/readyz</a>, <a href="/metrics">/metrics</a>.</p>',
+        + ' Also <a href="/status">/status</a>, <a href="/backlog">/backlog</a>, '
+        '<a href="/readyz">/readyz</a>, <a href="/metrics">/metrics</a>.</p>',
         _table(
             ("part", "state", "reason"),
             ((part.part, part.state.value, part.reason) for part in health.parts),
@@ -84,20 +86,31 @@ def _topic(topic: TopicDescription, shard: ShardSnapshot) -> list[str]:
         f"<h2>Topic {escape(topic.topic)}</h2>",
         (
             f"<p>Shard {topic.shard}, layout epoch {topic.layout_epoch}: "
-            f"{active} active and {len(topic.segments) - active} sealed segments.</p>"
+            f"{active} active and {len(topic.segments) - active} sealed segments{_source(topic)}.</p>"
         ),
         segment_graph(topic.segments, blocked),
     ]
     if len(topic.segments) > MAX_DRAWN:
         parts.append(f"<p>{len(topic.segments) - MAX_DRAWN} older segments are not drawn; /status has them all.</p>")
     for subscription in held[:MAX_SHOWN]:
-        parts += _subscription(subscription)
+        backlog = next((each for each in shard.backlogs if _is_of(each, subscription)), None)
+        parts += _subscription(subscription, backlog)
     if len(held) > MAX_SHOWN:
         parts.append(f"<p>{len(held) - MAX_SHOWN} more subscriptions are not shown here; /status has them all.</p>")
     return parts
 
 
-def _subscription(subscription: SubscriptionDescription) -> list[str]:
+def _source(topic: TopicDescription) -> str:
+    if topic.external is None:
+        return ""
+    return escape(f", external, its records stand at {topic.external.source or 'their source'}")
+
+
+def _is_of(backlog: SubscriptionBacklog, subscription: SubscriptionDescription) -> bool:
+    return (backlog.topic, backlog.subscription) == (subscription.topic, subscription.subscription)
+
+
+def _subscription(subscription: SubscriptionDescription, backlog: SubscriptionBacklog | None) -> list[str]:
     here = sum(consumer.connected for consumer in subscription.consumers)
     away = len(subscription.consumers) - here
     return [
@@ -105,17 +118,36 @@ def _subscription(subscription: SubscriptionDescription) -> list[str]:
             f"<h3>Subscription {escape(subscription.subscription)} "
             f"({escape(subscription.type or 'type not known yet')})</h3>"
         ),
-        f"<p>{here} consumers connected, {away} in their grace period.</p>",
+        f"<p>{here} consumers connected, {away} in their grace period.{_backlog(backlog)}</p>",
         _table(
             ("segment", "status", "held by", "generation", "acknowledged", "behind", "waits for"),
-            (_progress(progress) for progress in subscription.segments),
+            (row for progress in subscription.segments for row in _progress(progress)),
         ),
+        share_bars(subscription.segments),
     ]
 
 
-def _progress(progress: SegmentProgress) -> tuple[object, ...]:
-    return (
-        progress.segment,
+def _backlog(backlog: SubscriptionBacklog | None) -> str:
+    if backlog is None or backlog.records is None:
+        return ""
+    parts = [f"{backlog.records} records, {backlog.size_bytes} bytes not acknowledged"]
+    if backlog.oldest_ms is not None:
+        parts.append(f"the oldest {max(0, backlog.as_of_ms - backlog.oldest_ms) / 1000:.0f} s old")
+    if backlog.stored_per_second is not None and backlog.acknowledged_per_second is not None:
+        parts.append(
+            f"{backlog.stored_per_second:.1f} in and {backlog.acknowledged_per_second:.1f} acknowledged a second"
+        )
+    if backlog.outlook == "never":
+        parts.append("at this rate it never drains")
+    elif backlog.outlook == "shrinking":
+        parts.append(f"drained in {backlog.drained_in_seconds:.0f} s")
+    return f" {escape('; '.join(parts))}."
+
+
+def _progress(progress: SegmentProgress) -> list[tuple[object, ...]]:
+    """Return the row of a segment, and below it one for each of its shares."""
+    whole = (
+        progress.segment if progress.label is None else f"{progress.segment} {progress.label}",
         progress.status,
         progress.consumer or "",
         "" if progress.generation is None else progress.generation,
@@ -123,6 +155,19 @@ def _progress(progress: SegmentProgress) -> tuple[object, ...]:
         progress.next_offset - progress.acknowledged_offset,
         ", ".join(str(ancestor) for ancestor in progress.blocked_by),
     )
+    shares = [
+        (
+            str(Share(progress.segment, share.first_bucket, share.end_bucket)),
+            share.status,
+            share.consumer or "",
+            "" if share.generation is None else share.generation,
+            share.acknowledged_offset,
+            progress.next_offset - share.acknowledged_offset,
+            "",
+        )
+        for share in progress.shares
+    ]
+    return [whole, *shares]
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

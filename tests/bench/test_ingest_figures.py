@@ -220,7 +220,7 @@ def test_the_cheapest_figure_measures_a_real_cluster() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=280,
     )
 
     assert done.returncode == 0, done.stderr

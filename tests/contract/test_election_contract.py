@@ -15,7 +15,7 @@ from controller import zookeeper as zookeeper_module
 from controller.election import Acquired, Connected, Lost, Released, Suspended
 from controller.zookeeper import ZooKeeperElections
 from headgate.errors import ConfigError
-from tests.fakes.election_worlds import SESSION_SECONDS, FakeWorld, Member, RealWorld, Server, World
+from tests.fakes.election_worlds import SHORT_SESSION_SECONDS, FakeWorld, Member, RealWorld, Server, World
 from tests.fakes.proxy import Proxy
 from tests.fakes.waiting import never, until
 
@@ -42,6 +42,11 @@ async def world(server: Server | None, stack: AsyncExitStack) -> World:
 async def stack() -> AsyncIterator[AsyncExitStack]:
     async with AsyncExitStack() as stack:
         yield stack
+
+
+@pytest.fixture
+def short_sessions(world: World) -> None:
+    world.session_seconds = SHORT_SESSION_SECONDS
 
 
 Join = Callable[[str], Awaitable[Member]]
@@ -73,7 +78,7 @@ async def test_whoever_withdraws_makes_the_next_one_first(join: Join) -> None:
 
     a.withdraw(0)
 
-    await until(lambda: b.first == {0}, SESSION_SECONDS / 2)
+    await until(lambda: b.first == {0})
     assert Released(0) not in a.events
 
 
@@ -119,18 +124,19 @@ async def test_contending_twice_is_contending_once(join: Join) -> None:
     await until(lambda: b.first == {0})
 
 
+@pytest.mark.usefixtures("short_sessions")
 async def test_a_partition_longer_than_the_session_gives_the_place_away(world: World, join: Join) -> None:
     """The one cut off learns of it only on return: that is why nothing may rest on being told in time."""
     a, b = await first_and_next(join)
 
     await world.partition("a")
-    await until(lambda: b.first == {0}, SESSION_SECONDS * 3)
+    await until(lambda: b.first == {0})
     await until(lambda: Suspended() in a.events)
     assert Lost() not in a.events
     assert a.first == {0}
 
     await world.heal("a")
-    await until(lambda: a.events[-1] == Connected(), SESSION_SECONDS * 4)
+    await until(lambda: a.events[-1] == Connected())
     assert a.events == [Connected(), Acquired(0), Suspended(), Released(0), Lost(), Connected()]
 
     b.withdraw(0)
@@ -189,9 +195,11 @@ async def test_closing_gives_the_places_up_at_once(world: World, join: Join) -> 
         b.elections.contend(0)
         await never(lambda: b.first, 0.3)
 
-    await until(lambda: b.first == {0}, SESSION_SECONDS / 2)
+    # And not with the end of the session.
+    await until(lambda: b.first == {0}, world.session_seconds / 2)
 
 
+@pytest.mark.usefixtures("short_sessions")
 async def test_closing_while_cut_off_takes_seconds_at_most(world: World) -> None:
     a = Member()
     a.elections = await world.build("a", a.on_event)
@@ -201,7 +209,8 @@ async def test_closing_while_cut_off_takes_seconds_at_most(world: World) -> None
         await world.partition("a")
         await until(lambda: Suspended() in a.events)
         began = asyncio.get_running_loop().time()
-    assert asyncio.get_running_loop().time() - began < 5
+    # kazoo alone takes ten and more.
+    assert asyncio.get_running_loop().time() - began < 9
     await world.heal("a")
 
 
@@ -238,6 +247,7 @@ async def test_instances_are_listed_for_as_long_as_they_live(world: World, join:
     await listed(a, {"a": b"at a"})
 
 
+@pytest.mark.usefixtures("short_sessions")
 async def test_an_instance_is_listed_again_after_its_session_expired(world: World, join: Join) -> None:
     a, b = await join("a"), await join("b")
     await a.elections.register_instance("a", b"at a")
@@ -250,6 +260,7 @@ async def test_an_instance_is_listed_again_after_its_session_expired(world: Worl
     await listed(b, {"a": b"at a"})
 
 
+@pytest.mark.usefixtures("short_sessions")
 async def test_a_name_held_by_an_older_session_is_taken_over_when_that_ends(world: World, join: Join) -> None:
     """A daemon that was killed and started again finds its own name there."""
     a, b = await join("a"), await join("b")
@@ -263,7 +274,7 @@ async def test_a_name_held_by_an_older_session_is_taken_over_when_that_ends(worl
 
 
 async def listed(member: Member, expected: dict[str, bytes]) -> None:
-    deadline = asyncio.get_running_loop().time() + SESSION_SECONDS * 4
+    deadline = asyncio.get_running_loop().time() + 60
     while (found := await member.elections.live_instances()) != expected:
         assert asyncio.get_running_loop().time() < deadline, found
         await asyncio.sleep(0.02)
@@ -289,6 +300,7 @@ async def test_a_frozen_server_is_noticed_and_elects_again_when_it_goes_on(
     zookeeper: Server, stack: AsyncExitStack
 ) -> None:
     world = RealWorld(stack, zookeeper)
+    world.session_seconds = SHORT_SESSION_SECONDS
     a = Member()
     a.elections = await stack.enter_async_context(await world.build("a", a.on_event))
     a.elections.contend(0)
@@ -296,12 +308,12 @@ async def test_a_frozen_server_is_noticed_and_elects_again_when_it_goes_on(
 
     os.kill(zookeeper.pid, signal.SIGSTOP)
     try:
-        await until(lambda: Suspended() in a.events, SESSION_SECONDS * 2)
+        await until(lambda: Suspended() in a.events)
     finally:
         os.kill(zookeeper.pid, signal.SIGCONT)
 
     # Whether the session outlives it depends on how long it took.
-    await until(lambda: a.events[-1] in {Connected(), Acquired(0)} and a.first == {0}, SESSION_SECONDS * 4)
+    await until(lambda: a.events[-1] in {Connected(), Acquired(0)} and a.first == {0})
 
 
 @pytest.mark.contract
@@ -314,8 +326,8 @@ async def test_places_survive_a_restart_of_the_server(zookeeper: Server, stack: 
 
     await zookeeper.restart()
 
-    await until(lambda: a.events[-1] in {Connected(), Acquired(0)} and Suspended() in a.events, SESSION_SECONDS * 5)
-    await until(lambda: a.first == {0}, SESSION_SECONDS * 4)
+    await until(lambda: a.events[-1] in {Connected(), Acquired(0)} and Suspended() in a.events)
+    await until(lambda: a.first == {0})
     assert await a.elections.cluster_config({"shards": 1}) == {"shards": 1}
 
 
@@ -334,7 +346,7 @@ async def test_closing_a_long_session_in_the_moment_of_a_partition_takes_seconds
             await connected.wait()
             await proxy.hole()
             began = asyncio.get_running_loop().time()
-        assert asyncio.get_running_loop().time() - began < 5
+        assert asyncio.get_running_loop().time() - began < 15
         await proxy.cut()
 
 
@@ -355,7 +367,7 @@ async def test_a_watch_that_never_fires_costs_seconds_only(
 
     a.withdraw(0)
 
-    await until(lambda: b.first == {0}, 3)
+    await until(lambda: b.first == {0})
 
 
 @pytest.mark.contract

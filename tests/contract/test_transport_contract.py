@@ -11,7 +11,7 @@ from typing import Protocol
 import pytest
 
 from controller.embedded import EmbeddedBroker, find_mosquitto
-from headgate.mqtt import MqttTransport
+from headgate.mqtt import CALL_TIMEOUT_SECONDS, MqttTransport
 from headgate.transport import Transport
 from tests.fakes.broker import FakeBroker
 from tests.fakes.proxy import Proxy
@@ -139,7 +139,7 @@ async def test_the_order_of_one_sender_is_kept_over_topics_and_sizes(world: Worl
     for topic, payload in expected:
         assert a.publish(topic, payload)
 
-    await until(lambda: len(inbox.messages) >= len(expected), 20)
+    await until(lambda: len(inbox.messages) >= len(expected))
     assert inbox.messages == expected
 
 
@@ -270,8 +270,8 @@ async def test_during_an_outage_nothing_is_taken_and_afterwards_all_works(world:
     await world.begin_outage()
     await until(lambda: not a.connected and not b.connected)
     assert not a.publish("x", b"lost")
-    # Returns at once, and stands later.
-    await asyncio.wait_for(b.subscribe("x", inbox), 1.0)
+    # Returns at once, and stands later; the broker's confirmation would be waited for longer.
+    await asyncio.wait_for(b.subscribe("x", inbox), CALL_TIMEOUT_SECONDS * 0.9)
     await world.end_outage()
 
     await until(lambda: a.connected and b.connected)
@@ -301,7 +301,7 @@ async def test_closing_during_an_outage_takes_no_longer_than_seconds(world: Worl
         await world.begin_outage()
         await until(lambda: not a.connected)
         began = asyncio.get_running_loop().time()
-    assert asyncio.get_running_loop().time() - began < 8
+    assert asyncio.get_running_loop().time() - began < 20
 
 
 async def test_a_second_client_of_the_same_name_throws_the_first_out(

@@ -6,13 +6,14 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 
 from controller.device_intake import OpenSession
 from controller.group_commit import ReignEndedError
-from controller.settings import IngestSettings
+from controller.settings import IngestSettings, RetentionSettings, ScalingSettings
 from controller.shard_leader import ShardReign
 from controller.state import ShardState
 from coordinator.ports import CoordinatorSettings
@@ -21,6 +22,7 @@ from headgate import entries as e
 from headgate import messages as m
 from headgate.chunk import ChunkBuilder
 from headgate.ledger import Ledger
+from headgate.rolled import delete_rolled_segments
 from metrics.instruments import Instruments
 from tests.fakes.broker import FakeBroker
 from tests.fakes.store import FakeStore
@@ -96,20 +98,28 @@ class BareClient:
 class OneShard:
     """A broker, a store, one reign at a time."""
 
-    def __init__(self, *, ingest: IngestSettings | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        ingest: IngestSettings | None = None,
+        scaling: ScalingSettings | None = None,
+        retention: RetentionSettings | None = None,
+    ) -> None:
         self.broker = FakeBroker()
         self.store = FakeStore(latency_seconds=(0.001, 0.002))
         self.ledger = Ledger(self.store, 0)
         self.registry = CollectorRegistry()
         self.instruments = Instruments(self.registry)
         self.ingest = ingest or IngestSettings()
+        self.scaling = scaling or ScalingSettings()
+        self.retention = retention or RetentionSettings()
         self.drained: frozenset[int] = frozenset()
         self.makes_room = False
         self.open_session: OpenSession | None = None
         """How reigns come by a session of plain devices; None: they take nothing from devices."""
 
     async def check(
-        self, shard: int, subscription: Subscription, segments: frozenset[int], newest: int
+        self, shard: int, subscription: Subscription, segments: frozenset[int], newest: int, external: Any
     ) -> frozenset[int]:
         """The Spark process's part: whatever the test says."""
         return segments & self.drained
@@ -122,11 +132,11 @@ class OneShard:
         entry = e.ReignBegan(leader_epoch=state.leader_epoch + 1, instance=instance)
         builder = ChunkBuilder()
         builder.add(entry)
-        number = state.chunk + 1
+        number, at_ms = state.chunk + 1, max(state.at_ms, now_ms())
         await self.ledger.append(
-            number, builder.encode(shard=0, number=number, leader_epoch=entry.leader_epoch, at_ms=now_ms())
+            number, builder.encode(shard=0, number=number, leader_epoch=entry.leader_epoch, at_ms=at_ms)
         )
-        state.apply_all((entry,), chunk=number, at_ms=now_ms())
+        state.apply_all((entry,), chunk=number, at_ms=at_ms)
         return ShardReign(
             cluster=CLUSTER,
             instance=instance,
@@ -135,6 +145,9 @@ class OneShard:
             transport=transport or self.broker.transport(f"daemon-{instance}"),
             ingest=self.ingest,
             subscriptions=SETTINGS,
+            scaling=self.scaling,
+            retention=self.retention,
+            delete_data=partial(delete_rolled_segments, self.store),
             observer=self.instruments,
             drain_check=self.check,
             now_ms=now_ms,

@@ -65,13 +65,22 @@ def consumed(invoke: Invoke, *options: str) -> list[dict[str, Any]]:
 
 
 def test_it_prints_until_it_is_caught_up_and_acknowledges_each_segment_to_its_last(invoke: Invoke, orders: FakeCluster):
-    lines = consumed(invoke, "--exit-when-caught-up", "--from", "earliest", "--consumer", "me")
+    options = ("--from", "earliest", "--consumer", "me", "--balance", "load", "--capacity", "2.5")
+    lines = consumed(invoke, "--exit-when-caught-up", *options)
 
     assert [line["value"]["n"] for line in lines] == [1, 2, 3, 4, 5]
     assert orders.acknowledged[-2:] == [(0, 2), (1, 1)]
     assert orders.closed == 1
     assert orders.opened == [
-        {"topic": "orders", "subscription": "billing", "type": "STREAM", "name": "me", "start": "earliest"}
+        {
+            "topic": "orders",
+            "subscription": "billing",
+            "type": "STREAM",
+            "name": "me",
+            "start": "earliest",
+            "balance": "load",
+            "capacity": 2.5,
+        }
     ]
 
 
@@ -114,19 +123,23 @@ def test_a_record_on_its_way_when_asked_is_printed_before_leaving(
 ):
     """The consumer counts a record as delivered before this command's own queue has it."""
 
+    asked = asyncio.Event()
+
     async def always(_: FakeConsumer) -> bool:
+        asked.set()
         return True
 
     async def late(consumer: FakeConsumer) -> AsyncIterator[Record]:
-        await asyncio.sleep(cli_consume.SETTLE_SECONDS / 5)
+        await asked.wait()
         yield consumer.cluster.records[0]
         await asyncio.Event().wait()
 
     monkeypatch.setattr(FakeConsumer, "caught_up", always)
     monkeypatch.setattr(FakeConsumer, "__aiter__", late)
     monkeypatch.setattr(cli_consume, "ASK_SECONDS", 0.0)
+    monkeypatch.setattr(cli_consume, "SETTLE_SECONDS", 60.0)
 
-    assert [line["value"]["n"] for line in consumed(invoke, "--exit-when-caught-up")] == [1]
+    assert [line["value"]["n"] for line in consumed(invoke, "--exit-when-caught-up", "--max", "1")] == [1]
 
 
 def test_a_consumer_that_fails_ends_the_command(invoke: Invoke, orders: FakeCluster, monkeypatch: pytest.MonkeyPatch):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from controller.cli_graph import byte_count, draw_topic
+from headgate.entries import TopicPolicy
 from tests.fakes.cli_client import segment, topic
 
 
@@ -73,3 +75,9 @@ def test_more_segments_than_cells_still_make_one_bar():
 )
 def test_sizes_as_people_read_them(size: int, shown: str):
     assert byte_count(size) == shown
+
+
+def test_a_policy_stands_below_if_there_is_one():
+    described = msgspec.structs.replace(topic("t", segment(0, 0, 0xFFFF)), policy=TopicPolicy(auto_split=True))
+
+    assert draw_topic(described)[-1] == "policy: auto-split on"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
+from headgate.messages import ConsumerDescription, SegmentProgress, ShareProgress
 from tests.controller.conftest import Invoke
 from tests.fakes.cli_client import FakeCluster, segment, subscription, topic
 
@@ -31,6 +33,19 @@ def orders(cluster: FakeCluster) -> FakeCluster:
         (("topic", "create", "new", "--segments", "4"), ("create_topic", "new", 4)),
         (("topic", "split", "orders", "0"), ("split", "orders", 0)),
         (("topic", "merge", "orders", "0", "1"), ("merge", "orders", 0, 1)),
+        (
+            ("topic", "set", "orders", "--auto-split", "on", "--auto-merge", "off", "--max-segments", "16"),
+            ("set_topic_policy", "orders", {"auto_split": True, "auto_merge": False, "max_segments": 16}, []),
+        ),
+        (
+            ("topic", "set", "orders", "--retention", "7d", "--min-segments", "2"),
+            ("set_topic_policy", "orders", {"retention_ms": 604_800_000, "min_segments": 2}, []),
+        ),
+        (("topic", "set", "orders", "--retention", "none"), ("set_topic_policy", "orders", {"retention_ms": -1}, [])),
+        (
+            ("topic", "set", "orders", "--auto-split", "default", "--retention", "default"),
+            ("set_topic_policy", "orders", {}, ["auto_split", "retention_ms"]),
+        ),
         (("topic", "delete", "orders"), ("delete_topic", "orders", False)),
         (("topic", "delete", "orders", "--force"), ("delete_topic", "orders", True)),
         (("subscription", "delete", "orders", "billing"), ("delete_subscription", "orders", "billing", False)),
@@ -62,7 +77,7 @@ def test_topic_list_is_a_table_or_one_json_document(invoke: Invoke, orders: Fake
     document = json.loads(invoke("topic", "list", "--json").stdout)
 
     assert next(line for line in table.splitlines() if "orders" in line).split() == [
-        "orders", "2", "2", "0", "12", "2.0", "kB", "billing",
+        "orders", "stored", "2", "2", "0", "12", "2.0", "kB", "billing",
     ]  # fmt: skip
     assert [found["topic"] for found in document] == ["orders"]
     assert document[0]["segments"][1]["first_hash"] == 0x8000
@@ -110,7 +125,88 @@ def test_subscription_describe_shows_who_reads_what_and_what_blocks(invoke: Invo
     assert document["segments"][1]["blocked_by"] == [0]
 
 
+def test_subscription_describe_shows_weights_and_capacities_where_it_is_balanced_by_load(
+    invoke: Invoke, cluster: FakeCluster
+):
+    described = subscription("orders", "hot")
+    reader = msgspec.structs.replace(described.consumers[0], capacity=250)
+    segments = [msgspec.structs.replace(described.segments[0], weight=391), described.segments[1]]
+    cluster.subscriptions.append(
+        msgspec.structs.replace(described, balance="load", consumers=[reader], segments=segments)
+    )
+    shown = invoke("subscription", "describe", "orders", "hot").stdout.splitlines()
+
+    assert shown[0] == "hot of orders: stream, order strict, balanced by load"
+    assert next(line.split() for line in shown if "granted" in line)[-1] == "391"
+    assert shown[-1].split() == ["reader-1", "yes", "0", "2.5"]
+
+
+def test_subscription_describe_shows_shares_and_why_somebody_is_idle(invoke: Invoke, cluster: FakeCluster):
+    shares = [
+        ShareProgress(
+            first_bucket=0, end_bucket=8, status="granted", acknowledged_offset=7, consumer="a", generation=2
+        ),
+        ShareProgress(first_bucket=8, end_bucket=16, status="waiting", acknowledged_offset=5),
+    ]
+    cluster.subscriptions.append(
+        msgspec.structs.replace(
+            subscription("orders", "billing"),
+            segments=[
+                SegmentProgress(segment=3, status="shared", acknowledged_offset=5, next_offset=9, shares=shares),
+                SegmentProgress(segment=4, status="granted", acknowledged_offset=9, next_offset=9, consumer="a"),
+            ],
+            consumers=[
+                ConsumerDescription(consumer="a", incarnation=1, connected=True, segments=[3, 4], shares=[(3, 0, 8)]),
+                ConsumerDescription(consumer="b", incarnation=1, connected=True, segments=[], idle="no room"),
+            ],
+        )
+    )
+    shown = [line.split() for line in invoke("subscription", "describe", "orders", "billing").stdout.splitlines()]
+
+    assert ["3", "shared", "5", "9"] in shown
+    assert ["3[0-7]", "granted", "7", "9", "a", "2"] in shown
+    assert ["3[8-15]", "waiting", "5", "9"] in shown
+    assert ["a", "yes", "4,", "3[0-7]"] in shown
+    assert ["b", "yes", "none:", "no", "room"] in shown
+
+
 def test_names_in_a_table_are_not_taken_for_markup(invoke: Invoke, cluster: FakeCluster):
     cluster.subscriptions.append(subscription("orders", "[red]x"))
 
     assert "[red]x" in invoke("subscription", "list").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "name at least one option"),
+        (("--auto-split", "yes"), "none of on, off, default"),
+        (("--max-segments", "0"), "from 1 to 1024"),
+        (("--retention", "7"), "30s, 15m, 12h, 7d, 2w"),
+    ],
+    ids=["nothing named", "switch", "count", "duration"],
+)
+def test_a_policy_that_cannot_be_is_refused_before_anything_is_asked(
+    words: tuple[str, ...], told: str, invoke: Invoke, orders: FakeCluster
+):
+    result = invoke("topic", "set", "orders", *words)
+
+    assert result.exit_code == 2
+    assert told in result.stderr
+    assert orders.calls == []
+
+
+@pytest.mark.parametrize(("flags", "word"), [((), "pruned"), (("--dry-run",), "would go")], ids=["now", "dry run"])
+def test_prune_tells_what_goes_and_why_the_rest_stays(
+    flags: tuple[str, ...], word: str, invoke: Invoke, orders: FakeCluster
+):
+    result = invoke("topic", "prune", "orders", *flags)
+
+    assert orders.calls == [("prune_topic", "orders", bool(flags))]
+    rows = [line.split(maxsplit=1) for line in result.stdout.splitlines()[2:]]
+    assert [[number, text[: len(word)]] for number, text in rows[:2]] == [["0", word], ["1", word]]
+    assert "billing' has not read it to its end: 5 of 12" in result.stdout
+    assert "audit" in result.stderr
+    printed = json.loads(invoke("topic", "prune", "orders", *flags, "--json").stdout)
+    assert printed.keys() == {"segments", "kept", "abandoned"}
+    assert printed["segments"] == [0, 1]

@@ -141,6 +141,16 @@ def test_the_files_it_leaves_are_what_it_runs_with(invoke: Invoke, world: World,
     assert (running.drain.spawn, shared.drain.spawn) == (True, False)
 
 
+def test_results_that_a_job_publishes_take_the_place_of_spark_for_further_daemons_too(
+    invoke: Invoke, world: World, tmp_path: Path
+):
+    """What polling them does with a real daemon and a real job is tested in tests/system/test_buckets_and_jobs.py."""
+    invoke("up", "--data", str(tmp_path), "--results", "s3://bucket/results", *ANY_PORTS)
+
+    shared = load_settings(tmp_path / "headgate.toml", default_instance="other")
+    assert [each.drain.results for each in (*world.settings, shared)] == ["s3://bucket/results"] * 2
+
+
 def test_a_second_start_has_the_same_ports_and_shards(invoke: Invoke, world: World, tmp_path: Path):
     invoke("up", "--data", str(tmp_path), "--shards", "2", *ANY_PORTS)
     invoke("up", "--data", str(tmp_path))
@@ -290,7 +300,8 @@ def test_check_config_prints_every_setting_and_no_secret(invoke: Invoke, world: 
     document = invoke("check-config", "--config", str(path), "--json")
 
     assert (table.exit_code, document.exit_code) == (0, 0)
-    rows = dict(line.split(maxsplit=1) for line in table.stdout.splitlines() if "." in line)
+    lines = [line.split(maxsplit=1) for line in table.stdout.splitlines() if "." in line]
+    rows = dict(line if len(line) > 1 else (line[0], "") for line in lines)
     assert rows["ledger.url"].strip() == "file:///var/lib/headgate/ledger"
     assert rows["subscriptions.grace_seconds"].strip() == "60.0"
     assert json.loads(document.stdout)["http"] == {"host": "127.0.0.1", "port": 9464}

@@ -288,6 +288,23 @@ async def test_a_topic_that_this_leader_does_not_know_is_thrown_away_only_by_a_l
     assert world.metric("refused_device_messages_total", reason="unknown_topic") == 1
 
 
+async def test_an_external_topic_is_not_followed_and_takes_no_messages() -> None:
+    """Its records stand somewhere else."""
+    world = Devices()
+    async with world.shard.reign() as reign, world.shard.client() as client:
+        await following(reign)
+        await created(client)
+        fields = {"topic": "elsewhere", "token": "x", "segments": [m.SegmentImport(segment="a")]}
+        assert isinstance(await client.call(m.ImportTopic, **fields), m.TopicImportAnswer)
+        await until(lambda: world.broker.filters(SESSION) == {m.publish_filter(CLUSTER, "orders")})
+        # A message that was on its way since a stored topic of that name was there.
+        world.broker._sessions[SESSION].filters.add(m.publish_filter(CLUSTER, "elsewhere"))
+        world.publish("elsewhere/a", b"1")
+        await world.all_acknowledged()
+
+    assert world.metric("refused_device_messages_total", reason="external_topic") == 1
+
+
 async def test_a_filter_that_the_broker_refuses_stops_nothing_else() -> None:
     class Confined(FakeDeviceSession):
         async def follow(self, topic_filter: str) -> None:

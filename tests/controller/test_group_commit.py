@@ -22,11 +22,15 @@ class Observer:
 
     def __init__(self) -> None:
         self.commits: list[int] = []
+        self.batches: list[float] = []
         self.errors: list[str] = []
         self.answers = 0
 
     def chunk_committed(self, shard: int, seconds: float, size_bytes: int, records: int) -> None:
         self.commits.append(records)
+
+    def batch_durable(self, shard: int, seconds: float) -> None:
+        self.batches.append(seconds)
 
     def queue_size(self, shard: int, size_bytes: int) -> None:
         pass
@@ -57,6 +61,7 @@ class Shard:
             unreachable_seconds=15,
             makes_room=lambda: makes_room,
             on_durable=self.heads.append,
+            on_records=lambda _: None,
         )
         self.said: list[str] = []
 
@@ -103,6 +108,25 @@ async def test_what_arrives_during_a_write_goes_into_the_next_chunk_together(loo
         chunk = await shard.ledger.read(number)
         replayed.apply_all(chunk.entries, chunk=number, at_ms=chunk.header.at_ms)
     assert set(shard.state.topics) == set(replayed.topics)
+
+
+async def test_accounts_are_kept_after_the_replies() -> None:
+    """Who waits for a reply does not wait for metrics: one turn of the loop puts it on the socket first."""
+    shard = Shard()
+    told: list[tuple[int, int]] = []
+
+    def reply() -> None:
+        asyncio.get_running_loop().call_soon(lambda: told.append((len(shard.observer.commits), shard.observer.answers)))
+
+    async with running(shard):
+        shard.create("a")
+        shard.commit.judged()
+        shard.commit.when_durable(shard.commit.newest, reply)
+        await shard.commit.flush()
+        await asyncio.sleep(0.01)
+
+    assert [(0, 0)] == told
+    assert ([0], 1, [1.0]) == (shard.observer.commits, shard.observer.answers, shard.observer.batches)
 
 
 async def test_a_taken_number_ends_the_reign_and_nothing_is_said() -> None:

@@ -4,7 +4,14 @@ import msgspec
 import pytest
 
 from controller.reload import AT_RUN_TIME, reloaded
-from controller.settings import IngestSettings, LedgerSettings, LogSettings, Settings
+from controller.settings import (
+    IngestSettings,
+    LedgerSettings,
+    LogSettings,
+    RetentionSettings,
+    ScalingSettings,
+    Settings,
+)
 
 RUNNING = Settings(ledger=LedgerSettings(url="file:///ledger"))
 
@@ -21,6 +28,15 @@ def test_pipelining_and_log_level_are_taken_over() -> None:
 
     assert read == outcome.settings
     assert (("ingest.pipelining", "log.level"), ()) == (outcome.applied, outcome.needs_restart)
+
+
+def test_all_of_scaling_and_retention_is_taken_over() -> None:
+    read = RUNNING.replace(
+        scaling=ScalingSettings(split=True, max_segments=8), retention=RetentionSettings(keep_seconds=60)
+    )
+
+    assert ("scaling.split", "scaling.max_segments", "retention.keep_seconds") == reloaded(RUNNING, read).applied
+    assert read == reloaded(RUNNING, read).settings
 
 
 def test_what_cannot_change_is_named_and_stays_as_it_runs() -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from controller import settings as module
-from controller.settings import Settings, load_settings, parse_settings
+from controller.settings import Settings, ledger_out_of_sight, load_settings, parse_settings
 from headgate.errors import ConfigError
 
 LEDGER = '[ledger]\nurl = "file:///var/lib/headgate/ledger"\n'
@@ -74,6 +74,10 @@ def test_only_the_ledger_has_no_default():
             "$.subscriptions.heartbeat_interval_seconds",
             "more than a third of grace_seconds 14",
         ),
+        (LEDGER + "[scaling]\nmin_segments = 9\nmax_segments = 8\n", "$.scaling.min_segments", "above max_segments 8"),
+        (LEDGER + "[scaling]\nmerge_window_seconds = 30\n", "$.scaling.merge_window_seconds", "below split_window"),
+        (LEDGER + "[scaling]\nmerge_share = 0.6\n", "$.scaling.merge_share", "0.5"),
+        (LEDGER + "[scaling]\nsplit_window_seconds = 5\n", "$.scaling.split_window_seconds", "from 10 to 600"),
         ('[ledger]\nurl = "/var/lib"\n', "$.ledger.url", "write file:///absolute/folder or s3://bucket"),
         ('[ledger]\nurl = "file://var/lib"\n', "$.ledger.url", "file:///absolute/folder"),
         ('[ledger]\nurl = "s3:///x"\n', "$.ledger.url", "s3://bucket/path"),
@@ -144,6 +148,18 @@ def test_relative_files_count_from_the_settings_folder(tmp_path: Path):
     assert settings.drain.folder == str(tmp_path / "d")
 
 
+def test_the_tables_of_external_topics_are_read_with_the_settings(tmp_path: Path):
+    """A fault in them is found by check-config, not by a process that is started again and again."""
+    settings, tables = tmp_path / "headgate.toml", tmp_path / "external.toml"
+    settings.write_text(LEDGER + '[drain]\nexternal = "external.toml"\n')
+    tables.write_text("[external.orders]\n")
+    assert load_settings(settings).drain.external == str(tables)
+
+    tables.write_text("[external.orders.entrys]\n")
+    with pytest.raises(ConfigError, match=r"external.toml: .*entrys"):
+        load_settings(settings)
+
+
 def test_a_systemd_credential_wins_over_a_file_beside_the_settings(tmp_path: Path):
     path, credentials = tmp_path / "x.toml", tmp_path / "credentials"
     credentials.mkdir()
@@ -206,3 +222,34 @@ def test_every_setting_says_what_it_is():
     ]
 
     assert undocumented == []
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('master = "spark:host:7077"', r"\$\.drain\.master: Spark master 'spark:host:7077' is none of local\[\*\]"),
+        ('master = "sc://h/;token=hush"', r"\$\.drain\.master: no token"),
+        ('reader = "jars"', r'\$\.drain\.reader: .*"auto" or "spark"'),
+        ('spark_conf = {"spark.master" = "yarn"}', r"\$\.drain\.spark_conf: spark\.master .* drain\.master"),
+        ('spark_conf = {"spark.hadoop.fs.s3a.secret.key" = "hush"}', r"\$\.drain\.spark_conf: .* by their environment"),
+    ],
+    ids=["no engine", "a token", "no reader", "a second master", "a secret"],
+)
+def test_an_engine_that_cannot_be_is_refused_and_no_secret_repeated(line: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem) as told:
+        parse_settings(f'[ledger]\nurl = "file:///l"\n[drain]\n{line}', "f.toml")
+    assert "hush" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "master", "out_of_sight"),
+    [
+        ("file:///l", "local[*]", False),
+        ("file:///l", "spark://127.0.0.1:7077", False),
+        ("file:///l", "spark://other:7077", True),
+        ("s3://bucket/l", "spark://other:7077", False),
+    ],
+)
+def test_a_folder_and_a_remote_master_do_not_go_together(url: str, master: str, out_of_sight: bool) -> None:
+    settings = parse_settings(f'[ledger]\nurl = "{url}"\n[drain]\nmaster = "{master}"', "f.toml")
+    assert ledger_out_of_sight(settings) is out_of_sight

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,14 +12,16 @@ from prometheus_client import CollectorRegistry
 
 from controller.election import Acquired, Connected, ElectionEvent, Released, Suspended
 from controller.leadership import Event, Role
-from controller.settings import IngestSettings
+from controller.settings import IngestSettings, RetentionSettings, ScalingSettings
 from controller.shard_controller import ShardController
 from controller.shard_leader import ShardReign
+from controller.snapshot_job import take_snapshot
 from controller.state import ShardState
 from headgate import entries as e
 from headgate import messages as m
 from headgate.errors import ChunkError
 from headgate.ledger import Ledger
+from headgate.rolled import delete_rolled_segments
 from metrics.instruments import Instruments
 from tests.controller.one_shard import CLUSTER, SETTINGS, BareClient, now_ms
 from tests.fakes.broker import FakeBroker
@@ -59,6 +62,9 @@ class Contender:
             transport=self.transport,
             ingest=IngestSettings(unreachable_seconds=5, write_timeout_seconds=5),
             subscriptions=SETTINGS,
+            scaling=ScalingSettings(),
+            retention=RetentionSettings(),
+            delete_data=partial(delete_rolled_segments, self.store),
             observer=Instruments(CollectorRegistry()),
             drain_check=None,
             now_ms=now_ms,
@@ -259,3 +265,71 @@ async def test_a_hole_in_the_ledger_is_not_written_into() -> None:
             await asyncio.sleep(30)
     assert "the ledger has a hole" in str(caught.value.exceptions[0])
     assert "ledger/shard=0000/000000000002.parquet" not in cluster.objects
+
+
+async def _lead_and_stop(cluster: Cluster, name: str, chunks: int) -> None:
+    """One reign of ``name`` with so many empty chunks."""
+    async with Contender(cluster, name).running() as a:
+        await until(lambda: a.leads)
+        for _ in range(chunks):
+            assert a.controller.reign is not None
+            a.controller.reign.commit.prove()
+            await a.controller.reign.commit.flush()
+        a.controller.post(Event.STOP_REQUESTED)
+        await until(lambda: a.controller.leadership.role is Role.STOPPED)
+
+
+def _delete(cluster: Cluster, *numbers: int) -> None:
+    for number in numbers:
+        del cluster.objects[f"ledger/shard=0000/{number:012d}.parquet"]
+
+
+async def test_a_reign_begins_from_a_snapshot_when_the_first_chunks_are_gone() -> None:
+    cluster = Cluster()
+    await _lead_and_stop(cluster, "a", 6)
+    assert 7 == await take_snapshot(cluster.ledger, least_chunks=1, now_ms=0)
+    async with Contender(cluster, "b").running() as b:
+        await until(lambda: b.leads)
+        assert b.controller.reign is not None
+        b.controller.reign.commit.propose(e.LedgerTrimmed(below=7))
+        await b.controller.reign.commit.flush()
+    _delete(cluster, *range(2, 7))
+    async with Contender(cluster, "c").running() as c:
+        await until(lambda: c.leads, 20)
+        assert c.controller.reign is not None
+        assert [1, 8, 10] == c.controller.reign.state.reign_chunks
+
+
+async def test_a_reign_chunk_behind_a_trim_begins_no_reign() -> None:
+    """A contender that stood still between reading the end and writing it: the number was used, and deleted."""
+    cluster = Cluster()
+    async with Contender(cluster, "a").running() as one, Contender(cluster, "b").running() as two:
+        await until(lambda: one.leads or two.leads)
+        a, late = (one, two) if one.leads else (two, one)
+        assert a.controller.reign is not None
+        commit = a.controller.reign.commit
+        create = late.store.create
+        wanted: list[str] = []
+
+        async def frozen(path: str, data: bytes) -> None:
+            late.store.create = create  # type: ignore[method-assign]
+            for _ in range(6):
+                commit.prove()
+                await commit.flush()
+            snapshot = await take_snapshot(cluster.ledger, least_chunks=1, now_ms=0)
+            assert snapshot is not None
+            commit.propose(e.LedgerTrimmed(below=snapshot))
+            await commit.flush()
+            _delete(cluster, *range(2, snapshot))
+            wanted.append(path)
+            await create(path, data)
+
+        late.store.create = frozen  # type: ignore[method-assign]
+        cluster.zookeeper.partition(a.name)
+        await until(lambda: wanted, 30)
+        await until(lambda: late.leads, 30)
+        assert late.controller.reign is not None
+
+        assert wanted == ["ledger/shard=0000/000000000002.parquet"]
+        assert 8 < late.controller.reign.state.reign_chunks[-1], "after the end, not at the number that it wanted"
+        assert 2 not in late.controller.reign.state.reign_chunks

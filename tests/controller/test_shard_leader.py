@@ -54,6 +54,23 @@ async def test_a_batch_is_answered_when_it_is_durable_and_not_before() -> None:
     assert [(0, 0, 1)] == [(p.segment, p.first_offset, p.count) for p in reply.placements]
 
 
+async def test_replies_leave_before_the_head_is_announced() -> None:
+    """Whoever waits for a commit is served before those who read on."""
+    shard = OneShard()
+    order: list[str] = []
+    async with shard.reign(), shard.client() as client:
+        await created(client)
+        identity = await opened(client)
+        head, replies = m.head_topic(CLUSTER, 0), m.replies_topic(CLUSTER, client.client_id)
+        shard.broker.spies.append(
+            lambda message: order.append(message.topic) if message.topic in (head, replies) else None
+        )
+        await client.reply(client.send(m.ProduceBatch, **batch(identity, 0)))
+        await asyncio.sleep(1)
+
+    assert order == [replies, head]
+
+
 async def test_a_duplicate_in_flight_parks_until_its_original_is_durable() -> None:
     """Row 8: same result, later."""
     shard = OneShard()

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from controller.state import INDEX_ENTRIES, REMEMBERED_COMMANDS, REMEMBERED_OPENINGS, SegmentTail, ShardState
+from controller.state import INDEX_ENTRIES, REMEMBERED_COMMANDS, REMEMBERED_OPENINGS, SegmentTail, ShardState, Tombstone
+from coordinator.subscription import DEPARTED_MS, Departed
 from headgate import entries as e
 
 
@@ -223,3 +224,75 @@ def test_the_index_of_a_segment_is_bounded_and_never_points_too_far() -> None:
 
 def test_the_index_of_an_empty_segment_is_the_beginning() -> None:
     assert 1 == SegmentTail().chunk_of(0)
+
+
+SPLIT = e.SegmentSplit(topic_id=1, segment=0, end_offset=0, token="split")
+
+
+def test_what_is_pruned_leaves_a_tombstone_until_its_data_is_deleted() -> None:
+    state = folded([CREATED], [SPLIT], [e.SegmentsPruned(topic_id=1, segments=[0], token="prune")])
+
+    assert {(1, 0): Tombstone(3, 3000)} == state.tombstones
+    assert "prune" in state.commands
+    state.apply_all([e.DataDeleted(topic_id=1, segments=[0])], chunk=4, at_ms=4000)
+    assert {} == state.tombstones
+
+
+def test_a_deleted_topic_leaves_a_tombstone_for_each_segment() -> None:
+    """Its data is deleted when nothing else of it is known any more."""
+    state = folded([CREATED], [SPLIT, e.TopicDeleted(topic_id=1, token="delete")])
+
+    assert {(1, segment): Tombstone(2, 2000) for segment in range(4)} == state.tombstones
+    state.apply_all([e.DataDeleted(topic_id=1, segments=[0, 1, 2, 3])], chunk=3, at_ms=3000)
+    assert {} == state.tombstones
+
+
+def test_traffic_is_counted_until_a_segment_is_sealed() -> None:
+    state = folded([CREATED, OPENED], [stored(0, 0)])
+    assert [(0, 2, 20)] == state.topics["orders"].tails[0].traffic.slots
+
+    state.apply_all([e.SegmentSplit(topic_id=1, segment=0, end_offset=2, token="s")], chunk=3, at_ms=3000)
+    assert [] == state.topics["orders"].tails[0].traffic.slots
+
+
+def test_a_change_that_nobody_asked_for_is_not_remembered_as_a_command() -> None:
+    """Or automatic changes would push out what clients may still repeat."""
+    state = folded([CREATED], [e.SegmentSplit(topic_id=1, segment=0, end_offset=0, token="", reason="busy")])
+
+    assert {"create"} == set(state.commands)
+
+
+def test_a_subscription_is_unused_from_its_beginning() -> None:
+    created = e.SubscriptionCreated(
+        topic_id=1, subscription_id=2, subscription="s", subscription_type="STREAM", order="strict", positions={}
+    )
+
+    assert 1000 == folded([CREATED, created]).subscriptions[2].unused_since_ms
+
+
+def test_a_reign_begins_with_its_own_entry_and_with_nothing_else() -> None:
+    began = [e.ReignBegan(leader_epoch=1, instance="a")]
+
+    assert folded([CREATED], began, [e.LedgerTrimmed(below=2)], [OPENED]).reign_began_ms == 2000
+
+
+def test_who_was_in_a_deleted_subscription_is_remembered_for_its_name_alone_and_not_for_ever() -> None:
+    def subscription(number: int, name: str) -> list[Any]:
+        ids = {"topic_id": 1, "subscription_id": number}
+        created = e.SubscriptionCreated(
+            **ids, subscription=name, subscription_type="STREAM", order="strict", positions={}
+        )
+        ada = e.ConsumerRegistered(**ids, consumer="ada", incarnation=number, client_id="c")
+        return [created, ada, e.SubscriptionDeleted(**ids, token=f"delete {number}")]
+
+    state = folded([CREATED], subscription(2, "billing"), subscription(3, "alarms"))
+    topic = state.topics["orders"]
+    assert [Departed("ada", 2, "c", 2000)] == topic.ended_programs("billing")
+
+    created = subscription(4, "billing")[0]
+    state.apply_all([created], chunk=4, at_ms=4000)
+    assert topic.subscriptions["billing"].has_departed("ada", 2, "c"), "a late copy finds a new one of the name"
+    assert not topic.subscriptions["billing"].has_departed("ada", 3, "c")
+
+    state.apply_all(subscription(5, "audit"), chunk=5, at_ms=3000 + DEPARTED_MS)
+    assert ["audit"] == [name for name, _ in topic.ended]

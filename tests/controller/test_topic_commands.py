@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from controller import topic_commands as commands
@@ -322,7 +323,11 @@ def test_a_subscription_begins_where_it_was_told(topic: Shard, start: Any, posit
 
     entry = commands.create_subscription(register, topic.state.topics["orders"], 9)
 
-    assert (positions, "none") == (entry.positions, entry.order)
+    assert (positions, "none", "count") == (entry.positions, entry.order, entry.balance)
+    by_load = commands.create_subscription(
+        msgspec.structs.replace(register, balance="load"), topic.state.topics["orders"], 9
+    )
+    assert "load" == by_load.balance
 
 
 def test_records_are_placed_by_hash_in_the_order_of_the_batch(topic: Shard) -> None:
@@ -355,3 +360,49 @@ def test_an_oversized_record_is_named_with_size_and_limit() -> None:
 
     assert f"record 1 has {m.MAX_RECORD_BYTES + 1} bytes" in (oversized(batch) or "")
     assert oversized(m.ProduceBatch(request_id=1, client_id="c", topic="t", records=[m.Record(b"", b"", 0)])) is None
+
+
+def _set(shard: Shard, token: str, **fields: Any) -> Any:
+    return commands.set_topic_policy(
+        m.SetTopicPolicy(request_id=1, client_id="c", topic="orders", token=token, **fields), shard.state
+    )
+
+
+def test_a_policy_changes_only_what_is_named(topic: Shard) -> None:
+    topic.do(_set(topic, "p1", auto_split=True, max_segments=8))
+    reply = topic.do(_set(topic, "p2", retention_ms=1000, reset=["max_segments"]))
+
+    assert reply.topic.policy == e.TopicPolicy(auto_split=True, retention_ms=1000)
+    assert topic.state.topics["orders"].policy == reply.topic.policy
+
+
+def test_a_repeated_change_of_policy_is_not_made_twice(topic: Shard) -> None:
+    topic.do(_set(topic, "p1", auto_split=True))
+    topic.do(_set(topic, "p2", auto_split=False))
+
+    repeated = _set(topic, "p1", auto_split=True)
+    assert repeated.entries == ()
+    assert topic.do(repeated).topic.policy.auto_split is False
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"min_segments": 9}, "min_segments 9 is above max_segments 8"),
+        ({"auto_split": True, "reset": ["auto_split"]}, "auto_split: give a value or go back"),
+    ],
+    ids=["with what was set before", "both at once"],
+)
+def test_a_policy_that_makes_no_sense_is_refused(topic: Shard, fields: dict[str, Any], told: str) -> None:
+    topic.do(_set(topic, "p1", max_segments=8))
+
+    refusal = _set(topic, "p2", **fields)
+    assert isinstance(refusal, Refuse)
+    assert told in refusal.reason
+
+
+def test_a_policy_of_no_topic_is_refused(shard: Shard) -> None:
+    refusal = _set(shard, "p1", auto_split=True)
+
+    assert isinstance(refusal, Refuse)
+    assert refusal.proved

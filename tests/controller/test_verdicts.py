@@ -189,6 +189,25 @@ def test_acknowledgements_without_an_epoch_are_delayed_too() -> None:
     assert ("not_leader", True) == (judgement.verdict, judgement.delayed)
 
 
+def test_a_repeated_batch_of_acknowledgements_hears_again_what_did_not_count() -> None:
+    state = shard(0)
+    created = e.SubscriptionCreated(
+        topic_id=1, subscription_id=9, subscription="s", subscription_type="STREAM", order="strict", positions={}
+    )
+    taken = e.RecordsAcknowledged(
+        topic_id=1,
+        subscription_id=9,
+        seek_generation=0,
+        ranges=[],
+        count=1,
+        producer_id=PRODUCER,
+        refused=[0],
+    )
+    state.apply_all([created, taken], chunk=state.chunk + 1, at_ms=0)
+
+    assert Duplicate(state.chunk, None, (0,)) == judge_batch(acknowledgements(0), state, state.chunk)
+
+
 def test_a_rebuilt_batch_of_acknowledgements_is_invalid() -> None:
     assert ("invalid", True) == verdict(judge_batch(acknowledgements(1, 2), shard(3), 4))
     assert isinstance(judge_batch(acknowledgements(1, 1), shard(3), 4), Duplicate)

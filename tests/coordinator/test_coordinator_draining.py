@@ -418,7 +418,21 @@ async def test_order_can_be_weakened_and_restored_on_a_live_subscription(parts: 
     world.register("cyd")
     assert "none" == world.subscription.order
 
-    world.register("ada", order="strict")
+    world.register("dan", order="strict")
     held = {s for s, holding in world.subscription.holdings.items() if holding.revoked_at_ms is None}
     assert held <= {0}
     assert {1: (0,), 2: (0,)} == dict(world.coordinator.blocked)
+
+
+async def test_who_comes_back_does_not_undo_an_order_that_was_changed_since(parts: tuple[World, Checker]) -> None:
+    """Consumers register again with every change of leader, and say the same each time."""
+    world, _ = parts
+    world.register("bob", order="strict")
+    world.propose(
+        e.SubscriptionTyped(topic_id=1, subscription_id=2, subscription_type="STREAM", order="none", token="o")
+    )
+    world.coordinator.order_changed()
+    world.register("bob", order="strict")
+
+    assert "none" == world.subscription.order
+    assert {0, 1, 2} == set(world.holders())

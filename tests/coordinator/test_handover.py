@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from coordinator.handover import Moves, Standing, plan, timed_out
 from coordinator.subscription import Holding
+from headgate.shares import Share
 
 BOTH = {"ada", "bob"}
 
@@ -25,6 +26,32 @@ def test_rule_1_what_is_released_now_is_granted_now() -> None:
     moves = plan(Standing({0: "bob"}, {0: held("ada", revoked_at_ms=5)}, BOTH, confirmed={0}))
 
     assert Moves(releases=((0, "confirmed"),), grants=((0, "bob"),)) == moves
+
+
+def test_rule_1_a_share_waits_for_all_who_hold_one_of_its_buckets() -> None:
+    low, high = Share(0, 0, 8), Share(0, 8, 16)
+    target = {low: "ada", high: "bob"}
+
+    assert Moves(revocations=(0,)) == plan(Standing(target, {0: held("ada")}, BOTH))
+    cut = plan(Standing(target, {0: held("ada", revoked_at_ms=5)}, BOTH, confirmed={0}))
+    assert Moves(releases=((0, "confirmed"),), grants=((low, "ada"), (high, "bob"))) == cut
+    halves = {low: held("ada", revoked_at_ms=5), high: held("bob", revoked_at_ms=5)}
+    assert Moves(releases=((low, "confirmed"),)) == plan(Standing({0: "ada"}, halves, BOTH, confirmed={low}))
+    joined = plan(Standing({0: "ada"}, halves, BOTH, confirmed={low, high}))
+    assert ((0, "ada"),) == joined.grants
+
+
+def test_rule_1_what_others_do_in_other_buckets_or_segments_holds_nothing_up() -> None:
+    low, high = Share(0, 0, 8), Share(0, 8, 16)
+    holdings = {low: held("ada", revoked_at_ms=5), 1: held("ada", revoked_at_ms=5)}
+
+    assert Moves(grants=((high, "bob"),)) == plan(Standing({high: "bob"}, holdings, BOTH))
+
+
+def test_rule_2_a_share_of_a_retired_segment_is_released_at_once() -> None:
+    moves = plan(Standing({}, {Share(0, 0, 8): held("ada")}, BOTH, retired={0}))
+
+    assert Moves(releases=((Share(0, 0, 8), "drained"),)) == moves
 
 
 def test_rule_2_a_retired_segment_is_released_at_once_even_while_revoked() -> None:

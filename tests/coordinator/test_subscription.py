@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from coordinator.subscription import Subscription
 from headgate import entries as e
+from headgate.shares import Share
 
 IDS = {"topic_id": 1, "subscription_id": 2}
 RANGES = st.lists(
@@ -117,8 +118,10 @@ def test_a_pruned_segment_leaves_nothing_behind() -> None:
     known = held()
     known.apply(acknowledged((0, 0, 5)), 0)
     known.apply(e.SegmentsDrained(**IDS, segments=[0], seek_generation=0), 0)
+    known.apply(e.SegmentsWeighed(**IDS, weights={0: 16}), 0)
     known.forget_segments([0])
 
+    assert {} == known.weights
     assert ({}, set(), {1, 2}) == (known.positions, known.drained, set(known.holdings))
 
 
@@ -126,4 +129,95 @@ def test_the_type_is_put_on_record() -> None:
     known = subscription()
     known.apply(e.SubscriptionTyped(**IDS, subscription_type="QUEUE", order="none"), 0)
 
-    assert ("QUEUE", "none") == (known.type, known.order)
+    assert ("QUEUE", "none", "count") == (known.type, known.order, known.balance)
+
+
+def test_it_is_unused_from_the_moment_its_last_consumer_is_gone() -> None:
+    known = held()
+    assert known.unused_since_ms is None
+
+    known.apply(e.ConsumerGone(**IDS, consumer="ada", incarnation=1, reason="left"), 10)
+    assert known.unused_since_ms is None
+    known.apply(e.ConsumerGone(**IDS, consumer="bob", incarnation=1, reason="evicted"), 20)
+    assert known.unused_since_ms == 20
+    known.apply(e.ConsumerRegistered(**IDS, consumer="ada", incarnation=2, client_id="ada"), 30)
+    assert known.unused_since_ms is None
+
+
+FACTS = st.lists(
+    st.tuples(st.sampled_from([(0, 0), (0, 8), (8, 16), (4, 8), (15, 16)]), st.integers(0, 20), st.integers(1, 6)),
+    max_size=40,
+)
+
+
+@pytest.mark.parametrize("kind", ["STREAM", "QUEUE"])
+@given(FACTS)
+def test_what_is_acknowledged_in_a_bucket_is_what_was_for_it_and_for_all(kind: str, facts: list) -> None:
+    """Compared with a plain set for each bucket."""
+    known = subscription(kind)
+    expected: list[set[int]] = [set() for _ in range(16)]
+    for (first_bucket, end_bucket), drawn, length in facts:
+        first = 0 if kind == "STREAM" else drawn
+        known.apply(acknowledged((0, first, first + length, first_bucket, end_bucket)), 0)
+        for offsets in expected[first_bucket : end_bucket or 16]:
+            offsets.update(range(first, first + length))
+
+    for bucket, offsets in enumerate(expected):
+        progress = known.acknowledged_in(0, bucket)
+        assert offsets == set(range(progress.position)) | {n for part in progress.above for n in range(*part)}
+    assert known.position(0) == min(known.acknowledged_in(0, bucket).position for bucket in range(16))
+    assert (0 in known.by_bucket) == any(offsets != expected[0] for offsets in expected)
+    assert not (known.by_bucket and known.above), "one of the two says it"
+
+
+def test_a_seek_sets_every_bucket_of_the_segments_it_moves() -> None:
+    known = subscription("QUEUE")
+    known.apply(acknowledged((0, 3, 5, 0, 8), (1, 3, 5, 0, 8)), 0)
+    known.apply(e.Sought(**IDS, seek_generation=1, positions={0: 2}, token="t"), 0)
+
+    assert {2} == {known.acknowledged_in(0, bucket).position for bucket in range(16)}
+    assert {1} == set(known.by_bucket)
+
+
+def test_a_pruned_segment_leaves_nothing_of_its_buckets_behind() -> None:
+    known = held()
+    known.apply(e.SegmentGranted(**IDS, segment=3, consumer="bob", generation=4, first_bucket=0, end_bucket=8), 0)
+    known.apply(acknowledged((3, 0, 5, 0, 8)), 0)
+    known.forget_segments([3])
+
+    assert ({}, None) == (known.by_bucket, known.held_at(3, 4))
+    assert {0, 1, 2} == set(known.holdings)
+
+
+def test_a_share_is_held_at_its_generation_until_it_is_released() -> None:
+    known = held()
+    share = Share(3, 0, 8)
+    of_share = {**IDS, "segment": 3, "generation": 4, "first_bucket": 0, "end_bucket": 8}
+    known.apply(e.SegmentGranted(**of_share, consumer="bob"), 0)
+    known.apply(e.SegmentRevoked(**of_share), 7)
+
+    assert share == known.held_at(3, 4)
+    assert known.held_at(2, 4) is None
+    assert [2, share] == known.held_by("bob")
+    assert 7 == known.holdings[share].revoked_at_ms
+    known.apply(e.SegmentReleased(**of_share, reason="confirmed"), 8)
+    assert known.held_at(3, 4) is None
+
+
+def test_weights_are_folded_one_by_one_and_the_balance_is_put_on_record() -> None:
+    known = subscription()
+    known.apply(e.SubscriptionTyped(**IDS, subscription_type="STREAM", order="strict", balance="load"), 0)
+    known.apply(e.SegmentsWeighed(**IDS, weights={0: 16, 1: 400}), 0)
+    known.apply(e.SegmentsWeighed(**IDS, weights={1: 90}), 0)
+
+    assert ("load", {0: 16, 1: 90}) == (known.balance, known.weights)
+
+
+def test_an_entry_without_balance_or_capacity_means_what_it_meant() -> None:
+    """Written before there was either: the first bytes of the field names are not in it."""
+    entry = e.ConsumerRegistered(**IDS, consumer="ada", incarnation=1, client_id="c")
+    assert b"capacity" not in e.encode_entry(entry)
+    known = subscription()
+    known.apply(e.decode_entry(e.encode_entry(entry)), 0)
+
+    assert (100, "count") == (known.consumers["ada"].capacity, known.balance)

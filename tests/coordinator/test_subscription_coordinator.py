@@ -391,3 +391,20 @@ async def test_the_observer_hears_how_long_a_handover_took(world: World) -> None
     world.confirm("ada", 2)
 
     assert [("handover", 2.0, "confirmed")] == [told for told in world.observer.told if told[0] == "handover"]
+
+
+async def test_a_hundred_joins_between_two_ticks_move_each_segment_once_at_most() -> None:
+    """So a look for each costs time alone: what is on its way to one newcomer goes to whoever it belongs to in the end."""
+    world = World(segments=200)
+    world.lead(world.check)
+    for n in range(100):
+        world.register(f"c{n:02}")
+    revoked = world.proposed(e.SegmentRevoked)
+    assert 200 - 2 == len(revoked), "all but what the first one keeps"
+    for each in revoked:
+        world.confirm("c00", each.segment, each.generation)
+
+    holders = list(world.holders().values())
+    assert {2} == {holders.count(f"c{n:02}") for n in range(100)}
+    assert 200 - 2 == len(world.proposed(e.SegmentRevoked)), "and nothing moved twice"
+    await world.coordinator.close()

@@ -44,6 +44,12 @@ def exported():
     instruments.reign_began(0, 1)
     instruments.batch_judged(0, "accept")
     instruments.chunk_committed(0, 0.1, 1, 1)
+    instruments.backlog_counted(0, (), 0)
+    instruments.drain_watermark(0, 1)
+    instruments.snapshot_overdue(0, 0)
+    instruments.rolled_up(0, 1, 1)
+    instruments.objects_counted(0, "chunk", 1)
+    instruments.trim_failed(0)
     instruments.snapshot_taken(
         Snapshot(instance="one", shards=(ShardSnapshot(shard=0, role="leading", leader_epoch=1, head=1),)), 0.0
     )

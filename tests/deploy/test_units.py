@@ -17,7 +17,8 @@ from metrics.http import CLOSE_SECONDS
 from metrics.systemd import START_EXTENSION_SECONDS
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-UNITS = ("headgate.service", "headgate-backlog.service")
+UNITS = ("headgate.service", "headgate-backlog.service", "headgate-backlog-once.service")
+TIMER = "headgate-backlog-once.timer"
 HIGHEST_EXPOSURE = 1.5
 
 needs_systemd_analyze = pytest.mark.skipif(
@@ -44,6 +45,7 @@ def installed(tmp_path):
         text, count = re.subn(r"/opt/headgate/\.venv/bin/\w+", "/bin/true", text)
         assert count, "the unit starts nothing of ours"
         (tmp_path / unit).write_text(text)
+    shutil.copy(DEPLOY / TIMER, tmp_path)
     return tmp_path
 
 
@@ -56,7 +58,7 @@ def analyze(folder, *arguments):
 @needs_systemd_analyze
 def test_systemd_accepts_both_units(installed):
     """Not a word of complaint: a misspelt directive is only a warning, and would be ignored for ever."""
-    result = analyze(installed, "verify", *(f"./{unit}" for unit in UNITS))
+    result = analyze(installed, "verify", *(f"./{unit}" for unit in (*UNITS, TIMER)))
 
     assert (result.returncode, result.stdout + result.stderr) == (0, "")
 
@@ -83,7 +85,7 @@ def test_both_units_are_hardened(installed, unit):
 
 def test_the_traps_are_stepped_around():
     """Each of these was seen to break something."""
-    daemon, backlog = (directives(unit) for unit in UNITS)
+    daemon, backlog = (directives(unit) for unit in UNITS[:2])
 
     assert daemon["MemoryDenyWriteExecute"] == ["yes"]
     assert "MemoryDenyWriteExecute" not in backlog, "a JVM dies of it"
@@ -100,7 +102,7 @@ def test_the_traps_are_stepped_around():
 
 def test_the_limits_have_room_for_what_they_limit():
     """The unit's times are those of the program: a sum that outgrows its limit is found here, not at a stop."""
-    daemon, backlog = (directives(unit) for unit in UNITS)
+    daemon, backlog = (directives(unit) for unit in UNITS[:2])
     settings = load_settings(DEPLOY / "headgate.toml")
     locks, broker, child = settings.zookeeper.session_timeout_seconds, 2, 5
     longest_stop = HAND_OVER_SECONDS + settings.ingest.write_timeout_seconds + locks + broker + CLOSE_SECONDS + child
@@ -113,7 +115,7 @@ def test_the_limits_have_room_for_what_they_limit():
 def test_the_example_settings_fit_the_units():
     """The daemon asks where the Spark process listens, about the ledger that it reads, and starts none itself."""
     settings = load_settings(DEPLOY / "headgate.toml")
-    daemon, backlog = (directives(unit) for unit in UNITS)
+    daemon, backlog = (directives(unit) for unit in UNITS[:2])
     environment = dict(value.split("=", 1) for value in backlog["Environment"])
 
     assert not settings.drain.spawn
@@ -121,6 +123,8 @@ def test_the_example_settings_fit_the_units():
     assert environment["HEADGATE_LEDGER"] == settings.ledger.url
     assert settings.drain.socket == f"unix:/run/{backlog['RuntimeDirectory'][0]}/drain.sock"
     assert f"/var/lib/{backlog['StateDirectory'][0].split()[0]}" in backlog["ExecStart"][0]
+    for unit in UNITS[1:]:
+        assert "headgate/ledger" in directives(unit)["StateDirectory"][0].split(), "results are published beside chunks"
     assert daemon["StateDirectory"] == ["headgate"], "the ledger's folder, which ProtectSystem=strict would close"
 
 

@@ -1,26 +1,61 @@
-"""One real Spark session for all tests of this room: a JVM takes 5 s to start."""
+"""One real Spark session for all tests of this room: a JVM takes 5 s to start.
+
+``--engine`` chooses where it counts: in a JVM of its own, on a standalone cluster, or on a Spark Connect server. The last two
+are started once, and run the tests that are marked ``engines``.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from drain.session import build_session
+from tests.drain import spark_servers
+from tests.fakes.s3_server import S3Server, s3_server
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory):
+def engine(request: pytest.FixtureRequest) -> str:
+    return request.config.getoption("--engine")
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """A server that speaks S3; whatever is started after it finds it in its environment."""
+    with s3_server() as server, pytest.MonkeyPatch.context() as patched:
+        for name, value in server.environment().items():
+            patched.setenv(name, value)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def spark_master(engine: str, s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The master that the tests count on."""
+    if engine == "local":
+        yield "local[1]"
+        return
+    folder = tmp_path_factory.mktemp("spark-servers")
+    with (spark_servers.standalone if engine == "standalone" else spark_servers.connect)(folder) as master:
+        yield master
+
+
+@pytest.fixture(scope="session")
+def spark(spark_master: str, engine: str, tmp_path_factory: pytest.TempPathFactory):
     folder: Path = tmp_path_factory.mktemp("spark")
+    settings = {
+        "spark.driver.extraJavaOptions": spark_servers.SMALL_JVM,
+        "spark.executor.extraJavaOptions": spark_servers.SMALL_JVM,
+        "spark.executor.memory": "700m",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.local.dir": str(folder / "scratch"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    }
     session = build_session(
-        master="local[1]",
+        master=spark_master,
         wrapper_folder=folder / "java",
-        extra={
-            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-            "spark.sql.shuffle.partitions": "1",
-            "spark.local.dir": str(folder / "scratch"),
-            "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        },
+        extra=settings if engine != "connect" else None,
     )
     yield session
     session.stop()

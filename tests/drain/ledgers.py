@@ -8,10 +8,13 @@ from pathlib import Path
 from controller.state import ShardState
 from headgate import entries as e
 from headgate.chunk import ChunkBuilder
+from headgate.hashing import KEY_BUCKETS
 from headgate.layout import SegmentState
 from headgate.ledger import chunk_folder, chunk_name
 
 RECORD_BYTES = 11
+SHARES = ((0, 8), (8, 16), (0, 4), (4, 8), (15, 16))
+"""Key buckets that an acknowledgement may speak for."""
 
 
 class WrittenLedger:
@@ -99,7 +102,7 @@ class WrittenLedger:
         self,
         topic_id: int,
         subscription_id: int,
-        *ranges: tuple[int, int, int],
+        *ranges: tuple[int, ...],
         seek_generation: int | None = None,
     ) -> None:
         current = self.state.subscriptions[subscription_id].seek_generation
@@ -160,15 +163,19 @@ class RandomLedger(WrittenLedger):
                 self._step()
             self.commit()
 
+    def stored(self) -> list[int]:
+        """Return the topics that are not external."""
+        return sorted(topic_id for topic_id, topic in self.state.topics_by_id.items() if topic.external is None)
+
     def _new_topic(self) -> None:
         topic_id = self.topic(self.rng.randrange(1, 4))
         for kind in ("STREAM", "QUEUE", "CHECKPOINT", None):
             self.subscribe(topic_id, kind, {0: 3} if self.rng.random() < 0.3 else {})
 
     def _step(self) -> None:
-        if not self.state.topics_by_id:
+        if not self.stored():
             self._new_topic()
-        topic_id = self.rng.choice(sorted(self.state.topics_by_id))
+        topic_id = self.rng.choice(self.stored())
         topic = self.state.topics_by_id[topic_id]
         active = [segment.segment_id for segment in topic.layout.active()]
         chance = self.rng.random()
@@ -219,14 +226,14 @@ class RandomLedger(WrittenLedger):
         end = topic.tails[segment].next_offset
         if end == 0:
             return
+        share = self.rng.choice(SHARES) if self.rng.random() < 0.5 else ()
         if subscription.type == "QUEUE":
             first = self.rng.randrange(end)
             last = min(end, first + self.rng.randrange(1, 4))
-            self.acknowledge(topic_id, identity, (segment, first, last), seek_generation=generation)
+            self.acknowledge(topic_id, identity, (segment, first, last, *share), seek_generation=generation)
         else:
-            self.acknowledge(
-                topic_id, identity, (segment, 0, self.rng.randrange(1, end + 1)), seek_generation=generation
-            )
+            end = self.rng.randrange(1, end + 1)
+            self.acknowledge(topic_id, identity, (segment, 0, end, *share), seek_generation=generation)
 
     def _seek(self, topic_id: int) -> None:
         topic = self.state.topics_by_id[topic_id]
@@ -238,23 +245,32 @@ class RandomLedger(WrittenLedger):
 
 
 def counted_by_hand(state: ShardState) -> set[tuple[object, ...]]:
-    """Return (topic, subscription, segment, generation, records left, sealed) of every place, counted one by one."""
+    """Return what every place comes to, counted one by one.
+
+    (topic, subscription, segment, generation, records left, sealed, timestamp of the first of them)
+    """
     found: set[tuple[object, ...]] = set()
     for topic in state.topics_by_id.values():
         for subscription in topic.subscriptions.values():
             for segment, known in topic.layout.segments.items():
-                acknowledged = set(range(subscription.position(segment)))
-                for first, end in subscription.above.get(segment, []):
-                    acknowledged.update(range(first, end))
-                left = len(set(range(topic.tails[segment].next_offset)) - acknowledged)
+                left = []
+                for bucket in range(KEY_BUCKETS):
+                    known_of = subscription.acknowledged_in(segment, bucket)
+                    acknowledged = set(range(known_of.position))
+                    for first, end in known_of.above:
+                        acknowledged.update(range(first, end))
+                    left += set(range(topic.tails[segment].next_offset)) - acknowledged
+                tracked = subscription.type in {"STREAM", "QUEUE"}
                 found.add(
                     (
                         topic.topic_id,
                         subscription.subscription_id,
                         segment,
                         subscription.seek_generation,
-                        left if subscription.type in {"STREAM", "QUEUE"} else None,
+                        -(-len(left) // KEY_BUCKETS) if tracked else None,
                         known.state is SegmentState.SEALED,
+                        # `store` gives each record its offset for a timestamp.
+                        min(left) if tracked and left else None,
                     )
                 )
     return found

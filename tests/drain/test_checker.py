@@ -92,10 +92,10 @@ async def service(tmp_path):
 
 
 @asynccontextmanager
-async def checker_at(tmp_path, timeout_seconds=5.0, on_state=None):
+async def checker_at(tmp_path, timeout_seconds=60.0, on_state=None, observer=None):
     socket = f"unix:{tmp_path / 's'}"
     async with SparkDrainChecker(
-        socket, timeout_seconds=timeout_seconds, on_state=on_state, rng=random.Random(1)
+        socket, timeout_seconds=timeout_seconds, on_state=on_state, observer=observer, rng=random.Random(1)
     ) as checker:
         yield checker
 
@@ -117,7 +117,7 @@ async def test_questions_that_arrive_during_a_run_share_the_next_one(service, tm
         first = tasks.create_task(checker.drained(question(1)))
         await service.arrived.wait()
         later = [tasks.create_task(checker.drained(question(1, 2, shard=n))) for n in range(5)]
-        told = tasks.create_task(checker.backlog())
+        told = tasks.create_task(checker.backlog([0], 7))
         await asyncio.sleep(0)
         service.may_answer.set()
 
@@ -125,6 +125,78 @@ async def test_questions_that_arrive_during_a_run_share_the_next_one(service, tm
     assert [frozenset({1})] * 6 == [first.result(), *(task.result() for task in later)]
     assert told.result().failures == {3: "a reason"}
     assert service.connections == 1
+
+
+async def test_those_who_ask_a_moment_after_the_first_share_its_run(service, tmp_path):
+    """Subscriptions that reach an end together ask in the turns in which their acknowledgements become durable."""
+    async with checker_at(tmp_path) as checker, asyncio.TaskGroup() as tasks:
+        for n in range(5):
+            tasks.create_task(checker.drained(question(1, shard=n)))
+            await asyncio.sleep(0)
+
+    assert [len(request.questions) for request in service.requests] == [5]
+
+
+class Metrics:
+    """Notes what it is told."""
+
+    def __init__(self):
+        self.runs = 0
+        self.failures = []
+        self.failed = asyncio.Event()
+        self.watermarks = {}
+
+    def drain_run(self, seconds):
+        self.runs += 1
+
+    def drain_failed(self, reason):
+        self.failures.append(reason)
+        self.failed.set()
+
+    def drain_watermark(self, shard, chunk):
+        self.watermarks[shard] = chunk
+
+
+async def test_answers_and_watermarks_are_told_to_metrics(service, tmp_path):
+    metrics = Metrics()
+    async with checker_at(tmp_path, observer=metrics) as checker:
+        await checker.drained(question(1, shard=4))
+        await checker.backlog([0, 1], 7)
+
+    assert (metrics.runs, metrics.watermarks, metrics.failures) == (2, {4: 100}, ["failed"])
+    (asked,) = [request for request in service.requests if isinstance(request, AskBacklog)]
+    assert (asked.shards, asked.now_ms) == ([0, 1], 7)
+
+
+@pytest.mark.parametrize(
+    ("instead", "reason"),
+    [
+        pytest.param(None, "unreachable", id="hung up"),
+        pytest.param(b"rubbish\n", "invalid", id="another protocol"),
+        pytest.param(encode_line(Failed(id=1, error="no")), "failed", id="told that it failed"),
+    ],
+)
+async def test_each_failure_is_told_to_metrics_with_its_reason(service, tmp_path, instead, reason):
+    metrics = Metrics()
+    service.say_instead.append(instead)
+    async with checker_at(tmp_path, observer=metrics) as checker:
+        with pytest.raises(DrainCheckError):
+            await checker.drained(question(1))
+        # The worker tells after it has told whoever asked.
+        async with asyncio.timeout(60):
+            await metrics.failed.wait()
+
+    assert metrics.failures == [reason]
+
+
+async def test_a_question_that_nobody_answers_in_time_is_told_to_metrics(service, tmp_path):
+    metrics = Metrics()
+    service.may_answer.clear()
+    async with checker_at(tmp_path, timeout_seconds=0.05, observer=metrics) as checker:
+        with pytest.raises(DrainCheckError):
+            await checker.drained(question(1))
+
+    assert metrics.failures[0] == "timed_out"
 
 
 async def test_an_answer_that_rests_on_too_little_is_refused(service, tmp_path):

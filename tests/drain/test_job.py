@@ -21,7 +21,7 @@ from headgate.chunk import SCHEMA
 from headgate.errors import ConfigError, HeadgateError, StoreUnavailableError
 from tests.drain.ledgers import WrittenLedger
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.engines]
 
 
 class Counter:
@@ -34,7 +34,7 @@ class Counter:
 
     async def __call__(self, steps):
         self.read.append([path.rsplit("=", 1)[1] for step in steps for path in step.paths])
-        return await asyncio.to_thread(merge, self.spark, self.chunks.spark_base, steps)
+        return await asyncio.to_thread(merge, self.spark, self.chunks.source, steps)
 
 
 @pytest.fixture
@@ -248,7 +248,7 @@ async def test_a_run_that_fails_for_all_is_tried_for_each(ledger):
     calls = []
 
     async def count(steps):
-        calls.append([step.previous.shard for step in steps])
+        calls.append([step.shard for step in steps])
         raise RunError("no")
 
     other = WrittenLedger(ledger.root, shard=1)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from drain.settlement import MergedRow, StateRow, drained, joined, outstanding, settled
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drain.settlement import MergedRow, StateRow, carried, drained, joined, outstanding, settled
+from headgate.hashing import KEY_BUCKETS
 
 TOPIC = 1
 SUBSCRIPTION = 2
@@ -28,6 +32,46 @@ def test_rows_come_in_order_whatever_order_they_came_in():
 
     assert settled(merge) == (SEGMENT, STREAM, PART)
     assert settled(merge) == settled(reversed(merge))
+
+
+def test_what_is_new_is_added_to_the_previous_result():
+    """A segment's new records come in a row for each mark; a subscription's type that is not told is not forgotten."""
+    previous = (
+        StateRow(TOPIC, None, 0, records=2, size_bytes=20, end_offset=2, marks=((0, 100), (1, 101))),
+        STREAM,
+        StateRow(TOPIC, SUBSCRIPTION, 0, position=1, above=((2, 3),)),
+    )
+    new = (
+        MergedRow(StateRow(TOPIC, None, 0, records=1, size_bytes=5, end_offset=3, marks=((2, 102),))),
+        MergedRow(StateRow(TOPIC, None, 0, records=2, size_bytes=6, end_offset=6, marks=((5, 105),))),
+        MergedRow(StateRow(TOPIC, None, 0, sealed_end_offset=6)),
+        MergedRow(StateRow(TOPIC, SUBSCRIPTION, None, subscription_type=""), present=True),
+        MergedRow(StateRow(TOPIC, SUBSCRIPTION, 0, above=((1, 2), (4, 5)))),
+    )
+
+    assert settled([*carried(previous), *new]) == (
+        StateRow(
+            TOPIC,
+            None,
+            0,
+            records=5,
+            size_bytes=31,
+            end_offset=6,
+            sealed_end_offset=6,
+            # The record at 5 has the mark of the one at 1.
+            marks=((0, 100), (2, 102), (5, 105)),
+        ),
+        STREAM,
+        StateRow(TOPIC, SUBSCRIPTION, 0, position=3, above=((4, 5),)),
+    )
+
+
+def test_the_oldest_record_that_is_left_is_the_one_at_the_position():
+    segment = replace(SEGMENT, marks=((0, 100), (4, 140), (9, 190)))
+
+    assert backlog_of(segment, STREAM, replace(PART, position=4)).oldest_ms == 140
+    assert backlog_of(segment, STREAM, replace(PART, position=10)).oldest_ms is None
+    assert backlog_of(segment, replace(STREAM, subscription_type="CHECKPOINT")).oldest_ms is None
 
 
 def test_what_was_acknowledged_before_a_seek_does_not_count_in_its_segment():
@@ -147,3 +191,92 @@ def test_only_what_was_asked_for_at_its_generation_is_told():
 
 def test_ranges_that_touch_are_one():
     assert joined([(6, 7), (2, 4), (0, 2), (7, 9), (1, 2)]) == ((0, 4), (6, 9))
+
+
+def in_buckets(first, end, **changes):
+    return [replace(PART, bucket=bucket, **changes) for bucket in range(first, end)]
+
+
+def test_a_shared_segment_is_drained_once_every_bucket_is():
+    whole = replace(PART, position=0)
+
+    assert backlog_of(SEGMENT, STREAM, whole, *in_buckets(0, 16, position=10)).drained
+    assert not backlog_of(SEGMENT, STREAM, whole, *in_buckets(0, 15, position=10)).drained
+    assert not backlog_of(SEGMENT, STREAM, whole, *in_buckets(0, 15, position=10), *in_buckets(15, 16)).drained
+    assert backlog_of(SEGMENT, STREAM, replace(PART, position=10), *in_buckets(0, 3, position=10)).drained
+
+
+def test_the_backlog_of_a_shared_segment_is_the_mean_over_its_buckets_rounded_up():
+    """Half of the buckets have 2 records in 10 offsets left, one has all 10, and the other seven 6 each."""
+    parts = [replace(PART, position=4), *in_buckets(0, 8, position=8), *in_buckets(8, 9, position=0)]
+    found = backlog_of(SEGMENT, STREAM, *parts)
+
+    assert (found.records, found.size_bytes) == (-(-(8 * 2 + 10 + 7 * 6) // 16), 50)
+    assert found.position == 0
+
+
+def test_what_was_acknowledged_in_a_bucket_before_a_seek_does_not_count():
+    reset = MergedRow(StateRow(TOPIC, SUBSCRIPTION, 0, 1, position=3), reset=True)
+    before = [MergedRow(row) for row in in_buckets(0, 16, position=9)]
+    after = MergedRow(StateRow(TOPIC, SUBSCRIPTION, 0, 1, 5, position=4))
+
+    rows = settled([*BASE, *before, reset, after])
+
+    assert [(row.bucket, row.position) for row in rows if row.subscription_id and row.segment == 0] == [
+        (None, 3),
+        (5, 4),
+    ]
+
+
+def test_buckets_that_agree_again_are_one_row():
+    parts = [MergedRow(row) for row in in_buckets(0, 16, position=7, above=((8, 9),))]
+
+    assert (replace(PART, position=7, above=((8, 9),)),) == settled([*BASE, *parts])[2:]
+    assert (replace(PART, position=7),) == settled([*BASE, MergedRow(replace(PART, position=7)), MergedRow(PART)])[2:]
+
+
+FACTS = st.lists(
+    st.tuples(
+        st.sampled_from([None, *range(KEY_BUCKETS)]),
+        st.integers(0, 12),
+        st.integers(1, 6),
+        st.booleans(),
+    ),
+    max_size=60,
+)
+
+
+def gathered(rows):
+    """Return what Spark makes of ``rows``: one row per key."""
+    keyed = {}
+    for row in rows:
+        keyed.setdefault((row.subscription_id, row.segment, row.bucket), []).append(row)
+    for same in keyed.values():
+        if same[0].subscription_id is None or same[0].segment is None:
+            yield MergedRow(same[-1], present=True)
+            continue
+        ranges = joined([(0, row.position) for row in same] + [part for row in same for part in row.above])
+        yield MergedRow(replace(same[0], position=ranges[0][1], above=ranges[1:]))
+
+
+def fact_of(bucket, first, length, cumulative):
+    if cumulative:
+        return StateRow(TOPIC, SUBSCRIPTION, 0, bucket=bucket, position=first + length)
+    return StateRow(TOPIC, SUBSCRIPTION, 0, bucket=bucket, above=((first, first + length),))
+
+
+@given(FACTS, st.integers(0, 60))
+def test_counting_shared_segments_in_two_steps_at_once_and_by_hand_agree(facts, cut):
+    places = (SEGMENT, replace(STREAM, subscription_type="QUEUE"))
+    rows = [fact_of(*fact) for fact in facts]
+    first = settled(gathered([*places, *rows[:cut]]))
+    second = settled(gathered([*first, *rows[cut:]]))
+    by_hand = [set(range(10)) for _ in range(KEY_BUCKETS)]
+    for bucket, begin, length, cumulative in facts:
+        for index, left in enumerate(by_hand):
+            if bucket in (None, index):
+                left.difference_update(range(0 if cumulative else begin, begin + length))
+
+    assert settled(gathered([*places, *rows])) == second
+    assert backlog_of(*second).records == -(-sum(map(len, by_hand)) // KEY_BUCKETS)
+    assert backlog_of(*second).drained == (not any(by_hand))

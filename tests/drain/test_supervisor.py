@@ -16,14 +16,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from drain.supervisor import DrainSupervisor, SupervisorTimes
+from drain.service import parsed
+from drain.supervisor import DrainSupervisor, SupervisorTimes, service_command
+from tests.fakes.waiting import until
 
 QUICK = SupervisorTimes(
-    start=10.0,
+    start=60.0,
     ping_interval=0.05,
-    ping=1.0,
+    ping=30.0,
     retry=0.02,
-    stop=5.0,
+    stop=30.0,
     pause=0.05,
     longest_pause=0.1,
     stable=60.0,
@@ -36,6 +38,7 @@ class Supervised:
 
     def __init__(self, tmp_path, mode, times=QUICK):
         self.states: list[tuple[str, str]] = []
+        self.restarts_told = 0
         self._changed = asyncio.Event()
         command = [sys.executable, "-m", "tests.drain.fake_service", str(tmp_path / "s"), mode, str(os.getpid())]
         self.supervisor = DrainSupervisor(
@@ -43,10 +46,14 @@ class Supervised:
             socket=f"unix:{tmp_path / 's'}",
             folder=tmp_path / "folder",
             on_state=self._note,
+            on_restart=self._restarted,
             command=command,
             times=times,
             rng=random.Random(1),
         )
+
+    def _restarted(self):
+        self.restarts_told += 1
 
     def _note(self, state, reason):
         self.states.append((state, reason))
@@ -54,7 +61,7 @@ class Supervised:
 
     async def until(self, state, times=1):
         """Return the reason of the ``times``-th time that ``state`` was told."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(found := [reason for told, reason in self.states if told == state]) < times:
                 self._changed.clear()
                 await self._changed.wait()
@@ -67,9 +74,15 @@ def at_the_root(monkeypatch):
     monkeypatch.chdir(ROOT)
 
 
-async def gone(pid):
+def runs(pid):
     with contextlib.suppress(psutil.NoSuchProcess):
-        await asyncio.to_thread(psutil.Process(pid).wait, 10)
+        # Whoever inherits it may take a while to look at how it ended.
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+async def gone(pid):
+    await until(lambda: not runs(pid))
 
 
 async def test_it_is_ready_once_the_process_answers_and_stops_it_at_the_end(tmp_path):
@@ -94,15 +107,17 @@ async def test_a_process_that_was_killed_is_replaced(tmp_path):
         await kept.until("ready", times=2)
         assert first != kept.supervisor.pid
         assert kept.supervisor.restarts == 1
+        assert kept.restarts_told == 1
 
 
 async def test_a_process_that_hangs_is_replaced(tmp_path):
     """Frozen, it takes the connection and never answers; nor does it hear SIGTERM."""
-    kept = Supervised(tmp_path, "well", replace(QUICK, ping=0.3, stop=0.1))
+    kept = Supervised(tmp_path, "well")
     async with kept.supervisor:
         await kept.until("ready")
         first = kept.supervisor.pid
         os.kill(first, signal.SIGSTOP)
+        kept.supervisor._times = replace(QUICK, ping=0.1, stop=0.1)  # only now: before, it may be slow
 
         assert "no answer from" in await kept.until("degraded")
         await kept.until("ready", times=2)
@@ -166,8 +181,32 @@ async def test_it_does_not_outlive_a_parent_that_is_killed(tmp_path):
     with await asyncio.to_thread(subprocess.Popen, command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         reading = asyncio.get_running_loop().run_in_executor(None, lambda: [next(parent.stdout), next(parent.stdout)])
-        state, pid = (await asyncio.wait_for(reading, 30))[1].split()
+        state, pid = (await asyncio.wait_for(reading, 60))[1].split()
         parent.kill()
 
     assert state == "ready"
     await gone(int(pid))
+
+
+def test_the_process_is_told_which_engine_and_with_which_settings():
+    command = service_command(
+        ledger_url="s3://bucket/l",
+        socket="unix:/s",
+        master="sc://host:15002",
+        folder=Path("/folder"),
+        driver_memory="2g",
+        run_timeout_seconds=30,
+        reader="spark",
+        spark_conf={"spark.a": "1", "spark.b": "x=y z"},
+    )
+    told = parsed(command[3:])
+
+    assert (told.ledger, told.master, told.reader) == ("s3://bucket/l", "sc://host:15002", "spark")
+    assert dict(told.conf) == {"spark.a": "1", "spark.b": "x=y z"}
+
+
+def test_the_file_of_external_tables_is_passed_on():
+    given = {"ledger_url": "file:///x", "socket": "unix:/s", "master": "local", "folder": Path("/f")}
+    command = service_command(**given, driver_memory="1g", run_timeout_seconds=5, external="/etc/external.toml")
+    assert ["--external", "/etc/external.toml"] == command[-2:]
+    assert "--external" not in service_command(**given, driver_memory="1g", run_timeout_seconds=5)

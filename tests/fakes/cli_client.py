@@ -7,13 +7,32 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+import msgspec
+
+from controller.state import ShardState
+from controller.topic_import import import_topic
+from controller.verdicts import Refuse
 from headgate.errors import RefusedError
+from headgate.external_layout import ExternalLayout
 from headgate.messages import (
+    ChangePlan,
     ConsumerDescription,
+    ConsumerExplanation,
+    ConsumerLoad,
+    ImportTopic,
+    KeptSegment,
+    PlannedMove,
+    PlannedSegment,
+    Pruned,
     SegmentDescription,
+    SegmentExplanation,
+    SegmentMove,
     SegmentProgress,
+    SoughtAnswer,
     SubscriptionDescription,
+    SubscriptionExplanation,
     TopicDescription,
+    TopicImportAnswer,
 )
 
 
@@ -79,6 +98,8 @@ class FakeCluster:
     acknowledged: list[tuple[int, int]] = field(default_factory=list)
     opened: list[dict[str, Any]] = field(default_factory=list)
     closed: int = 0
+    imports: ShardState = field(default_factory=lambda: ShardState(2))
+    """What has been imported, judged as a leader judges it."""
 
 
 class FakeAdmin:
@@ -103,6 +124,37 @@ class FakeAdmin:
         self.cluster.topics[name] = topic(name, segment(0, 0, 65_535))
         return self.cluster.topics[name]
 
+    async def import_topic(
+        self, name: str, layout: ExternalLayout, *, complete: bool, dry_run: bool
+    ) -> TopicImportAnswer:
+        self.cluster.calls.append(("import_topic", name, complete, dry_run))
+        state = self.cluster.imports
+        outcome = import_topic(
+            ImportTopic(
+                request_id=1,
+                client_id="c",
+                topic=name,
+                token=f"t{len(self.cluster.calls)}",
+                segments=list(layout.segments),
+                positions=layout.positions,
+                hash_bits=layout.hash_bits,
+                source=layout.source,
+                complete=complete,
+                missing_parents=layout.missing_parents,
+                dry_run=dry_run,
+            ),
+            state,
+        )
+        if isinstance(outcome, Refuse):
+            raise RefusedError(outcome.verdict, outcome.reason)
+        if outcome.entries:
+            state.apply_all(outcome.entries, chunk=state.chunk + 1, at_ms=0)
+        answer = outcome.answer(state, 1)
+        assert isinstance(answer, TopicImportAnswer)
+        if not dry_run:
+            self.cluster.topics[name] = answer.topic
+        return answer
+
     async def list_topics(self) -> list[TopicDescription]:
         return list(self.cluster.topics.values())
 
@@ -117,6 +169,16 @@ class FakeAdmin:
         self.cluster.calls.append(("merge", name, first, second))
         return self._find(name)
 
+    async def set_topic_policy(self, name: str, *, reset: list[str], **values: Any) -> TopicDescription:
+        self.cluster.calls.append(("set_topic_policy", name, values, reset))
+        return self._find(name)
+
+    async def prune_topic(self, name: str, *, dry_run: bool) -> Pruned:
+        self._find(name)
+        self.cluster.calls.append(("prune_topic", name, dry_run))
+        kept = [KeptSegment(segment=2, reason="subscription 'billing' has not read it to its end: 5 of 12")]
+        return Pruned(request_id=1, leader_epoch=1, segments=[0, 1], kept=kept, abandoned=["audit"])
+
     async def delete_topic(self, name: str, *, force: bool) -> None:
         self.cluster.calls.append(("delete_topic", name, force))
         self._find(name)
@@ -129,6 +191,42 @@ class FakeAdmin:
 
     async def delete_subscription(self, name: str, subscription_name: str, *, force: bool) -> None:
         self.cluster.calls.append(("delete_subscription", name, subscription_name, force))
+
+    async def seek(self, name: str, subscription_name: str, **wanted: Any) -> SoughtAnswer:
+        self.cluster.calls.append(("seek", name, subscription_name, wanted))
+        moves = [
+            SegmentMove(segment=0, from_offset=5, to_offset=2, end_offset=12),
+            SegmentMove(segment=1, from_offset=0, to_offset=4, end_offset=4),
+            SegmentMove(segment=2, from_offset=3, to_offset=3, end_offset=9),
+        ]
+        return SoughtAnswer(request_id=1, leader_epoch=1, seek_generation=7, moves=moves)
+
+    async def set_order(self, name: str, subscription_name: str, order: str) -> SubscriptionDescription:
+        self.cluster.calls.append(("set_order", name, subscription_name, order))
+        return msgspec.structs.replace(subscription(name, subscription_name), order=order)
+
+    async def explain(
+        self, topic_name: str, name: str, *, segment: int | None, consumer: str | None
+    ) -> SubscriptionExplanation:
+        self.cluster.calls.append(("explain", topic_name, name, segment, consumer))
+        return SubscriptionExplanation(
+            topic=topic_name,
+            subscription=name,
+            summary=["All is explained."],
+            segments=[SegmentExplanation(segment=1, status="blocked", sentences=["Segment 1 waits.", "For 0."])],
+            consumers=[ConsumerExplanation(consumer="c1", connected=True, segments=[], sentences=["c1 is idle."])],
+        )
+
+    async def plan(self, topic_name: str, name: str, **changes: Any) -> ChangePlan:
+        self.cluster.calls.append(("plan", topic_name, name, changes))
+        return ChangePlan(
+            topic=topic_name,
+            subscription=name,
+            created=[PlannedSegment(segment=8, first_hash=0, last_hash=0x3FFF, parents=[0], blocked_by=[0])],
+            at_once=[],
+            when_drained=[PlannedMove(segment=8, before=None, after="c9")],
+            consumers=[ConsumerLoad(consumer="c9", before=None, at_once=0, when_drained=1)],
+        )
 
 
 class FakeProducer:

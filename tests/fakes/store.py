@@ -100,6 +100,18 @@ class FakeStore:
         await self._travel()
         return sorted(name for name in inside if "/" not in name and name > after)
 
+    async def folders(self, prefix: str) -> list[str]:
+        """See `Store.folders`."""
+        inside = {path[len(prefix) + 1 :] for path in await self.paths(prefix)}
+        return sorted({path.split("/", 1)[0] for path in inside if "/" in path})
+
+    async def paths(self, prefix: str) -> list[str]:
+        """See `Store.paths`."""
+        await self._begin("names", prefix)
+        found = sorted(path for path in self.objects if path.startswith(f"{prefix}/"))
+        await self._travel()
+        return found
+
     async def delete(self, path: str) -> None:
         """See `Store.delete`."""
         await self._begin("delete", path)

@@ -22,6 +22,7 @@ from coordinator.subscription import Subscription
 from coordinator.subscription_coordinator import SubscriptionCoordinator
 from headgate import entries as e
 from headgate import messages as m
+from headgate.shares import Place, overlap, place_of, segment_of
 
 START_MS = 1_700_000_000_000
 SETTINGS = CoordinatorSettings(
@@ -77,6 +78,9 @@ class RecordingObserver(SilentObserver):
     def segments_drained(self, count: int, waited_seconds: float) -> None:
         self.told.append(("drained", count, waited_seconds))
 
+    def segment_weighed(self, change: str) -> None:
+        self.told.append(("weighed", change))
+
     def drain_poll(self, outcome: str) -> None:
         self.told.append(("poll", outcome))
 
@@ -129,7 +133,10 @@ class World:
         if not isinstance(entry, e.SegmentGranted):
             return
         subscription = self.subscription
-        assert entry.segment not in subscription.holdings, f"segment {entry.segment} is held"
+        wanted = place_of(entry.segment, entry.first_bucket, entry.end_bucket)
+        for place, holding in subscription.holdings.items():
+            assert not overlap(place, wanted), f"{wanted} is held as {place} by {holding.consumer}"
+        assert subscription.consumers[entry.consumer].shares or wanted == entry.segment
         assert entry.generation == subscription.next_generation
         assert entry.consumer in subscription.consumers
         if is_gated(subscription.type, subscription.order):
@@ -149,9 +156,9 @@ class World:
     def subscription(self) -> Subscription:
         return self.topic.subscriptions["billing"]
 
-    def holders(self) -> dict[int, str]:
-        """Segment → who may read it now."""
-        return {s: h.consumer for s, h in sorted(self.subscription.holdings.items()) if h.revoked_at_ms is None}
+    def holders(self) -> dict[Place, str]:
+        """Segment or share → who may read it now."""
+        return {p: h.consumer for p, h in sorted(self.subscription.holdings.items()) if h.revoked_at_ms is None}
 
     # --- the leader ---------------------------------------------------------------------------------------------------
 
@@ -190,10 +197,10 @@ class World:
             await asyncio.sleep(seconds / beats)
             self.coordinator.tick()
 
-    def store(self, segment: int, count: int) -> None:
+    def store(self, segment: int, count: int, size_bytes: int | None = None) -> None:
         first = self.topic.tails[segment].next_offset
         placement = e.Placement(segment, 0, 65535, first, count)
-        self.propose(e.RecordsStored(topic_id=1, count=count, placements=[placement], size_bytes=count))
+        self.propose(e.RecordsStored(topic_id=1, count=count, placements=[placement], size_bytes=size_bytes or count))
 
     def split(self, segment: int) -> None:
         end_offset = self.topic.tails[segment].next_offset
@@ -249,10 +256,21 @@ class World:
         client_id: str | None = None,
         type: str | None = None,  # noqa: A002
         order: str | None = None,
+        shares: bool = False,
+        balance: str | None = None,
+        capacity: int = 100,
     ) -> m.Registered | m.Refused:
         wanted = type or self.subscription.type or "STREAM"
         request = self._request(
-            m.RegisterConsumer, consumer, incarnation, client_id, subscription_type=wanted, order=order
+            m.RegisterConsumer,
+            consumer,
+            incarnation,
+            client_id,
+            subscription_type=wanted,
+            order=order,
+            shares=shares,
+            balance=balance,
+            capacity=capacity,
         )
         return self.coordinator.register(request)
 
@@ -269,9 +287,10 @@ class World:
     def leave(self, consumer: str, *, incarnation: int = 1, client_id: str | None = None) -> m.Done:
         return self.coordinator.leave(self._request(m.LeaveConsumer, consumer, incarnation, client_id))
 
-    def confirm(self, consumer: str, segment: int, generation: int | None = None, *, incarnation: int = 1) -> m.Done:
+    def confirm(self, consumer: str, place: Place, generation: int | None = None, *, incarnation: int = 1) -> m.Done:
         if generation is None:
-            generation = self.subscription.holdings[segment].generation
+            generation = self.subscription.holdings[place].generation
+        segment = segment_of(place)
         return self.coordinator.confirm_revoked(
             self._request(m.ConfirmRevoked, consumer, incarnation, None, segment=segment, generation=generation),
         )
@@ -279,7 +298,7 @@ class World:
     def acknowledge(
         self,
         consumer: str,
-        segment: int,
+        place: Place,
         end_offset: int,
         *,
         first_offset: int = 0,
@@ -287,8 +306,9 @@ class World:
         incarnation: int = 1,
     ) -> str | None:
         """Judge and fold one acknowledgement; return the reason if it does not count."""
+        segment = segment_of(place)
         if generation is None:
-            generation = self.subscription.holdings[segment].generation
+            generation = self.subscription.holdings[place].generation
         batch = self._request(
             m.AcknowledgeBatch,
             consumer,

@@ -1,4 +1,8 @@
-"""Waiting for a condition, in real and in virtual time."""
+"""Waiting for a condition, in real and in virtual time.
+
+A limit that passes is a failure, so a long one costs nothing while things work: the machine may be slow and busy. Only
+a test that is about "how soon" names a limit of its own, one that a slow machine keeps all the same.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 
-async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     """Return once ``condition()`` holds; fails the test if it does not within ``seconds``."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds

@@ -39,6 +39,21 @@ def test_entries_and_records_come_back() -> None:
     assert [0, 1] == records.column("offset").to_pylist()
 
 
+def test_large_chunks_read_like_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two libraries write them: same schema, same rows, same metadata, for entries, facts and records together."""
+    tables, metadata = [], []
+    for large_bytes in (1, 2**30):
+        monkeypatch.setattr(chunk, "LARGE_BYTES", large_bytes)
+        _, data = built()
+        file = pq.ParquetFile(io.BytesIO(data))
+        tables.append(file.read())
+        metadata.append(file.metadata.metadata)
+        assert file.metadata.created_by.startswith("parquet-cpp" if large_bytes == 1 else "parquet-rs")
+    assert tables[0] == tables[1]
+    assert tables[0].schema == chunk.SCHEMA
+    assert metadata[0] == metadata[1]
+
+
 def test_a_split_states_what_was_sealed_and_created() -> None:
     """The Spark job never reads a body: everything it counts by is a fact."""
     _, data = built()

@@ -20,6 +20,7 @@ from headgate.errors import (
 )
 from headgate.ledger import chunk_folder, chunk_name
 from headgate.producer import CloseReport, Producer, ProducerSettings, Stored
+from headgate.record_batch import RECORD_OVERHEAD_BYTES
 from tests.headgate.scripted_leader import Stage
 
 pytestmark = pytest.mark.looptime
@@ -64,6 +65,47 @@ async def test_records_of_one_turn_travel_together():
         await send_all(producer, 100)
         await producer.flush()
         assert [100] == [len(batch.records) for batch in leader.seen(m.ProduceBatch)]
+
+
+@pytest.mark.parametrize("batch_bytes", [4 * 100, 4 * 100 + 50], ids=["full to the last byte", "one more does not fit"])
+async def test_who_sends_without_a_pause_lets_the_loop_turn_between_batches(batch_bytes):
+    """A turn reads a reply: without it the window would stand still while the buffer fills. No turn splits a batch."""
+    stage = Stage()
+    settings = ProducerSettings(batch_bytes=batch_bytes)
+    turns: set[int] = set()
+    sent = 0
+
+    def turn() -> None:
+        turns.add(sent)
+        if sent < 24:
+            asyncio.get_running_loop().call_soon(turn)
+
+    async with stage.leader() as leader, Producer(stage.client(), settings=settings) as producer:
+        await producer.open("orders")
+        turn()
+        for number in range(1, 25):
+            sent = number
+            await producer.send("orders", b"k", b"v" * (100 - RECORD_OVERHEAD_BYTES - 1))
+        await producer.flush()
+        assert [4] * 6 == [len(batch.records) for batch in leader.seen(m.ProduceBatch)]
+    assert {0, 5, 9, 13, 17, 21, 24} == turns, "at the first record of each batch but the first, and at the end"
+
+
+async def test_who_is_cancelled_between_batches_has_taken_no_room():
+    """`send` under a time limit of the caller's own must not eat the buffer, a record at a time."""
+    stage = Stage()
+    settings = ProducerSettings(batch_bytes=100)
+    async with stage.leader(), Producer(stage.client(), settings=settings) as producer:
+        await producer.open("orders")
+        await producer.send("orders", b"k", b"v" * 100)
+        cancelled = asyncio.ensure_future(producer.send("orders", b"k", b"v" * 100))
+        await asyncio.sleep(0)
+        assert not cancelled.done(), "it lets the loop turn"
+        cancelled.cancel()
+        await asyncio.gather(cancelled, return_exceptions=True)
+        await producer.flush()
+        assert 0 == producer.buffered_bytes
+    assert 1 == len(stage.stored)
 
 
 async def test_while_something_queues_a_batch_grows():

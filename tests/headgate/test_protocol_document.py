@@ -30,6 +30,7 @@ STRUCT_HEADING = re.compile(r"`\w+` \w+|\w+ \((map|array|common fields)\)")
 WITH_EXAMPLE = [
     *(m.ClusterDescription, m.LeaderAnnouncement, m.HeadAnnouncement, m.Presence),
     *(m.ProduceBatch, m.OpenProducer, m.AcknowledgeBatch, m.RegisterConsumer, m.Heartbeat, m.ConfirmRevoked),
+    *(m.SeekSubscription, m.SoughtAnswer, m.DescribeBacklog, m.BacklogAnswer),
     *(m.Committed, m.Refused, m.ProducerIdentity, m.Registered, m.Alive, m.AssignmentChanged, m.ConsumerFenced),
 ]
 DOCUMENT = sections("protocol.md")
@@ -127,11 +128,19 @@ async def test_every_request_is_answered_as_its_table_says() -> None:
         (m.ConfirmRevoked, {**consumer, **segment}),
         (m.DescribeSubscription, {"topic": "orders", "subscription": "s"}),
         (m.ListSubscriptions, {}),
+        (m.DescribeBacklog, {"topic": "orders", "subscription": "s"}),
+        (m.SeekSubscription, {"topic": "orders", "subscription": "s", "token": "7", "to": "latest"}),
+        (m.SetSubscriptionOrder, {"topic": "orders", "subscription": "s", "token": "8", "order": "none"}),
+        (m.ExplainSubscription, {"topic": "orders", "subscription": "s"}),
+        (m.PlanChanges, {"topic": "orders", "subscription": "s", "splits": [0]}),
         (m.LeaveConsumer, consumer),
         (m.SplitSegment, {"topic": "orders", "segment": 0, "token": "3"}),
         (m.MergeSegments, {"topic": "orders", "segments": (2, 3), "token": "4"}),
+        (m.SetTopicPolicy, {"topic": "orders", "auto_split": True, "token": "7"}),
+        (m.PruneTopic, {"topic": "orders", "token": "8"}),
         (m.DescribeTopic, {"topic": "orders"}),
         (m.ListTopics, {}),
+        (m.ImportTopic, {"topic": "elsewhere", "token": "7", "segments": [m.SegmentImport(segment="a")]}),
         (m.DeleteSubscription, {"topic": "orders", "subscription": "s", "token": "5"}),
         (m.DeleteTopic, {"topic": "orders", "token": "6"}),
     ]
@@ -219,6 +228,13 @@ def _state(finished: int) -> ShardState:
     first = (
         e.ReignBegan(leader_epoch=EPOCH, instance="a"),
         e.TopicCreated(topic_id=1, topic="t", segments=1, token="y"),
+        e.TopicImported(
+            topic_id=3,
+            topic="elsewhere",
+            token="z",
+            segments=[e.ImportedSegment(segment=0, label="a")],
+            positions="opaque",
+        ),
         opened,
     )
     state.apply_all(first, chunk=1, at_ms=0)
@@ -254,6 +270,7 @@ SITUATIONS = {
         _batch(records=[m.Record(b"", bytes(m.MAX_RECORD_BYTES + 1), 0)], sequence=3)
     ),
     "the topic does not exist": lambda: _judge(_batch(topic="nowhere")),
+    "records for an external topic": lambda: _judge(_batch(topic="elsewhere", sequence=3)),
     "pinned to another reign, or to none": lambda: _judge(
         msgspec.structs.replace(_batch(sequence=3), leader_epoch=EPOCH - 1)
     ),

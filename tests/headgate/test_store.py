@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
-from headgate.errors import StoreUnavailableError
+from headgate.errors import ObjectExistsError, StoreUnavailableError
 from headgate.store import LocalStore
 
 
@@ -18,6 +20,7 @@ async def test_a_folder_that_is_of_no_use_is_an_outage_for_every_operation_and_e
         store.create("shard/1", b""),
         store.read("shard/1"),
         store.names("shard"),
+        store.folders("shard"),
         store.delete("shard/1"),
     ):
         with pytest.raises(StoreUnavailableError, match="ledger"):
@@ -26,3 +29,39 @@ async def test_a_folder_that_is_of_no_use_is_an_outage_for_every_operation_and_e
     (tmp_path / "ledger").unlink()
     await store.create("shard/1", b"back")
     assert await store.read("shard/1") == b"back"
+
+
+@pytest.mark.parametrize("nameless", [True, False], ids=["files without a name", "drafts"])
+async def test_whatever_way_an_object_is_written_nothing_is_left_beside_it(tmp_path: Path, monkeypatch, nameless: bool):
+    opened = os.open
+
+    def without_nameless_files(path, flags, *args, **kwargs):
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "not on this file system")
+        return opened(path, flags, *args, **kwargs)
+
+    if not nameless:
+        monkeypatch.setattr(os, "open", without_nameless_files)
+    store = LocalStore(tmp_path / "deep" / "ledger")
+
+    await store.create("shard/1", b"first")
+    with pytest.raises(ObjectExistsError):
+        await store.create("shard/1", b"second")
+    await store.create("shard/2", b"x" * 100_000)
+
+    assert await store.read("shard/1") == b"first"
+    assert sorted(path.name for path in (tmp_path / "deep" / "ledger" / "shard").iterdir()) == ["1", "2"]
+    assert len(await store.read("shard/2")) == 100_000
+
+
+async def test_a_folder_that_is_made_on_the_way_is_durable_in_the_one_above(tmp_path: Path, monkeypatch):
+    synced = []
+    fsync = os.fsync
+    monkeypatch.setattr(
+        os, "fsync", lambda handle: (synced.append(str(Path(f"/proc/self/fd/{handle}").readlink())), fsync(handle))
+    )
+
+    await LocalStore(tmp_path / "ledger").create("shard/1", b"first")
+
+    folders = [path for path in synced if not Path(path).name.startswith("#")]
+    assert folders == [str(tmp_path), str(tmp_path / "ledger"), str(tmp_path / "ledger" / "shard")]

@@ -11,6 +11,11 @@ BASES = (m.Request, m.Reply, m.Push)
 PYTHON_PATTERN = typing.get_args(m.Name)[1].pattern
 NAME_PATTERN = PYTHON_PATTERN.replace(r"\Z", "$")
 """As other languages write it; Python's own "$" lets a newline follow."""
+PATTERNS = {
+    PYTHON_PATTERN: "a name",
+    typing.get_args(m.Label)[1].pattern: "a label",
+    typing.get_args(m.HashText)[1].pattern: "a hash",
+}
 STRUCTS = sorted(
     {
         kind
@@ -49,6 +54,8 @@ def type_name(of: shapes.Type) -> str:
             return f"array of {type_name(item)}"
         case shapes.TupleType(item_types=items):
             return f"[{', '.join(type_name(item) for item in items)}]"
+        case shapes.DictType(key_type=key, value_type=value):
+            return f"map of {type_name(key)} to {type_name(value)}"
         case shapes.StructType(cls=kind):
             return kind.__name__
         case shapes.LiteralType():
@@ -76,11 +83,15 @@ def limits(of: shapes.Type) -> str:
             within = {limits(item) for item in items} - {""}
             assert len(within) <= 1, "a way to write these limits is missing here"
             return f"each {within.pop()}" if within else ""
+        case shapes.DictType(value_type=value, min_length=low, max_length=high):
+            return "; ".join(
+                filter(None, [_length(low, high, "items"), f"each {limits(value)}" if limits(value) else ""])
+            )
         case shapes.IntType(ge=low, le=high) if high is not None:
             return f"{low} to 2^{(high + 1).bit_length() - 1}-1" if high > 2**20 else f"{low} to {high}"
         case shapes.StrType(pattern=pattern) if pattern is not None:
-            assert pattern == PYTHON_PATTERN, "a way to write this pattern is missing here"
-            return "a name"
+            assert pattern in PATTERNS, "a way to write this pattern is missing here"
+            return PATTERNS[pattern]
         case shapes.StrType(min_length=low, max_length=high):
             return _length(low, high, "characters")
         case shapes.BytesType(min_length=low, max_length=high):

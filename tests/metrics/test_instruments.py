@@ -13,9 +13,10 @@ from controller.group_commit import CommitObserver
 from controller.leadership import TRANSITIONS, Action, Role
 from controller.shard_controller import ControllerObserver
 from controller.shard_leader import LeaderObserver
-from coordinator.ports import CoordinatorObserver, PollOutcome
+from coordinator.ports import CoordinatorObserver, PollOutcome, WeightChange
 from headgate.messages import ConsumerDescription, SegmentProgress, SubscriptionDescription
-from metrics.instruments import DRAIN_STATES, POLL_OUTCOMES, REIGN_ENDS, Instruments
+from metrics.drain_instruments import DRAIN_STATES
+from metrics.instruments import POLL_OUTCOMES, REIGN_ENDS, WEIGHT_CHANGES, Instruments
 from metrics.snapshot import ShardSnapshot, Snapshot
 
 
@@ -86,6 +87,9 @@ def test_labels_are_bounded(registry, instruments):
         "outcome",
         "state",
         "operation",
+        "kind",
+        "limit",
+        "change",
         "le",
         "version",
         "python",
@@ -221,6 +225,11 @@ def test_every_way_a_reign_ends_has_its_own_series():
     }
 
     assert {"handover", *ends} == set(REIGN_ENDS)
+
+
+def test_weight_changes_are_those_of_the_coordinator():
+    """The changes listed here are those that it tells."""
+    assert get_args(WeightChange) == WEIGHT_CHANGES
 
 
 def test_poll_outcomes_are_those_of_the_poller():

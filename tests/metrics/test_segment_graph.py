@@ -5,8 +5,8 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 
 from headgate.layout import Layout
-from headgate.messages import SegmentDescription
-from metrics.segment_graph import BOX, MAX_DRAWN, ROW, WIDTH, segment_graph
+from headgate.messages import SegmentDescription, SegmentProgress, ShareProgress
+from metrics.segment_graph import BOX, MAX_DRAWN, ROW, WIDTH, segment_graph, share_bars
 
 
 def described(layout):
@@ -92,3 +92,33 @@ def test_a_long_history_stays_a_page():
 def test_nothing_to_draw_is_a_drawing():
     """No segments: still well formed."""
     assert ET.fromstring(segment_graph([])).get("height") == str(ROW)
+
+
+def test_a_shared_segment_is_a_bar_with_a_box_a_share():
+    """Boxes are as wide as their part of the buckets, in their order; a name that does not fit stands in the title."""
+    shares = [
+        ShareProgress(
+            first_bucket=0, end_bucket=8, status="granted", acknowledged_offset=5, consumer="<ann>", generation=3
+        ),
+        ShareProgress(
+            first_bucket=8, end_bucket=9, status="revoking", acknowledged_offset=5, consumer="b" * 60, generation=4
+        ),
+        ShareProgress(first_bucket=9, end_bucket=16, status="waiting", acknowledged_offset=2),
+    ]
+    whole = SegmentProgress(segment=0, status="granted", acknowledged_offset=0, next_offset=9)
+    shared = SegmentProgress(segment=7, status="shared", acknowledged_offset=2, next_offset=9, shares=shares)
+    root = ET.fromstring(share_bars([whole, shared]))
+    boxes = [(g.get("class"), g.find("rect"), g.find("text"), g.find("title").text) for g in root.iter("g")]
+
+    assert [each[0] for each in boxes] == ["active", "blocked", "sealed"]
+    widths = [float(rect.get("width")) + 2 for _, rect, _, _ in boxes]
+    assert [round(width / widths[1]) for width in widths] == [8, 1, 7]
+    assert [None if text is None else text.text for _, _, text, _ in boxes] == ["<ann>", None, "waiting"]
+    assert boxes[0][3] == "buckets 0-7 of segment 7: <ann>, granted, 5 acknowledged"
+    assert "buckets 8 of segment 7: bbb" in boxes[1][3]
+    assert root.get("height") == str(ROW)
+
+
+def test_nothing_shared_draws_nothing():
+    """The page has no empty drawings."""
+    assert share_bars([SegmentProgress(segment=0, status="granted", acknowledged_offset=0, next_offset=9)]) == ""

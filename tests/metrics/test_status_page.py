@@ -7,11 +7,14 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
+from msgspec.structs import replace as replace_struct
 
 from headgate.messages import (
     ConsumerDescription,
+    ExternalDescription,
     SegmentDescription,
     SegmentProgress,
+    ShareProgress,
     SubscriptionDescription,
     TopicDescription,
 )
@@ -123,6 +126,41 @@ def test_it_says_who_leads_who_holds_and_who_waits_for_whom():
     assert ["0", "granted", "worker-1", "17", "60", "40", ""] in rows
     assert ["1", "blocked", "", "", "0", "4", "0"] in rows
     assert ["drain", "degraded", "degraded: no answer; children of split and merged segments wait"] in rows
+
+
+def test_an_external_topic_shows_its_source_and_the_names_there():
+    """Both come from elsewhere, so both are escaped."""
+    described = topic()
+    segments = [replace_struct(segment, label=f"shardId-<{segment.segment}>") for segment in described.segments]
+    source = ExternalDescription(source="kinesis:<orders>", positions="opaque", hash_bits=128)
+    external = replace_struct(described, segments=segments, external=source)
+    held = subscription()
+    held = replace_struct(held, segments=[replace_struct(held.segments[0], label="shardId-<0>")])
+    text = page(topics=[external], subscriptions=[held])
+
+    assert "external, its records stand at kinesis:&lt;orders&gt;." in text
+    assert "sealed, shardId-&lt;0&gt; at its source" in text
+    assert ["0 shardId-<0>", "granted"] == Reader(text).rows[-1][:2]
+
+
+def test_a_shared_segment_shows_its_bucket_ranges_and_who_reads_them():
+    """In a row for each share, and in a drawing; names are escaped there too."""
+    shares = [
+        ShareProgress(
+            first_bucket=0, end_bucket=8, status="granted", acknowledged_offset=60, consumer="<ann>", generation=5
+        ),
+        ShareProgress(first_bucket=8, end_bucket=16, status="waiting", acknowledged_offset=40),
+    ]
+    segment = SegmentProgress(segment=3, status="shared", acknowledged_offset=40, next_offset=100, shares=shares)
+    text = page(subscriptions=[replace_struct(subscription(), segments=[segment])])
+
+    assert Reader(text).rows[-3:] == [
+        ["3", "shared", "", "", "40", "60", ""],
+        ["3[0-7]", "granted", "<ann>", "5", "60", "40", ""],
+        ["3[8-15]", "waiting", "", "", "40", "60", ""],
+    ]
+    assert "buckets 0-7 of segment 3: &lt;ann&gt;, granted" in text
+    assert ">&lt;ann&gt;</text>" in text
 
 
 @pytest.mark.parametrize("where", ["instance", "topic", "subscription", "consumer", "reason"])

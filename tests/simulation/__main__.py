@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from tests.simulation.world import run_seed
+from tests.simulation.play import run_seed
 
 
 def main(first: int, last: int) -> None:

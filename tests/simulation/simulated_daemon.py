@@ -5,25 +5,33 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
+from controller.device_intake import Delivery, DeviceSession
 from controller.election import Acquired, Connected, ElectionEvent, Released, Suspended
+from controller.group_commit import GroupCommit
 from controller.leadership import Event, Role
 from controller.settings import IngestSettings
 from controller.shard_controller import ShardController
 from controller.shard_leader import ShardReign
 from controller.state import ShardState
+from controller.trimmer import Trimmer
 from coordinator.ports import CoordinatorSettings
 from headgate import messages as m
 from headgate.ledger import Ledger
+from headgate.rolled import delete_rolled_segments
 from metrics.instruments import Instruments
+from tests.fakes.devices import FakeDeviceSession
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
 CLUSTER, SHARDS = "sim", 1
+DELETE_SECONDS = 2.0
+"""Far below the time for which a daemon may freeze: no promise rests on the delay."""
 COORDINATION = CoordinatorSettings(
     grace_seconds=12,
     revoke_timeout_seconds=8,
@@ -61,6 +69,7 @@ class SimulatedDaemon:
             )
             for shard in range(SHARDS)
         ]
+        self._devices: FakeDeviceSession | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -75,6 +84,8 @@ class SimulatedDaemon:
     async def crash(self) -> None:
         """End without a word: nothing that it does from here on reaches anybody."""
         self.world.broker.cut(f"daemon-{self.name}")
+        if self._devices is not None and self._devices.connected:
+            self.world.fleet.broker.drop(self._devices.client_id)
         self.world.zookeeper.partition(self.name)
         await self._end()
 
@@ -120,6 +131,12 @@ class SimulatedDaemon:
             self.world.fail(group)
 
     def _new_reign(self, state: ShardState, makes_room: Callable[[], bool]) -> ShardReign:
+        def new_trimmer(commit: GroupCommit) -> Trimmer:
+            ledger = Ledger(self.store, state.shard)
+            return Trimmer(
+                ledger, state, commit, delay_seconds=DELETE_SECONDS, observer=self.instruments, now_ms=now_ms
+            )
+
         return ShardReign(
             cluster=CLUSTER,
             instance=self.name,
@@ -128,12 +145,22 @@ class SimulatedDaemon:
             transport=self.transport,
             ingest=IngestSettings(unreachable_seconds=10, write_timeout_seconds=5),
             subscriptions=COORDINATION,
+            scaling=self.world.scaling,
+            retention=self.world.retention,
+            delete_data=partial(delete_rolled_segments, self.store),
             observer=self.instruments,
             drain_check=self.world.check_drained,
             now_ms=now_ms,
             rng=self.world.rng,
             makes_room=makes_room,
+            new_trimmer=new_trimmer,
+            open_session=self._open_devices,
         )
+
+    def _open_devices(self, shard: int, handler: Callable[[Delivery], None]) -> DeviceSession:
+        fleet = self.world.fleet
+        self._devices = fleet.broker.session(fleet.session_name(shard), handler)
+        return self._devices
 
     def _on_election(self, event: ElectionEvent) -> None:
         match event:

@@ -6,8 +6,9 @@ and the clock. One seed decides everything, so a run repeats exactly.
 
 The weather of a run: daemons that crash or freeze, a broker that restarts, messages that are lost, doubled or overtaken,
 ZooKeeper away, sessions expired, a store that fails or does not say whether it wrote. Meanwhile topics split and merge,
-consumers join, leave and vanish. A `Witness` sees every write and every delivery, and stops the run at the first broken
-promise.
+consumers join, leave and vanish, and subscriptions are moved under them. Plain devices publish all the while, and every
+second pair of worlds balances by load. A `Witness` sees every write and every delivery, and stops the run at the first
+broken promise.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
-import structlog
-
+from controller.settings import RetentionSettings, ScalingSettings
+from controller.snapshot_job import take_snapshot
 from coordinator.subscription import Subscription
 from headgate import Admin, Consumer, Producer
+from headgate.chunk_ranges import cover, rolled_to
 from headgate.client import Client
 from headgate.errors import (
     FencedError,
@@ -30,18 +32,40 @@ from headgate.errors import (
     NoLeaderError,
     NotStoredError,
     OutcomeUnknownToProducerError,
+    StoreError,
 )
+from headgate.ledger import Ledger
 from headgate.producer import ProducerSettings
+from headgate.rolled import manifest_ranges
 from tests.fakes.broker import FakeBroker, Faults
+from tests.fakes.roll_up import roll_up
 from tests.fakes.store import FakeStore
 from tests.fakes.zookeeper import FakeZooKeeper
+from tests.simulation.fleet import Fleet
 from tests.simulation.simulated_daemon import CLUSTER, SimulatedDaemon, now_ms
-from tests.simulation.virtual_loop import VirtualLoop
 from tests.simulation.witness import BrokenPromiseError, Witness, WitnessedObjects
 
 TOPIC = "orders"
 STREAM, QUEUE = "billing", "alarms"
+DELETED = "audit"
+"""A subscription that is deleted under its consumers, over and over."""
 KEYS = 12
+AUTOMATIC_SCALING = ScalingSettings(
+    split=True,
+    merge=True,
+    min_segments=1,
+    max_segments=6,
+    split_records_per_second=4,
+    split_window_seconds=10,
+    merge_window_seconds=20,
+    segment_cooldown_seconds=10,
+    topic_cooldown_seconds=5,
+    merge_cooldown_seconds=20,
+)
+SHORT_RETENTION = RetentionSettings(keep_seconds=5, checkpoint_hold_seconds=5, delete_after_seconds=5)
+"""Worlds of odd seeds split, merge and prune by themselves, beside what their people do."""
+BY_HAND = (ScalingSettings(), RetentionSettings())
+SNAPSHOT_CHUNKS, ROLLED_CHUNKS = 10, 8
 SETTLE_SECONDS = 900.0
 """Virtual time that a healed cluster has to deliver everything."""
 
@@ -56,11 +80,17 @@ class World:
         self.broker = FakeBroker(random.Random(seed + 1))
         self.zookeeper = FakeZooKeeper(random.Random(seed + 2), session_timeout_seconds=6)
         self.store_kind = store_kind
+        self.scaling, self.retention = (AUTOMATIC_SCALING, SHORT_RETENTION) if seed % 2 else BY_HAND
         self.daemons: list[SimulatedDaemon] = []
         self.consumers: dict[str, asyncio.Task[None]] = {}
         self.committed: dict[bytes, list[int]] = defaultdict(list)
         self.not_stored: dict[bytes, list[int]] = defaultdict(list)
         self.producing = True
+        self.archive_rng = random.Random(seed + 3)
+        self.fleet = Fleet(random.Random(seed + 4), CLUSTER, TOPIC)
+        self.by_load = seed % 4 > 1
+        """Whether the STREAM subscription is balanced by load."""
+        self._archiving: asyncio.Task[None] | None = None
         self._lives = 0
         self._names = 0
         self._failure: asyncio.Future[None] | None = None
@@ -113,15 +143,21 @@ class World:
             stack.push_async_callback(self._end_everything)
             admin = await stack.enter_async_context(Admin(self.client("admin")))
             await admin.create_topic(TOPIC, segments=2)
-            for _ in range(3):
+            # Two segments: from three consumers on they are shared.
+            for _ in range(self.rng.randint(1, 6)):
                 self._start_consumer(STREAM, "STREAM")
-            self._start_consumer(QUEUE, "QUEUE")
+            for _ in range(self.rng.randint(1, 3)):
+                self._start_consumer(QUEUE, "QUEUE")
+            self._start_consumer(DELETED, "CHECKPOINT")
             producers = [self._spawn(self._produce(number)) for number in range(2)]
+            self._archiving = self._spawn(self._archive())
+            publishing = self._spawn(self.fleet.publish())
             for _ in range(storms):
                 await asyncio.sleep(self.rng.uniform(0.2, 6))
                 await self._storm(admin)
             await self._heal()
             self.producing = False
+            publishing.cancel()
             for producer in producers:
                 await producer
             await self._until_delivered()
@@ -129,6 +165,7 @@ class World:
 
     def _check(self) -> None:
         self.witness.nothing_lost(TOPIC, self.committed)
+        self.witness.nothing_lost(TOPIC, self.fleet.published)
         held = {(record.key, int(record.value)) for record in self.witness.stored[TOPIC]}
         for key, counters in self.not_stored.items():
             if wrong := [counter for counter in counters if (key, counter) in held]:
@@ -140,14 +177,30 @@ class World:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SETTLE_SECONDS
         while loop.time() < deadline:
-            stored = len(self.witness.stored[TOPIC])
-            if all(len(self.witness.delivered[TOPIC, name]) == stored for name in (STREAM, QUEUE)):
+            waiting = self.fleet.broker.waiting(self.fleet.session_name(0))
+            if not waiting and not any(self.witness.undelivered(TOPIC, name) for name in (STREAM, QUEUE)):
                 return
             await asyncio.sleep(1)
         self.tell("gave up waiting for the last deliveries")
 
+    async def _archive(self) -> None:
+        """Write snapshots and roll up, as the processes beside the daemons do; the leaders delete behind it."""
+        ledger = Ledger(self.store(), 0)
+        while True:
+            await asyncio.sleep(self.archive_rng.uniform(0.5, 3))
+            try:
+                await take_snapshot(ledger, least_chunks=SNAPSHOT_CHUNKS, now_ms=now_ms())
+                ranges = cover(await manifest_ranges(ledger.store, 0))
+                last = rolled_to(ranges)
+                if last + ROLLED_CHUNKS <= self.witness.states[0].chunk:
+                    await roll_up(ledger, last + 1, last + ROLLED_CHUNKS, written_at_ms=now_ms())
+            except StoreError as error:
+                self.tell(f"the archive waits: {error}")
+
     async def _end_everything(self) -> None:
         self.producing = False
+        if self._archiving is not None:
+            self._archiving.cancel()
         for task in list(self.consumers.values()):
             task.cancel()
         await asyncio.gather(*self.consumers.values(), return_exceptions=True)
@@ -201,24 +254,35 @@ class World:
 
     async def _consume(self, name: str, subscription: str, kind: Any) -> None:
         """A program that goes on until it is cancelled; one that is fenced joins again, as an operator would have it."""
+        terms: dict[str, Any] = {"topic": TOPIC, "subscription": subscription, "type": kind, "name": name}
+        terms["start"] = "latest" if subscription == DELETED else "earliest"
+        if self.by_load and subscription == STREAM:
+            terms |= {"balance": "load", "capacity": self.rng.choice([0.5, 1.0, 1.0, 3.0])}
         while True:
             self._lives += 1
             client = self.client(f"{name}-{self._lives}")
             with suppress(FencedError, NoLeaderError):
-                async with Consumer(
-                    client, topic=TOPIC, subscription=subscription, type=kind, name=name, start="earliest"
-                ) as consumer:
+                async with Consumer(client, **terms) as consumer:
                     async for record in consumer:
                         self.witness.received(
-                            TOPIC, subscription, kind, record.segment, record.offset, record.key, record.value
+                            TOPIC,
+                            subscription,
+                            kind,
+                            record.segment,
+                            record.offset,
+                            record.key,
+                            record.value,
+                            generation=record.generation,
+                            program=client.client_id,
                         )
                         if self.rng.random() < 0.05:
                             await asyncio.sleep(self.rng.uniform(0, 0.2))
-                        await consumer.acknowledge(record)
+                        if kind != "CHECKPOINT":
+                            await consumer.acknowledge(record)
             self.tell(f"consumer {name} has to join again")
 
     async def check_drained(
-        self, shard: int, subscription: Subscription, segments: frozenset[int], newest: int
+        self, shard: int, subscription: Subscription, segments: frozenset[int], newest: int, external: object
     ) -> frozenset[int]:
         """Spark's part: late, sometimes failing, sometimes hanging, never ahead of the ledger."""
         await asyncio.sleep(self.rng.uniform(0.05, 1.0))
@@ -235,7 +299,9 @@ class World:
         return frozenset(
             segment
             for segment in segments
-            if (end := layout.segments[segment].end_offset) is not None and known.position(segment) >= end
+            if segment in layout.segments  # it may have been pruned since
+            and (end := layout.segments[segment].end_offset) is not None
+            and known.position(segment) >= end
         )
 
     # --- the weather --------------------------------------------------------------------------------------------------
@@ -256,6 +322,9 @@ class World:
             self._consumer_leaves,
             self._consumer_vanishes,
             self._daemon_stops,
+            self._seek,
+            self._seek,
+            self._delete_subscription,
         ]
         await self.rng.choice(storms)(admin)
 
@@ -283,6 +352,30 @@ class World:
             await self._command(
                 admin.merge(TOPIC, active[low], active[low + 1]), f"merge {active[low]} {active[low + 1]}"
             )
+
+    async def _seek(self, admin: Admin) -> None:
+        """Move a subscription somewhere; positions may make no sense, and are refused then."""
+        subscription = self.rng.choice([STREAM, STREAM, QUEUE])
+        tails = sorted(self.witness.states[0].topics[TOPIC].tails.items())
+        chosen = self.rng.sample(tails, self.rng.randint(1, min(2, len(tails))))
+        wanted: dict[str, Any] = self.rng.choice(
+            [
+                {"to": "earliest"},
+                {"to": "latest"},
+                {"timestamp_ms": max(0, now_ms() - self.rng.randrange(60_000))},
+                {"positions": {segment: self.rng.randint(0, tail.next_offset + 1) for segment, tail in chosen}},
+                {"positions": {segment: tail.next_offset for segment, tail in chosen}},
+            ]
+        )
+        await self._command(admin.seek(TOPIC, subscription, **wanted), f"seek {subscription} {wanted}")
+        if self.rng.random() < 0.5:
+            # Again, while its consumers are busy with what came again.
+            await asyncio.sleep(self.rng.uniform(0, 1))
+            await self._command(admin.seek(TOPIC, subscription, to="earliest"), f"seek {subscription} again")
+
+    async def _delete_subscription(self, admin: Admin) -> None:
+        """Delete a subscription while its consumer runs, which is told, ends, and is started anew."""
+        await self._command(admin.delete_subscription(TOPIC, DELETED, force=True), f"delete {DELETED}")
 
     def _leader(self) -> SimulatedDaemon:
         leading = [daemon for daemon in self.daemons if daemon.leads]
@@ -320,7 +413,12 @@ class World:
     async def _restart_broker(self, _: Admin) -> None:
         self.tell("the broker stops")
         self.broker.stop()
-        self._later(self.rng.uniform(0.5, 15), self.broker.start)
+        self.fleet.broker.stop()
+        self._later(self.rng.uniform(0.5, 15), self._start_broker)
+
+    def _start_broker(self) -> None:
+        self.broker.start()
+        self.fleet.broker.start()
 
     async def _noisy_network(self, _: Admin) -> None:
         self.tell("messages are lost, doubled and overtaken")
@@ -379,37 +477,9 @@ class World:
         """End all weather."""
         await asyncio.sleep(31)
         self._calm_network()
-        self.broker.start()
+        self._start_broker()
         self.zookeeper.start()
         for daemon in self.daemons:
             if daemon.frozen:
                 self._thaw(daemon)
         self.tell("the weather is over")
-
-
-def run_seed(seed: int, *, storms: int = 10, store_kind: type[FakeStore] = FakeStore) -> Witness:
-    """Run one world to its end in virtual time and return what was seen.
-
-    Raises BrokenPromiseError or whatever a bug raised, with the run's story as a note.
-    """
-    structlog.configure(processors=[], logger_factory=structlog.ReturnLoggerFactory())
-    loop = VirtualLoop()
-    world = World(seed, store_kind=store_kind)
-    try:
-        loop.run_until_complete(world.run(storms=storms))
-    except BaseException as error:
-        error.add_note(f"seed {seed}; the last of the story:\n" + "\n".join(world.witness.story[-60:]))
-        raise
-    finally:
-        _end_all(loop)
-        loop.close()
-    return world.witness
-
-
-def _end_all(loop: VirtualLoop) -> None:
-    """End whatever a failed run left running."""
-    tasks = asyncio.all_tasks(loop)
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        loop.run_until_complete(asyncio.wait(tasks, timeout=600))

@@ -76,8 +76,10 @@ class Daemon:
 class Cluster:
     """One cluster; entering starts nothing, leaving ends everything."""
 
-    def __init__(self, folder: Path, session_seconds: float = SESSION_SECONDS) -> None:
+    def __init__(self, folder: Path, session_seconds: float = SESSION_SECONDS, *, more_settings: str = "") -> None:
+        """``more_settings``: whole sections of TOML, for every daemon."""
         self.folder = folder
+        self.more_settings = more_settings
         self.name = "test"
         self.session_seconds = session_seconds
         self.config = folder / "client.toml"
@@ -133,6 +135,7 @@ class Cluster:
                 folder=self.folder,
                 http_port=http_port,
             )
+            + self.more_settings
         )
         running = await start("run", "--config", str(path), out=self.folder / f"{name}.out")
         self._processes.append(running)

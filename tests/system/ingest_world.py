@@ -37,6 +37,19 @@ class World:
         self.daemons[name] = await self.cluster.start_daemon(name)
         return self.daemons[name]
 
+    async def leader(self) -> str:
+        """Return who leads every shard, once somebody does."""
+
+        async def found() -> str | None:
+            for name, daemon in self.daemons.items():
+                if await daemon.leads() == SHARDS:
+                    return name
+            return None
+
+        name = await eventually(found, "somebody leads everything", 30)
+        assert name is not None
+        return name
+
     @asynccontextmanager
     async def client(self, meddler: Meddler | None = None) -> AsyncIterator[Client]:
         """A client that has heard of the cluster; its transport is a Meddler."""

@@ -55,6 +55,12 @@ class Meddler:
             handler(leader_topic, payload)
 
     @property
+    def pending(self) -> bool:
+        """Whether a copy is still on its way."""
+        now = asyncio.get_running_loop().time()
+        return any(timer.when() >= now and not timer.cancelled() for timer in self._timers)
+
+    @property
     def connected(self) -> bool:
         return self._inner.connected
 

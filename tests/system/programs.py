@@ -13,14 +13,14 @@ import signal
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
 
-from controller import tether
+from controller.tether import tethered
 
 Answer = TypeVar("Answer")
 
@@ -109,13 +109,13 @@ async def start(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     stdin: int = asyncio.subprocess.DEVNULL,
+    program: Sequence[str] = ("-m", "controller"),
 ) -> Running:
-    """Start `headgate` with ``arguments``; ``out`` is appended to, so that several can share one file."""
+    """Start `headgate`, or another Python ``program``, with ``arguments``; ``out`` is appended to, so that several can share one file."""
     err = err or out.with_suffix(".err")
     with out.open("ab") as to_out, err.open("ab") as to_err:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", tether.__file__, str(os.getpid())),
-            *(sys.executable, "-m", "controller", *arguments),
+            *tethered(sys.executable, *program, *arguments),
             stdin=stdin,
             stdout=to_out,
             stderr=to_err,
@@ -135,8 +135,7 @@ async def finish(
 ) -> Finished:
     """Run `headgate` with ``arguments`` to its end."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-S", tether.__file__, str(os.getpid())),
-        *(sys.executable, "-m", "controller", *arguments),
+        *tethered(sys.executable, "-m", "controller", *arguments),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -181,7 +180,7 @@ async def get(address: str, path: str) -> tuple[int, str]:
 
 def _get(url: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=5 * PATIENCE) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

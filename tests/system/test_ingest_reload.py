@@ -40,7 +40,7 @@ class InFlight:
 
 
 async def test_pipelining_is_switched_off_and_on_under_a_producer(tmp_path: Path) -> None:
-    async with Cluster(tmp_path) as cluster:
+    async with Cluster(tmp_path, session_seconds=30) as cluster:
         await cluster.start_servers()
         world = World(cluster)
         daemon = await world.start("only")

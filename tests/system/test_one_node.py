@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import tomllib
 from typing import Any
@@ -156,6 +157,34 @@ async def test_a_broker_that_is_killed_comes_back_and_so_do_daemon_and_consumer(
     assert len(consumer.lines()) == 60
     assert node.part("mosquitto.conf").pid != broker.pid
     assert await node.consumed("rebroker", "billing") == []
+
+
+async def test_three_consumers_share_one_segment_and_each_key_stays_with_one_of_them_in_order(node: Node):
+    await node.done("topic", "create", "crowd", "--segments", "1")
+    consumers = [
+        await node.running(f"crowd-{n}", "consume", "crowd", "-s", "billing", "--from", "earliest") for n in range(3)
+    ]
+
+    async def shared() -> bool:
+        described = await node.command("subscription", "describe", "crowd", "billing", "--json")
+        if described.code != 0:
+            return False  # The first of them is not there yet.
+        return [share["status"] for share in described.document()["segments"][0]["shares"]] == ["granted"] * 3
+
+    await eventually(shared, "every consumer has a share")
+    events = [{"id": f"key-{key}", "n": n} for n in range(5) for key in range(40)]
+    await node.done("produce", "crowd", "--key-field", "id", stdin=jsonl(events))
+    await eventually(lambda: sum(len(c.lines()) for c in consumers) >= len(events), "everything is consumed")
+    read = [[json.loads(line)["value"] for line in c.lines()] for c in consumers]
+    for consumer in consumers:
+        await consumer.terminate()
+
+    assert all(read), "one of them had nothing"
+    assert sum(map(len, read)) == len(events)
+    for key in {event["id"] for event in events}:
+        assert [
+            [value["n"] for value in one if value["id"] == key] for one in read if key in [v["id"] for v in one]
+        ] == [list(range(5))]
 
 
 async def test_without_spark_ingestion_goes_on_and_a_child_is_released_once_spark_is_back(node: Node):

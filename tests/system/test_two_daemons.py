@@ -12,16 +12,14 @@ from pathlib import Path
 import pytest
 
 from tests.system.cluster import SESSION_SECONDS, SHARDS, Cluster, Daemon
-from tests.system.programs import PATIENCE, eventually, jsonl
+from tests.system.programs import eventually, jsonl
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
 LINES = 60_000
 KEYS = 50
-HAND_OVER_SECONDS = 1.5
-"""About a second, on a machine with nothing else to do."""
 LONG_SESSION_SECONDS = 30.0
-"""Nobody takes over from one that merely went silent while a hand-over is waited for."""
+"""Nobody takes over from one that merely went silent while a hand-over is waited for, which takes about a second."""
 
 
 @pytest.fixture
@@ -135,7 +133,7 @@ async def test_sigterm_hands_everything_over_at_once(cluster: Cluster, pair: tup
     took = loop.time() - began
 
     assert await leader.running.ended() == 0
-    assert took < HAND_OVER_SECONDS * PATIENCE < LONG_SESSION_SECONDS
+    assert took < LONG_SESSION_SECONDS / 2
     produced = await cluster.done("produce", "orders", "--key", "x", stdin=b"{}\n")
     assert "stored 1, failed 0" in produced.err
     assert await standby.leads() == SHARDS

@@ -6,14 +6,24 @@ Without Spark: nothing here waits for a drain.
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
+import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
-from controller import tether
+from controller.daemon_process import end_processes, settings_text, start_daemon
 from controller.embedded import EmbeddedBroker, EmbeddedZooKeeper
+from controller.settings import (
+    BrokerSettings,
+    ClusterSettings,
+    DrainSettings,
+    HttpSettings,
+    InstanceSettings,
+    LedgerSettings,
+    LogSettings,
+    Settings,
+    ZooKeeperSettings,
+)
 from headgate import Admin, ClientConfig
 from headgate.entries import ReignBegan
 from headgate.ledger import Ledger
@@ -21,28 +31,6 @@ from headgate.store import open_store
 from tests.system.programs import PATIENCE, eventually
 
 CLUSTER = "two"
-SETTINGS = """\
-[cluster]
-name = "{cluster}"
-shards = 1
-[instance]
-name = "{name}"
-[zookeeper]
-hosts = "{zookeeper}"
-session_timeout_seconds = 2
-[broker]
-host = "{host}"
-port = {port}
-[ledger]
-url = "{ledger_url}"
-[drain]
-socket = "unix:{folder}/drain.sock"
-spawn = false
-[http]
-port = 0
-[log]
-format = "json"
-"""
 
 
 class TwoDaemons:
@@ -82,27 +70,19 @@ class TwoDaemons:
 
     async def start(self, name: str) -> None:
         """Start a daemon; it logs to ``NAME.log``."""
-        path = self.folder / f"{name}.toml"
-        path.write_text(
-            SETTINGS.format(
-                cluster=CLUSTER,
-                name=name,
-                zookeeper=self._zookeeper.address,
-                host=self.broker.host,
-                port=self.broker.port,
-                ledger_url=self.ledger_url,
-                folder=self.folder,
-            )
+        settings = Settings(
+            cluster=ClusterSettings(name=CLUSTER, shards=1),
+            instance=InstanceSettings(name=name),
+            zookeeper=ZooKeeperSettings(hosts=self._zookeeper.address, session_timeout_seconds=2),
+            broker=BrokerSettings(host=self.broker.host, port=self.broker.port),
+            ledger=LedgerSettings(url=self.ledger_url),
+            drain=DrainSettings(socket=f"unix:{self.folder}/drain.sock", spawn=False),
+            http=HttpSettings(port=0),
+            log=LogSettings(format="json"),
         )
-        with (self.folder / f"{name}.log").open("ab") as log:
-            self._daemons[name] = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", tether.__file__, str(os.getpid())),
-                *(sys.executable, "-m", "controller", "run", "--config", str(path)),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        path = self.folder / f"{name}.toml"
+        path.write_text(settings_text("", settings))
+        self._daemons[name] = await start_daemon(path, self.folder / f"{name}.log")
 
     async def leader(self) -> str:
         """Return who began the newest reign, once somebody that runs has."""
@@ -114,6 +94,14 @@ class TwoDaemons:
         name = await eventually(found, "somebody leads", 30)
         assert name is not None
         return name
+
+    def freeze(self, name: str) -> None:
+        """Stop a daemon where it stands."""
+        self._daemons[name].send_signal(signal.SIGSTOP)
+
+    def thaw(self, name: str) -> None:
+        """Let a frozen daemon go on."""
+        self._daemons[name].send_signal(signal.SIGCONT)
 
     async def kill(self, name: str) -> None:
         """End a daemon with SIGKILL."""
@@ -142,13 +130,6 @@ class TwoDaemons:
         return Ledger(open_store(self.ledger_url), 0)
 
     async def _end_all(self) -> None:
-        for process in self._daemons.values():
-            if process.returncode is None:
-                process.terminate()
-        for process in self._daemons.values():
-            try:
-                async with asyncio.timeout(10 * PATIENCE):
-                    await process.wait()
-            except TimeoutError:
-                process.kill()
-                await process.wait()
+        for name in self._daemons:
+            self.thaw(name)
+        await end_processes(self._daemons.values(), 10 * PATIENCE)

@@ -1,0 +1,103 @@
+"""A ledger of many acknowledgements and records, made cheaply: whole columns at a time, the same on every machine.
+
+Chunk 1 says what there is: one topic, its segments and subscriptions. Of the rows in each chunk after it one in
+`RECORD_EVERY` is a record, the others are cumulative acknowledgements by every subscription in turn, each farther on.
+What a leader writes has fewer rows a chunk; the rows, their columns and their encoding are those of headgate.chunk.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headgate import entries as e
+from headgate.chunk import FORMAT, METADATA_KEY, SCHEMA, ChunkBuilder
+from headgate.ledger import chunk_folder, chunk_name
+
+SEGMENTS, SUBSCRIPTIONS, RECORD_EVERY, RECORD_BYTES = 16, 4, 8, 100
+_COLUMNS = tuple(field.name for field in SCHEMA)
+
+
+class FactsLedger:
+    """One shard's ledger below ``root``; rows go on where the last chunk ended."""
+
+    def __init__(self, root: Path) -> None:
+        self.url = root.as_uri()
+        self.folder = root / chunk_folder(0)
+        self.folder.mkdir(parents=True)
+        self.chunks = 1
+        self.rows = 0
+        builder = ChunkBuilder()
+        builder.add(e.TopicCreated(topic_id=1, topic="bench", segments=SEGMENTS, token="t"))  # noqa: S106 - a command's
+        for number in range(SUBSCRIPTIONS):
+            builder.add(
+                e.SubscriptionCreated(
+                    topic_id=1,
+                    subscription_id=2 + number,
+                    subscription=f"s{number}",
+                    subscription_type="STREAM",
+                    order="strict",
+                    positions={},
+                )
+            )
+        self.path(1).write_bytes(builder.encode(shard=0, number=1, leader_epoch=1, at_ms=1))
+
+    def path(self, number: int) -> Path:
+        """Return where chunk ``number`` stands."""
+        return self.folder / chunk_name(number)
+
+    def paths(self) -> list[str]:
+        """Return where all chunks stand."""
+        return [str(self.path(number)) for number in range(1, self.chunks + 1)]
+
+    def grow(self, rows: int) -> None:
+        """Add one chunk of ``rows`` rows, a multiple of all the constants above."""
+        self.chunks += 1
+        header = (
+            f'{{"format":{FORMAT},"shard":0,"number":{self.chunks},"leader_epoch":1,'
+            f'"at_ms":{self.chunks},"entries":0,"records":{rows // RECORD_EVERY}}}'
+        )
+        table = _table(self.rows, rows).replace_schema_metadata({METADATA_KEY: header})
+        pq.write_table(
+            table,
+            self.path(self.chunks),
+            compression="snappy",
+            use_dictionary=["fact", "subscription_type"],
+            write_statistics=["topic_id", "segment", "offset"],
+        )
+        self.rows += rows
+
+    def take_over(self, other: FactsLedger, chunks: int, rows: int) -> None:
+        """Begin with the first chunks of ``other``, as links: they take no room twice."""
+        for number in range(2, chunks + 1):
+            os.link(other.path(number), self.path(number))
+        self.chunks, self.rows = chunks, rows
+
+
+def _table(first: int, rows: int) -> pa.Table:
+    assert rows % (RECORD_EVERY * SEGMENTS * SUBSCRIPTIONS) == 0, f"{rows} rows cannot be shared out evenly"
+    at = np.arange(first, first + rows)
+    # Records come last in a chunk (headgate.chunk).
+    at = np.concatenate([at[at % RECORD_EVERY != RECORD_EVERY - 1], at[at % RECORD_EVERY == RECORD_EVERY - 1]])
+    per_segment = RECORD_EVERY * SEGMENTS
+    is_record = at % RECORD_EVERY == RECORD_EVERY - 1
+    segment = (at // RECORD_EVERY) % SEGMENTS
+    offset = at // per_segment
+    subscription = 2 + (at // per_segment) % SUBSCRIPTIONS
+    columns = {
+        "fact": pa.array(np.where(is_record, "record", "acknowledged")),
+        "topic_id": pa.array(np.ones(rows, dtype=np.int64)),
+        "segment": pa.array(segment),
+        "offset": pa.array(np.where(is_record, offset, 0)),
+        "end_offset": pa.array(offset, mask=is_record),
+        "subscription_id": pa.array(subscription, mask=is_record),
+        "seek_generation": pa.array(np.zeros(rows, dtype=np.int64), mask=is_record),
+        "timestamp_ms": pa.array(at, mask=~is_record),
+        "size_bytes": pa.array(np.full(rows, RECORD_BYTES), mask=~is_record),
+    }
+    empty = {name: pa.nulls(rows, SCHEMA.field(name).type) for name in _COLUMNS if name not in columns}
+    return pa.table({**columns, **empty}).select(_COLUMNS).cast(SCHEMA)

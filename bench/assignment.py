@@ -1,0 +1,179 @@
+"""How long it takes to decide who reads what, against faust's assignor and kafka-python's sticky one.
+
+Ours is coordinator.target, called as a coordinator calls it: who holds what goes in, who should hold what comes out.
+The others are the assignors of two Python clients of Kafka, which solve the same problem for the same reasons (balanced
+within one, sticky), called directly on inputs that were built before the clock started. All sides get the same
+consumers, the same segments, and the balanced assignment that stood before. The value is faust's time over ours when
+one consumer joins 1 000 that hold 10 000 segments. kafka-python's needs minutes for that, so it is compared at a tenth.
+
+Beside time there is what moves: every segment that changes its holder is read by nobody for a while. Ours are held
+against the smallest number there can be, worked out from the numbers of segments held alone. A split may move no
+segment that it does not touch.
+
+Growth: the time a segment at 10 000 consumers and 100 000 segments, over that at a tenth of both.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench import _peers as peers
+from bench._harness import Effort, Figure, Measured, Part, Rounds, in_turns
+from bench._svg import line_chart
+from coordinator.target import Situation, assign
+
+SEGMENTS_EACH = 10
+CONSUMERS, MANY_CONSUMERS, FEW_CONSUMERS = 1000, 10_000, 100
+PLOTTED = (100, 300, 1000, 3000, 10_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One change, and what stood before it."""
+
+    consumers: Sequence[str]
+    segments: Collection[int]
+    holders: Mapping[int, str]
+    heirs: Mapping[int, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def held(self) -> dict[str, list[int]]:
+        """Consumer → what it holds and may go on holding."""
+        held: dict[str, list[int]] = {name: [] for name in self.consumers}
+        for segment, name in self.holders.items():
+            if name in held:
+                held[name].append(segment)
+        return held
+
+    def solve(self) -> dict[int, str]:
+        """Return our target."""
+        return assign(Situation(self.segments, self.consumers, self.holders, self.heirs))
+
+
+def workloads(consumers: int) -> dict[str, Workload]:
+    """Return every workload for so many consumers and ten times as many segments, before the change."""
+    names = [f"consumer-{number:05}" for number in range(consumers)]
+    segments = range(consumers * SEGMENTS_EACH)
+    stood = assign(Situation(segments, names, {}))
+    split = [*segments[1:], len(segments), len(segments) + 1]
+    parent = [stood[0]]
+    return {
+        "full": Workload(names, segments, {}),
+        "stable": Workload(names, segments, stood),
+        "join_one": Workload([*names, "new"], segments, stood),
+        "leave_one": Workload(names[:-1], segments, stood),
+        "split_one": Workload(names, split, stood, {len(segments): parent, len(segments) + 1: parent}),
+        "join_many": Workload([*names, *(f"new-{number}" for number in range(consumers // 10))], segments, stood),
+    }
+
+
+def moved(workload: Workload, target: Mapping[int, str]) -> int:
+    """Return how many segments were taken from a consumer that is still there."""
+    there = set(workload.consumers)
+    return sum(1 for s, name in target.items() if workload.holders.get(s) in there and workload.holders[s] != name)
+
+
+def fewest_moves(held: Collection[int], segments: int) -> int:
+    """Return how many segments must move at least, for ``held`` segments of each consumer to become balanced.
+
+    Nobody may keep more than the quota, and only as many as there are larger quotas may keep one more.
+    """
+    quota, larger = divmod(segments, len(held))
+    above = [count - quota for count in held if count > quota]
+    return sum(above) - min(larger, len(above))
+
+
+def measure(effort: Effort) -> Measured:
+    """Return faust's time over ours when one consumer joins."""
+    peers.install(effort.progress)
+    rounds = effort.pick(11, 3)
+    ours = workloads(CONSUMERS)
+    timed = {name: _against(peers.faust, ours[name], rounds, effort) for name in ("join_one", "leave_one", "full")}
+    few = workloads(FEW_CONSUMERS)["join_one"]
+    kafka = _against(peers.kafka, few, effort.pick(3, 1), effort)
+    parts: dict[str, Part] = {**_speed(timed, kafka), **_moves(ours, few)}
+    many = workloads(effort.pick(MANY_CONSUMERS, CONSUMERS * 3))
+    for name in ("join_one", "full"):
+        parts[f"{name}_growth"] = _growth(ours[name], many[name], rounds, effort)
+    if effort.plot is not None:
+        effort.plot.write_text(_drawn(rounds, effort))
+    return Measured(timed["join_one"].compared("peer", "ours").value, parts)
+
+
+def _against(
+    peer: Callable[[peers.Held, int], Callable[[], Any]], workload: Workload, rounds: int, effort: Effort
+) -> Rounds:
+    ready = [peer(workload.held, len(workload.segments)) for _ in range(rounds + 1)]
+
+    def call() -> object:
+        # One of its own for each round, because it changes what it is given.
+        return ready.pop()()
+
+    return in_turns({"peer": call, "ours": workload.solve}, rounds, effort.progress)
+
+
+def _speed(timed: Mapping[str, Rounds], kafka: Rounds) -> dict[str, Part]:
+    parts: dict[str, Part] = {}
+    for name, rounds in timed.items():
+        compared = rounds.compared("peer", "ours")
+        parts |= {
+            f"{name}_over_ours": round(compared.value, 1),
+            f"{name}_faust_ms": compared.parts["peer_ms"],
+            f"{name}_ours_ms": compared.parts["ours_ms"],
+            f"{name}_lowest": compared.parts["lowest"],
+        }
+    parts["kafka_join_one_over_ours_at_a_tenth"] = round(kafka.compared("peer", "ours").value, 1)
+    return parts
+
+
+def _moves(ours: Mapping[str, Workload], few: Workload) -> dict[str, Part]:
+    """Return what moves; fails if ours is not the fewest, or a split moves anything that it does not touch."""
+    parts: dict[str, Part] = {}
+    for name, workload in ours.items():
+        target = workload.solve()
+        counts = Counter(target.values())
+        assert max(counts.values()) - min(counts[each] for each in workload.consumers) <= 1, f"{name} is not balanced"
+        parts[f"{name}_moved"] = moved(workload, target)
+        grantable = set(workload.segments)
+        held = [sum(1 for segment in keys if segment in grantable) for keys in workload.held.values()]
+        assert parts[f"{name}_moved"] == fewest_moves(held, len(grantable)), f"{name} moves more than it must"
+    assert parts["split_one_moved"] == 0, "a split moved what it does not touch"
+    join = ours["join_one"]
+    parts["join_one_moved_faust"] = moved(join, peers.faust_owners(peers.faust(join.held, len(join.segments))()))
+    parts["join_one_moved_kafka_at_a_tenth"] = moved(
+        few, peers.kafka_owners(peers.kafka(few.held, len(few.segments))())
+    )
+    return parts
+
+
+def _growth(small: Workload, large: Workload, rounds: int, effort: Effort) -> float:
+    timed = in_turns({"large": large.solve, "small": small.solve}, rounds, effort.progress)
+    return round(timed.compared("large", "small").value * len(small.segments) / len(large.segments), 2)
+
+
+def _drawn(rounds: int, effort: Effort) -> str:
+    sizes = [workloads(consumers) for consumers in PLOTTED]
+    lines = {
+        name: [
+            in_turns({"ours": each[name].solve}, rounds, effort.progress).median_seconds("ours")
+            / len(each[name].segments)
+            * 1e6
+            for each in sizes
+        ]
+        for name in ("full", "stable", "join_one", "leave_one", "split_one", "join_many")
+    }
+    ticks = [f"{consumers * SEGMENTS_EACH:,}" for consumers in PLOTTED]
+    return line_chart("Time to decide, for each segment", "segments (ten for each consumer)", "µs", ticks, lines)
+
+
+FIGURE = Figure(
+    unit="times faster than faust when one joins",
+    goal=35,
+    better="higher",
+    measure=measure,
+    part_goals={"leave_one_over_ours": 7, "full_over_ours": 100},
+    draws=True,
+)

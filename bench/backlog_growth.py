@@ -1,0 +1,142 @@
+"""What history costs: the same new part, counted by increments on a ledger, and on others 10 and 100 times as long.
+
+Ours on the longest against ours on the shortest, in turns: a run finds what is new behind the watermark of the last
+result, counts exactly that, and adds the result to it. If that holds, the ratio stays at 1 however long the ledger is.
+The picture shows the other way beside it: counting everything from the first chunk, which grows with the ledger.
+The longest history has a hundred million rows (seven in eight are acknowledgements, by four subscriptions in
+sixteen segments); the new part has twenty chunks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+from pyspark.sql import SparkSession
+
+from bench._facts import FactsLedger
+from bench._harness import Effort, Figure, Measured, in_turns_async
+from bench._svg import line_chart
+from drain.chunks import LedgerChunks
+from drain.counting import Step, merge
+from drain.job import BacklogJob
+from drain.session import build_session
+from drain.settlement import MergedRow
+
+LENGTHS = (1, 10, 100)
+NEW_CHUNKS, NEW_ROWS = 20, 1_024
+WARM_UP_RUNS = 6
+
+
+class _Side:
+    """One ledger, and the job that goes on counting it."""
+
+    def __init__(self, ledger: FactsLedger, session: SparkSession) -> None:
+        self.ledger = ledger
+        chunks = LedgerChunks(ledger.url)
+
+        async def count(steps: Sequence[Step]) -> Mapping[int, list[MergedRow]]:
+            return await asyncio.to_thread(merge, session, chunks.source, steps)
+
+        self._job = BacklogJob(chunks, count)
+
+    async def run(self, *, full: bool = False) -> None:
+        outcome = await self._job.run([0], full=full)
+        assert not outcome.failures, outcome.failures
+        assert outcome.results[0].watermark == self.ledger.chunks
+
+    def grow(self) -> None:
+        for _ in range(NEW_CHUNKS):
+            self.ledger.grow(NEW_ROWS)
+
+
+def measure(effort: Effort) -> Measured:
+    """Return the time of an incremental run on the longest ledger by that on the shortest."""
+    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
+        rows_each = effort.pick(1_000_448, 50_176)
+        ledgers = _histories(Path(folder), rows_each, effort)
+        effort.progress("starting Spark")
+        session = build_session(wrapper_folder=Path(folder) / "java")
+        try:
+            return asyncio.run(_measure(effort, {n: _Side(each, session) for n, each in ledgers.items()}, rows_each))
+        finally:
+            session.stop()
+
+
+def _histories(folder: Path, rows_each: int, effort: Effort) -> dict[int, FactsLedger]:
+    longest = FactsLedger(folder / f"{LENGTHS[-1]}")
+    ledgers = {LENGTHS[-1]: longest}
+    for length in range(1, LENGTHS[-1] + 1):
+        longest.grow(rows_each)
+        if length in LENGTHS[:-1]:
+            ledgers[length] = FactsLedger(folder / f"{length}")
+            ledgers[length].take_over(longest, longest.chunks, longest.rows)
+        if length % 25 == 0:
+            effort.progress(f"wrote {longest.rows:,} rows")
+    return {length: ledgers[length] for length in LENGTHS}
+
+
+async def _measure(effort: Effort, sides: Mapping[int, _Side], rows_each: int) -> Measured:
+    for side in sides.values():
+        # The first run is over everything. It, and some more, belong to a JVM that is still cold.
+        for _ in range(WARM_UP_RUNS):
+            await side.run()
+            side.grow()
+    full_seconds: dict[int, float] = {}
+    for length, side in sides.items():
+        began = time.perf_counter()
+        await side.run(full=True)
+        full_seconds[length] = time.perf_counter() - began
+        effort.progress(f"counted all of {rows_each * length:,} rows in {full_seconds[length]:.1f} s")
+
+    rounds = effort.pick(15, 5)
+    seconds: dict[int, list[float]] = {length: [] for length in sides}
+
+    async def timed(length: int) -> None:
+        sides[length].grow()
+        began = time.perf_counter()
+        await sides[length].run()
+        seconds[length].append(time.perf_counter() - began)
+
+    # What growing takes does not count: each side notes the time of its run alone.
+    await in_turns_async({str(n): lambda n=n: timed(n) for n in sides}, rounds, effort.progress)  # type: ignore[misc]
+    counted = {length: took[1:] for length, took in seconds.items()}
+    if effort.plot is not None:
+        effort.plot.write_text(_drawn(counted, full_seconds, rows_each))
+    return compared(counted, full_seconds)
+
+
+def compared(seconds: Mapping[int, Sequence[float]], full_seconds: Mapping[int, float]) -> Measured:
+    """Return the figure for the seconds of each round, and of one full count, by length."""
+    shortest, longest = min(seconds), max(seconds)
+    ratios = [long / short for short, long in zip(seconds[shortest], seconds[longest], strict=True)]
+    return Measured(
+        median(ratios),
+        {
+            **{f"incremental_{length}x_ms": round(median(took) * 1000, 1) for length, took in seconds.items()},
+            **{f"full_{length}x_ms": round(took * 1000, 1) for length, took in full_seconds.items()},
+            "lowest": round(min(ratios), 3),
+            "highest": round(max(ratios), 3),
+            "rounds": len(ratios),
+        },
+    )
+
+
+def _drawn(seconds: Mapping[int, Sequence[float]], full_seconds: Mapping[int, float], rows_each: int) -> str:
+    return line_chart(
+        f"Counting {NEW_CHUNKS} new chunks, by the length of what came before",
+        f"rows in the ledger before ({rows_each:,} and its multiples)",
+        "seconds",
+        [f"{rows_each * length:,}" for length in seconds],
+        {
+            "by increments": [median(took) for took in seconds.values()],
+            "everything": [full_seconds[length] for length in seconds],
+        },
+    )
+
+
+FIGURE = Figure(unit="times as long", goal=1.25, better="lower", measure=measure, draws=True)

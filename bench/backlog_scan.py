@@ -1,0 +1,216 @@
+"""A full count of a ledger, against DuckDB and Polars on the same Parquet files with the same answer.
+
+Ours: `drain.job --full`, from the first chunk to settled rows: each header checked, everything counted in one Spark
+job. The other sides: one query over the same files for the same numbers, as somebody would write it who has only this
+question: records, bytes and end of each segment, and how far each subscription is in it. The answers are compared
+before anything is measured. Ours counts more besides (by topic, key bucket and seek generation, ranges out of order,
+removals, ages) from eleven columns where the others read six, and reads every header twice; that stays in. All sides
+are warm; Spark needs more runs for that, and gets them. The ledger is long enough for what a run takes however short it
+is (a plan, two stages: a tenth of a second here) not to decide.
+
+Where the floor is: `spark_alone` is what the others' query comes to in the same Spark session, by the faster peer. It
+decodes the columns as quickly as they do, but then goes through them row by row, in compiled Java, with a hash table
+that it looks into for each row. Ours does the same with all its columns: `ours_of_spark` says how near that is. What is
+between them and 1 is the work that the others leave out, and what stands around the scan.
+
+In turns; the value is our rows a second by those of the faster of the two. Ours is there because it goes on where one
+machine ends: the plan has one stage that reads files, each independently of the others, and one shuffle of a row for
+each key and task. On N machines of this kind the reading is N times as fast as long as there are files for all cores,
+and what is shuffled stays below a megabyte. What a second core brings here is a part with a goal of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from statistics import median
+from typing import Any, Self
+
+from bench import _peers
+from bench._facts import FactsLedger
+from bench._harness import Effort, Figure, Measured, Rounds, in_turns
+from drain.chunks import LedgerChunks
+from drain.counting import Step, merge
+from drain.job import BacklogJob
+from drain.schemas import FACTS
+from drain.session import build_session
+from drain.settlement import MergedRow, StateRow
+from drain.spark_schemas import spark_schema
+
+PEERS = ("duckdb==2.0.0", "polars==2.1.0")
+WARM_UP_RUNS = 5
+Answer = tuple[frozenset[tuple[int, int, int, int]], frozenset[tuple[int, int, int]]]
+"""{(segment, records, bytes, end)}, {(subscription, segment, position)}."""
+
+_SQL = """
+SELECT segment, subscription_id,
+       count(*) FILTER (WHERE fact = 'record') AS records,
+       coalesce(sum(size_bytes), 0) AS size_bytes,
+       coalesce(max(CASE WHEN fact = 'record' THEN "offset" + 1 END), 0) AS record_end,
+       coalesce(max(CASE WHEN fact = 'acknowledged' AND "offset" = 0 THEN end_offset END), 0) AS position
+FROM read_parquet(?) WHERE fact IN ('record', 'acknowledged') GROUP BY ALL
+"""
+
+# A null in its key would keep Spark from the quicker of its two hash tables.
+_SPARK_SQL = (
+    _SQL.replace("segment, subscription_id,", "coalesce(segment, -1L), coalesce(subscription_id, -1L),")
+    .replace('"offset"', "offset")
+    .replace("read_parquet(?)", "{facts}")
+)
+
+
+def measure(effort: Effort) -> Measured:
+    """Return our rows a second by those of the faster peer."""
+    _peers.install(effort.progress, PEERS)
+    with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
+        ledger = FactsLedger(Path(folder) / "ledger")
+        for _ in range(effort.pick(40, 8)):
+            ledger.grow(500_224)
+        effort.progress(f"wrote {ledger.rows:,} rows")
+        on_one = _on_one_core(Path(folder), ledger, effort)
+        rounds = _beside_peers(Path(folder), ledger, effort)
+    return compared(rounds, on_one, ledger.rows)
+
+
+def compared(rounds: Rounds, on_one_core: Sequence[float], rows: int) -> Measured:
+    """Return the figure for what each side took, and what ours took on one core."""
+    best = min(("duckdb", "polars"), key=rounds.median_seconds)
+    ratios = rounds.ratios(best, "ours")
+    return Measured(
+        median(ratios),
+        {
+            **{
+                f"{side}_rows_per_second": round(rows / rounds.median_seconds(side))
+                for side in ("ours", "spark", "duckdb", "polars")
+            },
+            "spark_alone": round(median(rounds.ratios(best, "spark")), 3),
+            "ours_of_spark": round(median(rounds.ratios("spark", "ours")), 3),
+            "one_core_rows_per_second": round(rows / median(on_one_core)),
+            "second_core": round(median(on_one_core) / rounds.median_seconds("ours"), 3),
+            "lowest": round(min(ratios), 3),
+            "highest": round(max(ratios), 3),
+            "best_peer": best,
+            "rows": rows,
+            "rounds": len(ratios),
+        },
+    )
+
+
+def _on_one_core(folder: Path, ledger: FactsLedger, effort: Effort) -> list[float]:
+    effort.progress("starting Spark on one core")
+    with _Ours(folder, ledger, "local[1]") as ours:
+        took = []
+        for _ in range(effort.pick(5, 3)):
+            began = time.perf_counter()
+            ours.count()
+            took.append(time.perf_counter() - began)
+        return took
+
+
+def _beside_peers(folder: Path, ledger: FactsLedger, effort: Effort) -> Rounds:
+    effort.progress("starting Spark on two cores")
+    with _Ours(folder, ledger, "local[2]") as ours:
+        sides: dict[str, Callable[[], Answer]] = {
+            "ours": ours.count,
+            "spark": lambda: ours.query(ledger.paths()),
+            "duckdb": lambda: _duckdb(ledger.paths()),
+            "polars": lambda: _polars(ledger.paths()),
+        }
+        answers = {name: count() for name, count in sides.items()}
+        assert len(set(answers.values())) == 1, f"the answers differ: {answers}"
+        return in_turns(sides, effort.pick(7, 3), effort.progress)
+
+
+class _Ours:
+    """The job on a session of its own, warm on entering."""
+
+    def __init__(self, folder: Path, ledger: FactsLedger, master: str) -> None:
+        self._session = build_session(master=master, wrapper_folder=folder / "java")
+        self._chunks = LedgerChunks(ledger.url)
+
+    def __enter__(self) -> Self:
+        for _ in range(WARM_UP_RUNS):
+            self.count()
+        return self
+
+    def query(self, paths: Sequence[str]) -> Answer:
+        """Ask Spark itself what the other sides are asked, put as it suits Spark best."""
+        found = self._session.read.schema(spark_schema(FACTS)).parquet(*(f"file://{path}" for path in paths))
+        rows = self._session.sql(_SPARK_SQL, facts=found).toArrow().to_pylist()
+        return _from_table([[None if value == -1 else value for value in row.values()] for row in rows])
+
+    def __exit__(self, *_: object) -> None:
+        self._session.stop()
+
+    def count(self) -> Answer:
+        return _answer(asyncio.run(self._count()))
+
+    async def _count(self) -> Sequence[StateRow]:
+        async def count(steps: Sequence[Step]) -> Mapping[int, list[MergedRow]]:
+            return await asyncio.to_thread(merge, self._session, self._chunks.source, steps)
+
+        outcome = await BacklogJob(self._chunks, count).run([0], full=True)
+        assert not outcome.failures, outcome.failures
+        return outcome.results[0].rows
+
+
+def _answer(rows: Sequence[StateRow]) -> Answer:
+    segments = {
+        (row.segment, row.records, row.size_bytes, row.end_offset)
+        for row in rows
+        if row.segment is not None and row.subscription_id is None
+    }
+    positions = {
+        (row.subscription_id, row.segment, row.position)
+        for row in rows
+        if row.segment is not None and row.subscription_id is not None
+    }
+    return frozenset(segments), frozenset(positions)
+
+
+def _from_table(rows: Sequence[Sequence[Any]]) -> Answer:
+    """Return the answer in rows of (segment, subscription, records, bytes, end, position)."""
+    segments = {
+        (segment, records, size, end) for segment, subscription, records, size, end, _ in rows if subscription is None
+    }
+    positions = {
+        (subscription, segment, position) for segment, subscription, *_, position in rows if subscription is not None
+    }
+    return frozenset(segments), frozenset(positions)
+
+
+def _duckdb(paths: Sequence[str]) -> Answer:
+    duckdb = import_module("duckdb")
+    with duckdb.connect(config={"threads": 2}) as connection:
+        return _from_table(connection.execute(_SQL, [list(paths)]).fetchall())
+
+
+def _polars(paths: Sequence[str]) -> Answer:
+    pl = import_module("polars")
+    fact, offset, end = pl.col("fact"), pl.col("offset"), pl.col("end_offset")
+    found = (
+        pl.scan_parquet(list(paths))
+        .filter(fact.is_in(["record", "acknowledged"]))
+        .group_by("segment", "subscription_id")
+        .agg(
+            (fact == "record").sum().cast(pl.Int64),
+            pl.col("size_bytes").sum(),
+            pl.when(fact == "record").then(offset + 1).max().fill_null(0).alias("record_end"),
+            pl.when((fact == "acknowledged") & (offset == 0)).then(end).max().fill_null(0).alias("position"),
+        )
+        .collect(engine="streaming")
+    )
+    return _from_table(found.rows())
+
+
+FIGURE = Figure(
+    unit="of the faster peer's rows a second",
+    goal=0.5,
+    better="higher",
+    measure=measure,
+    part_goals={"second_core": 1.6},
+)

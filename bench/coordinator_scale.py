@@ -1,0 +1,203 @@
+"""What a thousand subscriptions cost the daemon that leads them: processor time and memory.
+
+1 000 subscriptions, each of a topic of its own with 16 segments and two consumers, are led in one process by real
+coordinators over the shard's real state, without servers: nothing is measured but them. A leader looks at all deadlines
+four times a second, so ten seconds are forty looks at every coordinator. One side is ten seconds in which nothing
+happens; the other is ten seconds in which every consumer also says once that it lives, and what it holds. The value is
+the second over the first: what heartbeats add to merely being there. How much of a core each side takes is a part.
+
+Memory is that of everything that state and coordinators keep, measured by tracemalloc, over that of the same facts in
+the barest form that Python has for them: a tuple for each consumer, holding, position and segment, in dicts. That is
+no rival, but what nobody could do without; the part says how many times as much is spent to decide quickly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+from bench._harness import Effort, Figure, Measured, in_turns
+from controller.shard_leader import TICK_SECONDS
+from controller.state import ShardState
+from coordinator.ports import CoordinatorSettings
+from coordinator.subscription_coordinator import SubscriptionCoordinator
+from headgate import entries as e
+from headgate import messages as m
+
+SUBSCRIPTIONS, QUICK_SUBSCRIPTIONS = 1000, 100
+SEGMENTS, CONSUMERS = 16, ("ada", "bob")
+PERIOD_SECONDS = 10.0
+RECORDS = 1000
+SETTINGS = CoordinatorSettings(
+    grace_seconds=60,
+    revoke_timeout_seconds=30,
+    heartbeat_interval_seconds=3600,  # The clock is the real one, and nobody may go silent while we measure.
+    poll_min_seconds=2,
+    poll_max_seconds=900,
+    poll_check_timeout_seconds=70,
+)
+
+
+class _Shard:
+    """The leader's part: folds at once what is proposed, and sends nothing."""
+
+    def __init__(self, subscriptions: int) -> None:
+        self.state = ShardState(0)
+        self.coordinators: list[SubscriptionCoordinator] = []
+        for _ in range(subscriptions):
+            self._lead()
+
+    def propose(self, *entries: e.AnyEntry) -> None:
+        """See `coordinator.ports.LedgerPort`."""
+        self.state.begin_chunk(self.state.chunk + 1, 0)
+        for entry in entries:
+            self.state.apply(entry)
+
+    def push(self, client_id: str, message: m.Push) -> None:
+        """See `coordinator.ports.LedgerPort`; here everybody has heard already."""
+
+    def _lead(self) -> None:
+        topic_id = self.state.next_id
+        name = f"topic-{topic_id}"
+        self.propose(e.TopicCreated(topic_id=topic_id, topic=name, segments=SEGMENTS, token=name))
+        self.propose(
+            e.SubscriptionCreated(
+                topic_id=topic_id,
+                subscription_id=topic_id + 1,
+                subscription="bench",
+                subscription_type="STREAM",
+                order="strict",
+                positions=dict.fromkeys(range(SEGMENTS), RECORDS),
+            )
+        )
+        topic = self.state.topics[name]
+        coordinator = SubscriptionCoordinator(
+            subscription=topic.subscriptions["bench"],
+            topic=topic,
+            ledger=self,
+            check_drained=None,
+            leader_epoch=1,
+            settings=SETTINGS,
+            now_ms=lambda: 0,
+            rng=random.Random(topic_id),
+            head=lambda: 1,
+        )
+        self.coordinators.append(coordinator)
+        for consumer in CONSUMERS:
+            coordinator.register(
+                m.RegisterConsumer(**_who(name, consumer), subscription_type="STREAM", start="earliest")
+            )
+        for segment, holding in list(topic.subscriptions["bench"].holdings.items()):
+            if holding.revoked_at_ms is not None:
+                assert isinstance(segment, int), "nothing is shared by two"
+                coordinator.confirm_revoked(
+                    m.ConfirmRevoked(**_who(name, holding.consumer), segment=segment, generation=holding.generation)
+                )
+
+    def idle(self) -> None:
+        """Let ten seconds pass in which nothing happens."""
+        for _ in range(round(PERIOD_SECONDS / TICK_SECONDS)):
+            for coordinator in self.coordinators:
+                coordinator.tick()
+
+    def heartbeats(self) -> Callable[[], None]:
+        """Return ten seconds in which every consumer says that it lives."""
+        said: list[tuple[SubscriptionCoordinator, m.Heartbeat]] = []
+        for coordinator, topic in zip(self.coordinators, self.state.topics.values(), strict=True):
+            held: dict[str, list[tuple[int, int]]] = {name: [] for name in CONSUMERS}
+            for segment, holding in topic.subscriptions["bench"].holdings.items():
+                assert isinstance(segment, int), "nothing is shared by two"
+                held[holding.consumer].append((segment, holding.generation))
+            said += [(coordinator, m.Heartbeat(**_who(topic.name, name), held=held[name])) for name in CONSUMERS]
+
+        def pass_time() -> None:
+            self.idle()
+            for coordinator, heartbeat in said:
+                assert isinstance(coordinator.heartbeat(heartbeat), m.Alive), "a heartbeat was refused"
+
+        return pass_time
+
+    async def close(self) -> None:
+        """Stop all coordinators."""
+        for coordinator in self.coordinators:
+            await coordinator.close()
+
+
+def _who(topic: str, consumer: str) -> dict[str, Any]:
+    return {
+        "request_id": 1,
+        "client_id": f"{topic}-{consumer}",
+        "topic": topic,
+        "subscription": "bench",
+        "consumer": consumer,
+        "incarnation": 1,
+    }
+
+
+def barest(subscriptions: int) -> list[dict[str, Any]]:
+    """Return the facts of so many subscriptions, in tuples and dicts."""
+    return [
+        {
+            "name": f"topic-{number}",
+            "subscription": ("bench", "STREAM", "strict"),
+            "consumers": {name: (1, f"topic-{number}-{name}", 100 + number) for name in CONSUMERS},
+            "segments": {segment: (segment * 4096, segment * 4096 + 4095, True) for segment in range(SEGMENTS)},
+            "positions": dict.fromkeys(range(SEGMENTS), RECORDS + number),
+            "holdings": {segment: (CONSUMERS[segment % 2], 1000 + segment) for segment in range(SEGMENTS)},
+        }
+        for number in range(subscriptions)
+    ]
+
+
+def grown_bytes(make: Callable[[], object]) -> int:
+    """Return how many bytes are kept by what ``make`` returns."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        kept = make()
+        gc.collect()
+        grown = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    del kept
+    return grown
+
+
+def measure(effort: Effort) -> Measured:
+    """Return what heartbeats add to the time of merely being there."""
+    return asyncio.run(_measure(effort))
+
+
+async def _measure(effort: Effort) -> Measured:
+    count = effort.pick(SUBSCRIPTIONS, QUICK_SUBSCRIPTIONS)
+    shards: list[_Shard] = []
+    effort.progress(f"{count} subscriptions of {SEGMENTS} segments")
+    ours = grown_bytes(lambda: shards.append(_Shard(count)))
+    least = grown_bytes(lambda: barest(count))
+    (shard,) = shards
+    try:
+        sides = {"heartbeats": shard.heartbeats(), "idle": shard.idle}
+        rounds = in_turns(sides, effort.pick(15, 5), effort.progress)
+    finally:
+        await shard.close()
+    measured = rounds.compared("heartbeats", "idle")
+    a_thousand = 1000 / count / PERIOD_SECONDS * 100
+    return Measured(
+        measured.value,
+        {
+            **measured.parts,
+            "subscriptions": count,
+            "idle_core_percent_for_1000": round(rounds.median_seconds("idle") * a_thousand, 2),
+            "heartbeats_core_percent_for_1000": round(rounds.median_seconds("heartbeats") * a_thousand, 2),
+            "megabytes_for_1000": round(ours / count * 1000 / 1e6, 1),
+            "bytes_a_subscription_and_segment": round(ours / count / SEGMENTS),
+            "memory_over_barest": round(ours / least, 2),
+        },
+    )
+
+
+FIGURE = Figure(unit="times being idle", goal=2, better="lower", measure=measure, part_goals={"memory_over_barest": 5})

@@ -1,0 +1,211 @@
+"""How long a child waits after the last acknowledgement, against a policy that only polls.
+
+Ours: on real servers, from sending the last acknowledgement of a sealed segment to the push that grants its children,
+for 1, 10 and 100 subscriptions that reach the end together. The other side: the same drains under the polling policy
+alone (first pause 2 s after the split, doubling to 15 min), worked out on a clock of numbers: a drain that takes from
+1 s to 1 h, evenly over the logarithm, is seen by the first poll after its end. The value is the median wait under
+polling over the median of ours, for the middle one of the three sizes.
+
+After each round one backlog run is measured in the same session, over a new chunk. Ours may take a run and 100 ms: what
+is allowed over what it took is a part with a goal of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from statistics import median
+
+from bench._harness import Effort, Figure, Measured, Part
+from bench._stage import SHARD, Stage, percentile
+from drain.checker import SparkDrainChecker
+from headgate import Admin
+from headgate import messages as m
+from headgate.client import Client, MakeRequest
+
+SUBSCRIPTIONS = (1, 10, 100)
+RECORDS = 20
+ANSWER_SECONDS = 60.0
+RUN_TIMEOUT_SECONDS = 60.0
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 2.0, 900.0
+SHORTEST_DRAIN_SECONDS, LONGEST_DRAIN_SECONDS = 1.0, 3600.0
+DRAINS = 1001
+ALLOWED_SECONDS = 0.1
+"""Beside one backlog run, for the ways there and back and the commits in between."""
+
+
+def measure(effort: Effort) -> Measured:
+    """Return how many times longer a child waits under polling alone."""
+    return asyncio.run(_measure(effort))
+
+
+async def _measure(effort: Effort) -> Measured:
+    waits: dict[int, list[float]] = {count: [] for count in SUBSCRIPTIONS}
+    runs: list[float] = []
+    allowed: list[float] = []
+    async with AsyncExitStack() as stack:
+        stage = await stack.enter_async_context(Stage(drain=True))
+        client = await stage.watcher(stack)
+        admin = await stack.enter_async_context(Admin(client))
+        checker = SparkDrainChecker(stage.drain_socket, timeout_seconds=RUN_TIMEOUT_SECONDS)
+        await stack.enter_async_context(checker)
+        rounds = effort.pick(7, 2)
+        # Round 0 warms up.
+        for number in range(rounds + 1):
+            for count in SUBSCRIPTIONS:
+                drain = _Drain(client, admin, f"t{number}-{count}", count)
+                found = await drain.play()
+                run = await _run_seconds(drain, checker)
+                if number:
+                    waits[count] += found
+                    runs.append(run)
+                    allowed.append((run + ALLOWED_SECONDS) / median(found))
+            effort.progress(f"round {number} of {rounds}")
+    return compared(waits, runs, allowed)
+
+
+async def _run_seconds(drain: _Drain, checker: SparkDrainChecker) -> float:
+    """Return how long one run over what has just been stored takes."""
+    await drain.store(1)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await checker.backlog([0], 0)
+    return loop.time() - began
+
+
+class _Drain:
+    """One topic of one segment, and subscriptions that all reach its end at once."""
+
+    def __init__(self, client: Client, admin: Admin, topic: str, subscriptions: int) -> None:
+        self._client = client
+        self._admin = admin
+        self._topic = topic
+        self._names = [f"s{number}" for number in range(subscriptions)]
+        self._loop = asyncio.get_running_loop()
+
+    async def play(self) -> list[float]:
+        """Return how long each subscription waited for both children."""
+        await self._admin.create_topic(self._topic)
+        await self.store(RECORDS)
+        generations = [await self._join(name) for name in self._names]
+        await self._admin.split(self._topic, 0)
+        released = [self._released(name) for name in self._names]
+        began = self._loop.time()
+        asks = [self._acknowledge(name, held) for name, held in zip(self._names, generations, strict=True)]
+        async with asyncio.timeout(ANSWER_SECONDS):
+            await asyncio.gather(*asks)
+            ends = await asyncio.gather(*released)
+        return [end - began for end in ends]
+
+    async def store(self, count: int) -> None:
+        """Store ``count`` records, and return once they are durable."""
+        records = [m.Record(b"key-%d" % number, b"value", 0) for number in range(count)]
+
+        def make(request_id: int, leader_epoch: int | None) -> m.Request:
+            return m.ProduceBatch(
+                request_id=request_id,
+                client_id=self._client.client_id,
+                leader_epoch=leader_epoch,
+                topic=self._topic,
+                records=records,
+            )
+
+        await self._ask(make)
+
+    async def _join(self, name: str) -> int:
+        """Register the one consumer of a subscription; return the generation of its grant."""
+
+        def make(request_id: int, leader_epoch: int | None) -> m.Request:
+            return m.RegisterConsumer(
+                request_id=request_id,
+                client_id=self._client.client_id,
+                leader_epoch=leader_epoch,
+                topic=self._topic,
+                subscription=name,
+                consumer="c",
+                incarnation=1,
+                subscription_type="STREAM",
+                start="earliest",
+            )
+
+        reply = await self._ask(make)
+        assert isinstance(reply, m.Registered), reply
+        (grant,) = reply.grants
+        return grant.generation
+
+    def _released(self, name: str) -> asyncio.Future[float]:
+        """Return when the subscription has been granted both children."""
+        granted: set[int] = set()
+        released: asyncio.Future[float] = self._loop.create_future()
+
+        def on_push(push: m.Push) -> None:
+            if isinstance(push, m.AssignmentChanged):
+                granted.update(grant.segment for grant in push.granted)
+            if {1, 2} <= granted and not released.done():
+                released.set_result(self._loop.time())
+
+        self._client.on_push((self._topic, name, "c"), on_push)
+        return released
+
+    async def _acknowledge(self, name: str, generation: int) -> None:
+        def make(request_id: int, leader_epoch: int | None) -> m.Request:
+            return m.AcknowledgeBatch(
+                request_id=request_id,
+                client_id=self._client.client_id,
+                leader_epoch=leader_epoch,
+                topic=self._topic,
+                subscription=name,
+                consumer="c",
+                incarnation=1,
+                acknowledgements=[m.Acknowledgement(0, generation, 0, RECORDS)],
+            )
+
+        await self._ask(make)
+
+    async def _ask(self, make: MakeRequest) -> m.Reply:
+        return await self._client.request(SHARD, make, ANSWER_SECONDS)
+
+
+def polling_waits(drains_seconds: Sequence[float]) -> list[float]:
+    """Return how long each drain's children wait if nothing but the clock makes the poller ask."""
+    waits = []
+    for drain in drains_seconds:
+        poll, pause = FIRST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS
+        while poll < drain:
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            poll += pause
+        waits.append(poll - drain)
+    return waits
+
+
+def drains_seconds() -> list[float]:
+    """Return durations from the shortest to the longest drain, evenly over the logarithm."""
+    ratio = LONGEST_DRAIN_SECONDS / SHORTEST_DRAIN_SECONDS
+    return [SHORTEST_DRAIN_SECONDS * float(ratio ** (number / (DRAINS - 1))) for number in range(DRAINS)]
+
+
+def compared(waits: dict[int, list[float]], runs: list[float], allowed: list[float]) -> Measured:
+    """Return the measured value from subscriptions at a time → seconds waited."""
+    polling = median(polling_waits(drains_seconds()))
+    everyone = [wait for found in waits.values() for wait in found]
+    parts: dict[str, Part] = {
+        "polling_median_ms": round(polling * 1000, 1),
+        "median_ms": round(median(everyone) * 1000, 1),
+        "p95_ms": round(percentile(everyone, 0.95) * 1000, 1),
+        "run_ms": round(median(runs) * 1000, 1),
+        "allowed_over_ours": round(median(allowed), 4),
+    }
+    for count, found in waits.items():
+        parts[f"median_of_{count}_ms"] = round(median(found) * 1000, 1)
+    # Each subscription size counts alike: a hundred at a time must not drown the single one.
+    return Measured(median(polling / median(found) for found in waits.values()), parts)
+
+
+FIGURE = Figure(
+    unit="times shorter than polling alone",
+    goal=10.0,
+    better="higher",
+    measure=measure,
+    part_goals={"allowed_over_ours": 1.0},
+)

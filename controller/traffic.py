@@ -1,0 +1,77 @@
+"""How much is stored in a segment: records and bytes by ten seconds of the ledger's time, for the last ten minutes.
+
+A part of the shard's state, folded like everything else, so a new leader knows the rates of the minutes before it and
+nothing has to be measured again. Ledger time is the chunks' ``at_ms``.
+
+Rules:
+
+1. A rate is the mean over whole slots. The slot that is not over yet is in no rate: it would look like a lull.
+2. A slot in which nothing was stored counts as zero, because the fold sees everything that is stored.
+3. What is kept is bounded: `SLOTS` slots a segment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+SLOT_MS = 10_000
+SLOTS = 61
+"""Ten minutes of whole slots, and the one under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Records and bytes of keys and values, a second."""
+
+    records: float = 0.0
+    bytes: float = 0.0
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What was stored in one segment lately."""
+
+    slots: list[tuple[int, int, int]] = field(default_factory=list)
+    """(slot, records, bytes), rising; slots without any records are left out."""
+
+    def note(self, at_ms: int, records: int, size_bytes: int) -> None:
+        """Count records that were stored at ``at_ms``, which never falls."""
+        slot, slots = at_ms // SLOT_MS, self.slots
+        if slots and slots[-1][0] == slot:
+            _, before, bytes_before = slots[-1]
+            slots[-1] = (slot, before + records, bytes_before + size_bytes)
+            return
+        slots.append((slot, records, size_bytes))
+        if slots[0][0] <= slot - SLOTS:
+            self.slots = [kept for kept in slots if kept[0] > slot - SLOTS]
+
+    def rate(self, now_ms: int, window_ms: int) -> Rate:
+        """Return the mean over the window that ends with the last whole slot before ``now_ms``."""
+        return self._mean(now_ms // SLOT_MS, max(1, window_ms // SLOT_MS))
+
+    def peak(self, now_ms: int, window_ms: int, span_ms: int) -> Rate:
+        """Return the highest means over any window within the last ``span_ms``, of records and bytes each by itself."""
+        end, width = now_ms // SLOT_MS, max(1, window_ms // SLOT_MS)
+        first = end - max(width, span_ms // SLOT_MS)
+        stored = {slot: (records, size_bytes) for slot, records, size_bytes in self.slots if slot >= first}
+        records = size_bytes = most_records = most_bytes = 0
+        for slot in range(first, end):
+            arrived, arrived_bytes = stored.get(slot, (0, 0))
+            left, left_bytes = stored.get(slot - width, (0, 0))
+            records += arrived - left
+            size_bytes += arrived_bytes - left_bytes
+            most_records, most_bytes = max(most_records, records), max(most_bytes, size_bytes)
+        seconds = width * SLOT_MS / 1000
+        return Rate(most_records / seconds, most_bytes / seconds)
+
+    def _mean(self, end: int, width: int) -> Rate:
+        """Return the mean over the slots ``end - width`` up to, not including, ``end``."""
+        records = size_bytes = 0
+        for slot, stored, stored_bytes in reversed(self.slots):
+            if slot < end - width:
+                break
+            if slot < end:
+                records += stored
+                size_bytes += stored_bytes
+        seconds = width * SLOT_MS / 1000
+        return Rate(records / seconds, size_bytes / seconds)

@@ -1,0 +1,94 @@
+"""What differs between a JVM of our own and a Spark Connect server: naming a run, ending it, asking whether it lives.
+
+A session of our own speaks to its JVM through py4j, and a run is ended by its job group (an interrupt by tag does not
+reach it). A session on a server has neither: there a run is ended with everything else of the session, which is ours
+alone. Every other call in this room is one that both kinds of session have.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+_LOST: Final = ("NO_ACTIVE_SESSION", "INVALID_HANDLE", "RETRIES_EXCEEDED", "SESSION_CLOSED")
+"""Beginnings of the conditions under which a Connect session never answers again."""
+_LOST_STATUS: Final = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"})
+"""What gRPC says of a server that is not there any more."""
+
+
+ENGINE_ERRORS: Final = (PySparkException, Py4JError, ConnectionError, EOFError)
+"""Whatever a call to an engine raises that is not a bug of ours."""
+
+
+class EngineCalls(Protocol):
+    """The calls of one session beside its queries. They block, and raise one of ENGINE_ERRORS."""
+
+    def begin(self, run: str) -> None:
+        """Name what the calling thread does next."""
+
+    def cancel(self, run: str) -> None:
+        """End the run of that name; one that is not under way is fine."""
+
+    def ping(self) -> None:
+        """Return once the engine has answered."""
+
+
+class ClassicCalls:
+    """For a session whose JVM is a child of this process, wherever its executors are."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._context = session.sparkContext
+        self._jvm: Any = session._jvm  # noqa: SLF001 - the one way to reach the JVM without starting a job
+
+    def begin(self, run: str) -> None:
+        """See `EngineCalls.begin`."""
+        self._context.setJobGroup(run, "backlog", interruptOnCancel=True)
+
+    def cancel(self, run: str) -> None:
+        """See `EngineCalls.cancel`."""
+        self._context.cancelJobGroup(run)
+
+    def ping(self) -> None:
+        """See `EngineCalls.ping`."""
+        self._jvm.java.lang.System.nanoTime()
+
+
+class ConnectCalls:
+    """For a session on a Spark Connect server."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+
+    def begin(self, run: str) -> None:
+        """See `EngineCalls.begin`. There is one run at a time, so it needs no name."""
+
+    def cancel(self, run: str) -> None:  # noqa: ARG002 - the session has no other run
+        """See `EngineCalls.cancel`."""
+        self._session.interruptAll()
+
+    def ping(self) -> None:
+        """See `EngineCalls.ping`."""
+        self._session.conf.get("spark.app.name", "")
+
+
+def calls_of(session: SparkSession) -> EngineCalls:
+    """Return the calls of ``session``."""
+    return ClassicCalls(session) if hasattr(session, "_jvm") else ConnectCalls(session)
+
+
+def is_gone(error: BaseException) -> bool:
+    """Whether ``error`` means that the engine will not answer again in this process, whatever it is asked."""
+    if isinstance(error, (Py4JNetworkError, ConnectionError, EOFError)):
+        return True
+    if isinstance(error, PySparkException):
+        condition = error.getCondition() or str(error).removeprefix("[")
+        return condition.startswith(_LOST) or _grpc_status(error) in _LOST_STATUS
+    return False
+
+
+def _grpc_status(error: PySparkException) -> str:
+    status = getattr(error, "getGrpcStatusCode", None)
+    return "" if status is None else getattr(status(), "name", "")

@@ -1,0 +1,135 @@
+"""Count one external topic's tables on a Spark session: read, judge, merge with what the ledger says.
+
+The ledger knows the topic's segments, their ends and its subscriptions; records, and acknowledgements where a table is
+mapped for them, come from the tables. Both are settled together (drain.settlement), and nothing of it goes into the
+published result, which is the ledger's alone. Each count reads the tables as a whole.
+
+Where acknowledgements come from a table, the table is the truth: they count at whatever seek generation the
+subscription is, so a seek has to be done there. What headgate itself was told counts beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import reduce
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as t
+
+from drain import backlog, external_facts
+from drain.counting import JvmGoneError, RunError, added_up, one_line
+from drain.engines import ENGINE_ERRORS, is_gone
+from drain.external_facts import PLACES, TableError
+from drain.external_tables import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
+from drain.settlement import Backlog, MergedRow, StateRow, carried, outstanding, settled
+from drain.sums import merged_rows
+
+_READ_OPTIONS = {
+    # A line that cannot be read is a fault, not a row of nulls.
+    "json": {"mode": "FAILFAST"},
+    "csv": {"mode": "FAILFAST", "header": "true", "inferSchema": "false"},
+}
+_SUBSCRIPTIONS = t.StructType(
+    [
+        t.StructField("subscription", t.StringType()),
+        t.StructField("subscription_id", t.LongType()),
+        t.StructField("seek_generation", t.LongType()),
+    ],
+)
+
+
+def count_external(
+    session: SparkSession, tables: ExternalTables, view: ExternalView, rows: Sequence[StateRow], *, shard: int
+) -> tuple[Backlog, ...]:
+    """Return the backlog of one topic, whose rows of the ledger's result are ``rows``: at least one.
+
+    It blocks until all is read, judged and counted.
+
+    Raises:
+        TableError: a table is wrong; names it, says what is wrong, and gives an example.
+        RunError: Spark failed or was cancelled.
+        JvmGoneError: the JVM is gone.
+
+    """
+    if view.opaque:
+        raise TableError(f"external.{view.topic}: its positions are opaque, so there are no offsets to be counted")
+    try:
+        merged = _merged(session, tables, view, rows, shard)
+    except ENGINE_ERRORS as error:
+        if is_gone(error):
+            raise JvmGoneError(f"Spark does not answer: {str(error) or type(error).__name__}") from error
+        raise RunError(f"external.{view.topic}: {one_line(error)}") from error
+    return outstanding(settled([*carried(rows), *merged]))
+
+
+def _merged(
+    session: SparkSession, tables: ExternalTables, view: ExternalView, rows: Sequence[StateRow], shard: int
+) -> list[MergedRow]:
+    topic_id = next(row.topic_id for row in rows)
+    ends = {row.segment: row.sealed_end_offset for row in rows if row.subscription_id is None}
+    places = session.createDataFrame([(label, s, ends.get(s)) for s, label in sorted(view.labels.items())], PLACES)
+    parts: list[DataFrame] = []
+    if tables.entries is not None:
+        with _named(tables.entries, view):
+            found = external_facts.entries(_read(session, tables.entries), tables.entries)
+            _judge(external_facts.entry_faults(found, places))
+            _judge_labels(found, view)
+        parts.append(external_facts.entry_facts(found, places, shard=shard, topic_id=topic_id))
+    if tables.acknowledgements is not None:
+        known = {row.subscription_id: row.seek_generation for row in rows if row.segment is None}
+        subscriptions = session.createDataFrame(
+            [(name, number, known.get(number, 0)) for number, name in sorted(view.subscriptions.items())],
+            _SUBSCRIPTIONS,
+        )
+        with _named(tables.acknowledgements, view):
+            found = external_facts.acknowledgements(_read(session, tables.acknowledgements), tables.acknowledgements)
+            _judge(external_facts.acknowledgement_faults(found, places))
+            _judge_labels(found, view)
+        parts.append(
+            external_facts.acknowledgement_facts(found, places, subscriptions, shard=shard, topic_id=topic_id),
+        )
+    if not parts:
+        return []
+    sums = added_up(backlog.contributions(reduce(DataFrame.unionByName, parts)))
+    merged = [row for rows in merged_rows(sums).values() for row in rows]
+    if tables.entries is not None and tables.entries.timestamp_ms is None:
+        # Nobody said when a record was made, so its age is not known.
+        merged = [replace(item, row=replace(item.row, marks=())) for item in merged]
+    return merged
+
+
+@contextlib.contextmanager
+def _named(table: EntriesTable | AcknowledgementsTable, view: ExternalView) -> Iterator[None]:
+    """Put the table's name before what is wrong with it; what Spark says of a file in it is wrong with it too."""
+    kind = "entries" if isinstance(table, EntriesTable) else "acknowledgements"
+    where = f"external.{view.topic}.{kind} ({table.path})"
+    try:
+        yield
+    except TableError as error:
+        raise TableError(f"{where}: {error}") from error
+    except ENGINE_ERRORS as error:
+        if is_gone(error):
+            raise
+        raise TableError(f"{where}: {one_line(error)}") from error
+
+
+def _read(session: SparkSession, table: EntriesTable | AcknowledgementsTable) -> DataFrame:
+    return session.read.format(table.format).options(**_READ_OPTIONS.get(table.format, {})).load(table.path)
+
+
+def _judge(faults: DataFrame) -> None:
+    found = faults.orderBy("fault").collect()
+    if found:
+        raise TableError("; ".join(f"{row['fault']} ({row['count']} times, e.g. {row['example']})" for row in found))
+
+
+def _judge_labels(found: DataFrame, view: ExternalView) -> None:
+    """Rule 6 of drain.external_facts."""
+    if not found.where(found["label"].isin(list(view.labels.values()))).isEmpty():
+        return
+    other = found.select("label").first()
+    if other is not None:
+        known = ", ".join(list(view.labels.values())[:10])
+        raise TableError(f"no row is of a segment of the topic: one says {other[0]!r}, the segments are {known}")

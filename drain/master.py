@@ -1,0 +1,66 @@
+"""Which engine a Spark master stands for: the one setting that says where backlogs are counted.
+
+``local[*]`` counts inside the backlog process, ``spark://``, ``yarn`` and ``k8s://`` on the executors of a cluster,
+``sc://`` on a Spark Connect server. Pure: text in, a decision out; it imports no Spark, so the daemon can check the
+setting too.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal
+
+from headgate.errors import ConfigError
+
+Engine = Literal["local", "cluster", "connect"]
+
+DEFAULT_MASTER: Final = "local[*]"
+VALID_MASTERS: Final = "local[*], local[N], spark://host:port, yarn, k8s://https://host:port or sc://host:port"
+_LOCAL: Final = re.compile(r"local(\[(\*|[1-9][0-9]*)(\s*,\s*[0-9]+)?\])?")
+_HOST: Final = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}"
+_CLUSTER: Final = re.compile(rf"spark://{_HOST}(,{_HOST})*|yarn|k8s://\S+")
+_CONNECT: Final = re.compile(r"sc://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/(;[a-z_-]+=[^;\s]*)*)?")
+_SECRET: Final = re.compile(r"secret|password|token|access\.key|account\.key|credential", re.IGNORECASE)
+_LOOPBACK: Final = re.compile(r"(?:spark|sc)://(?:localhost|127\.[0-9.]+|\[::1\])(?::[0-9]+)?(?:/\S*)?")
+
+
+def engine_of(master: str) -> Engine:
+    """Return the kind of engine that ``master`` names.
+
+    Raises:
+        ConfigError: it names none, or carries a token, which would show in logs and in the list of processes.
+
+    """
+    if ";token=" in master:
+        raise ConfigError("no token in the Spark master; put it into the environment, SPARK_CONNECT_AUTHENTICATE_TOKEN")
+    if _LOCAL.fullmatch(master):
+        return "local"
+    if _CLUSTER.fullmatch(master):
+        return "cluster"
+    if _CONNECT.fullmatch(master):
+        return "connect"
+    raise ConfigError(f"Spark master {master!r} is none of {VALID_MASTERS}")
+
+
+def conf_problem(name: str) -> str | None:
+    """Return why ``name`` may not be set as a Spark setting of ours, or None."""
+    if not name.startswith("spark."):
+        return f"{name!r} is no setting of Spark; those begin with spark."
+    if name in ("spark.master", "spark.remote"):
+        return f"{name} is chosen by the master: write drain.master, or --master"
+    if _SECRET.search(name):
+        return f"{name} would show in the list of processes; give secrets to Spark's machines by their environment"
+    return None
+
+
+def conf_pair(text: str) -> tuple[str, str]:
+    """Return the setting in ``KEY=VALUE``; raises ValueError for what is none, as argparse wants it."""
+    name, equals, value = text.partition("=")
+    if not equals or conf_problem(name):
+        raise ValueError(conf_problem(name) or f"{text!r} is not KEY=VALUE")
+    return name, value
+
+
+def is_on_this_machine(master: str) -> bool:
+    """Whether the engine runs on this machine as far as its name tells, so that it sees this machine's files."""
+    return engine_of(master) == "local" or _LOOPBACK.fullmatch(master) is not None

@@ -1,0 +1,77 @@
+"""Threads of a store's own for what a reply waits for: creating an object on a disk.
+
+Not the loop's default pool: there a commit would wait behind the reading of others, and the way there and back costs
+twice as much (0.23 ms against 0.13 ms on a machine that was otherwise idle). A thread is started when all others are at
+work, up to a limit; beyond it writes wait their turn. The threads end with their owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Final
+
+LIMIT: Final = 8
+"""Most writes at a time: a disk gains from several fsyncs at once, up to about as many."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    act: Callable[[], None]
+    loop: asyncio.AbstractEventLoop
+    outcome: asyncio.Future[None]
+
+
+_Queue = SimpleQueue[_Write | None]
+
+
+class WriterThreads:
+    """Runs blocking writes beside the event loop."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._limit = limit
+        self._queue: _Queue = SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._started = 0
+        # The threads know the queue and not this object, so it can go; then they go.
+        weakref.finalize(self, self._queue.put, None)
+
+    async def run(self, act: Callable[[], None]) -> None:
+        """Return what ``act`` comes to; a caller that is cancelled leaves it running to its end."""
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[None] = loop.create_future()
+        if not self._idle.acquire(blocking=False) and self._started < self._limit:
+            self._started += 1
+            name = f"writer-{self._started}"
+            threading.Thread(target=_work, args=(self._queue, self._idle), name=name, daemon=True).start()
+        self._queue.put(_Write(act, loop, outcome))
+        await outcome
+
+
+def _work(queue: _Queue, idle: threading.Semaphore) -> None:
+    while (write := queue.get()) is not None:
+        failure: BaseException | None = None
+        try:
+            write.act()
+        except BaseException as error:  # noqa: BLE001 - whoever waits for it raises it
+            failure = error
+        idle.release()
+        # A loop that is closed has nobody left who waits.
+        with contextlib.suppress(RuntimeError):
+            write.loop.call_soon_threadsafe(_settle, write.outcome, failure)
+        del write, failure
+    queue.put(None)  # For the next thread.
+
+
+def _settle(outcome: asyncio.Future[None], failure: BaseException | None) -> None:
+    if outcome.done():
+        return
+    if failure is None:
+        outcome.set_result(None)
+    else:
+        outcome.set_exception(failure)

@@ -1,0 +1,144 @@
+"""The metrics of the drain service and of backlogs.
+
+Backlogs are exported by shard: sums, and the oldest record of all. Names of topics and subscriptions become labels only
+for the topics that the settings name (``metrics.backlog_topics``), and of each of those only for its first
+`MAX_SUBSCRIPTIONS` subscriptions by name: what can be exported is known beforehand. Whoever does not lead a shard
+exports nothing of it, so a sum over all daemons counts each backlog once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+
+from headgate.backlog import SubscriptionBacklog
+from metrics.families import WAIT_BUCKETS, Children, Maker, OneHot
+
+DRAIN_STATES: Final = ("off", "starting", "ready", "degraded")
+DRAIN_FAILURES: Final = ("unreachable", "timed_out", "failed", "invalid")
+MAX_SUBSCRIPTIONS: Final = 50
+"""Subscriptions of one topic that get series of their own."""
+
+
+class DrainInstruments(Maker):
+    """A part of `metrics.instruments.Instruments`."""
+
+    def __init__(self, registry: CollectorRegistry, backlog_topics: Sequence[str] = ()) -> None:
+        """``backlog_topics``: those whose backlogs are exported under their names."""
+        super().__init__(registry)
+        self._backlog_topics = frozenset(backlog_topics)
+        self._named: dict[int, set[tuple[str, str]]] = {}
+        """Shard → (topic, subscription) of the series that it has now."""
+        self._drain_states = OneHot(
+            self._gauge("drain_state", "1 for the state of the drain service.", "state"), DRAIN_STATES
+        )
+        self._drain_runs = self._histogram("drain_run_seconds", "One answer of the drain service.", WAIT_BUCKETS)
+        self._drain_failures = Children(
+            self._counter("drain_failures", "Questions to the drain service without answer, by reason.", "reason"),
+            DRAIN_FAILURES,
+        )
+        self._watermark = Children(
+            self._gauge("drain_watermark_chunk", "Newest chunk that the drain service has counted.", "shard"), None
+        )
+        self._drain_restarts = self._counter("drain_restarts", "Starts of the drain service after its first.")
+        self._make_backlogs()
+
+    def _make_backlogs(self) -> None:
+        texts = {
+            "backlog_records": "Records that subscriptions have not acknowledged, summed over them.",
+            "backlog_bytes": "Bytes that subscriptions have not acknowledged, summed over them.",
+            "backlog_oldest_unacknowledged_seconds": "Age of the oldest record that is left; NaN: not known.",
+            "backlog_never_drained_subscriptions": "Subscriptions whose backlog does not shrink at this rate.",
+            "backlog_as_of_age_seconds": "Age of the oldest of these counts.",
+        }
+        self._by_shard = {name: self._gauge(name, text, "shard") for name, text in texts.items()}
+        self._by_name = {
+            name: self._gauge(f"subscription_{name}", text, "topic", "subscription")
+            for name, text in (
+                ("backlog_records", "Records not acknowledged, of the topics that the settings name."),
+                ("backlog_bytes", "Bytes not acknowledged, of the topics that the settings name."),
+                ("oldest_unacknowledged_seconds", "Age of the oldest record left, of the topics that are named."),
+                ("drained_in_seconds", "Until the backlog is drained at this rate; +Inf: never, NaN: not known yet."),
+            )
+        }
+
+    def drain_state(self, state: str) -> None:
+        """Set the drain service's state, one of `DRAIN_STATES`."""
+        self._drain_states.turn_to(state)
+
+    def drain_run(self, seconds: float) -> None:
+        """Note how long one answer took."""
+        self._drain_runs.observe(seconds)
+
+    def drain_failed(self, reason: str) -> None:
+        """Count a question without answer; ``reason`` is one of `DRAIN_FAILURES`."""
+        self._drain_failures.of(reason).inc()
+
+    def drain_watermark(self, shard: int, chunk: int) -> None:
+        """Set the newest chunk counted."""
+        self._watermark.of(shard).set(chunk)
+
+    def drain_restarted(self) -> None:
+        """Count a start after the first."""
+        self._drain_restarts.inc()
+
+    def backlog_counted(self, shard: int, backlogs: Iterable[SubscriptionBacklog], now_ms: int) -> None:
+        """Set what the subscriptions of a shard have left; ``now_ms`` is the leader's clock."""
+        tracked = [backlog for backlog in backlogs if backlog.records is not None]
+        values = {
+            "backlog_records": sum(backlog.records or 0 for backlog in tracked),
+            "backlog_bytes": sum(backlog.size_bytes or 0 for backlog in tracked),
+            "backlog_oldest_unacknowledged_seconds": _oldest([age_seconds(each, now_ms) for each in tracked]),
+            "backlog_never_drained_subscriptions": sum(backlog.outlook == "never" for backlog in tracked),
+            "backlog_as_of_age_seconds": max((now_ms - each.as_of_ms for each in tracked), default=0) / 1000,
+        }
+        for name, value in values.items():
+            self._by_shard[name].labels(shard).set(value)
+        self._name(shard, tracked, now_ms)
+
+    def backlog_forgotten(self, shard: int) -> None:
+        """Export nothing of a shard that another daemon leads from now on."""
+        for gauge in self._by_shard.values():
+            gauge.remove_by_labels({"shard": str(shard)})
+        self._name(shard, [], 0)
+
+    def _name(self, shard: int, tracked: Sequence[SubscriptionBacklog], now_ms: int) -> None:
+        """Set the series of the topics that are named, and take away those whose subscription is gone."""
+        shown: dict[tuple[str, str], SubscriptionBacklog] = {}
+        of_topic: dict[str, int] = {}
+        for backlog in sorted(tracked, key=lambda each: (each.topic, each.subscription)):
+            of_topic[backlog.topic] = of_topic.get(backlog.topic, 0) + 1
+            if backlog.topic in self._backlog_topics and of_topic[backlog.topic] <= MAX_SUBSCRIPTIONS:
+                shown[backlog.topic, backlog.subscription] = backlog
+        for gone in self._named.get(shard, set()) - shown.keys():
+            for gauge in self._by_name.values():
+                gauge.remove(*gone)
+        self._named[shard] = set(shown)
+        for labels, backlog in shown.items():
+            self._by_name["backlog_records"].labels(*labels).set(backlog.records or 0)
+            self._by_name["backlog_bytes"].labels(*labels).set(backlog.size_bytes or 0)
+            self._by_name["oldest_unacknowledged_seconds"].labels(*labels).set(age_seconds(backlog, now_ms))
+            self._by_name["drained_in_seconds"].labels(*labels).set(_drained_in(backlog))
+
+
+def age_seconds(backlog: SubscriptionBacklog, now_ms: int) -> float:
+    """Return the age of the oldest record left: 0 if there is none, or its clock is ahead of ours; NaN: not known."""
+    if not backlog.records:
+        return 0.0
+    return math.nan if backlog.oldest_ms is None else max(0, now_ms - backlog.oldest_ms) / 1000
+
+
+def _oldest(ages: Sequence[float]) -> float:
+    """Return the highest age; NaN only if nothing older than 0 is known and something is unknown."""
+    known = [age for age in ages if not math.isnan(age)]
+    highest = max(known, default=0.0)
+    return math.nan if highest == 0 and len(known) < len(ages) else highest
+
+
+def _drained_in(backlog: SubscriptionBacklog) -> float:
+    if backlog.drained_in_seconds is not None:
+        return backlog.drained_in_seconds
+    return math.inf if backlog.outlook == "never" else math.nan

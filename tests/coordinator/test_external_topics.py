@@ -1,0 +1,73 @@
+"""What is different for subscriptions of external topics, rule by rule."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.state import ShardState, Topic
+from coordinator.external_topics import acknowledgeable_end, counting_checkpoints, reason_against_registering
+from headgate import entries as e
+from headgate import messages as m
+
+
+def topic(positions: e.Positions) -> Topic:
+    """Segment 0 sealed at 10 (or read to its end), segment 1 active."""
+    state = ShardState(0)
+    segments = [
+        e.ImportedSegment(segment=0, label="a", end_offset=10 if positions == "offsets" else 1),
+        e.ImportedSegment(segment=1, label="b", parents=[0]),
+    ]
+    entry = e.TopicImported(topic_id=1, topic="t", token="x", segments=segments, positions=positions)
+    state.apply_all([entry], chunk=1, at_ms=0)
+    return state.topics["t"]
+
+
+def stored() -> Topic:
+    state = ShardState(0)
+    state.apply_all([e.TopicCreated(topic_id=1, topic="t", segments=1, token="x")], chunk=1, at_ms=0)
+    return state.topics["t"]
+
+
+def registration(**fields) -> m.RegisterConsumer:
+    given = {"topic": "t", "subscription": "s", "consumer": "c", "incarnation": 1, "subscription_type": "STREAM"}
+    return m.RegisterConsumer(request_id=1, client_id="c", **(given | fields))
+
+
+@pytest.mark.parametrize(
+    ("kind", "request_fields", "creates", "said"),
+    [
+        (stored, {}, True, None),
+        (stored, {"external": True}, True, "read it with Consumer"),
+        (lambda: topic("opaque"), {}, True, "read them with ExternalConsumer"),
+        (lambda: topic("opaque"), {"external": True}, True, "begin at 'earliest'"),
+        (lambda: topic("opaque"), {"external": True}, False, None),
+        (lambda: topic("opaque"), {"external": True, "start": "earliest"}, True, None),
+    ],
+    ids=["stored", "stored, its own source", "external, chunks", "latest", "latest of what exists", "earliest"],
+)
+def test_who_may_register(kind, request_fields, creates, said) -> None:
+    reason = reason_against_registering(kind(), registration(**request_fields), creates=creates)
+
+    assert (said is None) == (reason is None)
+    assert said is None or said in reason
+
+
+def test_how_far_may_be_acknowledged() -> None:
+    assert [10, None] == [acknowledgeable_end(topic("offsets"), segment) for segment in (0, 1)]
+    assert [1, 1] == [acknowledgeable_end(topic("opaque"), segment) for segment in (0, 1)]
+    assert 0 == acknowledgeable_end(stored(), 0)
+
+
+def test_a_checkpoint_counts_with_an_acknowledgement_of_its_segment() -> None:
+    batch = m.AcknowledgeBatch(
+        request_id=1,
+        client_id="c",
+        topic="t",
+        subscription="s",
+        consumer="c",
+        incarnation=1,
+        acknowledgements=[m.Acknowledgement(0, 1, 0, 0), m.Acknowledgement(1, 1, 0, 0)],
+        checkpoints={0: "here", 1: "there", 2: "elsewhere"},
+    )
+
+    assert {1: "there"} == counting_checkpoints(batch, [1, 1])

@@ -1,0 +1,190 @@
+"""Who may register, and what a registration makes known: rule by rule, then on the coordinator."""
+
+from typing import Any
+
+import pytest
+
+from coordinator.registration import Admission, Rejection, judge_deleted, judge_registration
+from coordinator.sessions import Claim
+from coordinator.subscription import DEPARTED_MS, REMEMBERED_DEPARTURES, Subscription
+from headgate import entries as e
+from headgate import messages as m
+from tests.fakes.subscription_world import World
+
+IDS = {"topic_id": 1, "subscription_id": 2}
+
+
+def subscription(kind: Any = "STREAM", order: Any = "strict") -> Subscription:
+    """Ada is registered, as incarnation 5 of client-ada."""
+    created = e.SubscriptionCreated(**IDS, subscription="billing", subscription_type=kind, order=order, positions={})
+    known = Subscription.created(created, "orders")
+    known.apply(e.ConsumerRegistered(**IDS, consumer="ada", incarnation=5, client_id="client-ada"), 0)
+    return known
+
+
+def gone(known: Subscription, reason: Any, at_ms: int = 0, name: str = "ada", incarnation: int = 5) -> None:
+    known.apply(e.ConsumerGone(**IDS, consumer=name, incarnation=incarnation, reason=reason), at_ms)
+
+
+def judge(known: Subscription, **fields: Any) -> Admission | Rejection:
+    asked = {"consumer": "ada", "incarnation": 5, "client_id": "client-ada", "subscription_type": "STREAM"}
+    return judge_registration(
+        known, m.RegisterConsumer(**{"request_id": 1, "topic": "orders", "subscription": "billing", **asked, **fields})
+    )
+
+
+@pytest.mark.parametrize("reason", ["left", "replaced"])
+def test_rule_1_a_copy_from_before_the_end_brings_nobody_back(reason: str) -> None:
+    known = subscription()
+    gone(known, reason)
+    refused = judge(known)
+
+    assert isinstance(refused, Rejection)
+    assert "fenced" == refused.verdict
+    assert "left as incarnation 5; to come back register with a higher one" in refused.reason
+
+
+def test_rule_1_whoever_was_evicted_may_come_back_as_it_was() -> None:
+    known = subscription()
+    gone(known, "evicted")
+
+    assert Admission(Claim.FRESH, None) == judge(known)
+
+
+@pytest.mark.parametrize("fields", [{"incarnation": 6}, {"client_id": "other"}, {"consumer": "bob"}])
+def test_rule_1_another_program_may_take_the_name(fields: dict[str, Any]) -> None:
+    known = subscription()
+    gone(known, "left")
+
+    assert Admission(Claim.FRESH, None) == judge(known, **fields)
+
+
+def test_rule_1_a_copy_takes_the_name_from_nobody() -> None:
+    """Its incarnation is the higher one, as after a clock that was set back."""
+    known = subscription()
+    gone(known, "left")
+    known.apply(e.ConsumerRegistered(**IDS, consumer="ada", incarnation=3, client_id="client-new"), 0)
+
+    assert isinstance(judge(known), Rejection)
+
+
+def test_rule_1_departures_are_forgotten_in_time_and_bounded_in_number() -> None:
+    known = subscription()
+    gone(known, "left", at_ms=1)
+    for n in range(REMEMBERED_DEPARTURES + 5):
+        known.apply(e.ConsumerRegistered(**IDS, consumer=f"c{n}", incarnation=1, client_id="x"), 2)
+        gone(known, "left", at_ms=2, name=f"c{n}", incarnation=1)
+    assert REMEMBERED_DEPARTURES == len(known.departed)
+    assert not known.has_departed("ada", 5, "client-ada")
+    assert known.has_departed("c9", 1, "x")
+
+    known.apply(e.ConsumerRegistered(**IDS, consumer="d", incarnation=1, client_id="x"), 3)
+    gone(known, "evicted", at_ms=2 + DEPARTED_MS, name="d", incarnation=1)
+    assert [] == known.departed
+
+
+def test_rule_2_a_replaced_incarnation_is_fenced() -> None:
+    refused = judge(subscription(), incarnation=4)
+
+    assert isinstance(refused, Rejection)
+    assert ("fenced", True) == (refused.verdict, "incarnation 5 at client 'client-ada' now" in refused.reason)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "reason"),
+    [
+        ("STREAM", {"subscription_type": "QUEUE"}, "is of type STREAM; register as STREAM"),
+        ("QUEUE", {"subscription_type": "QUEUE", "order": "strict"}, "order 'strict' is for STREAM"),
+    ],
+)
+def test_rule_3_what_does_not_fit_is_refused(kind: str, fields: dict[str, Any], reason: str) -> None:
+    refused = judge(subscription(kind, "none"), **fields)
+
+    assert isinstance(refused, Rejection)
+    assert ("invalid", True) == (refused.verdict, reason in refused.reason)
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "order"),
+    [("STREAM", None, "strict"), ("STREAM", "none", "none"), ("QUEUE", None, "none"), ("CHECKPOINT", None, "none")],
+)
+def test_rule_4_an_unknown_type_becomes_known(kind: str, asked: Any, order: str) -> None:
+    admitted = judge(subscription(None, "none"), subscription_type=kind, order=asked)
+
+    assert isinstance(admitted, Admission)
+    assert admitted.typed is not None
+    assert (kind, order) == (admitted.typed.subscription_type, admitted.typed.order)
+
+
+def test_rule_5_who_joins_changes_the_order_and_who_comes_back_does_not() -> None:
+    known = subscription()
+    joining = judge(known, consumer="bob", order="none")
+
+    assert isinstance(joining, Admission)
+    assert joining.typed is not None
+    assert "none" == joining.typed.order
+    assert Admission(Claim.CURRENT, None) == judge(known, order="none")
+    assert Admission(Claim.FRESH, None) == judge(known, consumer="bob")
+
+
+@pytest.mark.looptime
+async def test_a_doubled_registration_after_the_leave_takes_no_segment_from_anybody() -> None:
+    """Seen before: a consumer that nobody ran held segments until it was evicted, 75 s later. By another leader, too."""
+    world = World(segments=4)
+    world.lead(world.check)
+    world.register("ada")
+    world.register("bob")
+    world.leave("ada")
+    before = world.holders()
+    refused = world.register("ada")
+    await world.coordinator.close()
+    world.lead(world.check)
+
+    assert isinstance(refused, m.Refused)
+    assert isinstance(world.register("ada"), m.Refused)
+    assert ["bob"] == list(world.subscription.consumers)
+    assert dict.fromkeys(range(4), "bob") == before == world.holders()
+    assert isinstance(world.register("ada", incarnation=2), m.Registered)
+    await world.coordinator.close()
+
+
+def judge_after_deletion(found: Subscription | None, **fields: Any) -> Rejection | None:
+    """Ask for ada, who was in a subscription of this name when it was deleted."""
+    asked = {"consumer": "ada", "incarnation": 5, "client_id": "client-ada", "subscription_type": "STREAM"}
+    request = m.RegisterConsumer(**{"request_id": 1, "topic": "orders", "subscription": "billing", **asked, **fields})
+    return judge_deleted(found, subscription().programs(7), request)
+
+
+@pytest.mark.parametrize(
+    ("found", "fields"),
+    [
+        pytest.param(None, {}, id="a late copy of its first registration"),
+        pytest.param(None, {"subscription_id": 1, "incarnation": 4}, id="it says that it was in it"),
+        pytest.param(subscription(), {"subscription_id": 1}, id="another subscription has the name now"),
+    ],
+)
+def test_a_program_of_a_deleted_subscription_begins_and_joins_no_other(
+    found: Subscription | None, fields: dict[str, Any]
+) -> None:
+    refused = judge_after_deletion(found, **fields)
+
+    assert refused is not None
+    assert "fenced" == refused.verdict
+    assert "'billing', in which consumer 'ada' was, is deleted" in refused.reason
+
+
+@pytest.mark.parametrize("fields", [{"incarnation": 6}, {"client_id": "other"}, {"consumer": "bob"}])
+def test_a_program_that_is_started_anew_begins_a_new_subscription(fields: dict[str, Any]) -> None:
+    assert judge_after_deletion(None, **fields) is None
+
+
+def test_who_is_in_a_subscription_may_say_so() -> None:
+    assert judge_after_deletion(subscription(), subscription_id=2) is None
+
+
+def test_who_had_left_before_the_deletion_is_remembered_as_well() -> None:
+    known = subscription()
+    gone(known, "left", at_ms=3)
+    known.apply(e.ConsumerRegistered(**IDS, consumer="bob", incarnation=1, client_id="client-bob"), 4)
+
+    assert [("ada", 3), ("bob", 9)] == [(each.consumer, each.at_ms) for each in known.programs(9)]

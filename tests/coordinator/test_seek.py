@@ -1,0 +1,157 @@
+"""Where a seek goes, rule by rule, then over random layouts."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.gate import open_gate
+from coordinator.seek import Wanted, drained_at, sought_positions
+from headgate.layout import Layout, SegmentState
+from tests.fakes.layouts import END_OFFSET, layouts
+
+ENDS = {0: 5, 1: 7, 2: 3, 3: 4, 4: 6}
+
+
+def layout() -> Layout:
+    """0 → 1, 2 and then 1 → 3, 4: 2, 3 and 4 are active."""
+    return Layout.initial(1, 0).split(0, 5, 0).split(1, 7, 0)
+
+
+def seek(wanted: Wanted, positions: dict[int, int] | None = None, *, gated: bool = True) -> dict[int, int] | str:
+    return sought_positions(wanted, layout=layout(), ends=ENDS, positions=positions or {}, gated=gated)
+
+
+def test_rule_1_earliest_is_the_first_record_of_every_segment() -> None:
+    assert dict.fromkeys(range(5), 0) == seek("earliest", ENDS)
+
+
+def test_rule_1_earliest_is_the_earliest_that_still_exists() -> None:
+    pruned = layout().prune(0)
+
+    assert dict.fromkeys(range(1, 5), 0) == sought_positions(
+        "earliest", layout=pruned, ends=ENDS, positions={}, gated=True
+    )
+
+
+def test_rule_1_latest_is_every_end_of_now() -> None:
+    assert ENDS == seek("latest")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reason"),
+    [
+        ({}, "no position is given"),
+        ({9: 0}, "there is no segment 9; the segments are 0, 1, 2, 3, 4"),
+        ({2: 4}, "segment 2 ends at 3; 4 is beyond it: choose 0 to 3"),
+        ({0: 0, 2: 4}, "segment 2 ends at 3; 4 is beyond it: choose 0 to 3"),
+    ],
+    ids=["nothing", "unknown segment", "beyond the end", "one of two beyond the end"],
+)
+@pytest.mark.parametrize("gated", [True, False])
+def test_rule_2_what_cannot_be_is_refused_with_the_choices(wanted: dict[int, int], reason: str, gated: bool) -> None:
+    assert reason in seek(wanted, ENDS, gated=gated)
+
+
+def test_rule_2_the_end_itself_is_a_place() -> None:
+    assert {2: 3} == seek({2: 3}, ENDS)
+
+
+def test_rule_3_descendants_at_any_depth_begin_again() -> None:
+    assert {0: 2, 1: 0, 2: 0, 3: 0, 4: 0} == seek({0: 2}, ENDS)
+    assert {1: 6, 3: 0, 4: 0} == seek({1: 6}, ENDS)
+
+
+def test_rule_3_the_end_of_a_segment_moves_nothing_behind_it() -> None:
+    assert {1: 7} == seek({1: 7}, ENDS)
+
+
+def test_rule_3_without_the_gate_only_what_is_named_moves() -> None:
+    assert {0: 2} == seek({0: 2}, ENDS, gated=False)
+
+
+def test_rule_4_nothing_is_passed_over_unasked() -> None:
+    reason = seek({3: 2}, {0: 5, 1: 4})
+
+    assert "segment 3 at 2 stands behind records that are not read, in segment 1 (4 of 7)" in reason
+    assert "choose 3=0, or 1=7 beside it to pass over 3 records" in reason
+
+
+def test_rule_4_every_unread_ancestor_is_named() -> None:
+    assert "0=5 1=7 beside it to pass over 11 records" in seek({3: 2}, {0: 1})
+    assert {0: 5, 1: 7, 3: 2} == seek({3: 2, 0: 5, 1: 7}, {0: 1})
+
+
+def test_rule_4_an_ancestor_that_this_very_seek_moves_back_counts() -> None:
+    """By name, and by standing behind what is named."""
+    assert "in segment 1 (6 of 7)" in seek({3: 2, 1: 6}, ENDS)
+    assert "in segment 0 (4 of 5), 1 (0 of 7)" in seek({3: 2, 0: 4}, ENDS)
+
+
+def test_rule_4_the_beginning_is_behind_whatever_comes_first() -> None:
+    assert {3: 0} == seek({3: 0}, {})
+
+
+def test_rule_4_without_the_gate_any_position_may_be_taken() -> None:
+    assert {3: 2} == seek({3: 2}, {}, gated=False)
+
+
+def test_rule_5_what_is_not_named_stays() -> None:
+    assert {2: 1} == seek({2: 1}, {0: 5, 1: 4, 2: 3})
+
+
+def test_rule_6_sealed_segments_at_their_ends_are_drained() -> None:
+    assert [0, 1] == drained_at(layout(), {0: 5, 1: 7, 2: 3})
+    assert [0] == drained_at(layout(), {0: 5, 1: 6})
+
+
+def test_rule_6_an_empty_sealed_segment_is_drained_wherever_it_is_sought() -> None:
+    assert [1] == drained_at(Layout.initial(1, 0).split(0, 5, 0).split(1, 0, 0), {0: 0, 1: 0})
+
+
+@st.composite
+def seeks(draw: st.DrawFn) -> tuple[Layout, dict[int, int], dict[int, int], Wanted]:
+    """A layout, its ends, where the subscription is, and where it is to go (within the ends)."""
+    graph = draw(layouts())
+    ends = {
+        s: END_OFFSET if segment.state is SegmentState.SEALED else draw(st.integers(0, END_OFFSET))
+        for s, segment in graph.segments.items()
+    }
+    places = {s: st.sampled_from([0, end // 2, end]) for s, end in ends.items()}
+    positions = {s: draw(place) for s, place in places.items()}
+    named = draw(st.sets(st.sampled_from(sorted(ends)), min_size=1))
+    to = draw(st.sampled_from(["earliest", "latest", None, None, None]))
+    return graph, ends, positions, to or {s: draw(places[s]) for s in sorted(named)}
+
+
+@given(seeks())
+def test_a_seek_that_is_taken_leaves_a_position_behind_nothing_unread(drawn) -> None:
+    """Within the ends; what is named is where it was asked to be; the gate lets nothing through before its ancestors."""
+    graph, ends, before, wanted = drawn
+    moved = sought_positions(wanted, layout=graph, ends=ends, positions=before, gated=True)
+    if isinstance(moved, str):
+        assert not isinstance(wanted, str), "a place is always taken"
+        return
+
+    assert moved.keys() <= graph.segments.keys()
+    assert all(0 <= offset <= ends[segment] for segment, offset in moved.items())
+    if not isinstance(wanted, str):
+        assert wanted.items() <= moved.items()
+    after = {**before, **moved}
+    unread = {s for s in graph.segments if after[s] < ends[s]}
+    for segment in moved:
+        assert after[segment] == 0 or not graph.ancestors(segment) & unread
+    # What nobody touched may have been read already; it waits like everything else.
+    drained = {s for s in graph.segments if s not in unread and graph.segments[s].state is SegmentState.SEALED}
+    assert set(drained_at(graph, moved)) <= drained
+    gate = open_gate(graph, drained, "STREAM", "strict")
+    assert all(not graph.ancestors(segment) & unread for segment in gate.grantable)
+
+
+@given(seeks())
+def test_nothing_unread_is_passed_over_that_was_not_named(drawn) -> None:
+    graph, ends, before, wanted = drawn
+    moved = sought_positions(wanted, layout=graph, ends=ends, positions=before, gated=True)
+    if isinstance(moved, str) or isinstance(wanted, str):
+        return
+
+    assert all(segment in wanted for segment, offset in moved.items() if offset > before[segment])

@@ -1,0 +1,102 @@
+"""Backlogs in the metrics: totals by shard always, names only where the settings say so."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from headgate.backlog import SegmentBacklog, backlog_of
+from metrics.drain_instruments import MAX_SUBSCRIPTIONS
+from metrics.instruments import Instruments
+
+NOW = 1_000_000
+
+
+def backlog(topic="orders", subscription="billing", **fields):
+    given = {"records": 10, "size_bytes": 100, "oldest_ms": NOW - 5000} | fields
+    return backlog_of(
+        topic=topic,
+        subscription=subscription,
+        subscription_type="STREAM",
+        counted_by="spark",
+        as_of_ms=NOW - 1000,
+        segments=[SegmentBacklog(segment=0, sealed=False, **given)],
+    )
+
+
+@pytest.fixture
+def registry():
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def instruments(registry):
+    return Instruments(registry, ["orders"])
+
+
+def series(registry, name):
+    return {
+        tuple(sample.labels.values()): sample.value
+        for family in registry.collect()
+        for sample in family.samples
+        if sample.name == f"headgate_{name}"
+    }
+
+
+def test_a_shard_exports_sums_and_the_oldest(instruments, registry):
+    rates = {"stored_per_second": 2.0, "acknowledged_per_second": 1.0}
+    instruments.backlog_counted(3, [backlog(), backlog("other", oldest_ms=NOW - 9000, **rates)], NOW)
+
+    assert series(registry, "backlog_records") == {("3",): 20}
+    assert series(registry, "backlog_bytes") == {("3",): 200}
+    assert series(registry, "backlog_oldest_unacknowledged_seconds") == {("3",): 9}
+    assert series(registry, "backlog_never_drained_subscriptions") == {("3",): 1}
+    assert series(registry, "backlog_as_of_age_seconds") == {("3",): 1}
+
+
+def test_an_age_that_nobody_knows_is_not_taken_for_none(instruments, registry):
+    instruments.backlog_counted(3, [backlog(oldest_ms=None), backlog("b", records=0, oldest_ms=None)], NOW)
+    assert math.isnan(series(registry, "backlog_oldest_unacknowledged_seconds")["3",])
+
+    instruments.backlog_counted(3, [backlog("b", records=0, oldest_ms=None)], NOW)
+    assert series(registry, "backlog_oldest_unacknowledged_seconds") == {("3",): 0}
+
+
+def test_only_topics_that_the_settings_name_are_labels(instruments, registry):
+    instruments.backlog_counted(3, [backlog(), backlog("other")], NOW)
+
+    assert series(registry, "subscription_backlog_records") == {("orders", "billing"): 10}
+    assert series(registry, "subscription_oldest_unacknowledged_seconds") == {("orders", "billing"): 5}
+    assert math.isnan(series(registry, "subscription_drained_in_seconds")["orders", "billing"])
+
+
+@pytest.mark.parametrize(
+    ("stored", "acknowledged", "seconds"), [(1.0, 3.0, 5.0), (3.0, 1.0, math.inf)], ids=["shrinking", "never"]
+)
+def test_the_time_until_it_is_drained_is_a_number_of_its_own(instruments, registry, stored, acknowledged, seconds):
+    rates = {"stored_per_second": stored, "acknowledged_per_second": acknowledged}
+    instruments.backlog_counted(3, [backlog(**rates)], NOW)
+
+    assert series(registry, "subscription_drained_in_seconds") == {("orders", "billing"): seconds}
+
+
+def test_a_topic_with_very_many_subscriptions_has_a_bounded_number_of_series(instruments, registry):
+    instruments.backlog_counted(3, [backlog(subscription=f"s{at:03}") for at in range(MAX_SUBSCRIPTIONS + 9)], NOW)
+
+    assert len(series(registry, "subscription_backlog_records")) == MAX_SUBSCRIPTIONS
+
+
+def test_what_is_gone_is_not_exported_any_more(instruments, registry):
+    instruments.backlog_counted(3, [backlog(), backlog(subscription="audit")], NOW)
+    instruments.backlog_counted(3, [backlog()], NOW)
+    assert set(series(registry, "subscription_backlog_records")) == {("orders", "billing")}
+
+    instruments.reign_ended(3, "handover")
+    assert series(registry, "subscription_backlog_records") == {}
+    assert series(registry, "backlog_records") == {}
+
+
+def test_a_reign_that_ends_before_it_has_counted_is_no_fault(instruments):
+    instruments.reign_ended(5, "handover")

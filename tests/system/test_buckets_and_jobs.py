@@ -1,0 +1,169 @@
+"""A ledger in a bucket, counted by Spark beside the daemon or by a job that somebody else runs: children are released."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Self
+
+import pytest
+import pytest_asyncio
+
+from controller.embedded import EmbeddedBroker, EmbeddedZooKeeper
+from tests.fakes.s3_server import BUCKET, SECRET, S3Server, s3_server
+from tests.system.programs import MARK, Finished, Running, command_line, eventually, finish, jsonl, marked, start
+
+pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(500)]
+
+SETTINGS = """\
+[cluster]
+name = "{cluster}"
+shards = 1
+[zookeeper]
+hosts = "{zookeeper}"
+[broker]
+host = "{host}"
+port = {port}
+[ledger]
+url = "{ledger_url}"
+[drain]
+socket = "unix:{folder}/d.sock"
+folder = "{folder}/drain"
+master = "local[1]"
+{drain}
+[http]
+port = 0
+[log]
+format = "json"
+"""
+CLIENT = 'cluster = "{cluster}"\nbroker_host = "{host}"\nbroker_port = {port}\nledger_url = "{ledger_url}"\n'
+
+
+class World:
+    """One ZooKeeper, one broker and one bucket; each test has a cluster of its own on them."""
+
+    def __init__(self, folder: Path, s3: S3Server) -> None:
+        self.folder = folder
+        self.mark = uuid.uuid4().hex
+        self.env = {MARK: self.mark} | s3.environment()
+        self.zookeeper = EmbeddedZooKeeper(folder / "zookeeper")
+        self.broker = EmbeddedBroker(folder / "broker", kind="mosquitto")
+
+    def cluster(self, name: str, drain: str = "") -> Cluster:
+        return Cluster(self, name, drain)
+
+
+class Cluster:
+    """One daemon on a prefix of the bucket."""
+
+    def __init__(self, world: World, name: str, drain: str) -> None:
+        self.world = world
+        self.folder = world.folder / name
+        self.folder.mkdir()
+        self.ledger_url = f"s3://{BUCKET}/{name}/of a cluster"
+        known = {
+            "cluster": name,
+            "zookeeper": world.zookeeper.address,
+            "host": world.broker.host,
+            "port": world.broker.port,
+            "ledger_url": self.ledger_url,
+            "folder": self.folder,
+            "drain": drain.format(ledger_url=self.ledger_url),
+        }
+        (self.folder / "headgate.toml").write_text(SETTINGS.format(**known))
+        (self.folder / "client.toml").write_text(CLIENT.format(**known))
+        self._daemon: Running | None = None
+
+    async def __aenter__(self) -> Self:
+        self._daemon = await start(
+            *("run", "--config", str(self.folder / "headgate.toml")),
+            out=self.folder / "daemon.out",
+            env=self.world.env,
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._daemon is not None, "entered"
+        await self._daemon.terminate()
+
+    async def done(self, *arguments: str, stdin: bytes = b"", seconds: float = 60) -> Finished:
+        command = ("--config", str(self.folder / "client.toml"), *arguments)
+        finished = await finish(*command, stdin=stdin, env=self.world.env, seconds=seconds)
+        assert finished.code == 0, finished.err
+        return finished
+
+    async def split_with_records(self) -> None:
+        """Make a topic of one segment with ten records, split it, and store ten more in its children."""
+        await self.done("topic", "create", "t", "--segments", "1")
+        await self.done("produce", "t", "--key-field", "id", stdin=jsonl({"id": f"k{n}", "n": 0} for n in range(10)))
+        await self.done("topic", "split", "t", "0")
+        await self.done("produce", "t", "--key-field", "id", stdin=jsonl({"id": f"k{n}", "n": 1} for n in range(10)))
+
+    def consume(self, subscription: str) -> asyncio.Task[Finished]:
+        """Start to read until everything has come."""
+        options = ("--subscription", subscription, "--type", "stream", "--from", "earliest", "--exit-when-caught-up")
+        return asyncio.create_task(self.done("consume", "t", *options, seconds=120))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    async with AsyncExitStack() as stack:
+        made = World(tmp_path_factory.mktemp("b"), stack.enter_context(s3_server()))
+        await stack.enter_async_context(made.zookeeper)
+        await stack.enter_async_context(made.broker)
+        yield made
+
+
+def order(finished: Finished) -> dict[str, list[int]]:
+    """Return what came of each key, in order."""
+    found: dict[str, list[int]] = {}
+    for record in finished.records():
+        found.setdefault(record["value"]["id"], []).append(record["value"]["n"])
+    return found
+
+
+IN_ORDER = {f"k{n}": [0, 1] for n in range(10)}
+
+
+async def test_daemon_clients_and_spark_agree_on_a_bucket_and_nobody_shows_its_secret(world: World):
+    async with world.cluster("spark") as cluster:
+        await cluster.split_with_records()
+        reading = cluster.consume("s")
+        while not reading.done():
+            # Whoever looks at the list of processes at any time must not find it there.
+            assert SECRET not in str([command_line(process) for process in marked(world.mark)])
+            await asyncio.wait({reading}, timeout=1)
+        assert order(reading.result()) == IN_ORDER
+
+    logs = [path for path in cluster.folder.rglob("*") if path.is_file()]
+    assert {"daemon.err", "drain.log"} <= {path.name for path in logs}
+    assert [path for path in logs if SECRET.encode() in path.read_bytes()] == []
+
+
+async def test_a_daemon_without_spark_releases_children_when_a_job_has_counted(world: World):
+    async with world.cluster("jobs", 'results = "{ledger_url}"') as cluster:
+        await cluster.split_with_records()
+        reading = cluster.consume("s")
+
+        async def parent_is_read() -> bool:
+            # A list, because the reader may not have registered yet.
+            told = (await cluster.done("subscription", "list", "t", "--json")).out
+            assert not reading.done(), "nothing has been counted yet"
+            return '"blocked"' in told
+
+        await eventually(parent_is_read, "the children wait", 30)
+        assert [each for each in marked(world.mark) if "drain.service" in " ".join(command_line(each))] == []
+        while not reading.done():
+            job = await start(
+                *("--ledger", cluster.ledger_url, "--out", cluster.ledger_url, "--master", "local[1]"),
+                program=("-m", "drain.job"),
+                out=cluster.folder / "job.out",
+                env=world.env,
+            )
+            assert await job.ended(60) == 0, job.err.read_text()
+            await asyncio.wait({reading}, timeout=10)
+
+        assert order(reading.result()) == IN_ORDER

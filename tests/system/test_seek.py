@@ -1,0 +1,69 @@
+"""A subscription that is moved while a `consume` process reads it, before and after a split."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tests.system.node import Node
+from tests.system.programs import Running, eventually, jsonl, whole_lines
+
+pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(400)]
+
+KEYS, BATCH = 20, 400
+
+
+async def test_a_seek_gives_everything_again_in_order_and_the_children_after_their_parent(node: Node):
+    await node.done("topic", "create", "moved")
+    await produce(node, 0)
+    reader = await node.running("moved", "consume", "moved", "-s", "billing", "--from", "earliest")
+    await until_printed(reader, BATCH)
+
+    await seek(node, "--position", "0=100")
+    await until_printed(reader, 2 * BATCH - 100)
+    before_the_split = reader.out.stat().st_mtime
+    await node.done("topic", "split", "moved", "0")
+    await produce(node, BATCH)
+    total = 3 * BATCH - 100
+    await until_printed(reader, total)
+
+    moved = await seek(node, "--to", "earliest")
+    assert [0, 0, 0] == [move["to_offset"] for move in moved["moves"]]
+    await until_printed(reader, total + 2 * BATCH)
+    await seek(node, "--timestamp", datetime.fromtimestamp(before_the_split, UTC).isoformat())
+    await until_printed(reader, total + 3 * BATCH)
+    refused = await node.command("subscription", "seek", "moved", "billing", "--position", "1=99999")
+    assert "99999 is beyond it: choose 0 to" in refused.complaint()
+    assert 143 == await reader.terminate()
+
+    records = [json.loads(line) for line in whole_lines(reader.out)]
+    parts = [(0, BATCH), (BATCH, 2 * BATCH - 100), (2 * BATCH - 100, total), (total, total + 2 * BATCH)]
+    for begin, end in [*parts, (total + 2 * BATCH, len(records))]:
+        order: dict[str, list[int]] = defaultdict(list)
+        for record in records[begin:end]:
+            order[record["key"]].append(record["value"]["n"])
+        assert all(numbers == sorted(set(numbers)) for numbers in order.values())
+    again = [record["segment"] for record in records[total : total + 2 * BATCH]]
+    assert [0] * BATCH == again[:BATCH], "the parent first, to its end"
+    assert {1, 2} == set(again[BATCH:])
+    assert {1, 2} == {record["segment"] for record in records[total + 2 * BATCH :]}, "what was stored since"
+    assert await node.consumed("moved", "billing") == [], "all of it was acknowledged"
+
+
+async def produce(node: Node, first: int) -> None:
+    lines = jsonl({"id": f"k{n % KEYS}", "n": n} for n in range(first, first + BATCH))
+    await node.done("produce", "moved", "--key-field", "id", stdin=lines)
+
+
+async def seek(node: Node, *words: str) -> Any:
+    return (await node.done("subscription", "seek", "moved", "billing", *words, "--json")).document()
+
+
+async def until_printed(reader: Running, count: int) -> None:
+    """Wait for so many lines, and see that there are no more."""
+    await eventually(lambda: len(whole_lines(reader.out)) >= count, f"{count} records are printed", 60)
+    assert len(whole_lines(reader.out)) == count
