@@ -464,6 +464,8 @@ class Daemon:
         self._drain_state = (state, reason)
         self.instruments.drain_state(state)
         if became_ready:
+            if isinstance(self._checker, SparkDrainChecker):
+                self._checker.process_is_well()
             self._ask_again()
 
     def _ask_again(self) -> None:

@@ -131,6 +131,7 @@ class SparkDrainChecker:
         self._round = _Round()
         self._under_way = _Round()
         self._wanted = asyncio.Event()
+        self._told_well = asyncio.Event()
         self._connection: Connection | None = None
         self._worker: asyncio.Task[None] | None = None
         self._state = ""
@@ -153,6 +154,10 @@ class SparkDrainChecker:
         self._disconnect()
         self._under_way.fail("the drain checker was closed")
         self._round.fail("the drain checker was closed")
+
+    def process_is_well(self) -> None:
+        """Connect at once if there is something to ask: whoever watches the process has just seen it answer."""
+        self._told_well.set()
 
     async def drained(self, question: DrainQuestion) -> frozenset[int]:
         """Return the segments among those asked for that are drained.
@@ -220,11 +225,23 @@ class SparkDrainChecker:
                 self._disconnect()
                 self._observer.drain_failed(error.failure)
                 self._tell("degraded", str(error))
-                await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
-                pause = min(2 * pause, longest)
+                if await self._is_told_within(pause * self._rng.uniform(0.5, 1.0)):
+                    pause = RECONNECT_SECONDS[0]
+                else:
+                    pause = min(2 * pause, longest)
             else:
                 pause = RECONNECT_SECONDS[0]
                 self._tell("ready", f"{self._address} answers")
+
+    async def _is_told_within(self, seconds: float) -> bool:
+        """Pause before the next attempt; True if the process was said to be well meanwhile."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._told_well.wait()
+        except TimeoutError:
+            return False
+        self._told_well.clear()
+        return True
 
     async def _exchange(self) -> None:
         """Carry one round to the other side and back. A round that was not sent yet waits for the next attempt."""

@@ -12,6 +12,7 @@ from controller import daemon as daemon_module
 from controller.daemon import Daemon
 from controller.settings import IngestSettings, LedgerSettings, Settings
 from controller.state import ShardState
+from drain.checker import SparkDrainChecker
 from headgate.ledger import Ledger
 from headgate.store import LocalStore
 
@@ -40,3 +41,15 @@ def test_what_was_restored_is_frozen_before_a_reign_is_built_on_it(
 
     assert frozen > before + 1000, "everything that lives in this process, so the state as well"
     assert opens is devices
+
+
+async def test_a_process_that_becomes_ready_is_connected_to_at_once(tmp_path: Path) -> None:
+    """Or the children that wait for it wait for the checker's next attempt too, up to half a minute."""
+    daemon: Any = Daemon(Settings(ledger=LedgerSettings(url=tmp_path.as_uri())))
+    daemon._checker = SparkDrainChecker(f"unix:{tmp_path / 'nobody'}")
+
+    daemon._on_drain_state("degraded", "the process ended")
+    assert not daemon._checker._told_well.is_set()
+    daemon._on_drain_state("ready", "it answers")
+
+    assert daemon._checker._told_well.is_set()

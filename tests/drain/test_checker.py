@@ -261,6 +261,23 @@ async def test_a_question_waits_for_a_service_that_is_still_starting(tmp_path):
     await server.wait_closed()
 
 
+async def test_a_process_that_is_said_to_be_well_is_asked_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("drain.checker.RECONNECT_SECONDS", (600.0, 600.0))
+    fake = FakeDrainService()
+    fake.drained = frozenset({1})
+    async with checker_at(tmp_path) as checker, asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+        degraded = asyncio.Event()
+        checker._on_state = lambda state, reason: degraded.set()
+        asking = tasks.create_task(checker.drained(question(1)))
+        await degraded.wait()
+        server = await asyncio.start_unix_server(fake.serve, tmp_path / "s")
+        checker.process_is_well()
+        assert frozenset({1}) == await asking
+    server.close()
+    fake.hang_up()
+    await server.wait_closed()
+
+
 async def test_nobody_there_is_an_error_after_the_time_limit(tmp_path):
     async with checker_at(tmp_path, timeout_seconds=0.2) as checker:
         with pytest.raises(DrainCheckError, match="no answer from"):
