@@ -24,7 +24,8 @@ from controller import cli_run
 from controller import cli_session as session
 from controller.cli_output import examples
 from controller.daemon_process import end_processes, settings_text, start_daemon
-from controller.node_folder import LOOPBACK, NodeFolder, Remembered, choose_port
+from controller.held_port import LOOPBACK
+from controller.node_folder import NodeFolder, Remembered, choose_port
 from controller.settings import (
     BrokerSettings,
     ClusterSettings,
@@ -108,10 +109,10 @@ def up(
     look for in ./headgate-data by themselves. SIGHUP reads headgate.toml in the folder again, as for `headgate run`.
     """
     wishes = _Wishes(shards, mqtt_port, zookeeper_port, http_port, daemons, results)
-    with NodeFolder(data) as folder, _log_stream(folder, verbose) as stream:
+    with NodeFolder(data) as folder, _log_stream(folder, verbose) as stream, contextlib.ExitStack() as held:
         instance = cli_run.instance_name()
         # Resolved before anything starts: a wrong wish must not leave servers behind.
-        node = _Node(folder, wishes, instance)
+        node = _Node(folder, wishes, instance, held)
         try:
             session.run(
                 node.run(),
@@ -156,8 +157,8 @@ def start_broker(folder: Path, port: int) -> EmbeddedBroker:
 class _Node:
     """One run of the node."""
 
-    def __init__(self, folder: NodeFolder, wishes: _Wishes, instance: str) -> None:
-        """Decide shards and ports; raises ConfigError for those that cannot be."""
+    def __init__(self, folder: NodeFolder, wishes: _Wishes, instance: str, held: contextlib.ExitStack) -> None:
+        """Decide shards and ports, and keep those until ``held`` ends; raises ConfigError for those that cannot be."""
         last = folder.remembered()
         if last.shards and wishes.shards not in (None, last.shards):
             raise ConfigError(
@@ -168,17 +169,19 @@ class _Node:
         self._instance = instance
         self._daemons = wishes.daemons
         self._results = wishes.results
+        self._held = held
+        usual = USUAL_PORTS
         self._plan = Remembered(
-            mqtt_port=choose_port("--mqtt-port", wishes.mqtt_port, last.mqtt_port, USUAL_PORTS.mqtt_port),
-            zookeeper_port=choose_port(
-                "--zookeeper-port",
-                wishes.zookeeper_port,
-                last.zookeeper_port,
-                USUAL_PORTS.zookeeper_port,
+            mqtt_port=self._port("--mqtt-port", wishes.mqtt_port, last.mqtt_port, usual.mqtt_port),
+            zookeeper_port=self._port(
+                "--zookeeper-port", wishes.zookeeper_port, last.zookeeper_port, usual.zookeeper_port
             ),
-            http_port=choose_port("--http-port", wishes.http_port, last.http_port, USUAL_PORTS.http_port),
+            http_port=self._port("--http-port", wishes.http_port, last.http_port, usual.http_port),
             shards=last.shards or wishes.shards or USUAL_PORTS.shards,
         )
+
+    def _port(self, option: str, asked: int | None, remembered: int, usual: int) -> int:
+        return self._held.enter_context(choose_port(option, asked, remembered, usual)).number
 
     async def run(self) -> None:
         """Start everything, say where it is, and serve until cancelled."""
@@ -206,7 +209,7 @@ class _Node:
         socket = f"unix:{path / 'drain' / 'drain.sock'}"
         if socket_problem(socket):
             # A path too long for a socket: loopback does as well.
-            socket = f"tcp:{LOOPBACK}:{choose_port('drain', 0, 0, 0)}"
+            socket = f"tcp:{LOOPBACK}:{self._port('drain', 0, 0, 0)}"
         (path / "drain").mkdir(exist_ok=True)
         (path / "ledger").mkdir(exist_ok=True)
         return Settings(

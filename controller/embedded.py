@@ -4,7 +4,8 @@ ZooKeeper comes out of the jars that PySpark ships, so nothing needs to be insta
 where it is on the PATH, else amqtt. Both listen on the loopback only, without passwords, and keep what they keep in a
 folder of ours. For more than one machine, run real ones: see deploy/.
 
-Each is kept running by controller.processes and keeps its port over restarts.
+Each is kept running by controller.processes and keeps its port over restarts, which nobody else gets meanwhile
+(controller.held_port).
 """
 
 from __future__ import annotations
@@ -14,20 +15,22 @@ import contextlib
 import importlib.util
 import os
 import shutil
-import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Self
 
+import structlog
+
+from controller.held_port import LOOPBACK, HeldPort, port_is_free
 from controller.processes import ServerPlan, ServerStartError, SupervisedServer
 from drain.java import find_java
 
-HOST: Final = "127.0.0.1"
+HOST: Final = LOOPBACK
 NEEDED_BYTES: Final = 64 * 1024 * 1024
 """Free space a server's folder must have: logs and snapshots of a small cluster, with room to spare."""
 PORT_ATTEMPTS: Final = 3
-"""A free port can be taken by somebody else between choosing and using it."""
+"""A free port can be taken by somebody else between choosing and using it, where it cannot be held."""
 ZOOKEEPER_JARS: Final = ("zookeeper-*", "slf4j-api-*", "log4j-*", "netty-*", "metrics-core-*", "snappy-java-*")
 MOSQUITTO_SETTINGS: Final = {
     # Everything is bounded by the windows of the protocol above; the broker's own limits drop messages that were
@@ -45,6 +48,8 @@ MOSQUITTO_SETTINGS: Final = {
 }
 """Kept in step with deploy/mosquitto.conf by a test."""
 
+log = structlog.get_logger(__name__)
+
 
 class EmbeddedZooKeeper:
     """A ZooKeeper server of our own."""
@@ -54,6 +59,7 @@ class EmbeddedZooKeeper:
         self._folder = folder.absolute()
         self._port = port
         self._server: SupervisedServer | None = None
+        self._held: HeldPort | None = None
 
     @property
     def address(self) -> str:
@@ -81,15 +87,17 @@ class EmbeddedZooKeeper:
         _prepare_folder("ZooKeeper", self._folder)
         home = await asyncio.to_thread(find_java, self._folder / "java")
         classpath = zookeeper_classpath()
-        self._server, self._port = await _start_on_free_port(
+        self._server, self._held = await _start_on_free_port(
             "ZooKeeper", self._port, lambda port: self._plan(home, classpath, port)
         )
+        self._port = self._held.number
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Stop it."""
-        if self._server is not None:
-            await self._server.__aexit__()
+        with self._held or contextlib.nullcontext():
+            if self._server is not None:
+                await self._server.__aexit__()
 
     def _plan(self, home: Path, classpath: str, port: int) -> ServerPlan:
         config = self._folder / "zoo.cfg"
@@ -121,6 +129,7 @@ class EmbeddedBroker:
         self._folder = folder.absolute()
         self._port = port
         self._server: SupervisedServer | None = None
+        self._held: HeldPort | None = None
 
     @property
     def port(self) -> int:
@@ -140,13 +149,15 @@ class EmbeddedBroker:
     async def __aenter__(self) -> Self:
         """Start it; returns when it serves. Raises ServerStartError with the reason if it cannot run here."""
         _prepare_folder(self.kind, self._folder)
-        self._server, self._port = await _start_on_free_port(self.kind, self._port, self._plan)
+        self._server, self._held = await _start_on_free_port(self.kind, self._port, self._plan)
+        self._port = self._held.number
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Stop it."""
-        if self._server is not None:
-            await self._server.__aexit__()
+        with self._held or contextlib.nullcontext():
+            if self._server is not None:
+                await self._server.__aexit__()
 
     def _plan(self, port: int) -> ServerPlan:
         environ = {}
@@ -254,47 +265,32 @@ async def _ask(port: int, question: bytes, answer_bytes: int, goodbye: bytes = b
 # --- whether they can run here ----------------------------------------------------------------------------------------
 
 
-async def _start_on_free_port(name: str, port: int, plan: Callable[[int], ServerPlan]) -> tuple[SupervisedServer, int]:
-    """Return the running server and its port."""
+async def _start_on_free_port(
+    name: str, port: int, plan: Callable[[int], ServerPlan]
+) -> tuple[SupervisedServer, HeldPort]:
+    """Return the running server, and its port, which is held while it is down as well."""
     for attempt in range(1, PORT_ATTEMPTS + 1):
-        chosen = _free_port(name, port)
+        held = _take_port(name, port)
         try:
-            return await SupervisedServer(plan(chosen)).__aenter__(), chosen
-        except ServerStartError:
+            return await SupervisedServer(plan(held.number)).__aenter__(), held
+        except BaseException as error:
+            held.close()
             # Worth another try only if it was the port.
-            if port != 0 or attempt == PORT_ATTEMPTS or _port_is_free(chosen):
+            if not isinstance(error, ServerStartError) or port != 0 or port_is_free(held.number):
                 raise
+            if attempt == PORT_ATTEMPTS:
+                raise
+            log.warning("server.port_taken", server=name, port=held.number, attempt=attempt)
     raise AssertionError("unreachable")
 
 
-def _free_port(name: str, port: int) -> int:
+def _take_port(name: str, port: int) -> HeldPort:
     try:
-        with _bound_socket(port) as found:
-            return int(found.getsockname()[1])
+        return HeldPort(port)
     except OSError as error:
         raise ServerStartError(
             f"{name} cannot listen on {HOST}:{port} ({error.strerror}): stop what does, or choose another port"
         ) from error
-
-
-def _port_is_free(port: int) -> bool:
-    try:
-        _bound_socket(port).close()
-    except OSError:
-        return False
-    return True
-
-
-def _bound_socket(port: int) -> socket.socket:
-    found = socket.socket()
-    try:
-        # As the servers do: connections that were closed lately do not count.
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind((HOST, port))
-    except OSError:
-        found.close()
-        raise
-    return found
 
 
 def _prepare_folder(name: str, folder: Path) -> None:

@@ -9,16 +9,15 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-import socket
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import msgspec
 
+from controller.held_port import HeldPort, port_is_free
 from headgate.errors import ConfigError
 
-LOOPBACK = "127.0.0.1"
 PRIVATE = 0o600
 _LOG_BYTES = 16 * 1024 * 1024
 """A log that is larger when the node starts is put aside as ``.1``."""
@@ -107,34 +106,30 @@ class NodeFolder:
         return path
 
 
-def choose_port(option: str, asked: int | None, remembered: int, usual: int) -> int:
-    """Return a free port: the one ``asked`` for (0: any); else the last start's, or the usual one, or any.
+def choose_port(option: str, asked: int | None, remembered: int, usual: int) -> HeldPort:
+    """Take a free port: the one ``asked`` for (0: any); else the last start's, or the usual one, or any.
 
     Raises:
         ConfigError: the port asked for is in use.
 
     """
     if asked:
-        if not port_is_free(asked):
+        held = _held(asked)
+        if held is None:
             raise ConfigError(f"{option} {asked}: the port is in use; choose another, or 0 for any free one")
-        return asked
+        return held
     if asked is None:
         for port in (remembered, usual):
-            if port and port_is_free(port):
-                return port
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
+            held = _held(port) if port else None
+            if held is not None:
+                return held
+    return HeldPort()
 
 
-def port_is_free(port: int) -> bool:
-    """Whether a server could listen on ``port`` now."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-            # Binding alone does not notice a listener that allows reuse as well.
-            probe.listen(1)
-        except OSError:
-            return False
-        return True
+def _held(port: int) -> HeldPort | None:
+    if not port_is_free(port):
+        return None
+    try:
+        return HeldPort(port)
+    except OSError:
+        return None  # Somebody was quicker.

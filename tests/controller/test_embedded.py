@@ -18,6 +18,7 @@ from structlog.testing import capture_logs
 
 from controller import embedded
 from controller.embedded import EmbeddedBroker, EmbeddedZooKeeper, find_mosquitto, mosquitto_config, zookeeper_config
+from controller.held_port import HeldPort
 from controller.processes import ServerStartError
 from controller.zookeeper import ZooKeeperElections
 from headgate.errors import ConfigError
@@ -180,16 +181,34 @@ async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
 async def test_a_free_port_that_somebody_else_was_quicker_to_take_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    free_port = embedded._free_port
+    """Where it cannot be held until the server listens."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        offers = [taken.getsockname()[1]]
-        monkeypatch.setattr(
-            embedded, "_free_port", lambda name, port: offers.pop() if offers else free_port(name, port)
-        )
+        lost = HeldPort()
+        lost.close()
+        lost.number = taken.getsockname()[1]
+        offers = [lost]
+        monkeypatch.setattr(embedded, "HeldPort", lambda port: offers.pop() if offers else HeldPort(port))
 
-        async with EmbeddedBroker(tmp_path) as broker:
-            assert broker.port != taken.getsockname()[1]
-            assert await answers(broker.host, broker.port)
+        with capture_logs() as logs:
+            async with EmbeddedBroker(tmp_path) as broker:
+                assert broker.port != lost.number
+                assert await answers(broker.host, broker.port)
+    assert [("server.port_taken", lost.number)] == [(each["event"], each["port"]) for each in logs]
+
+
+@pytest.mark.contract
+async def test_the_port_of_a_broker_that_is_down_for_a_moment_is_held(tmp_path: Path) -> None:
+    async with EmbeddedBroker(tmp_path) as broker:
+        assert broker._server is not None
+        await broker._server._unwatch()
+        await broker._server._stop()
+        with socket.socket() as exclusive, pytest.raises(OSError, match="in use"):
+            exclusive.bind((broker.host, broker.port))
+        await broker.restart()
+        assert await answers(broker.host, broker.port)
+    with socket.socket() as after:
+        after.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        after.bind((broker.host, broker.port))
 
 
 async def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:

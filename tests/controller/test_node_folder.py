@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.node_folder import LOOPBACK, NodeFolder, Remembered, choose_port, port_is_free
+from controller.held_port import LOOPBACK, HeldPort, port_is_free
+from controller.node_folder import NodeFolder, Remembered, choose_port
 from headgate.errors import ConfigError
 
 
@@ -23,13 +24,6 @@ def busy_port() -> Iterator[int]:
         server.bind((LOOPBACK, 0))
         server.listen()
         yield server.getsockname()[1]
-
-
-def free_port() -> int:
-    """Return a port on which nobody listens."""
-    with socket.socket() as server:
-        server.bind((LOOPBACK, 0))
-        return server.getsockname()[1]
 
 
 def test_a_folder_in_use_is_refused_with_the_process_id(tmp_path: Path):
@@ -112,26 +106,32 @@ def test_a_large_log_is_put_aside(tmp_path: Path):
         assert (tmp_path / "logs" / "daemon.log.1").stat().st_size == 17 * 1024 * 1024
 
 
-def test_a_port_that_was_asked_for_is_taken_or_refused(busy_port: int):
-    free = free_port()
+def chosen(*wishes: int | None) -> int:
+    with choose_port("--mqtt-port", *wishes) as held:
+        return held.number
 
-    assert choose_port("--mqtt-port", free, 0, busy_port) == free
+
+def test_a_port_that_was_asked_for_is_taken_or_refused(busy_port: int):
+    with HeldPort() as free:
+        assert chosen(free.number, 0, busy_port) == free.number
     with pytest.raises(ConfigError, match=rf"--mqtt-port {busy_port}: the port is in use; choose another, or 0"):
         choose_port("--mqtt-port", busy_port, 0, 0)
 
 
 def test_without_a_wish_it_is_the_last_port_then_the_usual_one_then_any(busy_port: int):
-    last, usual = free_port(), free_port()
-
-    assert choose_port("--mqtt-port", None, last, usual) == last
-    assert choose_port("--mqtt-port", None, busy_port, usual) == usual
-    assert port_is_free(choose_port("--mqtt-port", None, busy_port, busy_port))
+    with HeldPort() as last, HeldPort() as usual:
+        assert chosen(None, last.number, usual.number) == last.number
+        assert chosen(None, busy_port, usual.number) == usual.number
+    assert chosen(None, busy_port, busy_port) not in (0, busy_port)
 
 
 def test_zero_is_any_free_port_whatever_was_before(busy_port: int):
-    last = free_port()
+    with HeldPort() as last:
+        assert chosen(0, last.number, busy_port) not in (0, last.number, busy_port)
 
-    chosen = choose_port("--mqtt-port", 0, last, busy_port)
 
-    assert chosen not in (0, busy_port)
-    assert port_is_free(chosen)
+def test_a_port_that_was_chosen_is_held():
+    with choose_port("--mqtt-port", 0, 0, 0) as held, socket.socket() as exclusive:
+        with pytest.raises(OSError, match="in use"):
+            exclusive.bind((LOOPBACK, held.number))
+        assert port_is_free(held.number)

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Literal, Self
+
+from controller.held_port import LOOPBACK, HeldPort
 
 
 class Proxy:
-    """Listens on a free loopback port and passes everything on to ``host:port``."""
+    """Listens on a loopback port, its own while it is entered, and passes everything on to ``host:port``."""
 
     def __init__(self, host: str, port: int) -> None:
         self.port = 0
+        self._held = ExitStack()
         self._target = (host, port)
         self._state: Literal["healthy", "hole", "cut"] = "healthy"
         self._server: asyncio.Server | None = None
@@ -27,7 +30,7 @@ class Proxy:
     @property
     def address(self) -> str:
         """``host:port`` of this end."""
-        return f"127.0.0.1:{self.port}"
+        return f"{LOOPBACK}:{self.port}"
 
     async def hole(self) -> None:
         """Swallow everything from now on."""
@@ -48,16 +51,18 @@ class Proxy:
             await self._listen()
 
     async def __aenter__(self) -> Self:
+        # Held while it does not listen, too: whoever waits for it must not find somebody else.
+        self.port = self._held.enter_context(HeldPort()).number
         await self._listen()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._close_listener()
-        await self._reset()
+        with self._held:
+            await self._close_listener()
+            await self._reset()
 
     async def _listen(self) -> None:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._server = await asyncio.start_server(self._accept, LOOPBACK, self.port)
 
     async def _close_listener(self) -> None:
         if self._server is not None:

@@ -1,18 +1,32 @@
 """Servers of our own and daemons against them, each of which can be killed, frozen and started again.
 
-Ports are fixed before anything runs, so that a daemon can be started before its servers. Without Spark: nothing here
-waits for a drain.
+Ports are held from before anything runs until everything has ended: a daemon can be started before its servers, and
+they come back where they were. Without Spark: nothing here waits for a drain.
 """
 
 from __future__ import annotations
 
 import json
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any, Self
 
+import msgspec
+
+from controller.daemon_process import settings_text
 from controller.embedded import EmbeddedBroker, EmbeddedZooKeeper
-from controller.node_folder import LOOPBACK, choose_port
+from controller.held_port import LOOPBACK, HeldPort
+from controller.settings import (
+    BrokerSettings,
+    ClusterSettings,
+    DrainSettings,
+    HttpSettings,
+    InstanceSettings,
+    LedgerSettings,
+    LogSettings,
+    Settings,
+    ZooKeeperSettings,
+)
 from headgate.ledger import Ledger
 from headgate.store import open_store
 from tests.system.programs import Finished, Running, eventually, finish, get, metric, start
@@ -20,36 +34,15 @@ from tests.system.programs import Finished, Running, eventually, finish, get, me
 SESSION_SECONDS = 2.0
 """The shortest that a daemon takes: what follows a kill begins after it."""
 SHARDS = 2
-SETTINGS = """\
-[cluster]
-name = "{cluster}"
-shards = {shards}
-[instance]
-name = "{name}"
-[zookeeper]
-hosts = "{host}:{zookeeper_port}"
-session_timeout_seconds = {session_seconds}
-[broker]
-host = "{host}"
-port = {broker_port}
-[ledger]
-url = "{ledger_url}"
-[drain]
-socket = "unix:{folder}/drain.sock"
-spawn = false
-[http]
-port = {http_port}
-[log]
-format = "json"
-"""
 
 
 class Daemon:
     """One `headgate run`."""
 
-    def __init__(self, running: Running, http: str) -> None:
+    def __init__(self, running: Running, settings: Settings) -> None:
         self.running = running
-        self.http = http
+        self.settings = settings
+        self.http = f"{settings.http.host}:{settings.http.port}"
 
     async def leads(self) -> int:
         """Return the number of shards that it leads; 0 if it does not answer."""
@@ -76,16 +69,17 @@ class Daemon:
 class Cluster:
     """One cluster; entering starts nothing, leaving ends everything."""
 
-    def __init__(self, folder: Path, session_seconds: float = SESSION_SECONDS, *, more_settings: str = "") -> None:
-        """``more_settings``: whole sections of TOML, for every daemon."""
+    def __init__(self, folder: Path, session_seconds: float = SESSION_SECONDS, **sections: msgspec.Struct) -> None:
+        """``sections``: settings of every daemon that shall not be the usual ones."""
         self.folder = folder
-        self.more_settings = more_settings
+        self.sections = sections
         self.name = "test"
         self.session_seconds = session_seconds
         self.config = folder / "client.toml"
         self.ledger_url = f"file://{folder / 'store'}"
-        self.broker_port = choose_port("broker", 0, 0, 0)
-        self.zookeeper_port = choose_port("zookeeper", 0, 0, 0)
+        self._ports = ExitStack()
+        self.broker_port = self._free_port()
+        self.zookeeper_port = self._free_port()
         self.zookeeper = EmbeddedZooKeeper(folder / "zookeeper", self.zookeeper_port)
         self.broker = EmbeddedBroker(folder / "broker", self.broker_port)
         self._stack = AsyncExitStack()
@@ -104,6 +98,7 @@ class Cluster:
             # A frozen process does not hear SIGTERM.
             await running.kill()
         await self._stack.aclose()
+        self._ports.close()
 
     async def start_zookeeper(self) -> None:
         """Start ZooKeeper; it ends with the cluster."""
@@ -120,26 +115,35 @@ class Cluster:
 
     async def start_daemon(self, name: str) -> Daemon:
         """Start a daemon; it logs to ``NAME.err``."""
-        http_port = choose_port("http", 0, 0, 0)
-        path = self.folder / f"{name}.toml"
-        path.write_text(
-            SETTINGS.format(
-                cluster=self.name,
-                shards=SHARDS,
-                name=name,
-                host=LOOPBACK,
-                zookeeper_port=self.zookeeper_port,
-                session_seconds=self.session_seconds,
-                broker_port=self.broker_port,
-                ledger_url=self.ledger_url,
-                folder=self.folder,
-                http_port=http_port,
-            )
-            + self.more_settings
-        )
-        running = await start("run", "--config", str(path), out=self.folder / f"{name}.out")
+        settings = self.settings(name, self._free_port())
+        running = await start("run", "--config", str(self.write(settings)), out=self.folder / f"{name}.out")
         self._processes.append(running)
-        return Daemon(running, f"{LOOPBACK}:{http_port}")
+        return Daemon(running, settings)
+
+    def settings(self, name: str, http_port: int) -> Settings:
+        """Return what a daemon is started with."""
+        settings = Settings(
+            cluster=ClusterSettings(name=self.name, shards=SHARDS),
+            instance=InstanceSettings(name=name),
+            zookeeper=ZooKeeperSettings(
+                hosts=f"{LOOPBACK}:{self.zookeeper_port}", session_timeout_seconds=self.session_seconds
+            ),
+            broker=BrokerSettings(host=LOOPBACK, port=self.broker_port),
+            ledger=LedgerSettings(url=self.ledger_url),
+            drain=DrainSettings(socket=f"unix:{self.folder}/drain.sock", spawn=False),
+            http=HttpSettings(port=http_port),
+            log=LogSettings(format="json"),
+        )
+        return settings.replace(**self.sections)
+
+    def write(self, settings: Settings) -> Path:
+        """Write the file that the daemon of this name reads when it starts, and again at each SIGHUP; return its path."""
+        path = self.folder / f"{settings.instance.name}.toml"
+        path.write_text(settings_text("", settings))
+        return path
+
+    def _free_port(self) -> int:
+        return self._ports.enter_context(HeldPort()).number
 
     async def command(self, *arguments: str, stdin: bytes = b"", seconds: float = 30.0) -> Finished:
         """Run a client command."""

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from controller.settings import ClusterSettings, IngestSettings, LogSettings, Settings
 from headgate import Producer, ProducerSettings
 from headgate import messages as m
-from tests.system.cluster import Cluster
+from tests.system.cluster import Cluster, Daemon
 from tests.system.ingest_world import Bare, World, assert_stored_exactly, meddler_of, outcomes, send
 from tests.system.meddler import Meddler
-from tests.system.programs import eventually
+from tests.system.programs import eventually, whole_lines
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(200)]
 
@@ -45,26 +46,25 @@ async def test_pipelining_is_switched_off_and_on_under_a_producer(tmp_path: Path
         world = World(cluster)
         daemon = await world.start("only")
         await daemon.until_leading()
-        topic, file = await world.topic(), tmp_path / "only.toml"
-        settings = file.read_text()
+        topic, settings = await world.topic(), daemon.settings
         async with world.client() as client, Producer(client, settings=ProducerSettings(batch_bytes=200)) as producer:
             in_flight, bare = InFlight(meddler_of(client)), Bare(client, 0)
             epoch = await bare.epoch()
             told, most = [], []
-            for begin, line in enumerate(("", "[ingest]\npipelining = false\n", "")):
-                file.write_text(settings.replace('format = "json"\n', f'format = "json"\nlevel = "debug"\n{line}'))
-                daemon.running.signal(signal.SIGHUP)
-                await eventually(lambda on=not line: announced(client.leader(0)) == on, "the switch is announced")
+            for begin, on in enumerate((True, False, True)):
+                log = LogSettings(format="json", level="debug")
+                reload(cluster, daemon, settings.replace(log=log, ingest=IngestSettings(pipelining=on)))
+                await eventually(lambda on=on: announced(client.leader(0)) == on, "the switch is announced")
                 in_flight.most = 0
                 deliveries = await send(producer, topic, range(begin * 300, begin * 300 + 300))
                 told += await outcomes(deliveries)
                 most.append(in_flight.most)
             assert epoch == await bare.epoch()
-        file.write_text(settings.replace("shards = 2", "shards = 3").replace('format = "json"\n', 'format = "text"\n'))
-        daemon.running.signal(signal.SIGHUP)
+        other = ClusterSettings(name=cluster.name, shards=3)
+        reload(cluster, daemon, settings.replace(cluster=other, log=LogSettings(format="text")))
         await eventually(lambda: said(daemon.running.err, "log.format"), "the log says what needs a restart")
         restart = said(daemon.running.err, "settings.needs_restart")
-        file.write_text("[ingest]\npipelinig = true\n")
+        (tmp_path / "only.toml").write_text("[ingest]\npipelinig = true\n")
         daemon.running.signal(signal.SIGHUP)
         await eventually(lambda: said(daemon.running.err, "settings.unusable"), "the log says what is wrong")
         assert "pipelinig" in said(daemon.running.err, "settings.unusable")[0]["error"]
@@ -82,4 +82,10 @@ def announced(known: m.LeaderAnnouncement | None) -> bool | None:
 
 def said(log: Path, event: str) -> list[dict[str, object]]:
     """Return the lines of ``log`` with ``event`` in them."""
-    return [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{") and event in line]
+    return [json.loads(line) for line in whole_lines(log) if line.startswith("{") and event in line]
+
+
+def reload(cluster: Cluster, daemon: Daemon, settings: Settings) -> None:
+    """Give the daemon's file other settings, and say so."""
+    cluster.write(settings)
+    daemon.running.signal(signal.SIGHUP)

@@ -15,6 +15,7 @@ from typing import Any, Self
 import pytest
 import pytest_asyncio
 
+from controller.settings import SubscriptionSettings
 from headgate import Consumer
 from headgate import entries as e
 from headgate import messages as m
@@ -34,18 +35,15 @@ from tests.system.programs import eventually
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(200)]
 
 HEARTBEAT_SECONDS, GRACE_SECONDS, REVOKE_SECONDS = 2.0, 6.0, 3.0
-SETTINGS = f"""
-[subscriptions]
-heartbeat_interval_seconds = {HEARTBEAT_SECONDS}
-grace_seconds = {GRACE_SECONDS}
-revoke_timeout_seconds = {REVOKE_SECONDS}
-"""
+SUBSCRIPTIONS = SubscriptionSettings(
+    heartbeat_interval_seconds=HEARTBEAT_SECONDS, grace_seconds=GRACE_SECONDS, revoke_timeout_seconds=REVOKE_SECONDS
+)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
     """Two daemons, of which one leads every shard."""
-    async with Cluster(tmp_path_factory.mktemp("sessions"), more_settings=SETTINGS) as cluster:
+    async with Cluster(tmp_path_factory.mktemp("sessions"), subscriptions=SUBSCRIPTIONS) as cluster:
         await cluster.start_servers()
         made = World(cluster)
         leader = await made.start("one")
