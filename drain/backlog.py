@@ -84,7 +84,7 @@ _AGAIN: Final = f"""
 
 _SUMMED: Final = f"""
     SELECT {", ".join(PLACE)}, part,
-           sum(records) FILTER (WHERE is_record) AS records,
+           sum(records) AS records,
            sum(size_bytes) FILTER (WHERE is_record) AS size_bytes,
            max(reach) AS reach,
            max_by(timestamp_ms, reach) FILTER (WHERE is_record) AS timestamp_ms

@@ -71,10 +71,11 @@ class LedgerChunks:
                 )
         return range(watermark + 1, first + len(names))
 
-    async def check(self, shard: int, numbers: Sequence[int]) -> int:
-        """Look at the headers of chunks; return ``at_ms`` of the last one.
+    async def check(self, shard: int, numbers: Sequence[int]) -> tuple[int, int | None]:
+        """Look at the headers of chunks; return ``at_ms`` of the last one, and how many rows they have together.
 
-        Where whoever reads the chunks looks at their headers too, no more than the last one is fetched here.
+        Where whoever reads the chunks looks at their headers too, no more than the last one is fetched here, and the
+        number of rows is None.
 
         Raises:
             ChunkError: for the first that is not what its name says.
@@ -84,27 +85,31 @@ class LedgerChunks:
             numbers = numbers[-1:]
         if self._folder is not None:
             return await asyncio.to_thread(self._check_files, self._folder / chunk_folder(shard), shard, numbers)
-        at_ms = 0
+        at_ms = rows = 0
         for number in numbers:
             data = await self.store.read(f"{chunk_folder(shard)}/{chunk_name(number)}")
-            at_ms = _check(pa.BufferReader(data), shard, number)
-        return at_ms
+            at_ms, more = _check(pa.BufferReader(data), shard, number)
+            rows += more
+        return at_ms, None if self.source.checks_headers else rows
 
     @staticmethod
-    def _check_files(folder: Path, shard: int, numbers: Iterable[int]) -> int:
-        at_ms = 0
+    def _check_files(folder: Path, shard: int, numbers: Iterable[int]) -> tuple[int, int]:
+        at_ms = rows = 0
         for number in numbers:
-            at_ms = _check(str(folder / chunk_name(number)), shard, number)
-        return at_ms
+            at_ms, more = _check(str(folder / chunk_name(number)), shard, number)
+            rows += more
+        return at_ms, rows
 
 
-def _check(source: str | pa.NativeFile, shard: int, number: int) -> int:
+def _check(source: str | pa.NativeFile, shard: int, number: int) -> tuple[int, int]:
+    """Return ``at_ms`` and the number of rows of one chunk."""
     where = f"{chunk_folder(shard)}/{chunk_name(number)}"
     try:
-        metadata = pq.read_metadata(source).metadata or {}
+        footer = pq.read_metadata(source)
     except (pa.ArrowException, OSError) as error:
         raise ChunkError(f"{where} is not a readable Parquet object: {error}") from error
     try:
-        return checked_header(metadata.get(METADATA_KEY), shard=shard, number=number).at_ms
+        header = checked_header((footer.metadata or {}).get(METADATA_KEY), shard=shard, number=number)
     except ChunkError as error:
         raise ChunkError(f"{where}: {error}") from error
+    return header.at_ms, footer.num_rows

@@ -49,13 +49,16 @@ class Step:
 
     shard: int
     paths: Sequence[str]
+    rows: int | None = None
+    """How many rows the chunks say that they have; None where that is not known before they are read."""
 
 
 def merge(session: SparkSession, source: FactSource, steps: Sequence[Step]) -> Mapping[int, list[MergedRow]]:
     """Return what the new chunks come to, by shard, in one Spark job. It blocks until that is done or cancelled.
 
     Raises:
-        RunError: the job failed or was cancelled; the text names the object where Spark does.
+        RunError: the job failed or was cancelled; the text names the object where Spark does. Or not every row of
+            the chunks was counted: fewer look like a smaller ledger, and nobody would count them again.
         JvmGoneError: the JVM is gone.
 
     """
@@ -65,7 +68,18 @@ def merge(session: SparkSession, source: FactSource, steps: Sequence[Step]) -> M
         if is_gone(error):
             raise JvmGoneError(f"Spark does not answer: {str(error) or type(error).__name__}") from error
         raise RunError(one_line(error)) from error
+    _check_all_counted(table, steps)
     return merged_rows(table)
+
+
+def _check_all_counted(sums: pa.Table, steps: Sequence[Step]) -> None:
+    wanted = [step.rows for step in steps if step.rows is not None]
+    if len(wanted) < len(steps):
+        return
+    counted = pc.sum(sums.column("records")).as_py() or 0
+    if counted != sum(wanted):
+        shards = ", ".join(str(step.shard) for step in steps)
+        raise RunError(f"Spark counted {counted} of the {sum(wanted)} rows of shard {shards}: that is no count")
 
 
 def merged_frame(session: SparkSession, source: FactSource, steps: Sequence[Step]) -> DataFrame:

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from drain import objects
 from drain.few_facts import FEW_ROWS, read_few
 from drain.schemas import FACTS
-from drain.spark_schemas import spark_schema
+from drain.spark_schemas import spark_frame, spark_schema
 from headgate.ledger import chunk_folder, chunk_name
 
 Reader = Literal["auto", "spark"]
@@ -72,7 +72,7 @@ class SparkFiles:
     def few(self, session: SparkSession, paths: Sequence[str]) -> DataFrame | None:
         """See `FactSource.few`."""
         table = read_few([path.removeprefix("file://") for path in paths], self._few_rows)
-        return None if table is None else session.createDataFrame(table, _FACTS)
+        return None if table is None else spark_frame(session, table, _FACTS)
 
 
 class StoreObjects:

@@ -160,13 +160,13 @@ class BacklogJob:
         made_at_ms: dict[int, int] = {}
         for shard, numbers in due.items():
             try:
-                made_at_ms[shard] = await self._chunks.check(shard, numbers)
+                made_at_ms[shard], rows_of_chunks = await self._chunks.check(shard, numbers)
             except (ChunkError, StoreError) as error:
                 outcome.failures[shard] = str(error)
                 del going[shard]
             else:
                 paths = [self._chunks.source.path(shard, number) for number in numbers]
-                steps[shard] = Step(shard, paths)
+                steps[shard] = Step(shard, paths, rows_of_chunks)
         merged, failures = await self._counted(steps)
         for shard, reason in failures.items():
             outcome.failures[shard] = reason

@@ -43,7 +43,7 @@ from drain.rolled_facts import encode_facts, read_facts
 from drain.rollup_plan import Roll, next_roll
 from drain.schemas import FACTS, MERGED
 from drain.session import build_session
-from drain.spark_schemas import spark_schema
+from drain.spark_schemas import spark_frame, spark_schema
 from drain.sums import merged_table
 from headgate.chunk_ranges import ChunkRange, cover, rolled_to
 from headgate.errors import ChunkError, ConfigError, HeadgateError, ObjectExistsError, ObjectMissingError, StoreError
@@ -325,7 +325,7 @@ class RollUp:
     def facts(self, work: _Work) -> DataFrame:
         """Return what is to be merged into the facts of the range."""
         if work.facts is not None:
-            return backlog.contributions_again(self._session.createDataFrame(work.facts, spark_schema(MERGED)))
+            return backlog.contributions_again(spark_frame(self._session, work.facts, spark_schema(MERGED)))
         paths = [f"{self._root}/{chunk_folder(work.shard)}/{chunk_name(number)}" for number in work.times]
         facts = self._session.read.schema(spark_schema(FACTS)).option("basePath", f"{self._root}/ledger")
         return backlog.contributions(facts.parquet(*paths))

@@ -1,10 +1,11 @@
-"""Schemas in Spark's words, apart from drain.schemas because a daemon reads results and imports no Spark."""
+"""Schemas and tables in Spark's words, apart from drain.schemas because a daemon reads results and imports no Spark."""
 
 from __future__ import annotations
 
 from typing import Final
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
 _SIMPLE: Final[dict[pa.DataType, t.DataType]] = {
@@ -17,6 +18,15 @@ _SIMPLE: Final[dict[pa.DataType, t.DataType]] = {
 def spark_schema(schema: pa.Schema) -> t.StructType:
     """Return ``schema`` in Spark's words; every column may be null, as it may in a Parquet file."""
     return t.StructType([t.StructField(field.name, _spark_type(field.type)) for field in schema])
+
+
+def spark_frame(session: SparkSession, table: pa.Table, schema: t.StructType) -> DataFrame:
+    """Return ``table``, whose columns are those of ``schema``, as a frame whose rows travel within the plan.
+
+    It goes over in one piece. A table that was put together from several goes over as several Arrow batches, and Spark
+    (seen with 4.3) takes the first one without rows for the last: whatever comes after it is lost, silently.
+    """
+    return session.createDataFrame(table.combine_chunks(), schema)
 
 
 def _spark_type(arrow: pa.DataType) -> t.DataType:

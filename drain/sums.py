@@ -35,8 +35,9 @@ TYPES: Final = ("", "CHECKPOINT", "QUEUE", "STREAM")
 
 PLACE: Final = ("shard", "topic_id", "subscription_id", "segment", "bucket", "seek_generation")
 SUMS: Final = (*PLACE, "part", "records", "size_bytes", "reach", "timestamp_ms")
-"""Columns of a sum. ``reach``: the highest offset of a record, the end of a range or of a sealed segment, a position,
-or the number of a type. ``timestamp_ms``: that of the record at ``reach``. Null where nothing was added up."""
+"""Columns of a sum. ``records``: how many facts were added up; in a part that is a mark, how many records. ``reach``:
+the highest offset of a record, the end of a range or of a sealed segment, a position, or the number of a type.
+``timestamp_ms``: that of the record at ``reach``. Null where nothing was added up."""
 
 
 def merged_rows(sums: pa.Table) -> Mapping[int, list[MergedRow]]:

@@ -13,6 +13,8 @@ from headgate.layout import SegmentState
 from headgate.ledger import chunk_folder, chunk_name
 
 RECORD_BYTES = 11
+PROOFS = 0.1
+"""Share of a random ledger's chunks that are empty."""
 SHARES = ((0, 8), (8, 16), (0, 4), (4, 8), (15, 16))
 """Key buckets that an acknowledgement may speak for."""
 
@@ -55,6 +57,13 @@ class WrittenLedger:
         path.write_bytes(self._builder.encode(shard=self.shard, number=number, leader_epoch=1, at_ms=number * 1000))
         self._builder, self._begun = ChunkBuilder(), False
         return number
+
+    def prove(self) -> int:
+        """Write a chunk with nothing in it, as a leader does to prove that it leads; return its number."""
+        assert not self._begun, "commit first"
+        self.state.begin_chunk(self.state.chunk + 1, self.state.chunk * 1000)
+        self._begun = True
+        return self.commit()
 
     def token(self) -> str:
         self._token += 1
@@ -159,6 +168,9 @@ class RandomLedger(WrittenLedger):
 
     def grow(self, chunks: int) -> None:
         for _ in range(chunks):
+            if self.rng.random() < PROOFS:
+                self.prove()
+                continue
             for _ in range(self.rng.randrange(1, 12)):
                 self._step()
             self.commit()

@@ -77,6 +77,17 @@ async def test_a_run_reads_exactly_what_is_new(spark, ledger):
     assert published(ledger) == ["000000000002.parquet", "000000000003.parquet"]
 
 
+async def test_spark_must_have_counted_as_many_rows_as_the_chunks_have(spark, ledger):
+    """What is not counted now is behind the watermark for ever."""
+    job, counter = job_of(spark, ledger)
+    real = counter.chunks.source.few
+    counter.chunks.source.few = lambda session, paths: real(session, paths).limit(2)
+    outcome = await job.run([0])
+
+    assert outcome.failures == {0: "Spark counted 2 of the 8 rows of shard 0: that is no count"}
+    assert published(ledger) == []
+
+
 async def test_another_process_goes_on_from_what_is_published(spark, ledger):
     await job_of(spark, ledger)[0].run([0])
     ledger.store(1, 0, 4)

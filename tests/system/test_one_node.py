@@ -209,6 +209,17 @@ async def test_without_spark_ingestion_goes_on_and_a_child_is_released_once_spar
     assert len(consumer.lines()) == 60
 
 
+async def test_children_are_released_although_a_refusal_left_an_empty_chunk_behind(node: Node):
+    await node.done("topic", "create", "refused")
+    refused = await node.command("topic", "split", "refused", "7")
+    assert "cannot split segment 7" in refused.complaint()
+    await node.done("produce", "refused", "--key-field", "id", stdin=jsonl(EVENTS[:30]))
+    await node.done("topic", "split", "refused", "0")
+    await node.done("produce", "refused", "--key-field", "id", stdin=jsonl(EVENTS[30:]))
+
+    assert SENT == values(await node.consumed("refused", "billing"))
+
+
 async def test_promtool_accepts_the_metrics_and_they_say_what_happened(node: Node):
     await node.done("topic", "create", "counted")
     before = await node.metric("headgate_stored_records_total")
