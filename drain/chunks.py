@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from drain.facts import FactSource, Reader, fact_source
+from drain.few_facts import FEW_ROWS
 from headgate.chunk import METADATA_KEY, checked_header
 from headgate.errors import ChunkError, ConfigError
 from headgate.ledger import chunk_folder, chunk_name
@@ -29,10 +30,13 @@ _SHARD_FOLDER: Final = re.compile(r"shard=(\d{4,})")
 class LedgerChunks:
     """The chunks of all shards of one ledger, as the backlog job sees them."""
 
-    def __init__(self, ledger_url: str, reader: Reader = "auto") -> None:
-        """Open the ledger at ``ledger_url``; raises ConfigError for a URL that names no store."""
+    def __init__(self, ledger_url: str, reader: Reader = "auto", *, few_rows: int = FEW_ROWS) -> None:
+        """Open the ledger at ``ledger_url``; raises ConfigError for a URL that names no store.
+
+        ``few_rows``: see `drain.facts.SparkFiles`; 0 leaves every chunk to Spark.
+        """
         self.store: Store = open_store(ledger_url)
-        self.source: FactSource = fact_source(ledger_url, reader)
+        self.source: FactSource = fact_source(ledger_url, reader, few_rows=few_rows)
         """How Spark reads the chunks."""
         parts = urlsplit(ledger_url)
         self._folder = Path(unquote(parts.path)) if parts.scheme == "file" else None

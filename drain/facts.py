@@ -98,7 +98,7 @@ class StoreObjects:
         return None
 
 
-def fact_source(ledger_url: str, reader: Reader = "auto") -> FactSource:
+def fact_source(ledger_url: str, reader: Reader = "auto", *, few_rows: int = FEW_ROWS) -> FactSource:
     """Return how the ledger at ``ledger_url`` is read; ``spark`` trusts in jars that an operator configured."""
     native = reader == "spark" or urlsplit(ledger_url).scheme == "file"
-    return SparkFiles(ledger_url) if native else StoreObjects(ledger_url)
+    return SparkFiles(ledger_url, few_rows=few_rows) if native else StoreObjects(ledger_url)

@@ -10,6 +10,7 @@ A shard whose ledger or result is at fault fails alone, with the object's name, 
     python -m drain.job --ledger file:///var/lib/headgate/ledger [--out URL] [--shard 3 …] [--full] [--json]
 
 ``--full`` counts from the first chunk instead, and compares: the exit code is 1 if that differs from what is published.
+It leaves every chunk to Spark, however few there are, because it proves nothing to count twice in the same way.
 ``--out`` publishes somewhere else than beside the ledger. Under `spark-submit` the master is the one that it was given.
 """
 
@@ -30,6 +31,7 @@ from pyspark.sql import SparkSession
 from drain.chunks import LedgerChunks
 from drain.counting import JvmGoneError, RunError, Step, merge
 from drain.facts import READERS
+from drain.few_facts import FEW_ROWS
 from drain.master import DEFAULT_MASTER, VALID_MASTERS, conf_pair
 from drain.results import Result, newest_result, publish_result, read_result, result_path
 from drain.rolled_facts import rolled_facts
@@ -247,7 +249,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _run(arguments: argparse.Namespace) -> int:
-    chunks = LedgerChunks(arguments.ledger, arguments.reader)
+    chunks = LedgerChunks(arguments.ledger, arguments.reader, few_rows=0 if arguments.full else FEW_ROWS)
     results = chunks.store if arguments.out is None else open_store(arguments.out)
     shards = arguments.shard or await chunks.shards()
     with tempfile.TemporaryDirectory(prefix="headgate-java-") as folder:

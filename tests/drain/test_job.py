@@ -319,6 +319,13 @@ def test_a_full_count_finds_a_result_that_is_wrong(main_on, ledger, capsys):
     assert "backlog/shard=0000/000000000002.parquet: 3 rows differ from a full count" in capsys.readouterr().err
 
 
+def test_a_full_count_leaves_even_a_few_chunks_to_spark(main_on, ledger, monkeypatch):
+    assert main_on(["--ledger", ledger.url]) == 0
+    monkeypatch.setattr("drain.facts.read_few", lambda paths, limit: None if limit == 0 else pytest.fail("read here"))
+
+    assert main_on(["--ledger", ledger.url, "--full"]) == 0
+
+
 def test_a_ledger_that_is_not_there_is_told(main_on, tmp_path, capsys):
     assert main_on(["--ledger", (tmp_path / "nothing").as_uri()]) == 2
     assert "no shard found in" in capsys.readouterr().err

@@ -6,11 +6,14 @@ import asyncio
 import json
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from drain import verify as verify_module
 from drain.chunks import LedgerChunks
 from drain.counting import merge
+from drain.few_facts import FEW_ROWS, read_few
+from drain.job import BacklogJob
 from drain.results import Result, encode_result, read_result, result_path
 from drain.settlement import StateRow
 from drain.verify import compared, main, report, verify
@@ -65,26 +68,30 @@ def test_for_programs_it_is_one_document():
 @pytest.fixture
 def counting(spark, tmp_path):
     ledger = RandomLedger(tmp_path / "ledger", seed=5)
-    chunks = LedgerChunks(ledger.url)
 
-    async def count(steps):
-        return await asyncio.to_thread(merge, spark, chunks.source, steps)
+    def job(few_rows):
+        chunks = LedgerChunks(ledger.url, few_rows=few_rows)
 
-    return ledger, chunks, count
+        async def count(steps):
+            return await asyncio.to_thread(merge, spark, chunks.source, steps)
+
+        return BacklogJob(chunks, count)
+
+    return ledger, job(FEW_ROWS), job(0)
 
 
 @pytest.mark.spark
 async def test_a_real_ledger_that_grew_by_increments_is_proved(counting):
     """Also while it goes on growing: the full count ends where the increments did."""
-    ledger, chunks, count = counting
+    ledger, increments, whole = counting
     ledger.grow(20)
-    await verify(chunks, count, [0])
+    await verify(increments, whole, [0])
     ledger.grow(20)
 
     def grow(_):
         ledger.grow(2)
 
-    (verdict,), failures = await verify(chunks, count, [0], tell=grow)
+    (verdict,), failures = await verify(increments, whole, [0], tell=grow)
 
     assert (verdict.differences, failures) == ([], {})
     assert verdict.watermark == 43
@@ -93,11 +100,11 @@ async def test_a_real_ledger_that_grew_by_increments_is_proved(counting):
 
 @pytest.mark.spark
 async def test_a_result_that_was_tampered_with_is_found(counting, spark, monkeypatch, capsys):
-    ledger, chunks, count = counting
+    ledger, increments, whole = counting
     ledger.grow(5)
-    await verify(chunks, count, [0])
+    await verify(increments, whole, [0])
     watermark = ledger.state.chunk
-    good = await read_result(chunks.store, 0, watermark)
+    good = await read_result(LedgerChunks(ledger.url).store, 0, watermark)
     rows = (replace(good.rows[0], records=good.rows[0].records + 1), *good.rows[1:])
     (ledger.root / result_path(0, watermark)).write_bytes(encode_result(replace(good, rows=rows)))
     built = []
@@ -109,3 +116,23 @@ async def test_a_result_that_was_tampered_with_is_found(counting, spark, monkeyp
     said = capsys.readouterr()
     assert "records" in said.out
     assert "counting" in said.err
+
+
+@pytest.mark.spark
+async def test_a_fault_of_one_way_of_counting_is_found_by_the_other(counting, spark, monkeypatch, capsys):
+    ledger, *_ = counting
+    ledger.grow(5)
+
+    def misread(paths, limit_rows):
+        table = read_few(paths, limit_rows)
+        if table is None:
+            return None
+        sizes = table.schema.get_field_index("size_bytes")
+        return table.set_column(sizes, "size_bytes", pa.nulls(len(table), pa.int64()))
+
+    monkeypatch.setattr("drain.facts.read_few", misread)
+    monkeypatch.setattr(verify_module, "build_session", lambda **_: spark)
+    monkeypatch.setattr(type(spark), "stop", lambda self: None)
+
+    assert await asyncio.to_thread(main, ["--ledger", ledger.url]) == 1
+    assert "size_bytes" in capsys.readouterr().out
