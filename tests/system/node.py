@@ -61,13 +61,13 @@ class Node:
         for process in marked(self.mark):
             process.kill()
 
-    async def command(self, *arguments: str, stdin: bytes = b"") -> Finished:
+    async def command(self, *arguments: str, stdin: bytes = b"", seconds: float = 30.0) -> Finished:
         """Run a client command."""
-        return await finish("--config", str(self.config), *arguments, stdin=stdin, env=self.env)
+        return await finish("--config", str(self.config), *arguments, stdin=stdin, env=self.env, seconds=seconds)
 
-    async def done(self, *arguments: str, stdin: bytes = b"") -> Finished:
+    async def done(self, *arguments: str, stdin: bytes = b"", seconds: float = 30.0) -> Finished:
         """Run a client command that must succeed."""
-        finished = await self.command(*arguments, stdin=stdin)
+        finished = await self.command(*arguments, stdin=stdin, seconds=seconds)
         assert finished.code == 0, finished.err
         return finished
 

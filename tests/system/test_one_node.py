@@ -252,6 +252,14 @@ async def test_help_and_version_need_no_cluster():
     assert "headgate 0." in shown[1].out
 
 
+async def test_what_was_counted_of_all_that_happened_here_is_what_a_full_count_comes_to(node: Node):
+    """Every test before this one has left something in the ledger: refusals, splits, seeks, shares, deletions."""
+    proved = await node.done("backlog", "verify", "--json", seconds=120)
+
+    assert proved.document()["same"]
+    assert all(shard["watermark"] for shard in proved.document()["shards"])
+
+
 # The last one: it costs another start of Spark, which those after it need not wait for.
 async def test_sigterm_leaves_nothing_running_and_the_next_start_goes_on_where_it_was(node: Node):
     await node.done("topic", "create", "kept", "--segments", "2")
