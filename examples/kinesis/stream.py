@@ -58,7 +58,8 @@ class FolderStream:
         # Closed or not is looked up first: a record that is put in between belongs to an open shard.
         closed = "EndingSequenceNumber" in self._shard(shard_id)["SequenceNumberRange"]
         path = self._folder / f"{shard_id}.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
+        # Whole lines: somebody may be writing the next one.
+        lines = path.read_text().rpartition("\n")[0].splitlines() if path.exists() else []
         found = [Record(**json.loads(line)) for line in lines]
         behind = [record for record in found if after is None or int(record.sequence_number) > int(after)]
         return behind[:limit], closed and len(behind) <= limit

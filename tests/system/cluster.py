@@ -31,8 +31,9 @@ from headgate.ledger import Ledger
 from headgate.store import open_store
 from tests.system.programs import Finished, Running, eventually, finish, get, metric, start
 
-SESSION_SECONDS = 2.0
-"""The shortest that a daemon takes: what follows a kill begins after it."""
+SESSION_SECONDS = 4.0
+"""Short, because what follows a kill begins after it; twice the shortest that a daemon takes, because on a busy machine
+nobody must lose a session who was not frozen or killed."""
 SHARDS = 2
 
 
@@ -52,6 +53,11 @@ class Daemon:
         """Return status and report of /readyz."""
         status, body = await get(self.http, "/readyz")
         return status, json.loads(body) if body else {}
+
+    async def says(self, status: int, part: str, state: str) -> bool:
+        """Whether /readyz answers with ``status``, and calls ``part`` so."""
+        found, report = await self.health()
+        return found == status and bool(report["parts"][part]["state"] == state)
 
     async def until_leading(self, shards: int = SHARDS, seconds: float = 30.0) -> None:
         """Wait until it leads so many shards."""

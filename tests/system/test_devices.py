@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.programs import PATIENCE, eventually
+from tests.system.programs import PATIENCE, TEST_SECONDS, eventually
 from tests.system.two_daemons import CLUSTER, TwoDaemons
 
 pytestmark = [
     pytest.mark.system,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(TEST_SECONDS),
     pytest.mark.skipif(
         shutil.which("mosquitto") is None or shutil.which("mosquitto_pub") is None,
         reason="mosquitto and mosquitto_pub are missing; Debian has them in mosquitto and mosquitto-clients",
@@ -28,8 +28,13 @@ async def published(cluster: TwoDaemons, key: str, values: range) -> None:
         *("-t", f"headgate/{CLUSTER}/publish/orders/{key}"),
         stdin=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(30 * PATIENCE):
-        await process.communicate(b"".join(b"%d\n" % value for value in values))
+    try:
+        async with asyncio.timeout(30 * PATIENCE):
+            await process.communicate(b"".join(b"%d\n" % value for value in values))
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
     assert process.returncode == 0
 
 

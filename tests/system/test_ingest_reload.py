@@ -14,9 +14,9 @@ from headgate import messages as m
 from tests.system.cluster import Cluster, Daemon
 from tests.system.ingest_world import Bare, World, assert_stored_exactly, meddler_of, outcomes, send
 from tests.system.meddler import Meddler
-from tests.system.programs import eventually, whole_lines
+from tests.system.programs import TEST_SECONDS, eventually, whole_lines
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 
 
 class InFlight:

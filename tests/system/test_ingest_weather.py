@@ -21,12 +21,14 @@ from headgate import messages as m
 from tests.system.cluster import Cluster
 from tests.system.ingest_world import Bare, World, assert_stored_exactly, meddler_of, outcomes, send
 from tests.system.meddler import as_it_is, lost
-from tests.system.programs import PATIENCE, eventually
+from tests.system.programs import PATIENCE, TEST_SECONDS, eventually
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS), pytest.mark.asyncio(loop_scope="module")]
 
 QUICK = ProducerSettings(batch_bytes=200, request_timeout_seconds=0.4)
 """Batches of a few records, asked for again soon."""
+DELIVERY_SECONDS = 2.5 * PATIENCE
+"""Where a record is to expire: what is not kept from arriving must make it in time on a slow machine."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -160,7 +162,7 @@ async def test_a_batch_in_flight_at_its_deadline_is_unknown_and_the_producer_goe
 ) -> None:
     """Its reply, or itself, never arrives. What comes after it has the next epoch, from 0; a late copy is fenced."""
     topic = await world.topic()
-    settings = ProducerSettings(batch_bytes=200, request_timeout_seconds=0.2, delivery_timeout_seconds=3)
+    settings = ProducerSettings(batch_bytes=200, request_timeout_seconds=0.2, delivery_timeout_seconds=DELIVERY_SECONDS)
     async with world.client() as client, Producer(client, settings=settings) as producer:
         meddler = meddler_of(client)
         assert all(isinstance(each, Stored) for each in await outcomes(await send(producer, topic, range(10))))
@@ -215,7 +217,7 @@ async def test_a_zombie_with_an_old_producer_epoch_is_fenced_and_stores_nothing(
 async def test_a_reopened_identity_whose_reply_was_lost_gets_the_same_answer(world: World) -> None:
     """At the first opening, and at the bump after a gap: one token, one entry, one epoch, however often asked."""
     topic = await world.topic()
-    settings = ProducerSettings(batch_bytes=200, request_timeout_seconds=0.2, delivery_timeout_seconds=5)
+    settings = ProducerSettings(batch_bytes=200, request_timeout_seconds=0.2, delivery_timeout_seconds=DELIVERY_SECONDS)
     dropped: dict[int, int] = {}
 
     def twice_lost(reply: m.AnyReply) -> Sequence[tuple[float, m.AnyReply]]:

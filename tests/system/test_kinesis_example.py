@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from tests.system.node import Node
-from tests.system.programs import Running, eventually, start, whole_lines
+from tests.system.programs import TEST_SECONDS, Running, eventually, whole_lines
 
-pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "kinesis"
 KEYS = 24
@@ -55,12 +55,8 @@ async def stream(tmp_path: Path) -> Stream:
 
 
 async def reader(node: Node, stream: Stream, topic: str, name: str) -> Running:
-    return await start(
-        *(str(stream.folder), "--topic", topic, "--name", name, "--config", str(node.config)),
-        program=(str(EXAMPLE / "consumer.py"),),
-        out=node.folder / f"{topic}-{name}.jsonl",
-        env=node.env,
-    )
+    arguments = (str(stream.folder), "--topic", topic, "--name", name)
+    return await node.program(EXAMPLE / "consumer.py", *arguments, out=node.folder / f"{topic}-{name}.jsonl")
 
 
 def delivered(node: Node, topic: str) -> list[dict[str, Any]]:
@@ -69,21 +65,25 @@ def delivered(node: Node, topic: str) -> list[dict[str, Any]]:
     return sorted((json.loads(line) for line in lines), key=lambda line: line["at_ns"])
 
 
+async def until_delivered(node: Node, topic: str, count: int) -> None:
+    """Wait until at least so many records were read."""
+    await eventually(
+        lambda: len(delivered(node, topic)) >= count, lambda: f"{len(delivered(node, topic))} of {count} are read", 60
+    )
+
+
 async def test_a_resharded_stream_is_read_in_parent_order_by_two_programs(node: Node, stream: Stream) -> None:
     listing = (await stream.do("list-shards")).encode()
     imported = await node.done("topic", "import", "kinesis", "-", "--format", "kinesis", stdin=listing)
     assert "external, positions are opaque" in imported.out
     programs = [await reader(node, stream, "kinesis", name) for name in ("one", "two")]
-    try:
-        await eventually(lambda: len(delivered(node, "kinesis")) >= 6 * KEYS, "what was there is read", 60)
-        await stream.do("split", SHARD(1))
-        await stream.do("put", "--keys", str(KEYS), "--records", "3")
-        await stream.do("merge", SHARD(4), SHARD(2))
-        await stream.do("put", "--keys", str(KEYS), "--records", "3")
-        await eventually(lambda: len(delivered(node, "kinesis")) >= 12 * KEYS, "what came later is read", 60)
-    finally:
-        codes = [await program.terminate() for program in programs]
-    assert [0, 0] == codes
+    await until_delivered(node, "kinesis", 6 * KEYS)
+    await stream.do("split", SHARD(1))
+    await stream.do("put", "--keys", str(KEYS), "--records", "3")
+    await stream.do("merge", SHARD(4), SHARD(2))
+    await stream.do("put", "--keys", str(KEYS), "--records", "3")
+    await until_delivered(node, "kinesis", 12 * KEYS)
+    assert [0, 0] == [await program.terminate() for program in programs]
 
     read = delivered(node, "kinesis")
     by_key: dict[str, list[int]] = defaultdict(list)
@@ -115,14 +115,19 @@ async def test_a_resharded_stream_is_read_in_parent_order_by_two_programs(node: 
 
 async def test_a_reader_that_is_killed_is_followed_at_its_checkpoint(node: Node, stream: Stream) -> None:
     first = await reader(node, stream, "kinesis-killed", "one")
-    await eventually(lambda: len(delivered(node, "kinesis-killed")) >= 6 * KEYS, "everything is read", 60)
-    described = (await node.done("subscription", "describe", "kinesis-killed", "billing", "--json")).document()
-    assert all(segment["checkpoint"] for segment in described["segments"])
+    await until_delivered(node, "kinesis-killed", 6 * KEYS)
+    described: dict[str, Any] = {}
+
+    async def checkpointed() -> bool:
+        nonlocal described
+        described = (await node.done("subscription", "describe", "kinesis-killed", "billing", "--json")).document()
+        # It acknowledges the last record of each page, and reads in pages no larger than these shards.
+        return all(segment["checkpoint"] for segment in described["segments"])
+
+    await eventually(checkpointed, lambda: f"every shard has a checkpoint: {described}")
     await first.kill()
     await stream.do("put", "--keys", str(KEYS), "--records", "1")
     second = await reader(node, stream, "kinesis-killed", "one")
-    try:
-        await eventually(lambda: len(delivered(node, "kinesis-killed")) >= 7 * KEYS, "the rest is read", 60)
-    finally:
-        await second.terminate()
+    await until_delivered(node, "kinesis-killed", 7 * KEYS)
+    await second.terminate()
     assert 7 * KEYS == len(delivered(node, "kinesis-killed")), "nothing is read again that had been checkpointed"

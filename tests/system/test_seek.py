@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.system.node import Node
-from tests.system.programs import Running, eventually, jsonl, whole_lines
+from tests.system.programs import TEST_SECONDS, Running, jsonl, whole_lines
 
-pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 
 KEYS, BATCH = 20, 400
 
@@ -65,5 +65,5 @@ async def seek(node: Node, *words: str) -> Any:
 
 async def until_printed(reader: Running, count: int) -> None:
     """Wait for so many lines, and see that there are no more."""
-    await eventually(lambda: len(whole_lines(reader.out)) >= count, f"{count} records are printed", 60)
-    assert len(whole_lines(reader.out)) == count
+    await reader.until_printed(count, 60)
+    assert len(reader.lines()) == count

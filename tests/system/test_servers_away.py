@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.system.cluster import SESSION_SECONDS, Cluster, Daemon
-from tests.system.programs import eventually, get, jsonl
+from tests.system.programs import TEST_SECONDS, eventually, get, jsonl
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 
 AWAY_SECONDS = 3 * SESSION_SECONDS
 """Long past the session's end as ZooKeeper would judge it, if it could."""
@@ -44,21 +44,22 @@ async def test_ingestion_goes_on_while_zookeeper_is_away(how: str, tmp_path: Pat
         process = cluster.zookeeper.process
         assert process is not None
 
+        async def degraded() -> bool:
+            return await daemon.says(200, "zookeeper", "degraded")
+
+        async def connected() -> bool:
+            return await daemon.says(200, "zookeeper", "ok")
+
         if how == "frozen":
             os.kill(process, signal.SIGSTOP)
             count = await produce_for(cluster, AWAY_SECONDS)
-            status, report = await daemon.health()
+            await eventually(degraded, "/readyz is 200, and says that ZooKeeper is away")
             os.kill(process, signal.SIGCONT)
         else:
             await cluster.zookeeper.__aexit__()
             count = await produce_for(cluster, AWAY_SECONDS)
-            status, report = await daemon.health()
+            await eventually(degraded, "/readyz is 200, and says that ZooKeeper is away")
             await cluster.zookeeper.__aenter__()
-
-        assert (status, report["parts"]["zookeeper"]["state"]) == (200, "degraded")
-
-        async def connected() -> bool:
-            return (await daemon.health())[1]["parts"]["zookeeper"]["state"] == "ok"
 
         await eventually(connected, "the daemon has ZooKeeper again")
         # Its session may have ended meanwhile: then it is elected anew, and leads again.
@@ -75,7 +76,7 @@ async def test_daemon_and_consumer_recover_from_a_broker_that_was_away(tmp_path:
         await cluster.done("topic", "create", "orders")
         consumer = await cluster.running("consumer", "consume", "orders", "-s", "billing", "--from", "earliest")
         await cluster.done("produce", "orders", "--key", "x", stdin=jsonl({"n": n} for n in range(10)))
-        await eventually(lambda: len(consumer.lines()) == 10, "the first ten are consumed")
+        await consumer.until_printed(10)
 
         process = cluster.broker.process
         assert process is not None
@@ -83,8 +84,7 @@ async def test_daemon_and_consumer_recover_from_a_broker_that_was_away(tmp_path:
         await cluster.broker.__aexit__()
 
         async def not_ready() -> bool:
-            status, report = await daemon.health()
-            return status == 503 and report["parts"]["broker"]["state"] == "failed"
+            return await daemon.says(503, "broker", "failed")
 
         await eventually(not_ready, "/readyz says that the broker is away")
         producing = asyncio.create_task(
@@ -94,7 +94,7 @@ async def test_daemon_and_consumer_recover_from_a_broker_that_was_away(tmp_path:
 
         await producing
         await eventually(lambda: ready(daemon), "the daemon is ready again")
-        await eventually(lambda: len(consumer.lines()) >= 20, "the consumer goes on", 30)
+        await consumer.until_printed(20)
         assert await consumer.terminate() == 143
         assert len(consumer.lines()) == 20
         assert len(await cluster.stored()) == 20
@@ -109,9 +109,7 @@ async def test_a_daemon_started_before_its_servers_waits_says_why_and_begins_onc
         daemon = await cluster.start_daemon("only")
 
         async def says_why() -> bool:
-            status, report = await daemon.health()
-            part = "cluster" if missing == "zookeeper" else "broker"
-            return status == 503 and report["parts"][part]["state"] == "failed"
+            return await daemon.says(503, "cluster" if missing == "zookeeper" else "broker", "failed")
 
         await eventually(says_why, "/readyz is 503 and names the part")
         assert (await get(daemon.http, "/livez"))[0] == 200
@@ -146,11 +144,10 @@ async def test_a_daemon_whose_ledger_folder_is_of_no_use_says_so_and_begins_once
         daemon = await cluster.start_daemon("only")
 
         async def says_why() -> bool:
-            status, report = await daemon.health()
-            return status == 503 and report["parts"]["store"]["state"] == "failed"
+            return await daemon.says(503, "store", "failed")
 
         await eventually(says_why, "/readyz is 503 and names the store")
-        assert f"cannot list {store}" in daemon.running.err.read_text()
+        await eventually(lambda: f"cannot list {store}" in daemon.running.err.read_text(), "the log says what is wrong")
         store.unlink()
 
         await daemon.until_leading()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,12 +13,14 @@ from pathlib import Path
 import pytest
 
 from tests.system.cluster import SESSION_SECONDS, SHARDS, Cluster, Daemon
-from tests.system.programs import eventually, jsonl
+from tests.system.programs import TEST_SECONDS, Running, eventually, jsonl
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 
 LINES = 60_000
+"""As many as the file begins with; it grows where somebody gets to its end before the test is done with them."""
 KEYS = 50
+ATTEMPTS = 20
 LONG_SESSION_SECONDS = 30.0
 """Nobody takes over from one that merely went silent while a hand-over is waited for, which takes about a second."""
 
@@ -45,22 +48,64 @@ async def pair(cluster: Cluster) -> tuple[Daemon, Daemon]:
     return leader, standby
 
 
-def loader_file(folder: Path) -> Path:
-    """Return a file of `LINES` records, whose counter rises in each key."""
-    file = folder / "lines.ndjson"
-    file.write_bytes(jsonl({"id": f"k{n % KEYS}", "n": n} for n in range(LINES)))
-    return file
+class Loader:
+    """A named producer and its file, whose counter rises in each key."""
 
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.lines = 0
+        self._file = cluster.folder / "lines.ndjson"
+        self._starts = 0
+        self.grow()
 
-async def assert_stored_once_and_in_order(cluster: Cluster) -> None:
-    """Every line of the file is in the ledger, once, and behind the earlier ones of its key."""
-    stored = [(key, json.loads(value)["n"]) for key, value in await cluster.stored()]
+    def grow(self) -> None:
+        """Add lines behind those that are there."""
+        more = range(self.lines, self.lines + LINES)
+        with self._file.open("ab") as file:
+            file.write(jsonl({"id": f"k{n % KEYS}", "n": n} for n in more))
+        self.lines = more.stop
 
-    assert list(range(LINES)) == sorted(n for _, n in stored)
-    by_key: dict[bytes, list[int]] = {}
-    for key, n in stored:
-        by_key.setdefault(key, []).append(n)
-    assert all(numbers == sorted(numbers) for numbers in by_key.values())
+    async def started(self, stored: int) -> Running:
+        """Start the producer; return once so many more lines are stored, or it has ended."""
+        until = await self.cluster.stored_count() + stored
+        self._starts += 1
+        producer = await self.cluster.running(f"loader-{self._starts}", *LOADER, str(self._file))
+
+        async def there() -> bool:
+            return producer.process.returncode is not None or await self.cluster.stored_count() >= until
+
+        await eventually(there, lambda: f"{stored} lines are stored: {producer.err.read_text()}", 30)
+        return producer
+
+    async def under_way(self, leader: Daemon) -> Running:
+        """Start the producer and freeze ``leader`` while lines are on their way; return the producer, which runs."""
+        for _ in range(ATTEMPTS):
+            producer = await self.started(2000)
+            leader.running.signal(signal.SIGSTOP)
+            if await self.cluster.stored_count() < self.lines:
+                assert producer.process.returncode is None, "it waits for what is not stored"
+                return producer
+            # It was through before we looked.
+            leader.running.signal(signal.SIGCONT)
+            assert await producer.ended(60) == 0, producer.err.read_text()
+            self.grow()
+        raise AssertionError(f"no leader was caught at work in {ATTEMPTS} attempts")
+
+    async def assert_all_stored_by(self, producer: Running) -> None:
+        """It ends well, and every line is in the ledger, once, and behind the earlier ones of its key."""
+        assert await producer.ended(60) == 0, producer.err.read_text()
+        assert re.search(r"accepted ([1-9]\d*), stored \1, failed 0", producer.err.read_text())
+        await self.assert_stored_once_and_in_order()
+
+    async def assert_stored_once_and_in_order(self) -> None:
+        """Every line of the file is in the ledger, once, and behind the earlier ones of its key."""
+        stored = [(key, json.loads(value)["n"]) for key, value in await self.cluster.stored()]
+
+        assert list(range(self.lines)) == sorted(n for _, n in stored)
+        by_key: dict[bytes, list[int]] = {}
+        for key, n in stored:
+            by_key.setdefault(key, []).append(n)
+        assert all(numbers == sorted(numbers) for numbers in by_key.values())
 
 
 LOADER = ("produce", "orders", "--key-field", "id", "--name", "loader")
@@ -68,58 +113,55 @@ LOADER = ("produce", "orders", "--key-field", "id", "--name", "loader")
 
 async def test_a_leader_killed_under_load_costs_no_line_and_doubles_none(cluster: Cluster, pair: tuple[Daemon, Daemon]):
     leader, standby = pair
-    producer = await cluster.running("loader", *LOADER, str(loader_file(cluster.folder)))
-    await cluster.until_stored(2000)
+    loader = Loader(cluster)
+    producer = await loader.under_way(leader)
 
     await leader.running.kill()
-    assert producer.process.returncode is None, "the file must be longer"
 
     await standby.until_leading()
-    assert await producer.ended(60) == 0, producer.err.read_text()
-    assert f"accepted {LINES}, stored {LINES}, failed 0" in producer.err.read_text()
-    await assert_stored_once_and_in_order(cluster)
+    await loader.assert_all_stored_by(producer)
 
 
 async def test_a_leader_that_froze_for_longer_than_its_session_and_woke_does_no_harm(
     cluster: Cluster, pair: tuple[Daemon, Daemon]
 ):
     leader, standby = pair
-    producer = await cluster.running("loader", *LOADER, str(loader_file(cluster.folder)))
-    await cluster.until_stored(2000)
+    loader = Loader(cluster)
+    producer = await loader.under_way(leader)
 
-    leader.running.signal(signal.SIGSTOP)
-    assert producer.process.returncode is None, "the file must be longer"
     await standby.until_leading()
     leader.running.signal(signal.SIGCONT)
 
     await leader.until_leading(0)
-    assert await producer.ended(60) == 0, producer.err.read_text()
-    assert f"accepted {LINES}, stored {LINES}, failed 0" in producer.err.read_text()
-    await assert_stored_once_and_in_order(cluster)
+    await loader.assert_all_stored_by(producer)
 
     # And it is of use again.
     await standby.running.kill()
     await leader.until_leading()
     await cluster.done("produce", "orders", "--key", "x", stdin=b"{}\n")
-    assert len(await cluster.stored()) == LINES + 1
+    assert len(await cluster.stored()) == loader.lines + 1
 
 
 async def test_a_named_producer_killed_anywhere_goes_on_behind_the_last_line_that_was_stored(
     cluster: Cluster, pair: tuple[Daemon, Daemon]
 ):
-    file = str(loader_file(cluster.folder))
-    rng = random.Random(20_261)
+    loader, rng = Loader(cluster), random.Random(20_261)
     kills = 0
-    for number in range(4):
-        producer = await cluster.running(f"loader-{number}", *LOADER, file)
-        await cluster.until_stored(await cluster.stored_count() + rng.randrange(1, LINES // 12))
-        kills += producer.process.returncode is None
+    for _ in range(ATTEMPTS):
+        producer = await loader.started(rng.randrange(1, LINES // 12))
         await producer.kill()
-    last = await cluster.done(*LOADER, file, seconds=60)
+        if producer.process.returncode == -signal.SIGKILL:
+            kills += 1
+        else:
+            loader.grow()  # It was through before we looked.
+        if kills == 4:
+            break
+    loader.grow()  # Whatever the last one left, there is something to go on with.
+    last = await loader.started(LINES)
 
-    assert kills == 4, "the file must be longer"
-    assert "lines are stored already; going on after them" in last.err
-    await assert_stored_once_and_in_order(cluster)
+    assert kills == 4, f"none was caught at work in {ATTEMPTS} attempts"
+    await loader.assert_all_stored_by(last)
+    assert "lines are stored already; going on after them" in last.err.read_text()
 
 
 @pytest.mark.parametrize("cluster", [LONG_SESSION_SECONDS], indirect=True, ids=["a long session"])

@@ -28,6 +28,7 @@ from headgate import Admin, ClientConfig
 from headgate.entries import ReignBegan
 from headgate.ledger import Ledger
 from headgate.store import open_store
+from tests.system.cluster import SESSION_SECONDS
 from tests.system.programs import PATIENCE, eventually
 
 CLUSTER = "two"
@@ -73,7 +74,7 @@ class TwoDaemons:
         settings = Settings(
             cluster=ClusterSettings(name=CLUSTER, shards=1),
             instance=InstanceSettings(name=name),
-            zookeeper=ZooKeeperSettings(hosts=self._zookeeper.address, session_timeout_seconds=2),
+            zookeeper=ZooKeeperSettings(hosts=self._zookeeper.address, session_timeout_seconds=SESSION_SECONDS),
             broker=BrokerSettings(host=self.broker.host, port=self.broker.port),
             ledger=LedgerSettings(url=self.ledger_url),
             drain=DrainSettings(socket=f"unix:{self.folder}/drain.sock", spawn=False),
