@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.group_commit import ROOM_SECONDS, GroupCommit, ReignEndedError
+from controller.group_commit import RETRY_SECONDS, ROOM_SECONDS, GroupCommit, ReignEndedError
 from controller.leadership import Event
 from controller.state import ShardState
 from headgate import entries as e
@@ -22,12 +22,14 @@ class Observer:
 
     def __init__(self) -> None:
         self.commits: list[int] = []
+        self.commit_seconds: list[float] = []
         self.batches: list[float] = []
         self.errors: list[str] = []
         self.answers = 0
 
     def chunk_committed(self, shard: int, seconds: float, size_bytes: int, records: int) -> None:
         self.commits.append(records)
+        self.commit_seconds.append(seconds)
 
     def batch_durable(self, shard: int, seconds: float) -> None:
         self.batches.append(seconds)
@@ -127,6 +129,45 @@ async def test_accounts_are_kept_after_the_replies() -> None:
 
     assert [(0, 0)] == told
     assert ([0], 1, [1.0]) == (shard.observer.commits, shard.observer.answers, shard.observer.batches)
+
+
+async def test_a_commit_lasts_until_its_chunk_is_durable_however_long_its_replies_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A write takes a second, and the replies to the first chunk three; a batch waits for both, its commit for neither."""
+    shard, loop = Shard(), asyncio.get_running_loop()
+    virtual_time, replied_seconds = loop.time, 0.0
+
+    def reply() -> None:
+        nonlocal replied_seconds
+        replied_seconds += 3
+
+    monkeypatch.setattr(loop, "time", lambda: virtual_time() + replied_seconds)
+    async with running(shard):
+        shard.create("a")
+        shard.commit.judged()
+        shard.commit.when_durable(shard.commit.newest, reply)
+        await asyncio.sleep(0.25)
+        shard.create("b")
+        shard.commit.judged()
+        await shard.commit.flush()
+        await asyncio.sleep(0)
+
+    assert ["a", "b"] == shard.said
+    assert [1.0, 1.0] == pytest.approx(shard.observer.commit_seconds)
+    assert [1.0, 4.75] == pytest.approx(shard.observer.batches)
+
+
+async def test_a_commit_that_is_tried_again_lasts_from_its_first_try() -> None:
+    shard = Shard()
+    shard.store.fail_next("unavailable")
+    async with running(shard):
+        shard.create("a")
+        await shard.commit.flush()
+        await asyncio.sleep(0)
+
+    # Half a second to the store, the pause, and a whole write.
+    assert [0.5 + RETRY_SECONDS + 1.0] == pytest.approx(shard.observer.commit_seconds)
 
 
 async def test_a_taken_number_ends_the_reign_and_nothing_is_said() -> None:
