@@ -114,8 +114,8 @@ def run(config: Path) -> None:
     """Run the daemon against a ZooKeeper, a broker and a store that run already.
 
     SIGTERM and Ctrl-C hand over to another daemon, if there is one, and end with exit code 0. SIGHUP reads the settings
-    again: ingest.pipelining and log.level change at once, the log names what needs a restart. Under systemd
-    (Type=notify) readiness and the watchdog are told.
+    again: ingest.pipelining, ingest.devices, [scaling], [retention] and log.level change at once, and the log names
+    what needs a restart. Under systemd (Type=notify) readiness and the watchdog are told.
     """
     settings = read_settings(config)
     settings.broker.password()

@@ -22,7 +22,7 @@ import msgspec
 import structlog
 from prometheus_client import CollectorRegistry
 
-from controller.device_intake import Delivery, DeviceSession
+from controller.device_session import Delivery, DeviceSession
 from controller.drain_check import asking
 from controller.election import Acquired, Connected, ElectionEvent, Elections, Lost, Released, Suspended
 from controller.group_commit import GroupCommit
@@ -227,6 +227,7 @@ class Daemon:
             reign.autoscaler.settings, reign.pruner.settings = self.settings.scaling, self.settings.retention
             if "ingest.pipelining" in reload.applied:
                 reign.switch_pipelining(self.settings.ingest.pipelining)
+            reign.devices.following.switch(self.settings.ingest.devices)
 
     # --- putting together ---------------------------------------------------------------------------------------------
 
@@ -266,7 +267,7 @@ class Daemon:
                 now_ms=wall_clock_ms,
                 rng=self._rng,
                 makes_room=makes_room,
-                open_session=self._device_session if settings.ingest.devices else None,
+                open_session=self._device_session,
                 new_trimmer=new_trimmer if settings.rollup.enabled else None,
                 backlog_source=self._counted,
                 backlog_every_seconds=settings.metrics.backlog_every_seconds,

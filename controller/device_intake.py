@@ -1,9 +1,9 @@
 """Plain devices: any MQTT client that publishes to ``headgate/<cluster>/publish/<topic>/<key>`` is a producer.
 
-One per reign. It follows the topics of the shard in a session that the broker keeps (`DeviceSession`), puts each
-message through the same placement and commit as a batch without producer id, and acknowledges it to the broker once
-its chunk is durable. What it did not acknowledge, the broker gives to the next leader: at least once, in the order of
-the broker.
+One per reign. It puts each message that comes by the shard's session (`DeviceFollowing` says which do) through the
+same placement and commit as a batch without producer id, and acknowledges it to the broker once its chunk is durable.
+What it did not acknowledge, the broker gives to the next leader: at least once, in the order of the broker. What comes
+while it is switched off waited at the broker before, and is taken like everything else.
 
 Rules:
 
@@ -11,7 +11,7 @@ Rules:
 2. What cannot be stored (empty key, too large) is counted, logged now and then, and acknowledged: it must not come
    again for ever. The same holds for copies of retained messages, which are no publications.
 3. A topic that this leader does not know may be one that its successor created. So such a message is acknowledged only
-   after a chunk of this reign was created since; and the filter by which it came, left by an earlier reign, is dropped.
+   after a chunk of this reign was created since; the filter by which it came, left by an earlier reign, is dropped.
 4. Nothing is taken once the reign no longer serves (it stops calling `take`): it is the next leader's.
 
 What it deliberately does not do: recognise a message that came before. MQTT 3.1.1 has nothing to recognise it by.
@@ -23,15 +23,16 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, Self
+from typing import Protocol
 
 import structlog
 
+from controller.device_following import DeviceFollowing, FollowingObserver
+from controller.device_session import Delivery
 from controller.group_commit import GroupCommit
 from controller.placement import place
 from controller.state import ShardState
 from headgate import messages as m
-from headgate.errors import TransportError
 
 COMPLAINT_SECONDS = 60.0
 """Least pause between two log lines about one kind of refusal."""
@@ -41,50 +42,7 @@ SHOWN_TOPIC = 200
 log = structlog.get_logger(__name__)
 
 
-class Delivery(Protocol):
-    """One message from a device."""
-
-    @property
-    def topic(self) -> str:
-        """The MQTT topic."""
-
-    @property
-    def payload(self) -> bytes:
-        """The value."""
-
-    @property
-    def retained(self) -> bool:
-        """Whether it is a copy of a retained message, sent because of a subscription."""
-
-    def acknowledge(self) -> None:
-        """Tell the broker that it need not come again."""
-
-
-class DeviceSession(Protocol):
-    """A session that the broker keeps under a fixed name; whoever opens it next takes it over."""
-
-    @property
-    def connected(self) -> bool:
-        """Whether the broker can be reached now."""
-
-    async def follow(self, topic_filter: str) -> None:
-        """Take in what matches; at once while the broker is out of reach. Raises TransportError if it is refused."""
-
-    async def unfollow(self, topic_filter: str) -> None:
-        """Take in no more of it."""
-
-    async def __aenter__(self) -> Self:
-        """Start connecting; returns at once."""
-
-    async def __aexit__(self, *_: object) -> None:
-        """Close the connection; the session stays."""
-
-
-OpenSession = Callable[[int, Callable[[Delivery], None]], DeviceSession]
-"""(shard, handler of deliveries) → its session, not yet entered."""
-
-
-class DeviceObserver(Protocol):
+class DeviceObserver(FollowingObserver, Protocol):
     """Who is told of what devices send (metrics)."""
 
     def device_stored(self, shard: int) -> None:
@@ -116,44 +74,23 @@ class DeviceIntake:
         commit: GroupCommit,
         observer: DeviceObserver,
         now_ms: Callable[[], int],
+        on: bool = True,
     ) -> None:
         """``state`` and ``commit`` are the reign's."""
+        self.following = DeviceFollowing(cluster=cluster, state=state, commit=commit, observer=observer, on=on)
         self._cluster = cluster
         self._state = state
         self._commit = commit
         self._observer = observer
         self._now_ms = now_ms
-        self._session: DeviceSession | None = None
         self._waiting = 0
-        self._standing: set[str] = set()
-        """Filters that stand at the broker as far as we know, or will as soon as it is in reach."""
-        self._changed = asyncio.Event()
-        self._releases: list[Callable[[], None]] = []
         self._complaints: dict[str, _Complaint] = {}
-
-    async def run(self, session: DeviceSession) -> None:
-        """Follow the shard's topics in ``session`` until cancelled. A cancelled wait leaves nothing half done."""
-        async with session:
-            self._session = session
-            while True:
-                releases, self._releases = self._releases, []
-                await self._follow_topics(session)
-                for release in releases:
-                    release()
-                if not self._releases:
-                    await self._changed.wait()
-                    self._changed.clear()
-
-    def topics_changed(self, release: Callable[[], None]) -> None:
-        """Follow what the state holds now, and call ``release`` when that is done; at once without a broker."""
-        if self._session is None or not self._session.connected:
-            release()
-        else:
-            self._releases.append(release)
-        self._changed.set()
 
     def take(self, delivery: Delivery) -> None:
         """Store one message, or throw it away with a reason; acknowledged when that is certain."""
+        if delivery.topic == self.following.mark_topic:
+            self.following.mark_arrived(delivery)
+            return
         name, text = m.published_to(self._cluster, delivery.topic)
         key = text.encode()
         topic = self._state.topics.get(name)
@@ -176,21 +113,6 @@ class DeviceIntake:
 
     # --- how ----------------------------------------------------------------------------------------------------------
 
-    async def _follow_topics(self, session: DeviceSession) -> None:
-        wanted = {
-            m.publish_filter(self._cluster, name) for name, topic in self._state.topics.items() if not topic.external
-        }
-        for topic_filter in sorted(self._standing - wanted):
-            self._standing.discard(topic_filter)
-            await session.unfollow(topic_filter)
-        for topic_filter in sorted(wanted - self._standing):
-            self._standing.add(topic_filter)
-            try:
-                await session.follow(topic_filter)
-            except TransportError as error:
-                # Nothing of this topic comes in before the next connection; everything else goes on.
-                log.warning("device.filter_refused", shard=self._state.shard, reason=str(error))
-
     def _stored(self, delivery: Delivery) -> None:
         self._set_waiting(self._waiting - 1)
         self._observer.device_stored(self._state.shard)
@@ -203,10 +125,7 @@ class DeviceIntake:
     def _unknown_topic(self, name: str, delivery: Delivery) -> None:
         self._commit.prove()
         self._commit.when_durable(self._commit.newest, partial(self._throw_away, "unknown_topic", delivery))
-        stale = m.publish_filter(self._cluster, name)
-        if stale not in self._standing:
-            self._standing.add(stale)
-            self._changed.set()
+        self.following.drop(name)
 
     def _throw_away(self, reason: str, delivery: Delivery) -> None:
         self._observer.device_refused(reason)

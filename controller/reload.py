@@ -14,6 +14,7 @@ from controller.settings import RetentionSettings, ScalingSettings, Settings
 
 AT_RUN_TIME = (
     "ingest.pipelining",
+    "ingest.devices",
     *(f"scaling.{field}" for field in ScalingSettings.__struct_fields__),
     *(f"retention.{field}" for field in RetentionSettings.__struct_fields__),
     "log.level",

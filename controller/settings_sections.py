@@ -164,7 +164,8 @@ class IngestSettings(Section, frozen=True, kw_only=True):
     max_producers: Annotated[int, Meta(ge=1, le=10_000_000)] = 100_000
     """Per shard: producers remembered; beyond, the longest idle are forgotten first. About 1 kB each when quiet."""
     devices: bool = True
-    """Take in what plain MQTT clients publish to ``headgate/<cluster>/publish/…``, at least once each."""
+    """Take in what plain MQTT clients publish to ``headgate/<cluster>/publish/…``, at least once each. SIGHUP applies
+    a change at once: off, what waits at the broker is still stored, and what is published from then on is nobody's."""
 
 
 class SubscriptionSettings(Section, frozen=True, kw_only=True):

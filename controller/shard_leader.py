@@ -22,7 +22,8 @@ from controller import subscription_commands
 from controller import topic_commands as commands
 from controller.autoscaler import Autoscaler, ScalingObserver
 from controller.backlog_desk import BACKLOG_EVERY_SECONDS, BacklogDesk, BacklogObserver, BacklogSource
-from controller.device_intake import Delivery, DeviceIntake, DeviceObserver, OpenSession
+from controller.device_intake import DeviceIntake, DeviceObserver
+from controller.device_session import Delivery, OpenSession
 from controller.group_commit import CommitObserver, GroupCommit, ReignEndedError
 from controller.leadership import Event
 from controller.outbox import Outbox
@@ -162,6 +163,7 @@ class ShardReign:
             commit=self.commit,
             observer=observer,
             now_ms=now_ms,
+            on=ingest.devices,
         )
         self.backlogs = BacklogDesk(
             state=state,
@@ -190,8 +192,8 @@ class ShardReign:
                 if self.trimmer is not None:
                     tasks.create_task(self.trimmer.run(), name=f"trim-{self._shard}")
                 if self._open_session is not None:
-                    session = self._open_session(self._shard, self._on_delivery)
-                    tasks.create_task(self.devices.run(session), name=f"devices-{self._shard}")
+                    opening = partial(self._open_session, self._shard, self._on_delivery)
+                    tasks.create_task(self.devices.following.run(opening), name=f"devices-{self._shard}")
         except BaseExceptionGroup as group:
             ended, bugs = group.split(ReignEndedError)
             if bugs is not None or ended is None:
@@ -341,7 +343,7 @@ class ShardReign:
                 if any(isinstance(entry, e.TopicCreated | e.TopicDeleted) for entry in decision.entries):
                     # The answer to a creation says that devices may begin.
                     answer = decision.answer(self.state, request.request_id)
-                    self.devices.topics_changed(
+                    self.devices.following.topics_changed(
                         partial(self._outbox.reply, request.client_id, answer, self.commit.newest)
                     )
                     return

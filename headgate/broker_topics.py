@@ -36,6 +36,11 @@ def head_topic(cluster: str, shard: int) -> str:
     return f"headgate/{cluster}/shards/{shard}/head"
 
 
+def device_mark_topic(cluster: str, shard: int) -> str:
+    """Leader → itself, behind what waits for it from plain devices: when it comes, that has come."""
+    return f"headgate/{cluster}/shards/{shard}/device-marks"
+
+
 def publish_filter(cluster: str, topic: str) -> str:
     """Everything that plain devices publish to ``topic``; the levels after it are the key."""
     return f"headgate/{cluster}/publish/{topic}/#"

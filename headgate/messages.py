@@ -17,6 +17,7 @@ import msgspec
 from headgate.backlog import SegmentBacklog, SubscriptionBacklog
 from headgate.broker_topics import (
     cluster_topic,
+    device_mark_topic,
     head_topic,
     leader_topic,
     presence_topic,
@@ -215,6 +216,7 @@ __all__ = [
     "decode_presence",
     "decode_reply",
     "decode_request",
+    "device_mark_topic",
     "encode",
     "head_topic",
     "leader_topic",

@@ -10,9 +10,11 @@ Rules:
 1. Whoever connects under the same client id takes the session over; the broker ends the older connection.
 2. A delivery is acknowledged on the connection that it came by, or not at all: the broker numbers deliveries by
    session, and on a later connection the number may stand for another message.
-3. While more than ``max_waiting_bytes`` are unacknowledged, nothing more is read: the rest stays with the broker. The
+3. Filters are dropped on the connection that the caller names, or not at all: on a later one the session may have been
+   somebody else's in between, who wants them.
+4. While more than ``max_waiting_bytes`` are unacknowledged, nothing more is read: the rest stays with the broker. The
    broker bounds the number (mosquitto: ``max_inflight_messages``).
-4. Closing leaves the session and its subscriptions at the broker.
+5. Closing leaves the session and its subscriptions at the broker.
 
 What it deliberately does not do: decide what becomes of a message, or recognise one that came before.
 """
@@ -21,17 +23,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Final
 
 import aiomqtt  # noqa: TID251 - this and headgate.mqtt are the modules that speak to the broker
 from paho.mqtt.client import Client as PahoClient
 from paho.mqtt.client import MQTTMessage
 
-from headgate.mqtt import MqttTransport, paho_of
+from headgate.mqtt import FILTERS_PER_PACKET, MqttTransport, paho_of
 
 KEEPALIVE_SECONDS: Final = 30
 """Above the time for which reading may pause: while nothing is read, the broker's answers to pings are not either."""
+UNFOLLOW_TIMEOUT_SECONDS: Final = 60.0
+"""For the answer to `unfollow`: what stands before it may have to be stored first. A dead broker is noticed sooner."""
 DEFAULT_WAITING_BYTES: Final = 16 * 1024 * 1024
 
 
@@ -84,6 +88,8 @@ class MqttIntake(MqttTransport):
         self._max_waiting_bytes = max_waiting_bytes
         self._waiting_bytes = 0
         self._paused_reading: PahoClient | None = None
+        self._connections = 0
+        self._lost = asyncio.Event()
 
     async def follow(self, topic_filter: str) -> None:
         """Take in what matches ``topic_filter``, from now on; returns like `Transport.subscribe`.
@@ -94,11 +100,62 @@ class MqttIntake(MqttTransport):
         """
         await self.subscribe(topic_filter, _unused)
 
-    async def unfollow(self, topic_filter: str) -> None:
-        """Take in no more of it, whoever began to follow it."""
-        await self.unsubscribe(topic_filter)
+    @property
+    def connection(self) -> int:
+        """Number of the connection that stands now, never given again; 0: the broker cannot be reached."""
+        return self._connections if self.connected else 0
+
+    async def unfollow(self, topic_filters: Sequence[str], connection: int) -> bool:
+        """Take in no more of them, whoever began to; asked for on ``connection`` or not at all.
+
+        Returns whether the broker confirmed it. A confirmation stands behind everything that the broker sent before,
+        which is read no faster than it is acknowledged.
+        """
+        client = self._client
+        if client is None or connection != self._connections:
+            return False
+        for first in range(0, len(topic_filters), FILTERS_PER_PACKET):
+            if not await self._unsubscribed(client, topic_filters[first : first + FILTERS_PER_PACKET]):
+                return False
+        for topic_filter in topic_filters:
+            self._handlers.pop(topic_filter, None)
+            self._wildcards.pop(topic_filter, None)
+        return True
+
+    def mark(self, topic: str, payload: bytes) -> None:
+        """Publish at QoS 1, if there is a connection, so that it waits in line with what devices publish."""
+        if self._client is not None:
+            paho_of(self._client).publish(topic, payload, qos=1)
 
     # --- how ----------------------------------------------------------------------------------------------------------
+
+    async def _unsubscribed(self, client: aiomqtt.Client, topic_filters: Sequence[str]) -> bool:
+        asking = asyncio.ensure_future(client.unsubscribe(list(topic_filters), timeout=UNFOLLOW_TIMEOUT_SECONDS))
+        lost = asyncio.ensure_future(self._lost.wait())
+        try:
+            # aiomqtt would not notice the loss.
+            await asyncio.wait({asking, lost}, return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                return False
+            asking.result()
+        except aiomqtt.MqttError:
+            self._doubt(client)
+            return False
+        else:
+            return client is self._client
+        finally:
+            asking.cancel()
+            lost.cancel()
+            await asyncio.wait({asking, lost})
+
+    def _attach(self, client: aiomqtt.Client) -> None:
+        super()._attach(client)
+        self._connections += 1
+        self._lost.clear()
+
+    def _detach(self) -> None:
+        super()._detach()
+        self._lost.set()
 
     def _new_client(self) -> aiomqtt.Client:
         client = super()._new_client()

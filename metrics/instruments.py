@@ -116,6 +116,10 @@ class Instruments(DrainInstruments, ObjectInstruments):
         self._device_waiting = Children(
             self._gauge("device_waiting_records", "Records of plain devices that are not durable yet.", "shard"), None
         )
+        self._device_sessions = Children(
+            self._gauge("device_session_open", "1 while what devices publish, or published before, is read.", "shard"),
+            None,
+        )
 
     def batch_judged(self, shard: int, verdict: str) -> None:
         """Count one batch; ``verdict`` is one of `BATCH_VERDICTS`."""
@@ -160,6 +164,10 @@ class Instruments(DrainInstruments, ObjectInstruments):
         """Set how many records of devices are taken and not durable."""
         self._device_waiting.of(shard).set(records)
 
+    def device_session(self, shard: int, *, is_open: bool) -> None:
+        """Set whether the session of devices is being read."""
+        self._device_sessions.of(shard).set(is_open)
+
     # --- leadership ---------------------------------------------------------------------------------------------------
 
     def _make_leadership(self) -> None:
@@ -198,6 +206,7 @@ class Instruments(DrainInstruments, ObjectInstruments):
         self._queue.of(shard).set(0)
         self._in_flight.of(shard).set(0)
         self._device_waiting.of(shard).set(0)
+        self._device_sessions.of(shard).set(0)
         self.deletions_pending(shard, 0, 0)
         self.backlog_forgotten(shard)
 

@@ -11,10 +11,10 @@ from typing import Protocol
 import aiomqtt  # noqa: TID251 - a plain device is any client at all
 import pytest
 
-from controller.device_intake import Delivery, DeviceSession
+from controller.device_session import Delivery, DeviceSession
 from controller.embedded import EmbeddedBroker, find_mosquitto
 from headgate import mqtt
-from headgate.mqtt_intake import MqttIntake
+from headgate.mqtt_intake import UNFOLLOW_TIMEOUT_SECONDS, MqttIntake
 from tests.fakes.devices import FakeDeviceBroker
 from tests.fakes.proxy import Proxy
 from tests.fakes.waiting import never, until
@@ -245,12 +245,95 @@ async def test_what_is_no_longer_followed_comes_no_more_whoever_followed_it(worl
         await session.follow("publish/other/#")
     async with await world.session(intake) as session:
         await connected(session)
-        await session.unfollow("publish/orders/#")
+        assert await session.unfollow(["publish/orders/#", "publish/never-followed/#"], session.connection)
         await world.publish("publish/orders/a", b"1")
         await world.publish("publish/other/a", b"2")
         await until(lambda: b"2" in intake.payloads)
 
     assert [b"2"] == intake.payloads
+
+
+async def test_each_connection_has_a_number_of_its_own_and_filters_are_dropped_on_that_one_only(world: World) -> None:
+    intake, told = Intake(), list[bool]()
+    async with await world.session(intake) as session:
+        session.on_connection(told.append)
+        assert session.connection == 0
+        assert not await session.unfollow(["publish/orders/#"], 0)
+        await connected(session)
+        first = session.connection
+        assert first > 0
+        await session.follow("publish/orders/#")
+        await world.drop()
+        await until(lambda: session.connection > first)
+
+        assert not await session.unfollow(["publish/orders/#"], first)
+        await world.publish("publish/orders/a", b"still followed")
+        await until(lambda: intake.payloads)
+        assert await session.unfollow(["publish/orders/#"], session.connection)
+        await world.drop()
+        await until(lambda: session.connection > first + 1)
+        await session.follow("publish/other/#")
+        await world.publish("publish/orders/a", b"nobody's")
+        await world.publish("publish/other/a", b"last")
+        await until(lambda: b"last" in intake.payloads)
+
+    assert [b"still followed", b"last"] == intake.payloads
+    assert [True, False, True, False, True] == told[:5]
+
+
+@keeps_sessions
+async def test_a_mark_comes_behind_everything_that_waits_and_once(world: World) -> None:
+    """More than the broker gives out at once (mosquitto with our settings: 1000; the fake as well)."""
+    intake = Intake(acknowledges=False)
+    async with await world.session(Intake()) as session:
+        await connected(session)
+        await session.follow("publish/orders/#")
+    await world.publish("publish/orders/a", *(b"%d" % n for n in range(1100)))
+
+    async with await world.session(intake) as session:
+        await connected(session)
+        await session.follow("marks")
+        assert await session.unfollow(["publish/orders/#"], session.connection)
+        session.mark("marks", b"the end")
+        await until(lambda: len(intake.payloads) == 1000)
+        for delivery in intake.deliveries:
+            delivery.acknowledge()
+        await until(lambda: b"the end" in intake.payloads)
+
+    assert [*(b"%d" % n for n in range(1100)), b"the end"] == intake.payloads
+
+
+async def test_without_a_connection_there_is_no_mark(world: World) -> None:
+    intake = Intake()
+    session = await world.session(intake)
+    session.mark("marks", b"nobody hears it")
+    async with session:
+        await connected(session)
+        await session.follow("marks")
+        session.mark("marks", b"heard")
+        await until(lambda: intake.payloads)
+
+    assert [b"heard"] == intake.payloads
+
+
+@pytest.mark.contract
+async def test_a_filter_is_not_dropped_if_the_connection_is_lost_before_the_broker_says_so(tmp_path: Path) -> None:
+    """That is told when the connection is lost, and not when the time for an answer is over."""
+    if find_mosquitto() is None:
+        pytest.skip("mosquitto is not installed here; CI installs it")
+    async with AsyncExitStack() as stack:
+        world = RealWorld(stack, await stack.enter_async_context(EmbeddedBroker(tmp_path, kind="mosquitto")))
+        async with await world.session(Intake()) as session:
+            await connected(session)
+            await session.follow("publish/orders/#")
+            assert world._proxy is not None
+            await world._proxy.hole()
+            async with asyncio.timeout(UNFOLLOW_TIMEOUT_SECONDS / 2):
+                asking = asyncio.create_task(session.unfollow(["publish/orders/#"], session.connection))
+                await asyncio.sleep(0)
+                await world._proxy.cut()
+                assert not await asking
+                await until(lambda: session.connection == 0)
 
 
 @pytest.mark.contract

@@ -11,7 +11,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from controller.device_intake import OpenSession
+from controller.device_session import OpenSession
 from controller.group_commit import ReignEndedError
 from controller.settings import IngestSettings, RetentionSettings, ScalingSettings
 from controller.shard_leader import ShardReign

@@ -15,19 +15,19 @@ from controller.state import ShardState
 from drain.checker import SparkDrainChecker
 from headgate.ledger import Ledger
 from headgate.store import LocalStore
+from tests.fakes.broker import FakeBroker
 
 
-@pytest.mark.parametrize("devices", [True, False])
 def test_what_was_restored_is_frozen_before_a_reign_is_built_on_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, devices: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or the collector looks through all of it again and again while clients wait (measured: 0.3 s each time)."""
     ledger = LedgerSettings(url=tmp_path.as_uri())
-    daemon: Any = Daemon(Settings(ledger=ledger, ingest=IngestSettings(devices=devices)))
-    built: list[tuple[int, bool]] = []
+    daemon: Any = Daemon(Settings(ledger=ledger))
+    built: list[int] = []
 
-    def build(**given: Any) -> object:
-        built.append((gc.get_freeze_count(), given["open_session"] is not None))
+    def build(**_: Any) -> object:
+        built.append(gc.get_freeze_count())
         return object()
 
     monkeypatch.setattr(daemon_module, "ShardReign", build)
@@ -35,12 +35,32 @@ def test_what_was_restored_is_frozen_before_a_reign_is_built_on_it(
     before = gc.get_freeze_count()
     try:
         controller._new_reign(ShardState(0), lambda: False)
-        ((frozen, opens),) = built
+        (frozen,) = built
     finally:
         gc.unfreeze()
 
     assert frozen > before + 1000, "everything that lives in this process, so the state as well"
-    assert opens is devices
+
+
+async def test_devices_are_switched_by_the_settings_at_the_beginning_of_a_reign_and_under_it(tmp_path: Path) -> None:
+    """A reign that begins after a reload takes what was reloaded."""
+    on = Settings(ledger=LedgerSettings(url=tmp_path.as_uri()))
+    off = on.replace(ingest=IngestSettings(devices=False))
+    daemon: Any = Daemon(on)
+    transport = FakeBroker().transport("d")
+    controller: Any = daemon._controller(Ledger(LocalStore(tmp_path), 0), object(), transport, object())
+    daemon._controllers = [controller]
+    switched: list[bool] = []
+    try:
+        for read in (off, on, off):
+            controller.reign = controller._new_reign(ShardState(0), lambda: False)
+            switched.append(controller.reign.devices.following._on)
+            daemon.reload(read)
+            switched.append(controller.reign.devices.following._on)
+    finally:
+        gc.unfreeze()
+
+    assert [True, False, False, True, True, False] == switched
 
 
 async def test_a_process_that_becomes_ready_is_connected_to_at_once(tmp_path: Path) -> None:

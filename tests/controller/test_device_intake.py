@@ -3,71 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from controller.daemon import Daemon
-from controller.device_intake import COMPLAINT_SECONDS, Delivery, DeviceSession
+from controller.device_intake import COMPLAINT_SECONDS
+from controller.device_session import Delivery
 from controller.group_commit import ReignEndedError
-from controller.settings import IngestSettings, parse_settings
-from controller.shard_leader import ShardReign
-from controller.state import ShardState
 from headgate import messages as m
 from headgate.errors import TransportError
-from headgate.ledger import Ledger
-from tests.controller.one_shard import CLUSTER, BareClient, OneShard, now_ms
+from tests.controller.device_world import SESSION, Devices, created, following
+from tests.controller.one_shard import CLUSTER, now_ms
 from tests.fakes.devices import FakeDeviceBroker, FakeDeviceSession
 from tests.fakes.waiting import until
 
 pytestmark = pytest.mark.looptime
-
-SESSION = f"headgate-{CLUSTER}-shard-0"
-
-
-class Devices:
-    """One shard, and a broker that devices publish to."""
-
-    def __init__(self, broker: FakeDeviceBroker | None = None) -> None:
-        self.broker = broker or FakeDeviceBroker()
-        self.shard = OneShard()
-        self.shard.open_session = self.open_session
-
-    def open_session(self, shard: int, handler: Callable[[Delivery], None]) -> DeviceSession:
-        assert shard == 0
-        return self.broker.session(SESSION, handler)
-
-    def publish(self, name: str, payload: bytes, *, retain: bool = False) -> None:
-        self.broker.publish(f"headgate/{CLUSTER}/publish/{name}", payload, retain=retain)
-
-    def metric(self, name: str, **labels: str) -> float | None:
-        return self.shard.registry.get_sample_value(f"headgate_{name}", labels)
-
-    async def records(self) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = []
-        for number in range(1, await self.shard.ledger.newest() + 1):
-            rows += (await self.shard.ledger.read_records(number)).to_pylist()
-        return rows
-
-    async def values(self) -> list[bytes]:
-        return [row["value"] for row in await self.records()]
-
-    async def all_acknowledged(self) -> None:
-        await until(lambda: self.broker.waiting(SESSION) == 0)
-
-
-async def created(client: BareClient, topic: str = "orders", **fields: Any) -> None:
-    assert isinstance(await client.call(m.CreateTopic, topic=topic, token=topic, segments=2, **fields), m.TopicAnswer)
-
-
-async def following(reign: ShardReign) -> None:
-    """Return once devices are taken in."""
-    session = None
-    while session is None or not session.connected:
-        await asyncio.sleep(0.01)
-        session = reign.devices._session
 
 
 async def test_a_message_becomes_a_record_and_the_key_may_have_slashes() -> None:
@@ -342,15 +292,3 @@ async def test_a_bug_in_taking_a_message_ends_the_reign_and_the_process(monkeypa
 
     assert raised.group_contains(ZeroDivisionError)
     assert not raised.group_contains(ReignEndedError)
-
-
-@pytest.mark.parametrize("devices", [True, False])
-async def test_devices_can_be_switched_off(devices: bool) -> None:
-    settings = parse_settings(f'[ledger]\nurl = "file:///x"\n[ingest]\ndevices = {str(devices).lower()}', "test")
-    shard = OneShard()
-    daemon = Daemon(settings)
-    controller = daemon._controller(Ledger(shard.store, 0), None, shard.broker.transport("d"), shard.check)  # type: ignore[arg-type]
-    reign = controller._new_reign(ShardState(0), lambda: False)
-
-    assert IngestSettings().devices
-    assert devices == (reign._open_session is not None)

@@ -22,12 +22,12 @@ def test_nothing_differs() -> None:
     assert (RUNNING, (), ()) == (outcome.settings, outcome.applied, outcome.needs_restart)
 
 
-def test_pipelining_and_log_level_are_taken_over() -> None:
-    read = RUNNING.replace(ingest=IngestSettings(pipelining=False), log=LogSettings(level="debug"))
+def test_pipelining_devices_and_log_level_are_taken_over() -> None:
+    read = RUNNING.replace(ingest=IngestSettings(pipelining=False, devices=False), log=LogSettings(level="debug"))
     outcome = reloaded(RUNNING, read)
 
     assert read == outcome.settings
-    assert (("ingest.pipelining", "log.level"), ()) == (outcome.applied, outcome.needs_restart)
+    assert (("ingest.pipelining", "ingest.devices", "log.level"), ()) == (outcome.applied, outcome.needs_restart)
 
 
 def test_all_of_scaling_and_retention_is_taken_over() -> None:
@@ -43,13 +43,13 @@ def test_what_cannot_change_is_named_and_stays_as_it_runs() -> None:
     """In the same section as what can; and again at the next reload, for it still differs."""
     read = RUNNING.replace(
         ledger=LedgerSettings(url="file:///elsewhere"),
-        ingest=IngestSettings(pipelining=False, devices=False),
+        ingest=IngestSettings(pipelining=False, max_producers=7),
         log=LogSettings(format="json"),
     )
     outcome = reloaded(RUNNING, read)
 
     assert RUNNING.replace(ingest=IngestSettings(pipelining=False)) == outcome.settings
-    assert ("ledger.url", "ingest.devices", "log.format") == outcome.needs_restart
+    assert ("ledger.url", "ingest.max_producers", "log.format") == outcome.needs_restart
     assert ((), outcome.needs_restart) == (
         reloaded(outcome.settings, read).applied,
         reloaded(outcome.settings, read).needs_restart,

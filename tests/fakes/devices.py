@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -50,14 +50,17 @@ class FakeDeviceBroker:
         """Return one side of a session, not yet entered."""
         return FakeDeviceSession(self, client_id, handler)
 
-    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
-        """Do what a device does at QoS 1; on return it has its PUBACK."""
+    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
+        """Do what a device does at QoS 1; on return it has its PUBACK. Returns whether a session keeps it."""
         assert self.running, "no PUBACK from a broker that is away"
         if retain:
             self._retained[topic] = payload
-        for kept in self._sessions.values():
-            if any(filter_matches(name, topic) for name in kept.filters):
-                self._enqueue(kept, Published(topic, payload, retained=False))
+        keeping = [
+            kept for kept in self._sessions.values() if any(filter_matches(name, topic) for name in kept.filters)
+        ]
+        for kept in keeping:
+            self._enqueue(kept, Published(topic, payload, retained=False))
+        return bool(keeping)
 
     def filters(self, client_id: str) -> set[str]:
         """Return what a session is subscribed to."""
@@ -171,6 +174,8 @@ class FakeDeviceSession:
         self._link: _Link | None = None
         self._connecting: asyncio.TimerHandle | None = None
         self._open = False
+        self._connections = 0
+        self._watchers: list[Callable[[bool], None]] = []
 
     @property
     def connected(self) -> bool:
@@ -184,12 +189,37 @@ class FakeDeviceSession:
         if self._link is not None:
             self._broker.subscribe(self._link.kept, topic_filter)
 
-    async def unfollow(self, topic_filter: str) -> None:
+    @property
+    def connection(self) -> int:
+        """See `DeviceSession.connection`."""
+        return self._connections if self._link is not None else 0
+
+    def on_connection(self, handler: Callable[[bool], None]) -> None:
+        """See `DeviceSession.on_connection`."""
+        self._watchers.append(handler)
+
+    async def unfollow(self, topic_filters: Sequence[str], connection: int) -> bool:
         """See `DeviceSession.unfollow`."""
-        self._filters.discard(topic_filter)
+        link = self._link
+        if link is None or connection != self._connections:
+            return False
         await asyncio.sleep(self._broker.delay_seconds)
+        # What was sent on a connection arrives if that still stands at the broker, whatever the sender knows of it.
+        if link.kept.link is not link:
+            return False
+        link.kept.filters.difference_update(topic_filters)
+        self._filters.difference_update(topic_filters)
+        return True
+
+    def mark(self, topic: str, payload: bytes) -> None:
+        """See `DeviceSession.mark`."""
         if self._link is not None:
-            self._link.kept.filters.discard(topic_filter)
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._broker.delay_seconds, self._mark, self._link, topic, payload)
+
+    def _mark(self, link: _Link, topic: str, payload: bytes) -> None:
+        if link.kept.link is link:
+            self._broker.publish(topic, payload)
 
     async def __aenter__(self) -> Self:
         """See `DeviceSession.__aenter__`."""
@@ -209,6 +239,7 @@ class FakeDeviceSession:
         """Learn that a connection has ended; come back if that was not our own doing."""
         if self._link is link:
             self._link = None
+            self._tell(connected=False)
             if self._open:
                 self._come_back()
 
@@ -224,3 +255,9 @@ class FakeDeviceSession:
         for topic_filter in sorted(self._filters):
             self._broker.subscribe(self._link.kept, topic_filter)
         self._link.fill()
+        self._connections += 1
+        self._tell(connected=True)
+
+    def _tell(self, *, connected: bool) -> None:
+        for watcher in self._watchers:
+            watcher(connected)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from controller.device_intake import Delivery, DeviceSession
+from controller.device_session import Delivery, DeviceSession
 from controller.election import Acquired, Connected, ElectionEvent, Released, Suspended
 from controller.group_commit import GroupCommit
 from controller.leadership import Event, Role
@@ -143,7 +143,7 @@ class SimulatedDaemon:
             state=state,
             ledger=Ledger(self.store, state.shard),
             transport=self.transport,
-            ingest=IngestSettings(unreachable_seconds=10, write_timeout_seconds=5),
+            ingest=IngestSettings(unreachable_seconds=10, write_timeout_seconds=5, devices=self.world.fleet.on),
             subscriptions=COORDINATION,
             scaling=self.world.scaling,
             retention=self.world.retention,
@@ -156,6 +156,12 @@ class SimulatedDaemon:
             new_trimmer=new_trimmer,
             open_session=self._open_devices,
         )
+
+    def switch_devices(self) -> None:
+        """Take over whether devices are taken in, as after SIGHUP."""
+        for controller in self.controllers:
+            if controller.reign is not None:
+                controller.reign.devices.following.switch(self.world.fleet.on)
 
     def _open_devices(self, shard: int, handler: Callable[[Delivery], None]) -> DeviceSession:
         fleet = self.world.fleet

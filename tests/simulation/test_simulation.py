@@ -3,6 +3,7 @@
 `make simulate SEEDS=200` plays more seeds; a failed run prints its seed and the last of its story.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ import controller.snapshot_job
 import controller.subscription_room
 import coordinator.assignment
 import coordinator.weights
-from controller.device_intake import Delivery, DeviceIntake
+from controller.device_following import DeviceFollowing
+from controller.device_intake import DeviceIntake
+from controller.device_session import Delivery
 from controller.snapshots import encode_snapshot
 from controller.state import ShardState
 from coordinator.gate import open_gate
@@ -20,10 +23,11 @@ from coordinator.subscription import Subscription
 from coordinator.weights import weight_of
 from headgate.entries import Sought
 from headgate.errors import ObjectExistsError
+from tests.fakes.devices import FakeDeviceSession
 from tests.fakes.store import FakeStore
+from tests.simulation.broken_promise import BrokenPromiseError
 from tests.simulation.fleet import KEY_PREFIX
 from tests.simulation.play import run_seed
-from tests.simulation.witness import BrokenPromiseError
 
 SEEDS = 100
 """A planted bug has to be found within so many."""
@@ -155,6 +159,29 @@ def test_a_device_that_is_told_before_its_record_is_durable_is_found(monkeypatch
     broken = found(first=2)
     assert "b'device/" in broken
     assert "stored after" in broken or "committed and lost" in broken
+
+
+@pytest.mark.simulation
+def test_a_session_of_devices_that_is_left_with_something_in_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: switched off, it drops its filters and goes, whatever still waits at the broker."""
+    wanted = DeviceFollowing._wanted
+    monkeypatch.setattr(DeviceFollowing, "_wanted", lambda self, session: wanted(self, session) if self._on else set())
+
+    assert "switched off, and in the end the broker keeps" in found()
+
+
+@pytest.mark.simulation
+def test_topics_of_devices_that_are_not_followed_again_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: whoever is switched on while it is on its way out forgets that it has dropped what it followed."""
+    unfollow = FakeDeviceSession.unfollow
+
+    async def forgetful(self: FakeDeviceSession, topic_filters: Sequence[str], connection: int) -> bool:
+        await unfollow(self, topic_filters, connection)
+        return False
+
+    monkeypatch.setattr(FakeDeviceSession, "unfollow", forgetful)
+
+    assert "switched on, and in the end the broker keeps" in found()
 
 
 @pytest.mark.simulation

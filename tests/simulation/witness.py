@@ -18,14 +18,11 @@ from headgate import entries as e
 from headgate.hashing import KEY_BUCKETS, key_bucket
 from headgate.shares import Share, overlap, place_of
 from tests.controller.whole_state import everything
+from tests.simulation.broken_promise import BrokenPromiseError
 from tests.simulation.fleet import KEY_PREFIX
 
 _SNAPSHOT = re.compile(r"snapshots/shard=(\d+)/(\d+)\.snapshot")
 _CHUNK = re.compile(r"ledger/shard=(\d+)/(\d+)\.parquet")
-
-
-class BrokenPromiseError(AssertionError):
-    """What headgate promises did not hold."""
 
 
 @dataclass

@@ -87,7 +87,7 @@ class World:
         self.not_stored: dict[bytes, list[int]] = defaultdict(list)
         self.producing = True
         self.archive_rng = random.Random(seed + 3)
-        self.fleet = Fleet(random.Random(seed + 4), CLUSTER, TOPIC)
+        self.fleet = Fleet(random.Random(seed + 4), CLUSTER, TOPIC, self._switch_devices)
         self.by_load = seed % 4 > 1
         """Whether the STREAM subscription is balanced by load."""
         self._archiving: asyncio.Task[None] | None = None
@@ -166,6 +166,7 @@ class World:
     def _check(self) -> None:
         self.witness.nothing_lost(TOPIC, self.committed)
         self.witness.nothing_lost(TOPIC, self.fleet.published)
+        self.fleet.check()
         held = {(record.key, int(record.value)) for record in self.witness.stored[TOPIC]}
         for key, counters in self.not_stored.items():
             if wrong := [counter for counter in counters if (key, counter) in held]:
@@ -177,8 +178,7 @@ class World:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SETTLE_SECONDS
         while loop.time() < deadline:
-            waiting = self.fleet.broker.waiting(self.fleet.session_name(0))
-            if not waiting and not any(self.witness.undelivered(TOPIC, name) for name in (STREAM, QUEUE)):
+            if self.fleet.settled and not any(self.witness.undelivered(TOPIC, name) for name in (STREAM, QUEUE)):
                 return
             await asyncio.sleep(1)
         self.tell("gave up waiting for the last deliveries")
@@ -222,6 +222,11 @@ class World:
         self.daemons.append(daemon)
         daemon.start()
         self.tell(f"daemon {daemon.name} starts")
+
+    def _switch_devices(self) -> None:
+        self.tell(f"devices are switched {'on' if self.fleet.on else 'off'}")
+        for daemon in self.daemons:
+            daemon.switch_devices()
 
     def _start_consumer(self, subscription: str, kind: str) -> None:
         self._names += 1

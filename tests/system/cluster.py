@@ -7,6 +7,7 @@ they come back where they were. Without Spark: nothing here waits for a drain.
 from __future__ import annotations
 
 import json
+import signal
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any, Self
@@ -29,7 +30,7 @@ from controller.settings import (
 )
 from headgate.ledger import Ledger
 from headgate.store import open_store
-from tests.system.programs import Finished, Running, eventually, finish, get, metric, start
+from tests.system.programs import Finished, Running, eventually, finish, get, metric, start, whole_lines
 
 SESSION_SECONDS = 4.0
 """Short, because what follows a kill begins after it; twice the shortest that a daemon takes, because on a busy machine
@@ -66,6 +67,10 @@ class Daemon:
             return await self.leads() == shards
 
         await eventually(reached, lambda: f"it leads {shards} shards: {self.log_tail()}", seconds)
+
+    def said(self, event: str) -> list[dict[str, Any]]:
+        """Return the lines of its log with ``event`` in them."""
+        return [json.loads(line) for line in whole_lines(self.running.err) if line.startswith("{") and event in line]
 
     def log_tail(self) -> str:
         """Return the end of its log."""
@@ -147,6 +152,11 @@ class Cluster:
         path = self.folder / f"{settings.instance.name}.toml"
         path.write_text(settings_text("", settings))
         return path
+
+    def reload(self, daemon: Daemon, settings: Settings) -> None:
+        """Give a daemon's file other settings, and tell it to read them."""
+        self.write(settings)
+        daemon.running.signal(signal.SIGHUP)
 
     def _free_port(self) -> int:
         return self._ports.enter_context(HeldPort()).number

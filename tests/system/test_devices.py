@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 
-from tests.system.programs import PATIENCE, TEST_SECONDS, eventually
-from tests.system.two_daemons import CLUSTER, TwoDaemons
+from controller.settings import IngestSettings
+from tests.system.cluster import SHARDS, Cluster
+from tests.system.programs import PATIENCE, TEST_SECONDS, eventually, metric
+from tests.system.two_daemons import TwoDaemons
 
 pytestmark = [
     pytest.mark.system,
@@ -21,11 +25,11 @@ pytestmark = [
 ]
 
 
-async def published(cluster: TwoDaemons, key: str, values: range) -> None:
+async def published(cluster: TwoDaemons | Cluster, key: str, values: range) -> None:
     """Publish one message a value, as a device would; returns once the broker has confirmed all of them."""
     process = await asyncio.create_subprocess_exec(
         *("mosquitto_pub", "-h", cluster.broker.host, "-p", str(cluster.broker.port), "-q", "1", "-l"),
-        *("-t", f"headgate/{CLUSTER}/publish/orders/{key}"),
+        *("-t", f"headgate/{cluster.name}/publish/orders/{key}"),
         stdin=asyncio.subprocess.PIPE,
     )
     try:
@@ -86,3 +90,56 @@ async def test_nothing_is_lost_when_all_daemons_and_the_broker_restart(tmp_path:
             return {int(value) for _, _, _, value in await cluster.records()} == set(range(500))
 
         await eventually(stored, "every record is in the ledger", 30)
+
+
+async def test_switched_off_and_on_under_a_leader_nothing_is_lost_that_had_its_puback_before(tmp_path: Path) -> None:
+    """More waits at the broker than it gives out at once. What is published while it is off is nobody's."""
+    async with Cluster(tmp_path, session_seconds=30) as cluster:
+        await cluster.start_servers()
+        daemon = await cluster.start_daemon("only")
+        await daemon.until_leading()
+        await cluster.done("topic", "create", "orders", "--segments", "2")
+
+        async def sessions() -> int:
+            return int(await metric(daemon.http, "headgate_device_session_open"))
+
+        async def all_are_open() -> bool:
+            return await sessions() == SHARDS
+
+        async def none_is_open() -> bool:
+            return await daemon.leads() == SHARDS and await sessions() == 0
+
+        async def values(key: bytes) -> list[int]:
+            """Each once: what was under way may come again, but nothing overtakes what came before it."""
+            return list(dict.fromkeys(int(value) for found, value in await cluster.stored() if found == key))
+
+        await published(cluster, "before", range(100))
+        await eventually(all_are_open, "every shard has a session")
+        daemon.running.signal(signal.SIGSTOP)
+        await published(cluster, "waiting", range(1500))
+        cluster.reload(daemon, daemon.settings.replace(ingest=IngestSettings(devices=False)))
+        daemon.running.signal(signal.SIGCONT)
+
+        await eventually(none_is_open, "every session was left", 60)
+        assert list(range(100)) == await values(b"before")
+        assert list(range(1500)) == await values(b"waiting")
+        assert {0, 1} == {line["shard"] for line in daemon.said("device.session_left")}
+        await published(cluster, "nobodys", range(10))
+
+        cluster.reload(daemon, daemon.settings)
+        counter = itertools.count()
+
+        async def taken_in_again() -> bool:
+            number = next(counter)
+            await published(cluster, "after", range(number, number + 1))
+            return bool(await values(b"after"))
+
+        await eventually(taken_in_again, "devices are taken in again")
+        await published(cluster, "last", range(100))
+
+        async def stored() -> bool:
+            return await values(b"last") == list(range(100))
+
+        await eventually(stored, "what is published from then on is stored", 30)
+        assert [] == await values(b"nobodys")
+        assert [["ingest.devices"]] * 2 == [line["applied"] for line in daemon.said("settings.reloaded")]

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 
 import pytest
 
-from controller.settings import ClusterSettings, IngestSettings, LogSettings, Settings
+from controller.settings import ClusterSettings, IngestSettings, LogSettings
 from headgate import Producer, ProducerSettings
 from headgate import messages as m
-from tests.system.cluster import Cluster, Daemon
+from tests.system.cluster import Cluster
 from tests.system.ingest_world import Bare, World, assert_stored_exactly, meddler_of, outcomes, send
 from tests.system.meddler import Meddler
-from tests.system.programs import TEST_SECONDS, eventually, whole_lines
+from tests.system.programs import TEST_SECONDS, eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 
@@ -53,7 +52,7 @@ async def test_pipelining_is_switched_off_and_on_under_a_producer(tmp_path: Path
             told, most = [], []
             for begin, on in enumerate((True, False, True)):
                 log = LogSettings(format="json", level="debug")
-                reload(cluster, daemon, settings.replace(log=log, ingest=IngestSettings(pipelining=on)))
+                cluster.reload(daemon, settings.replace(log=log, ingest=IngestSettings(pipelining=on)))
                 await eventually(lambda on=on: announced(client.leader(0)) == on, "the switch is announced")
                 in_flight.most = 0
                 deliveries = await send(producer, topic, range(begin * 300, begin * 300 + 300))
@@ -61,31 +60,20 @@ async def test_pipelining_is_switched_off_and_on_under_a_producer(tmp_path: Path
                 most.append(in_flight.most)
             assert epoch == await bare.epoch()
         other = ClusterSettings(name=cluster.name, shards=3)
-        reload(cluster, daemon, settings.replace(cluster=other, log=LogSettings(format="text")))
-        await eventually(lambda: said(daemon.running.err, "log.format"), "the log says what needs a restart")
-        restart = said(daemon.running.err, "settings.needs_restart")
+        cluster.reload(daemon, settings.replace(cluster=other, log=LogSettings(format="text")))
+        await eventually(lambda: daemon.said("log.format"), "the log says what needs a restart")
+        restart = daemon.said("settings.needs_restart")
         (tmp_path / "only.toml").write_text("[ingest]\npipelinig = true\n")
         daemon.running.signal(signal.SIGHUP)
-        await eventually(lambda: said(daemon.running.err, "settings.unusable"), "the log says what is wrong")
-        assert "pipelinig" in said(daemon.running.err, "settings.unusable")[0]["error"]
+        await eventually(lambda: daemon.said("settings.unusable"), "the log says what is wrong")
+        assert "pipelinig" in daemon.said("settings.unusable")[0]["error"]
         assert await daemon.leads() == 2
 
         await assert_stored_exactly(world, topic, range(900), told)
     assert [True, 1, True] == [most[0] > 1, most[1], most[2] > 1]
     assert ["cluster.shards", "log.format"] == [each["setting"] for each in restart]
-    assert said(daemon.running.err, "settings.reloaded")[1]["applied"] == ["ingest.pipelining"]
+    assert daemon.said("settings.reloaded")[1]["applied"] == ["ingest.pipelining"]
 
 
 def announced(known: m.LeaderAnnouncement | None) -> bool | None:
     return None if known is None else known.pipelining
-
-
-def said(log: Path, event: str) -> list[dict[str, object]]:
-    """Return the lines of ``log`` with ``event`` in them."""
-    return [json.loads(line) for line in whole_lines(log) if line.startswith("{") and event in line]
-
-
-def reload(cluster: Cluster, daemon: Daemon, settings: Settings) -> None:
-    """Give the daemon's file other settings, and say so."""
-    cluster.write(settings)
-    daemon.running.signal(signal.SIGHUP)

@@ -39,6 +39,7 @@ class TwoDaemons:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.name = CLUSTER
         self.ledger_url = f"file://{folder / 'store'}"
         self.broker = EmbeddedBroker(folder / "broker", kind="mosquitto")
         self._zookeeper = EmbeddedZooKeeper(folder / "zookeeper")
