@@ -10,8 +10,10 @@ uses the machine than about the code. A test that hangs is ended by pytest's own
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 ENGINES = ("local", "standalone", "connect")
@@ -25,6 +27,18 @@ def pytest_collection_finish() -> None:
     """Keep the collector of garbage from looking at all that was imported and collected, again and again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def logs_as_they_were(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Undo what a command did that ran in this process: it points all logs at a stream that is closed when it ends.
+
+    No logger is kept either, for the one of a module would go on writing there in every test that follows.
+    """
+    configure = structlog.configure
+    monkeypatch.setattr(structlog, "configure", lambda **how: configure(**how | {"cache_logger_on_first_use": False}))
+    yield
+    structlog.reset_defaults()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
