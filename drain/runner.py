@@ -41,6 +41,7 @@ class SparkRunner:
         self._source = source
         self._run_timeout_seconds = run_timeout_seconds
         self._groups = itertools.count(1)
+        self._turn = asyncio.Lock()
         self._runs = ThreadPoolExecutor(1, thread_name_prefix="spark-run")
         self._calls = ThreadPoolExecutor(1, thread_name_prefix="spark-call")
         self._pinging: asyncio.Future[None] | None = None
@@ -56,6 +57,11 @@ class SparkRunner:
         return await self._run(lambda session: count_external(session, tables, view, rows, shard=shard))
 
     async def _run(self, work: Callable[[SparkSession], Counted]) -> Counted:
+        # The time limit begins with the run: one that waited in the thread's queue could not be cancelled there.
+        async with self._turn:
+            return await self._run_now(work)
+
+    async def _run_now(self, work: Callable[[SparkSession], Counted]) -> Counted:
         group = f"backlog-{next(self._groups)}"
         loop = asyncio.get_running_loop()
         job = loop.run_in_executor(self._runs, partial(self._grouped, group, work))
