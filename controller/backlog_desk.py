@@ -5,20 +5,23 @@ However many ask, one question is under way; whoever comes meanwhile shares it. 
 leader's own count (controller.backlog_count): the drain process may be away, people still get numbers.
 
 Every `every_seconds` it asks by itself, so that rates are known before anybody asks, and metrics need nobody to look.
+
+External topics are asked about by name. A table of theirs that is at fault is logged when that begins and when it ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 import structlog
 
 from controller.backlog_count import backlogs
+from controller.external_names import questions_of
 from controller.state import ShardState
-from drain.protocol import BacklogTold, DrainCheckError
+from drain.protocol import BacklogTold, DrainCheckError, ExternalQuestion, ExternalTold
 from headgate import messages as m
 from headgate.backlog import SubscriptionBacklog
 
@@ -29,8 +32,8 @@ BACKLOG_EVERY_SECONDS: Final = 15.0
 WAITING_LIMIT: Final = 256
 """Answers that may wait at once; beyond, they are given at once with what is known."""
 
-BacklogSource = Callable[[int, int], Awaitable[BacklogTold]]
-"""(shard, now in ms) → what Spark has counted; raises DrainCheckError."""
+BacklogSource = Callable[[int, int, Sequence[ExternalQuestion]], Awaitable[BacklogTold]]
+"""(shard, now in ms, its external topics) → what Spark has counted; raises DrainCheckError."""
 
 log = structlog.get_logger(__name__)
 
@@ -61,6 +64,8 @@ class BacklogDesk:
         self._now_ms = now_ms
         self._every_seconds = every_seconds
         self._told: tuple[BacklogTold, float] | None = None
+        self._faults: dict[str, str] = {}
+        """External topic → what was logged of its tables."""
         self._asking: asyncio.Task[None] | None = None
         self._waiting: set[asyncio.Task[None]] = set()
         self._running = False
@@ -125,11 +130,22 @@ class BacklogDesk:
     async def _ask(self, source: BacklogSource) -> None:
         shard = self._state.shard
         try:
-            told = await source(shard, self._now_ms())
+            told = await source(shard, self._now_ms(), questions_of(self._state))
         except DrainCheckError as error:
             log.debug("backlog.not_counted", shard=shard, reason=str(error))
             return
         if shard in told.as_of_ms:
             self._told = (told, asyncio.get_running_loop().time())
+            self._log_faults(each for each in told.external if each.shard == shard)
         else:
             log.warning("backlog.not_counted", shard=shard, reason=told.failures.get(shard, "no result"))
+
+    def _log_faults(self, told: Iterable[ExternalTold]) -> None:
+        names = {topic.topic_id: topic.name for topic in self._state.topics.values()}
+        faults = {names[each.topic_id]: each.reason for each in told if each.at_fault and each.topic_id in names}
+        for topic, reason in faults.items():
+            if self._faults.get(topic) != reason:
+                log.warning("external_tables.at_fault", topic=topic, reason=reason)
+        for topic in self._faults.keys() - faults.keys():
+            log.info("external_tables.mended", topic=topic)
+        self._faults = faults

@@ -1,6 +1,7 @@
 """How backlogs look in a terminal: rows of text, a trend, and a line of bars while somebody watches.
 
-Pure: values in, text out. What is not known is ``?``, what there is none of ``-``.
+Pure: values in, text out. What is not known yet is ``?``. What there is none of is ``-``, and so is what nobody can
+tell of a topic that is stored somewhere else.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ SPARKS: Final = 20
 """Points of the line of bars."""
 STALE_SECONDS: Final = 5.0
 """Numbers that are older say so."""
+NOTES: Final = 5
+"""External topics of which it is said why something is not known."""
 
 _OUTLOOKS: Final[dict[Outlook, str]] = {"empty": "-", "never": "never", "unknown": "?", "not_tracked": "-"}
 
@@ -27,26 +30,28 @@ def subscription_row(backlog: SubscriptionBacklog) -> list[str]:
     """Return the cells of `COLUMNS` for a whole subscription."""
     kind = "?" if backlog.subscription_type is None else backlog.subscription_type.lower()
     outlook = backlog.outlook, backlog.drained_in_seconds
-    return [backlog.topic, backlog.subscription, kind, *_cells(backlog, backlog.as_of_ms, *outlook)]
+    return [backlog.topic, backlog.subscription, kind, *_cells(backlog, backlog, *outlook)]
 
 
-def segment_row(part: SegmentBacklog, as_of_ms: int) -> list[str]:
+def segment_row(part: SegmentBacklog, whole: SubscriptionBacklog) -> list[str]:
     """Return the same cells for one of its segments."""
-    outlook = outlook_of(part.records, part.stored_per_second, part.acknowledged_per_second)
-    return ["", f"  segment {part.segment}", "sealed" if part.sealed else "active", *_cells(part, as_of_ms, *outlook)]
+    tracked = whole.outlook != "not_tracked"
+    outlook = outlook_of(part.records, part.stored_per_second, part.acknowledged_per_second, tracked=tracked)
+    name = f"  segment {part.segment}" + ("" if part.label is None else f" {part.label}")
+    return ["", name, "sealed" if part.sealed else "active", *_cells(part, whole, *outlook)]
 
 
 def _cells(
-    backlog: SubscriptionBacklog | SegmentBacklog, as_of_ms: int, outlook: Outlook, seconds: float | None
+    backlog: SubscriptionBacklog | SegmentBacklog, whole: SubscriptionBacklog, outlook: Outlook, seconds: float | None
 ) -> list[str]:
     if backlog.records is None:
-        return ["not tracked", "-", "-", "-", "-", "-"]
-    oldest = "-" if backlog.records == 0 else "?"
+        return ["not tracked" if outlook == "not_tracked" else "-", "-", "-", "-", "-", "-"]
+    oldest = "-" if backlog.records == 0 or (whole.external and whole.counted_by == "spark") else "?"
     if backlog.oldest_ms is not None:
-        oldest = duration(max(0, as_of_ms - backlog.oldest_ms) / 1000)
+        oldest = duration(max(0, whole.as_of_ms - backlog.oldest_ms) / 1000)
     return [
         f"{backlog.records:,}".replace(",", " "),
-        byte_count(backlog.size_bytes or 0),
+        "-" if backlog.size_bytes is None else byte_count(backlog.size_bytes),
         oldest,
         _rate(backlog.stored_per_second),
         _rate(backlog.acknowledged_per_second),
@@ -54,16 +59,30 @@ def _cells(
     ]
 
 
-def counted_line(backlogs: Sequence[SubscriptionBacklog], now_ms: int) -> str | None:
-    """Return what has to be said of how these were counted; None: all by Spark, just now."""
-    by_leader = sum(backlog.counted_by == "leader" for backlog in backlogs)
+def counted_lines(backlogs: Sequence[SubscriptionBacklog], now_ms: int) -> list[str]:
+    """Return what has to be said of how these were counted; nothing: all by Spark, just now."""
+    by_leader = sum(_needs_spark(backlog) for backlog in backlogs)
     age_seconds = max((now_ms - each.as_of_ms for each in backlogs), default=0) / 1000
+    lines: list[str] = []
     if by_leader:
-        return (
+        lines.append(
             f"{by_leader} of {len(backlogs)} counted by the leader: Spark has not answered, "
             "so their ages and rates are not known"
         )
-    return f"as of {duration(age_seconds)} ago" if age_seconds > STALE_SECONDS else None
+    elif age_seconds > STALE_SECONDS:
+        lines.append(f"as of {duration(age_seconds)} ago")
+    notes = sorted({(each.topic, each.at_fault, each.not_counted) for each in backlogs if each.not_counted})
+    for topic, at_fault, reason in notes[:NOTES]:
+        lines.append(f"{topic} {'could not be counted' if at_fault else 'is not known in full'}: {reason}")
+    if len(notes) > NOTES:
+        lines.append(f"and {len(notes) - NOTES} more; --json has all reasons")
+    return lines
+
+
+def _needs_spark(backlog: SubscriptionBacklog) -> bool:
+    """Return whether the leader has counted what Spark would know more about; of an external topic it says why not."""
+    said = bool(backlog.not_counted) or (backlog.external and backlog.records == 0)
+    return backlog.counted_by == "leader" and not said
 
 
 def trend(before: int | None, now: int | None) -> str:

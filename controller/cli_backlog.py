@@ -15,6 +15,7 @@ import msgspec
 from controller import backlog_table as table
 from controller import cli_session as session
 from controller.cli_output import examples, json_option, print_json, print_table
+from headgate.backlog import document
 from headgate.errors import HeadgateError
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from headgate.backlog import SubscriptionBacklog
 
 WATCH_SECONDS: Final = 2.0
+SHOWN_NAMES: Final = 10
 
 
 class _ShowByDefault(click.Group):
@@ -70,6 +72,9 @@ def show(topic: str | None, subscription: str | None, by_segment: bool, watch: b
     "oldest" is the age of the first record not acknowledged; rates are over about the last minute; "drained in" is
     the backlog ÷ (acked/s less in/s), "never" if that does not shrink it, "?" while that is not known yet.
     With --watch and --json, one JSON document a line.
+
+    Of an external topic is shown what its tables tell (drain.external), as of the time when they were last counted:
+    they are read as a whole, so not at every look. What no table tells is "-", null in JSON, and it is said why.
     """
     if subscription is not None and topic is None:
         raise click.UsageError("--subscription needs a TOPIC")
@@ -83,15 +88,14 @@ def show(topic: str | None, subscription: str | None, by_segment: bool, watch: b
         return
     found = session.run(once())
     if as_json:
-        print_json(found)
+        print_json([document(each) for each in found])
         return
     if not found:
         click.echo("no subscriptions yet; the first consumer of one creates it: headgate consume --help", err=True)
         return
     print_table((*table.COLUMNS, ""), _rows(found, by_segment=by_segment), numbers=table.NUMBERS)
-    note = table.counted_line(found, _now_ms())
-    if note is not None:
-        click.echo(note, err=True)
+    for line in table.counted_lines(found, _now_ms()):
+        click.echo(line, err=True)
 
 
 def _rows(found: list[SubscriptionBacklog], *, by_segment: bool) -> list[list[str]]:
@@ -99,7 +103,7 @@ def _rows(found: list[SubscriptionBacklog], *, by_segment: bool) -> list[list[st
     for each in found:
         rows.append([*table.subscription_row(each), table.outlook_trend(each)])
         if by_segment:
-            rows += [[*table.segment_row(part, each.as_of_ms), table.outlook_trend(part)] for part in each.segments]
+            rows += [[*table.segment_row(part, each), table.outlook_trend(part)] for part in each.segments]
     return rows
 
 
@@ -111,7 +115,8 @@ async def _watch(topic: str | None, subscription: str | None, *, by_segment: boo
     async with session.open_admin(session.client_config()) as admin:
         if as_json:
             while True:
-                click.echo(msgspec.json.encode(await admin.backlog(topic, subscription)).decode())
+                found = await admin.backlog(topic, subscription)
+                click.echo(msgspec.json.encode([document(each) for each in found]).decode())
                 await asyncio.sleep(WATCH_SECONDS)
         # Nothing is drawn into a pipe but what changes: one table a look.
         with Live(console=Console(highlight=False), auto_refresh=False, screen=False) as live:
@@ -133,7 +138,9 @@ async def _looked(
     from rich.text import Text  # noqa: PLC0415
 
     found = await admin.backlog(topic, subscription)
-    shown = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, caption=table.counted_line(found, _now_ms()))
+    # Text, so that a path with brackets in it is not taken for markup.
+    caption = Text("\n".join(table.counted_lines(found, _now_ms())))
+    shown = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, caption=caption)
     for column in (*table.COLUMNS, "", "trend"):
         shown.add_column(column, justify="right" if column in table.NUMBERS else "left", no_wrap=True)
     for each in found:
@@ -146,7 +153,7 @@ async def _looked(
         shown.add_row(*map(Text, cells))
         if by_segment:
             for part in each.segments:
-                shown.add_row(*map(Text, [*table.segment_row(part, each.as_of_ms), table.outlook_trend(part), ""]))
+                shown.add_row(*map(Text, [*table.segment_row(part, each), table.outlook_trend(part), ""]))
     return shown
 
 
@@ -182,12 +189,18 @@ def verify(
     Everything is compared: records, bytes, positions, what is acknowledged above them, ages, generations. Rates are
     not, because they follow from when somebody counted. Exit code 1 if anything differs. It starts a Spark of its own
     and takes about 20 seconds, and 1 more for each few thousand chunks.
+
+    Of external topics only what the ledger holds is compared: segments, ends, what was acknowledged to headgate. Their
+    tables are not read: each count of them is a full one, so there are no increments to compare it to.
     """
     command = [sys.executable, "-m", "drain.verify", "--master", master, "--reader", reader]
     command += [part for pair in conf for part in ("--conf", pair)]
     if ledger is None or topic is not None:
-        url, shard, topic_id = session.run(_place(topic))
+        url, shard, topic_id, external = session.run(_place(topic))
         ledger = ledger or url
+        if external:
+            names = ", ".join(external[:SHOWN_NAMES]) + (", …" if len(external) > SHOWN_NAMES else "")
+            click.echo(f"external, their tables are not read here: {names}", err=True)
         if topic_id is not None:
             command += ["--shard", str(shard), "--topic-id", str(topic_id)]
     command += ["--ledger", ledger, *(["--json"] if as_json else [])]
@@ -213,11 +226,12 @@ def _run(command: list[str]) -> tuple[int, str]:
     return process.returncode, "".join(noise)
 
 
-async def _place(topic: str | None) -> tuple[str, int | None, int | None]:
-    """Return the cluster's ledger, and shard and id of ``topic``."""
+async def _place(topic: str | None) -> tuple[str, int | None, int | None, list[str]]:
+    """Return the cluster's ledger, shard and id of ``topic``, and which of the topics that are meant are external."""
     async with session.open_admin(session.client_config()) as admin:
         url = await admin.ledger_url()
         if topic is None:
-            return url, None, None
+            external = [each.topic for each in await admin.list_topics() if each.external is not None]
+            return url, None, None, sorted(external)
         described = await admin.describe_topic(topic)
-        return url, described.shard, described.topic_id
+        return url, described.shard, described.topic_id, [topic] * (described.external is not None)

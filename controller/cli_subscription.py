@@ -34,8 +34,11 @@ subscription.add_command(seek)
 subscription.add_command(set_order)
 
 
-def _backlog(segments: list[SegmentProgress]) -> int:
-    return sum(max(0, segment.next_offset - segment.acknowledged_offset) for segment in segments)
+def _backlog(segments: list[SegmentProgress]) -> str:
+    if any(segment.label is not None for segment in segments):
+        # Of an external topic, `headgate backlog` shows what its tables tell.
+        return "-"
+    return str(sum(max(0, segment.next_offset - segment.acknowledged_offset) for segment in segments))
 
 
 def _source_heads(described: SubscriptionDescription) -> tuple[str, ...]:
@@ -81,7 +84,7 @@ def list_(topic: str | None, as_json: bool) -> None:
                 str(sum(consumer.connected for consumer in each.consumers)),
                 str(len(each.segments)),
                 str(sum(segment.status == "blocked" for segment in each.segments)),
-                str(_backlog(each.segments)),
+                _backlog(each.segments),
             )
             for each in found
         ],

@@ -13,7 +13,7 @@ import os
 import random
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -40,7 +40,7 @@ from controller.trimmer import Trimmer
 from controller.zookeeper import ZooKeeperElections
 from coordinator.ports import CoordinatorSettings
 from drain.checker import SparkDrainChecker
-from drain.protocol import BacklogTold
+from drain.protocol import BacklogTold, ExternalQuestion
 from drain.results_checker import ResultsChecker
 from drain.supervisor import DrainSupervisor
 from headgate import messages as m
@@ -384,9 +384,9 @@ class Daemon:
             on_result=self._ask_again,
         )
 
-    async def _counted(self, shard: int, now_ms: int) -> BacklogTold:
+    async def _counted(self, shard: int, now_ms: int, external: Sequence[ExternalQuestion]) -> BacklogTold:
         assert self._checker is not None, "leading before the drain checker was made"
-        return await self._checker.backlog([shard], now_ms)
+        return await self._checker.backlog([shard], now_ms, external)
 
     # --- what happens -------------------------------------------------------------------------------------------------
 

@@ -222,6 +222,11 @@ def _drain_problems(drain: DrainSettings) -> list[tuple[str, str]]:
         found.append(("drain.master", str(error)))
     if drain.results is not None and (problem := _ledger_problem(drain.results)):
         found.append(("drain.results", problem))
+    if drain.results is not None and drain.external is not None:
+        problem = (
+            "drain.results is set as well, and where results are polled nobody reads tables; leave one of them out"
+        )
+        found.append(("drain.external", problem))
     found += [("drain.spark_conf", problem) for name in drain.spark_conf if (problem := conf_problem(name))]
     if drain.poll_min_seconds > drain.poll_max_seconds:
         found.append(

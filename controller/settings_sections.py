@@ -123,7 +123,8 @@ class DrainSettings(Section, frozen=True, kw_only=True):
     run_timeout_seconds: Seconds = 60.0
     """A question that takes longer counts as "not drained yet"; a cold first run takes about 10 s."""
     external: Text | None = None
-    """TOML file that names the tables of external topics (drain.external_tables); read when Spark starts."""
+    """TOML file that names the tables of external topics (drain.external_tables); read when Spark starts. Not together
+    with ``results``, which are of the ledger alone."""
 
 
 class HttpSettings(Section, frozen=True, kw_only=True):

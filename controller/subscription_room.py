@@ -15,6 +15,7 @@ from functools import partial
 import msgspec
 
 from controller import topic_commands as commands
+from controller.external_names import names_of
 from controller.group_commit import GroupCommit
 from controller.state import ShardState, Topic
 from controller.verdicts import Refuse
@@ -323,22 +324,10 @@ class SubscriptionRoom:
         durable = asyncio.Event()
         self._commit.when_durable(newest, durable.set)
         await durable.wait()
-        names = _names_of(self._state.topics_by_id[subscription.topic_id], subscription)
+        names = names_of(self._state.topics_by_id[subscription.topic_id], [subscription])
         return await self._drain_check(self._state.shard, subscription, segments, newest, names)
 
     def _close_later(self, coordinator: SubscriptionCoordinator) -> None:
         task = asyncio.get_running_loop().create_task(coordinator.close(), name="close-coordinator")
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
-
-
-def _names_of(topic: Topic, subscription: Subscription) -> ExternalView | None:
-    """Return what the ledger's facts do not tell of an external topic; None for a topic that is stored here."""
-    if topic.external is None:
-        return None
-    return ExternalView(
-        topic=topic.name,
-        subscriptions={subscription.subscription_id: subscription.name},
-        labels={number: segment.label or "" for number, segment in sorted(topic.layout.segments.items())},
-        opaque=topic.external.positions == "opaque",
-    )

@@ -138,7 +138,8 @@ class _Story:
         return m.SegmentExplanation(
             segment=segment,
             status=status,
-            backlog_records=self._backlog(segment),
+            # A number only where it is one: of an external topic the source alone may know.
+            backlog_records=None if self._elsewhere(segment) else self._backlog(segment),
             sentences=sentences,
             consumers=[each.consumer for each in held],
             blocked_by=blocking,
@@ -161,9 +162,13 @@ class _Story:
         # The mean over the buckets, as drain.settlement counts it.
         return -(-sum(bucket.left(end) for bucket in subscription.by_bucket[segment]) // KEY_BUCKETS)
 
+    def _elsewhere(self, segment: int) -> str | None:
+        """Return in words what is left of a segment that cannot be counted here; None where it can."""
+        return left_to_read(self._topic, segment, self._subscription.position(segment))
+
     def _left(self, segment: int) -> str:
         left = self._backlog(segment)
-        if left is not None and (said := left_to_read(self._topic, segment, self._subscription.position(segment))):
+        if left is not None and (said := self._elsewhere(segment)):
             return said
         return "what it has read is not tracked" if left is None else f"{_records(left)} not acknowledged"
 
@@ -228,8 +233,7 @@ class _Story:
         else:
             assert ancestor.records_per_second is not None
             when = f"about {duration(ancestor.expected_seconds)} at {ancestor.records_per_second:.1f} records/s"
-        position = self._subscription.position(ancestor.segment)
-        if said := left_to_read(self._topic, ancestor.segment, position):
+        if said := self._elsewhere(ancestor.segment):
             return f"{name} is {said} and is {who}: {when}."
         return f"{name} has {_records(ancestor.backlog_records)} not acknowledged and is {who}: {when}."
 

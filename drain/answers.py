@@ -2,6 +2,8 @@
 
 Whoever asks while a run is under way shares the next one, so each answer rests on a listing that began after the
 question came. A shard that could not be counted is told as an error to those who asked for it, and to nobody else.
+
+Backlogs of external topics stand apart from the ledger's: what was counted last is told (drain.external_topics).
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from types import TracebackType
 from typing import Self
 
 from drain.chunks import LedgerChunks
-from drain.counting import JvmGoneError
-from drain.external_topics import ExternalTopics
+from drain.counting import JvmGoneError, RunError
+from drain.external_backlog import without_tables
+from drain.external_topics import NOT_MAPPED, ExternalTopics
 from drain.job import BacklogJob, RunOutcome
 from drain.protocol import (
     AskBacklog,
@@ -25,6 +28,8 @@ from drain.protocol import (
     DrainAnswer,
     Drained,
     DrainQuestion,
+    ExternalQuestion,
+    ExternalTold,
 )
 from drain.rates import History, count_of, rates, remembered
 from drain.results import Result
@@ -71,7 +76,7 @@ class Answers:
         self.runs = 0
 
     async def __aenter__(self) -> Self:
-        self._worker = asyncio.get_running_loop().create_task(self._work(), name="backlog runs")
+        self._worker = asyncio.get_running_loop().create_task(self._work_all(), name="backlog runs")
         return self
 
     async def __aexit__(
@@ -107,13 +112,25 @@ class Answers:
         told = {shard: outcome.results[shard] for shard in sorted(outcome.results) if shard in shards}
         # The run listed the ledger after it was asked for, so what it found holds for that time too.
         as_of_ms = {shard: max(result.at_ms, request.now_ms or 0) for shard, result in told.items()}
+        external = {question.place: question for question in request.external if question.shard in told}
+        rows = [row for result in told.values() for row in self._rows(result, as_of_ms[result.shard])]
         return BacklogTold(
             id=request.id,
-            rows=[row for result in told.values() for row in self._rows(result, as_of_ms[result.shard])],
+            rows=[row for row in rows if (row.shard, row.topic_id) not in external],
             failures=failures,
             watermarks={shard: result.watermark for shard, result in told.items()},
             as_of_ms=as_of_ms,
+            external=[
+                self._of_external(question, told[question.shard], as_of_ms[question.shard])
+                for question in external.values()
+            ],
         )
+
+    def _of_external(self, question: ExternalQuestion, result: Result, as_of_ms: int) -> ExternalTold:
+        if self._external is None:
+            return without_tables(question, result.rows, as_of_ms, NOT_MAPPED)
+        self._external.forget_gone(result)
+        return self._external.backlog(question, result, as_of_ms)
 
     def _rows(self, result: Result, as_of_ms: int) -> list[BacklogRow]:
         rows = self._index(result).rows
@@ -142,6 +159,19 @@ class Answers:
         self._asked.set()
         # Several wait for it: one that is cancelled must not take it from the others.
         return await asyncio.shield(self._next)
+
+    async def _work_all(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._work(), name="ledger runs")
+            if self._external is not None:
+                tasks.create_task(self._external.work(self._newest), name="counts of tables")
+
+    async def _newest(self, shard: int) -> Result:
+        """Return the result of ``shard``, counted now; raises RunError or JvmGoneError."""
+        outcome = await self._outcome([shard])
+        if (failure := outcome.failures.get(shard)) is not None:
+            raise RunError(failure)
+        return outcome.results[shard]
 
     async def _work(self) -> None:
         while True:

@@ -29,7 +29,9 @@ from drain.protocol import (
     DrainCheckError,
     Drained,
     DrainQuestion,
+    ExternalQuestion,
     Failure,
+    fitting,
 )
 
 _A = TypeVar("_A")
@@ -82,6 +84,8 @@ class _Round:
     backlog: list[asyncio.Future[BacklogTold]] = field(default_factory=list)
     shards: set[int] = field(default_factory=set)
     """Those whose backlog is asked for."""
+    external: dict[tuple[int, int], ExternalQuestion] = field(default_factory=dict)
+    """(shard, topic id) → the newest question about an external topic of theirs."""
     now_ms: int = 0
 
     def forget_those_who_left(self) -> None:
@@ -177,10 +181,12 @@ class SparkDrainChecker:
             )
         return found.drained & question.segments
 
-    async def backlog(self, shards: Iterable[int], now_ms: int) -> BacklogTold:
+    async def backlog(
+        self, shards: Iterable[int], now_ms: int, external: Iterable[ExternalQuestion] = ()
+    ) -> BacklogTold:
         """Return the backlog of ``shards`` (and perhaps of more), with what could not be counted.
 
-        ``now_ms``: the time by the clock of the shards' leader, for the rates.
+        ``now_ms``: the time by the clock of the shards' leader, for the rates. ``external``: their external topics.
 
         Raises:
             DrainCheckError: no answer in time, or none that may be used.
@@ -189,6 +195,7 @@ class SparkDrainChecker:
         answer: asyncio.Future[BacklogTold] = asyncio.get_running_loop().create_future()
         self._round.backlog.append(answer)
         self._round.shards.update(shards)
+        self._round.external.update((question.place, question) for question in external)
         self._round.now_ms = max(self._round.now_ms, now_ms)
         return await self._awaited(answer)
 
@@ -269,12 +276,14 @@ class SparkDrainChecker:
                 if not waiting.done():
                     waiting.set_result(answer)
         if asked.backlog:
+            external, left_out = fitting(asked.external.values())
             told = await self._timed(
                 connection,
-                AskBacklog(id=next(self._ids), shards=sorted(asked.shards), now_ms=asked.now_ms),
+                AskBacklog(id=next(self._ids), shards=sorted(asked.shards), now_ms=asked.now_ms, external=external),
             )
             if not isinstance(told, BacklogTold):
                 raise DrainCheckError(f"{self._address} answered something else than was asked", "invalid")
+            told.external.extend(left_out)
             for shard, watermark in told.watermarks.items():
                 self._observer.drain_watermark(shard, watermark)
             for _ in told.failures:

@@ -2,7 +2,10 @@
 
 The ledger knows the topic's segments, their ends and its subscriptions; records, and acknowledgements where a table is
 mapped for them, come from the tables. Both are settled together (drain.settlement), and nothing of it goes into the
-published result, which is the ledger's alone. Each count reads the tables as a whole.
+published result, which is the ledger's alone. Each count reads the tables as a whole. What of it is known, and what is
+not, is said in drain.external_backlog.
+
+Where positions are opaque there is nothing to settle: entries are counted behind the checkpoints on record.
 
 Where acknowledgements come from a table, the table is the truth: they count at whatever seek generation the
 subscription is, so a seek has to be done there. What headgate itself was told counts beside it.
@@ -11,19 +14,20 @@ subscription is, so a seek has to be done there. What headgate itself was told c
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
-from drain import backlog, external_facts
+from drain import backlog, external_facts, opaque_facts
 from drain.counting import JvmGoneError, RunError, added_up, one_line
 from drain.engines import ENGINE_ERRORS, is_gone
+from drain.external_backlog import Behind, Mark, marks_of, of_offsets, of_opaque
 from drain.external_facts import PLACES, TableError
 from drain.external_tables import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
-from drain.settlement import Backlog, MergedRow, StateRow, carried, outstanding, settled
+from drain.settlement import Backlog, MergedRow, StateRow, carried, settled
 from drain.sums import merged_rows
 
 _READ_OPTIONS = {
@@ -53,15 +57,57 @@ def count_external(
         JvmGoneError: the JVM is gone.
 
     """
-    if view.opaque:
-        raise TableError(f"external.{view.topic}: its positions are opaque, so there are no offsets to be counted")
+    if view.opaque and tables.acknowledgements is not None:
+        raise TableError(
+            f"external.{view.topic}.acknowledgements ({tables.acknowledgements.path}): its positions are opaque, so a "
+            "table of them cannot be counted; leave it out, and what its consumers tell headgate counts"
+        )
     try:
+        if view.opaque:
+            behind = {} if tables.entries is None else _behind(session, tables.entries, view)
+            return of_opaque(rows, view.checkpoints, behind)
         merged = _merged(session, tables, view, rows, shard)
     except ENGINE_ERRORS as error:
         if is_gone(error):
             raise JvmGoneError(f"Spark does not answer: {str(error) or type(error).__name__}") from error
         raise RunError(f"external.{view.topic}: {one_line(error)}") from error
-    return outstanding(settled([*carried(rows), *merged]))
+    return of_offsets(settled([*carried(rows), *merged]), tables.entries)
+
+
+def _behind(session: SparkSession, table: EntriesTable, view: ExternalView) -> dict[Mark, Behind]:
+    """Return what lies behind each checkpoint whose place among the entries is known."""
+    with _named(table, view):
+        found = opaque_facts.entries(_read(session, table), table)
+        _judge(opaque_facts.faults(found))
+        _judge_labels(found, view)
+        marks = _placed_marks(session, found, table, view)
+        rows = opaque_facts.behind(found, _marks_frame(session, view, marks)).collect()
+    nothing = Behind(0, None if table.size_bytes is None else 0, None)
+    behind = {
+        (row["segment"], row["mark"]): Behind(row["records"], row["size_bytes"], row["oldest_ms"]) for row in rows
+    }
+    return {mark: behind.get(mark, nothing) for mark in marks}
+
+
+def _placed_marks(
+    session: SparkSession, found: DataFrame, table: EntriesTable, view: ExternalView
+) -> dict[Mark, str | None]:
+    """Return the marks whose place is known, each with the version of its entry; none for a segment's beginning."""
+    marks = marks_of(view)
+    placed: dict[Mark, str | None] = {(segment, mark): None for segment, mark in marks if mark is None}
+    checkpoints = [(segment, mark) for segment, mark in marks if mark is not None]
+    if table.version == table.offset:
+        return placed | {(segment, mark): mark for segment, mark in checkpoints if mark.isascii() and mark.isdecimal()}
+    if table.version is None or not checkpoints:
+        return placed
+    frame = _marks_frame(session, view, dict.fromkeys(checkpoints))
+    versions = opaque_facts.versions_at(found, frame).collect()
+    return placed | {(row["segment"], row["mark"]): row["version"] for row in versions}
+
+
+def _marks_frame(session: SparkSession, view: ExternalView, marks: Mapping[Mark, str | None]) -> DataFrame:
+    rows = [(segment, view.labels[segment], mark, after) for (segment, mark), after in marks.items()]
+    return session.createDataFrame(rows, opaque_facts.MARKS)
 
 
 def _merged(

@@ -11,8 +11,8 @@ The rules:
 6. If no row at all names a segment of the topic, the mapping is wrong. Single rows of other segments are left out: a
    source may have split and not been imported again yet.
 
-`faults` finds what breaks rules 2 to 5, as rows of (fault, count, example). Expressions of Spark throughout, no Python
-functions: the tables may be larger than any one machine.
+`entry_faults` and `acknowledgement_faults` find what breaks rules 2 to 5, as rows of (fault, count, example).
+Expressions of Spark throughout, no Python functions: the tables may be larger than any one machine.
 """
 
 from __future__ import annotations
@@ -48,30 +48,34 @@ class TableError(HeadgateError):
 def entries(frame: DataFrame, table: EntriesTable) -> DataFrame:
     """Return the records of ``frame`` as label, offset, size_bytes, timestamp_ms, version; raises TableError."""
     numbers = {"offset": table.offset, "size_bytes": table.size_bytes, "timestamp_ms": table.timestamp_ms}
-    return _mapped(frame, {"label": table.segment}, {**numbers, "version": table.version}, text=table.format == "csv")
+    return mapped(frame, {"label": table.segment}, {**numbers, "version": table.version}, text=table.format == "csv")
 
 
 def acknowledgements(frame: DataFrame, table: AcknowledgementsTable) -> DataFrame:
     """Return the ranges of ``frame`` as subscription, label, first_offset, end_offset, version; raises TableError."""
     names = {"subscription": table.subscription, "label": table.segment}
     numbers = {"first_offset": table.first_offset, "end_offset": table.end_offset, "version": table.version}
-    found = _mapped(frame, names, numbers, text=table.format == "csv")
+    found = mapped(frame, names, numbers, text=table.format == "csv")
     return found if table.first_offset else found.withColumn("first_offset", f.lit(0).cast("long"))
 
 
-def _mapped(frame: DataFrame, names: Mapping[str, str], numbers: Mapping[str, str | None], *, text: bool) -> DataFrame:
-    """Rule 1; ``bad`` names the first mapped column whose value is null, or no whole number."""
-    mapped = {**names, **{name: column for name, column in numbers.items() if column is not None}}
-    if missing := sorted(set(mapped.values()) - set(frame.columns)):
+def mapped(
+    frame: DataFrame, names: Mapping[str, str | None], numbers: Mapping[str, str | None], *, text: bool
+) -> DataFrame:
+    """Return the columns under the names that they have here; ``bad`` names the first with a null, or no whole number.
+
+    ``names``: columns of text. ``text``: numbers may be written as text too. Raises TableError (rule 1).
+    """
+    wanted = {column for column in (*names.values(), *numbers.values()) if column is not None}
+    if missing := sorted(wanted - set(frame.columns)):
         raise TableError(f"has no column {', '.join(map(repr, missing))}; it has: {', '.join(frame.columns) or 'none'}")
-    selected: list[Column] = [_quoted(column).cast("string").alias(name) for name, column in names.items()]
-    bad: list[Column] = [f.when(_quoted(column).isNull(), f"{column} is null") for column in names.values()]
+    selected: list[Column] = [_value(column).cast("string").alias(name) for name, column in names.items()]
+    bad: list[Column] = [f.when(_value(column).isNull(), f"{column} is null") for column in names.values() if column]
     for name, column in numbers.items():
-        value = f.lit(None) if column is None else _quoted(column)
+        value = _value(column)
         if column is not None:
             kind = frame.schema[column].dataType
-            whole = isinstance(kind, _WHOLE) or (isinstance(kind, t.DecimalType) and kind.scale == 0)
-            if not whole and not (text and isinstance(kind, t.StringType)):
+            if not is_whole(kind) and not (text and isinstance(kind, t.StringType)):
                 raise TableError(f"column {column!r} is of type {kind.simpleString()}; {name} is a whole number")
             number = value.try_cast("long")
             bad.append(
@@ -82,8 +86,13 @@ def _mapped(frame: DataFrame, names: Mapping[str, str], numbers: Mapping[str, st
     return frame.select(*selected, f.coalesce(*bad).alias("bad"))
 
 
-def _quoted(column: str) -> Column:
-    return f.col(f"`{column.replace('`', '``')}`")
+def is_whole(kind: t.DataType) -> bool:
+    """Tell whether a column of this type holds whole numbers."""
+    return isinstance(kind, _WHOLE) or (isinstance(kind, t.DecimalType) and kind.scale == 0)
+
+
+def _value(column: str | None) -> Column:
+    return f.lit(None) if column is None else f.col(f"`{column.replace('`', '``')}`")
 
 
 def entry_faults(found: DataFrame, places: DataFrame) -> DataFrame:
@@ -100,10 +109,10 @@ def entry_faults(found: DataFrame, places: DataFrame) -> DataFrame:
         .groupBy("label", "offset")
         .agg(f.count("*").alias("times"))
         .where("times > 1")
-        .select(f.lit("an offset stands there twice").alias("fault"), _example("label", "offset", "times"))
+        .select(f.lit("an offset stands there twice").alias("fault"), example("label", "offset", "times"))
     )
     back = _backward(found, ("label",), "offset", "offsets go backward")
-    return _counted([row.select(fault.alias("fault"), _example("label", "offset")), twice, back])
+    return counted([row.select(fault.alias("fault"), example("label", "offset")), twice, back])
 
 
 def acknowledgement_faults(found: DataFrame, places: DataFrame) -> DataFrame:
@@ -116,8 +125,8 @@ def acknowledgement_faults(found: DataFrame, places: DataFrame) -> DataFrame:
         .when(f.col("end_offset") > f.col("sealed_end_offset"), "a range ends beyond the end of a sealed segment")
     )
     back = _backward(found, ("subscription", "label"), "end_offset", "acknowledged offsets go backward")
-    example = _example("subscription", "label", "first_offset", "end_offset")
-    return _counted([row.select(fault.alias("fault"), example), back])
+    shown = example("subscription", "label", "first_offset", "end_offset")
+    return counted([row.select(fault.alias("fault"), shown), back])
 
 
 def _backward(found: DataFrame, place: Sequence[str], offset: str, fault: str) -> DataFrame:
@@ -127,15 +136,17 @@ def _backward(found: DataFrame, place: Sequence[str], offset: str, fault: str) -
         found.where("bad IS NULL AND version IS NOT NULL")
         .withColumn("before", before)
         .where(f.col("before") > f.col(offset))
-        .select(f.lit(fault).alias("fault"), _example(*place, "version", "before", offset))
+        .select(f.lit(fault).alias("fault"), example(*place, "version", "before", offset))
     )
 
 
-def _example(*columns: str) -> Column:
+def example(*columns: str) -> Column:
+    """Return the column that shows people one row of many."""
     return f.to_json(f.struct(*columns)).alias("example")
 
 
-def _counted(parts: Sequence[DataFrame]) -> DataFrame:
+def counted(parts: Sequence[DataFrame]) -> DataFrame:
+    """Return (fault, count, example) of all rows of (fault, example) whose fault is not null."""
     return (
         reduce(DataFrame.unionByName, parts)
         .where("fault IS NOT NULL")

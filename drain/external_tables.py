@@ -19,6 +19,17 @@ In the daemon's configuration, and in whatever TOML file ``python -m drain.servi
     version = "commit"                        # optional: rises from row to row; a falling end_offset is a fault then
 
 ``delta`` and ``iceberg`` need their jars in the Spark session. What may stand in the tables says drain.external_facts.
+
+Of a topic whose positions are opaque (Kinesis) the entries alone can be counted. ``offset`` is then the source's own
+mark, as text, and ``version`` tells the order of the marks: a whole number of any length, which may be the mark itself:
+
+    [external.clicks.entries]
+    path = "/srv/clicks/entries"
+    segment = "shard_id"
+    offset = "sequence_number"
+    version = "sequence_number"
+
+What may stand in such a table says drain.opaque_facts.
 """
 
 from __future__ import annotations
@@ -42,7 +53,8 @@ class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     format: Format = "parquet"
     segment: Text
     version: Text | None = None
-    """Column that rises with every row of one place, so that offsets that go backward are noticed."""
+    """Column that rises with every row of one place, so that offsets that go backward are noticed. Where positions are
+    opaque it tells which entries lie behind a checkpoint; without it that is not known."""
 
 
 class EntriesTable(_Table, frozen=True, kw_only=True):
@@ -77,7 +89,9 @@ class ExternalView(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[int, str]
     """Segment → its name at the source."""
     opaque: bool = False
-    """Its positions are not offsets, so no table can be counted."""
+    """Its positions are not offsets but marks, whose order only its tables can tell."""
+    checkpoints: dict[int, dict[int, str]] = {}
+    """Subscription id → segment → the mark up to which it has acknowledged, that one included."""
 
 
 class _File(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ A shard whose ledger or result is at fault fails alone, with the object's name, 
 
 ``--full`` counts from the first chunk instead, and compares: the exit code is 1 if that differs from what is published.
 It leaves every chunk to Spark, however few there are, because it proves nothing to count twice in the same way.
+Of external topics it knows what the ledger holds, as a result does: no records, and no end of an active segment.
 ``--out`` publishes somewhere else than beside the ledger. Under `spark-submit` the master is the one that it was given.
 """
 

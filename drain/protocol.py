@@ -1,11 +1,13 @@
 """What the daemon and the Spark process say to each other: one JSON object a line, over a local socket.
 
 Several questions may be open on one connection; a reply carries its request's id, and replies may overtake each other.
-Every request names the version it speaks. This module does no I/O and knows nothing of Spark.
+Every request names the version it speaks; a field that may be left out, and then means what it meant before, needs no
+new one. This module does no I/O and knows nothing of Spark.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -18,7 +20,10 @@ from headgate.errors import ConfigError, HeadgateError
 VERSION: Final = 1
 LINE_LIMIT_BYTES: Final = 32 * 1024 * 1024
 """The longest line: about 100 000 rows of backlog."""
-
+EXTERNAL_LIMIT_BYTES: Final = LINE_LIMIT_BYTES // 4
+"""Names that travel with one question about backlogs: some 100 000 segments. Topics beyond that are not asked about."""
+REASON_LIMIT: Final = 1000
+"""Characters of what is told of a table: its path, its faults and an example each."""
 
 Failure = Literal["unreachable", "timed_out", "failed", "invalid"]
 
@@ -57,7 +62,10 @@ class DrainAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class BacklogRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One subscription in one segment, for people. Counts are None where nothing is tracked (CHECKPOINT)."""
+    """One subscription in one segment, for people.
+
+    Counts are None where nothing is tracked (CHECKPOINT), and in an external topic where nobody can know.
+    """
 
     shard: int
     watermark: int
@@ -82,6 +90,32 @@ class BacklogRow(msgspec.Struct, frozen=True, kw_only=True):
     acknowledged_per_second: float | None = None
 
 
+class ExternalQuestion(msgspec.Struct, frozen=True):
+    """Asks for the backlog of one external topic, which the ledger's facts do not tell."""
+
+    shard: int
+    topic_id: int
+    names: ExternalView
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """(shard, topic id)."""
+        return self.shard, self.topic_id
+
+
+class ExternalTold(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one external topic's backlog; in a row, what is not known is None."""
+
+    shard: int
+    topic_id: int
+    rows: list[BacklogRow] = []
+    as_of_ms: int | None = None
+    """The time that the rows hold for; None: its tables have not been counted."""
+    reason: str = ""
+    """Why something is not known, in words; names the table if one is at fault."""
+    at_fault: bool = False
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """What the daemon sends."""
 
@@ -103,10 +137,13 @@ class AskBacklog(Request, frozen=True, kw_only=True, tag="ask_backlog"):
     """The backlog of these shards; of all that have a folder if None.
 
     ``now_ms``: the time by the clock that the chunks' own times come from; None: that of the newest chunk.
+    ``external``: the external topics of these shards; their rows stand apart. One that is not named is counted as the
+    ledger has it.
     """
 
     shards: list[int] | None = None
     now_ms: int | None = None
+    external: list[ExternalQuestion] = []
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -135,6 +172,8 @@ class BacklogTold(Reply, frozen=True, kw_only=True, tag="backlog"):
     watermarks: dict[int, int] = {}
     as_of_ms: dict[int, int] = {}
     """Shard → the time that its rows hold for."""
+    external: list[ExternalTold] = []
+    """The external topics that were asked about; a shard that could not be counted has none."""
 
 
 class Failed(Reply, frozen=True, kw_only=True, tag="failed"):
@@ -172,6 +211,24 @@ class Address:
 
     def __str__(self) -> str:
         return f"tcp:{self.host}:{self.port}" if self.path is None else f"unix:{self.path}"
+
+
+def fitting(
+    questions: Iterable[ExternalQuestion], limit_bytes: int = EXTERNAL_LIMIT_BYTES
+) -> tuple[list[ExternalQuestion], list[ExternalTold]]:
+    """Return the questions that fit into one line, by shard and topic, and what is told of the others."""
+    asked: list[ExternalQuestion] = []
+    left_out: list[ExternalTold] = []
+    room = limit_bytes
+    for question in sorted(questions, key=lambda each: each.place):
+        size = len(_ENCODER.encode(question))
+        if size <= room:
+            asked.append(question)
+            room -= size
+        else:
+            reason = f"the names of its {len(question.names.labels)} segments do not fit into a question any more"
+            left_out.append(ExternalTold(shard=question.shard, topic_id=question.topic_id, reason=reason))
+    return asked, left_out
 
 
 def encode_line(message: Request | Reply) -> bytes:

@@ -10,7 +10,9 @@ The rules:
    final and acknowledgements are never taken back. So a result is answered from at once, however far the ledger has
    gone on since; what it does not say is not drained *yet*, and whoever waits is told of a newer one (``on_result``).
 2. A result that cannot be read changes nothing: the last one that could be goes on being answered from.
-3. Somebody waits for a chunk, and no newer result came for ``stale_seconds``: the job has stopped. That is told as
+3. Results are of the ledger alone. Of an external topic they tell where its segments end and what was acknowledged
+   here; its tables are read by nobody, and that is said where something is not known.
+4. Somebody waits for a chunk, and no newer result came for ``stale_seconds``: the job has stopped. That is told as
    ``degraded``, with the shard and how far it was counted; gates stay shut.
 """
 
@@ -23,7 +25,8 @@ from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
-from drain.protocol import BacklogRow, BacklogTold, DrainCheckError, DrainQuestion
+from drain.external_backlog import without_tables
+from drain.protocol import BacklogRow, BacklogTold, DrainCheckError, DrainQuestion, ExternalQuestion
 from drain.results import Result, ResultError, newest_result
 from drain.settlement import Backlog, drained, outstanding
 from headgate.errors import StoreError
@@ -31,6 +34,7 @@ from headgate.store import Store
 
 LOOK_SECONDS: Final = 5.0
 """Between two looks for newer results: a listing of a few names for each shard that somebody has asked about."""
+NO_TABLES: Final = "published results (drain.results) tell nothing of its tables; a Spark process of the daemon's does"
 
 
 @dataclass(slots=True)
@@ -116,9 +120,15 @@ class ResultsChecker:
         ]
         return drained(rows, question.seek_generation, question.segments)
 
-    async def backlog(self, shards: Iterable[int], now_ms: int) -> BacklogTold:  # noqa: ARG002 - drain.checker's port
+    async def backlog(
+        self,
+        shards: Iterable[int],
+        now_ms: int,  # noqa: ARG002 - drain.checker's port
+        external: Iterable[ExternalQuestion] = (),
+    ) -> BacklogTold:
         """Return the backlog of ``shards`` as of their newest results; rates are not known from one result."""
         told = BacklogTold(id=0, rows=[], failures={})
+        questions = {question.place: question for question in external}
         for number in shards:
             shard = self._known(number)
             await shard.looked.wait()
@@ -129,6 +139,12 @@ class ResultsChecker:
             told.rows.extend(
                 BacklogRow(shard=number, watermark=shard.watermark, drained=row.drained, **asdict(row))
                 for row in shard.rows
+                if (number, row.topic_id) not in questions
+            )
+            told.external.extend(
+                without_tables(question, shard.result.rows, shard.result.at_ms, NO_TABLES)
+                for question in questions.values()
+                if question.shard == number
             )
         return told
 

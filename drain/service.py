@@ -31,7 +31,7 @@ from drain.chunks import LedgerChunks
 from drain.counting import JvmGoneError
 from drain.engines import ENGINE_ERRORS
 from drain.external_tables import read_tables
-from drain.external_topics import ExternalTopics
+from drain.external_topics import REST, ExternalTopics
 from drain.facts import READERS
 from drain.job import BacklogJob
 from drain.master import DEFAULT_MASTER, VALID_MASTERS, conf_pair, engine_of
@@ -120,7 +120,9 @@ async def serve(arguments: argparse.Namespace, session: SparkSession, stopping: 
     runner = SparkRunner(session, chunks.source, run_timeout_seconds=arguments.run_timeout_seconds)
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(runner.close)
-        external = ExternalTopics(arguments.tables, runner.count_external) if arguments.tables else None
+        external = None
+        if arguments.tables:
+            external = ExternalTopics(arguments.tables, runner.count_external, rest=arguments.external_rest)
         answers = await stack.enter_async_context(Answers(BacklogJob(chunks, runner.count), chunks, external=external))
         server = DrainServer(answers, runner)
         listener = await _listen(server, address)
@@ -248,6 +250,13 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
         "--rollup-delete-after-seconds", type=float, default=21600.0, help="for replaced ranges (default: %(default)s)"
     )
     parser.add_argument("--external", type=Path, help="TOML file whose section external names tables of other logs")
+    parser.add_argument(
+        "--external-rest",
+        type=float,
+        default=REST,
+        metavar="TIMES",
+        help="after tables were counted for a backlog, TIMES as long none are (default: %(default)s)",
+    )
     parser.add_argument("--folder", help="for scratch files (default: a temporary one)")
     parser.add_argument("--parent", type=int, help="process id of the parent to die with")
     return parser.parse_args(argv)

@@ -6,6 +6,8 @@ each backlog that is told from it (records, bytes, position, age, ...). Rates ar
 somebody counted, and are told by nobody's result. The full count leaves every chunk to Spark, where an increment reads
 a few small ones itself: a fault of one way is not repeated by the other.
 
+Tables of external topics are read by neither. Each count of them is a full one, and none of it is in a result.
+
     python -m drain.verify --ledger file:///var/lib/headgate/ledger [--shard 3 ...] [--topic-id 5] [--json]
 
 Exit code 0: the same; 1: something differs, or a shard could not be counted; 2: a setting is wrong.

@@ -26,7 +26,8 @@ class BlockingAncestor(msgspec.Struct, frozen=True, kw_only=True):
 class SegmentExplanation(msgspec.Struct, frozen=True, kw_only=True):
     """Why a segment is, or is not, with somebody; ``status`` as in `SegmentProgress`.
 
-    ``backlog_records`` None: acknowledgements are not tracked. ``waiting_for``: the holder that was told to finish.
+    ``backlog_records`` None: acknowledgements are not tracked, or the source of an external topic alone knows.
+    ``waiting_for``: the holder that was told to finish.
     """
 
     segment: int

@@ -4,6 +4,9 @@ Backlogs are exported by shard: sums, and the oldest record of all. Names of top
 for the topics that the settings name (``metrics.backlog_topics``), and of each of those only for its first
 `MAX_SUBSCRIPTIONS` subscriptions by name: what can be exported is known beforehand. Whoever does not lead a shard
 exports nothing of it, so a sum over all daemons counts each backlog once.
+
+Sums are over what is known. How many subscriptions of external topics are not, and of how many topics a table is at
+fault, are gauges of their own.
 """
 
 from __future__ import annotations
@@ -53,6 +56,8 @@ class DrainInstruments(Maker):
             "backlog_oldest_unacknowledged_seconds": "Age of the oldest record that is left; NaN: not known.",
             "backlog_never_drained_subscriptions": "Subscriptions whose backlog does not shrink at this rate.",
             "backlog_as_of_age_seconds": "Age of the oldest of these counts.",
+            "backlog_unknown_subscriptions": "Subscriptions of external topics whose backlog is not known in full.",
+            "external_tables_at_fault": "External topics with a table that cannot be counted.",
         }
         self._by_shard = {name: self._gauge(name, text, "shard") for name, text in texts.items()}
         self._by_name = {
@@ -87,6 +92,7 @@ class DrainInstruments(Maker):
 
     def backlog_counted(self, shard: int, backlogs: Iterable[SubscriptionBacklog], now_ms: int) -> None:
         """Set what the subscriptions of a shard have left; ``now_ms`` is the leader's clock."""
+        backlogs = list(backlogs)
         tracked = [backlog for backlog in backlogs if backlog.records is not None]
         values = {
             "backlog_records": sum(backlog.records or 0 for backlog in tracked),
@@ -94,6 +100,10 @@ class DrainInstruments(Maker):
             "backlog_oldest_unacknowledged_seconds": _oldest([age_seconds(each, now_ms) for each in tracked]),
             "backlog_never_drained_subscriptions": sum(backlog.outlook == "never" for backlog in tracked),
             "backlog_as_of_age_seconds": max((now_ms - each.as_of_ms for each in tracked), default=0) / 1000,
+            "backlog_unknown_subscriptions": sum(
+                each.records is None and each.outlook != "not_tracked" for each in backlogs
+            ),
+            "external_tables_at_fault": len({each.topic for each in backlogs if each.at_fault}),
         }
         for name, value in values.items():
             self._by_shard[name].labels(shard).set(value)
@@ -119,7 +129,9 @@ class DrainInstruments(Maker):
         self._named[shard] = set(shown)
         for labels, backlog in shown.items():
             self._by_name["backlog_records"].labels(*labels).set(backlog.records or 0)
-            self._by_name["backlog_bytes"].labels(*labels).set(backlog.size_bytes or 0)
+            self._by_name["backlog_bytes"].labels(*labels).set(
+                math.nan if backlog.size_bytes is None else backlog.size_bytes
+            )
             self._by_name["oldest_unacknowledged_seconds"].labels(*labels).set(age_seconds(backlog, now_ms))
             self._by_name["drained_in_seconds"].labels(*labels).set(_drained_in(backlog))
 

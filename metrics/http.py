@@ -30,6 +30,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from headgate.backlog import document
 from headgate.errors import HeadgateError
 from metrics.health import Health
 from metrics.snapshot import Snapshot
@@ -142,7 +143,8 @@ class HttpServer:
         found = [
             backlog for shard in self._snapshot().shards for backlog in shard.backlogs if topic in (None, backlog.topic)
         ]
-        return _json({"backlogs": sorted(found, key=lambda each: (each.topic, each.subscription))}, 200)
+        found.sort(key=lambda each: (each.topic, each.subscription))
+        return _json({"backlogs": [document(each) for each in found]}, 200)
 
     async def _livez(self, _: web.Request) -> web.Response:
         health = self._health()

@@ -113,6 +113,7 @@ def _is_of(backlog: SubscriptionBacklog, subscription: SubscriptionDescription) 
 def _subscription(subscription: SubscriptionDescription, backlog: SubscriptionBacklog | None) -> list[str]:
     here = sum(consumer.connected for consumer in subscription.consumers)
     away = len(subscription.consumers) - here
+    left = {} if backlog is None else {part.segment: part.records for part in backlog.segments}
     return [
         (
             f"<h3>Subscription {escape(subscription.subscription)} "
@@ -121,16 +122,20 @@ def _subscription(subscription: SubscriptionDescription, backlog: SubscriptionBa
         f"<p>{here} consumers connected, {away} in their grace period.{_backlog(backlog)}</p>",
         _table(
             ("segment", "status", "held by", "generation", "acknowledged", "behind", "waits for"),
-            (row for progress in subscription.segments for row in _progress(progress)),
+            (row for progress in subscription.segments for row in _progress(progress, left.get(progress.segment))),
         ),
         share_bars(subscription.segments),
     ]
 
 
 def _backlog(backlog: SubscriptionBacklog | None) -> str:
-    if backlog is None or backlog.records is None:
+    if backlog is None or backlog.outlook == "not_tracked":
         return ""
-    parts = [f"{backlog.records} records, {backlog.size_bytes} bytes not acknowledged"]
+    why = f" {escape(backlog.not_counted)}." if backlog.not_counted else ""
+    if backlog.records is None:
+        return f" How much is not acknowledged is not known.{why}"
+    size = "" if backlog.size_bytes is None else f", {backlog.size_bytes} bytes"
+    parts = [f"{backlog.records} records{size} not acknowledged"]
     if backlog.oldest_ms is not None:
         parts.append(f"the oldest {max(0, backlog.as_of_ms - backlog.oldest_ms) / 1000:.0f} s old")
     if backlog.stored_per_second is not None and backlog.acknowledged_per_second is not None:
@@ -141,18 +146,20 @@ def _backlog(backlog: SubscriptionBacklog | None) -> str:
         parts.append("at this rate it never drains")
     elif backlog.outlook == "shrinking":
         parts.append(f"drained in {backlog.drained_in_seconds:.0f} s")
-    return f" {escape('; '.join(parts))}."
+    return f" {escape('; '.join(parts))}.{why}"
 
 
-def _progress(progress: SegmentProgress) -> list[tuple[object, ...]]:
-    """Return the row of a segment, and below it one for each of its shares."""
+def _progress(progress: SegmentProgress, left: int | None) -> list[tuple[object, ...]]:
+    """Return the row of a segment, and below it one for each of its shares; ``left``: its backlog, if that is known."""
+    external = progress.label is not None
     whole = (
         progress.segment if progress.label is None else f"{progress.segment} {progress.label}",
         progress.status,
         progress.consumer or "",
         "" if progress.generation is None else progress.generation,
         progress.acknowledged_offset,
-        progress.next_offset - progress.acknowledged_offset,
+        # Where a segment of an external topic ends is known from its tables, if at all.
+        ("-" if left is None else left) if external else progress.next_offset - progress.acknowledged_offset,
         ", ".join(str(ancestor) for ancestor in progress.blocked_by),
     )
     shares = [
@@ -162,7 +169,7 @@ def _progress(progress: SegmentProgress) -> list[tuple[object, ...]]:
             share.consumer or "",
             "" if share.generation is None else share.generation,
             share.acknowledged_offset,
-            progress.next_offset - share.acknowledged_offset,
+            "-" if external else progress.next_offset - share.acknowledged_offset,
             "",
         )
         for share in progress.shares

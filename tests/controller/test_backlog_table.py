@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from controller.backlog_table import counted_line, outlook_trend, segment_row, sparkline, subscription_row, trend
+from controller.backlog_table import (
+    NOTES,
+    counted_lines,
+    outlook_trend,
+    segment_row,
+    sparkline,
+    subscription_row,
+    trend,
+)
 from headgate.backlog import SegmentBacklog, backlog_of
 
 NOW = 1_000_000
@@ -14,14 +22,15 @@ def part(segment=0, **fields):
     return SegmentBacklog(segment=segment, sealed=False, **fields)
 
 
-def backlog(*parts, kind="STREAM", counted_by="spark", as_of_ms=NOW):
+def backlog(*parts, kind="STREAM", counted_by="spark", as_of_ms=NOW, topic="orders", **more):
     return backlog_of(
-        topic="orders",
+        topic=topic,
         subscription="billing",
         subscription_type=kind,
         counted_by=counted_by,
         as_of_ms=as_of_ms,
         segments=parts,
+        **more,
     )
 
 
@@ -62,8 +71,21 @@ def test_totals_are_over_the_segments_and_each_has_its_own_outlook():
 
     assert [each.segment for each in whole.segments] == [0, 1]
     assert subscription_row(whole)[3:6] == ["2 468", "112.0 kB", "60 s"]
-    assert segment_row(one, NOW) == ["", "  segment 0", "active", "1 234", "56.0 kB", "7 s", "1.0", "124", "10 s"]
-    assert segment_row(other, NOW)[-1] == "?"
+    assert segment_row(one, whole) == ["", "  segment 0", "active", "1 234", "56.0 kB", "7 s", "1.0", "124", "10 s"]
+    assert segment_row(other, whole)[-1] == "?"
+
+
+def test_what_no_table_tells_of_an_external_topic_is_a_dash_and_never_nothing():
+    known, unknown = part(0, records=0, size_bytes=0, label="a"), part(1, label="b")
+    without_times = part(2, records=7, label="c", stored_per_second=1.0, acknowledged_per_second=3.0)
+    whole = backlog(known, unknown)
+
+    assert subscription_row(whole)[3:] == ["-", "-", "-", "-", "-", "-"], "the total is not that of the known ones"
+    assert segment_row(known, whole)[1:4] == ["  segment 0 a", "active", "0"]
+    assert segment_row(unknown, whole)[1:] == ["  segment 1 b", "active", "-", "-", "-", "-", "-", "-"]
+    assert segment_row(without_times, whole)[3:] == ["7", "-", "-", "1.0", "3.0", "4 s"]
+    checkpoint = backlog(part(0, label="a"), kind="CHECKPOINT")
+    assert segment_row(checkpoint.segments[0], checkpoint)[3] == "not tracked"
 
 
 def test_a_producers_clock_that_is_ahead_makes_no_negative_age():
@@ -73,10 +95,29 @@ def test_a_producers_clock_that_is_ahead_makes_no_negative_age():
 def test_how_it_was_counted_is_said_where_that_matters():
     fresh, old = backlog(part(**COUNTED)), backlog(part(**COUNTED), as_of_ms=NOW - 12_000)
 
-    assert counted_line([fresh], NOW) is None
-    assert counted_line([fresh, old], NOW) == "as of 12 s ago"
-    assert "1 of 2 counted by the leader" in counted_line([fresh, backlog(counted_by="leader")], NOW)
-    assert counted_line([], NOW) is None
+    assert counted_lines([fresh], NOW) == []
+    assert counted_lines([fresh, old], NOW) == ["as of 12 s ago"]
+    assert "1 of 2 counted by the leader" in counted_lines([fresh, backlog(counted_by="leader")], NOW)[0]
+    assert counted_lines([], NOW) == []
+
+
+def test_an_external_topic_of_which_nothing_is_left_needs_no_spark_to_say_so():
+    read, unread = part(records=0, size_bytes=0, label="a"), part(1, label="b")
+
+    assert counted_lines([backlog(read, counted_by="leader")], NOW) == []
+    assert "counted by the leader" in counted_lines([backlog(read, unread, counted_by="leader")], NOW)[0]
+
+
+def test_why_something_of_an_external_topic_is_not_known_is_said_once_for_each_topic():
+    def unknown(topic, reason="no table", *, at_fault=False):
+        return backlog(part(), counted_by="leader", topic=topic, not_counted=reason, at_fault=at_fault)
+
+    assert counted_lines([unknown("a"), unknown("a"), unknown("b", "b is broken", at_fault=True)], NOW) == [
+        "a is not known in full: no table",
+        "b could not be counted: b is broken",
+    ]
+    many = counted_lines([unknown(f"t{at}") for at in range(NOTES + 2)], NOW)
+    assert many[NOTES:] == ["and 2 more; --json has all reasons"]
 
 
 def test_the_trend_is_that_of_two_looks_or_of_the_rates():

@@ -10,6 +10,7 @@ from controller import cli_backlog
 from controller import cli_session as session
 from controller.cli import main
 from headgate.backlog import SegmentBacklog, backlog_of
+from headgate.messages import ExternalDescription, TopicDescription
 
 
 def run(*arguments):
@@ -39,6 +40,23 @@ class Admin:
 
     async def ledger_url(self):
         return "file:///the/ledger"
+
+    async def list_topics(self):
+        return [self.topic("orders"), self.topic("clicks", external=True)]
+
+    async def describe_topic(self, name):
+        return self.topic(name, external=name == "clicks")
+
+    def topic(self, name, *, external=False):
+        return TopicDescription(
+            topic=name,
+            topic_id=7,
+            shard=3,
+            layout_epoch=0,
+            segments=[],
+            subscriptions=[],
+            external=ExternalDescription(source="", positions="opaque", hash_bits=0) if external else None,
+        )
 
 
 @pytest.fixture
@@ -88,6 +106,7 @@ def test_json_is_for_programs(asked, capsys):
 
     (found,) = json.loads(capsys.readouterr().out)
     assert (found["records"], found["outlook"], found["counted_by"]) == (1234, "unknown", "leader")
+    assert (found["oldest_ms"], found["segments"][0]["oldest_ms"]) == (None, None), "null, and not left out"
 
 
 def test_watching_goes_on_until_it_is_ended(asked, capsys, monkeypatch):
@@ -123,6 +142,23 @@ def test_verify_hands_on_what_spark_needs(asked, monkeypatch):
     spark = ("--master", "spark://m:7077", "--reader", "spark", "--conf", "a=1", "--conf", "b=2")
     assert run("backlog", "verify", "--ledger", "s3a://x", *spark) == 0
     assert commands[0][3:-2] == list(spark)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "external, their tables are not read here: clicks\n"),
+        (["clicks"], "external, their tables are not read here: clicks\n"),
+        (["orders"], ""),
+        (["--ledger", "file:///x"], ""),
+    ],
+    ids=["all topics", "an external one", "a stored one", "a ledger without a cluster"],
+)
+def test_verify_says_of_which_topics_it_does_not_read_the_tables(asked, monkeypatch, capsys, arguments, said):
+    monkeypatch.setattr(cli_backlog, "_run", lambda command: (0, ""))
+
+    assert run("backlog", "verify", *arguments) == 0
+    assert capsys.readouterr().err == said
 
 
 def test_a_recount_that_breaks_down_shows_what_was_said(asked, monkeypatch, capsys):

@@ -160,6 +160,12 @@ def test_the_tables_of_external_topics_are_read_with_the_settings(tmp_path: Path
         load_settings(settings)
 
 
+def test_tables_that_nobody_would_read_are_refused():
+    """Published results are somebody else's, and of the ledger alone."""
+    with pytest.raises(ConfigError, match=r"\$.drain.external: .*results"):
+        parse_settings(LEDGER + '[drain]\nexternal = "external.toml"\nresults = "file:///results"\n', "t")
+
+
 def test_a_systemd_credential_wins_over_a_file_beside_the_settings(tmp_path: Path):
     path, credentials = tmp_path / "x.toml", tmp_path / "credentials"
     credentials.mkdir()

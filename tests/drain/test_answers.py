@@ -1,4 +1,4 @@
-"""Keeping up without being asked: what grows is counted ahead of the next question, and nothing else is."""
+"""Keeping up without being asked; and external topics, which are told apart from the ledger's rows."""
 
 import asyncio
 from collections.abc import Sequence
@@ -8,9 +8,12 @@ import pytest
 
 from drain.answers import KEEP_UP_CHUNKS, Answers
 from drain.counting import JvmGoneError
+from drain.external_tables import EntriesTable, ExternalTables, ExternalView
+from drain.external_topics import NOT_MAPPED, ExternalTopics
 from drain.job import RunOutcome
-from drain.protocol import AskDrained, DrainQuestion
+from drain.protocol import AskBacklog, AskDrained, DrainQuestion, ExternalQuestion
 from drain.results import Result
+from drain.settlement import StateRow, outstanding
 from headgate.errors import ChunkError
 
 pytestmark = pytest.mark.looptime
@@ -23,12 +26,15 @@ class Ledger:
         self.length = 10
         self.runs: list[list[int]] = []
         self.fault: Exception | None = None
+        self.rows: tuple[StateRow, ...] = ()
+        self.failures: dict[int, str] = {}
 
     async def run(self, shards: Sequence[int]) -> RunOutcome:
         self.runs.append(list(shards))
         if isinstance(self.fault, JvmGoneError):
             raise self.fault
-        return RunOutcome(results={shard: Result(shard, self.length, ()) for shard in shards}, failures={})
+        results = {shard: Result(shard, self.length, self.rows) for shard in shards if shard not in self.failures}
+        return RunOutcome(results=results, failures=self.failures)
 
     async def newer_than(self, shard: int, watermark: int) -> range:
         if isinstance(self.fault, ChunkError):
@@ -89,3 +95,65 @@ async def test_a_fault_met_while_idle_is_left_to_whoever_asks_next(fault: Except
     ledger.fault = None
     await answers.reply(question())
     await answers.__aexit__(None, None, None)
+
+
+STORED = (StateRow(1, None, 0, end_offset=4), StateRow(1, 2, None, subscription_type="STREAM"))
+SOMEWHERE_ELSE = (
+    StateRow(5, None, 0, sealed_end_offset=9),
+    StateRow(5, None, 1),
+    StateRow(5, 6, None, subscription_type="STREAM"),
+)
+ASKED = ExternalQuestion(0, 5, ExternalView(topic="orders", subscriptions={6: "billing"}, labels={0: "a", 1: "b"}))
+
+
+async def backlog_of_both(ledger: Ledger, external: ExternalTopics | None = None, *, times: int = 1) -> Any:
+    ledger.rows = STORED + SOMEWHERE_ELSE
+    async with Answers(ledger, ledger, external=external) as answers:
+        for _ in range(times):
+            told = await answers.reply(AskBacklog(id=1, shards=[0], now_ms=7000, external=[ASKED]))
+            await asyncio.sleep(1)
+        return told
+
+
+async def test_without_tables_the_ledger_tells_of_an_external_topic_what_it_can() -> None:
+    told = await backlog_of_both(Ledger())
+
+    assert [(row.topic_id, row.records) for row in told.rows] == [(1, 4)]
+    (external,) = told.external
+    assert [(row.segment, row.records) for row in external.rows] == [(0, 9), (1, None)]
+    assert (external.reason, external.as_of_ms) == (NOT_MAPPED, 7000)
+
+
+async def test_a_topic_of_tables_is_counted_for_the_next_who_asks() -> None:
+    async def count(tables, view, rows, shard):
+        assert (view, rows, shard) == (ASKED.names, list(SOMEWHERE_ELSE), 0)
+        return outstanding((*rows[:1], StateRow(5, None, 1, end_offset=3, records=3), *rows[2:]))
+
+    mapped = {"orders": ExternalTables(entries=EntriesTable(path="p", segment="s", offset="o"))}
+    told = await backlog_of_both(Ledger(), ExternalTopics(mapped, count), times=2)
+
+    assert [(row.topic_id, row.records) for row in told.rows] == [(1, 4)]
+    assert [(row.segment, row.records) for row in told.external[0].rows] == [(0, 9), (1, 3)]
+
+
+async def test_a_shard_that_could_not_be_counted_tells_nothing_of_its_external_topics() -> None:
+    ledger = Ledger()
+    ledger.failures = {0: "a hole"}
+    told = await backlog_of_both(ledger)
+
+    assert (told.failures, told.rows, told.external) == ({0: "a hole"}, [], [])
+
+
+async def test_a_bug_while_counting_tables_ends_the_process_and_is_not_silence() -> None:
+    async def count(tables, view, rows, shard):
+        raise ZeroDivisionError
+
+    ledger = Ledger()
+    ledger.rows = SOMEWHERE_ELSE
+    answers = Answers(ledger, ledger, external=ExternalTopics({"orders": ExternalTables()}, count))
+    await answers.__aenter__()
+    await answers.reply(AskBacklog(id=1, shards=[0], now_ms=7000, external=[ASKED]))
+    await asyncio.sleep(1)
+
+    assert answers.worker.done()
+    assert isinstance(answers.worker.exception().exceptions[0], ZeroDivisionError)

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from drain.checker import SparkDrainChecker
+from drain.external_tables import ExternalView
 from drain.protocol import (
     AskBacklog,
     AskDrained,
@@ -19,9 +20,12 @@ from drain.protocol import (
     DrainCheckError,
     Drained,
     DrainQuestion,
+    ExternalQuestion,
+    ExternalTold,
     Failed,
     decode_request,
     encode_line,
+    fitting,
 )
 from headgate.errors import ConfigError
 
@@ -68,7 +72,8 @@ class FakeDrainService:
 
     def _reply(self, request):
         if isinstance(request, AskBacklog):
-            return BacklogTold(id=request.id, rows=[], failures={3: "a reason"})
+            external = [ExternalTold(shard=each.shard, topic_id=each.topic_id) for each in request.external]
+            return BacklogTold(id=request.id, rows=[], failures={3: "a reason"}, external=external)
         assert isinstance(request, AskDrained)
         answers = [
             DrainAnswer(question.segments & self.drained, self.watermark, self.error) for question in request.questions
@@ -125,6 +130,36 @@ async def test_questions_that_arrive_during_a_run_share_the_next_one(service, tm
     assert [frozenset({1})] * 6 == [first.result(), *(task.result() for task in later)]
     assert told.result().failures == {3: "a reason"}
     assert service.connections == 1
+
+
+def external(shard: int, topic_id: int, *labels: str) -> ExternalQuestion:
+    names = ExternalView(topic=f"t{topic_id}", subscriptions={2: "s"}, labels=dict(enumerate(labels)))
+    return ExternalQuestion(shard, topic_id, names)
+
+
+async def test_the_external_topics_of_several_shards_travel_in_one_question_the_newest_of_each(service, tmp_path):
+    """Each shard has a reign of its own, which asks for itself."""
+    async with checker_at(tmp_path) as checker, asyncio.TaskGroup() as tasks:
+        for shard, asked in enumerate(([external(0, 1, "a")], [external(1, 1, "b"), external(1, 9)], [])):
+            tasks.create_task(checker.backlog([shard], 7, asked))
+        told = tasks.create_task(checker.backlog([0], 8, [external(0, 1, "a", "newer")]))
+
+    (request,) = service.requests
+    assert request.external == [external(0, 1, "a", "newer"), external(1, 1, "b"), external(1, 9)]
+    assert [(each.shard, each.topic_id) for each in told.result().external] == [(0, 1), (1, 1), (1, 9)]
+
+
+async def test_names_that_do_not_fit_into_a_question_are_told_instead_of_asked(service, tmp_path, monkeypatch):
+    monkeypatch.setattr("drain.checker.fitting", lambda questions: fitting(questions, limit_bytes=200))
+    many = external(0, 1, *(f"shardId-{at:012}" for at in range(100)))
+    async with checker_at(tmp_path) as checker:
+        told = await checker.backlog([0], 7, [many, *(external(0, at, "a") for at in (2, 3, 4))])
+
+    said = {each.topic_id: each.reason for each in told.external}
+    asked = [each.topic_id for each in service.requests[0].external]
+    assert asked == [topic_id for topic_id, reason in said.items() if not reason] == [2]
+    assert said[1] == "the names of its 100 segments do not fit into a question any more"
+    assert "names of its 1 segments" in said[3], "together they are too many"
 
 
 async def test_those_who_ask_a_moment_after_the_first_share_its_run(service, tmp_path):

@@ -102,7 +102,9 @@ def test_tables_come_to_a_backlog_and_to_what_is_drained(spark, tmp_path: Path, 
 
 def test_without_a_table_of_entries_ends_come_from_the_ledger(spark, tmp_path: Path) -> None:
     counted = count_external(spark, tables(tmp_path, None, [ack(end=9)]), VIEW, ROWS, shard=0)
-    assert (1, False) == (counted[0].records, counted[0].drained)
+    assert {0: (1, None, None, False), 1: (None, None, None, False), 2: (None, None, None, False)} == by_segment(
+        counted
+    )
 
 
 def test_without_a_table_of_acknowledgements_those_in_the_ledger_count(spark, tmp_path: Path) -> None:
@@ -222,14 +224,17 @@ def test_a_format_without_its_jars_says_so(spark, tmp_path: Path) -> None:
         count_external(spark, given, VIEW, ROWS, shard=0)
 
 
-def test_opaque_positions_cannot_be_counted_from_tables(spark, tmp_path: Path) -> None:
-    opaque = ExternalView(topic="orders", subscriptions={}, labels={}, opaque=True)
-    with pytest.raises(TableError, match="positions are opaque"):
-        count_external(spark, ExternalTables(), opaque, ROWS, shard=0)
-
-
-def test_without_a_time_no_age_is_told(spark, tmp_path: Path) -> None:
+def test_without_a_time_no_age_is_told_and_without_sizes_no_bytes(spark, tmp_path: Path) -> None:
     parquet(tmp_path / "entries", entry_rows())
     given = ExternalTables(entries=EntriesTable(path=str(tmp_path / "entries"), segment="shard", offset="seq"))
     counted = count_external(spark, given, VIEW, ROWS, shard=0)
-    assert [(10, None), (4, None), (0, None)] == [(row.records, row.oldest_ms) for row in counted]
+    assert {0: (10, None, None, False), 1: (4, None, None, False), 2: (0, 0, None, False)} == by_segment(counted)
+
+
+def test_a_table_that_is_at_fault_leaves_the_next_one_alone(spark, tmp_path: Path) -> None:
+    (tmp_path / "good").mkdir()
+    broken = tables(tmp_path, changed(seq=None), None)
+    with pytest.raises(TableError, match="seq is null"):
+        count_external(spark, broken, VIEW, ROWS, shard=0)
+    counted = count_external(spark, tables(tmp_path / "good", entry_rows(), None), VIEW, ROWS, shard=0)
+    assert [10, 4, 0] == [row.records for row in counted]

@@ -39,6 +39,15 @@ def test_the_example_of_the_module_is_read_as_it_stands(tmp_path: Path) -> None:
     } == read_tables(written(tmp_path, block))
 
 
+def test_the_example_of_a_topic_with_opaque_positions_is_read_as_it_stands(tmp_path: Path) -> None:
+    text = DOCUMENTED.read_text()
+    block = text[text.index("    [external.clicks.entries]") : text.index("What may stand in such a table")]
+
+    mark = "sequence_number"
+    entries = EntriesTable(path="/srv/clicks/entries", segment="shard_id", offset=mark, version=mark)
+    assert {"clicks": ExternalTables(entries=entries)} == read_tables(written(tmp_path, block))
+
+
 def test_other_sections_are_somebody_elses(tmp_path: Path) -> None:
     assert {} == read_tables(written(tmp_path, '[ledger]\nurl = "file:///x"\n'))
 

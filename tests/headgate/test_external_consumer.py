@@ -212,6 +212,7 @@ async def test_an_explanation_speaks_of_the_source() -> None:
     assert "Segment 0 (a) is read by one: not read to its end." == said[0]
     assert said[1].startswith("Segment 1 (b) waits until segment 0 is drained. Segment 0 (a) is not read to its end")
     assert "1 record" not in " ".join(said)
+    assert {None} == {segment.backlog_records for segment in told.segments}
 
 
 async def test_a_call_that_returns_before_the_end_is_an_error_and_opens_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import MappingProxyType
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -12,9 +13,10 @@ from metrics.drain_instruments import MAX_SUBSCRIPTIONS
 from metrics.instruments import Instruments
 
 NOW = 1_000_000
+NOTHING = MappingProxyType({})
 
 
-def backlog(topic="orders", subscription="billing", **fields):
+def backlog(topic="orders", subscription="billing", more=NOTHING, **fields):
     given = {"records": 10, "size_bytes": 100, "oldest_ms": NOW - 5000} | fields
     return backlog_of(
         topic=topic,
@@ -23,6 +25,7 @@ def backlog(topic="orders", subscription="billing", **fields):
         counted_by="spark",
         as_of_ms=NOW - 1000,
         segments=[SegmentBacklog(segment=0, sealed=False, **given)],
+        **more,
     )
 
 
@@ -62,6 +65,30 @@ def test_an_age_that_nobody_knows_is_not_taken_for_none(instruments, registry):
 
     instruments.backlog_counted(3, [backlog("b", records=0, oldest_ms=None)], NOW)
     assert series(registry, "backlog_oldest_unacknowledged_seconds") == {("3",): 0}
+
+
+def test_what_is_not_known_is_in_no_sum_and_is_counted_by_itself(instruments, registry):
+    """Of a topic that is stored somewhere else; 0 would say that all is well."""
+    unknown = {"records": None, "size_bytes": None, "oldest_ms": None}
+    found = [
+        backlog("other"),
+        backlog("a", **unknown | {"records": 5}),
+        backlog("b", **unknown),
+        *(backlog("c", name, more={"at_fault": True}, **unknown) for name in ("one", "two")),
+    ]
+    instruments.backlog_counted(3, found, NOW)
+
+    assert series(registry, "backlog_records") == {("3",): 15}
+    assert series(registry, "backlog_bytes") == {("3",): 100}
+    assert series(registry, "backlog_unknown_subscriptions") == {("3",): 3}
+    assert series(registry, "external_tables_at_fault") == {("3",): 1}
+
+
+def test_a_named_topic_without_sizes_has_no_bytes_and_without_records_no_series(instruments, registry):
+    instruments.backlog_counted(3, [backlog(size_bytes=None), backlog(subscription="b", records=None)], NOW)
+
+    assert series(registry, "subscription_backlog_records") == {("orders", "billing"): 10}
+    assert math.isnan(series(registry, "subscription_backlog_bytes")["orders", "billing"])
 
 
 def test_only_topics_that_the_settings_name_are_labels(instruments, registry):

@@ -130,6 +130,7 @@ async def test_backlogs_are_told_as_json_of_all_topics_or_of_one(house):
     """By topic and subscription; a topic that is not there has none."""
     _, _, text = await house.ask("/backlog")
     assert [(each["topic"], each["records"]) for each in json.loads(text)["backlogs"]] == [("a", 3), ("b", 4)]
+    assert json.loads(text)["backlogs"][0]["segments"][0]["oldest_ms"] is None, "null, and not left out"
 
     _, _, text = await house.ask("/backlog?topic=b")
     assert [each["topic"] for each in json.loads(text)["backlogs"]] == ["b"]

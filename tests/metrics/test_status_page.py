@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 import pytest
 from msgspec.structs import replace as replace_struct
 
+from headgate.backlog import SegmentBacklog, backlog_of
 from headgate.messages import (
     ConsumerDescription,
     ExternalDescription,
@@ -84,9 +85,15 @@ TOPICS = (topic(),)
 SUBSCRIPTIONS = (subscription(),)
 
 
-def page(*, topics=TOPICS, subscriptions=SUBSCRIPTIONS, instance="one", health=HEALTH):
+def page(*, topics=TOPICS, subscriptions=SUBSCRIPTIONS, backlogs=(), instance="one", health=HEALTH):
     led = ShardSnapshot(
-        shard=0, role="leading", leader_epoch=12, head=345, topics=tuple(topics), subscriptions=tuple(subscriptions)
+        shard=0,
+        role="leading",
+        leader_epoch=12,
+        head=345,
+        topics=tuple(topics),
+        subscriptions=tuple(subscriptions),
+        backlogs=tuple(backlogs),
     )
     followed = ShardSnapshot(shard=1, role="following", leader_epoch=8, head=77)
     return status_page(Snapshot(instance=instance, shards=(led, followed), cluster="local"), health)
@@ -141,6 +148,37 @@ def test_an_external_topic_shows_its_source_and_the_names_there():
     assert "external, its records stand at kinesis:&lt;orders&gt;." in text
     assert "sealed, shardId-&lt;0&gt; at its source" in text
     assert ["0 shardId-<0>", "granted"] == Reader(text).rows[-1][:2]
+
+
+def counted(*records, **more):
+    """The backlog of `subscription`; its segments end where somebody else knows."""
+    fields = {"topic": "orders", "subscription": "billing", "subscription_type": "STREAM", "as_of_ms": 9000} | more
+    parts = [
+        SegmentBacklog(segment=at, sealed=False, records=left, label=f"shard-{at}") for at, left in enumerate(records)
+    ]
+    return backlog_of(counted_by="spark", segments=parts, **fields)
+
+
+@pytest.mark.parametrize(
+    ("backlogs", "behind", "said"),
+    [
+        ([counted(7, 5)], ["7", "5"], "12 records not acknowledged."),
+        (
+            [counted(7, None, not_counted="no <version> is mapped")],
+            ["7", "-"],
+            "How much is not acknowledged is not known. no &lt;version&gt; is mapped.",
+        ),
+        ([], ["-", "-"], "in their grace period.</p>"),
+    ],
+    ids=["counted from its tables", "not in full", "not at all"],
+)
+def test_how_far_behind_an_external_topic_is_comes_from_its_tables_and_is_never_nothing(backlogs, behind, said):
+    held = subscription()
+    segments = [replace_struct(each, label=f"shard-{each.segment}") for each in held.segments]
+    text = page(subscriptions=[replace_struct(held, segments=segments)], backlogs=backlogs)
+
+    assert [row[5] for row in Reader(text).rows[-2:]] == behind
+    assert said in text
 
 
 def test_a_shared_segment_shows_its_bucket_ranges_and_who_reads_them():
