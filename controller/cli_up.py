@@ -40,6 +40,7 @@ from controller.settings import (
     socket_problem,
 )
 from controller.toml_text import Value, toml_text
+from drain.external_tables import read_tables
 from headgate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class _Wishes:
     http_port: int | None
     daemons: int
     results: str | None = None
+    external: Path | None = None
 
 
 @click.command(
@@ -90,6 +92,11 @@ class _Wishes:
 @click.option("--http-port", type=_PORT, help="0: any free one. [default: as last time, or 9464 if free]")
 @click.option("--daemons", type=click.IntRange(1, 9), default=1, show_default=True, help="Daemons that contend.")
 @click.option("--results", metavar="URL", help="Poll drain results published here instead of running Spark.")
+@click.option(
+    "--external",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="TOML file that names the tables of external topics; drain/external_tables.py has the form.",
+)
 @click.option("--verbose", "-v", is_flag=True, help="Log to standard error instead of a file.")
 def up(
     *,
@@ -100,6 +107,7 @@ def up(
     http_port: int | None,
     daemons: int,
     results: str | None,
+    external: Path | None,
     verbose: bool,
 ) -> None:
     """Start one whole node: ZooKeeper, an MQTT broker, Spark and the daemon, all on loopback.
@@ -108,7 +116,9 @@ def up(
     same folder goes on where this one stopped. Clients find the node through client.toml in the folder, which they
     look for in ./headgate-data by themselves. SIGHUP reads headgate.toml in the folder again, as for `headgate run`.
     """
-    wishes = _Wishes(shards, mqtt_port, zookeeper_port, http_port, daemons, results)
+    if results is not None and external is not None:
+        raise click.UsageError("--results and --external: where results are polled nobody reads tables; leave one out")
+    wishes = _Wishes(shards, mqtt_port, zookeeper_port, http_port, daemons, results, external)
     with NodeFolder(data) as folder, _log_stream(folder, verbose) as stream, contextlib.ExitStack() as held:
         instance = cli_run.instance_name()
         # Resolved before anything starts: a wrong wish must not leave servers behind.
@@ -158,7 +168,7 @@ class _Node:
     """One run of the node."""
 
     def __init__(self, folder: NodeFolder, wishes: _Wishes, instance: str, held: contextlib.ExitStack) -> None:
-        """Decide shards and ports, and keep those until ``held`` ends; raises ConfigError for those that cannot be."""
+        """Decide shards and ports, and keep those until ``held`` ends; raises ConfigError for what cannot be."""
         last = folder.remembered()
         if last.shards and wishes.shards not in (None, last.shards):
             raise ConfigError(
@@ -169,6 +179,9 @@ class _Node:
         self._instance = instance
         self._daemons = wishes.daemons
         self._results = wishes.results
+        self._external = None if wishes.external is None else wishes.external.absolute()
+        if self._external is not None:
+            read_tables(self._external)
         self._held = held
         usual = USUAL_PORTS
         self._plan = Remembered(
@@ -218,7 +231,12 @@ class _Node:
             zookeeper=ZooKeeperSettings(hosts=zookeeper),
             broker=BrokerSettings(host=broker_host, port=broker_port),
             ledger=LedgerSettings(url=(path / "ledger").as_uri()),
-            drain=DrainSettings(socket=socket, folder=str(path / "drain"), results=self._results),
+            drain=DrainSettings(
+                socket=socket,
+                folder=str(path / "drain"),
+                results=self._results,
+                external=None if self._external is None else str(self._external),
+            ),
             http=HttpSettings(port=self._plan.http_port),
         )
 

@@ -3,7 +3,8 @@
 It keeps to what Kinesis does where that matters here: the MD5 of the partition key chooses the open shard, a shard that
 was split or merged is closed and keeps its records, sequence numbers have 56 digits and holes, children name their
 parents. It is no emulator beyond that: one writer at a time, nothing expires. (moto would be the obvious stand-in, but
-it moves the records of a closed shard into its children, so there is no parent left to read first.)
+it moves the records of a closed shard into its children, so there is no parent left to read first.) A shard's file has
+one JSON line a record, as a copy of the stream in a bucket would: external.toml maps it.
 
     python examples/kinesis/stream.py FOLDER create --shards 1
     python examples/kinesis/stream.py FOLDER put --keys 20 --records 100
@@ -19,6 +20,7 @@ import hashlib
 import json
 import os
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,7 +62,7 @@ class FolderStream:
         path = self._folder / f"{shard_id}.jsonl"
         # Whole lines: somebody may be writing the next one.
         lines = path.read_text().rpartition("\n")[0].splitlines() if path.exists() else []
-        found = [Record(**json.loads(line)) for line in lines]
+        found = [Record(**{name: json.loads(line)[name] for name in Record.__match_args__}) for line in lines]
         behind = [record for record in found if after is None or int(record.sequence_number) > int(after)]
         return behind[:limit], closed and len(behind) <= limit
 
@@ -141,7 +143,14 @@ class FolderStream:
         for shard in self._shards():
             first, last = self._range(shard)
             if first <= hashed <= last and "EndingSequenceNumber" not in shard["SequenceNumberRange"]:
-                line = {"sequence_number": self._next_sequence_number(), "partition_key": key, "data": data}
+                line = {
+                    "shard": shard["ShardId"],
+                    "sequence_number": self._next_sequence_number(),
+                    "partition_key": key,
+                    "data": data,
+                    "bytes": len(data),
+                    "arrived_ms": time.time_ns() // 1_000_000,
+                }
                 with (self._folder / f"{shard['ShardId']}.jsonl").open("a") as file:
                     file.write(json.dumps(line) + "\n")
 

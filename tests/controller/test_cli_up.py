@@ -151,6 +151,35 @@ def test_results_that_a_job_publishes_take_the_place_of_spark_for_further_daemon
     assert [each.drain.results for each in (*world.settings, shared)] == ["s3://bucket/results"] * 2
 
 
+def test_tables_of_external_topics_are_named_for_every_daemon(invoke: Invoke, world: World, tmp_path: Path):
+    tables = tmp_path / "tables.toml"
+    tables.write_text("[external.orders]\n")
+    invoke("up", "--data", str(tmp_path / "data"), "--external", str(tables), *ANY_PORTS)
+
+    shared = load_settings(tmp_path / "data" / "headgate.toml", default_instance="other")
+    assert [each.drain.external for each in (*world.settings, shared)] == [str(tables)] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "said"),
+    [
+        ("[external.orders.entrys]\n", (), "entrys"),
+        ("[external.orders]\n", ("--results", "file:///r"), "leave one out"),
+    ],
+    ids=["a wrong description", "nobody to read them"],
+)
+def test_tables_that_make_no_sense_are_refused_before_anything_starts(
+    invoke: Invoke, world: World, tmp_path: Path, text: str, more: tuple[str, ...], said: str
+):
+    tables = tmp_path / "tables.toml"
+    tables.write_text(text)
+    result = invoke("up", "--data", str(tmp_path / "data"), "--external", str(tables), *more, *ANY_PORTS)
+
+    assert result.exit_code != 0
+    assert said in result.stderr
+    assert world.events == []
+
+
 def test_a_second_start_has_the_same_ports_and_shards(invoke: Invoke, world: World, tmp_path: Path):
     invoke("up", "--data", str(tmp_path), "--shards", "2", *ANY_PORTS)
     invoke("up", "--data", str(tmp_path))

@@ -92,14 +92,12 @@ class Node:
     async def clean_up(self) -> None:
         """End whatever is left."""
         with self._ports:
-            try:
-                await self.end_programs()
-                if self.is_up:
-                    await self.down()
-            finally:
-                for process in marked(self.mark):
-                    with suppress(psutil.NoSuchProcess):
-                        process.kill()
+            await self.end_programs()
+            if self.is_up:
+                await self.down()
+            for process in marked(self.mark):
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
 
     async def command(self, *arguments: str, stdin: bytes = b"", seconds: float = 30.0) -> Finished:
         """Run a client command."""

@@ -1,6 +1,7 @@
 """examples/kinesis on a real node: a stream that is resharded under its readers is read in parent order.
 
-The programs are those of the example, as processes; the stream is the example's folder in place of AWS.
+The programs are those of the example, as processes; the stream is the example's folder in place of AWS. And what is left
+of it is counted from its files, which are the tables of a node that was told so.
 """
 
 from __future__ import annotations
@@ -8,14 +9,17 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from collections import defaultdict
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
-from tests.system.node import Node
-from tests.system.programs import TEST_SECONDS, Running, eventually, whole_lines
+from tests.system.node import ANY_PORTS, Node
+from tests.system.programs import TEST_SECONDS, Running, eventually, get, whole_lines
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 
@@ -131,3 +135,89 @@ async def test_a_reader_that_is_killed_is_followed_at_its_checkpoint(node: Node,
     await until_delivered(node, "kinesis-killed", 7 * KEYS)
     await second.terminate()
     assert 7 * KEYS == len(delivered(node, "kinesis-killed")), "nothing is read again that had been checkpointed"
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def counting(tmp_path: Path, stream: Stream) -> AsyncIterator[Node]:
+    """A node that was told where the stream's records stand, and where those of another topic do, which are rubbish."""
+    made = Node(tmp_path)
+    rubbish = {"shard": SHARD(0), "sequence_number": None, "bytes": 1, "arrived_ms": 1}
+    (tmp_path / "rubbish.jsonl").write_text(json.dumps(rubbish) + "\n")
+    ours = (EXAMPLE / "external.toml").read_text().replace("/tmp/orders", str(stream.folder))
+    theirs = ours.replace("orders.entries", "rubbish.entries").replace(
+        f"{stream.folder}/shardId-*", f"{tmp_path}/rubbish"
+    )
+    (tmp_path / "external.toml").write_text(ours + theirs)
+    try:
+        await made.up("--external", str(tmp_path / "external.toml"), *ANY_PORTS)
+        yield made
+    finally:
+        await made.clean_up()
+
+
+async def backlog(node: Node, topic: str) -> dict[str, Any]:
+    """Return the backlog of the topic's one subscription."""
+    found = (await node.done("backlog", topic, "--json")).document()
+    return found[0] if found else {"segments": []}
+
+
+def left(found: dict[str, Any]) -> dict[str, int | None]:
+    return {segment["label"]: segment["records"] for segment in found["segments"]}
+
+
+async def test_what_is_left_of_the_stream_is_counted_from_its_records(counting: Node, stream: Stream) -> None:
+    listing = (await stream.do("list-shards")).encode()
+    for topic in ("orders", "rubbish"):
+        await counting.done("topic", "import", topic, "-", "--format", "kinesis", stdin=listing)
+        first = await reader(counting, stream, topic, "one")
+        await until_delivered(counting, topic, 6 * KEYS)
+        await first.terminate()
+
+    found: dict[str, Any] = {}
+
+    async def counted(wanted: dict[str, int]) -> bool:
+        nonlocal found
+        found = await backlog(counting, "orders")
+        return left(found) == wanted
+
+    nothing = dict.fromkeys(map(SHARD, range(3)), 0)
+    await eventually(lambda: counted(nothing), lambda: f"nothing is left: {found}", 60)
+    before_ms = time.time_ns() // 1_000_000
+    await stream.do("put", "--keys", str(KEYS), "--records", "2")
+    put = {shard: len(whole_lines(stream.folder / f"{shard}.jsonl")) for shard in (SHARD(1), SHARD(2))}
+    new = {SHARD(0): 0} | {
+        shard: lines - sum(line["shard"] == shard for line in delivered(counting, "orders"))
+        for shard, lines in put.items()
+    }
+    await eventually(lambda: counted(new), lambda: f"{new} is left and not {found}", 60)
+
+    assert (found["records"], found["counted_by"]) == (2 * KEYS, "spark")
+    assert found["size_bytes"] == 2 * KEYS, "each is one figure"
+    assert before_ms <= found["oldest_ms"] <= time.time_ns() // 1_000_000
+    shown = await counting.done("backlog", "orders", "--segments")
+    assert "segment 1 shardId-000000000001" in shown.out
+
+    async def faulty() -> bool:
+        broken = await backlog(counting, "rubbish")
+        return broken["at_fault"] and [segment["records"] for segment in broken["segments"]] == [0, None, None]
+
+    await eventually(faulty, "the other topic's fault is told", 60)
+    said = await counting.done("backlog")
+    assert "rubbish could not be counted: external.rubbish.entries (" in said.err
+    assert "sequence_number is null (1 times" in said.err
+
+    status, body = await get(counting.http, "/backlog?topic=orders")
+    assert (status, json.loads(body)["backlogs"][0]["records"]) == (200, 2 * KEYS)
+    _, page = await get(counting.http, "/")
+    assert f"{2 * KEYS} records, {2 * KEYS} bytes not acknowledged" in page
+    assert "sequence_number is null" in page
+    await eventually(_exports(counting, headgate_external_tables_at_fault=1), "the fault is exported")
+    await eventually(_exports(counting, headgate_backlog_records=2 * KEYS), "what is left is exported")
+    assert "external_tables.at_fault" in (counting.data / "logs" / "daemon.log").read_text()
+
+
+def _exports(node: Node, **wanted: float):
+    async def exported() -> bool:
+        return all([await node.metric(name) == value for name, value in wanted.items()])
+
+    return exported
