@@ -299,6 +299,8 @@ async def test_a_run_that_takes_too_long_is_cancelled_and_the_next_one_works(spa
     def endless(session, base, steps):
         session.range(10**13).selectExpr("sum(id % 7)").collect()
 
+    # Until it is planned, a job cannot be cancelled, and a JVM that has just begun takes long for its first plan.
+    monkeypatch.setattr(runner_module, "CANCEL_SECONDS", 60.0)
     runner = SparkRunner(spark, SparkFiles("file:///nowhere"), run_timeout_seconds=0.5)
     with contextlib.closing(runner):
         monkeypatch.setattr(runner_module, "merge", endless)
