@@ -37,6 +37,29 @@ from tests.fakes.waiting import until
 
 pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parents[2]
+EXTERNAL = """
+[external.orders.acknowledgements]
+path = "{tables}"
+format = "json"
+subscription = "app"
+segment = "shard"
+end_offset = "next"
+
+[external.orders.entries]
+path = "{entries}"
+format = "json"
+segment = "shard"
+offset = "seq"
+timestamp_ms = "at"
+
+[external.clicks.entries]
+path = "{clicks}"
+format = "json"
+segment = "shard"
+offset = "mark"
+version = "mark"
+"""
+"""Which tables the external topics of `Running` have."""
 
 
 class Running:
@@ -72,28 +95,7 @@ class Running:
             each.mkdir()
         self.write("entries", *(f'{{"shard": "a", "seq": {at}, "at": 7}}' for at in range(3)))
         (folder / "external.toml").write_text(
-            f"""
-            [external.orders.acknowledgements]
-            path = "{self.tables}"
-            format = "json"
-            subscription = "app"
-            segment = "shard"
-            end_offset = "next"
-
-            [external.orders.entries]
-            path = "{self.entries}"
-            format = "json"
-            segment = "shard"
-            offset = "seq"
-            timestamp_ms = "at"
-
-            [external.clicks.entries]
-            path = "{self.clicks}"
-            format = "json"
-            segment = "shard"
-            offset = "mark"
-            version = "mark"
-            """
+            EXTERNAL.format(tables=self.tables, entries=self.entries, clicks=self.clicks)
         )
         command = [sys.executable, "-m", "drain.service", "--ledger", self.ledger.url, "--listen", "tcp:127.0.0.1:0"]
         command += ["--master", "local[1]", "--folder", str(folder / "scratch"), "--parent", str(os.getpid())]
@@ -299,8 +301,8 @@ async def test_a_run_that_takes_too_long_is_cancelled_and_the_next_one_works(spa
     def endless(session, base, steps):
         session.range(10**13).selectExpr("sum(id % 7)").collect()
 
-    # Until it is planned, a job cannot be cancelled, and a JVM that has just begun takes long for its first plan.
-    monkeypatch.setattr(runner_module, "CANCEL_SECONDS", 60.0)
+    # As the process does before it answers: a job cannot be cancelled until it is planned, and a first plan takes long.
+    spark.range(10).selectExpr("sum(id % 7)").collect()
     runner = SparkRunner(spark, SparkFiles("file:///nowhere"), run_timeout_seconds=0.5)
     with contextlib.closing(runner):
         monkeypatch.setattr(runner_module, "merge", endless)
