@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 import re
-import secrets
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
@@ -31,7 +28,7 @@ from headgate.errors import (
     OutcomeUnknownError,
     StoreUnavailableError,
 )
-from headgate.writer_threads import WriterThreads
+from headgate.folder_writer import FolderWriter
 
 _SHARD_FOLDER_DEPTH = 2
 """``rolled/shard=0003``: a writer may be about to put something there."""
@@ -71,21 +68,15 @@ class Store(Protocol):
 
 
 class LocalStore:
-    """A folder on this machine.
-
-    An object is written to a file without a name, fsynced, then linked to its name: the link is atomic, fails if the
-    name is taken, and can never show half an object, not even after a power cut. Where the file system has no files
-    without a name, it is written beside its place first.
-    """
+    """A folder on this machine; how it is written to is in headgate.folder_writer."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
-        self._writers = WriterThreads()
-        self._nameless = hasattr(os, "O_TMPFILE")
+        self._writer = FolderWriter(self._root)
 
     async def create(self, path: str, data: bytes) -> None:
         """See `Store.create`."""
-        await self._writers.run(partial(self._create, path, data))
+        await self._writer.create(path, data)
 
     async def read(self, path: str) -> bytes:
         """See `Store.read`."""
@@ -106,64 +97,6 @@ class LocalStore:
     async def delete(self, path: str) -> None:
         """See `Store.delete`. Folders that it leaves empty go too, but for those of a shard."""
         await asyncio.to_thread(self._delete, path)
-
-    def _create(self, path: str, data: bytes) -> None:
-        folder, name = os.path.split(os.path.join(self._root, path))  # noqa: PTH118 - pathlib costs more than the link
-        try:
-            folder_handle = _open_folder(folder)
-        except OSError as error:
-            raise StoreUnavailableError(f"cannot write {folder}/{name}: {error.strerror or error}") from error
-        try:
-            self._link_new(folder_handle, f"{folder}/{name}", data)
-            try:
-                os.fsync(folder_handle)
-            except OSError as error:
-                reason = f"cannot sync the folder of {folder}/{name}: {error.strerror or error}"
-                raise OutcomeUnknownError(reason) from error
-        finally:
-            os.close(folder_handle)
-
-    def _link_new(self, folder_handle: int, target: str, data: bytes) -> None:
-        """Write ``data`` durably and link it to ``target``, whose folder is open as ``folder_handle``."""
-        folder, name = os.path.split(target)
-        draft = None
-        try:
-            handle = self._open_nameless(folder)
-            if handle is None:
-                draft = f".{name}.{secrets.token_hex(6)}"
-                handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder_handle)
-            try:
-                written = os.write(handle, data)
-                while written < len(data):
-                    written += os.write(handle, data[written:])
-                os.fsync(handle)
-                # The folder as the source's as well: without one Python would link the link in /proc, not the file.
-                source = draft or f"/proc/self/fd/{handle}"
-                os.link(source, name, src_dir_fd=folder_handle, dst_dir_fd=folder_handle, follow_symlinks=draft is None)
-            finally:
-                # What is fsynced is stored, whatever closing says.
-                with contextlib.suppress(OSError):
-                    os.close(handle)
-        except FileExistsError:
-            raise ObjectExistsError(f"{target} exists already") from None
-        except OSError as error:
-            raise StoreUnavailableError(f"cannot create {target}: {error.strerror or error}") from error
-        finally:
-            if draft is not None:
-                with contextlib.suppress(OSError):
-                    os.unlink(draft, dir_fd=folder_handle)
-
-    def _open_nameless(self, folder: str) -> int | None:
-        """Return a file without a name on the file system of ``folder``; None where there is no such thing."""
-        if not self._nameless:
-            return None
-        try:
-            return os.open(folder, os.O_WRONLY | os.O_TMPFILE, 0o666)
-        except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
-                raise
-            self._nameless = False
-            return None
 
     def _read(self, path: str) -> bytes:
         try:
@@ -284,21 +217,6 @@ def _reason(error: Exception) -> str:
     """Return obstore's first line; pages of its own innards follow. An address may carry a signature: it is cut off."""
     lines = str(error).splitlines()
     return re.sub(r"[?]\S+", "", lines[0]) if lines else type(error).__name__
-
-
-def _open_folder(folder: str) -> int:
-    """Return ``folder``, open; it and the folders above it are made, durably, where they are missing."""
-    try:
-        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except FileNotFoundError:
-        above = _open_folder(os.path.dirname(folder))  # noqa: PTH120 - as in `_create`
-        try:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(folder)  # noqa: PTH102 - as in `_create`
-            os.fsync(above)
-        finally:
-            os.close(above)
-        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def open_store(url: str) -> Store:

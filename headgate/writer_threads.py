@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from typing import Final
 
@@ -23,8 +24,8 @@ LIMIT: Final = 8
 @dataclass(frozen=True, slots=True)
 class _Write:
     act: Callable[[], None]
-    loop: asyncio.AbstractEventLoop
-    outcome: asyncio.Future[None]
+    told: Callable[[BaseException | None], None]
+    """Whom to tell what it came to; on the writing thread."""
 
 
 _Queue = SimpleQueue[_Write | None]
@@ -45,12 +46,19 @@ class WriterThreads:
         """Return what ``act`` comes to; a caller that is cancelled leaves it running to its end."""
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[None] = loop.create_future()
+        self._start(_Write(act, partial(_tell, loop, outcome)))
+        await outcome
+
+    def start(self, act: Callable[[], None]) -> None:
+        """Run ``act`` some time, for nobody who waits. What it raises is a bug, reported as such."""
+        self._start(_Write(act, _report))
+
+    def _start(self, write: _Write) -> None:
         if not self._idle.acquire(blocking=False) and self._started < self._limit:
             self._started += 1
             name = f"writer-{self._started}"
             threading.Thread(target=_work, args=(self._queue, self._idle), name=name, daemon=True).start()
-        self._queue.put(_Write(act, loop, outcome))
-        await outcome
+        self._queue.put(write)
 
 
 def _work(queue: _Queue, idle: threading.Semaphore) -> None:
@@ -61,11 +69,21 @@ def _work(queue: _Queue, idle: threading.Semaphore) -> None:
         except BaseException as error:  # noqa: BLE001 - whoever waits for it raises it
             failure = error
         idle.release()
-        # A loop that is closed has nobody left who waits.
-        with contextlib.suppress(RuntimeError):
-            write.loop.call_soon_threadsafe(_settle, write.outcome, failure)
+        write.told(failure)
         del write, failure
     queue.put(None)  # For the next thread.
+
+
+def _tell(loop: asyncio.AbstractEventLoop, outcome: asyncio.Future[None], failure: BaseException | None) -> None:
+    # A loop that is closed has nobody left who waits.
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(_settle, outcome, failure)
+
+
+def _report(failure: BaseException | None) -> None:
+    if failure is not None:
+        raised = (type(failure), failure, failure.__traceback__, threading.current_thread())
+        threading.excepthook(threading.ExceptHookArgs(raised))
 
 
 def _settle(outcome: asyncio.Future[None], failure: BaseException | None) -> None:

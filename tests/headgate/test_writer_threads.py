@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from headgate.writer_threads import WriterThreads
+from tests.fakes.waiting import until
 
 WAIT_SECONDS = 60.0
 
@@ -30,6 +31,23 @@ async def test_what_a_write_raises_arrives_and_the_thread_goes_on():
     await threads.run(lambda: done.append(threading.current_thread().name))
 
     assert done == ["writer-1"]
+
+
+async def test_what_nobody_waits_for_is_done_and_a_bug_in_it_is_reported_and_ends_nothing(monkeypatch):
+    threads = WriterThreads()
+    done, reported = [], []
+    monkeypatch.setattr(threading, "excepthook", lambda raised: reported.append(str(raised.exc_value)))
+
+    def fail() -> None:
+        raise RuntimeError("a bug")
+
+    threads.start(fail)
+    threads.start(lambda: done.append("second"))
+    await until(lambda: done)
+    await threads.run(lambda: done.append("third"))
+
+    assert reported == ["a bug"]
+    assert done == ["second", "third"]
 
 
 async def test_as_many_writes_as_the_limit_run_side_by_side_and_the_next_one_waits():
