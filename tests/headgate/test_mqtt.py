@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import random
 import signal
@@ -35,6 +36,12 @@ async def transport(broker: EmbeddedBroker) -> AsyncIterator[MqttTransport]:
     async with MqttTransport(broker.host, broker.port, "a", max_waiting_bytes=100_000, max_waiting_messages=50) as a:
         await until(lambda: a.connected)
         yield a
+
+
+@pytest.fixture
+def gathering(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages wait for the loop's next turn, however long nothing was written."""
+    monkeypatch.setattr(mqtt, "QUIET_SECONDS", math.inf)
 
 
 @contextmanager
@@ -84,6 +91,62 @@ async def test_the_private_parts_we_rely_on_are_there(transport: MqttTransport) 
 
 
 @pytest.mark.contract
+async def test_a_message_after_a_pause_is_on_its_way_when_publish_returns_and_what_follows_closely_a_turn_later(
+    transport: MqttTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got: list[bytes] = []
+    await transport.subscribe("x", lambda _, payload: got.append(payload))
+
+    monkeypatch.setattr(mqtt, "QUIET_SECONDS", 0.0)
+    assert transport.publish("x", b"first")
+    assert not paho_of(transport).want_write()
+    monkeypatch.setattr(mqtt, "QUIET_SECONDS", math.inf)
+    assert transport.publish("x", b"second")
+    assert transport.publish("x", b"third", retain=True)
+    assert paho_of(transport).want_write()
+    await asyncio.sleep(0)
+    assert not paho_of(transport).want_write()
+
+    await until(lambda: got == [b"first", b"second", b"third"])
+
+
+@pytest.mark.contract
+async def test_what_the_socket_does_not_take_goes_out_when_it_has_room(broker: EmbeddedBroker) -> None:
+    got: list[bytes] = []
+    async with MqttTransport(broker.host, broker.port, "a") as a:
+        await until(lambda: a.connected)
+        await a.subscribe("x", lambda _, payload: got.append(payload[:4]))
+        with frozen(broker):
+            for number in range(100):
+                assert a.publish("x", b"%04d" % number + b"." * 100_000)
+            await asyncio.sleep(0)
+            assert paho_of(a).want_write()
+
+        await until(lambda: len(got) == 100)
+    assert got == [b"%04d" % number for number in range(100)]
+
+
+@pytest.mark.contract
+@pytest.mark.usefixtures("gathering")
+async def test_a_connection_that_breaks_in_the_turn_in_which_something_waits_is_just_lost(
+    transport: MqttTransport,
+) -> None:
+    wrong: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: wrong.append(context))
+    told: list[bool] = []
+    transport.on_connection(told.append)
+
+    assert transport.publish("x", b"first")
+    assert transport.publish("x", b"second")
+    paho_of(transport)._do_on_disconnect(packet_from_broker=False, v1_rc=paho.mqtt.client.MQTT_ERR_CONN_LOST)
+    paho_of(transport)._sock_close()
+
+    await until(lambda: told == [False, True])
+    assert not wrong
+
+
+@pytest.mark.contract
+@pytest.mark.usefixtures("gathering")
 async def test_messages_beyond_the_limit_of_their_number_are_not_taken(transport: MqttTransport) -> None:
     taken = [transport.publish("x", b"") for _ in range(60)]
 
@@ -92,6 +155,7 @@ async def test_messages_beyond_the_limit_of_their_number_are_not_taken(transport
 
 
 @pytest.mark.contract
+@pytest.mark.usefixtures("gathering")
 async def test_bytes_beyond_the_limit_are_not_taken_until_there_is_room_again(transport: MqttTransport) -> None:
     assert transport.publish("x", b"." * 90_000)
     assert not transport.publish("x", b"." * 10_001)
@@ -101,6 +165,7 @@ async def test_bytes_beyond_the_limit_are_not_taken_until_there_is_room_again(tr
 
 
 @pytest.mark.contract
+@pytest.mark.usefixtures("gathering")
 async def test_one_message_larger_than_the_limit_passes_alone(transport: MqttTransport) -> None:
     assert transport.publish("x", b"." * 200_000)
     assert not transport.publish("x", b"")
