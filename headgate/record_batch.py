@@ -46,6 +46,7 @@ class RecordBatch:
         "_client_id",
         "_on_settled",
         "_places",
+        "_waiters",
         "deadline",
         "outcome",
         "records",
@@ -74,6 +75,7 @@ class RecordBatch:
         self.settled: asyncio.Future[HeadgateError | None] = asyncio.get_running_loop().create_future()
         self._client_id = client_id
         self._on_settled = on_settled
+        self._waiters: dict[asyncio.Future[None], None] = {}
         self._places: list[tuple[int, int] | None] | None = None
 
     def fits(self, size_bytes: int, limit_bytes: int) -> bool:
@@ -117,6 +119,9 @@ class RecordBatch:
         assert self.outcome is None, "a batch has one outcome"
         self.outcome, self.reply = outcome, reply
         self.settled.set_result(self._error(outcome, reason))
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
         self._on_settled(self)
 
     def _error(self, outcome: Outcome, reason: str) -> HeadgateError | None:
@@ -132,6 +137,19 @@ class RecordBatch:
                 return RefusedError("invalid", f"{where}: {reason}")
             case Outcome.FENCED:
                 return FencedError("fenced", f"{where}: {reason}; what was in flight may or may not be stored")
+
+    def wait(self) -> Generator[object, None, None]:
+        """Wait for the outcome, of which others know nothing if the caller is cancelled.
+
+        A future for each who waits, not `asyncio.shield` over the one that all share: that takes a turn of the loop
+        more, with somebody waiting for it.
+        """
+        waiter = self.settled.get_loop().create_future()
+        self._waiters[waiter] = None
+        try:
+            yield from waiter
+        finally:
+            del self._waiters[waiter]
 
     def stored(self, index: int) -> Stored:
         """Return where record ``index`` of this committed batch stands."""
@@ -190,7 +208,10 @@ class Delivery:
 
     def __await__(self) -> Generator[object, None, Stored]:
         """Wait for the outcome."""
-        error = yield from asyncio.shield(self._batch.settled).__await__()
+        batch = self._batch
+        if not batch.settled.done():
+            yield from batch.wait()
+        error = batch.settled.result()
         if error is not None:
             raise error
         return self._batch.stored(self._index)

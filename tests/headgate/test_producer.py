@@ -19,7 +19,7 @@ from headgate.errors import (
     RefusedError,
 )
 from headgate.ledger import chunk_folder, chunk_name
-from headgate.producer import CloseReport, Producer, ProducerSettings, Stored
+from headgate.producer import CloseReport, Delivery, Producer, ProducerSettings, Stored
 from headgate.record_batch import RECORD_OVERHEAD_BYTES
 from tests.headgate.scripted_leader import Stage
 
@@ -89,6 +89,24 @@ async def test_who_sends_without_a_pause_lets_the_loop_turn_between_batches(batc
         await producer.flush()
         assert [4] * 6 == [len(batch.records) for batch in leader.seen(m.ProduceBatch)]
     assert {0, 5, 9, 13, 17, 21, 24} == turns, "at the first record of each batch but the first, and at the end"
+
+
+async def test_who_gives_up_waiting_for_an_outcome_takes_it_from_nobody_else():
+    stage = Stage()
+    async with stage.leader(), Producer(stage.client()) as producer:
+        delivery = await producer.send("orders", b"k", b"v")
+        patient, impatient = (asyncio.ensure_future(_stored(delivery)) for _ in range(2))
+        await asyncio.sleep(0)
+        impatient.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await impatient
+        assert not delivery.done()
+        assert await patient == await delivery
+    assert 1 == len(stage.stored)
+
+
+async def _stored(delivery: Delivery) -> Stored:
+    return await delivery
 
 
 async def test_who_is_cancelled_between_batches_has_taken_no_room():
