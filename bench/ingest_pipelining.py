@@ -23,7 +23,7 @@ from bench._svg import line_chart
 from headgate import Producer, ProducerSettings
 
 DELAY_MS, WINDOW = 10, ProducerSettings().max_in_flight
-TABLE_DELAYS_MS, TABLE_WINDOWS = (0, 1, 5, 20, 100), (1, 4, 16, 32, 64)
+TABLE_DELAYS_MS, TABLE_WINDOWS = (0, 1, 5, 20, 100), (1, 4, 16, 32, 64, 128)
 QUICK_TABLE_WINDOWS = (1, WINDOW)
 SIDES = ("pipelined", "sequential", "no_delay")
 

@@ -24,6 +24,7 @@ from controller.autoscaler import Autoscaler, ScalingObserver
 from controller.backlog_desk import BACKLOG_EVERY_SECONDS, BacklogDesk, BacklogObserver, BacklogSource
 from controller.device_intake import DeviceIntake, DeviceObserver
 from controller.device_session import Delivery, OpenSession
+from controller.finished_batches import WINDOW
 from controller.group_commit import CommitObserver, GroupCommit, ReignEndedError
 from controller.leadership import Event
 from controller.outbox import Outbox
@@ -31,7 +32,7 @@ from controller.placement import oversized, place
 from controller.pruner import DeleteData, PruneObserver, Pruner
 from controller.request_reading import Malformed, read_request
 from controller.settings import IngestSettings, RetentionSettings, ScalingSettings
-from controller.state import WINDOW, ShardState
+from controller.state import ShardState
 from controller.subscription_room import DrainCheck, SubscriptionRoom
 from controller.topic_import import import_topic
 from controller.trimmer import Trimmer

@@ -20,14 +20,14 @@ from __future__ import annotations
 import dataclasses
 import typing
 import zlib
-from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 
-from controller.state import WINDOW, ProducerState, ShardState, Tombstone, Topic
+from controller.finished_batches import FinishedBatch, FinishedBatches
+from controller.state import ProducerState, ShardState, Tombstone, Topic
 from headgate.errors import HeadgateError
 
 FORMAT: Final = 1
@@ -228,12 +228,12 @@ def _fields_of(kinds: Iterable[Any]) -> Iterator[str]:
             yield f"{kind.__name__}.{name}"
 
 
-FIELDS: Final = frozenset(_fields_of([_Core, Topic, ProducerState]))
+FIELDS: Final = frozenset(_fields_of([_Core, Topic, ProducerState, FinishedBatch]))
 """What a snapshot of this version is made of."""
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, deque):
+    if isinstance(value, FinishedBatches):
         return list(value)
     if isinstance(value, MappingProxyType):
         return dict(value)
@@ -241,9 +241,8 @@ def _plain(value: Any) -> Any:
 
 
 def _rich(kind: Any, value: Any) -> Any:
-    if typing.get_origin(kind) is deque:
-        (item,) = typing.get_args(kind)
-        return deque(msgspec.convert(value, list[item]), maxlen=WINDOW)  # type: ignore[valid-type]
+    if kind is FinishedBatches:
+        return FinishedBatches(msgspec.convert(value, list[FinishedBatch]))
     raise NotImplementedError(f"a state cannot hold a {kind}: teach controller.snapshots")
 
 

@@ -6,17 +6,15 @@ folds the same entries when it reads the ledger, and both come to the same state
 
 The leader is ahead of the ledger by what is in flight. That is sound because nothing leaves before its chunk is
 durable, and because a commit that does not succeed ends the reign and throws this whole object away.
-
-What is kept per producer is a window of its last finished batches, so that a repeated one gets its original answer
-(Redpanda keeps five; we keep as many as we let be in flight).
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from controller.finished_batches import FinishedBatch, FinishedBatches
 from controller.traffic import Traffic
 from coordinator.subscription import DEPARTED_MS, REMEMBERED_DEPARTURES, Departed, Subscription
 from headgate import entries as e
@@ -24,26 +22,12 @@ from headgate.external_topic import ExternalTopic, imported_layout, imported_seg
 from headgate.hashing import KEY_BUCKETS
 from headgate.layout import Layout
 
-WINDOW = 64
-"""Finished batches remembered per producer, and the most that it may have in flight."""
 REMEMBERED_OPENINGS = 8
 """Openings remembered per producer, the current one not counted, so that a late copy of one opens nothing."""
 REMEMBERED_COMMANDS = 256
 """Commands remembered by token, so that a repeated one is not carried out twice."""
 INDEX_ENTRIES = 128
 """Places per segment at which the chunk of an offset is known; when full, every second one is dropped."""
-
-
-@dataclass(slots=True)
-class FinishedBatch:
-    """One accepted batch, kept for whoever sends it again."""
-
-    sequence: int
-    count: int
-    chunk: int
-    placements: list[e.Placement] | None
-    refused: list[int] = field(default_factory=list)
-    """Acknowledgements: segments of those that did not count."""
 
 
 @dataclass(slots=True)
@@ -55,7 +39,7 @@ class ProducerState:
     name: str | None
     token: str
     next_sequence: int = 0
-    finished: deque[FinishedBatch] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    finished: FinishedBatches = field(default_factory=FinishedBatches)
     source_position: bytes | None = None
     earlier_tokens: tuple[str, ...] = ()
     """Tokens of the incarnations before this one, the newest last."""

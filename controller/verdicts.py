@@ -29,7 +29,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from controller.state import WINDOW, FinishedBatch, ProducerState, ShardState
+from controller.finished_batches import WINDOW, FinishedBatch
+from controller.state import ProducerState, ShardState
 from headgate import entries as e
 from headgate import messages as m
 
@@ -126,7 +127,7 @@ def _judge_other_epoch(batch: Batch, producer: ProducerState) -> Judgement:
 
 def _judge_next(producer: ProducerState, durable: int) -> Judgement:
     """Row 9, within the window: one more in flight, and the oldest would no longer be remembered."""
-    if len(producer.finished) == WINDOW and producer.finished[0].chunk > durable:
+    if len(producer.finished) == WINDOW and producer.finished.oldest_chunk > durable:
         return Refuse("unavailable", f"more than {WINDOW} batches of producer {producer.producer_id} are in flight")
     return Accept()
 

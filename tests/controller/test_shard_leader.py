@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from controller.finished_batches import WINDOW
 from controller.group_commit import ReignEndedError
 from controller.leadership import Event
 from controller.settings import IngestSettings
-from controller.state import WINDOW
 from headgate import messages as m
 from tests.controller.one_shard import CLUSTER, BareClient, OneShard
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import typing
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from controller import snapshots
+from controller.finished_batches import FinishedBatches
 from controller.snapshots import SnapshotError, decode_header, decode_snapshot, decoding, encode_snapshot
 from controller.state import ProducerState, SegmentTail, ShardState
 from headgate import entries as e
@@ -85,7 +86,7 @@ def _note(value: Any, values: dict[str, set[str]]) -> None:
         value = [*value.keys(), *value.values()]
     if isinstance(value, ShardState):
         value = [value.topics, value.producers]
-    if isinstance(value, list | tuple | deque):
+    if isinstance(value, list | tuple | FinishedBatches):
         for item in value:
             _note(item, values)
         return

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from controller.state import WINDOW, ShardState
+from controller.finished_batches import WINDOW
+from controller.state import ShardState
 from controller.verdicts import Accept, Duplicate, Judgement, Refuse, judge_batch, judge_reign
 from headgate import entries as e
 from headgate import messages as m

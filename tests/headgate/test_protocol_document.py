@@ -11,8 +11,9 @@ import typing
 import msgspec
 import pytest
 
+from controller.finished_batches import WINDOW
 from controller.placement import oversized
-from controller.state import REMEMBERED_COMMANDS, WINDOW, ShardState
+from controller.state import REMEMBERED_COMMANDS, ShardState
 from controller.topic_commands import MAX_SEGMENTS
 from controller.verdicts import Accept, Duplicate, Refuse, judge_batch, judge_reign
 from coordinator.sessions import MISSED_HEARTBEATS
