@@ -4,9 +4,9 @@ An object is written to a file without a name, fsynced, then linked to its name:
 is taken, and can never show half an object, not even after a power cut. Where the file system has no files without a
 name, it is written beside its place first.
 
-Somebody waits for each object, so what need not stand between is done when he has been told: files are closed then, and
-the file for the next object of that folder is opened. To open one takes a sixth of a small object's time (0.14 of 0.85
-ms on an ext4 that was idle a moment before). It has no name and no size: what is not used is gone with the process.
+Somebody waits for each object, so the file for the next one of its folder is opened when he has been told: that takes a
+sixth of a small object's time (0.14 of 0.85 ms on an ext4 that was idle a moment before). It has no name and no size:
+what is not used is gone with the process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from headgate.writer_threads import WriterThreads
 
 FILES_AHEAD: Final = 8
 """Most files that are open ahead, one a folder: a daemon writes the chunks of as many shards at a time."""
-
 AHEAD_AFTER_SECONDS: Final = 0.001
 """Until the next file is opened: while a reply is on its way two threads would be in each other's."""
 

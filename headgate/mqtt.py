@@ -104,7 +104,7 @@ class MqttTransport:
         self._waiting = _Waiting(max_waiting_bytes, max_waiting_messages)
         self._client: aiomqtt.Client | None = None
         self._connected = False
-        self._publishing = False
+        self._publishing: PahoClient | None = None
         self._written_at = 0.0
         self._gathering = False
         """Messages are to be written together, in the loop's next turn."""
@@ -157,9 +157,11 @@ class MqttTransport:
             self.dropped_messages += 1
             return False
         paho = paho_of(self._client)
-        self._publishing = True
-        info = paho.publish(topic, payload, qos=1 if retain else 0, retain=retain)
-        self._publishing = False
+        self._publishing = paho
+        try:
+            info = paho.publish(topic, payload, qos=1 if retain else 0, retain=retain)
+        finally:
+            self._publishing = None
         if info.rc != 0:
             self.dropped_messages += 1
             return False
@@ -247,6 +249,7 @@ class MqttTransport:
         self._client = client
         self._interrupt.clear()
         self._waiting.forget()
+        self._gathering = False
 
     def _detach(self) -> None:
         self._client = None
@@ -299,7 +302,7 @@ class MqttTransport:
 
     def _on_something_to_write(self, paho: PahoClient, _userdata: object, _sock: object) -> None:
         """Have written what paho has to say by itself; it connects on a thread of its own."""
-        if not self._publishing:
+        if paho is not self._publishing:
             self._loop.call_soon_threadsafe(self._write, paho)
 
     def _write(self, paho: PahoClient) -> None:
