@@ -1,6 +1,7 @@
 """Chunks: what is written comes back, and what is not a chunk is refused by name."""
 
 import io
+import random
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,6 +12,8 @@ from headgate import entries as e
 from headgate.errors import ChunkError
 from headgate.layout import Layout
 
+COLUMNS = ("topic_id", "segment", "offset", "timestamp_ms", "key", "value")
+
 
 def built() -> tuple[chunk.ChunkBuilder, bytes]:
     builder = chunk.ChunkBuilder()
@@ -18,7 +21,7 @@ def built() -> tuple[chunk.ChunkBuilder, bytes]:
     builder.add(e.SegmentSplit(topic_id=1, segment=0, end_offset=2, token="u"), Layout.initial(1, 0).split(0, 2, 0))
     for offset in range(2):
         for column, value in zip(
-            ("topic_id", "segment", "offset", "timestamp_ms", "key", "value"),
+            COLUMNS,
             (1, 0, offset, 1000 + offset, b"k", b"v%d" % offset),
             strict=True,
         ):
@@ -52,6 +55,41 @@ def test_large_chunks_read_like_small_ones(monkeypatch: pytest.MonkeyPatch) -> N
     assert tables[0] == tables[1]
     assert tables[0].schema == chunk.SCHEMA
     assert metadata[0] == metadata[1]
+
+
+def test_a_batch_of_one_record_is_written_plainly_and_is_no_larger_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = one_record()
+    monkeypatch.setattr(chunk, "PLAIN_ROWS", 0)
+    packed = one_record()
+
+    assert _compressions(plain) == {"UNCOMPRESSED"}
+    assert _compressions(packed) == {"SNAPPY"}
+    assert pq.read_table(io.BytesIO(plain)) == pq.read_table(io.BytesIO(packed))
+    assert len(plain) <= len(packed)
+    assert _compressions(built()[1]) == {"SNAPPY"}
+
+
+def one_record() -> bytes:
+    builder = chunk.ChunkBuilder()
+    builder.add(e.RecordsStored(topic_id=1, count=1, placements=[e.Placement(0, 0, 9, 0, 1)], size_bytes=101))
+    for column, value in zip(COLUMNS, (1, 0, 0, 5, b"k", random.Random(1).randbytes(100)), strict=True):
+        getattr(builder.records, column).append(value)
+    return builder.encode(shard=3, number=7, leader_epoch=2, at_ms=99)
+
+
+def test_a_large_record_or_entry_is_compressed_in_a_chunk_of_a_few_rows_too() -> None:
+    record, entry = chunk.ChunkBuilder(), chunk.ChunkBuilder()
+    for column, value in zip(COLUMNS, (1, 0, 0, 5, b"k", b"v" * chunk.PLAIN_BYTES), strict=True):
+        getattr(record.records, column).append(value)
+    entry.add(e.ReignBegan(leader_epoch=1, instance="i" * chunk.PLAIN_BYTES))
+
+    for builder in (record, entry):
+        assert _compressions(builder.encode(shard=3, number=7, leader_epoch=2, at_ms=99)) == {"SNAPPY"}
+
+
+def _compressions(data: bytes) -> set[str]:
+    group = pq.ParquetFile(io.BytesIO(data)).metadata.row_group(0)
+    return {group.column(number).compression for number in range(group.num_columns)}
 
 
 def test_a_split_states_what_was_sealed_and_created() -> None:
