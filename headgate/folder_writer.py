@@ -26,8 +26,8 @@ from typing import Final
 from headgate.errors import ObjectExistsError, OutcomeUnknownError, StoreUnavailableError
 from headgate.writer_threads import WriterThreads
 
-FILES_AHEAD: Final = 8
-"""Most files that are open ahead, one a folder: a daemon writes the chunks of as many shards at a time."""
+FILES_AHEAD: Final = 32
+"""Most files that are open ahead, one a folder: more shards than one daemon is meant to lead, and their snapshots."""
 AHEAD_AFTER_SECONDS: Final = 0.001
 """Until the next file is opened: while a reply is on its way two threads would be in each other's."""
 
