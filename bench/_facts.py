@@ -2,7 +2,7 @@
 
 Chunk 1 says what there is: one topic, its segments and subscriptions. Of the rows in each chunk after it one in
 `RECORD_EVERY` is a record, the others are cumulative acknowledgements by every subscription in turn, each farther on.
-What a leader writes has fewer rows a chunk; the rows, their columns and their encoding are those of headgate.chunk.
+What a leader writes has fewer rows a chunk; the rows, their columns and their encoding are those of headgate.ledger.chunk.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headgate import entries as e
-from headgate.chunk import FORMAT, METADATA_KEY, SCHEMA, ChunkBuilder
-from headgate.ledger import chunk_folder, chunk_name
+from headgate.ledger.chunk import FORMAT, METADATA_KEY, SCHEMA, ChunkBuilder
+from headgate.ledger.ledger import chunk_folder, chunk_name
+from headgate.model import entries as e
 
 SEGMENTS, SUBSCRIPTIONS, RECORD_EVERY, RECORD_BYTES = 16, 4, 8, 100
 _COLUMNS = tuple(field.name for field in SCHEMA)
@@ -81,7 +81,7 @@ class FactsLedger:
 def _table(first: int, rows: int) -> pa.Table:
     assert rows % (RECORD_EVERY * SEGMENTS * SUBSCRIPTIONS) == 0, f"{rows} rows cannot be shared out evenly"
     at = np.arange(first, first + rows)
-    # Records come last in a chunk (headgate.chunk).
+    # Records come last in a chunk (headgate.ledger.chunk).
     at = np.concatenate([at[at % RECORD_EVERY != RECORD_EVERY - 1], at[at % RECORD_EVERY == RECORD_EVERY - 1]])
     per_segment = RECORD_EVERY * SEGMENTS
     is_record = at % RECORD_EVERY == RECORD_EVERY - 1

@@ -6,7 +6,7 @@ import asyncio
 
 from bench._stage import TOPIC
 from headgate import Producer, ProducerSettings
-from headgate.record_batch import RECORD_OVERHEAD_BYTES, Delivery
+from headgate.client.record_batch import RECORD_OVERHEAD_BYTES, Delivery
 
 BATCH_BYTES = 50 * 1024
 RECORDS_A_BATCH = 50

@@ -12,7 +12,7 @@ import asyncio
 import sys
 
 from bench._logs import log_to_standard_error
-from headgate.mqtt import MqttTransport
+from headgate.transport.mqtt import MqttTransport
 
 ECHO_TOPIC, SINK_TOPIC, BACK_TOPIC = "bench/echo", "bench/sink", "bench/back"
 

@@ -13,9 +13,10 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
-from controller.daemon_process import end_processes, settings_text, start_daemon
-from controller.embedded import EmbeddedBroker, EmbeddedZooKeeper
-from controller.settings import (
+from controller.local.daemon_process import end_processes, settings_text, start_daemon
+from controller.local.embedded import EmbeddedBroker, EmbeddedZooKeeper
+from controller.local.parent_death_signal import tethered
+from controller.settings.load import (
     BrokerSettings,
     ClusterSettings,
     DrainSettings,
@@ -26,15 +27,14 @@ from controller.settings import (
     Settings,
     ZooKeeperSettings,
 )
-from controller.tether import tethered
-from drain.supervisor import DrainSupervisor
+from drain.checker.supervisor import DrainSupervisor
 from headgate import Admin, ClientConfig
-from headgate import messages as m
-from headgate.client import Client
-from headgate.entries import ReignBegan
+from headgate.client.connection import Client
 from headgate.errors import HeadgateError
-from headgate.ledger import Ledger
-from headgate.store import open_store
+from headgate.ledger.ledger import Ledger
+from headgate.model.entries import ReignBegan
+from headgate.protocol import messages as m
+from headgate.storage.object_store import open_store
 
 CLUSTER, TOPIC, SHARD, SEGMENTS = "bench", "bench", 0, 4
 SESSION_SECONDS = 2.0

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import random
 
-from controller.placement import place
-from controller.state import ShardState
-from headgate import entries as e
-from headgate import messages as m
-from headgate.chunk import ChunkBuilder
+from controller.decisions.placement import place
+from controller.state.shard_state import ShardState
+from headgate.ledger.chunk import ChunkBuilder
+from headgate.model import entries as e
+from headgate.protocol import messages as m
 
 KEYS = 5_000
 AT_MS = 1_700_000_000_000

@@ -1,6 +1,6 @@
 """How long it takes to decide who reads what, against faust's assignor and kafka-python's sticky one.
 
-Ours is coordinator.target, called as a coordinator calls it: who holds what goes in, who should hold what comes out.
+Ours is coordinator.balancing.target, called as a coordinator calls it: who holds what goes in, who should hold what comes out.
 The others are the assignors of two Python clients of Kafka, which solve the same problem for the same reasons (balanced
 within one, sticky), called directly on inputs that were built before the clock started. All sides get the same
 consumers, the same segments, and the balanced assignment that stood before. The value is faust's time over ours when
@@ -23,7 +23,7 @@ from typing import Any
 from bench import _peers as peers
 from bench._harness import Effort, Figure, Measured, Part, Rounds, in_turns
 from bench._svg import line_chart
-from coordinator.target import Situation, assign
+from coordinator.balancing.target import Situation, assign
 
 SEGMENTS_EACH = 10
 CONSUMERS, MANY_CONSUMERS, FEW_CONSUMERS = 1000, 10_000, 100

@@ -21,11 +21,11 @@ from pyspark.sql import SparkSession
 from bench._facts import FactsLedger
 from bench._harness import Effort, Figure, Measured, in_turns_async
 from bench._svg import line_chart
-from drain.chunks import LedgerChunks
-from drain.counting import Step, merge
-from drain.job import BacklogJob
-from drain.session import build_session
-from drain.settlement import MergedRow
+from drain.backlog.counting import Step, merge
+from drain.backlog.job import BacklogJob
+from drain.backlog.merge import MergedRow
+from drain.spark.chunks import LedgerChunks
+from drain.spark.session import build_session
 
 LENGTHS = (1, 10, 100)
 NEW_CHUNKS, NEW_ROWS = 20, 1_024

@@ -25,14 +25,14 @@ from pyspark.sql import SparkSession
 from bench._harness import Effort, Figure, Measured
 from bench._stage import percentile
 from bench._workload import Shard, batches
-from drain.chunks import LedgerChunks
-from drain.counting import Step, merge, merged_frame
-from drain.job import BacklogJob
-from drain.results import publish_result
-from drain.session import build_session
-from drain.settlement import MergedRow
-from headgate import entries as e
-from headgate.ledger import chunk_folder, chunk_name
+from drain.backlog.counting import Step, merge, merged_frame
+from drain.backlog.job import BacklogJob
+from drain.backlog.merge import MergedRow
+from drain.backlog.results import publish_result
+from drain.spark.chunks import LedgerChunks
+from drain.spark.session import build_session
+from headgate.ledger.ledger import chunk_folder, chunk_name
+from headgate.model import entries as e
 
 CHUNKS, RECORDS_EACH, VALUE_BYTES, SEGMENTS = 20, 40, 100, 8
 SUBSCRIPTIONS = (3, 4, 5)

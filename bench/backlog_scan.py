@@ -1,6 +1,6 @@
 """A full count of a ledger, against DuckDB and Polars on the same Parquet files with the same answer.
 
-Ours: `drain.job --full`, from the first chunk to settled rows: each header checked, everything counted in one Spark
+Ours: `drain.backlog.job --full`, from the first chunk to settled rows: each header checked, everything counted in one Spark
 job. The other sides: one query over the same files for the same numbers, as somebody would write it who has only this
 question: records, bytes and end of each segment, and how far each subscription is in it. The answers are compared
 before anything is measured. Ours counts more besides (by topic, key bucket and seek generation, ranges out of order,
@@ -33,13 +33,13 @@ from typing import Any, Self
 from bench import _peers
 from bench._facts import FactsLedger
 from bench._harness import Effort, Figure, Measured, Rounds, in_turns
-from drain.chunks import LedgerChunks
-from drain.counting import Step, merge
-from drain.job import BacklogJob
-from drain.schemas import FACTS
-from drain.session import build_session
-from drain.settlement import MergedRow, StateRow
-from drain.spark_schemas import spark_schema
+from drain.backlog.counting import Step, merge
+from drain.backlog.job import BacklogJob
+from drain.backlog.merge import MergedRow, StateRow
+from drain.spark.chunks import LedgerChunks
+from drain.spark.schemas import FACTS
+from drain.spark.session import build_session
+from drain.spark.spark_schemas import spark_schema
 
 PEERS = ("duckdb==2.0.0", "polars==2.1.0")
 WARM_UP_RUNS = 5

@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 
 from bench._harness import Effort, Figure, Measured, in_turns
 from bench._workload import Shard, batches
-from headgate import chunk
-from headgate.chunk import SCHEMA
-from headgate.record_columns import RecordColumns
+from headgate.ledger import chunk
+from headgate.ledger.chunk import SCHEMA
+from headgate.ledger.record_columns import RecordColumns
 
 BATCHES, RECORDS_EACH, VALUE_BYTES = 100, 100, 200
 QUICK_BATCHES = 10

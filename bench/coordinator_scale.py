@@ -21,12 +21,12 @@ from collections.abc import Callable
 from typing import Any
 
 from bench._harness import Effort, Figure, Measured, in_turns
-from controller.shard_leader import TICK_SECONDS
-from controller.state import ShardState
+from controller.leader.leader import TICK_SECONDS
+from controller.state.shard_state import ShardState
 from coordinator.ports import CoordinatorSettings
 from coordinator.subscription_coordinator import SubscriptionCoordinator
-from headgate import entries as e
-from headgate import messages as m
+from headgate.model import entries as e
+from headgate.protocol import messages as m
 
 SUBSCRIPTIONS, QUICK_SUBSCRIPTIONS = 1000, 100
 SEGMENTS, CONSUMERS = 16, ("ada", "bob")

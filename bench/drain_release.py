@@ -19,10 +19,10 @@ from statistics import median
 
 from bench._harness import Effort, Figure, Measured, Part
 from bench._stage import SHARD, Stage, percentile
-from drain.checker import SparkDrainChecker
+from drain.checker.checker import SparkDrainChecker
 from headgate import Admin
-from headgate import messages as m
-from headgate.client import Client, MakeRequest
+from headgate.client.connection import Client, MakeRequest
+from headgate.protocol import messages as m
 
 SUBSCRIPTIONS = (1, 10, 100)
 RECORDS = 20

@@ -1,6 +1,6 @@
 """What placing a record costs beyond hashing its key.
 
-Ours: controller.placement.place on whole batches: hash, route among the active segments, next offset, columns of the
+Ours: controller.decisions.placement.place on whole batches: hash, route among the active segments, next offset, columns of the
 chunk in the making, and the entry. The other side: a loop over the same records that only hashes each key, which no
 placement by key can do without. Everything a leader does for each single record is in this ratio.
 """
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from bench._harness import Effort, Figure, Measured, in_turns
 from bench._workload import Shard, batches
-from controller.placement import place
-from headgate.hashing import segment_hash
-from headgate.record_columns import RecordColumns
+from controller.decisions.placement import place
+from headgate.ledger.record_columns import RecordColumns
+from headgate.model.hashing import segment_hash
 
 BATCHES, QUICK_BATCHES = 400, 40
 RECORDS_EACH, VALUE_BYTES, SEGMENTS = 100, 100, 64

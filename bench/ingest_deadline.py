@@ -16,7 +16,7 @@ from statistics import median
 from bench._harness import Effort, Figure, Measured, without_collector
 from bench._stage import SHARD, TOPIC, Stage, leader_epoch
 from headgate import Delivery, Producer, ProducerSettings
-from headgate.client import Client
+from headgate.client.connection import Client
 from headgate.errors import HeadgateError, NotStoredError, OutcomeUnknownToProducerError
 
 BATCHES, QUICK_BATCHES = 10_000, 10_000

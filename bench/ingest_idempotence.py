@@ -15,8 +15,8 @@ from functools import partial
 
 from bench._harness import Effort, Figure, Measured, Part, without_collector
 from bench._stage import SHARD, TOPIC, Stage, leader_epoch, percentile
-from headgate import messages as m
-from headgate.client import Client
+from headgate.client.connection import Client
+from headgate.protocol import messages as m
 
 DEPTHS = (1, 16)
 STRETCH = 16

@@ -18,8 +18,8 @@ from bench._stage import TOPIC, Stage, percentile
 from bench._workload import Shard, batches
 from bench.ledger_commit import bare_commit
 from headgate import Producer
-from headgate import messages as m
-from headgate.client import Client
+from headgate.client.connection import Client
+from headgate.protocol import messages as m
 
 VALUE_BYTES = 100
 ALONE_TOPIC = "bench/alone"

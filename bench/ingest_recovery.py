@@ -22,7 +22,7 @@ from bench._harness import Effort, Figure, Measured, Part, without_collector
 from bench._load import batch_of_records, whole_batches
 from bench._stage import SHARD, TOPIC, Stage, leader_epoch
 from headgate import Delivery, Producer, ProducerSettings
-from headgate.client import Client
+from headgate.client.connection import Client
 
 WINDOW = ProducerSettings().max_in_flight
 BATCHES_BEFORE = 4 * WINDOW

@@ -20,7 +20,7 @@ from bench._peer import BACK_TOPIC, SINK_TOPIC
 from bench._stage import TOPIC, Stage
 from bench._workload import records
 from headgate import Producer, ProducerSettings
-from headgate.client import Client
+from headgate.client.connection import Client
 
 SIZES_BYTES = (100, 1024)
 BUNDLE_BYTES = ProducerSettings().batch_bytes

@@ -1,6 +1,6 @@
 """What a durable commit costs beyond what this disk charges for any durable commit.
 
-Ours: one chunk is encoded and created through headgate.store.LocalStore, as a leader does it: Parquet, a draft that is
+Ours: one chunk is encoded and created through headgate.storage.object_store.LocalStore, as a leader does it: Parquet, a draft that is
 written and fsynced, a link to its number, an fsync of the folder. The other side: the same bytes, ready beforehand,
 with the bare system calls that nothing durable and put-if-absent can do without. The difference is what we add:
 encoding, a change of thread, a draft to remove. On a slower disk the ratio falls towards 1.
@@ -18,8 +18,8 @@ from pathlib import Path
 
 from bench._harness import Effort, Figure, Measured, in_turns
 from bench._workload import Shard, batches
-from headgate.ledger import chunk_folder, chunk_name
-from headgate.store import LocalStore
+from headgate.ledger.ledger import chunk_folder, chunk_name
+from headgate.storage.object_store import LocalStore
 
 BATCHES, RECORDS_EACH, VALUE_BYTES = 10, 50, 200
 COMMITS_A_ROUND = 20

@@ -30,10 +30,10 @@ from kazoo.recipe.partitioner import PartitionState, SetPartitioner
 from bench._harness import Effort, Figure, Measured, Part
 from bench._stage import SHARD, Stage
 from headgate import Admin, Producer
-from headgate import messages as m
-from headgate.assignment import Assignment, Changes
-from headgate.client import Client
+from headgate.client.connection import Client
+from headgate.client.held_segments import Assignment, Changes
 from headgate.errors import HeadgateError
+from headgate.protocol import messages as m
 
 SUBSCRIPTION = "bench"
 BEFORE = ("a", "b", "c")
@@ -90,7 +90,7 @@ def unread_seconds(steps: Iterable[tuple[float, int]]) -> float:
 
 
 class Reader:
-    """A consumer that reads nothing: holds what headgate.assignment says, gives up at once what it is asked for."""
+    """A consumer that reads nothing: holds what headgate.client.held_segments says, gives up at once what it is asked for."""
 
     def __init__(self, client: Client, topic: str, name: str, seen: Seen) -> None:
         self.incarnation = 1

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from bench._harness import Effort, Figure, Measured, in_turns
 from bench._workload import Shard, batches
-from controller.state import ShardState
-from headgate import chunk
-from headgate import entries as e
-from headgate.ledger import Ledger, chunk_folder, chunk_name
-from headgate.store import LocalStore
+from controller.state.shard_state import ShardState
+from headgate.ledger import chunk
+from headgate.ledger.ledger import Ledger, chunk_folder, chunk_name
+from headgate.model import entries as e
+from headgate.storage.object_store import LocalStore
 
 CHUNKS, QUICK_CHUNKS = 400, 60
 BATCHES_A_CHUNK, RECORDS_EACH, VALUE_BYTES = 20, 20, 50

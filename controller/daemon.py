@@ -22,39 +22,39 @@ import msgspec
 import structlog
 from prometheus_client import CollectorRegistry
 
-from controller.device_session import Delivery, DeviceSession
-from controller.drain_check import asking
-from controller.election import Acquired, Connected, ElectionEvent, Elections, Lost, Released, Suspended
-from controller.group_commit import GroupCommit
-from controller.leadership import Event, Role
+from controller.commit import GroupCommit
+from controller.devices.session_port import Delivery, DeviceSession
+from controller.leader.drain_check import asking
+from controller.leader.leader import ShardReign
+from controller.leader.shard_controller import ShardController
+from controller.leader.subscription_registry import DrainCheck
+from controller.leadership.election import Acquired, Connected, ElectionEvent, Elections, Lost, Released, Suspended
+from controller.leadership.transitions import Event, Role
+from controller.leadership.zookeeper import ZooKeeperElections
 from controller.logs import change_level
-from controller.reload import reloaded
-from controller.settings import RollUpSettings, Settings, ledger_out_of_sight
-from controller.shard_controller import ShardController
-from controller.shard_leader import ShardReign
-from controller.snapshot import snapshot_of
-from controller.snapshot_keeper import SnapshotKeeper
-from controller.state import ShardState
-from controller.subscription_room import DrainCheck
-from controller.trimmer import Trimmer
-from controller.zookeeper import ZooKeeperElections
+from controller.retention.trimmer import Trimmer
+from controller.settings.load import RollUpSettings, Settings, ledger_out_of_sight
+from controller.settings.reload import reloaded
+from controller.snapshots.scheduler import SnapshotKeeper
+from controller.state.shard_state import ShardState
+from controller.status import snapshot_of
 from coordinator.ports import CoordinatorSettings
-from drain.checker import SparkDrainChecker
+from drain.checker.checker import SparkDrainChecker
+from drain.checker.results_checker import ResultsChecker
+from drain.checker.supervisor import DrainSupervisor
 from drain.protocol import BacklogTold, ExternalQuestion
-from drain.results_checker import ResultsChecker
-from drain.supervisor import DrainSupervisor
-from headgate import messages as m
 from headgate.errors import ConfigError
-from headgate.ledger import Ledger
-from headgate.mqtt import MqttTransport
-from headgate.mqtt_intake import MqttIntake
-from headgate.rolled import delete_rolled_segments
-from headgate.store import Store, open_store
-from headgate.transport import Transport
+from headgate.ledger.compacted import delete_rolled_segments
+from headgate.ledger.ledger import Ledger
+from headgate.protocol import messages as m
+from headgate.storage.object_store import Store, open_store
+from headgate.transport.mqtt import MqttTransport
+from headgate.transport.mqtt_persistent_session import MqttIntake
+from headgate.transport.port import Transport
 from metrics.health import Health, HealthFacts, judge_health
 from metrics.http import HttpServer
 from metrics.instruments import Instruments
-from metrics.snapshot import Snapshot
+from metrics.status import Snapshot
 from metrics.systemd import SystemdNotifier
 
 TICK_SECONDS = 0.25
@@ -211,7 +211,9 @@ class Daemon:
                 drain_reason=self._drain_state[1],
                 shards=len(self._controllers),
                 store_reachable=self.instruments.store_reachable,
-                shards_led=sum(controller.leadership.role is Role.LEADING for controller in self._controllers),
+                shards_led=sum(
+                    controller.leadership.role is Role.LEADING for controller in self._controllers
+                ),
             ),
         )
 

@@ -18,7 +18,7 @@ import structlog
 if TYPE_CHECKING:
     from structlog.typing import EventDict, WrappedLogger
 
-    from controller.settings import LogSettings
+    from controller.settings.load import LogSettings
 
 LIBRARY_LEVELS = {
     "kazoo": logging.ERROR,

@@ -20,9 +20,9 @@ from __future__ import annotations
 from coordinator.external_topics import acknowledgeable_end
 from coordinator.subscription import Subscription
 from coordinator.topic_view import TopicView
-from headgate import entries as e
-from headgate import messages as m
-from headgate.shares import bounds_of, segment_of
+from headgate.model import entries as e
+from headgate.model.bucket_ranges import bounds_of, segment_of
+from headgate.protocol import messages as m
 
 
 def judge(subscription: Subscription, topic: TopicView, batch: m.AcknowledgeBatch) -> e.RecordsAcknowledged | str:

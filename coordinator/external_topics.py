@@ -19,7 +19,7 @@ from collections.abc import Iterable
 
 from coordinator.subscription import Subscription
 from coordinator.topic_view import TopicView
-from headgate import messages as m
+from headgate.protocol import messages as m
 
 
 def reason_against_registering(topic: TopicView, request: m.RegisterConsumer, *, creates: bool) -> str | None:

@@ -1,7 +1,7 @@
 """Decide which segments of a topic may be read by a subscription now.
 
 This module is the whole policy of holding children back and nothing but it: values in, a `Gate` out. Who reads a
-segment is decided in coordinator.target; whether a segment is drained is decided by whoever wrote `SegmentsDrained`.
+segment is decided in coordinator.balancing.target; whether a segment is drained is decided by whoever wrote `SegmentsDrained`.
 
 The rules, in order of precedence:
 
@@ -21,8 +21,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from headgate.entries import Order, SubscriptionType
-from headgate.layout import Layout, SegmentState
+from headgate.model.entries import Order, SubscriptionType
+from headgate.model.layout import Layout, SegmentState
 
 
 @dataclass(frozen=True, slots=True)

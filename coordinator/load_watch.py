@@ -1,4 +1,4 @@
-"""Read the load of one subscription's segments now and then, and put on record what coordinator.weights makes of it.
+"""Read the load of one subscription's segments now and then, and put on record what coordinator.balancing.weights makes of it.
 
 A shell: when to read, what a reading is, and the entry. It reads nothing while the subscription balances by count.
 """
@@ -9,11 +9,11 @@ from collections.abc import Iterable
 
 import structlog
 
+from coordinator.balancing.weights import SAMPLE_SECONDS, Damper, Reading
 from coordinator.ports import CoordinatorObserver, LedgerPort
 from coordinator.subscription import Subscription
 from coordinator.topic_view import TopicView
-from coordinator.weights import SAMPLE_SECONDS, Damper, Reading
-from headgate import entries as e
+from headgate.model import entries as e
 
 log = structlog.get_logger(__name__)
 

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from headgate import entries as e
-from headgate import messages as m
+from headgate.model import entries as e
+from headgate.protocol import messages as m
 
 CheckDrained = Callable[[frozenset[int]], Awaitable[frozenset[int]]]
 """Sealed segments → those that are drained. Raising, hanging or leaving one out means "not drained yet"."""

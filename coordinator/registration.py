@@ -26,8 +26,8 @@ from dataclasses import dataclass
 
 from coordinator.sessions import Claim, judge_claim
 from coordinator.subscription import Departed, Subscription, is_among
-from headgate import entries as e
-from headgate import messages as m
+from headgate.model import entries as e
+from headgate.protocol import messages as m
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from headgate.layout import Layout, SegmentState
+from headgate.model.layout import Layout, SegmentState
 
 Wanted = Literal["earliest", "latest"] | Mapping[int, int]
 """A place, or segment → offset."""

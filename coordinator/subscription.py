@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from coordinator.acknowledged import Acknowledged
-from headgate import entries as e
-from headgate.hashing import KEY_BUCKETS
-from headgate.shares import Place, place_of, segment_of
+from headgate.model import entries as e
+from headgate.model.bucket_ranges import Place, place_of, segment_of
+from headgate.model.hashing import KEY_BUCKETS
 
 DEPARTED_MS = 600_000
 """How long a program that left is remembered: far longer than a broker keeps a message on its way."""

@@ -31,21 +31,21 @@ from functools import partial
 import structlog
 
 from coordinator import sessions
-from coordinator.assignment import Assignment
-from coordinator.description import describe, fenced_push
+from coordinator.assignor import Assignment
 from coordinator.drain_poller import DrainPoller
-from coordinator.explanation import Circumstances
 from coordinator.gate import Gate, tracks_acknowledgements, undrained_sealed
-from coordinator.idleness import idle_reasons
 from coordinator.load_watch import LoadWatch
 from coordinator.ports import CheckDrained, CoordinatorObserver, CoordinatorSettings, LedgerPort, SilentObserver
-from coordinator.progress import Progress
 from coordinator.registration import Rejection, judge_registration, replaced_by
+from coordinator.reporting.description import describe, fenced_push
+from coordinator.reporting.drain_rate import Progress
+from coordinator.reporting.explanation import Circumstances
+from coordinator.reporting.idle_reasons import idle_reasons
 from coordinator.subscription import RegisteredConsumer, Subscription
 from coordinator.topic_view import TopicView
-from headgate import entries as e
-from headgate import messages as m
-from headgate.shares import Place
+from headgate.model import entries as e
+from headgate.model.bucket_ranges import Place
+from headgate.protocol import messages as m
 
 log = structlog.get_logger(__name__)
 
@@ -127,7 +127,7 @@ class SubscriptionCoordinator:
         return describe(self._subscription, self._topic, self._assignment.gate)
 
     def circumstances(self) -> Circumstances:
-        """Return what `coordinator.explanation` needs to know beside the ledger."""
+        """Return what `coordinator.reporting.explanation` needs to know beside the ledger."""
         return Circumstances(
             now_ms=self._now_ms(),
             revoke_timeout_seconds=self._settings.revoke_timeout_seconds,

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from headgate.external_topic import ExternalTopic
-from headgate.layout import Layout
+from headgate.model.external_topic import ExternalTopic
+from headgate.model.layout import Layout
 
 
 class TailView(Protocol):

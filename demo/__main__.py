@@ -17,15 +17,15 @@ import msgspec
 from rich.console import Console
 
 from controller.logs import configure_logging
-from controller.settings import LogSettings
+from controller.settings.load import LogSettings
 from demo.evidence import read_committed, read_deliveries, read_ledger
 from demo.report import findings, show
 from demo.scenario import SUBSCRIPTIONS, Run, play, topic_shard
 from demo.stage import SHARDS, Stage
 from demo.view import View
 from headgate.errors import HeadgateError
-from headgate.ledger import Ledger
-from headgate.store import open_store
+from headgate.ledger.ledger import Ledger
+from headgate.storage.object_store import open_store
 
 
 async def demonstrate(folder: Path, *, rate: int, seconds: float, as_json: bool) -> bool:

@@ -11,9 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from controller.state import ShardState
-from headgate import entries as e
-from headgate.chunk import Chunk
+from controller.state.shard_state import ShardState
+from headgate.ledger.chunk import Chunk
+from headgate.model import entries as e
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 
 from demo.checks import Delivery, StoredRecord
-from headgate.chunk import Chunk
-from headgate.ledger import Ledger
+from headgate.ledger.chunk import Chunk
+from headgate.ledger.ledger import Ledger
 
 
 class _Value(msgspec.Struct):

@@ -17,8 +17,8 @@ import click
 
 from demo.telemetry import Figure, Telemetry
 from headgate import Producer, load_client_config
+from headgate.client.producer import Delivery
 from headgate.errors import HeadgateError
-from headgate.producer import Delivery
 
 OUTSTANDING = 200_000
 """Most deliveries waited for at a time; far above what a failover of the demo piles up."""

@@ -16,8 +16,8 @@ from demo import checks
 from demo.checks import Delivery, HeldBack, StoredRecord, Violation
 from demo.scenario import STREAM, SUBSCRIPTIONS, Run
 from demo.stage import TOPIC
-from headgate import entries as e
-from headgate.chunk import Chunk
+from headgate.ledger.chunk import Chunk
+from headgate.model import entries as e
 
 EXAMPLES = 5
 """Violations of one kind that are shown."""

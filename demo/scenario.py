@@ -14,9 +14,9 @@ from itertools import pairwise
 
 from demo.stage import TOPIC, Stage
 from headgate import Admin
-from headgate import messages as m
 from headgate.errors import HeadgateError, NoLeaderError
-from headgate.hashing import shard_of
+from headgate.model.hashing import shard_of
+from headgate.protocol import messages as m
 
 STREAM, QUEUE, CHECKPOINT = "billing", "alarms", "archive"
 SUBSCRIPTIONS = {STREAM: "STREAM", QUEUE: "QUEUE", CHECKPOINT: "CHECKPOINT"}

@@ -13,9 +13,10 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
-from controller.daemon_process import end_processes, settings_text, start_daemon
-from controller.embedded import EmbeddedBroker, EmbeddedZooKeeper
-from controller.settings import (
+from controller.local.daemon_process import end_processes, settings_text, start_daemon
+from controller.local.embedded import EmbeddedBroker, EmbeddedZooKeeper
+from controller.local.parent_death_signal import tethered
+from controller.settings.load import (
     BrokerSettings,
     ClusterSettings,
     DrainSettings,
@@ -27,8 +28,7 @@ from controller.settings import (
     SubscriptionSettings,
     ZooKeeperSettings,
 )
-from controller.tether import tethered
-from drain.supervisor import DrainSupervisor
+from drain.checker.supervisor import DrainSupervisor
 from headgate.config import ClientConfig
 from headgate.errors import HeadgateError
 

@@ -24,7 +24,7 @@ def headgate_backlog() -> None:
     """Count what is drained."""
     BashOperator(
         task_id="count",
-        bash_command=f"python -P -m drain.job --ledger {LEDGER} --out {RESULTS} --master {MASTER}",
+        bash_command=f"python -P -m drain.backlog.job --ledger {LEDGER} --out {RESULTS} --master {MASTER}",
         execution_timeout=timedelta(minutes=30),
         retries=2,
     )

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from drain.external_tables import ExternalView
+from drain.external.table_mapping import ExternalView
 from headgate.errors import ConfigError, HeadgateError
 
 VERSION: Final = 1
@@ -86,7 +86,7 @@ class BacklogRow(msgspec.Struct, frozen=True, kw_only=True):
     """Timestamp of the first unacknowledged record: exact for the last few of a segment, interpolated farther back."""
     drained: bool
     stored_per_second: float | None = None
-    """Over about the last minute (drain.rates); None: not known yet."""
+    """Over about the last minute (drain.backlog.rates); None: not known yet."""
     acknowledged_per_second: float | None = None
 
 

@@ -11,10 +11,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headgate.admin import Admin
-    from headgate.client import Client
+    from headgate.client.admin import Admin
+    from headgate.client.connection import Client
+    from headgate.client.consumer import ConsumedRecord, Consumer
+    from headgate.client.external_consumer import ExternalConsumer, GrantedSegment
+    from headgate.client.producer import CloseReport, Producer, ProducerSettings
+    from headgate.client.record_batch import Delivery, Stored
+    from headgate.client.source_listing import ExternalLayout, read_layout, read_list_shards
     from headgate.config import ClientConfig, load_client_config
-    from headgate.consumer import ConsumedRecord, Consumer
     from headgate.errors import (
         ConfigError,
         FencedError,
@@ -25,36 +29,32 @@ if TYPE_CHECKING:
         ProtocolError,
         RefusedError,
     )
-    from headgate.external_consumer import ExternalConsumer, GrantedSegment
-    from headgate.external_layout import ExternalLayout, read_layout, read_list_shards
-    from headgate.producer import CloseReport, Producer, ProducerSettings
-    from headgate.record_batch import Delivery, Stored
 
 _PLACES = {
-    "Admin": "admin",
-    "Client": "client",
+    "Admin": "client.admin",
+    "Client": "client.connection",
     "ClientConfig": "config",
-    "CloseReport": "producer",
+    "CloseReport": "client.producer",
     "ConfigError": "errors",
-    "ConsumedRecord": "consumer",
-    "Consumer": "consumer",
-    "Delivery": "record_batch",
-    "ExternalConsumer": "external_consumer",
-    "ExternalLayout": "external_layout",
+    "ConsumedRecord": "client.consumer",
+    "Consumer": "client.consumer",
+    "Delivery": "client.record_batch",
+    "ExternalConsumer": "client.external_consumer",
+    "ExternalLayout": "client.source_listing",
     "FencedError": "errors",
-    "GrantedSegment": "external_consumer",
+    "GrantedSegment": "client.external_consumer",
     "HeadgateError": "errors",
     "NoLeaderError": "errors",
     "NotStoredError": "errors",
     "OutcomeUnknownToProducerError": "errors",
-    "Producer": "producer",
-    "ProducerSettings": "producer",
+    "Producer": "client.producer",
+    "ProducerSettings": "client.producer",
     "ProtocolError": "errors",
     "RefusedError": "errors",
-    "Stored": "record_batch",
+    "Stored": "client.record_batch",
     "load_client_config": "config",
-    "read_layout": "external_layout",
-    "read_list_shards": "external_layout",
+    "read_layout": "client.source_listing",
+    "read_list_shards": "client.source_listing",
 }
 
 __all__ = [

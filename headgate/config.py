@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from headgate.errors import ConfigError, InvalidNameError
-from headgate.messages import require_name
+from headgate.protocol.messages import require_name
 
 ENVIRONMENT_VARIABLE = "HEADGATE_CONFIG"
 DEFAULT_PATH = Path("headgate-data") / "client.toml"

@@ -60,7 +60,7 @@ class RefusedError(HeadgateError):
     """The leader refused a request for good.
 
     Attributes:
-        verdict: the row of the verdict table, e.g. ``invalid`` or ``fenced`` (see ``headgate.messages.Verdict``).
+        verdict: the row of the verdict table, e.g. ``invalid`` or ``fenced`` (see ``headgate.protocol.messages.Verdict``).
 
     """
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
-from headgate.backlog import SubscriptionBacklog
+from headgate.protocol.backlog import SubscriptionBacklog
 from metrics.families import WAIT_BUCKETS, Children, Maker, OneHot
 
 DRAIN_STATES: Final = ("off", "starting", "ready", "degraded")

@@ -30,10 +30,10 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from headgate.backlog import document
 from headgate.errors import HeadgateError
+from headgate.protocol.backlog import document
 from metrics.health import Health
-from metrics.snapshot import Snapshot
+from metrics.status import Snapshot
 from metrics.status_page import STYLE, status_page
 
 CACHE_SECONDS = 1.0

@@ -23,12 +23,12 @@ from typing import get_args
 
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
 
-from headgate.entries import LeaveReason, ReleaseReason
-from headgate.messages import Verdict
+from headgate.model.entries import LeaveReason, ReleaseReason
+from headgate.protocol.messages import Verdict
 from metrics.drain_instruments import DrainInstruments
 from metrics.families import WAIT_BUCKETS, Children, OneHot
 from metrics.object_instruments import ObjectInstruments
-from metrics.snapshot import ShardSnapshot, Snapshot
+from metrics.status import ShardSnapshot, Snapshot
 
 BATCH_VERDICTS = ("accept", "duplicate", *get_args(Verdict))
 MALFORMED_REASONS = ("too_large", "not_msgpack", "invalid", "protocol", "presence")
@@ -283,7 +283,7 @@ class Instruments(DrainInstruments, ObjectInstruments):
         self._silent.inc()
 
     def consumer_gone(self, reason: str) -> None:
-        """Count a consumer that is gone; ``reason`` is a `headgate.entries.LeaveReason`."""
+        """Count a consumer that is gone; ``reason`` is a `headgate.model.entries.LeaveReason`."""
         self._gone.of(reason).inc()
 
     def segment_granted(self) -> None:
@@ -295,7 +295,7 @@ class Instruments(DrainInstruments, ObjectInstruments):
         self._revoked.inc()
 
     def handover_finished(self, seconds: float, reason: str) -> None:
-        """Note how long a handover took; ``reason`` is a `headgate.entries.ReleaseReason`."""
+        """Note how long a handover took; ``reason`` is a `headgate.model.entries.ReleaseReason`."""
         self._handover.of(reason).observe(seconds)
 
     def segments_drained(self, count: int, waited_seconds: float) -> None:

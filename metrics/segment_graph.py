@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from headgate.hashing import KEY_BUCKETS
-from headgate.messages import SegmentDescription, SegmentProgress, ShareProgress
-from headgate.shares import Share
+from headgate.model.bucket_ranges import Share
+from headgate.model.hashing import KEY_BUCKETS
+from headgate.protocol.messages import SegmentDescription, SegmentProgress, ShareProgress
 
 MAX_DRAWN = 400
 WIDTH = 960

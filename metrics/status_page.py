@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from headgate.messages import SegmentProgress, SubscriptionBacklog, SubscriptionDescription, TopicDescription
-from headgate.shares import Share
+from headgate.model.bucket_ranges import Share
+from headgate.protocol.messages import SegmentProgress, SubscriptionBacklog, SubscriptionDescription, TopicDescription
 from metrics.health import Health
 from metrics.segment_graph import MAX_DRAWN, segment_graph, share_bars
-from metrics.snapshot import ShardSnapshot, Snapshot
+from metrics.status import ShardSnapshot, Snapshot
 
 MAX_SHOWN = 100
 

@@ -11,13 +11,13 @@ from typing import Protocol
 import aiomqtt  # noqa: TID251 - a plain device is any client at all
 import pytest
 
-from controller.device_session import Delivery, DeviceSession
-from controller.embedded import EmbeddedBroker, find_mosquitto
-from headgate import mqtt
-from headgate.mqtt_intake import UNFOLLOW_TIMEOUT_SECONDS, MqttIntake
-from tests.fakes.devices import FakeDeviceBroker
-from tests.fakes.proxy import Proxy
-from tests.fakes.waiting import never, until
+from controller.devices.session_port import Delivery, DeviceSession
+from controller.local.embedded import EmbeddedBroker, find_mosquitto
+from headgate.transport import mqtt
+from headgate.transport.mqtt_persistent_session import UNFOLLOW_TIMEOUT_SECONDS, MqttIntake
+from tests.support.device_broker import FakeDeviceBroker
+from tests.support.tcp_proxy import Proxy
+from tests.support.waiting import never, until
 
 SESSION = "headgate-test-shard-0"
 CLOSE_SECONDS = 20.0

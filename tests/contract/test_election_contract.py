@@ -11,13 +11,13 @@ from contextlib import AsyncExitStack
 import pytest
 from structlog.testing import capture_logs
 
-from controller import zookeeper as zookeeper_module
-from controller.election import Acquired, Connected, Lost, Released, Suspended
-from controller.zookeeper import ZooKeeperElections
+from controller.leadership import zookeeper as zookeeper_module
+from controller.leadership.election import Acquired, Connected, Lost, Released, Suspended
+from controller.leadership.zookeeper import ZooKeeperElections
 from headgate.errors import ConfigError
-from tests.fakes.election_worlds import SHORT_SESSION_SECONDS, FakeWorld, Member, RealWorld, Server, World
-from tests.fakes.proxy import Proxy
-from tests.fakes.waiting import never, until
+from tests.support.election_environments import SHORT_SESSION_SECONDS, FakeWorld, Member, RealWorld, Server, World
+from tests.support.tcp_proxy import Proxy
+from tests.support.waiting import never, until
 
 
 @pytest.fixture(scope="module")

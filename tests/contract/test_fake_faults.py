@@ -8,9 +8,9 @@ import random
 import pytest
 
 from headgate.errors import ObjectExistsError, ObjectMissingError, OutcomeUnknownError, StoreUnavailableError
-from tests.fakes.broker import FakeBroker, FakeTransport, Faults, Message
-from tests.fakes.store import FakeStore
-from tests.fakes.waiting import never, until
+from tests.support.broker import FakeBroker, FakeTransport, Faults, Message
+from tests.support.object_store import FakeStore
+from tests.support.waiting import never, until
 
 pytestmark = pytest.mark.looptime
 

@@ -12,9 +12,9 @@ import obstore.store
 import pytest
 
 from headgate.errors import ObjectExistsError, ObjectMissingError, OutcomeUnknownError, StoreUnavailableError
-from headgate.store import LocalStore, RemoteStore, Store, open_store
-from tests.fakes.s3_server import BUCKET, SECRET, S3Server, s3_server
-from tests.fakes.store import FakeStore
+from headgate.storage.object_store import LocalStore, RemoteStore, Store, open_store
+from tests.support.object_store import FakeStore
+from tests.support.s3_server import BUCKET, SECRET, S3Server, s3_server
 
 PREFIXES = itertools.count(1)
 

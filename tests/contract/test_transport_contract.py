@@ -10,12 +10,12 @@ from typing import Protocol
 
 import pytest
 
-from controller.embedded import EmbeddedBroker, find_mosquitto
-from headgate.mqtt import CALL_TIMEOUT_SECONDS, MqttTransport
-from headgate.transport import Transport
-from tests.fakes.broker import FakeBroker
-from tests.fakes.proxy import Proxy
-from tests.fakes.waiting import never, until
+from controller.local.embedded import EmbeddedBroker, find_mosquitto
+from headgate.transport.mqtt import CALL_TIMEOUT_SECONDS, MqttTransport
+from headgate.transport.port import Transport
+from tests.support.broker import FakeBroker
+from tests.support.tcp_proxy import Proxy
+from tests.support.waiting import never, until
 
 Will = tuple[str, bytes, bool]
 

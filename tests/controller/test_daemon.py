@@ -10,12 +10,12 @@ import pytest
 
 from controller import daemon as daemon_module
 from controller.daemon import Daemon
-from controller.settings import IngestSettings, LedgerSettings, Settings
-from controller.state import ShardState
-from drain.checker import SparkDrainChecker
-from headgate.ledger import Ledger
-from headgate.store import LocalStore
-from tests.fakes.broker import FakeBroker
+from controller.settings.load import IngestSettings, LedgerSettings, Settings
+from controller.state.shard_state import ShardState
+from drain.checker.checker import SparkDrainChecker
+from headgate.ledger.ledger import Ledger
+from headgate.storage.object_store import LocalStore
+from tests.support.broker import FakeBroker
 
 
 def test_what_was_restored_is_frozen_before_a_reign_is_built_on_it(

@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from controller.logs import LIBRARY_LEVELS, change_level, configure_logging
-from controller.settings import LogSettings
+from controller.settings.load import LogSettings
 
 
 class Stream(io.TextIOWrapper):

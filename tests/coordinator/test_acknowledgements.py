@@ -2,8 +2,8 @@
 
 import pytest
 
-from headgate import entries as e
-from tests.fakes.subscription_world import World, virtual_time
+from headgate.model import entries as e
+from tests.support.subscription_environment import World, virtual_time
 
 pytestmark = pytest.mark.looptime
 

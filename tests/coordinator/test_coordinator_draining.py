@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.testing import capture_logs
 
-from headgate import entries as e
-from headgate import messages as m
-from tests.fakes.subscription_world import Checker, World, split_world, virtual_time
+from headgate.model import entries as e
+from headgate.protocol import messages as m
+from tests.support.subscription_environment import Checker, World, split_world, virtual_time
 
 pytestmark = pytest.mark.looptime
 

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from coordinator.ports import SilentObserver
-from headgate import messages as m
-from tests.fakes.subscription_world import World, virtual_time
+from headgate.protocol import messages as m
+from tests.support.subscription_environment import World, virtual_time
 
 pytestmark = pytest.mark.looptime
 

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.gate import open_gate
-from headgate import entries as e
-from headgate import messages as m
-from headgate.hashing import KEY_BUCKETS
-from headgate.layout import SegmentState
-from headgate.shares import Place, buckets_of, overlap, place_of, segment_of
-from tests.fakes.layouts import change
-from tests.fakes.subscription_world import World
+from headgate.model import entries as e
+from headgate.model.bucket_ranges import Place, buckets_of, overlap, place_of, segment_of
+from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.layout import SegmentState
+from headgate.protocol import messages as m
+from tests.support.layouts import change
+from tests.support.subscription_environment import World
 
 pytestmark = pytest.mark.looptime
 

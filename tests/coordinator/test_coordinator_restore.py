@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from coordinator.ports import CheckDrained
-from headgate import entries as e
-from tests.fakes.subscription_world import Checker, World, split_world, virtual_time
+from headgate.model import entries as e
+from tests.support.subscription_environment import Checker, World, split_world, virtual_time
 
 pytestmark = pytest.mark.looptime
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from coordinator.heirs import heirs_of
-from coordinator.idleness import idle_reasons
-from headgate import messages as m
-from headgate.layout import Layout
-from headgate.shares import Share
-from tests.fakes.subscription_world import Checker, World, virtual_time
+from coordinator.balancing.affinity import heirs_of
+from coordinator.reporting.idle_reasons import idle_reasons
+from headgate.model.bucket_ranges import Share
+from headgate.model.layout import Layout
+from headgate.protocol import messages as m
+from tests.support.subscription_environment import Checker, World, virtual_time
 
 pytestmark = pytest.mark.looptime
 

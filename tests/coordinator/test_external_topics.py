@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from controller.state import ShardState, Topic
+from controller.state.shard_state import ShardState, Topic
 from coordinator.external_topics import acknowledgeable_end, counting_checkpoints, reason_against_registering
-from headgate import entries as e
-from headgate import messages as m
+from headgate.model import entries as e
+from headgate.protocol import messages as m
 
 
 def topic(positions: e.Positions) -> Topic:

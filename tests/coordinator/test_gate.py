@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 
 from coordinator.gate import Gate, is_gated, nearest_ancestors, open_gate, undrained_sealed
-from headgate.layout import Layout, Segment, SegmentState
-from tests.fakes.layouts import layouts_and_drained
+from headgate.model.layout import Layout, Segment, SegmentState
+from tests.support.layouts import layouts_and_drained
 
 UNGATED = [("QUEUE", "none"), ("STREAM", "none"), ("CHECKPOINT", "none"), (None, "strict")]
 

@@ -7,9 +7,9 @@ import pytest
 from coordinator.registration import Admission, Rejection, judge_deleted, judge_registration
 from coordinator.sessions import Claim
 from coordinator.subscription import DEPARTED_MS, REMEMBERED_DEPARTURES, Subscription
-from headgate import entries as e
-from headgate import messages as m
-from tests.fakes.subscription_world import World
+from headgate.model import entries as e
+from headgate.protocol import messages as m
+from tests.support.subscription_environment import World
 
 IDS = {"topic_id": 1, "subscription_id": 2}
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from coordinator.gate import open_gate
 from coordinator.seek import Wanted, drained_at, sought_positions
-from headgate.layout import Layout, SegmentState
-from tests.fakes.layouts import END_OFFSET, layouts
+from headgate.model.layout import Layout, SegmentState
+from tests.support.layouts import END_OFFSET, layouts
 
 ENDS = {0: 5, 1: 7, 2: 3, 3: 4, 4: 6}
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.subscription import Subscription
-from headgate import entries as e
-from headgate.shares import Share
+from headgate.model import entries as e
+from headgate.model.bucket_ranges import Share
 
 IDS = {"topic_id": 1, "subscription_id": 2}
 RANGES = st.lists(

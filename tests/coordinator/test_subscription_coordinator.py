@@ -2,9 +2,9 @@
 
 import pytest
 
-from headgate import entries as e
-from headgate import messages as m
-from tests.fakes.subscription_world import START_MS, World, virtual_time
+from headgate.model import entries as e
+from headgate.protocol import messages as m
+from tests.support.subscription_environment import START_MS, World, virtual_time
 
 pytestmark = pytest.mark.looptime
 

@@ -4,8 +4,8 @@ import pytest
 
 from demo import checks
 from demo.checks import Delivery, StoredRecord
-from headgate import entries as e
-from headgate.chunk import Chunk, ChunkHeader
+from headgate.ledger.chunk import Chunk, ChunkHeader
+from headgate.model import entries as e
 
 CLEAN = [StoredRecord(0, 0, "a", 0), StoredRecord(1, 0, "b", 0), StoredRecord(0, 1, "a", 1)]
 

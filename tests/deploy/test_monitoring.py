@@ -12,9 +12,9 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from controller.settings import load_settings
+from controller.settings.load import load_settings
 from metrics.instruments import Instruments
-from metrics.snapshot import ShardSnapshot, Snapshot
+from metrics.status import ShardSnapshot, Snapshot
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 PROMETHEUS = DEPLOY / "prometheus"

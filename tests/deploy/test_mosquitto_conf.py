@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from controller.embedded import MOSQUITTO_SETTINGS
-from headgate.messages import MAX_MESSAGE_BYTES
+from controller.local.embedded import MOSQUITTO_SETTINGS
+from headgate.protocol.messages import MAX_MESSAGE_BYTES
 
 SHIPPED = Path(__file__).parents[2] / "deploy" / "mosquitto.conf"
 

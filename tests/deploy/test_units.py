@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from controller.settings import load_settings
-from controller.shard_controller import HAND_OVER_SECONDS
-from drain.service import STOP_SECONDS
+from controller.leader.shard_controller import HAND_OVER_SECONDS
+from controller.settings.load import load_settings
+from drain.service.service import STOP_SECONDS
 from metrics.http import CLOSE_SECONDS
 from metrics.systemd import START_EXTENSION_SECONDS
 
@@ -149,7 +149,7 @@ def test_the_spark_process_takes_the_options_that_its_unit_gives():
     """Every option in ExecStart= is one of the program's."""
     used = re.findall(r"--[a-z-]+", directives(UNITS[1])["ExecStart"][0])
     shown = subprocess.run(
-        [sys.executable, "-m", "drain.service", "--help"],
+        [sys.executable, "-m", "drain.service.service", "--help"],
         cwd=DEPLOY.parent,
         capture_output=True,
         text=True,

@@ -12,8 +12,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from controller.held_port import HeldPort
-from drain.java import find_java
+from controller.local.reserved_port import HeldPort
+from drain.spark.java import find_java
 from headgate.errors import ConfigError
 
 SETTINGS = Path(__file__).parents[2] / "deploy" / "zookeeper.cfg"

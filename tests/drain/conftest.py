@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from drain.session import build_session
-from tests.drain import spark_servers
-from tests.fakes.s3_server import S3Server, s3_server
+from drain.spark.session import build_session
+from tests.support import spark_servers
+from tests.support.s3_server import S3Server, s3_server
 
 
 @pytest.fixture(scope="session")

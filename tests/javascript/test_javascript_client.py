@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.programs import PATIENCE, eventually, whole_lines
-from tests.system.two_daemons import CLUSTER, TwoDaemons
+from tests.support.programs import PATIENCE, eventually, whole_lines
+from tests.support.two_daemons import CLUSTER, TwoDaemons
 
 HERE = Path(__file__).parent
 MOST_LINES = 250

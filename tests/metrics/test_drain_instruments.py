@@ -8,7 +8,7 @@ from types import MappingProxyType
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headgate.backlog import SegmentBacklog, backlog_of
+from headgate.protocol.backlog import SegmentBacklog, backlog_of
 from metrics.drain_instruments import MAX_SUBSCRIPTIONS
 from metrics.instruments import Instruments
 

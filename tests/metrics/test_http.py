@@ -15,13 +15,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from headgate.backlog import SegmentBacklog, backlog_of
 from headgate.errors import HeadgateError
+from headgate.protocol.backlog import SegmentBacklog, backlog_of
 from metrics import http
 from metrics.health import STALLED_SECONDS, HealthFacts, judge_health
 from metrics.http import HEADERS, HttpServer
 from metrics.instruments import Instruments
-from metrics.snapshot import ShardSnapshot, Snapshot
+from metrics.status import ShardSnapshot, Snapshot
 
 WELL = HealthFacts(
     tick_age_seconds=0.1,

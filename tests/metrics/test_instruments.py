@@ -9,15 +9,15 @@ from typing import get_args
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from controller.group_commit import CommitObserver
-from controller.leadership import TRANSITIONS, Action, Role
-from controller.shard_controller import ControllerObserver
-from controller.shard_leader import LeaderObserver
+from controller.commit import CommitObserver
+from controller.leader.leader import LeaderObserver
+from controller.leader.shard_controller import ControllerObserver
+from controller.leadership.transitions import TRANSITIONS, Action, Role
 from coordinator.ports import CoordinatorObserver, PollOutcome, WeightChange
-from headgate.messages import ConsumerDescription, SegmentProgress, SubscriptionDescription
+from headgate.protocol.messages import ConsumerDescription, SegmentProgress, SubscriptionDescription
 from metrics.drain_instruments import DRAIN_STATES
 from metrics.instruments import POLL_OUTCOMES, REIGN_ENDS, WEIGHT_CHANGES, Instruments
-from metrics.snapshot import ShardSnapshot, Snapshot
+from metrics.status import ShardSnapshot, Snapshot
 
 
 @pytest.fixture

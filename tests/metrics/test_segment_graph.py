@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-from headgate.layout import Layout
-from headgate.messages import SegmentDescription, SegmentProgress, ShareProgress
+from headgate.model.layout import Layout
+from headgate.protocol.messages import SegmentDescription, SegmentProgress, ShareProgress
 from metrics.segment_graph import BOX, MAX_DRAWN, ROW, WIDTH, segment_graph, share_bars
 
 

@@ -9,8 +9,8 @@ from html.parser import HTMLParser
 import pytest
 from msgspec.structs import replace as replace_struct
 
-from headgate.backlog import SegmentBacklog, backlog_of
-from headgate.messages import (
+from headgate.protocol.backlog import SegmentBacklog, backlog_of
+from headgate.protocol.messages import (
     ConsumerDescription,
     ExternalDescription,
     SegmentDescription,
@@ -20,7 +20,7 @@ from headgate.messages import (
     TopicDescription,
 )
 from metrics.health import HealthFacts, judge_health
-from metrics.snapshot import ShardSnapshot, Snapshot
+from metrics.status import ShardSnapshot, Snapshot
 from metrics.status_page import MAX_SHOWN, status_page
 
 FACTS = HealthFacts(

@@ -7,10 +7,10 @@ from unittest.mock import patch
 
 import structlog
 
-from tests.fakes.store import FakeStore
+from tests.simulation.invariant_checker import Witness
 from tests.simulation.virtual_loop import VirtualLoop
-from tests.simulation.witness import Witness
 from tests.simulation.world import World
+from tests.support.object_store import FakeStore
 
 
 def run_seed(seed: int, *, storms: int = 10, store_kind: type[FakeStore] = FakeStore) -> Witness:
@@ -23,10 +23,10 @@ def run_seed(seed: int, *, storms: int = 10, store_kind: type[FakeStore] = FakeS
     world = World(seed, store_kind=store_kind)
     try:
         with (
-            patch("controller.trimmer.LOOK_SECONDS", 3.0),
+            patch("controller.retention.trimmer.LOOK_SECONDS", 3.0),
             # A run lasts about two minutes: weights have to change within it.
             patch("coordinator.load_watch.SAMPLE_SECONDS", 1.0),
-            patch("coordinator.weights.HOLD_SECONDS", 5.0),
+            patch("coordinator.balancing.weights.HOLD_SECONDS", 5.0),
         ):
             loop.run_until_complete(world.run(storms=storms))
     except BaseException as error:

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from controller.device_session import Delivery, DeviceSession
-from controller.election import Acquired, Connected, ElectionEvent, Released, Suspended
-from controller.group_commit import GroupCommit
-from controller.leadership import Event, Role
-from controller.settings import IngestSettings
-from controller.shard_controller import ShardController
-from controller.shard_leader import ShardReign
-from controller.state import ShardState
-from controller.trimmer import Trimmer
+from controller.commit import GroupCommit
+from controller.devices.session_port import Delivery, DeviceSession
+from controller.leader.leader import ShardReign
+from controller.leader.shard_controller import ShardController
+from controller.leadership.election import Acquired, Connected, ElectionEvent, Released, Suspended
+from controller.leadership.transitions import Event, Role
+from controller.retention.trimmer import Trimmer
+from controller.settings.load import IngestSettings
+from controller.state.shard_state import ShardState
 from coordinator.ports import CoordinatorSettings
-from headgate import messages as m
-from headgate.ledger import Ledger
-from headgate.rolled import delete_rolled_segments
+from headgate.ledger.compacted import delete_rolled_segments
+from headgate.ledger.ledger import Ledger
+from headgate.protocol import messages as m
 from metrics.instruments import Instruments
-from tests.fakes.devices import FakeDeviceSession
+from tests.support.device_broker import FakeDeviceSession
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -79,7 +79,7 @@ class SimulatedDaemon:
     @property
     def leads(self) -> bool:
         """Whether it believes that it leads."""
-        return any(controller.leadership.role is Role.LEADING for controller in self.controllers)
+        return any(controller.leadership.transitions.role is Role.LEADING for controller in self.controllers)
 
     async def crash(self) -> None:
         """End without a word: nothing that it does from here on reaches anybody."""

@@ -8,26 +8,26 @@ from typing import Any
 
 import pytest
 
-import controller.retention
-import controller.snapshot_job
-import controller.subscription_room
-import coordinator.assignment
-import coordinator.weights
-from controller.device_following import DeviceFollowing
-from controller.device_intake import DeviceIntake
-from controller.device_session import Delivery
-from controller.snapshots import encode_snapshot
-from controller.state import ShardState
+import controller.leader.subscription_registry
+import controller.retention.policy
+import controller.snapshots.job
+import coordinator.assignor
+import coordinator.balancing.weights
+from controller.devices.intake import DeviceIntake
+from controller.devices.session_port import Delivery
+from controller.devices.subscriptions import DeviceFollowing
+from controller.snapshots.format import encode_snapshot
+from controller.state.shard_state import ShardState
+from coordinator.balancing.weights import weight_of
 from coordinator.gate import open_gate
 from coordinator.subscription import Subscription
-from coordinator.weights import weight_of
-from headgate.entries import Sought
 from headgate.errors import ObjectExistsError
-from tests.fakes.devices import FakeDeviceSession
-from tests.fakes.store import FakeStore
+from headgate.model.entries import Sought
 from tests.simulation.broken_promise import BrokenPromiseError
-from tests.simulation.fleet import KEY_PREFIX
+from tests.simulation.clients import KEY_PREFIX
 from tests.simulation.play import run_seed
+from tests.support.device_broker import FakeDeviceSession
+from tests.support.object_store import FakeStore
 
 SEEDS = 100
 """A planted bug has to be found within so many."""
@@ -97,7 +97,7 @@ def test_odd_seeds_split_merge_and_prune_by_themselves() -> None:
 @pytest.mark.simulation
 def test_a_segment_pruned_before_it_is_read_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: retention takes everything for drained."""
-    monkeypatch.setattr(controller.retention, "_is_drained", lambda *_: True)
+    monkeypatch.setattr(controller.retention.policy, "_is_drained", lambda *_: True)
 
     assert "was pruned" in found()
 
@@ -112,7 +112,7 @@ def test_two_writers_of_one_chunk_number_are_found() -> None:
 def test_a_child_before_its_parent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: the gate lets everything through."""
     monkeypatch.setattr(
-        coordinator.assignment,
+        coordinator.assignor,
         "open_gate",
         lambda layout, drained, kind, _order: open_gate(layout, drained, kind, "none"),
     )
@@ -140,7 +140,7 @@ def test_drained_facts_that_outlive_a_seek_are_found(monkeypatch: pytest.MonkeyP
 @pytest.mark.simulation
 def test_a_subscription_that_comes_back_after_its_deletion_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: a consumer that was in it may begin another, as any other program may."""
-    monkeypatch.setattr(controller.subscription_room, "judge_deleted", lambda *_: None)
+    monkeypatch.setattr(controller.leader.subscription_registry, "judge_deleted", lambda *_: None)
 
     assert "came back and nobody is in it" in found()
 
@@ -187,7 +187,7 @@ def test_topics_of_devices_that_are_not_followed_again_are_found(monkeypatch: py
 @pytest.mark.simulation
 def test_weights_that_follow_every_swing_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: no band, so that segments move to and fro with their load."""
-    monkeypatch.setattr(coordinator.weights, "leaves_band", lambda load, weight: weight_of(load) != weight)
+    monkeypatch.setattr(coordinator.balancing.weights, "leaves_band", lambda load, weight: weight_of(load) != weight)
 
     assert "and weighs" in found(first=11)
 
@@ -212,6 +212,6 @@ def test_a_snapshot_that_forgets_finished_batches_is_found(monkeypatch: pytest.M
             producer.finished.clear()
         return encode_snapshot(state, written_at_ms=written_at_ms)
 
-    monkeypatch.setattr(controller.snapshot_job, "encode_snapshot", forgetful)
+    monkeypatch.setattr(controller.snapshots.job, "encode_snapshot", forgetful)
 
     assert "has other producers than its ledger" in found()

@@ -20,12 +20,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
-from controller.settings import RetentionSettings, ScalingSettings
-from controller.snapshot_job import take_snapshot
+from controller.settings.load import RetentionSettings, ScalingSettings
+from controller.snapshots.job import take_snapshot
 from coordinator.subscription import Subscription
 from headgate import Admin, Consumer, Producer
-from headgate.chunk_ranges import cover, rolled_to
-from headgate.client import Client
+from headgate.client.connection import Client
+from headgate.client.producer import ProducerSettings
 from headgate.errors import (
     FencedError,
     HeadgateError,
@@ -34,16 +34,16 @@ from headgate.errors import (
     OutcomeUnknownToProducerError,
     StoreError,
 )
-from headgate.ledger import Ledger
-from headgate.producer import ProducerSettings
-from headgate.rolled import manifest_ranges
-from tests.fakes.broker import FakeBroker, Faults
-from tests.fakes.roll_up import roll_up
-from tests.fakes.store import FakeStore
-from tests.fakes.zookeeper import FakeZooKeeper
-from tests.simulation.fleet import Fleet
+from headgate.ledger.chunk_ranges import cover, rolled_to
+from headgate.ledger.compacted import manifest_ranges
+from headgate.ledger.ledger import Ledger
+from tests.simulation.clients import Fleet
+from tests.simulation.invariant_checker import BrokenPromiseError, Witness, WitnessedObjects
 from tests.simulation.simulated_daemon import CLUSTER, SimulatedDaemon, now_ms
-from tests.simulation.witness import BrokenPromiseError, Witness, WitnessedObjects
+from tests.support.broker import FakeBroker, Faults
+from tests.support.compaction import roll_up
+from tests.support.object_store import FakeStore
+from tests.support.zookeeper import FakeZooKeeper
 
 TOPIC = "orders"
 STREAM, QUEUE = "billing", "alarms"

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.system.account import pytest_runtest_makereport, pytest_runtest_setup, run_folder
-from tests.system.node import Node
+from tests.support.failure_report import pytest_runtest_makereport, pytest_runtest_setup, run_folder
+from tests.support.node import Node
 
 __all__ = ["node", "pytest_runtest_makereport", "pytest_runtest_setup", "run_folder", "shared_node"]
 

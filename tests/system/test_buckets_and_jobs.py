@@ -12,9 +12,8 @@ from typing import Self
 import pytest
 import pytest_asyncio
 
-from controller.embedded import EmbeddedBroker, EmbeddedZooKeeper
-from tests.fakes.s3_server import BUCKET, SECRET, S3Server, s3_server
-from tests.system.programs import (
+from controller.local.embedded import EmbeddedBroker, EmbeddedZooKeeper
+from tests.support.programs import (
     MARK,
     TEST_SECONDS,
     Finished,
@@ -26,6 +25,7 @@ from tests.system.programs import (
     marked,
     start,
 )
+from tests.support.s3_server import BUCKET, SECRET, S3Server, s3_server
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(TEST_SECONDS)]
 
@@ -176,7 +176,7 @@ async def test_a_daemon_without_spark_releases_children_when_a_job_has_counted(w
         while not reading.done():
             job = await start(
                 *("--ledger", cluster.ledger_url, "--out", cluster.ledger_url, "--master", "local[1]"),
-                program=("-m", "drain.job"),
+                program=("-m", "drain.backlog.job"),
                 out=cluster.folder / "job.out",
                 env=world.env,
             )

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from controller.settings import IngestSettings
-from tests.system.cluster import SHARDS, Cluster
-from tests.system.programs import PATIENCE, TEST_SECONDS, eventually, metric
-from tests.system.two_daemons import TwoDaemons
+from controller.settings.load import IngestSettings
+from tests.support.cluster import SHARDS, Cluster
+from tests.support.programs import PATIENCE, TEST_SECONDS, eventually, metric
+from tests.support.two_daemons import TwoDaemons
 
 pytestmark = [
     pytest.mark.system,

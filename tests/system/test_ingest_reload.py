@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from controller.settings import ClusterSettings, IngestSettings, LogSettings
+from controller.settings.load import ClusterSettings, IngestSettings, LogSettings
 from headgate import Producer, ProducerSettings
-from headgate import messages as m
-from tests.system.cluster import Cluster
-from tests.system.ingest_world import Bare, World, assert_stored_exactly, meddler_of, outcomes, send
-from tests.system.meddler import Meddler
-from tests.system.programs import TEST_SECONDS, eventually
+from headgate.protocol import messages as m
+from tests.support.cluster import Cluster
+from tests.support.fault_injecting_transport import Meddler
+from tests.support.ingest_environment import Bare, World, assert_stored_exactly, meddler_of, outcomes, send
+from tests.support.programs import TEST_SECONDS, eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 

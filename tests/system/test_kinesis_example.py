@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.system.node import ANY_PORTS, Node
-from tests.system.programs import TEST_SECONDS, Running, eventually, get, whole_lines
+from tests.support.node import ANY_PORTS, Node
+from tests.support.programs import TEST_SECONDS, Running, eventually, get, whole_lines
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.system.node import Node
-from tests.system.programs import TEST_SECONDS, Finished, command_line, eventually, finish, get, jsonl, marked
+from tests.support.node import Node
+from tests.support.programs import TEST_SECONDS, Finished, command_line, eventually, finish, get, jsonl, marked
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.cluster import SESSION_SECONDS, Cluster, Daemon
-from tests.system.programs import TEST_SECONDS, eventually, get, jsonl
+from tests.support.cluster import SESSION_SECONDS, Cluster, Daemon
+from tests.support.programs import TEST_SECONDS, eventually, get, jsonl
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 

@@ -15,22 +15,22 @@ from typing import Any, Self
 import pytest
 import pytest_asyncio
 
-from controller.settings import SubscriptionSettings
+from controller.settings.load import SubscriptionSettings
 from headgate import Consumer
-from headgate import entries as e
-from headgate import messages as m
-from headgate.admin import Admin
-from headgate.client import Client
+from headgate.client.admin import Admin
+from headgate.client.connection import Client
 from headgate.errors import FencedError, RefusedError
-from headgate.hashing import shard_of
-from headgate.ledger import Ledger
-from headgate.mqtt import MqttTransport
-from headgate.store import open_store
-from tests.fakes.proxy import Proxy
-from tests.system.cluster import SHARDS, Cluster
-from tests.system.ingest_world import World
-from tests.system.meddler import Meddler
-from tests.system.programs import PATIENCE, TEST_SECONDS, eventually
+from headgate.ledger.ledger import Ledger
+from headgate.model import entries as e
+from headgate.model.hashing import shard_of
+from headgate.protocol import messages as m
+from headgate.storage.object_store import open_store
+from headgate.transport.mqtt import MqttTransport
+from tests.support.cluster import SHARDS, Cluster
+from tests.support.fault_injecting_transport import Meddler
+from tests.support.ingest_environment import World
+from tests.support.programs import PATIENCE, TEST_SECONDS, eventually
+from tests.support.tcp_proxy import Proxy
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(TEST_SECONDS)]
 

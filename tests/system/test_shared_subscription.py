@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.system.node import Node
-from tests.system.programs import TEST_SECONDS, eventually, jsonl, whole_lines
+from tests.support.node import Node
+from tests.support.programs import TEST_SECONDS, eventually, jsonl, whole_lines
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.cluster import SESSION_SECONDS, SHARDS, Cluster, Daemon
-from tests.system.programs import TEST_SECONDS, Running, eventually, jsonl
+from tests.support.cluster import SESSION_SECONDS, SHARDS, Cluster, Daemon
+from tests.support.programs import TEST_SECONDS, Running, eventually, jsonl
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 

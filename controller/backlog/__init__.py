@@ -1,0 +1,1 @@
+"""Backlogs as a leader reports them."""

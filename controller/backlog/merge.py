@@ -1,0 +1,132 @@
+"""What the subscriptions of a shard have not acknowledged: as Spark has counted it, or else as the leader knows it.
+
+Spark's count has ages and rates; the leader's own has neither, but is exact at this moment and always there. Which of
+the two stands in an answer is said in it (``counted_by``), subscription by subscription: one that was created since
+Spark has counted is the leader's.
+
+Of an external topic the leader knows one thing by itself: what was acknowledged to its end has nothing left. How much
+is left of anything else is for its source and its tables; here it is not known. What was counted there before a seek is
+not told after it.
+
+Pure: state and rows in, values out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from controller.state.shard_state import ShardState, Topic
+from coordinator.subscription import Subscription
+from drain.protocol import BacklogRow, BacklogTold, ExternalTold
+from headgate.model.external_topic import ExternalTopic
+from headgate.model.layout import Segment, SegmentState
+from headgate.protocol.backlog import TRACKED, SegmentBacklog, SubscriptionBacklog, backlog_of
+
+OUTDATED = "its tables were counted before its last seek, or before its last import: ask again"
+
+
+def backlogs(state: ShardState, told: BacklogTold | None, now_ms: int) -> tuple[SubscriptionBacklog, ...]:
+    """Return every subscription's backlog, by topic and name; ``told``: what Spark has counted, if it has."""
+    rows: dict[int, list[BacklogRow]] = defaultdict(list)
+    external: dict[int, ExternalTold] = {}
+    as_of_ms = None if told is None else told.as_of_ms.get(state.shard)
+    if told is not None and as_of_ms is not None:
+        external = {each.topic_id: each for each in told.external if each.shard == state.shard}
+        for row in told.rows:
+            if row.shard == state.shard:
+                rows[row.subscription_id].append(row)
+    found: list[SubscriptionBacklog] = []
+    for _, topic in sorted(state.topics.items()):
+        for _, subscription in sorted(topic.subscriptions.items()):
+            if topic.external is not None:
+                found.append(_of_external(subscription, topic, external.get(topic.topic_id), now_ms))
+            elif as_of_ms is not None and subscription.subscription_id in rows:
+                found.append(_by_spark(subscription, rows[subscription.subscription_id], as_of_ms))
+            else:
+                found.append(by_leader(subscription, topic, now_ms))
+    return tuple(found)
+
+
+def by_leader(subscription: Subscription, topic: Topic, now_ms: int) -> SubscriptionBacklog:
+    """Return the backlog as the leader's own state has it."""
+    return backlog_of(
+        topic=topic.name,
+        subscription=subscription.name,
+        subscription_type=subscription.type,
+        counted_by="leader",
+        as_of_ms=now_ms,
+        segments=[_segment_by_leader(subscription, topic, segment) for segment in topic.layout.segments],
+    )
+
+
+def _of_external(
+    subscription: Subscription, topic: Topic, told: ExternalTold | None, now_ms: int
+) -> SubscriptionBacklog:
+    leaders = by_leader(subscription, topic, now_ms)
+    if told is None or subscription.type not in TRACKED:
+        return leaders
+    segments = {part.segment: part for part in leaders.segments}
+    mine = subscription.subscription_id, subscription.seek_generation
+    rows = [row for row in told.rows if (row.subscription_id, row.seek_generation) == mine and row.segment in segments]
+    # What was not counted is as the leader knows it: segments that are newer, and marks that nobody can place.
+    segments |= {row.segment: _part(row, segments[row.segment].label) for row in rows if row.records is not None}
+    reason = told.reason or OUTDATED
+    unknown = any(part.records is None for part in segments.values())
+    return backlog_of(
+        topic=topic.name,
+        subscription=subscription.name,
+        subscription_type=subscription.type,
+        counted_by="spark" if rows else "leader",
+        as_of_ms=now_ms if told.as_of_ms is None else told.as_of_ms,
+        segments=segments.values(),
+        not_counted=reason if unknown or told.at_fault else "",
+        at_fault=told.at_fault,
+    )
+
+
+def _segment_by_leader(subscription: Subscription, topic: Topic, segment: int) -> SegmentBacklog:
+    tail, known = topic.tails[segment], topic.layout.segments[segment]
+    sealed = known.state is SegmentState.SEALED
+    if subscription.type not in TRACKED:
+        return SegmentBacklog(segment=segment, sealed=sealed, label=known.label)
+    if topic.external is not None:
+        nothing = 0 if _read_to_its_end(subscription, topic.external, known) else None
+        return SegmentBacklog(segment=segment, sealed=sealed, records=nothing, size_bytes=nothing, label=known.label)
+    above = sum(end - first for first, end in subscription.above.get(segment, ()))
+    records = max(0, tail.next_offset - subscription.position(segment) - above)
+    return SegmentBacklog(
+        segment=segment,
+        sealed=sealed,
+        records=records,
+        size_bytes=tail.size_bytes * records // tail.next_offset if tail.next_offset else 0,
+    )
+
+
+def _read_to_its_end(subscription: Subscription, external: ExternalTopic, segment: Segment) -> bool:
+    end = external.limit(segment)
+    return end is not None and subscription.position(segment.segment_id) >= end
+
+
+def _by_spark(subscription: Subscription, rows: Iterable[BacklogRow], as_of_ms: int) -> SubscriptionBacklog:
+    return backlog_of(
+        topic=subscription.topic,
+        subscription=subscription.name,
+        subscription_type=subscription.type,
+        counted_by="spark",
+        as_of_ms=as_of_ms,
+        segments=[_part(row) for row in rows],
+    )
+
+
+def _part(row: BacklogRow, label: str | None = None) -> SegmentBacklog:
+    return SegmentBacklog(
+        segment=row.segment,
+        sealed=row.sealed,
+        records=row.records,
+        size_bytes=row.size_bytes,
+        oldest_ms=row.oldest_ms,
+        stored_per_second=row.stored_per_second,
+        acknowledged_per_second=row.acknowledged_per_second,
+        label=label,
+    )

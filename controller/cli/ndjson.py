@@ -1,0 +1,198 @@
+"""Lines in, keyed records out: what `headgate produce` makes of newline-delimited JSON. Pure.
+
+Rules:
+
+1. A record's value is the line as it was given, byte for byte, without its line end. Nothing is written anew.
+2. Its key is the text of one field: a string's characters, or a number, true or false as the line spells it. ``a.b``
+   is the field ``b`` inside ``a``, unless there is a field ``a.b``.
+3. A line that is not JSON, or has no such field, is a `BadLine`: what is wrong and where, for a person.
+4. Blank lines are no lines. The last line needs no line end. A byte order mark before the first line is dropped.
+5. A line that is too long is never held as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import msgspec
+
+from headgate.protocol.messages import MAX_RECORD_BYTES
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_OBJECT: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ANYTHING = msgspec.json.Decoder(msgspec.Raw)
+_STRING = msgspec.json.Decoder(str)
+_SHOWN_FIELDS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a source. ``text`` is None for a line that was too long to hold."""
+
+    number: int
+    end_offset: int
+    """Offset of the byte after the line and its end: where reading goes on."""
+    text: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line that makes no record."""
+
+    number: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRecord:
+    """A line that makes one."""
+
+    number: int
+    end_offset: int
+    key: bytes
+    value: bytes
+
+
+class LineSplitter:
+    """Cuts a stream of bytes into lines, in order; holds at most one line and one block."""
+
+    def __init__(self, *, offset: int = 0, number: int = 0, longest_bytes: int = MAX_RECORD_BYTES) -> None:
+        """Go on at byte ``offset``, after line ``number``."""
+        self._offset = offset
+        self._number = number
+        self._longest_bytes = longest_bytes
+        self._held = bytearray()
+        self._overlong = False
+
+    def feed(self, block: bytes) -> Iterator[Line]:
+        """Yield the lines that ``block`` completes."""
+        parts = block.split(b"\n")
+        for part in parts[:-1]:
+            self._hold(part)
+            self._offset += len(part) + 1
+            yield from self._complete()
+        self._hold(parts[-1])
+        self._offset += len(parts[-1])
+
+    def end(self) -> Iterator[Line]:
+        """Yield the last line, if it had no line end."""
+        if self._held or self._overlong:
+            yield from self._complete()
+
+    def _hold(self, part: bytes) -> None:
+        if self._overlong or len(self._held) + len(part) > self._longest_bytes + 1:
+            self._overlong = True
+            self._held.clear()
+        else:
+            self._held += part
+
+    def _complete(self) -> Iterator[Line]:
+        self._number += 1
+        text = bytes(self._held).removesuffix(b"\r")
+        if self._number == 1:
+            text = text.removeprefix(_BYTE_ORDER_MARK)
+        overlong, self._overlong = self._overlong, False
+        self._held.clear()
+        if overlong:
+            yield Line(self._number, self._offset, None)
+        elif text.strip():
+            yield Line(self._number, self._offset, text)
+
+
+def keyed_record(line: Line, key_field: str | None, key: bytes | None) -> KeyedRecord | BadLine:
+    """Return the record in ``line``; its key is the field ``key_field``, or ``key`` for every line alike."""
+    assert (key_field is None) != (key is None), "one of the two gives the key"
+    if line.text is None:
+        return BadLine(line.number, f"is longer than {MAX_RECORD_BYTES} bytes, the most that a record may have")
+    try:
+        if key_field is None:
+            _ANYTHING.decode(line.text)
+            found = key
+        else:
+            found = _key_text(_OBJECT.decode(line.text), key_field)
+    except msgspec.ValidationError:
+        return BadLine(line.number, f"is JSON but no object, so it has no field {key_field!r}")
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return BadLine(line.number, f"is not JSON: {_reason(error)}")
+    except _NoKeyError as error:
+        return BadLine(line.number, str(error))
+    assert found is not None, "a key was found"
+    if len(found) + len(line.text) > MAX_RECORD_BYTES:
+        return BadLine(
+            line.number, f"and its key have more than {MAX_RECORD_BYTES} bytes, the most that a record may have"
+        )
+    return KeyedRecord(line.number, line.end_offset, found, line.text)
+
+
+class _NoKeyError(Exception):
+    """The object has no usable key; the text says why."""
+
+
+def _key_text(fields: dict[str, msgspec.Raw], name: str) -> bytes:
+    raw: msgspec.Raw | None = fields.get(name)
+    if raw is None and "." in name:
+        first, _, rest = name.partition(".")
+        inner = fields.get(first)
+        if inner is not None and bytes(inner)[:1] == b"{":
+            return _key_text(_OBJECT.decode(inner), rest)
+    if raw is None:
+        raise _NoKeyError(f"has no field {name!r}; it has {_listed(fields)}")
+    text = bytes(raw)
+    kind = {b"{": "an object", b"[": "a list", b"n": "null"}.get(text[:1])
+    if kind is not None:
+        raise _NoKeyError(f"has {kind} in field {name!r}; a key is a string, a number, true or false")
+    return _STRING.decode(text).encode() if text[:1] == b'"' else text
+
+
+def _listed(fields: dict[str, msgspec.Raw]) -> str:
+    names = list(fields)
+    shown = ", ".join(repr(name) for name in names[:_SHOWN_FIELDS])
+    return (shown or "no fields at all") + (", …" if len(names) > _SHOWN_FIELDS else "")
+
+
+def _reason(error: Exception) -> str:
+    text = str(error).removeprefix("JSON is malformed: ")
+    return text[:1].lower() + text[1:]
+
+
+# --- where a named producer stands in its file ------------------------------------------------------------------------
+
+
+class SourcePosition(msgspec.Struct, frozen=True, array_like=True):
+    """How far a named producer has read its file: kept in the ledger with the records, a few dozen bytes.
+
+    ``digest`` is of the last line before ``end_offset``, so that another file under the same name is noticed.
+    """
+
+    end_offset: int
+    number: int
+    digest: bytes
+
+
+_POSITION = msgspec.msgpack.Decoder(SourcePosition)
+
+
+def encode_position(record: KeyedRecord) -> bytes:
+    """Return the position after ``record``."""
+    return msgspec.msgpack.encode(SourcePosition(record.end_offset, record.number, line_digest(record.value)))
+
+
+def decode_position(data: bytes) -> SourcePosition | None:
+    """Return the position in ``data``, or None if another kind of program wrote it."""
+    try:
+        return _POSITION.decode(data)
+    except msgspec.DecodeError:
+        return None
+
+
+def line_digest(text: bytes) -> bytes:
+    """Return a short digest of one line without its end."""
+    return blake2b(text, digest_size=8).digest()
+
+
+def ends_with_line(tail: bytes, position: SourcePosition) -> bool:
+    """Whether ``tail``, the bytes of a file up to ``position.end_offset``, ends with the line the position tells of."""
+    last = tail.removesuffix(b"\n").rpartition(b"\n")[2].removesuffix(b"\r")
+    return line_digest(last) == position.digest or line_digest(last.removeprefix(_BYTE_ORDER_MARK)) == position.digest

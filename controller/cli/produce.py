@@ -1,0 +1,292 @@
+"""`headgate produce`: newline-delimited JSON in, one record a line.
+
+Rules:
+
+1. A line that makes no record stops the command with one line that names it; everything before it is still sent and
+   counted. With ``--skip-bad-lines`` such lines are counted and reported instead.
+2. The summary counts outcomes: accepted (taken into the producer), stored (durable) and failed. Any failure makes the
+   exit code 1.
+3. With ``--name`` each record carries its position in the file, and a second run begins after the last one stored.
+   There a first failure stops the command, so that the position never passes what was not stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from controller.cli import context as session
+from controller.cli import ndjson as lines
+from controller.cli.async_stdio import read_blocks
+from controller.cli.output import examples, print_json
+from controller.cli.produce_progress import Progress, Tally
+from headgate.errors import HeadgateError, NotStoredError, OutcomeUnknownToProducerError, RefusedError
+from headgate.protocol.messages import MAX_RECORD_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from headgate import Producer
+    from headgate.config import ClientConfig
+
+IN_FLIGHT = 20_000
+"""Most records whose outcome is awaited; the producer's own byte budget is the narrower limit for large ones."""
+FLUSH_SECONDS = 5.0
+"""After Ctrl-C: how long what was taken already may take to be stored."""
+REPORTED = 5
+"""Failures and bad lines that are shown one by one; the rest is counted."""
+
+
+@click.command(
+    epilog=examples(
+        "headgate produce orders --key-field id events.ndjson",
+        "tail -f app.log | headgate produce logs --key-field host --skip-bad-lines",
+        "headgate produce orders --key-field customer.id --name import-1 events.ndjson",
+    ),
+)
+@click.argument("topic")
+@click.argument("files", metavar="[FILE…|-]", nargs=-1, type=click.Path(path_type=Path, allow_dash=True))
+@click.option("--key-field", metavar="FIELD", help="Field that holds the key; a.b is b inside a.")
+@click.option("--key", metavar="TEXT", help="The same key for every line, instead of --key-field.")
+@click.option("--skip-bad-lines", is_flag=True, help="Count and report lines that make no record, and go on.")
+@click.option("--name", metavar="NAME", help="Resumable: run again under this name, it begins after what is stored.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON document on standard output.")
+@session.config_option
+def produce(
+    *,
+    topic: str,
+    files: tuple[Path, ...],
+    key_field: str | None,
+    key: str | None,
+    skip_bad_lines: bool,
+    name: str | None,
+    as_json: bool,
+) -> None:
+    """Send newline-delimited JSON from FILEs, or standard input, to TOPIC.
+
+    Each line is one record. Its value is the line as it is, its key the text of one field: records with the same key
+    stay in order.
+    """
+    if (key_field is None) == (key is None):
+        raise click.UsageError("name the field that holds the key: --key-field FIELD (or one key for all: --key TEXT)")
+    sources = [Path("-")] if not files else list(files)
+    if name is not None:
+        _require_one_regular_file(sources)
+    config = session.client_config()
+    command = _Produce(
+        topic,
+        sources,
+        key_field=key_field,
+        key=None if key is None else key.encode(),
+        skip_bad_lines=skip_bad_lines,
+        name=name,
+    )
+    try:
+        session.run(command.run(config))
+    finally:
+        if command.began:
+            if as_json:
+                print_json(command.tally.as_dict())
+            click.echo(command.tally.summary(), err=True)
+    if command.tally.failed:
+        raise click.exceptions.Exit(1)
+
+
+def _require_one_regular_file(sources: list[Path]) -> None:
+    if len(sources) != 1 or not sources[0].is_file():
+        raise click.UsageError("--name resumes one regular file; give exactly one FILE with it")
+
+
+class _Produce:
+    """One run of the command."""
+
+    def __init__(
+        self,
+        topic: str,
+        sources: list[Path],
+        *,
+        key_field: str | None,
+        key: bytes | None,
+        skip_bad_lines: bool,
+        name: str | None,
+    ) -> None:
+        self.tally = Tally()
+        self.began = False
+        self._topic = topic
+        self._sources = sources
+        self._key_field = key_field
+        self._key = key
+        self._skip_bad_lines = skip_bad_lines
+        self._name = name
+        self._outcomes: asyncio.Queue[tuple[str, Awaitable[object]]] = asyncio.Queue(IN_FLIGHT)
+        self._stop: HeadgateError | None = None
+
+    async def run(self, config: ClientConfig) -> None:
+        """Send everything and wait for all outcomes; raises HeadgateError for what stopped it."""
+        await session.require_topic(config, self._topic)
+        progress = Progress(self.tally, _total_bytes(self._sources), sys.stderr)
+        async with session.open_producer(config, name=self._name) as producer:
+            settling = asyncio.get_running_loop().create_task(self._settle(progress), name="settle")
+            try:
+                with progress:
+                    try:
+                        await self._send_all(producer, progress)
+                    except asyncio.CancelledError:
+                        # What was taken is owed an outcome, if there is one soon; a second signal ends the wait.
+                        async with asyncio.timeout(FLUSH_SECONDS):
+                            await self._finish(producer)
+                        raise
+                    await self._finish(producer)
+            finally:
+                settling.cancel()
+                await asyncio.wait([settling])
+        if self._stop is not None:
+            raise self._stop
+
+    async def _finish(self, producer: Producer) -> None:
+        await producer.flush()
+        await self._outcomes.join()
+
+    async def _send_all(self, producer: Producer, progress: Progress) -> None:
+        resumed = await self._resume(producer)
+        self.began = True
+        for source in self._sources:
+            async with aclosing(self._records(source, resumed, progress)) as records:
+                async for record in records:
+                    position = None if self._name is None else lines.encode_position(record)
+                    where = f"{_shown(source)}:{record.number}"
+                    try:
+                        outcome = await producer.send(self._topic, record.key, record.value, source_position=position)
+                    except (NotStoredError, OutcomeUnknownToProducerError, RefusedError) as error:
+                        self._failed(where, error)
+                    else:
+                        self.tally.accepted += 1
+                        await self._outcomes.put((where, outcome))
+                    if self._stop is not None:
+                        return
+            if self._stop is not None:
+                return
+
+    async def _records(
+        self,
+        source: Path,
+        resumed: lines.SourcePosition | None,
+        progress: Progress,
+    ) -> AsyncGenerator[lines.KeyedRecord, None]:
+        """Yield the records of ``source``; deal with its bad lines."""
+        try:
+            async with aclosing(_lines(source, resumed)) as found:
+                async for line in found:
+                    progress.at(line.end_offset)
+                    record = self._record(source, line, progress)
+                    if self._stop is not None:
+                        return
+                    if record is not None:
+                        yield record
+        except OSError as error:
+            # Stop as for a bad line: what was read before is sent and counted.
+            self._stop = HeadgateError(f"{_shown(source)}: cannot be read: {error.strerror or error}")
+
+    def _record(self, source: Path, line: lines.Line, progress: Progress) -> lines.KeyedRecord | None:
+        """Return the record in ``line``; None for a bad line, which is then skipped or the reason to stop."""
+        record = lines.keyed_record(line, self._key_field, self._key)
+        if isinstance(record, lines.KeyedRecord):
+            return record
+        problem = f"{_shown(source)}:{record.number} {record.problem}"
+        if not self._skip_bad_lines:
+            self._stop = HeadgateError(f"{problem}; mend the line, or pass over such lines: --skip-bad-lines")
+            return None
+        self.tally.skipped += 1
+        if self.tally.skipped <= REPORTED:
+            progress.say(f"headgate: skipped {problem}")
+        return None
+
+    async def _resume(self, producer: Producer) -> lines.SourcePosition | None:
+        """Return where this named producer stands in its file, or None to begin at the beginning."""
+        if self._name is None:
+            return None
+        await producer.open(self._topic)
+        if producer.source_position is None:
+            return None
+        position = lines.decode_position(producer.source_position)
+        source = self._sources[0]
+        if position is None or not _holds(source, position):
+            raise HeadgateError(
+                f"{source} is not the file that producer {self._name!r} was reading (its line "
+                f"{'?' if position is None else position.number} differs); give the same file, or another --name",
+            )
+        click.echo(f"headgate: {source}: {position.number} lines are stored already; going on after them", err=True)
+        return position
+
+    async def _settle(self, progress: Progress) -> None:
+        """Await the outcomes in the order of sending."""
+        while True:
+            where, outcome = await self._outcomes.get()
+            try:
+                await outcome
+            except (NotStoredError, OutcomeUnknownToProducerError, RefusedError) as error:
+                self._failed(where, error)
+            else:
+                self.tally.stored += 1
+                progress.refresh()
+            self._outcomes.task_done()
+
+    def _failed(self, where: str, error: HeadgateError) -> None:
+        self.tally.failed += 1
+        self.tally.unknown += isinstance(error, OutcomeUnknownToProducerError)
+        if self.tally.failed <= REPORTED:
+            click.echo(f"headgate: {where}: {error}", err=True)
+        fatal = isinstance(error, RefusedError) or self._name is not None
+        if fatal and self._stop is None:
+            self._stop = HeadgateError(f"stopped at {where}: {error}")
+
+
+async def _lines(source: Path, resumed: lines.SourcePosition | None) -> AsyncGenerator[lines.Line, None]:
+    """Yield the lines of ``source``, from ``resumed`` on. Raises OSError."""
+    start, number = (0, 0) if resumed is None else (resumed.end_offset, resumed.number)
+    splitter = lines.LineSplitter(offset=start, number=number)
+    file = sys.stdin.fileno() if str(source) == "-" else os.open(source, os.O_RDONLY)
+    try:
+        if start:
+            os.lseek(file, start, os.SEEK_SET)
+        async with aclosing(read_blocks(file)) as blocks:
+            async for block in blocks:
+                for line in splitter.feed(block):
+                    yield line
+        for line in splitter.end():
+            yield line
+    finally:
+        if str(source) != "-":
+            os.close(file)
+
+
+def _holds(source: Path, position: lines.SourcePosition) -> bool:
+    """Whether ``source`` still has the line at ``position``."""
+    with source.open("rb") as file:
+        start = max(0, position.end_offset - MAX_RECORD_BYTES - 4)
+        file.seek(start)
+        tail = file.read(position.end_offset - start)
+    return start + len(tail) == position.end_offset and lines.ends_with_line(tail, position)
+
+
+def _shown(source: Path) -> str:
+    return "standard input" if str(source) == "-" else str(source)
+
+
+def _total_bytes(sources: list[Path]) -> int | None:
+    """Return the size of all sources together, or None if one is no regular file."""
+    total = 0
+    for source in sources:
+        status = os.fstat(sys.stdin.fileno()) if str(source) == "-" else source.stat()
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        total += status.st_size
+    return total

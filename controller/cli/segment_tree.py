@@ -1,0 +1,139 @@
+"""A topic's segments as a picture in text. Pure: a description in, lines out.
+
+The graph is drawn as a forest in the order of the hash ring. A segment stands under its first parent; under every
+further parent of a merge stands an arrow to it. Parents that were pruned are gone, so their children are roots.
+Below stands the ring: which active segment takes which share of the keys. Segments of an external topic stand with the
+names that they have at their source.
+"""
+
+from __future__ import annotations
+
+from controller.cli.policy_format import policy_line
+from headgate.model.entries import NO_POLICY
+from headgate.protocol.messages import SegmentDescription, TopicDescription, TopicImportAnswer
+
+RING_CELLS = 64
+_HASHES = 65_536
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+_THOUSAND = 1000
+
+
+def byte_count(size: int) -> str:
+    """Return ``size`` as people read it."""
+    value, unit = float(size), 0
+    while value >= _THOUSAND and unit < len(_UNITS) - 1:
+        value, unit = value / _THOUSAND, unit + 1
+    return f"{size} B" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"
+
+
+def draw_topic(topic: TopicDescription) -> list[str]:
+    """Return the picture of ``topic``, line by line."""
+    active = [segment for segment in topic.segments if segment.state == "active"]
+    sealed = len(topic.segments) - len(active)
+    counts = f"{len(active)} active" + (f", {sealed} sealed" if sealed else "")
+    head = f"{topic.topic}: {counts}; shard {topic.shard}, layout epoch {topic.layout_epoch}"
+    if topic.external is not None:
+        head += f"; external, positions are {topic.external.positions}"
+        head += f", source {topic.external.source}" if topic.external.source else ""
+    rows = [("segment", "hashes", "state", "records", "size", "")]
+    rows += [_row(tree, segment) for tree, segment in _forest(topic.segments)]
+    widths = [max(len(row[column]) for row in rows) for column in range(6)]
+    lines = [head, ""]
+    for tree, hashes, state, records, size, note in rows:
+        cells = (
+            tree.ljust(widths[0]),
+            hashes.ljust(widths[1]),
+            state.ljust(widths[2]),
+            records.rjust(widths[3]),
+            size.rjust(widths[4]),
+            note,
+        )
+        lines.append("  ".join(cells).rstrip())
+    if topic.external is None or topic.external.hash_bits:
+        lines += ["", f"0000 {_ring(active)} ffff"]
+    lines += ["", "subscriptions: " + (", ".join(topic.subscriptions) or "none")]
+    if topic.policy != NO_POLICY:
+        lines.append(policy_line(topic.policy))
+    return lines
+
+
+def import_lines(answer: TopicImportAnswer, *, dry_run: bool) -> list[str]:
+    """Return what an import changed, or would change, line by line."""
+    would = "would be " if dry_run else ""
+    lines = [
+        f"{would}{what}: {', '.join(labels)}"
+        for what, labels in (("created", answer.created), ("sealed", answer.sealed))
+        if labels
+    ]
+    if answer.gone:
+        lines.append(f"gone from the source with all their records: {', '.join(answer.gone)}")
+    return lines or ["nothing new: the topic is what its source says"]
+
+
+def _row(tree: str, segment: SegmentDescription | None) -> tuple[str, str, str, str, str, str]:
+    if segment is None:
+        return (tree, "", "", "", "", "")
+    note = f"merged from {' and '.join(map(str, segment.parents))}" if len(segment.parents) > 1 else ""
+    hashes = f"{segment.first_hash:04x}-{segment.last_hash:04x}"
+    if segment.label is not None:
+        # How much it holds is known at its source alone.
+        return (tree, hashes, segment.state, "", "", f"{segment.label}  {note}".rstrip())
+    return (
+        tree,
+        hashes,
+        segment.state,
+        f"{segment.next_offset:,}".replace(",", " "),
+        byte_count(segment.size_bytes),
+        note,
+    )
+
+
+def _forest(segments: list[SegmentDescription]) -> list[tuple[str, SegmentDescription | None]]:
+    """Return (drawn tree cell, segment) in the order of drawing; None for an arrow to a segment drawn elsewhere."""
+    known = {segment.segment: segment for segment in segments}
+    parents = {
+        segment.segment: sorted(
+            (parent for parent in segment.parents if parent in known),
+            key=lambda parent: known[parent].first_hash,
+        )
+        for segment in segments
+    }
+    drawn: list[tuple[str, SegmentDescription | None]] = []
+    roots = sorted(
+        (segment for segment in segments if not parents[segment.segment]),
+        key=lambda segment: (segment.first_hash, segment.segment),
+    )
+    # (segment, fork before its name, lines before its children, drawn here): a stack, for lineages have no limit.
+    waiting = [(root, "", "", True) for root in reversed(roots)]
+    while waiting:
+        segment, before, below, here = waiting.pop()
+        if not here:
+            drawn.append((f"{before}→ {segment.segment}", None))
+            continue
+        drawn.append((f"{before}{segment.segment}", segment))
+        children = sorted(
+            (known[child] for child in segment.children if child in known),
+            key=lambda child: child.first_hash,
+        )
+        for child in reversed(children):
+            fork, lines = ("└─ ", "   ") if child is children[-1] else ("├─ ", "│  ")
+            first_parent = parents[child.segment][0] == segment.segment
+            waiting.append((child, below + fork, below + lines, first_parent))
+    return drawn
+
+
+def _ring(active: list[SegmentDescription]) -> str:
+    """Return the ring as one bar, each active segment with its number where there is room."""
+    bar = ["─"] * RING_CELLS
+    marks: list[tuple[int, int, str]] = []
+    for segment in active:
+        first = segment.first_hash * RING_CELLS // _HASHES
+        end = (segment.last_hash + 1) * RING_CELLS // _HASHES
+        bar[first] = "├"
+        marks.append((first, end, str(segment.segment)))
+    for first, end, name in marks:
+        room = end - first - 1
+        if len(name) <= room:
+            start = first + 1 + (room - len(name)) // 2
+            bar[start : start + len(name)] = list(name)
+    return "".join(bar) + "┤"

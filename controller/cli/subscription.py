@@ -1,0 +1,205 @@
+"""`headgate subscription`: thin commands around `Admin`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from controller.cli import context as session
+from controller.cli.output import examples, json_option, print_json, print_table
+from controller.cli.seek import seek, set_order
+from headgate.model.bucket_ranges import place_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from headgate.protocol.messages import ConsumerDescription, SegmentProgress, SubscriptionDescription
+
+
+@click.group(
+    epilog=examples(
+        "headgate subscription list",
+        "headgate subscription describe orders billing",
+        "headgate subscription seek orders billing --to earliest",
+        "headgate subscription set-order orders billing none",
+    ),
+)
+def subscription() -> None:
+    """List, describe, move and delete subscriptions."""
+
+
+subscription.add_command(seek)
+subscription.add_command(set_order)
+
+
+def _backlog(segments: list[SegmentProgress]) -> str:
+    if any(segment.label is not None for segment in segments):
+        # Of an external topic, `headgate backlog` shows what its tables tell.
+        return "-"
+    return str(sum(max(0, segment.next_offset - segment.acknowledged_offset) for segment in segments))
+
+
+def _source_heads(described: SubscriptionDescription) -> tuple[str, ...]:
+    """Return the columns that only segments of an external topic have."""
+    return ("at the source", "checkpoint") if any(segment.label for segment in described.segments) else ()
+
+
+def _type(described: SubscriptionDescription) -> str:
+    return "not known yet" if described.type is None else described.type.lower()
+
+
+@subscription.command(
+    "list",
+    epilog=examples(
+        "headgate subscription list",
+        "headgate subscription list orders --json",
+    ),
+)
+@click.argument("topic", required=False)
+@json_option
+@session.config_option
+def list_(topic: str | None, as_json: bool) -> None:
+    """List the subscriptions of TOPIC, or of all topics."""
+
+    async def ask() -> list[SubscriptionDescription]:
+        async with session.open_admin(session.client_config()) as admin:
+            return await admin.list_subscriptions(topic)
+
+    found = sorted(session.run(ask()), key=lambda each: (each.topic, each.subscription))
+    if as_json:
+        print_json(found)
+        return
+    if not found:
+        click.echo("no subscriptions yet; the first consumer of one creates it: headgate consume --help", err=True)
+        return
+    print_table(
+        ("topic", "subscription", "type", "consumers", "segments", "blocked", "not acknowledged"),
+        [
+            (
+                each.topic,
+                each.subscription,
+                _type(each),
+                str(sum(consumer.connected for consumer in each.consumers)),
+                str(len(each.segments)),
+                str(sum(segment.status == "blocked" for segment in each.segments)),
+                _backlog(each.segments),
+            )
+            for each in found
+        ],
+        numbers=("consumers", "segments", "blocked", "not acknowledged"),
+    )
+
+
+def with_shares(segments: Sequence[SegmentProgress]) -> Iterator[tuple[str, SegmentProgress]]:
+    """Yield every segment under its name, and below a shared one its shares, e.g. ``0[0-7]``."""
+    for segment in segments:
+        yield str(segment.segment), segment
+        for share in segment.shares:
+            name = str(place_of(segment.segment, share.first_bucket, share.end_bucket))
+            yield (
+                name,
+                msgspec.structs.replace(
+                    segment,
+                    status=share.status,
+                    acknowledged_offset=share.acknowledged_offset,
+                    consumer=share.consumer,
+                    generation=share.generation,
+                ),
+            )
+
+
+def held_by(consumer: ConsumerDescription) -> list[str]:
+    """Return what ``consumer`` holds: segments, and shares of them."""
+    cut = {share[0] for share in consumer.shares}
+    whole = [str(segment) for segment in consumer.segments if segment not in cut]
+    return whole + [str(place_of(*share)) for share in consumer.shares]
+
+
+@subscription.command(
+    epilog=examples(
+        "headgate subscription describe orders billing",
+        "headgate subscription describe orders billing --json",
+    ),
+)
+@click.argument("topic")
+@click.argument("name", metavar="SUBSCRIPTION")
+@json_option
+@session.config_option
+def describe(topic: str, name: str, as_json: bool) -> None:
+    """Show who reads what in SUBSCRIPTION of TOPIC, and what is blocked by which segments."""
+
+    async def ask() -> SubscriptionDescription:
+        async with session.open_admin(session.client_config()) as admin:
+            return await admin.describe_subscription(topic, name)
+
+    described = session.run(ask())
+    if as_json:
+        print_json(described)
+        return
+    by_load = described.balance == "load"
+    click.echo(
+        f"{described.subscription} of {described.topic}: {_type(described)}, order {described.order}"
+        f"{', balanced by load' if by_load else ''}"
+    )
+    print_table(
+        (
+            *("segment", "status", "acknowledged", "end", "consumer", "generation", "blocked by"),
+            *_source_heads(described),
+            *["weight"] * by_load,
+        ),
+        [
+            (
+                name,
+                segment.status,
+                str(segment.acknowledged_offset),
+                str(segment.next_offset),
+                segment.consumer or "",
+                "" if segment.generation is None else str(segment.generation),
+                ", ".join(map(str, segment.blocked_by)),
+                *((segment.label, segment.checkpoint or "") if segment.label is not None else ()),
+                *["" if segment.weight is None else str(segment.weight)] * by_load,
+            )
+            for name, segment in with_shares(described.segments)
+        ],
+        numbers=("segment", "acknowledged", "end", "generation", "weight"),
+    )
+    if not described.consumers:
+        click.echo("no consumers")
+        return
+    click.echo()
+    print_table(
+        ("consumer", "connected", "segments", *["capacity"] * by_load),
+        [
+            (
+                consumer.consumer,
+                "yes" if consumer.connected else "no",
+                ", ".join(held_by(consumer)) or f"none: {consumer.idle}",
+                *[f"{consumer.capacity / 100:g}"] * by_load,
+            )
+            for consumer in described.consumers
+        ],
+        numbers=("capacity",) if by_load else (),
+    )
+
+
+@subscription.command(
+    epilog=examples(
+        "headgate subscription delete orders billing",
+        "headgate subscription delete orders billing --force",
+    ),
+)
+@click.argument("topic")
+@click.argument("name", metavar="SUBSCRIPTION")
+@click.option("--force", is_flag=True, help="Delete it even while consumers use it.")
+@session.config_option
+def delete(topic: str, name: str, force: bool) -> None:
+    """Delete SUBSCRIPTION of TOPIC and its positions."""
+
+    async def carry_out() -> None:
+        async with session.open_admin(session.client_config()) as admin:
+            await admin.delete_subscription(topic, name, force=force)
+
+    session.run(carry_out())
+    click.echo(f"subscription {name} of {topic} is deleted", err=True)

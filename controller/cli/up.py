@@ -1,0 +1,352 @@
+"""`headgate up`: one whole node on this machine, from nothing.
+
+It starts ZooKeeper and the broker, writes the files that clients and further daemons read, and runs the daemon in this
+process. They end in the opposite order, so that the daemon can hand over and commit while its servers still run.
+
+The node's own log goes to a file in the data folder; standard error tells the steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import platform
+import sys
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+import click
+import msgspec
+
+from controller.cli import context as session
+from controller.cli import run as cli_run
+from controller.cli.output import examples
+from controller.local.daemon_process import end_processes, settings_text, start_daemon
+from controller.local.data_folder import NodeFolder, Remembered, choose_port
+from controller.local.reserved_port import LOOPBACK
+from controller.settings.load import (
+    BrokerSettings,
+    ClusterSettings,
+    DrainSettings,
+    HttpSettings,
+    InstanceSettings,
+    LedgerSettings,
+    LogSettings,
+    Settings,
+    ZooKeeperSettings,
+    load_settings,
+    socket_problem,
+)
+from controller.settings.toml_text import Value, toml_text
+from drain.external.table_mapping import read_tables
+from headgate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from controller.daemon import Daemon
+    from controller.local.embedded import EmbeddedBroker, EmbeddedZooKeeper
+    from metrics.health import Health
+
+READY_SECONDS = 60.0
+"""How long a node may take until it leads; then we say so and go on waiting."""
+LOOK_SECONDS = 0.1
+STOP_SECONDS = 15.0
+"""How long a further daemon may take to hand over before it is killed."""
+SETTINGS_FILE = "headgate.toml"
+USUAL_PORTS = Remembered(mqtt_port=1883, zookeeper_port=2181, http_port=9464, shards=4)
+
+_PORT = click.IntRange(0, 65_535)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wishes:
+    """The options of the command; None: whatever it was, or is usual."""
+
+    shards: int | None
+    mqtt_port: int | None
+    zookeeper_port: int | None
+    http_port: int | None
+    daemons: int
+    results: str | None = None
+    external: Path | None = None
+
+
+@click.command(
+    epilog=examples(
+        "headgate up",
+        "headgate up --data ./other --mqtt-port 0 --zookeeper-port 0 --http-port 0",
+        "headgate --config ./other/client.toml topic list",
+    ),
+)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("headgate-data"),
+    show_default=True,
+    help="Folder for everything: ledger, ZooKeeper, logs, client.toml.",
+)
+@click.option("--shards", type=click.IntRange(1, 1024), help="Fixed by the first start. [default: 4]")
+@click.option("--mqtt-port", type=_PORT, help="0: any free one. [default: as last time, or 1883 if free]")
+@click.option("--zookeeper-port", type=_PORT, help="0: any free one. [default: as last time, or 2181 if free]")
+@click.option("--http-port", type=_PORT, help="0: any free one. [default: as last time, or 9464 if free]")
+@click.option("--daemons", type=click.IntRange(1, 9), default=1, show_default=True, help="Daemons that contend.")
+@click.option("--results", metavar="URL", help="Poll drain results published here instead of running Spark.")
+@click.option(
+    "--external",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="TOML file that names the tables of external topics; drain/external/table_mapping.py has the form.",
+)
+@click.option("--verbose", "-v", is_flag=True, help="Log to standard error instead of a file.")
+def up(
+    *,
+    data: Path,
+    shards: int | None,
+    mqtt_port: int | None,
+    zookeeper_port: int | None,
+    http_port: int | None,
+    daemons: int,
+    results: str | None,
+    external: Path | None,
+    verbose: bool,
+) -> None:
+    """Start one whole node: ZooKeeper, an MQTT broker, Spark and the daemon, all on loopback.
+
+    Needs no server and no configuration. Ctrl-C or SIGTERM ends all of it and loses nothing; the next start on the
+    same folder goes on where this one stopped. Clients find the node through client.toml in the folder, which they
+    look for in ./headgate-data by themselves. SIGHUP reads headgate.toml in the folder again, as for `headgate run`.
+    """
+    if results is not None and external is not None:
+        raise click.UsageError("--results and --external: where results are polled nobody reads tables; leave one out")
+    wishes = _Wishes(shards, mqtt_port, zookeeper_port, http_port, daemons, results, external)
+    with NodeFolder(data) as folder, _log_stream(folder, verbose) as stream, contextlib.ExitStack() as held:
+        instance = cli_run.instance_name()
+        # Resolved before anything starts: a wrong wish must not leave servers behind.
+        node = _Node(folder, wishes, instance, held)
+        try:
+            session.run(
+                node.run(),
+                log=LogSettings(format="auto" if verbose else "json"),
+                stream=stream,
+                instance=instance,
+                patient=True,
+            )
+        except session.InterruptedBySignalError:
+            _step("everything has stopped; nothing is lost")
+
+
+def _step(text: str) -> None:
+    click.echo(text, err=True)
+
+
+@contextlib.contextmanager
+def _log_stream(folder: NodeFolder, verbose: bool) -> Iterator[TextIO]:
+    if verbose:
+        yield sys.stderr
+        return
+    path = folder.log_path("daemon.log")
+    with path.open("a") as stream:
+        _step(f"logs: {path.parent}")
+        yield stream
+
+
+def start_zookeeper(folder: Path, port: int) -> EmbeddedZooKeeper:
+    """Return the embedded ZooKeeper, not yet entered; tests put a fake in here."""
+    from controller.local.embedded import EmbeddedZooKeeper  # noqa: PLC0415
+
+    return EmbeddedZooKeeper(folder, port=port)
+
+
+def start_broker(folder: Path, port: int) -> EmbeddedBroker:
+    """Return the embedded broker, not yet entered; tests put a fake in here."""
+    from controller.local.embedded import EmbeddedBroker  # noqa: PLC0415
+
+    return EmbeddedBroker(folder, port=port)
+
+
+class _Node:
+    """One run of the node."""
+
+    def __init__(self, folder: NodeFolder, wishes: _Wishes, instance: str, held: contextlib.ExitStack) -> None:
+        """Decide shards and ports, and keep those until ``held`` ends; raises ConfigError for what cannot be."""
+        last = folder.remembered()
+        if last.shards and wishes.shards not in (None, last.shards):
+            raise ConfigError(
+                f"--shards {wishes.shards}: the first start of {folder.path} fixed {last.shards} shards; "
+                "leave the option out, or choose another folder with --data",
+            )
+        self._folder = folder
+        self._instance = instance
+        self._daemons = wishes.daemons
+        self._results = wishes.results
+        self._external = None if wishes.external is None else wishes.external.absolute()
+        if self._external is not None:
+            read_tables(self._external)
+        self._held = held
+        usual = USUAL_PORTS
+        self._plan = Remembered(
+            mqtt_port=self._port("--mqtt-port", wishes.mqtt_port, last.mqtt_port, usual.mqtt_port),
+            zookeeper_port=self._port(
+                "--zookeeper-port", wishes.zookeeper_port, last.zookeeper_port, usual.zookeeper_port
+            ),
+            http_port=self._port("--http-port", wishes.http_port, last.http_port, usual.http_port),
+            shards=last.shards or wishes.shards or USUAL_PORTS.shards,
+        )
+
+    def _port(self, option: str, asked: int | None, remembered: int, usual: int) -> int:
+        return self._held.enter_context(choose_port(option, asked, remembered, usual)).number
+
+    async def run(self) -> None:
+        """Start everything, say where it is, and serve until cancelled."""
+        folder, plan = self._folder, self._plan
+        _step(f"headgate on Python {platform.python_version()}, data in {folder.path}")
+        async with contextlib.AsyncExitStack() as stack:
+            zookeeper = await stack.enter_async_context(
+                start_zookeeper(folder.path / "zookeeper", plan.zookeeper_port),
+            )
+            _step(f"ZooKeeper at {zookeeper.address}")
+            broker = await stack.enter_async_context(start_broker(folder.path / "broker", plan.mqtt_port))
+            _step(f"MQTT broker ({broker.kind}) at {broker.host}:{broker.port}")
+            settings = self._settings(zookeeper.address, broker.host, broker.port)
+            folder.remember(plan)
+            client_file = self._write_files(settings)
+            _step(f"ledger at {settings.ledger.url}")
+            daemon = cli_run.new_daemon(settings)
+            await stack.enter_async_context(self._telling_when_ready(daemon, client_file))
+            if self._daemons > 1:
+                await stack.enter_async_context(_further_daemons(folder, settings, self._daemons - 1))
+            await cli_run.run_daemon(daemon, lambda: _reread(folder.path / SETTINGS_FILE, settings))
+
+    def _settings(self, zookeeper: str, broker_host: str, broker_port: int) -> Settings:
+        path = self._folder.path
+        socket = f"unix:{path / 'drain' / 'drain.sock'}"
+        if socket_problem(socket):
+            # A path too long for a socket: loopback does as well.
+            socket = f"tcp:{LOOPBACK}:{self._port('drain', 0, 0, 0)}"
+        (path / "drain").mkdir(exist_ok=True)
+        (path / "ledger").mkdir(exist_ok=True)
+        return Settings(
+            cluster=ClusterSettings(shards=self._plan.shards),
+            instance=InstanceSettings(name=self._instance),
+            zookeeper=ZooKeeperSettings(hosts=zookeeper),
+            broker=BrokerSettings(host=broker_host, port=broker_port),
+            ledger=LedgerSettings(url=(path / "ledger").as_uri()),
+            drain=DrainSettings(
+                socket=socket,
+                folder=str(path / "drain"),
+                results=self._results,
+                external=None if self._external is None else str(self._external),
+            ),
+            http=HttpSettings(port=self._plan.http_port),
+        )
+
+    def _write_files(self, settings: Settings) -> Path:
+        """Leave the settings for clients and for `headgate run`; return the clients' file."""
+        written = settings.replace(
+            instance=InstanceSettings(),
+            drain=_shared_drain(settings),
+            http=HttpSettings(port=0),
+        )
+        self._folder.write(
+            SETTINGS_FILE,
+            settings_text(
+                "Written by `headgate up` at each start. For a further daemon, `headgate run`; read again on SIGHUP.",
+                written,
+            ),
+        )
+        client: dict[str, Value] = {
+            "cluster": settings.cluster.name,
+            "broker_host": settings.broker.host,
+            "broker_port": settings.broker.port,
+            "ledger_url": settings.ledger.url,
+        }
+        return self._folder.write(
+            "client.toml",
+            toml_text("Written by `headgate up` at each start: for clients.", client, {}),
+        )
+
+    @contextlib.asynccontextmanager
+    async def _telling_when_ready(self, daemon: Daemon, client_file: Path) -> AsyncIterator[None]:
+        task = asyncio.get_running_loop().create_task(self._tell_when_ready(daemon, client_file), name="tell-ready")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+            if not task.cancelled():
+                task.result()
+
+    async def _tell_when_ready(self, daemon: Daemon, client_file: Path) -> None:
+        loop = asyncio.get_running_loop()
+        late_at: float | None = loop.time() + READY_SECONDS
+        _step("the daemon is starting; Spark follows in the background")
+        while not (health := daemon.health()).ready:
+            if late_at is not None and loop.time() >= late_at:
+                _step(f"not ready after {READY_SECONDS:.0f} s ({_reasons(health)}); still trying, see the logs")
+                late_at = None
+            await asyncio.sleep(LOOK_SECONDS)
+        _step(_welcome(daemon.http_address, client_file))
+
+
+def _reasons(health: Health) -> str:
+    return "; ".join(f"{part.part}: {part.reason}" for part in health.parts if part.state == "failed")
+
+
+def _welcome(http: str, client_file: Path) -> str:
+    default = client_file.parent == Path("headgate-data").absolute()
+    command = "headgate" if default else f"headgate --config {client_file}"
+    return "\n".join(
+        (
+            "ready",
+            "",
+            f"  clients  {client_file}",
+            f"  status   http://{http}/",
+            f"  metrics  http://{http}/metrics",
+            "",
+            "in another terminal:",
+            "",
+            f"  {command} topic create orders --segments 4",
+            f"  {command} produce orders --key-field id events.ndjson",
+            f"  {command} consume orders --subscription billing --type stream --from earliest",
+            "",
+            "Ctrl-C stops everything; nothing is lost.",
+        ),
+    )
+
+
+def _shared_drain(settings: Settings) -> DrainSettings:
+    """Return the drain settings of a further daemon: it asks the Spark process that the first one runs."""
+    return msgspec.structs.replace(settings.drain, spawn=False)
+
+
+def _reread(path: Path, running: Settings) -> Settings:
+    """Return the settings in ``path`` for this node's own daemon; raises ConfigError.
+
+    The file is meant for a further daemon: where the two differ on purpose, ours stay.
+    """
+    read = load_settings(path, default_instance=running.instance.name)
+    return read.replace(
+        drain=msgspec.structs.replace(read.drain, spawn=running.drain.spawn),
+        http=running.http,
+    )
+
+
+@contextlib.asynccontextmanager
+async def _further_daemons(folder: NodeFolder, settings: Settings, count: int) -> AsyncIterator[None]:
+    """Run ``count`` daemons as processes of their own, and stop them on leaving."""
+    processes: list[asyncio.subprocess.Process] = []
+    try:
+        for number in range(2, count + 2):
+            own = settings.replace(
+                instance=InstanceSettings(name=f"{settings.instance.name}-{number}"),
+                drain=_shared_drain(settings),
+                http=HttpSettings(port=0),
+            )
+            path = folder.write(f"headgate-{number}.toml", settings_text("Written by `headgate up`.", own))
+            log_path = folder.log_path(f"daemon-{number}.log")
+            process = await start_daemon(path, log_path)
+            processes.append(process)
+            _step(f"daemon {number} has process id {process.pid}, its log is {log_path}")
+        yield
+    finally:
+        await end_processes(processes, STOP_SECONDS)

@@ -1,0 +1,1 @@
+"""What a leader decides about requests. Pure."""

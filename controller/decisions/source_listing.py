@@ -1,0 +1,127 @@
+"""Judge one listing of a source's segments by itself: each segment, and the graph that they make.
+
+What it means for a topic that is there already is judged in controller.decisions.topic_import, which also numbers the rules.
+Raises LayoutError, naming the segment by the source's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from headgate.errors import LayoutError
+from headgate.model import entries as e
+from headgate.model.external_topic import OPAQUE_END, Hashes, numbers
+from headgate.protocol import messages as m
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A segment in the graph as it would be."""
+
+    label: str
+    hashes: Hashes | None
+    parents: tuple[int, ...]
+    sealed: bool
+    new: bool = False
+    all_parents: bool = True
+    """Every parent that its source names is in the graph."""
+
+
+def listed_segments(request: m.ImportTopic) -> dict[str, m.SegmentImport]:
+    """Return the segments by name; rules 1 and 2, for each by itself."""
+    listed: dict[str, m.SegmentImport] = {}
+    for item in request.segments:
+        label = item.segment
+        if label in listed:
+            raise LayoutError(f"segment {label!r} is listed twice")
+        listed[label] = item
+        if len(set(item.parents)) != len(item.parents):
+            raise LayoutError(f"segment {label!r} names a parent twice: {', '.join(item.parents)}")
+        if request.positions == "opaque" and item.end_offset is not None:
+            raise LayoutError(f"segment {label!r} has an end_offset, but positions are opaque: say sealed: true")
+        if request.positions == "offsets" and item.sealed and item.end_offset is None:
+            raise LayoutError(f"segment {label!r} is sealed and has no end_offset")
+        _check_hashes(item, request.hash_bits)
+    return listed
+
+
+def _check_hashes(item: m.SegmentImport, hash_bits: int) -> None:
+    if (item.hashes is None) != (hash_bits == 0):
+        fault = "has no hashes" if item.hashes is None else "has hashes"
+        raise LayoutError(f"segment {item.segment!r} {fault}, but the listing says hash_bits = {hash_bits}")
+    if (hashes := numbers(item.hashes)) is not None:
+        first, last = hashes
+        if not first <= last < 1 << hash_bits:
+            raise LayoutError(
+                f"segment {item.segment!r} has hashes {first} to {last}: give first ≤ last < 2^{hash_bits}",
+            )
+
+
+def end_of(item: m.SegmentImport, positions: e.Positions) -> int | None:
+    """Return the end offset of a sealed segment, None for an active one."""
+    if positions == "opaque":
+        return OPAQUE_END if item.sealed else None
+    return item.end_offset
+
+
+def parents_first(parents: Mapping[str, list[str]]) -> list[str]:
+    """Return the new segments so that parents come before children, otherwise by name; rule 1."""
+    waiting = {label: {parent for parent in found if parent in parents} for label, found in parents.items()}
+    ordered: list[str] = []
+    while waiting:
+        ready = sorted(label for label, missing in waiting.items() if not missing)
+        if not ready:
+            raise LayoutError(f"these segments are their own ancestors: {', '.join(sorted(waiting)[:10])}")
+        ordered += ready
+        for label in ready:
+            del waiting[label]
+        for missing in waiting.values():
+            missing.difference_update(ready)
+    return ordered
+
+
+def check_graph(nodes: Mapping[int, Node], hash_bits: int) -> None:
+    """Rules 3, 4 and 5."""
+    for node in nodes.values():
+        for parent in node.parents:
+            if not nodes[parent].sealed:
+                raise LayoutError(f"segment {nodes[parent].label!r} has the child {node.label!r}, but is active")
+        if node.new and node.hashes is not None:
+            inherited = [hashes for parent in node.parents if (hashes := nodes[parent].hashes) is not None]
+            _check_inherited(node, node.hashes, inherited)
+    if hash_bits:
+        _check_tiling([node for node in nodes.values() if not node.sealed], hash_bits)
+
+
+def _check_inherited(node: Node, hashes: Hashes, inherited: list[Hashes]) -> None:
+    first, last = hashes
+    for parent in inherited:
+        if parent[1] < first or last < parent[0]:
+            raise LayoutError(
+                f"segment {node.label!r} ({range_text(hashes)}) shares no hash with a parent ({range_text(parent)})"
+            )
+    reached = first
+    for parent in sorted(inherited):
+        if parent[0] <= reached:
+            reached = max(reached, parent[1] + 1)
+    if inherited and node.all_parents and reached <= last:
+        raise LayoutError(f"segment {node.label!r} ({range_text(hashes)}) has hash {reached}, which no parent had")
+
+
+def _check_tiling(active: Iterable[Node], hash_bits: int) -> None:
+    expected, before = 0, ""
+    for node in sorted(active, key=lambda node: node.hashes or (0, 0)):
+        assert node.hashes is not None, f"segment {node.label!r} has no hashes"
+        if node.hashes[0] < expected:
+            raise LayoutError(f"segments {before!r} and {node.label!r} are both active and share hash {node.hashes[0]}")
+        if node.hashes[0] > expected:
+            raise LayoutError(f"hash {expected} has no active segment; the next one is {node.label!r}")
+        expected, before = node.hashes[1] + 1, node.label
+    if expected != 1 << hash_bits:
+        raise LayoutError(f"hash {expected} has no active segment; the hashes end at 2^{hash_bits} - 1")
+
+
+def range_text(hashes: Hashes | None) -> str:
+    """Return a range as it is told to people."""
+    return "none" if hashes is None else f"{hashes[0]} to {hashes[1]}"

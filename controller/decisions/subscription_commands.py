@@ -1,0 +1,162 @@
+"""What a leader decides on commands that move a subscription or change its order, while its consumers run.
+
+Each decision is a value, like those on topics: the entries to write, and how to answer once they are folded. What the
+consumers are told follows from them in the coordinator room. A refusal leaves no trace; what is taken stands in one
+chunk, so nothing is ever half done.
+"""
+
+from __future__ import annotations
+
+from controller.decisions.topic_commands import Answer, Decision, no_subscription, no_topic
+from controller.decisions.verdicts import Refuse
+from controller.state.shard_state import ShardState, Topic
+from coordinator.external_topics import known_ends
+from coordinator.gate import is_gated, open_gate
+from coordinator.reporting.description import describe
+from coordinator.seek import Wanted, drained_at, sought_positions
+from coordinator.subscription import Subscription
+from headgate.model import entries as e
+from headgate.protocol import messages as m
+
+
+def seek_subscription(request: m.SeekSubscription, state: ShardState) -> Decision | Refuse:
+    """Move a subscription; coordinator.seek says where to, and what is refused."""
+    found = _find(request.topic, request.subscription, state)
+    if isinstance(found, Refuse):
+        return found
+    topic, subscription = found
+    if request.token in state.commands:
+        return Decision((), _sought(subscription.subscription_id, request))
+    if subscription.type == "CHECKPOINT":
+        return _invalid(
+            f"subscription {request.subscription!r} is of type CHECKPOINT: its consumers keep their own positions; "
+            "start them with the positions that they should have",
+        )
+    wanted = _wanted(request)
+    if isinstance(wanted, Refuse):
+        return wanted
+    if topic.external is not None and wanted == "latest":
+        return _invalid(f"topic {topic.name!r} is external: only its source knows where it ends; seek to 'earliest'")
+    positions = sought_positions(
+        wanted,
+        layout=topic.layout,
+        ends=known_ends(subscription, topic),
+        positions=subscription.positions,
+        gated=is_gated(subscription.type, subscription.order),
+    )
+    if isinstance(positions, str):
+        return _invalid(positions)
+    if request.dry_run:
+        moves = tuple((s, subscription.position(s), to) for s, to in positions.items())
+        return Decision((), _sought(subscription.subscription_id, request, moves))
+    entry = e.Sought(
+        topic_id=topic.topic_id,
+        subscription_id=subscription.subscription_id,
+        seek_generation=subscription.seek_generation + 1,
+        positions=positions,
+        token=request.token,
+    )
+    answer = _sought(subscription.subscription_id, request)
+    drained = drained_at(topic.layout, positions)
+    if not drained:
+        return Decision((entry,), answer)
+    # Nothing there is left to count, so the children need not wait for somebody to count it.
+    fact = e.SegmentsDrained(
+        topic_id=topic.topic_id,
+        subscription_id=subscription.subscription_id,
+        segments=drained,
+        seek_generation=entry.seek_generation,
+    )
+    return Decision((entry, fact), answer)
+
+
+def set_order(request: m.SetSubscriptionOrder, state: ShardState) -> Decision | Refuse:
+    """Change the order of a subscription. The order that it has already is fine."""
+    found = _find(request.topic, request.subscription, state)
+    if isinstance(found, Refuse):
+        return found
+    topic, subscription = found
+    answer = _described(topic.topic_id, subscription.subscription_id)
+    if request.token in state.commands:
+        return Decision((), answer)
+    if subscription.type is None:
+        return _invalid(
+            f"the type of subscription {request.subscription!r} is not known yet: register a consumer first, with "
+            "the order that it should have",
+        )
+    if request.order == "strict" and subscription.type != "STREAM":
+        return _invalid(f"order 'strict' is for STREAM; a {subscription.type} takes records in any order")
+    # The same order again is an entry too: a late copy of this command must not undo a later one.
+    entry = e.SubscriptionTyped(
+        topic_id=topic.topic_id,
+        subscription_id=subscription.subscription_id,
+        subscription_type=subscription.type,
+        order=request.order,
+        balance=subscription.balance,
+        token=request.token,
+    )
+    return Decision((entry,), answer)
+
+
+def _wanted(request: m.SeekSubscription) -> Wanted | Refuse:
+    if (request.to is None) == (not request.positions):
+        return _invalid("a seek needs a place ('earliest' or 'latest') or positions, and not both")
+    if request.to is not None:
+        return request.to
+    positions = dict(request.positions)
+    if len(positions) < len(request.positions):
+        return _invalid("a segment is named twice among the positions")
+    return positions
+
+
+def _sought(
+    subscription_id: int,
+    request: m.SeekSubscription,
+    dry_moves: tuple[tuple[int, int, int], ...] | None = None,
+) -> Answer:
+    def answer(state: ShardState, request_id: int) -> m.Reply:
+        subscription = state.subscriptions[subscription_id]
+        tails = state.topics_by_id[subscription.topic_id].tails
+        moves = dry_moves or ()
+        last = subscription.last_seek
+        if dry_moves is None and last is not None and last.token == request.token:
+            moves = last.moves
+        return m.SoughtAnswer(
+            request_id=request_id,
+            leader_epoch=state.leader_epoch,
+            seek_generation=subscription.seek_generation,
+            moves=[
+                m.SegmentMove(segment=s, from_offset=before, to_offset=to, end_offset=tails[s].next_offset)
+                for s, before, to in moves
+                if s in tails
+            ],
+        )
+
+    return answer
+
+
+def _described(topic_id: int, subscription_id: int) -> Answer:
+    def answer(state: ShardState, request_id: int) -> m.Reply:
+        topic, subscription = state.topics_by_id[topic_id], state.subscriptions[subscription_id]
+        gate = open_gate(topic.layout, subscription.drained, subscription.type, subscription.order)
+        return m.SubscriptionAnswer(
+            request_id=request_id,
+            leader_epoch=state.leader_epoch,
+            subscription=describe(subscription, topic, gate),
+        )
+
+    return answer
+
+
+def _find(topic_name: str, name: str, state: ShardState) -> tuple[Topic, Subscription] | Refuse:
+    topic = state.topics.get(topic_name)
+    if topic is None:
+        return no_topic(topic_name, state)
+    subscription = topic.subscriptions.get(name)
+    if subscription is None:
+        return no_subscription(name, topic)
+    return topic, subscription
+
+
+def _invalid(reason: str) -> Refuse:
+    return Refuse("invalid", reason, proved=True)

@@ -1,0 +1,340 @@
+"""What a leader decides on commands and questions about topics, subscriptions and producer identities.
+
+Each decision is a value: the entries to write, and how to answer once they are folded. A command carries a token: one
+that was carried out before is answered again and not done twice. Nothing here writes, sends or reads a clock.
+
+Splits and merges are one entry each, so there is no half-done state to repair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import get_args
+
+import msgspec
+
+from controller.decisions.verdicts import Refuse
+from controller.state.shard_state import ShardState, Topic
+from headgate.errors import LayoutError
+from headgate.model import entries as e
+from headgate.model.external_topic import ExternalTopic
+from headgate.protocol import messages as m
+
+LAST_PRODUCER_EPOCH = 2**31 - 1
+"""An identity whose epochs are used up gets a new id; the epoch never wraps (librdkafka #3720)."""
+MAX_SEGMENTS = 4096
+"""Segments a layout may hold, sealed ones included, so that one topic cannot outgrow its shard's memory."""
+
+Answer = Callable[[ShardState, int], m.Reply]
+"""(state after the entries, request id) → reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Entries to fold and write, then the reply."""
+
+    entries: tuple[e.AnyEntry, ...]
+    answer: Answer
+
+
+def open_producer(request: m.OpenProducer, state: ShardState) -> Decision | Refuse:
+    """Give out an identity (KIP-360's table, with the token in place of its "last epoch").
+
+    * The token of the current incarnation: the same answer again, whatever else the request says.
+    * The token of an earlier one: fenced. It is a late copy, and must not fence the incarnation that came after.
+    * A name: its next incarnation, which fences the one before.
+    * An id, beside a name or alone, at its current epoch: the next epoch. Another id than the name's, or any other
+      epoch: fenced. That id may have been forgotten and its epoch be the same number: it is a zombie all the same.
+    * A name or an id that nobody knows, or epochs used up: a new id at epoch 0.
+    """
+    known_id = request.producer_id if request.name is None else state.producer_names.get(request.name)
+    known = state.producers.get(known_id) if known_id is not None else None
+    if known is None:
+        return _opened(state.next_id, 0, request)
+    if known.token == request.token:
+        return Decision((), _identity(known.producer_id))
+    if request.token in known.earlier_tokens:
+        return Refuse(
+            "fenced",
+            f"this opening of producer {known.producer_id} was answered before; it goes on at epoch "
+            f"{known.producer_epoch} since",
+            proved=True,
+        )
+    current = known.producer_id, known.producer_epoch
+    if request.producer_id is not None and (request.producer_id, request.producer_epoch) != current:
+        return Refuse(
+            "fenced",
+            f"producer {known.producer_id} goes on at epoch {known.producer_epoch}, past epoch "
+            f"{request.producer_epoch} of {request.producer_id}",
+            proved=True,
+        )
+    if known.producer_epoch >= LAST_PRODUCER_EPOCH:
+        return _opened(state.next_id, 0, request)
+    return _opened(known.producer_id, known.producer_epoch + 1, request)
+
+
+def _opened(producer_id: int, producer_epoch: int, request: m.OpenProducer) -> Decision:
+    entry = e.ProducerOpened(
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        token=request.token,
+        name=request.name,
+    )
+    return Decision((entry,), _identity(producer_id))
+
+
+def _identity(producer_id: int) -> Answer:
+    def answer(state: ShardState, request_id: int) -> m.Reply:
+        producer = state.producers[producer_id]
+        return m.ProducerIdentity(
+            request_id=request_id,
+            leader_epoch=state.leader_epoch,
+            producer_id=producer_id,
+            producer_epoch=producer.producer_epoch,
+            source_position=producer.source_position,
+        )
+
+    return answer
+
+
+def create_topic(request: m.CreateTopic, state: ShardState) -> Decision | Refuse:
+    """Create a topic; a name that is taken is refused unless it was this very command."""
+    if request.token in state.commands and request.topic in state.topics:
+        return Decision((), _describe(request.topic))
+    if request.topic in state.topics:
+        return Refuse("invalid", f"topic {request.topic!r} exists already", proved=True)
+    entry = e.TopicCreated(
+        topic_id=state.next_id,
+        topic=request.topic,
+        segments=request.segments,
+        token=request.token,
+    )
+    return Decision((entry,), _describe(request.topic))
+
+
+def delete_topic(request: m.DeleteTopic, state: ShardState) -> Decision | Refuse:
+    """Delete a topic; one that consumers use is refused without ``force``."""
+    if request.token in state.commands:
+        return Decision((), _done)
+    topic = state.topics.get(request.topic)
+    if topic is None:
+        return no_topic(request.topic, state)
+    users = sorted(
+        f"{subscription.name} ({', '.join(sorted(subscription.consumers))})"
+        for subscription in topic.subscriptions.values()
+        if subscription.consumers
+    )
+    if users and not request.force:
+        return Refuse("invalid", f"topic {request.topic!r} is in use by {'; '.join(users)}: stop them, or use force")
+    return Decision((e.TopicDeleted(topic_id=topic.topic_id, token=request.token),), _done)
+
+
+def split_segment(request: m.SplitSegment, state: ShardState) -> Decision | Refuse:
+    """Split a segment at the middle of its range."""
+    topic = state.topics.get(request.topic)
+    if topic is None:
+        return no_topic(request.topic, state)
+    if request.token in state.commands:
+        return Decision((), _describe(request.topic))
+    entry = split_entry(topic, request.segment, token=request.token)
+    return entry if isinstance(entry, Refuse) else Decision((entry,), _describe(request.topic))
+
+
+def split_entry(topic: Topic, segment: int, *, token: str, reason: str = "") -> e.SegmentSplit | Refuse:
+    """Return the entry that splits ``segment``; ``token`` empty and a ``reason``: nobody asked for it."""
+    if topic.external is not None:
+        return _changes_at_its_source(topic)
+    try:
+        topic.layout.split(segment, 0, 0)
+    except LayoutError as error:
+        return Refuse("invalid", str(error), proved=True)
+    if len(topic.layout.segments) + 2 > MAX_SEGMENTS:
+        return _too_many_segments(topic)
+    return e.SegmentSplit(
+        topic_id=topic.topic_id,
+        segment=segment,
+        end_offset=topic.tails[segment].next_offset,
+        token=token,
+        reason=reason,
+    )
+
+
+def merge_segments(request: m.MergeSegments, state: ShardState) -> Decision | Refuse:
+    """Merge two neighbours."""
+    topic = state.topics.get(request.topic)
+    if topic is None:
+        return no_topic(request.topic, state)
+    if request.token in state.commands:
+        return Decision((), _describe(request.topic))
+    entry = merge_entry(topic, *request.segments, token=request.token)
+    return entry if isinstance(entry, Refuse) else Decision((entry,), _describe(request.topic))
+
+
+def merge_entry(topic: Topic, first: int, second: int, *, token: str, reason: str = "") -> e.SegmentsMerged | Refuse:
+    """Return the entry that merges two neighbours; ``token`` empty and a ``reason``: nobody asked for it."""
+    if topic.external is not None:
+        return _changes_at_its_source(topic)
+    try:
+        topic.layout.merge(first, second, {first: 0, second: 0}, 0)
+    except LayoutError as error:
+        return Refuse("invalid", str(error), proved=True)
+    if len(topic.layout.segments) + 1 > MAX_SEGMENTS:
+        return _too_many_segments(topic)
+    return e.SegmentsMerged(
+        topic_id=topic.topic_id,
+        segments=(first, second),
+        end_offsets=(topic.tails[first].next_offset, topic.tails[second].next_offset),
+        token=token,
+        reason=reason,
+    )
+
+
+def set_topic_policy(request: m.SetTopicPolicy, state: ShardState) -> Decision | Refuse:
+    """Change fields of a topic's policy: those that are given, and those that go back to the cluster's settings."""
+    topic = state.topics.get(request.topic)
+    if topic is None:
+        return no_topic(request.topic, state)
+    if request.token in state.commands:
+        return Decision((), _describe(request.topic))
+    given = {field: value for field in get_args(m.PolicyField) if (value := getattr(request, field)) is not None}
+    if both := sorted(given.keys() & set(request.reset)):
+        return Refuse("invalid", f"{', '.join(both)}: give a value or go back to the cluster's, not both")
+    if topic.external is not None and (given.get("auto_split") or given.get("auto_merge")):
+        return _changes_at_its_source(topic)
+    policy = msgspec.structs.replace(topic.policy, **{**dict.fromkeys(request.reset), **given})
+    fewest, most = policy.min_segments, policy.max_segments
+    if fewest is not None and most is not None and fewest > most:
+        return Refuse("invalid", f"min_segments {fewest} is above max_segments {most}")
+    entry = e.TopicPolicySet(topic_id=topic.topic_id, policy=policy, token=request.token)
+    return Decision((entry,), _describe(request.topic))
+
+
+def create_subscription(request: m.RegisterConsumer, topic: Topic, subscription_id: int) -> e.SubscriptionCreated:
+    """Return the entry that begins a subscription at the earliest record, or at the layout and ends of this moment."""
+    positions: dict[int, int] = {}
+    if request.start == "latest":
+        positions = {segment: tail.next_offset for segment, tail in topic.tails.items()}
+    return e.SubscriptionCreated(
+        topic_id=topic.topic_id,
+        subscription_id=subscription_id,
+        subscription=request.subscription,
+        subscription_type=request.subscription_type,
+        order=request.order or ("strict" if request.subscription_type == "STREAM" else "none"),
+        balance=request.balance or "count",
+        positions=positions,
+    )
+
+
+def delete_subscription(request: m.DeleteSubscription, state: ShardState) -> Decision | Refuse:
+    """Delete a subscription; one with consumers is refused without ``force``."""
+    if request.token in state.commands:
+        return Decision((), _done)
+    topic = state.topics.get(request.topic)
+    if topic is None:
+        return no_topic(request.topic, state)
+    subscription = topic.subscriptions.get(request.subscription)
+    if subscription is None:
+        return no_subscription(request.subscription, topic)
+    if subscription.consumers and not request.force:
+        names = ", ".join(sorted(subscription.consumers))
+        return Refuse(
+            "invalid", f"subscription {request.subscription!r} has consumers {names}: stop them, or use force"
+        )
+    entry = e.SubscriptionDeleted(
+        topic_id=topic.topic_id,
+        subscription_id=subscription.subscription_id,
+        token=request.token,
+    )
+    return Decision((entry,), _done)
+
+
+def list_topics() -> Decision:
+    """List every topic of the shard."""
+
+    def answer(state: ShardState, request_id: int) -> m.Reply:
+        topics = [describe(topic, state.shard) for _, topic in sorted(state.topics.items())]
+        return m.TopicList(request_id=request_id, leader_epoch=state.leader_epoch, topics=topics)
+
+    return Decision((), answer)
+
+
+def describe_topic(request: m.DescribeTopic, state: ShardState) -> Decision | Refuse:
+    """Describe one topic."""
+    return Decision((), _describe(request.topic)) if request.topic in state.topics else no_topic(request.topic, state)
+
+
+def describe(topic: Topic, shard: int) -> m.TopicDescription:
+    """Return ``topic`` as people and programs see it."""
+    return m.TopicDescription(
+        topic=topic.name,
+        topic_id=topic.topic_id,
+        shard=shard,
+        layout_epoch=topic.layout.layout_epoch,
+        segments=[
+            m.SegmentDescription(
+                segment=segment.segment_id,
+                first_hash=segment.first_hash,
+                last_hash=segment.last_hash,
+                state=segment.state.value,
+                parents=list(segment.parents),
+                children=list(segment.children),
+                next_offset=topic.tails[segment.segment_id].next_offset,
+                size_bytes=topic.tails[segment.segment_id].size_bytes,
+                created_at_ms=segment.created_at_ms,
+                sealed_at_ms=segment.sealed_at_ms,
+                label=segment.label,
+            )
+            for _, segment in sorted(topic.layout.segments.items())
+        ],
+        subscriptions=sorted(topic.subscriptions),
+        policy=topic.policy,
+        external=None if topic.external is None else _source_of(topic.external),
+    )
+
+
+def _source_of(external: ExternalTopic) -> m.ExternalDescription:
+    return m.ExternalDescription(source=external.source, positions=external.positions, hash_bits=external.hash_bits)
+
+
+def no_subscription(name: str, topic: Topic) -> Refuse:
+    """Refuse, naming the subscriptions that exist."""
+    known = ", ".join(sorted(topic.subscriptions)) or "none"
+    return Refuse("invalid", f"topic {topic.name!r} has no subscription {name!r}; it has: {known}", proved=True)
+
+
+def no_topic(name: str, state: ShardState) -> Refuse:
+    """Refuse, naming some of the topics that exist."""
+    known = ", ".join(sorted(state.topics)[:10])
+    hint = f"; this shard has: {known}" if known else ""
+    return Refuse("invalid", f"there is no topic {name!r}{hint}", proved=True)
+
+
+def _changes_at_its_source(topic: Topic) -> Refuse:
+    return Refuse(
+        "invalid",
+        f"topic {topic.name!r} is external: split or merge at its source, then import it again "
+        f"(headgate topic import {topic.name} FILE)",
+        proved=True,
+    )
+
+
+def _too_many_segments(topic: Topic) -> Refuse:
+    return Refuse(
+        "invalid", f"topic {topic.name!r} holds {len(topic.layout.segments)} segments; the limit is {MAX_SEGMENTS}"
+    )
+
+
+def _describe(name: str) -> Answer:
+    def answer(state: ShardState, request_id: int) -> m.Reply:
+        return m.TopicAnswer(
+            request_id=request_id,
+            leader_epoch=state.leader_epoch,
+            topic=describe(state.topics[name], state.shard),
+        )
+
+    return answer
+
+
+def _done(state: ShardState, request_id: int) -> m.Reply:
+    return m.Done(request_id=request_id, leader_epoch=state.leader_epoch)

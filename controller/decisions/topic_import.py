@@ -1,0 +1,268 @@
+"""Judge what a source says of its segments: the import of an external topic, and every later one.
+
+Values in, entries or a refusal out. The first import creates the topic. A later one is an update: it may add segments
+and seal others, nothing else. Importing the same listing twice changes nothing. What a listing may not do, each refused
+naming the segment:
+
+1. List a segment twice, name a parent that is nowhere, or go round in a circle.
+2. Give no end offset for a sealed segment where offsets count, or one where positions are opaque; a range where the
+   source has none, none where it has, or one that is empty or beyond its bits.
+3. Leave a parent active: whoever has children is sealed.
+4. Give a child hashes that none of its parents had, or parents that it shares no hash with.
+5. Leave hashes without an active segment, or with two.
+6. Contradict what is known: another range, other parents, another end, a sealed segment that is active again, a segment
+   that has vanished while it was active, an end below what somebody has acknowledged.
+7. Add a segment without known parents to a topic that has ranges: nobody could say what it comes after.
+
+A source forgets: Kinesis lists a closed shard until its records expire. So a known parent that is listed no more stays
+what it was, and a segment that was pruned here does not come back. At the first import only, and only if the listing
+says so (``missing_parents``), an unlisted parent is taken for gone with all its records. KCL takes every parent that it
+cannot find for finished, also one that it has not heard of yet; that lets children overtake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from controller.decisions.source_listing import Node, check_graph, end_of, listed_segments, parents_first, range_text
+from controller.decisions.topic_commands import MAX_SEGMENTS, Answer, Decision, describe
+from controller.decisions.verdicts import Refuse
+from controller.state.shard_state import SegmentTail, ShardState, Topic
+from headgate.errors import LayoutError
+from headgate.model import entries as e
+from headgate.model.external_topic import OPAQUE_END, ExternalTopic, imported_segments, numbers
+from headgate.model.layout import Segment, SegmentState
+from headgate.protocol import messages as m
+
+
+@dataclass(slots=True)
+class Plan:
+    """What an import comes to; all labels are the source's."""
+
+    created: list[e.ImportedSegment] = field(default_factory=list)
+    sealed: dict[int, int] = field(default_factory=dict)
+    """Known segment → its end offset."""
+    sealed_labels: list[str] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    """Parents that the source does not have any more."""
+
+
+def import_topic(request: m.ImportTopic, state: ShardState) -> Decision | Refuse:
+    """Create an external topic, or bring it up to what its source has become."""
+    topic = state.topics.get(request.topic)
+    if request.token in state.commands and topic is not None:
+        return Decision((), _answer(request.topic, Plan()))
+    try:
+        plan = planned(request, topic)
+    except LayoutError as error:
+        return Refuse("invalid", f"topic {request.topic!r} cannot be imported: {error}", proved=True)
+    entry = _entry(request, topic, plan, state.next_id)
+    if entry is None:
+        return Decision((), _answer(request.topic, plan))
+    if request.dry_run:
+        return Decision((), _answer(request.topic, plan, describe(_tried(entry, topic, state.at_ms), state.shard)))
+    return Decision((entry,), _answer(request.topic, plan))
+
+
+def planned(request: m.ImportTopic, topic: Topic | None) -> Plan:
+    """Return what ``request`` adds to ``topic`` (None: all of it is new).
+
+    Raises:
+        LayoutError: the listing is wrong in itself, or contradicts the topic; the text names the segment.
+
+    """
+    external = _source_of(request, topic)
+    listed = listed_segments(request)
+    known = {} if topic is None else {_label(segment): segment for segment in topic.layout.segments.values()}
+    news = {label: item for label, item in listed.items() if label not in known and label not in external.pruned}
+    plan = Plan()
+    for label in sorted(listed.keys() & known.keys()):
+        _follow_known(listed[label], known[label], topic, external, plan)
+    parents = {label: _parents_of(item, request, topic, known, news, external, plan) for label, item in news.items()}
+    _seal_unlisted_parents(request, known, listed, parents, plan)
+    ids = {label: segment.segment_id for label, segment in known.items()}
+    first_id = 0 if topic is None else topic.layout.next_segment_id
+    for number, label in enumerate(parents_first(parents), start=first_id):
+        ids[label] = number
+        item = news[label]
+        plan.created.append(
+            e.ImportedSegment(
+                segment=number,
+                label=label,
+                parents=[ids[parent] for parent in parents[label]],
+                hashes=item.hashes,
+                end_offset=end_of(item, request.positions),
+            ),
+        )
+    if len(ids) > MAX_SEGMENTS:
+        raise LayoutError(f"it would hold {len(ids)} segments; the limit is {MAX_SEGMENTS}")
+    check_graph(_graph(request, topic, external, plan), request.hash_bits)
+    return plan
+
+
+# --- how --------------------------------------------------------------------------------------------------------------
+
+
+def _source_of(request: m.ImportTopic, topic: Topic | None) -> ExternalTopic:
+    if topic is None:
+        return ExternalTopic(request.source, request.hash_bits, request.positions)
+    external = topic.external
+    if external is None:
+        raise LayoutError("it exists already, and headgate stores its records; import under another name")
+    if (external.positions, external.hash_bits) != (request.positions, request.hash_bits):
+        raise LayoutError(
+            f"it has {external.positions} positions and hashes of {external.hash_bits} bits; "
+            f"this listing has {request.positions} positions and {request.hash_bits} bits",
+        )
+    return external
+
+
+def _follow_known(
+    item: m.SegmentImport,
+    segment: Segment,
+    topic: Topic | None,
+    external: ExternalTopic,
+    plan: Plan,
+) -> None:
+    """Rule 6, for a segment that is listed again; note it if it has been sealed since."""
+    assert topic is not None, "a known segment of no topic"
+    label, segment_id = item.segment, segment.segment_id
+    hashes, before = numbers(item.hashes), numbers(external.hashes.get(segment_id))
+    if hashes != before:
+        raise LayoutError(f"segment {label!r} has hashes {range_text(hashes)}; it had {range_text(before)}")
+    had = {_label(topic.layout.segments[parent]) for parent in segment.parents}
+    if others := set(item.parents) & {_label(other) for other in topic.layout.segments.values()} - had:
+        raise LayoutError(f"segment {label!r} has another parent than before: {', '.join(sorted(others))}")
+    end = end_of(item, external.positions)
+    if segment.state is SegmentState.SEALED:
+        if end != segment.end_offset:
+            now = "active" if end is None else f"sealed at {end}"
+            raise LayoutError(f"segment {label!r} is {now}; it was sealed at {segment.end_offset}")
+    elif end is not None:
+        for subscription in topic.subscriptions.values():
+            if subscription.position(segment_id) > end:
+                raise LayoutError(
+                    f"segment {label!r} ends at {end}, but subscription {subscription.name!r} has acknowledged it to "
+                    f"{subscription.position(segment_id)}",
+                )
+        plan.sealed[segment_id] = end
+        plan.sealed_labels.append(label)
+
+
+def _parents_of(
+    item: m.SegmentImport,
+    request: m.ImportTopic,
+    topic: Topic | None,
+    known: Mapping[str, Segment],
+    news: Mapping[str, m.SegmentImport],
+    external: ExternalTopic,
+    plan: Plan,
+) -> list[str]:
+    """Return the parents of a new segment that are still there; rules 1 and 7."""
+    found = [parent for parent in item.parents if parent in known or parent in news]
+    missing = [parent for parent in item.parents if parent not in found and parent not in external.pruned]
+    if missing and (topic is not None or request.missing_parents == "refused"):
+        hint = "" if topic is None else "; if it has left the source unimported, import under another name"
+        raise LayoutError(f"segment {item.segment!r} has the parent {missing[0]!r}, which is not listed{hint}")
+    plan.gone += [parent for parent in missing if parent not in plan.gone]
+    if topic is not None and not item.parents and request.hash_bits:
+        raise LayoutError(
+            f"segment {item.segment!r} is new and has no parents: nobody can say what it comes after",
+        )
+    return found
+
+
+def _seal_unlisted_parents(
+    request: m.ImportTopic,
+    known: Mapping[str, Segment],
+    listed: Mapping[str, m.SegmentImport],
+    parents: Mapping[str, list[str]],
+    plan: Plan,
+) -> None:
+    """Rules 3 and 6: a parent that its source has forgotten was sealed before; any other active one must be listed."""
+    named = {parent for found in parents.values() for parent in found}
+    for label, segment in sorted(known.items()):
+        if label in listed or segment.state is SegmentState.SEALED:
+            continue
+        if label in named and request.positions == "opaque":
+            plan.sealed[segment.segment_id] = OPAQUE_END
+            plan.sealed_labels.append(label)
+        elif label in named:
+            raise LayoutError(f"segment {label!r} has children now and is not listed: list it with its end_offset")
+        elif request.complete:
+            raise LayoutError(f"segment {label!r} is active and not listed, and has no children")
+
+
+def _graph(request: m.ImportTopic, topic: Topic | None, external: ExternalTopic, plan: Plan) -> dict[int, Node]:
+    """Return the graph as it would be."""
+    nodes: dict[int, Node] = {}
+    for segment in () if topic is None else topic.layout.segments.values():
+        sealed = segment.state is SegmentState.SEALED or segment.segment_id in plan.sealed
+        hashes = numbers(external.hashes.get(segment.segment_id))
+        nodes[segment.segment_id] = Node(_label(segment), hashes, segment.parents, sealed)
+    parents = {item.segment: len(item.parents) for item in request.segments}
+    for item in plan.created:
+        hashes = numbers(item.hashes)
+        nodes[item.segment] = Node(
+            item.label,
+            hashes,
+            tuple(item.parents),
+            item.end_offset is not None,
+            new=True,
+            all_parents=len(item.parents) == parents[item.label],
+        )
+    return nodes
+
+
+def _entry(
+    request: m.ImportTopic, topic: Topic | None, plan: Plan, next_id: int
+) -> e.TopicImported | e.LayoutExtended | None:
+    if topic is None:
+        return e.TopicImported(
+            topic_id=next_id,
+            topic=request.topic,
+            token=request.token,
+            segments=plan.created,
+            positions=request.positions,
+            hash_bits=request.hash_bits,
+            source=request.source,
+        )
+    if not plan.created and not plan.sealed:
+        return None
+    return e.LayoutExtended(
+        topic_id=topic.topic_id, token=request.token, created=plan.created, sealed=dict(sorted(plan.sealed.items()))
+    )
+
+
+def _tried(entry: e.TopicImported | e.LayoutExtended, topic: Topic | None, at_ms: int) -> Topic:
+    """Return the topic as it would be, and leave the one that is alone."""
+    if isinstance(entry, e.TopicImported):
+        trial = ShardState(0)
+        trial.apply_all([entry], chunk=1, at_ms=at_ms)
+        return trial.topics[entry.topic]
+    assert topic is not None, "an update of no topic"
+    assert topic.external is not None, "an update of a topic that is not external"
+    created = imported_segments(entry.created, topic.external.hash_bits, at_ms)
+    layout = topic.layout.extended(created, entry.sealed, at_ms)
+    tails = {segment.segment_id: SegmentTail(segment.end_offset or 0) for segment in layout.segments.values()}
+    return replace(topic, layout=layout, tails=tails)
+
+
+def _answer(name: str, plan: Plan, tried: m.TopicDescription | None = None) -> Answer:
+    def answer(state: ShardState, request_id: int) -> m.Reply:
+        return m.TopicImportAnswer(
+            request_id=request_id,
+            leader_epoch=state.leader_epoch,
+            topic=tried or describe(state.topics[name], state.shard),
+            created=[segment.label for segment in plan.created],
+            sealed=plan.sealed_labels,
+            gone=plan.gone,
+        )
+
+    return answer
+
+
+def _label(segment: Segment) -> str:
+    assert segment.label is not None, f"segment {segment.segment_id} of an external topic has no label"
+    return segment.label

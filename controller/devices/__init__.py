@@ -1,0 +1,1 @@
+"""MQTT devices: clients without headgate's library."""

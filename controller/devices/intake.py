@@ -1,0 +1,149 @@
+"""Plain devices: any MQTT client that publishes to ``headgate/<cluster>/publish/<topic>/<key>`` is a producer.
+
+One per reign. It puts each message that comes by the shard's session (`DeviceFollowing` says which do) through the
+same placement and commit as a batch without producer id, and acknowledges it to the broker once its chunk is durable.
+What it did not acknowledge, the broker gives to the next leader: at least once, in the order of the broker. What comes
+while it is switched off waited at the broker before, and is taken like everything else.
+
+Rules:
+
+1. Nothing is acknowledged before the chunk that holds it is durable.
+2. What cannot be stored (empty key, too large) is counted, logged now and then, and acknowledged: it must not come
+   again for ever. The same holds for copies of retained messages, which are no publications.
+3. A topic that this leader does not know may be one that its successor created. So such a message is acknowledged only
+   after a chunk of this reign was created since; the filter by which it came, left by an earlier reign, is dropped.
+4. Nothing is taken once the reign no longer serves (it stops calling `take`): it is the next leader's.
+
+What it deliberately does not do: recognise a message that came before. MQTT 3.1.1 has nothing to recognise it by.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import structlog
+
+from controller.commit import GroupCommit
+from controller.decisions.placement import place
+from controller.devices.session_port import Delivery
+from controller.devices.subscriptions import DeviceFollowing, FollowingObserver
+from controller.state.shard_state import ShardState
+from headgate.protocol import messages as m
+
+COMPLAINT_SECONDS = 60.0
+"""Least pause between two log lines about one kind of refusal."""
+SHOWN_TOPIC = 200
+"""Characters of an MQTT topic in a log line."""
+
+log = structlog.get_logger(__name__)
+
+
+class DeviceObserver(FollowingObserver, Protocol):
+    """Who is told of what devices send (metrics)."""
+
+    def device_stored(self, shard: int) -> None:
+        """Tell of a durable record."""
+
+    def device_refused(self, reason: str) -> None:
+        """Tell of a message that was thrown away."""
+
+    def device_waiting(self, shard: int, records: int) -> None:
+        """Tell how many records are taken and not durable."""
+
+
+@dataclass(slots=True)
+class _Complaint:
+    """When a kind of refusal was logged last, and how many have come since."""
+
+    at_seconds: float
+    untold: int = 0
+
+
+class DeviceIntake:
+    """What devices publish to the topics of one shard, during one reign."""
+
+    def __init__(
+        self,
+        *,
+        cluster: str,
+        state: ShardState,
+        commit: GroupCommit,
+        observer: DeviceObserver,
+        now_ms: Callable[[], int],
+        on: bool = True,
+    ) -> None:
+        """``state`` and ``commit`` are the reign's."""
+        self.following = DeviceFollowing(cluster=cluster, state=state, commit=commit, observer=observer, on=on)
+        self._cluster = cluster
+        self._state = state
+        self._commit = commit
+        self._observer = observer
+        self._now_ms = now_ms
+        self._waiting = 0
+        self._complaints: dict[str, _Complaint] = {}
+
+    def take(self, delivery: Delivery) -> None:
+        """Store one message, or throw it away with a reason; acknowledged when that is certain."""
+        if delivery.topic == self.following.mark_topic:
+            self.following.mark_arrived(delivery)
+            return
+        name, text = m.published_to(self._cluster, delivery.topic)
+        key = text.encode()
+        topic = self._state.topics.get(name)
+        if topic is None:
+            self._unknown_topic(name, delivery)
+        elif topic.external is not None:
+            self._throw_away("external_topic", delivery)
+        elif delivery.retained:
+            self._throw_away("retained", delivery)
+        elif not key:
+            self._throw_away("empty_key", delivery)
+        elif len(key) + len(delivery.payload) > m.MAX_RECORD_BYTES:
+            self._throw_away("too_large", delivery)
+        else:
+            record = m.Record(key, delivery.payload, self._now_ms())
+            batch = m.ProduceBatch(request_id=0, client_id="devices", topic=name, records=[record])
+            self._commit.propose(place(topic, batch, self._commit.records()))
+            self._set_waiting(self._waiting + 1)
+            self._commit.when_durable(self._commit.newest, partial(self._stored, delivery))
+
+    # --- how ----------------------------------------------------------------------------------------------------------
+
+    def _stored(self, delivery: Delivery) -> None:
+        self._set_waiting(self._waiting - 1)
+        self._observer.device_stored(self._state.shard)
+        delivery.acknowledge()
+
+    def _set_waiting(self, records: int) -> None:
+        self._waiting = records
+        self._observer.device_waiting(self._state.shard, records)
+
+    def _unknown_topic(self, name: str, delivery: Delivery) -> None:
+        self._commit.prove()
+        self._commit.when_durable(self._commit.newest, partial(self._throw_away, "unknown_topic", delivery))
+        self.following.drop(name)
+
+    def _throw_away(self, reason: str, delivery: Delivery) -> None:
+        self._observer.device_refused(reason)
+        self._complain(reason, delivery)
+        delivery.acknowledge()
+
+    def _complain(self, reason: str, delivery: Delivery) -> None:
+        now = asyncio.get_running_loop().time()
+        complaint = self._complaints.get(reason)
+        if complaint is not None and now - complaint.at_seconds < COMPLAINT_SECONDS:
+            complaint.untold += 1
+            return
+        self._complaints[reason] = _Complaint(now)
+        log.warning(
+            "device.refused",
+            shard=self._state.shard,
+            reason=reason,
+            mqtt_topic=delivery.topic[:SHOWN_TOPIC],
+            size_bytes=len(delivery.payload),
+            more_since_last=0 if complaint is None else complaint.untold,
+        )

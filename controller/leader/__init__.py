@@ -1,0 +1,1 @@
+"""One shard's leader: requests in, chunks and replies out."""

@@ -1,0 +1,452 @@
+"""One reign: requests in, one chunk after another out, replies once they are durable.
+
+A request is decoded, judged and folded in one go, without waiting, in the order in which it arrived. Whatever is said
+about it leaves when the chunk it depends on stands. The decisions are elsewhere: verdicts, placement, topic commands,
+and one SubscriptionCoordinator per subscription. This module carries them out.
+
+A reign ends by an exception out of `serve` (`ReignEndedError`), or because it is told to hand over. A bug ends it too,
+and with it the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol, TypeVar
+
+import structlog
+
+from controller.backlog.service import BACKLOG_EVERY_SECONDS, BacklogDesk, BacklogObserver, BacklogSource
+from controller.commit import CommitObserver, GroupCommit, ReignEndedError
+from controller.decisions import subscription_commands
+from controller.decisions import topic_commands as commands
+from controller.decisions.placement import oversized, place
+from controller.decisions.topic_import import import_topic
+from controller.decisions.verdicts import Accept, Duplicate, Refuse, judge_batch, judge_reign
+from controller.devices.intake import DeviceIntake, DeviceObserver
+from controller.devices.session_port import Delivery, OpenSession
+from controller.leader.outbox import Outbox
+from controller.leader.request_decoding import Malformed, read_request
+from controller.leader.subscription_registry import DrainCheck, SubscriptionRoom
+from controller.leadership.transitions import Event
+from controller.retention.pruner import DeleteData, PruneObserver, Pruner
+from controller.retention.trimmer import Trimmer
+from controller.scaling.autoscaler import Autoscaler, ScalingObserver
+from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
+from controller.state.dedup_window import WINDOW
+from controller.state.shard_state import ShardState
+from coordinator.ports import CoordinatorObserver, CoordinatorSettings
+from headgate.ledger.ledger import Ledger
+from headgate.model import entries as e
+from headgate.protocol import messages as m
+from headgate.transport.port import Transport
+
+LOOK_SECONDS = 1.0
+"""How often an idle leader looks at the next number."""
+TICK_SECONDS = 0.25
+"""How often deadlines (heartbeats, grace, revocations) are looked at."""
+DELAYED_REFUSALS = 1000
+"""Most refusals that wait at a time; a client beyond that gets no answer and tries again even later."""
+
+Arrival = TypeVar("Arrival", bytes, Delivery)
+
+log = structlog.get_logger(__name__)
+
+
+class LeaderObserver(
+    BacklogObserver, CommitObserver, CoordinatorObserver, DeviceObserver, ScalingObserver, PruneObserver, Protocol
+):
+    """Who is told of what a leader does (metrics)."""
+
+    def batch_judged(self, shard: int, verdict: str) -> None:
+        """Tell the verdict on one batch."""
+
+    def message_malformed(self, reason: str) -> None:
+        """Tell of a message that is not of the protocol."""
+
+    def epochless_refused(self, shard: int) -> None:
+        """Tell of a batch from a client too old to be safe."""
+
+
+class ShardReign:
+    """The leader of one shard, from its reign chunk to its end."""
+
+    def __init__(
+        self,
+        *,
+        cluster: str,
+        instance: str,
+        state: ShardState,
+        ledger: Ledger,
+        transport: Transport,
+        ingest: IngestSettings,
+        subscriptions: CoordinatorSettings,
+        scaling: ScalingSettings,
+        retention: RetentionSettings,
+        delete_data: DeleteData,
+        observer: LeaderObserver,
+        drain_check: DrainCheck | None,
+        now_ms: Callable[[], int],
+        rng: random.Random,
+        makes_room: Callable[[], bool],
+        open_session: OpenSession | None = None,
+        new_trimmer: Callable[[GroupCommit], Trimmer] | None = None,
+        backlog_source: BacklogSource | None = None,
+        backlog_every_seconds: float = BACKLOG_EVERY_SECONDS,
+    ) -> None:
+        """``state`` ends with the reign chunk and belongs to this reign; None: no devices, no trimming, no Spark."""
+        self.state = state
+        self.leader_epoch = state.leader_epoch
+        self._shard = state.shard
+        self._cluster = cluster
+        self._instance = instance
+        self._transport = transport
+        self._ingest = ingest
+        self._pipelining = ingest.pipelining
+        self._observer = observer
+        self._now_ms = now_ms
+        self._delayed: set[asyncio.TimerHandle] = set()
+        self._broker_lost_at: float | None = None
+        self._serving = False
+        self._failure: BaseException | None = None
+        self._failed = asyncio.Event()
+        self.autoscaler = Autoscaler(
+            state=state,
+            carry_out=self._carry_out,
+            settings=scaling,
+            observer=observer,
+            now_ms=now_ms,
+        )
+        self.commit = GroupCommit(
+            ledger,
+            state,
+            now_ms=now_ms,
+            observer=observer,
+            write_timeout_seconds=ingest.write_timeout_seconds,
+            unreachable_seconds=ingest.unreachable_seconds,
+            makes_room=makes_room,
+            on_durable=self._head_moved,
+            on_records=self.autoscaler.sample,
+        )
+        self._outbox = Outbox(
+            cluster=cluster,
+            shard=state.shard,
+            leader_epoch=state.leader_epoch,
+            instance=instance,
+            transport=transport,
+            commit=self.commit,
+        )
+        self.pruner = Pruner(
+            state=state,
+            commit=self.commit,
+            carry_out=self._carry_out,
+            delete_data=delete_data,
+            settings=retention,
+            observer=observer,
+            now_ms=now_ms,
+            rng=rng,
+        )
+        self.room = SubscriptionRoom(
+            state=state,
+            commit=self.commit,
+            send=self._outbox.push,
+            settings=subscriptions,
+            observer=observer,
+            drain_check=drain_check,
+            now_ms=now_ms,
+            rng=rng,
+        )
+        self.devices = DeviceIntake(
+            cluster=cluster,
+            state=state,
+            commit=self.commit,
+            observer=observer,
+            now_ms=now_ms,
+            on=ingest.devices,
+        )
+        self.backlogs = BacklogDesk(
+            state=state,
+            source=backlog_source,
+            observer=observer,
+            now_ms=now_ms,
+            every_seconds=backlog_every_seconds,
+        )
+        self._open_session = open_session
+        self.trimmer = None if new_trimmer is None else new_trimmer(self.commit)
+
+    async def serve(self) -> None:
+        """Lead until the reign ends; raises ReignEndedError, or whatever a bug raised. Cancel it to end it at once."""
+        requests = m.requests_topic(self._cluster, self._shard)
+        self._serving = True
+        try:
+            self.room.restore()
+            await self._transport.subscribe(requests, self._on_request)
+            self.connection_changed(self._transport.connected)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.commit.run(), name=f"commit-{self._shard}")
+                tasks.create_task(self._watch(), name=f"watch-{self._shard}")
+                tasks.create_task(self.pruner.run(), name=f"prune-{self._shard}")
+                tasks.create_task(self.backlogs.run(), name=f"backlogs-{self._shard}")
+                tasks.create_task(self._fail_with_handler(), name=f"failure-{self._shard}")
+                if self.trimmer is not None:
+                    tasks.create_task(self.trimmer.run(), name=f"trim-{self._shard}")
+                if self._open_session is not None:
+                    opening = partial(self._open_session, self._shard, self._on_delivery)
+                    tasks.create_task(self.devices.following.run(opening), name=f"devices-{self._shard}")
+        except BaseExceptionGroup as group:
+            ended, bugs = group.split(ReignEndedError)
+            if bugs is not None or ended is None:
+                raise
+            raise ended.exceptions[0] from None
+        finally:
+            self._serving = False
+            for handle in self._delayed:
+                handle.cancel()
+            await self.room.close()
+            await self._transport.unsubscribe(requests)
+
+    async def hand_over(self) -> None:
+        """Take no more requests, and wait until everything accepted is durable."""
+        self._serving = False
+        await self.commit.flush()
+
+    def announcement(self) -> m.LeaderAnnouncement:
+        """Return what clients are told of this reign."""
+        return m.LeaderAnnouncement(
+            shard=self._shard,
+            leader_epoch=self.leader_epoch,
+            instance=self._instance,
+            pipelining=self._pipelining,
+            window=WINDOW,
+        )
+
+    def switch_pipelining(self, on: bool) -> None:
+        """Let producers keep several batches in flight, or one at a time; tells them at once."""
+        self._pipelining = on
+        self._announce()
+
+    # --- what arrives -------------------------------------------------------------------------------------------------
+
+    def _on_request(self, _: str, payload: bytes) -> None:
+        self._guard(self._handle, payload)
+
+    def _on_delivery(self, delivery: Delivery) -> None:
+        self._guard(self.devices.take, delivery)
+
+    def _guard(self, handle: Callable[[Arrival], None], arrival: Arrival) -> None:
+        """Handle what arrived, as long as this reign serves."""
+        if not self._serving:
+            return
+        try:
+            handle(arrival)
+        except Exception as error:  # noqa: BLE001 - a bug: it ends the reign and the process, in `_fail_with_handler`
+            self._failure = error
+            self._serving = False
+            self._failed.set()
+
+    async def _fail_with_handler(self) -> None:
+        """Raise what a message handler raised: on the broker's side of the call nobody could catch it."""
+        await self._failed.wait()
+        assert self._failure is not None, "woken without a failure"
+        raise self._failure
+
+    def _handle(self, payload: bytes) -> None:
+        request = read_request(payload)
+        if isinstance(request, Malformed):
+            self._observer.message_malformed(request.kind)
+            log.debug("request.malformed", shard=self._shard, reason=request.reason, size_bytes=len(payload))
+            if request.address is not None:
+                known = request.address
+                self._outbox.refuse(known.client_id, known.request_id, Refuse("invalid", request.reason))
+            return
+        refusal = judge_reign(request, self.leader_epoch)
+        if refusal is not None:
+            self._refuse_for_other_reign(request, refusal)
+        elif isinstance(request, m.ProduceBatch | m.AcknowledgeBatch):
+            self._batch(request)
+        else:
+            self._command(request)
+
+    def _refuse_for_other_reign(self, request: m.AnyRequest, refusal: Refuse) -> None:
+        self._observer.batch_judged(self._shard, refusal.verdict)
+        if not refusal.delayed:
+            self._refuse(request, refusal)
+            return
+        self._observer.epochless_refused(self._shard)
+        if len(self._delayed) < DELAYED_REFUSALS:
+            loop = asyncio.get_running_loop()
+            handle = loop.call_later(self._ingest.refuse_epochless_after_seconds, self._refuse, request, refusal)
+            self._delayed = {waiting for waiting in self._delayed if waiting.when() > loop.time()} | {handle}
+
+    def _batch(self, batch: m.ProduceBatch | m.AcknowledgeBatch) -> None:
+        judgement = judge_batch(batch, self.state, self.commit.durable)
+        if isinstance(judgement, Accept):
+            judgement = self._take(batch) or judgement
+        if isinstance(judgement, Refuse):
+            self._observer.batch_judged(self._shard, judgement.verdict)
+            self._refuse(batch, judgement)
+        elif isinstance(judgement, Duplicate):
+            self._observer.batch_judged(self._shard, "duplicate")
+            reply = m.Committed(
+                request_id=batch.request_id,
+                leader_epoch=self.leader_epoch,
+                placements=judgement.placements,
+                duplicate=True,
+                refused=[(segment, "it did not count when this batch was taken") for segment in judgement.refused],
+            )
+            self._outbox.reply(batch.client_id, reply, judgement.chunk)
+
+    def _take(self, batch: m.ProduceBatch | m.AcknowledgeBatch) -> Refuse | None:
+        """Fold an accepted batch and promise the reply; a Refuse if what it carries cannot be taken after all."""
+        refused: list[tuple[int, str]] = []
+        placements: list[e.Placement] | None = None
+        if isinstance(batch, m.AcknowledgeBatch):
+            outcome = self.room.acknowledge(batch)
+            if isinstance(outcome, Refuse):
+                return outcome
+            refused = outcome
+        else:
+            reason = oversized(batch)
+            if reason is not None:
+                return Refuse("invalid", reason)
+            if self.commit.queued_bytes > self._ingest.queue_bytes:
+                return Refuse("unavailable", f"more than {self._ingest.queue_bytes} bytes wait to be written")
+            entry = place(self.state.topics[batch.topic], batch, self.commit.records())
+            self.commit.propose(entry)
+            placements = entry.placements
+        self._observer.batch_judged(self._shard, "accept")
+        reply = m.Committed(
+            request_id=batch.request_id,
+            leader_epoch=self.leader_epoch,
+            placements=placements,
+            refused=refused,
+        )
+        self.commit.judged()
+        self._outbox.reply(batch.client_id, reply, self.commit.newest)
+        return None
+
+    def _command(self, request: m.AnyRequest) -> None:
+        if isinstance(request, m.DescribeBacklog) and self.room.unknown(request.topic, request.subscription) is None:
+            # Spark is asked first; everything else is answered from what the leader knows.
+            self.backlogs.answer_later(
+                request, lambda reply: self._outbox.reply(request.client_id, reply, self.commit.newest)
+            )
+            return
+        decision = self._decide(request)
+        if isinstance(decision, Refuse):
+            self._refuse(request, decision)
+            return
+        if isinstance(decision, commands.Decision):
+            if decision.entries:
+                self._carry_out(decision.entries)
+                if any(isinstance(entry, e.TopicCreated | e.TopicDeleted) for entry in decision.entries):
+                    # The answer to a creation says that devices may begin.
+                    answer = decision.answer(self.state, request.request_id)
+                    self.devices.following.topics_changed(
+                        partial(self._outbox.reply, request.client_id, answer, self.commit.newest)
+                    )
+                    return
+            decision = decision.answer(self.state, request.request_id)
+        self._outbox.reply(request.client_id, decision, self.commit.newest)
+
+    def _carry_out(self, entries: Sequence[e.AnyEntry]) -> None:
+        self.room.before(entries)
+        self.commit.propose(*entries)
+        self.room.after(entries)
+
+    def _decide(self, request: m.AnyRequest) -> commands.Decision | Refuse | m.Reply:
+        match request:
+            case m.OpenProducer():
+                return commands.open_producer(request, self.state)
+            case m.CreateTopic():
+                return commands.create_topic(request, self.state)
+            case m.ImportTopic():
+                return import_topic(request, self.state)
+            case m.DeleteTopic():
+                return commands.delete_topic(request, self.state)
+            case m.SplitSegment():
+                return commands.split_segment(request, self.state)
+            case m.MergeSegments():
+                return commands.merge_segments(request, self.state)
+            case m.SetTopicPolicy():
+                return commands.set_topic_policy(request, self.state)
+            case m.PruneTopic():
+                return self.pruner.command(request)
+            case m.ListTopics():
+                return commands.list_topics()
+            case m.DescribeTopic():
+                return commands.describe_topic(request, self.state)
+            case m.DeleteSubscription():
+                return commands.delete_subscription(request, self.state)
+            case m.SeekSubscription():
+                return subscription_commands.seek_subscription(request, self.state)
+            case m.SetSubscriptionOrder():
+                return subscription_commands.set_order(request, self.state)
+            case _:
+                return self.room.decide(request)
+
+    def presence(self, presence: m.Presence) -> None:
+        """Tell that a client came or went."""
+        if self._serving:
+            self.room.presence(presence)
+
+    # --- what leaves --------------------------------------------------------------------------------------------------
+
+    def _head_moved(self, number: int) -> None:
+        self._outbox.announce_head(number)
+
+    def _refuse(self, request: m.AnyRequest, refusal: Refuse) -> None:
+        self._outbox.refuse(request.client_id, request.request_id, refusal)
+
+    def connection_changed(self, connected: bool) -> None:
+        """Tell that the broker came or went; announces again each time: it may have lost what it retained."""
+        if not self._serving:
+            return
+        if not connected:
+            self._broker_lost_at = self._broker_lost_at or asyncio.get_running_loop().time()
+            return
+        self._broker_lost_at = None
+        self._announce()
+
+    def _announce(self) -> None:
+        """Say who leads, if this reign serves. Out of reach of the broker it is said on the next connection."""
+        if self._serving:
+            self._outbox.announce_leader(self.announcement())
+
+    # --- the tasks ----------------------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Look at deadlines, at the broker, and at the next number while idle."""
+        loop = asyncio.get_running_loop()
+        looked_at = loop.time()
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self.room.tick()
+            self._expire_producers()
+            self.autoscaler.tick()
+            if (
+                self._broker_lost_at is not None
+                and loop.time() - self._broker_lost_at > self._ingest.unreachable_seconds
+            ):
+                seconds = round(loop.time() - self._broker_lost_at, 1)
+                raise ReignEndedError(Event.BROKER_UNREACHABLE, f"the broker has been out of reach for {seconds} s")
+            if loop.time() - looked_at >= LOOK_SECONDS:
+                looked_at = loop.time()
+                await self.commit.look_for_successor()
+
+    def _expire_producers(self) -> None:
+        """Forget producers that were idle too long, and the least recently used ones beyond the limit."""
+        producers = self.state.producers
+        oldest = self._now_ms() - int(self._ingest.producer_idle_seconds * 1000)
+        surplus = len(producers) - self._ingest.max_producers
+        expired: list[int] = []
+        for producer_id, producer in producers.items():
+            idle = producer.last_at_ms < oldest and producer.last_chunk <= self.commit.durable
+            over = len(expired) < surplus and producer.last_chunk <= self.commit.durable
+            if not idle and not over:
+                break
+            expired.append(producer_id)
+        if expired:
+            self.commit.propose(e.ProducersExpired(producer_ids=expired))

@@ -1,0 +1,64 @@
+"""Decide what a message on the request topic is: a request of our protocol, or what is wrong with it and whom to tell.
+
+Bytes come from anybody, so nothing but these two comes out. Pure: bytes in, a value out; who answers, and whether
+this node leads at all, is for the leader.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from headgate.protocol import messages as m
+
+MalformedKind = Literal["too_large", "invalid", "not_msgpack", "protocol"]
+
+
+class Address(msgspec.Struct, frozen=True):
+    """What can be read of a request that cannot be read."""
+
+    request_id: m.Natural
+    client_id: m.Name
+    protocol: int = m.PROTOCOL_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """A message that is no request; ``address`` None: nobody can be told."""
+
+    kind: MalformedKind
+    reason: str
+    address: Address | None
+
+
+_ADDRESS: msgspec.msgpack.Decoder[Address] = msgspec.msgpack.Decoder(Address)
+
+
+def read_request(payload: bytes) -> m.AnyRequest | Malformed:
+    """Return the request in ``payload``, or what is wrong with it."""
+    if len(payload) > m.MAX_MESSAGE_BYTES:
+        reason = f"a message has {len(payload)} bytes; the limit is {m.MAX_MESSAGE_BYTES}"
+        return _malformed(payload, "too_large", reason)
+    try:
+        request = m.decode_request(payload)
+    except msgspec.ValidationError as error:
+        return _malformed(payload, "invalid", f"not a request of protocol {m.PROTOCOL_VERSION}: {error}")
+    except msgspec.DecodeError as error:
+        return _malformed(payload, "not_msgpack", f"not msgpack: {error}")
+    if request.protocol != m.PROTOCOL_VERSION:
+        return _malformed(payload, "protocol", "")
+    return request
+
+
+def _malformed(payload: bytes, kind: MalformedKind, reason: str) -> Malformed:
+    try:
+        address = m.decode(_ADDRESS, payload)
+    except msgspec.DecodeError:
+        return Malformed(kind, reason, None)
+    if address.protocol != m.PROTOCOL_VERSION:
+        # Whatever else is wrong with it is wrong only by our version.
+        reason = f"a request of protocol {address.protocol}; this leader speaks {m.PROTOCOL_VERSION}"
+        return Malformed("protocol", reason, address)
+    return Malformed(kind, reason, address)

@@ -1,0 +1,333 @@
+"""All subscriptions of one shard during one reign: one SubscriptionCoordinator each.
+
+This module finds the right coordinator for a request, creates it when a subscription is born or a reign begins, and
+tells it what else happened (a split, an acknowledgement, a client that went away). What follows from that is decided in
+the coordinator room; nothing is decided here but which subscription is meant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+
+import msgspec
+
+from controller.backlog.external_query import names_of
+from controller.commit import GroupCommit
+from controller.decisions import topic_commands as commands
+from controller.decisions.verdicts import Refuse
+from controller.state.shard_state import ShardState, Topic
+from coordinator import acknowledgements, external_topics
+from coordinator.ports import CoordinatorObserver, CoordinatorSettings
+from coordinator.registration import judge_deleted
+from coordinator.reporting.explanation import explain
+from coordinator.reporting.plan import what_if
+from coordinator.subscription import Subscription
+from coordinator.subscription_coordinator import SubscriptionCoordinator
+from drain.external.table_mapping import ExternalView
+from headgate.errors import LayoutError
+from headgate.model import entries as e
+from headgate.protocol import messages as m
+
+DrainCheck = Callable[[int, Subscription, frozenset[int], int, ExternalView | None], Awaitable[frozenset[int]]]
+"""(shard, subscription, sealed segments, newest durable chunk, names of an external topic) → which are drained; may
+raise, meaning "not yet"."""
+
+
+class _CoordinatorLedger:
+    """The coordinator's way to the ledger and to its consumers."""
+
+    def __init__(self, commit: GroupCommit, send: Callable[[str, m.Push], None]) -> None:
+        self._commit = commit
+        self._send = send
+
+    def propose(self, *entries: e.AnyEntry) -> None:
+        """See `coordinator.subscription_coordinator.LedgerPort`."""
+        self._commit.propose(*entries)
+
+    def push(self, client_id: str, message: m.Push) -> None:
+        """See `coordinator.subscription_coordinator.LedgerPort`."""
+        self._send(client_id, message)
+
+
+class SubscriptionRoom:
+    """The coordinators of one reign, by subscription id."""
+
+    def __init__(
+        self,
+        *,
+        state: ShardState,
+        commit: GroupCommit,
+        send: Callable[[str, m.Push], None],
+        settings: CoordinatorSettings,
+        observer: CoordinatorObserver,
+        drain_check: DrainCheck | None,
+        now_ms: Callable[[], int],
+        rng: random.Random,
+    ) -> None:
+        """``send`` delivers a push once everything folded so far is durable."""
+        self._state = state
+        self._commit = commit
+        self._ledger = _CoordinatorLedger(commit, send)
+        self._settings = settings
+        self._observer = observer
+        self._drain_check = drain_check
+        self._now_ms = now_ms
+        self._rng = rng
+        self._coordinators: dict[int, SubscriptionCoordinator] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def restore(self) -> None:
+        """Take up every subscription that the ledger knows."""
+        for subscription in self._state.subscriptions.values():
+            self._open(subscription)
+
+    async def close(self) -> None:
+        """Stop all polling; returns once nothing runs any more."""
+        for coordinator in self._coordinators.values():
+            await coordinator.close()
+        self._coordinators.clear()
+        await asyncio.gather(*self._closing)
+
+    @property
+    def coordinators(self) -> Iterable[SubscriptionCoordinator]:
+        """All of them, for the status page."""
+        return self._coordinators.values()
+
+    def tick(self) -> None:
+        """Let every coordinator look at its deadlines."""
+        for coordinator in list(self._coordinators.values()):
+            coordinator.tick()
+
+    def checker_ready(self) -> None:
+        """Tell every coordinator that the drain checker answers (again)."""
+        for coordinator in self._coordinators.values():
+            coordinator.checker_ready()
+
+    def presence(self, presence: m.Presence) -> None:
+        """Tell every coordinator that a client came or went."""
+        for coordinator in self._coordinators.values():
+            if presence.here:
+                coordinator.client_here(presence.client_id)
+            else:
+                coordinator.client_gone(presence.client_id)
+
+    def before(self, entries: Iterable[e.AnyEntry]) -> None:
+        """Prepare for a command's entries: nobody may hold a segment that goes."""
+        for entry in entries:
+            if isinstance(entry, e.SegmentsPruned):
+                for subscription in self._state.topics_by_id[entry.topic_id].subscriptions.values():
+                    self._coordinators[subscription.subscription_id].let_go(entry.segments)
+
+    def after(self, entries: Iterable[e.AnyEntry]) -> None:
+        """Follow up on a command's entries, which are folded already."""
+        for entry in entries:
+            if isinstance(entry, e.SegmentSplit | e.SegmentsMerged | e.SegmentsPruned | e.LayoutExtended):
+                topic = self._state.topics_by_id[entry.topic_id]
+                for subscription in topic.subscriptions.values():
+                    self._coordinators[subscription.subscription_id].layout_changed()
+            elif isinstance(entry, e.Sought):
+                self._coordinators[entry.subscription_id].sought()
+            elif isinstance(entry, e.SubscriptionTyped):
+                self._coordinators[entry.subscription_id].order_changed()
+            elif isinstance(entry, e.TopicDeleted | e.SubscriptionDeleted):
+                for subscription_id in [
+                    known for known in self._coordinators if known not in self._state.subscriptions
+                ]:
+                    gone = self._coordinators.pop(subscription_id)
+                    gone.deleted()
+                    self._close_later(gone)
+
+    def acknowledge(self, batch: m.AcknowledgeBatch) -> Refuse | list[tuple[int, str]]:
+        """Fold the acknowledgements that count; return those that do not, as (segment, reason)."""
+        topic = self._state.topics[batch.topic]
+        subscription = topic.subscriptions.get(batch.subscription)
+        if subscription is None:
+            return commands.no_subscription(batch.subscription, topic)
+        ranges: list[e.AcknowledgedRange] = []
+        refused: list[tuple[int, str]] = []
+        for acknowledgement in batch.acknowledgements:
+            single = msgspec.structs.replace(batch, acknowledgements=[acknowledgement])
+            outcome = acknowledgements.judge(subscription, topic, single)
+            if isinstance(outcome, str):
+                refused.append((acknowledgement.segment, outcome))
+            else:
+                ranges.extend(outcome.ranges)
+        # A batch of which nothing counts is an entry all the same: its sequence is used, and what follows it can go on.
+        self._commit.propose(
+            e.RecordsAcknowledged(
+                topic_id=topic.topic_id,
+                subscription_id=subscription.subscription_id,
+                seek_generation=subscription.seek_generation,
+                ranges=ranges,
+                count=len(batch.acknowledgements),
+                producer_id=batch.producer_id,
+                producer_epoch=batch.producer_epoch,
+                sequence=batch.sequence,
+                refused=[segment for segment, _ in refused],
+                checkpoints=external_topics.counting_checkpoints(batch, (part.segment for part in ranges)),
+            ),
+        )
+        self._coordinators[subscription.subscription_id].acknowledged({part.segment for part in ranges})
+        return refused
+
+    def decide(self, request: m.AnyRequest) -> commands.Decision | Refuse | m.Reply:
+        """Answer a consumer's request, or a question about subscriptions."""
+        match request:
+            case m.RegisterConsumer():
+                return self._register(request)
+            case m.ListSubscriptions():
+                return self._list(request)
+            case m.DescribeBacklog():
+                refusal = self.unknown(request.topic, request.subscription)
+                assert refusal is not None, "known ones are the backlog desk's"
+                return refusal
+        assert isinstance(
+            request,
+            m.Heartbeat
+            | m.LeaveConsumer
+            | m.ConfirmRevoked
+            | m.DescribeSubscription
+            | m.ExplainSubscription
+            | m.PlanChanges,
+        ), f"no room for {type(request).__name__}"
+        found = self._find(request.topic, request.subscription)
+        if isinstance(found, Refuse):
+            return found
+        match request:
+            case m.Heartbeat():
+                return found.heartbeat(request)
+            case m.LeaveConsumer():
+                return found.leave(request)
+            case m.ConfirmRevoked():
+                return found.confirm_revoked(request)
+            case m.ExplainSubscription():
+                return self._explain(request, found)
+            case m.PlanChanges():
+                return self._plan(request)
+            case m.DescribeSubscription():
+                return m.SubscriptionAnswer(
+                    request_id=request.request_id,
+                    leader_epoch=self._state.leader_epoch,
+                    subscription=found.describe(),
+                )
+
+    def unknown(self, topic_name: str | None, name: str | None) -> Refuse | None:
+        """Return what to say of a topic, or a subscription of it, that is not there; None: all is well."""
+        if topic_name is None:
+            return None
+        topic = self._state.topics.get(topic_name)
+        if topic is None:
+            return Refuse("invalid", f"there is no topic {topic_name!r}", proved=True)
+        if name is not None and name not in topic.subscriptions:
+            return commands.no_subscription(name, topic)
+        return None
+
+    def _register(self, request: m.RegisterConsumer) -> Refuse | m.Reply:
+        topic = self._state.topics.get(request.topic)
+        if topic is None:
+            return Refuse("invalid", f"there is no topic {request.topic!r}; create it first", proved=True)
+        found = topic.subscriptions.get(request.subscription)
+        ghost = judge_deleted(found, topic.ended_programs(request.subscription), request)
+        if ghost is not None:
+            return Refuse(ghost.verdict, ghost.reason, proved=True)
+        is_new = found is None
+        reason = external_topics.reason_against_registering(topic, request, creates=is_new)
+        if reason is not None:
+            return Refuse("invalid", reason, proved=True)
+        if is_new:
+            if request.order == "strict" and request.subscription_type != "STREAM":
+                # Judged before anything is created: a refusal must leave no trace.
+                kind = request.subscription_type
+                return Refuse("invalid", f"order 'strict' is for STREAM; a {kind} takes records in any order")
+            self._commit.propose(commands.create_subscription(request, topic, self._state.next_id))
+            self._open(topic.subscriptions[request.subscription])
+        return self._coordinators[topic.subscriptions[request.subscription].subscription_id].register(request)
+
+    def _list(self, request: m.ListSubscriptions) -> Refuse | m.Reply:
+        topics = [topic for name, topic in sorted(self._state.topics.items()) if request.topic in (None, name)]
+        if request.topic is not None and not topics:
+            return Refuse("invalid", f"there is no topic {request.topic!r}", proved=True)
+        found = [
+            self._coordinators[subscription.subscription_id].describe()
+            for topic in topics
+            for _, subscription in sorted(topic.subscriptions.items())
+        ]
+        return m.SubscriptionList(
+            request_id=request.request_id,
+            leader_epoch=self._state.leader_epoch,
+            subscriptions=found,
+        )
+
+    def _explain(self, request: m.ExplainSubscription, found: SubscriptionCoordinator) -> Refuse | m.Reply:
+        topic = self._state.topics[request.topic]
+        subscription, gate = topic.subscriptions[request.subscription], found.gate
+        segments, consumers = sorted(topic.layout.segments), sorted(subscription.consumers)
+        if request.segment is not None and request.segment not in topic.layout.segments:
+            return Refuse("invalid", f"topic {topic.name!r} has no segment {request.segment}; segments: {segments}")
+        if request.consumer is not None and request.consumer not in subscription.consumers:
+            known = ", ".join(consumers) or "none"
+            return Refuse(
+                "invalid",
+                f"{subscription.name!r} has no consumer {request.consumer!r}; consumers: {known}",
+                proved=True,
+            )
+        if request.segment is not None or request.consumer is not None:
+            segments = [] if request.segment is None else [request.segment]
+            consumers = [] if request.consumer is None else [request.consumer]
+        return m.ExplanationAnswer(
+            request_id=request.request_id,
+            leader_epoch=self._state.leader_epoch,
+            explanation=explain(
+                subscription, topic, gate, found.circumstances(), segments=segments, consumers=consumers
+            ),
+        )
+
+    def _plan(self, request: m.PlanChanges) -> Refuse | m.Reply:
+        topic = self._state.topics[request.topic]
+        try:
+            plan = what_if(topic.subscriptions[request.subscription], topic, request)
+        except LayoutError as error:
+            return Refuse("invalid", str(error), proved=True)
+        return m.PlanAnswer(request_id=request.request_id, leader_epoch=self._state.leader_epoch, plan=plan)
+
+    def _find(self, topic_name: str, name: str) -> SubscriptionCoordinator | Refuse:
+        topic = self._state.topics.get(topic_name)
+        if topic is None:
+            return Refuse("invalid", f"there is no topic {topic_name!r}", proved=True)
+        subscription = topic.subscriptions.get(name)
+        if subscription is None:
+            return commands.no_subscription(name, topic)
+        return self._coordinators[subscription.subscription_id]
+
+    def _open(self, subscription: Subscription) -> None:
+        topic: Topic = self._state.topics_by_id[subscription.topic_id]
+        self._coordinators[subscription.subscription_id] = SubscriptionCoordinator(
+            subscription=subscription,
+            topic=topic,
+            ledger=self._ledger,
+            check_drained=None if self._drain_check is None else partial(self._check_drained, subscription),
+            leader_epoch=self._state.leader_epoch,
+            settings=self._settings,
+            now_ms=self._now_ms,
+            rng=self._rng,
+            observer=self._observer,
+            head=lambda: self._commit.durable,
+        )
+
+    async def _check_drained(self, subscription: Subscription, segments: frozenset[int]) -> frozenset[int]:
+        assert self._drain_check is not None, "no checker to ask"
+        # What was acknowledged just now is in the chunk in the making: ask about the ledger that holds it.
+        newest = self._commit.newest
+        durable = asyncio.Event()
+        self._commit.when_durable(newest, durable.set)
+        await durable.wait()
+        names = names_of(self._state.topics_by_id[subscription.topic_id], [subscription])
+        return await self._drain_check(self._state.shard, subscription, segments, newest, names)
+
+    def _close_later(self, coordinator: SubscriptionCoordinator) -> None:
+        task = asyncio.get_running_loop().create_task(coordinator.close(), name="close-coordinator")
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)

@@ -1,0 +1,1 @@
+"""Leader election: the state machine, the election port and its ZooKeeper adapter."""

@@ -1,0 +1,421 @@
+"""`Elections` over ZooKeeper, with kazoo.
+
+Nodes, below a root of the cluster's own:
+
+``config``                    the cluster config, written once
+``instances/<name>``          ephemeral, one for each live instance
+``shards/0003/<contender>-0000000007``  ephemeral and numbered: the queue for a shard, lowest number first
+
+Each contest is a task that compares what is there with what should be, and does so again after every watch that fires
+(kazoo fires them all when the connection is lost), and every few seconds in any case. So a watch that was lost costs
+seconds at most, and no answer of ZooKeeper is believed for longer than that.
+
+Why not kazoo's recipes: `Election` does not interrupt a leader whose node is gone; `Lock.release` and `Lock.cancel`
+block for as long as we are partitioned; a `Lock` whose session expired is never acquired again. Only kazoo's
+``*_async`` calls are used; its listeners and watches run on its own threads and do one thing: post to the loop.
+
+kazoo never says LOST to a partitioned client, because nobody can tell it that its session is gone. It says SUSPENDED.
+What that means for a reign is not decided here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Final, Self
+
+import structlog
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    ConnectionLoss,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    OperationTimeoutError,
+    SessionExpiredError,
+    SessionMovedError,
+    WriterNotClosedException,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import KazooState
+
+from controller.leadership.election import Acquired, Connected, EventHandler, Lost, Released, Suspended
+from headgate.errors import ConfigError
+
+LOOK_AGAIN_SECONDS: Final = 5.0
+"""Longest time without comparing what is there with what should be."""
+REGISTER_AGAIN_SECONDS: Final = 1.0
+CLOSE_SECONDS: Final = 3.0
+CALL_SECONDS: Final = 30.0
+"""kazoo fails a call when it notices the loss of the connection; this is for the case that it does not."""
+PATIENCE_SECONDS: Final = 3.0
+"""How long the first connection may take before a line in the log says so."""
+
+# kazoo logs every attempt to connect; an outage is logged once, here.
+_KAZOO_LOG: Final = logging.getLogger("headgate.kazoo")
+_KAZOO_LOG.disabled = True
+_FAILURES: Final = (KazooException, KazooTimeoutError, TimeoutError)
+"""What a call can end with."""
+_OUT_OF_CONTACT: Final = (
+    ConnectionLoss,
+    SessionExpiredError,  # of which "connection closed" is one
+    SessionMovedError,
+    OperationTimeoutError,
+    KazooTimeoutError,
+    TimeoutError,
+)
+"""Those of them that the change of state tells of anyway."""
+
+_Task = asyncio.Task[None]
+
+log = structlog.get_logger(__name__)
+
+
+class ZooKeeperElections:
+    """One ZooKeeper session; see `controller.leadership.election.Elections`."""
+
+    def __init__(
+        self,
+        hosts: str,
+        *,
+        root: str,
+        instance: str,
+        session_timeout_seconds: float,
+        on_event: EventHandler,
+    ) -> None:
+        """``hosts`` is ``host:port,host:port``; ``root`` an absolute node path; ``instance`` names us in the queues."""
+        self._hosts = hosts
+        self._root = root.rstrip("/")
+        self._instance = instance
+        self._session_timeout_seconds = session_timeout_seconds
+        self._on_event = on_event
+        self._loop: asyncio.AbstractEventLoop
+        self._client: Any = None
+        self._session = 0
+        """Counts the sessions: a place belongs to one of them."""
+        self._in_contact = asyncio.Event()
+        self._first: set[int] = set()
+        self._contests: dict[int, _Task] = {}
+        self._pokes: dict[int, asyncio.Event] = {}
+        """One for each contest: look again."""
+        self._leaving: set[tuple[str, str]] = set()
+        """(folder, prefix) of the places to give up."""
+        self._leave = asyncio.Event()
+        self._tasks: set[_Task] = set()
+        """All that run; a task takes itself out when it ends."""
+        self._registering: _Task | None = None
+        self._log = log.bind(zookeeper=hosts)
+
+    # --- Elections ----------------------------------------------------------------------------------------------------
+
+    def contend(self, shard: int) -> None:
+        """See `Elections.contend`."""
+        if shard not in self._contests:
+            self._pokes[shard] = asyncio.Event()
+            self._contests[shard] = self._start(self._contest(shard), f"contest-{shard}")
+
+    def withdraw(self, shard: int) -> None:
+        """See `Elections.withdraw`."""
+        contest = self._contests.pop(shard, None)
+        if contest is None:
+            return
+        contest.cancel()
+        self._pokes.pop(shard)
+        self._first.discard(shard)
+
+    async def register_instance(self, name: str, data: bytes) -> None:
+        """See `Elections.register_instance`."""
+        if self._registering is not None:
+            self._registering.cancel()
+        self._registering = self._start(self._stay_registered(name, data), "zookeeper-registration")
+
+    async def live_instances(self) -> dict[str, bytes]:
+        """See `Elections.live_instances`."""
+        while True:
+            await self._in_contact.wait()
+            try:
+                return await self._read_instances()
+            except _FAILURES as error:
+                await self._pause_after(error)
+
+    async def cluster_config(self, default: dict[str, Any]) -> dict[str, Any]:
+        """See `Elections.cluster_config`."""
+        while True:
+            await self._in_contact.wait()
+            try:
+                data = await self._read_or_create(f"{self._root}/config", json.dumps(default, sort_keys=True).encode())
+            except _FAILURES as error:
+                await self._pause_after(error)
+                continue
+            try:
+                config = json.loads(data)
+            except ValueError as error:
+                raise ConfigError(f"ZooKeeper node {self._root}/config is not JSON: {error}") from error
+            if not isinstance(config, dict):
+                raise ConfigError(f"ZooKeeper node {self._root}/config is not a JSON object")
+            return config
+
+    async def __aenter__(self) -> Self:
+        """See `Elections.__aenter__`."""
+        self._loop = asyncio.get_running_loop()
+        self._client = KazooClient(
+            hosts=self._hosts,
+            timeout=self._session_timeout_seconds,
+            connection_retry={"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 2.0},
+            logger=_KAZOO_LOG,
+        )
+        self._client.add_listener(self._on_kazoo_state)
+        self._client.start_async()
+        self._start(self._leave_places(), "zookeeper-leave")
+        self._start(self._complain_if_slow(), "zookeeper-patience")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """See `Elections.__aexit__`. Ending the session deletes all that is ours."""
+        for shard in list(self._contests):
+            self.withdraw(shard)
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        self._client.remove_listener(self._on_kazoo_state)
+        stopped = self._loop.create_future()
+
+        def tell() -> None:
+            if not stopped.done():
+                stopped.set_result(None)
+
+        def stop() -> None:
+            # Blocks for ten seconds and more while partitioned, which is why it has a thread that nobody waits for.
+            with suppress(WriterNotClosedException):  # after a session time-out of waiting; its threads die with us
+                self._client.stop()
+                self._client.close()
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any longer
+                self._loop.call_soon_threadsafe(tell)
+
+        threading.Thread(target=stop, name="zookeeper-stop", daemon=True).start()
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await stopped
+        except TimeoutError:
+            self._log.warning("zookeeper.close_timed_out", seconds=CLOSE_SECONDS)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- the connection -----------------------------------------------------------------------------------------------
+
+    def _on_kazoo_state(self, state: str) -> None:
+        """Run on a kazoo thread: post to the loop and nothing else."""
+        self._loop.call_soon_threadsafe(self._on_state, state)
+
+    def _on_state(self, state: str) -> None:
+        if state == KazooState.CONNECTED:
+            self._in_contact.set()
+            self._log.info("zookeeper.connected")
+            self._on_event(Connected())
+        elif state == KazooState.SUSPENDED:
+            self._in_contact.clear()
+            self._log.warning("zookeeper.suspended")
+            self._on_event(Suspended())
+        else:
+            self._in_contact.clear()
+            self._session += 1
+            self._log.warning("zookeeper.session_expired")
+            for shard in sorted(self._first):
+                self._on_event(Released(shard))
+            self._first.clear()
+            self._on_event(Lost())
+
+    async def _complain_if_slow(self) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await self._in_contact.wait()
+        except TimeoutError:
+            self._log.warning("zookeeper.unreachable", advice="check [zookeeper] hosts; headgate keeps trying")
+
+    async def _pause_after(self, error: BaseException) -> None:
+        """Wait a little before trying again: the news of a loss may arrive after the failure that it caused."""
+        if isinstance(error, _OUT_OF_CONTACT):
+            await asyncio.sleep(0.1)
+        else:
+            self._log.warning("zookeeper.refused", error=repr(error), advice="check the access rules below the root")
+            await asyncio.sleep(LOOK_AGAIN_SECONDS)
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> _Task:
+        task = self._loop.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: _Task) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._loop.call_exception_handler(
+                {"message": f"bug in {task.get_name()}", "exception": error, "task": task}
+            )
+
+    # --- one contest --------------------------------------------------------------------------------------------------
+
+    async def _contest(self, shard: int) -> None:
+        folder = f"{self._root}/shards/{shard:04d}"
+        prefix = f"{self._instance}-{secrets.token_hex(4)}-"
+        session = -1
+        joined = False
+        poke = self._pokes[shard]
+        try:
+            while True:
+                await self._in_contact.wait()
+                poke.clear()
+                joined = joined and session == self._session
+                session = self._session
+                try:
+                    await self._stand_in_queue(shard, folder, prefix, joined)
+                except _FAILURES as error:
+                    await self._pause_after(error)
+                    continue
+                joined = True
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_AGAIN_SECONDS):
+                        await poke.wait()
+        finally:
+            # A create whose answer never came may have left a place: all with our prefix go.
+            self._leaving.add((folder, prefix))
+            self._leave.set()
+
+    async def _stand_in_queue(self, shard: int, folder: str, prefix: str, joined: bool) -> None:
+        """Look at the queue, join it if we are not in it, watch what matters, and tell whether we are first."""
+        session = self._session
+        queue = await self._queue(folder)
+        mine = next((name for name in queue if name.startswith(prefix)), None)
+        if mine is None:
+            if joined:
+                self._log.warning("contest.place_gone", shard=shard)
+            self._told(shard, first=False)
+            await self._call("ensure_path", folder)
+            await self._call("create", f"{folder}/{prefix}", b"", ephemeral=True, sequence=True)
+            queue = await self._queue(folder)
+            mine = next((name for name in queue if name.startswith(prefix)), None)
+        if mine is None:
+            raise ConnectionLoss("our place is not in the queue it was just put in")
+        rank = queue.index(mine)
+        # First: our own node is what can change. Otherwise the one before us.
+        watched = mine if rank == 0 else queue[rank - 1]
+        there = await self._call("exists", f"{folder}/{watched}", watch=self._watcher(self._pokes[shard]))
+        if session != self._session or not self._in_contact.is_set():
+            # kazoo's threads may tell the answer after the loss that came later.
+            raise ConnectionLoss("out of contact")
+        if there is None:
+            self._pokes[shard].set()
+        else:
+            self._told(shard, first=rank == 0)
+
+    def _told(self, shard: int, *, first: bool) -> None:
+        if first and shard not in self._first:
+            self._first.add(shard)
+            self._on_event(Acquired(shard))
+        elif not first and shard in self._first:
+            self._first.discard(shard)
+            self._on_event(Released(shard))
+
+    def _watcher(self, poke: asyncio.Event) -> Callable[[object], None]:
+        def fired(_event: object) -> None:
+            """Run on a kazoo thread."""
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(poke.set)
+
+        return fired
+
+    async def _queue(self, folder: str) -> list[str]:
+        try:
+            names: list[str] = await self._call("get_children", folder)
+        except NoNodeError:
+            return []
+        return sorted((name for name in names if name[-10:].isdigit()), key=lambda name: int(name[-10:]))
+
+    # --- giving up places ---------------------------------------------------------------------------------------------
+
+    async def _leave_places(self) -> None:
+        while True:
+            await self._leave.wait()
+            await self._in_contact.wait()
+            self._leave.clear()
+            for folder, prefix in list(self._leaving):
+                try:
+                    for name in await self._queue(folder):
+                        if name.startswith(prefix):
+                            with suppress(NoNodeError):
+                                await self._call("delete", f"{folder}/{name}")
+                except _FAILURES as error:
+                    self._leave.set()
+                    await self._pause_after(error)
+                    break
+                self._leaving.discard((folder, prefix))
+
+    # --- instances and config -----------------------------------------------------------------------------------------
+
+    async def _stay_registered(self, name: str, data: bytes) -> None:
+        path = f"{self._root}/instances/{name}"
+        complained = False
+        while True:
+            await self._in_contact.wait()
+            try:
+                registered = await self._register(path, data)
+            except _FAILURES as error:
+                await self._pause_after(error)
+                continue
+            if not registered and not complained:
+                self._log.warning("instance.name_held", instance=name, advice="an older session has yet to expire")
+                complained = True
+            await asyncio.sleep(REGISTER_AGAIN_SECONDS)
+
+    async def _register(self, path: str, data: bytes) -> bool:
+        """Return whether the instance is listed under our own session now."""
+        there = await self._call("exists", path)
+        if there is not None:
+            return bool(there.ephemeralOwner == self._client.client_id[0])
+        await self._call("ensure_path", f"{self._root}/instances")
+        with suppress(NodeExistsError):
+            await self._call("create", path, data, ephemeral=True)
+            return True
+        return False
+
+    async def _read_instances(self) -> dict[str, bytes]:
+        folder = f"{self._root}/instances"
+        found: dict[str, bytes] = {}
+        with suppress(NoNodeError):
+            for name in sorted(await self._call("get_children", folder)):
+                with suppress(NoNodeError):
+                    found[name] = (await self._call("get", f"{folder}/{name}"))[0]
+        return found
+
+    async def _read_or_create(self, path: str, data: bytes) -> bytes:
+        await self._call("ensure_path", self._root)
+        with suppress(NodeExistsError):
+            await self._call("create", path, data)
+        kept: bytes = (await self._call("get", path))[0]
+        return kept
+
+    async def _call(self, operation: str, *arguments: Any, **options: Any) -> Any:
+        """Make one of kazoo's ``*_async`` calls; raises what kazoo answers, TimeoutError if it does not."""
+        answered: asyncio.Future[Any] = self._loop.create_future()
+
+        def settle(value: Any, error: BaseException | None) -> None:
+            if answered.done():
+                return
+            if error is None:
+                answered.set_result(value)
+            else:
+                answered.set_exception(error)
+
+        def linked(result: Any) -> None:
+            """Run on a kazoo thread."""
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(settle, result.value, result.exception)
+
+        getattr(self._client, f"{operation}_async")(*arguments, **options).rawlink(linked)
+        # Not wait_for: in Python 3.11 it can swallow a cancellation that comes together with the answer.
+        async with asyncio.timeout(CALL_SECONDS):
+            return await answered

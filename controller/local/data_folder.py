@@ -1,0 +1,135 @@
+"""The data folder of `headgate up`: who uses it, which ports it had, and the files it leaves for others.
+
+A folder belongs to one running node: a lock that the kernel lets go of when the process ends, however it ends. The
+ports of the last start are kept, so that clients that wait through a restart find everything where it was.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from controller.local.reserved_port import HeldPort, port_is_free
+from headgate.errors import ConfigError
+
+PRIVATE = 0o600
+_LOG_BYTES = 16 * 1024 * 1024
+"""A log that is larger when the node starts is put aside as ``.1``."""
+
+
+class Remembered(msgspec.Struct, frozen=True):
+    """What a node's next start wants to know of the last one; 0: nothing."""
+
+    mqtt_port: int = 0
+    zookeeper_port: int = 0
+    http_port: int = 0
+    shards: int = 0
+
+
+class NodeFolder:
+    """A data folder, locked while entered."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self._lock = -1
+
+    def __enter__(self) -> Self:
+        """Make and lock the folder; raises ConfigError if that cannot be, or another node has it."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            (self.path / "logs").mkdir(exist_ok=True)
+            self._lock = os.open(self.path / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+        except OSError as error:
+            raise ConfigError(f"data folder {self.path}: {error.strerror}; choose another with --data") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(self._lock, 32, 0).decode(errors="replace").strip() or "?"
+            os.close(self._lock)
+            raise ConfigError(
+                f"data folder {self.path} is in use by the node with process id {holder}; "
+                "stop that one, or choose another folder with --data",
+            ) from None
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let go of the folder. The lock's file stays: deleting it would let two nodes lock two files of one name."""
+        os.close(self._lock)
+
+    def remembered(self) -> Remembered:
+        """Return what the last start left, if anything."""
+        try:
+            return msgspec.json.decode((self.path / "up.json").read_bytes(), type=Remembered)
+        except FileNotFoundError:
+            return Remembered()
+        except msgspec.DecodeError as error:
+            raise ConfigError(f"{self.path / 'up.json'}: {error}; delete the file to forget the last ports") from None
+
+    def remember(self, remembered: Remembered) -> None:
+        """Keep ``remembered`` for the next start."""
+        self.write("up.json", msgspec.json.encode(remembered).decode())
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a file that is always whole, and readable for its owner alone; return its path."""
+        target = self.path / name
+        draft = self.path / f".{name}.{secrets.token_hex(4)}"
+        try:
+            draft.touch(PRIVATE, exist_ok=False)
+            with draft.open("w") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(target)
+        except OSError as error:
+            draft.unlink(missing_ok=True)
+            raise ConfigError(f"cannot write {target}: {error.strerror}") from None
+        return target
+
+    def log_path(self, name: str) -> Path:
+        """Return the path of a log, put aside first if it has grown large."""
+        path = self.path / "logs" / name
+        if path.exists() and path.stat().st_size > _LOG_BYTES:
+            path.replace(path.with_name(f"{name}.1"))
+        return path
+
+
+def choose_port(option: str, asked: int | None, remembered: int, usual: int) -> HeldPort:
+    """Take a free port: the one ``asked`` for (0: any); else the last start's, or the usual one, or any.
+
+    Raises:
+        ConfigError: the port asked for is in use.
+
+    """
+    if asked:
+        held = _held(asked)
+        if held is None:
+            raise ConfigError(f"{option} {asked}: the port is in use; choose another, or 0 for any free one")
+        return held
+    if asked is None:
+        for port in (remembered, usual):
+            held = _held(port) if port else None
+            if held is not None:
+                return held
+    return HeldPort()
+
+
+def _held(port: int) -> HeldPort | None:
+    if not port_is_free(port):
+        return None
+    try:
+        return HeldPort(port)
+    except OSError:
+        return None  # Somebody was quicker.

@@ -1,0 +1,1 @@
+"""Pruning of drained segments and trimming of old chunks."""

@@ -1,0 +1,150 @@
+"""Delete chunks that nobody needs any more, while leading: the shell around controller.retention.trim_policy.
+
+Looks now and then what snapshots and manifests there are, writes down how far chunks may be deleted, and deletes them
+once that is durable, oldest first. What a failure or the end of the reign leaves over goes at a later look, by whoever
+leads then. No promise rests on it being done in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import structlog
+
+from controller.commit import GroupCommit
+from controller.retention.trim_policy import deletable, trim_point
+from controller.snapshots.format import SnapshotError, checking
+from controller.state.shard_state import ShardState
+from headgate.errors import ChunkError, ObjectMissingError, StoreUnavailableError
+from headgate.ledger.chunk_ranges import ChunkRange, cover, rolled_to
+from headgate.ledger.compacted import manifest_ranges, read_manifest
+from headgate.ledger.ledger import Ledger, snapshot_path
+from headgate.model import entries as e
+
+LOOK_SECONDS: Final = 30.0
+DELETIONS_A_LOOK: Final = 2000
+"""A look deletes no more than this, so that a store that is slow to delete is not asked for hours on end."""
+
+log = structlog.get_logger(__name__)
+
+
+class TrimObserver(Protocol):
+    """Who is told of old chunks (metrics)."""
+
+    def chunks_deleted(self, shard: int, count: int) -> None:
+        """Tell how many chunks were deleted just now."""
+
+    def trim_failed(self, shard: int) -> None:
+        """Tell of a look that ended in a failure; the next one goes on."""
+
+    def objects_counted(self, shard: int, kind: str, count: int) -> None:
+        """Tell how many objects of a kind (chunk, snapshot, manifest, rolled) a shard has."""
+
+    def rolled_up(self, shard: int, chunk: int, size_bytes: int) -> None:
+        """Tell the last chunk that is rolled up, and the bytes of keys and values in rolled objects."""
+
+    def snapshot_unusable(self, shard: int) -> None:
+        """Tell of a snapshot that is damaged, or of another version."""
+
+
+class Trimmer:
+    """One reign's deleting."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        state: ShardState,
+        commit: GroupCommit,
+        *,
+        delay_seconds: float,
+        observer: TrimObserver,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """``state`` ends with the reign chunk, so what it says of trimming is durable."""
+        self._ledger = ledger
+        self._state = state
+        self._commit = commit
+        self._delay_ms = delay_seconds * 1000
+        self._observer = observer
+        self._now_ms = now_ms
+        self._below = state.trimmed_below
+        """Durable: chunks below this may be deleted."""
+        self._written_at: dict[ChunkRange, int] = {}
+        self._sizes: dict[ChunkRange, tuple[int, int]] = {}
+        self._readable: dict[int, bool] = {}
+
+    async def run(self) -> None:
+        """Look and delete until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            await self.look()
+
+    async def look(self) -> None:
+        """Decide once, and delete what may be deleted."""
+        shard = self._ledger.shard
+        try:
+            await self._decide()
+            numbers = await self._ledger.numbers()
+            chunks = deletable(numbers, below=self._below, reign_chunks=self._state.reign_chunks)
+            self._observer.objects_counted(shard, "chunk", len(numbers))
+            for number in chunks[:DELETIONS_A_LOOK]:
+                await self._ledger.delete(number)
+                self._observer.chunks_deleted(shard, 1)
+        except (StoreUnavailableError, ChunkError) as error:
+            # Nothing waits for it; what was found at fault is told each time until it is mended.
+            self._observer.trim_failed(shard)
+            log.warning("ledger.trim_failed", shard=shard, reason=str(error))
+            return
+        if chunks:
+            log.info("ledger.trimmed", shard=shard, below=self._below, deleted=len(chunks[:DELETIONS_A_LOOK]))
+
+    async def _decide(self) -> None:
+        """Write down how far chunks may be deleted, if that is further than before."""
+        ledger, store = self._ledger, self._ledger.store
+        snapshots = await ledger.snapshots()
+        ranges = await manifest_ranges(store, ledger.shard)
+        for chunks in ranges:
+            if chunks not in self._written_at:
+                try:
+                    manifest = await read_manifest(store, ledger.shard, chunks)
+                except ObjectMissingError:
+                    continue  # Replaced while we looked.
+                self._written_at[chunks] = manifest.written_at_ms
+                self._sizes[chunks] = len(manifest.objects), sum(item.size_bytes for item in manifest.objects)
+        for known in set(self._written_at).difference(ranges):
+            del self._written_at[known], self._sizes[known]
+        self._tell(len(snapshots), cover(self._written_at))
+        below = trim_point(snapshots, self._written_at.items(), now_ms=self._now_ms(), delay_ms=self._delay_ms)
+        if below > self._state.trimmed_below and await self._can_be_read(snapshots[0]):
+            self._commit.propose(e.LedgerTrimmed(below=below))
+            self._commit.when_durable(self._commit.newest, lambda: self._allow(below))
+
+    def _allow(self, below: int) -> None:
+        self._below = below
+
+    def _tell(self, snapshots: int, covering: list[ChunkRange]) -> None:
+        shard = self._ledger.shard
+        self._observer.objects_counted(shard, "snapshot", snapshots)
+        self._observer.objects_counted(shard, "manifest", len(self._written_at))
+        self._observer.objects_counted(shard, "rolled", sum(objects for objects, _ in self._sizes.values()))
+        self._observer.rolled_up(shard, rolled_to(covering), sum(self._sizes[chunks][1] for chunks in covering))
+
+    async def _can_be_read(self, number: int) -> bool:
+        """Return whether the snapshot that is to stand for the deleted chunks is whole; each is looked at once."""
+        if number not in self._readable:
+            shard = self._ledger.shard
+            try:
+                data = await self._ledger.store.read(snapshot_path(shard, number))
+                for _ in checking(data, shard=shard, chunk=number):
+                    await asyncio.sleep(0)
+            except ObjectMissingError:
+                return False  # Newer ones have taken its place.
+            except SnapshotError as error:
+                self._observer.snapshot_unusable(shard)
+                log.warning("snapshot.unusable", shard=shard, chunk=number, reason=str(error))
+                self._readable = {number: False}
+            else:
+                self._readable = {number: True}
+        return self._readable[number]

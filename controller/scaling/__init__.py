@@ -1,0 +1,1 @@
+"""Automatic splits and merges."""

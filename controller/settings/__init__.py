@@ -1,0 +1,1 @@
+"""The daemon's settings: sections, loading, validation and reload."""

@@ -1,0 +1,312 @@
+"""The daemon's settings: one TOML file, checked as a whole before anything starts.
+
+What is decided here: which settings exist, their units, their defaults and why, and which combinations make no sense.
+What is not: nothing is looked up in the environment (the command line passes in what it found there), nothing is
+connected to, and no password is ever part of a `Settings`: only the file that holds it.
+
+Rules:
+
+1. An unknown name is an error, never ignored: a misspelt setting must not silently be a default.
+2. Every error names the file, the setting (``$.section.field``), what is wrong and what would be right.
+3. ``[ledger] url`` is the only setting without a default: where the truth is kept must be chosen.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Self
+from urllib.parse import urlsplit
+
+import msgspec
+
+from controller.settings.error_messages import explain
+from controller.settings.sections import (
+    HIGHEST_PORT,
+    LEDGER_SCHEMES,
+    UNIX_SOCKET_PATH_BYTES,
+    BrokerSettings,
+    ClusterSettings,
+    DrainSettings,
+    HttpSettings,
+    IngestSettings,
+    InstanceSettings,
+    LedgerSettings,
+    LogSettings,
+    MetricsSettings,
+    RetentionSettings,
+    RollUpSettings,
+    ScalingSettings,
+    Section,
+    SnapshotSettings,
+    SubscriptionSettings,
+    ZooKeeperSettings,
+)
+from drain.external.table_mapping import read_tables
+from drain.spark.master import conf_problem, engine_of, is_on_this_machine
+from headgate.errors import ConfigError, InvalidNameError
+from headgate.protocol.messages import require_name
+
+__all__ = [
+    "BrokerSettings",
+    "ClusterSettings",
+    "DrainSettings",
+    "HttpSettings",
+    "IngestSettings",
+    "InstanceSettings",
+    "LedgerSettings",
+    "LogSettings",
+    "MetricsSettings",
+    "RetentionSettings",
+    "RollUpSettings",
+    "ScalingSettings",
+    "Settings",
+    "SnapshotSettings",
+    "SubscriptionSettings",
+    "ZooKeeperSettings",
+    "ledger_out_of_sight",
+    "load_settings",
+    "parse_settings",
+    "socket_problem",
+]
+
+
+class Settings(Section, frozen=True, kw_only=True):
+    """Everything that a daemon is told."""
+
+    cluster: ClusterSettings = ClusterSettings()
+    """Which cluster."""
+    instance: InstanceSettings = InstanceSettings()
+    """Which daemon."""
+    zookeeper: ZooKeeperSettings = ZooKeeperSettings()
+    """Elections."""
+    broker: BrokerSettings = BrokerSettings()
+    """Messages."""
+    ledger: LedgerSettings
+    """Objects."""
+    drain: DrainSettings = DrainSettings()
+    """Spark."""
+    http: HttpSettings = HttpSettings()
+    """Metrics and health."""
+    metrics: MetricsSettings = MetricsSettings()
+    """Backlogs in the metrics."""
+    ingest: IngestSettings = IngestSettings()
+    """Batches."""
+    subscriptions: SubscriptionSettings = SubscriptionSettings()
+    """Consumers."""
+    snapshots: SnapshotSettings = SnapshotSettings()
+    """Snapshots."""
+    scaling: ScalingSettings = ScalingSettings()
+    """Automatic splits and merges."""
+    retention: RetentionSettings = RetentionSettings()
+    """What is kept."""
+    rollup: RollUpSettings = RollUpSettings()
+    """Roll-up and deletion."""
+    log: LogSettings = LogSettings()
+    """Logs."""
+
+    def replace(self, **sections: msgspec.Struct) -> Self:
+        """Return a copy with some sections exchanged."""
+        return msgspec.structs.replace(self, **sections)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return every setting as ("section.field", value), in the order of this file. Holds no secret."""
+        return [
+            (f"{section}.{field}", "" if value is None else str(value))
+            for section in self.__struct_fields__
+            for field, value in msgspec.structs.asdict(getattr(self, section)).items()
+        ]
+
+
+def load_settings(path: Path, *, default_instance: str = "headgate", credentials: Path | None = None) -> Settings:
+    """Return the settings in the TOML file ``path``.
+
+    ``default_instance`` names the daemon where the file does not. ``credentials`` is the folder of systemd's
+    credentials, if there is one. Relative names of files count from the settings' own folder; those returned are
+    absolute.
+
+    Raises:
+        ConfigError: the file cannot be read, or something in it is wrong.
+
+    """
+    try:
+        text = path.read_bytes().decode()
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot read the settings: {error.strerror}; name another file with --config"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text (byte {error.start}); settings are a TOML file") from None
+    settings = parse_settings(text, str(path))
+    if not settings.instance.name:
+        settings = settings.replace(instance=InstanceSettings(name=default_instance))
+    if settings.broker.password_file is not None:
+        found = _password_path(settings.broker.password_file, path.parent, credentials)
+        settings = settings.replace(broker=msgspec.structs.replace(settings.broker, password_file=str(found)))
+    drain = msgspec.structs.replace(settings.drain, folder=str((path.parent / settings.drain.folder).absolute()))
+    if drain.external is not None:
+        tables = (path.parent / drain.external).absolute()
+        # A fault in it is a fault of the settings, and not to be found by a process that is started again and again.
+        read_tables(tables)
+        drain = msgspec.structs.replace(drain, external=str(tables))
+    return settings.replace(drain=drain)
+
+
+def parse_settings(text: str, source: str) -> Settings:
+    """Return the settings in ``text``; ``source`` names it in errors. Raises ConfigError."""
+    try:
+        settings = msgspec.convert(tomllib.loads(text), Settings)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source}: not TOML: {error}") from None
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{source}: {explain(str(error), Settings)}") from None
+    for field, problem in _senseless(settings):
+        raise ConfigError(f"{source}: $.{field}: {problem}")
+    return settings
+
+
+def _password_path(name: str, folder: Path, credentials: Path | None) -> Path:
+    if not Path(name).is_absolute() and credentials is not None and (credentials / name).is_file():
+        return (credentials / name).absolute()
+    return (folder / name).absolute()
+
+
+def _senseless(settings: Settings) -> list[tuple[str, str]]:
+    """Return (field, problem) of everything that each field alone cannot show."""
+    drain, subscriptions = settings.drain, settings.subscriptions
+    found = _names(settings)
+    if problem := _hosts_problem(settings.zookeeper.hosts):
+        found.append(("zookeeper.hosts", problem))
+    if problem := _ledger_problem(settings.ledger.url):
+        found.append(("ledger.url", problem))
+    found += _drain_problems(drain)
+    if settings.broker.password_file is not None and settings.broker.username is None:
+        found.append(("broker.username", "a password_file is set, but no username; MQTT takes no password without one"))
+    if settings.broker.password_file == "":
+        found.append(("broker.password_file", "is empty; name a file, or leave it out"))
+    found += _senseless_scaling(settings.scaling)
+    if subscriptions.heartbeat_interval_seconds * 3 > subscriptions.grace_seconds:
+        found.append(
+            (
+                "subscriptions.heartbeat_interval_seconds",
+                (
+                    f"{subscriptions.heartbeat_interval_seconds:g} is more than a third of grace_seconds "
+                    f"{subscriptions.grace_seconds:g}: one lost heartbeat would look like a lost consumer"
+                ),
+            ),
+        )
+    return found
+
+
+def _senseless_scaling(scaling: ScalingSettings) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    if scaling.min_segments > scaling.max_segments:
+        problem = f"{scaling.min_segments} is above max_segments {scaling.max_segments}"
+        found.append(("scaling.min_segments", problem))
+    if scaling.merge_window_seconds < scaling.split_window_seconds:
+        problem = (
+            f"{scaling.merge_window_seconds:g} is below split_window_seconds {scaling.split_window_seconds:g}: "
+            "what is judged as quiet would not even fill one window"
+        )
+        found.append(("scaling.merge_window_seconds", problem))
+    return found
+
+
+def _drain_problems(drain: DrainSettings) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    if problem := socket_problem(drain.socket):
+        found.append(("drain.socket", problem))
+    try:
+        engine_of(drain.master)
+    except ConfigError as error:
+        found.append(("drain.master", str(error)))
+    if drain.results is not None and (problem := _ledger_problem(drain.results)):
+        found.append(("drain.results", problem))
+    if drain.results is not None and drain.external is not None:
+        problem = (
+            "drain.results is set as well, and where results are polled nobody reads tables; leave one of them out"
+        )
+        found.append(("drain.external", problem))
+    found += [("drain.spark_conf", problem) for name in drain.spark_conf if (problem := conf_problem(name))]
+    if drain.poll_min_seconds > drain.poll_max_seconds:
+        found.append(
+            (
+                "drain.poll_min_seconds",
+                f"{drain.poll_min_seconds:g} is above poll_max_seconds {drain.poll_max_seconds:g}",
+            ),
+        )
+    return found
+
+
+def ledger_out_of_sight(settings: Settings) -> bool:
+    """Whether Spark's executors may be on machines that do not have the ledger's folder."""
+    return urlsplit(settings.ledger.url).scheme == "file" and not is_on_this_machine(settings.drain.master)
+
+
+def _names(settings: Settings) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    named = [
+        (f"metrics.backlog_topics[{at}]", "topic", name) for at, name in enumerate(settings.metrics.backlog_topics)
+    ]
+    for field, kind, name in (
+        *named,
+        ("cluster.name", "cluster", settings.cluster.name),
+        ("instance.name", "instance", settings.instance.name),
+    ):
+        if name or field != "instance.name":
+            try:
+                require_name(kind, name)
+            except InvalidNameError as error:
+                found.append((field, str(error)))
+    return found
+
+
+def _hosts_problem(hosts: str) -> str | None:
+    servers, _, _ = hosts.partition("/")
+    for server in servers.split(","):
+        host, _, port = server.strip().rpartition(":")
+        if not host or not _is_port(port):
+            return f"{server.strip()!r} is not host:port; write 127.0.0.1:2181, or several with commas between"
+    return None
+
+
+def _ledger_problem(url: str) -> str | None:
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        return f"{url!r} is not a URL: {error}"
+    if parts.scheme not in LEDGER_SCHEMES:
+        return (
+            f"{url!r} has none of the schemes {', '.join(LEDGER_SCHEMES)}; write file:///absolute/folder or s3://bucket"
+        )
+    if parts.username or parts.password:
+        return "credentials do not belong into the URL; give them by the environment (AWS_ACCESS_KEY_ID, …)"
+    if parts.scheme == "file":
+        if parts.netloc or parts.path == "/" or not parts.path.startswith("/"):
+            return f"{url!r}: write file:///absolute/folder"
+    elif not parts.netloc:
+        return f"{url!r} names no bucket; write {parts.scheme}://bucket/path"
+    return None
+
+
+def socket_problem(address: str) -> str | None:
+    """Return what is wrong with the address of the drain process, or None."""
+    kind, _, rest = address.partition(":")
+    if kind == "unix":
+        if rest == "/" or not rest.startswith("/"):
+            return f"{address!r}: write unix:/absolute/path"
+        length = len(rest.encode())
+        if length > UNIX_SOCKET_PATH_BYTES:
+            return (
+                f"the path has {length} bytes, and a socket may have {UNIX_SOCKET_PATH_BYTES}; "
+                "use a shorter path or tcp:127.0.0.1:port"
+            )
+        return None
+    host, _, port = rest.rpartition(":")
+    if kind == "tcp" and host and _is_port(port):
+        return None
+    return f"{address!r}: write unix:/absolute/path or tcp:127.0.0.1:port with a port from 1 to 65535"
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and 1 <= int(text) <= HIGHEST_PORT

@@ -1,0 +1,274 @@
+"""A shard's state as bytes, so that a restore need not fold the ledger from its first chunk.
+
+A snapshot of chunk 42 is what folding chunks 1 to 42 comes to, whoever made it: two of the same number hold the same
+state. Here is its form; which one is read, when one is written and how long it stays is for controller.snapshots.restore and
+controller.snapshots.job.
+
+The rules:
+
+1. A snapshot names every field it was made of. One that has a field this version does not know was written by a newer
+   one, and is refused: to ignore the field would be to forget what it says. A field that the snapshot lacks takes its
+   default, which must mean what its absence meant. Where that cannot be, raise `FORMAT`.
+2. Damage is noticed: every part carries a checksum, and the parts are counted.
+3. It is decoded part by part, some milliseconds each, so that a daemon which leads other shards is not held up.
+
+This module does no I/O. Raises SnapshotError for whatever is not a snapshot that can be used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+import zlib
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+
+from controller.state.dedup_window import FinishedBatch, FinishedBatches
+from controller.state.shard_state import ProducerState, ShardState, Tombstone, Topic
+from headgate.errors import HeadgateError
+
+FORMAT: Final = 1
+PRODUCERS_A_PART: Final = 500
+BATCHES_A_PART: Final = 1000
+"""Finished batches of those producers: 10 ms to decode, where each stands in four segments."""
+NAMES_A_PART: Final = 5000
+_COMPRESSION: Final = 1
+"""Most of a state repeats itself; more effort than the least gains little."""
+
+
+class SnapshotError(HeadgateError):
+    """A snapshot cannot be used; the text names the object. An older one, or the whole ledger, may serve instead."""
+
+
+class SnapshotHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """What a snapshot says of itself, outside its checksums."""
+
+    format: int
+    shard: int
+    chunk: int
+    written_at_ms: int
+    """Clock of whoever wrote it, milliseconds since 1970."""
+    fields: list[str]
+    """Every field that its parts were made of, as ``Class.field``."""
+
+
+class _Core(msgspec.Struct, kw_only=True):
+    """What a shard knows that belongs to no topic and no producer."""
+
+    at_ms: int
+    leader_epoch: int
+    leader_instance: str
+    reign_began_ms: int = 0
+    next_id: int
+    trimmed_below: int = 1
+    reign_chunks: list[int]
+    tombstones: list[tuple[int, int, int, int]] = []
+    """(topic id, segment, chunk, at_ms), in their order."""
+    commands: list[tuple[str, int]]
+    """In their order: the oldest is forgotten first."""
+    topics: int
+    producers: int
+    names: int
+
+
+class _File(msgspec.Struct, kw_only=True):
+    header: SnapshotHeader
+    core: bytes
+    topics: list[bytes]
+    producers: list[bytes]
+    """Least recently used first."""
+    names: list[bytes]
+
+
+def encode_snapshot(state: ShardState, *, written_at_ms: int) -> bytes:
+    """Return ``state``, which must be that of whole chunks, as bytes."""
+    header = SnapshotHeader(
+        format=FORMAT, shard=state.shard, chunk=state.chunk, written_at_ms=written_at_ms, fields=sorted(FIELDS)
+    )
+    core = _Core(
+        at_ms=state.at_ms,
+        leader_epoch=state.leader_epoch,
+        leader_instance=state.leader_instance,
+        reign_began_ms=state.reign_began_ms,
+        next_id=state.next_id,
+        trimmed_below=state.trimmed_below,
+        reign_chunks=state.reign_chunks,
+        tombstones=[
+            (topic_id, segment, stone.chunk, stone.at_ms) for (topic_id, segment), stone in state.tombstones.items()
+        ],
+        commands=list(state.commands.items()),
+        topics=len(state.topics),
+        producers=len(state.producers),
+        names=len(state.producer_names),
+    )
+    names = list(state.producer_names.items())
+    file = _File(
+        header=header,
+        core=_packed(core),
+        topics=[_packed(topic) for topic in state.topics.values()],
+        producers=[_packed(block) for block in _blocks(state.producers.values())],
+        names=[_packed(names[n : n + NAMES_A_PART]) for n in range(0, len(names), NAMES_A_PART)],
+    )
+    return _ENCODER.encode(file)
+
+
+def decode_header(data: bytes, *, shard: int, chunk: int) -> SnapshotHeader:
+    """Return the header in ``data``; raises SnapshotError if it is not that of this snapshot, in a form we read."""
+    return _opened(data, shard, chunk).header
+
+
+def checking(data: bytes, *, shard: int, chunk: int) -> Iterator[None]:
+    """Look at the checksum of one part after another; raises SnapshotError at the first that is damaged."""
+    where = _where(shard, chunk)
+    file = _opened(data, shard, chunk)
+    for part in (file.core, *file.topics, *file.producers, *file.names):
+        try:
+            zlib.decompress(part)
+        except zlib.error as error:
+            raise SnapshotError(f"{where} is damaged: {error}") from error
+        yield
+
+
+def decode_snapshot(data: bytes, *, shard: int, chunk: int) -> ShardState:
+    """Return the state in ``data``; raises SnapshotError."""
+    steps = decoding(data, shard=shard, chunk=chunk)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            state: ShardState = done.value
+            return state
+
+
+def decoding(data: bytes, *, shard: int, chunk: int) -> Generator[None, None, ShardState]:
+    """Decode ``data`` part by part, and return the state in the end; raises SnapshotError."""
+    where = _where(shard, chunk)
+    file = _opened(data, shard, chunk)
+    yield
+    core = _unpacked(file.core, _Core, where)
+    state = ShardState(shard)
+    state.chunk, state.at_ms = chunk, core.at_ms
+    state.leader_epoch, state.leader_instance = core.leader_epoch, core.leader_instance
+    state.reign_began_ms = core.reign_began_ms
+    state.next_id, state.trimmed_below = core.next_id, core.trimmed_below
+    state.reign_chunks = core.reign_chunks
+    state.tombstones = {(topic_id, segment): Tombstone(gone, at) for topic_id, segment, gone, at in core.tombstones}
+    state.commands.update(core.commands)
+    for part in file.topics:
+        topic = _unpacked(part, Topic, where)
+        state.topics[topic.name] = state.topics_by_id[topic.topic_id] = topic
+        state.subscriptions.update((known.subscription_id, known) for known in topic.subscriptions.values())
+        yield
+    for part in file.producers:
+        for producer in _unpacked(part, list[ProducerState], where):
+            state.producers[producer.producer_id] = producer
+        yield
+    for part in file.names:
+        state.producer_names.update(_unpacked(part, _NAMES, where))
+        yield
+    found = (len(state.topics), len(state.producers), len(state.producer_names))
+    if found != (core.topics, core.producers, core.names):
+        raise SnapshotError(f"{where} holds {found} topics, producers and names, and says that it has other numbers")
+    return state
+
+
+def _opened(data: bytes, shard: int, chunk: int) -> _File:
+    where = _where(shard, chunk)
+    try:
+        form = _FORMS.decode(data).header.format
+        file = None if form != FORMAT else _FILES.decode(data)
+    except msgspec.DecodeError as error:
+        raise SnapshotError(f"{where} is not a snapshot, or damaged ({len(data)} bytes): {error}") from error
+    if file is None:
+        raise SnapshotError(f"{where} has format {form}; this version reads format {FORMAT}")
+    if (file.header.shard, file.header.chunk) != (shard, chunk):
+        raise SnapshotError(f"{where} says that it is of chunk {file.header.chunk}, shard {file.header.shard}")
+    if unknown := sorted(set(file.header.fields) - FIELDS):
+        raise SnapshotError(f"{where} was written by a newer version: it has {', '.join(unknown[:3])}; run that one")
+    return file
+
+
+def _blocks(producers: Iterable[ProducerState]) -> Iterator[list[ProducerState]]:
+    block: list[ProducerState] = []
+    batches = 0
+    for producer in producers:
+        if block and (len(block) == PRODUCERS_A_PART or batches + len(producer.finished) > BATCHES_A_PART):
+            yield block
+            block, batches = [], 0
+        block.append(producer)
+        batches += len(producer.finished)
+    if block:
+        yield block
+
+
+def _where(shard: int, chunk: int) -> str:
+    return f"snapshot {chunk} of shard {shard}"
+
+
+def _fields_of(kinds: Iterable[Any]) -> Iterator[str]:
+    """Yield ``Class.field`` of everything that ``kinds`` are made of, at any depth."""
+    pending, seen = list(kinds), set()
+    while pending:
+        kind = pending.pop()
+        pending.extend(typing.get_args(kind))
+        if not isinstance(kind, type) or kind in seen:
+            continue
+        seen.add(kind)
+        names: Iterable[str] = ()
+        if dataclasses.is_dataclass(kind):
+            names = [field.name for field in dataclasses.fields(kind) if field.init]
+        elif issubclass(kind, msgspec.Struct):
+            names = kind.__struct_fields__
+        hints = typing.get_type_hints(kind) if names else {}
+        for name in names:
+            pending.append(hints[name])
+            yield f"{kind.__name__}.{name}"
+
+
+FIELDS: Final = frozenset(_fields_of([_Core, Topic, ProducerState, FinishedBatch]))
+"""What a snapshot of this version is made of."""
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, FinishedBatches):
+        return list(value)
+    if isinstance(value, MappingProxyType):
+        return dict(value)
+    raise NotImplementedError(f"a state cannot hold a {type(value).__name__}: teach controller.snapshots.format")
+
+
+def _rich(kind: Any, value: Any) -> Any:
+    if kind is FinishedBatches:
+        return FinishedBatches(msgspec.convert(value, list[FinishedBatch]))
+    raise NotImplementedError(f"a state cannot hold a {kind}: teach controller.snapshots.format")
+
+
+class _Form(msgspec.Struct):
+    format: int
+
+
+class _Formed(msgspec.Struct):
+    header: _Form
+
+
+_NAMES: Final = list[tuple[str, int]]
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_plain)
+_FORMS: msgspec.msgpack.Decoder[_Formed] = msgspec.msgpack.Decoder(_Formed)
+_FILES: msgspec.msgpack.Decoder[_File] = msgspec.msgpack.Decoder(_File)
+_DECODERS: Final[Mapping[Any, msgspec.msgpack.Decoder[Any]]] = {
+    kind: msgspec.msgpack.Decoder(kind, dec_hook=_rich) for kind in (_Core, Topic, list[ProducerState], _NAMES)
+}
+
+
+def _packed(value: Any) -> bytes:
+    return zlib.compress(_ENCODER.encode(value), _COMPRESSION)
+
+
+def _unpacked(data: bytes, kind: Any, where: str) -> Any:
+    try:
+        return _DECODERS[kind].decode(zlib.decompress(data))
+    except (zlib.error, msgspec.DecodeError) as error:
+        raise SnapshotError(f"{where} is damaged: {error}") from error

@@ -1,0 +1,92 @@
+"""Write the snapshots that are due, in a process of its own, and end.
+
+Why a process: encoding a large state takes a second in which nothing else would run, and a state can only be captured
+between two chunks. This one reads what anybody can read, the newest snapshot and the chunks after it, so it can never
+be ahead of the ledger, and needs nothing of the daemon that started it. Any number may run at once: the same number
+holds the same state, so whoever loses put-if-absent has lost nothing.
+
+    python -m controller.snapshots.job --ledger file:///var/lib/headgate/ledger --shard 0 [--shard 3 …] [--chunks 2000]
+
+It prints one line per snapshot written. The exit code is 1 if a shard failed; the others are written all the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from controller.snapshots.format import encode_snapshot
+from controller.snapshots.restore import caught_up
+from controller.state.shard_state import ShardState
+from drain.spark.parent import die_with_parent
+from headgate.errors import ConfigError, HeadgateError, ObjectExistsError
+from headgate.ledger.ledger import Ledger, snapshot_path
+from headgate.storage.object_store import open_store
+
+KEPT: Final = 3
+"""Snapshots left in place: the newest, one should that be damaged, and one that a slow restore may be reading.
+Chunks are deleted below the oldest of them only, so that each still has its tail."""
+
+
+async def take_snapshot(ledger: Ledger, *, least_chunks: int, now_ms: int) -> int | None:
+    """Write a snapshot of the ledger's end, and delete all but the newest few; return its chunk.
+
+    None: fewer than ``least_chunks`` chunks since the last one. Raises what `caught_up` and `Store.create` raise, but
+    for ObjectExistsError: then it has been written.
+    """
+    before = await ledger.snapshots()
+    state, _ = await caught_up(ledger, ShardState(ledger.shard), lambda _: None)
+    if state.chunk - (before[-1] if before else 0) < max(1, least_chunks):
+        return None
+    data = encode_snapshot(state, written_at_ms=now_ms)
+    with contextlib.suppress(ObjectExistsError):
+        await ledger.store.create(snapshot_path(ledger.shard, state.chunk), data)
+    for number in (await ledger.snapshots())[:-KEPT]:
+        await ledger.store.delete(snapshot_path(ledger.shard, number))
+    return state.chunk
+
+
+async def _run(url: str, shards: Sequence[int], least_chunks: int) -> int:
+    store = open_store(url)
+    code = 0
+    for shard in shards:
+        began = time.monotonic()
+        try:
+            number = await take_snapshot(
+                Ledger(store, shard), least_chunks=least_chunks, now_ms=time.time_ns() // 1_000_000
+            )
+        except HeadgateError as error:
+            print(f"error: shard {shard}: {error}", file=sys.stderr)  # noqa: T201
+            code = 1
+            continue
+        if number is not None:
+            print(f"shard {shard}: snapshot of chunk {number} in {time.monotonic() - began:.2f} s")  # noqa: T201
+    return code
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run once. 0: everything due is written; 1: a shard failed; 2: a setting is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m controller.snapshots.job", description="Write snapshots, once.")
+    parser.add_argument("--ledger", required=True, help="URL of the ledger, e.g. file:///var/lib/headgate/ledger")
+    parser.add_argument("--shard", type=int, action="append", required=True, help="may be repeated")
+    parser.add_argument("--chunks", type=int, default=1, help="least new chunks for a new snapshot (default: 1)")
+    parser.add_argument("--parent", type=int, help="process id of the parent to die with")
+    arguments = parser.parse_args(argv)
+    if arguments.parent is not None:
+        die_with_parent(arguments.parent)
+        os.nice(10)  # The daemon's clients wait; nobody waits for this.
+    try:
+        return asyncio.run(_run(arguments.ledger, arguments.shard, arguments.chunks))
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""See to it that every shard led here has a snapshot that is not far behind.
+
+The work is done by a process of its own (controller.snapshots.job), one at a time for all shards that are due, so that
+nothing here waits for it. No promise rests on it: a snapshot that comes late, or never, makes the next restore longer,
+and keeps old chunks from being deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+import structlog
+
+from headgate.errors import StoreUnavailableError
+from headgate.ledger.ledger import Ledger
+from headgate.storage.object_store import Store
+
+JOB_SECONDS: Final = 600.0
+"""A round that takes longer is ended: it hangs, and the next one begins anew."""
+LOOK_SECONDS: Final = 2.0
+
+log = structlog.get_logger(__name__)
+
+
+class SnapshotObserver(Protocol):
+    """Who is told of snapshots (metrics)."""
+
+    def snapshot_seen(self, shard: int, chunk: int) -> None:
+        """Tell the chunk of the newest snapshot of a shard."""
+
+    def snapshot_overdue(self, shard: int, seconds: float) -> None:
+        """Tell how long a snapshot of a shard has been due; 0: none is."""
+
+    def snapshot_failed(self) -> None:
+        """Tell that a round of snapshots failed, at least for one shard."""
+
+
+def due(heads: Mapping[int, int], snapshots: Mapping[int, int], chunks: int) -> list[int]:
+    """Return the shards whose head (shard → chunk) is ``chunks`` or more beyond their newest snapshot."""
+    return sorted(shard for shard, head in heads.items() if head - snapshots.get(shard, 0) >= chunks)
+
+
+class SnapshotKeeper:
+    """Starts the job whenever a shard is due."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        ledger_url: str,
+        chunks: int,
+        pause_seconds: float,
+        heads: Callable[[], Mapping[int, int]],
+        observer: SnapshotObserver,
+        command: Sequence[str] | None = None,
+    ) -> None:
+        """``heads`` returns the durable head of every shard led here; ``command`` takes the place of the real job."""
+        self._store = store
+        self._chunks = chunks
+        self._pause_seconds = pause_seconds
+        self._heads = heads
+        self._observer = observer
+        self._command = command or [
+            *(sys.executable, "-m", "controller.snapshots.job", "--ledger", ledger_url),
+            *("--chunks", str(chunks), "--parent", str(os.getpid())),
+        ]
+        self._newest: dict[int, int] = {}
+        self._due_since: dict[int, float] = {}
+
+    async def run(self) -> None:
+        """Look, and start the job, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            heads = self._heads()
+            # First by what is remembered, which costs nothing; others may have written one meanwhile.
+            shards = due(heads, self._newest, self._chunks)
+            if not shards:
+                self._tell_overdue(shards)
+                continue
+            for shard in shards:
+                await self._look(shard)
+            shards = due(heads, self._newest, self._chunks)
+            self._tell_overdue(shards)
+            if shards:
+                if not await self._job(shards):
+                    self._observer.snapshot_failed()
+                for shard in shards:
+                    await self._look(shard)
+                self._tell_overdue(due(heads, self._newest, self._chunks))
+            await asyncio.sleep(self._pause_seconds)
+
+    def _tell_overdue(self, shards: Sequence[int]) -> None:
+        """Tell for how long ``shards`` have been due, and that others, which were, are not any more."""
+        now = asyncio.get_running_loop().time()
+        for shard in self._due_since.keys() - set(shards):
+            del self._due_since[shard]
+            self._observer.snapshot_overdue(shard, 0)
+        for shard in shards:
+            self._observer.snapshot_overdue(shard, now - self._due_since.setdefault(shard, now))
+
+    async def _look(self, shard: int) -> None:
+        try:
+            numbers = await Ledger(self._store, shard).snapshots()
+        except StoreUnavailableError as error:
+            log.debug("snapshot.unseen", shard=shard, reason=str(error))
+            return
+        if numbers:
+            self._newest[shard] = numbers[-1]
+            self._observer.snapshot_seen(shard, numbers[-1])
+
+    async def _job(self, shards: Sequence[int]) -> bool:
+        """Run the job for ``shards``; return whether all went well."""
+        command = [*self._command, *(part for shard in shards for part in ("--shard", str(shard)))]
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
+        except OSError as error:
+            log.warning("snapshot.job_failed", shards=shards, reason=str(error))
+            return False
+        try:
+            async with asyncio.timeout(JOB_SECONDS):
+                said, complained = await process.communicate()
+        except TimeoutError:
+            log.warning("snapshot.job_failed", shards=shards, reason=f"took longer than {JOB_SECONDS:g} s")
+            return False
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        for line in said.decode(errors="replace").splitlines():
+            log.info("snapshot.written", detail=line)
+        if process.returncode:
+            lines = complained.decode(errors="replace").strip().splitlines()
+            log.warning(
+                "snapshot.job_failed", shards=shards, code=process.returncode, reason=lines[-1] if lines else ""
+            )
+        return process.returncode == 0

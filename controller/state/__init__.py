@@ -1,0 +1,1 @@
+"""A shard's state as a fold over its ledger. Pure."""

@@ -1,0 +1,369 @@
+"""What a shard is: a pure fold over its ledger.
+
+`ShardState.apply` folds one entry after another; the leader folds an entry at the moment it decides it, a contender
+folds the same entries when it reads the ledger, and both come to the same state. Nothing is judged here (controller
+.verdicts and .topic_commands do that), nothing is random, and time is the time that the chunk carries.
+
+The leader is ahead of the ledger by what is in flight. That is sound because nothing leaves before its chunk is
+durable, and because a commit that does not succeed ends the reign and throws this whole object away.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from controller.state.dedup_window import FinishedBatch, FinishedBatches
+from controller.state.traffic import Traffic
+from coordinator.subscription import DEPARTED_MS, REMEMBERED_DEPARTURES, Departed, Subscription
+from headgate.model import entries as e
+from headgate.model.external_topic import ExternalTopic, imported_layout, imported_segments
+from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.layout import Layout
+
+REMEMBERED_OPENINGS = 8
+"""Openings remembered per producer, the current one not counted, so that a late copy of one opens nothing."""
+REMEMBERED_COMMANDS = 256
+"""Commands remembered by token, so that a repeated one is not carried out twice."""
+INDEX_ENTRIES = 128
+"""Places per segment at which the chunk of an offset is known; when full, every second one is dropped."""
+
+
+@dataclass(slots=True)
+class ProducerState:
+    """One producer's identity and the tail of its history."""
+
+    producer_id: int
+    producer_epoch: int
+    name: str | None
+    token: str
+    next_sequence: int = 0
+    finished: FinishedBatches = field(default_factory=FinishedBatches)
+    source_position: bytes | None = None
+    earlier_tokens: tuple[str, ...] = ()
+    """Tokens of the incarnations before this one, the newest last."""
+    last_chunk: int = 0
+    last_at_ms: int = 0
+
+
+@dataclass(slots=True)
+class SegmentTail:
+    """Where a segment's records end, and roughly which chunk holds which offset."""
+
+    next_offset: int = 0
+    size_bytes: int = 0
+    index: list[tuple[int, int]] = field(default_factory=list)
+    """(first offset in the chunk, chunk), rising; thinned out, never wrong."""
+    stride: int = 1
+    skipped: int = 0
+    traffic: Traffic = field(default_factory=Traffic)
+
+    def note(self, first_offset: int, chunk: int) -> None:
+        """Remember that ``first_offset`` stands in ``chunk``, if it is time for another mark."""
+        if self.index and self.index[-1][1] == chunk:
+            return
+        self.skipped += 1
+        if self.index and self.skipped < self.stride:
+            return
+        self.skipped = 0
+        self.index.append((first_offset, chunk))
+        if len(self.index) > INDEX_ENTRIES:
+            self.index = self.index[::2]
+            self.stride *= 2
+
+    def chunk_of(self, offset: int) -> int:
+        """Return a chunk at or before the one that holds ``offset``; 1 if nothing is known."""
+        found = 1
+        for first_offset, chunk in self.index:
+            if first_offset > offset:
+                break
+            found = chunk
+        return found
+
+
+@dataclass(slots=True)
+class Topic:
+    """One topic of this shard."""
+
+    topic_id: int
+    name: str
+    layout: Layout
+    buckets: int
+    tails: dict[int, SegmentTail]
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    first_segments: int = 1
+    """How many segments it was created with."""
+    policy: e.TopicPolicy = e.NO_POLICY
+    """What differs from the cluster's settings."""
+    external: ExternalTopic | None = None
+    """Its source, if headgate does not store its records."""
+    ended: list[tuple[str, Departed]] = field(default_factory=list)
+    """Programs of subscriptions that were deleted, with the name of each subscription, the latest last."""
+
+    def end(self, subscription: Subscription, at_ms: int) -> None:
+        """Take a deleted subscription away, and remember for a while who was in it."""
+        del self.subscriptions[subscription.name]
+        kept = [(name, gone) for name, gone in self.ended if at_ms - gone.at_ms < DEPARTED_MS]
+        kept += [(subscription.name, gone) for gone in subscription.programs(at_ms)]
+        self.ended = kept[-REMEMBERED_DEPARTURES:]
+
+    def ended_programs(self, subscription: str) -> list[Departed]:
+        """Return who was in subscriptions of that name that were deleted."""
+        return [gone for name, gone in self.ended if name == subscription]
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """A segment is gone, and its data is still to be deleted."""
+
+    chunk: int
+    """In which it went."""
+    at_ms: int
+
+
+class ShardState:
+    """Everything that a shard's ledger says, up to some entry."""
+
+    def __init__(self, shard: int) -> None:
+        self.shard = shard
+        self.chunk = 0
+        """Number of the chunk whose entries are being folded, or were folded last."""
+        self.at_ms = 0
+        self.leader_epoch = 0
+        self.leader_instance = ""
+        self.trimmed_below = 1
+        """Chunks below this number are deleted, or about to be, but for `reign_chunks`."""
+        self.reign_chunks: list[int] = []
+        """The first chunk of every reign, rising; they are kept for ever (DECISIONS.md says why)."""
+        self.reign_began_ms = 0
+        """Ledger time of the newest reign chunk."""
+        self.next_id = 1
+        """The next topic, subscription or producer id: one counter, so that no id of a shard is ever used twice."""
+        self.topics: dict[str, Topic] = {}
+        self.topics_by_id: dict[int, Topic] = {}
+        self.subscriptions: dict[int, Subscription] = {}
+        self.producers: OrderedDict[int, ProducerState] = OrderedDict()
+        """Least recently used first."""
+        self.producer_names: dict[str, int] = {}
+        self.tombstones: dict[tuple[int, int], Tombstone] = {}
+        """(topic id, segment) that is gone, and whose data may still be there; the longest gone first."""
+        self.commands: OrderedDict[str, int] = OrderedDict()
+        """Token of a command that was carried out → its chunk."""
+
+    def apply_all(self, entries: Iterable[e.AnyEntry], *, chunk: int, at_ms: int) -> None:
+        """Fold a whole chunk."""
+        self.begin_chunk(chunk, at_ms)
+        for entry in entries:
+            self.apply(entry)
+
+    def begin_chunk(self, chunk: int, at_ms: int) -> None:
+        """Say which chunk the next entries belong to. ``at_ms`` may not fall behind what the ledger says already."""
+        assert chunk == self.chunk + 1, f"chunk {chunk} after {self.chunk}"
+        self.chunk = chunk
+        self.at_ms = max(self.at_ms, at_ms)
+
+    def apply(self, entry: e.AnyEntry) -> None:
+        """Fold one entry of the current chunk."""
+        match entry:
+            case e.RecordsStored():
+                self._records_stored(entry)
+            case e.RecordsAcknowledged():
+                self.subscriptions[entry.subscription_id].apply(entry, self.at_ms)
+                if entry.producer_id is not None:
+                    self._batch_finished(
+                        entry.producer_id, entry.producer_epoch, entry.sequence, entry.count, None, entry.refused
+                    )
+            case e.ReignBegan():
+                self.leader_epoch, self.leader_instance = entry.leader_epoch, entry.instance
+                self.reign_chunks.append(self.chunk)
+                self.reign_began_ms = self.at_ms
+            case e.LedgerTrimmed():
+                self.trimmed_below = max(self.trimmed_below, entry.below)
+            case e.ProducerOpened():
+                self._producer_opened(entry)
+            case e.ProducersExpired():
+                for producer_id in entry.producer_ids:
+                    self._forget_producer(producer_id)
+            case e.SubscriptionCreated():
+                self._subscription_created(entry)
+            case e.SubscriptionDeleted():
+                subscription = self.subscriptions.pop(entry.subscription_id)
+                self.topics_by_id[entry.topic_id].end(subscription, self.at_ms)
+                self._remember_command(entry.token)
+            case e.TopicPolicySet():
+                self.topics_by_id[entry.topic_id].policy = entry.policy
+                self._remember_command(entry.token)
+            case e.TopicImported():
+                self._topic_imported(entry)
+            case e.LayoutExtended():
+                self._layout_extended(entry)
+            case e.DataDeleted():
+                for segment in entry.segments:
+                    self.tombstones.pop((entry.topic_id, segment), None)
+            case e.TopicCreated() | e.TopicDeleted() | e.SegmentSplit() | e.SegmentsMerged() | e.SegmentsPruned():
+                self._layout_changed(entry)
+            case _:
+                if isinstance(entry, e.Sought | e.SubscriptionTyped) and entry.token:
+                    self._remember_command(entry.token)
+                self.subscriptions[entry.subscription_id].apply(entry, self.at_ms)
+
+    def topic_of(self, entry: e.AnyEntry) -> Topic | None:
+        """Return the topic that ``entry`` is about, if it still exists."""
+        return self.topics_by_id.get(getattr(entry, "topic_id", 0))
+
+    def _records_stored(self, entry: e.RecordsStored) -> None:
+        tails = self.topics_by_id[entry.topic_id].tails
+        for placement in entry.placements:
+            tail = tails[placement.segment]
+            assert tail.next_offset == placement.first_offset, f"offset {placement.first_offset} is not the next one"
+            size_bytes = entry.size_bytes * placement.count // entry.count
+            tail.note(placement.first_offset, self.chunk)
+            tail.next_offset += placement.count
+            tail.size_bytes += size_bytes
+            tail.traffic.note(self.at_ms, placement.count, size_bytes)
+        if entry.producer_id is not None:
+            producer = self._batch_finished(
+                entry.producer_id,
+                entry.producer_epoch,
+                entry.sequence,
+                entry.count,
+                entry.placements,
+            )
+            if entry.source_position is not None:
+                producer.source_position = entry.source_position
+
+    def _batch_finished(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        sequence: int,
+        count: int,
+        placements: list[e.Placement] | None,
+        refused: Sequence[int] = (),
+    ) -> ProducerState:
+        producer = self.producers[producer_id]
+        if producer_epoch > producer.producer_epoch:
+            # The client bumped its own epoch after a gap: a new incarnation, with a history of its own.
+            producer.producer_epoch, producer.next_sequence = producer_epoch, 0
+            producer.finished.clear()
+        assert sequence == producer.next_sequence, f"sequence {sequence} is not the next one"
+        producer.next_sequence = sequence + 1
+        producer.finished.append(FinishedBatch(sequence, count, self.chunk, placements, list(refused)))
+        producer.last_chunk, producer.last_at_ms = self.chunk, self.at_ms
+        self.producers.move_to_end(producer_id)
+        return producer
+
+    def _producer_opened(self, entry: e.ProducerOpened) -> None:
+        before = self.producers.get(entry.producer_id)
+        if entry.name is not None:
+            previous = self.producer_names.get(entry.name)
+            if previous is not None and previous != entry.producer_id:
+                # The old id ran out of epochs; what it knew is the name's, so it moves along.
+                before = self.producers.pop(previous, before)
+            self.producer_names[entry.name] = entry.producer_id
+        self.producers[entry.producer_id] = ProducerState(
+            entry.producer_id,
+            entry.producer_epoch,
+            entry.name if before is None else entry.name or before.name,
+            entry.token,
+            source_position=None if before is None else before.source_position,
+            earlier_tokens=() if before is None else (*before.earlier_tokens, before.token)[-REMEMBERED_OPENINGS:],
+            last_chunk=self.chunk,
+            last_at_ms=self.at_ms,
+        )
+        self.producers.move_to_end(entry.producer_id)
+        self.next_id = max(self.next_id, entry.producer_id + 1)
+
+    def _forget_producer(self, producer_id: int) -> None:
+        producer = self.producers.pop(producer_id, None)
+        if producer is not None and producer.name is not None:
+            del self.producer_names[producer.name]
+
+    def _subscription_created(self, entry: e.SubscriptionCreated) -> None:
+        topic = self.topics_by_id[entry.topic_id]
+        subscription = Subscription.created(entry, topic.name)
+        subscription.unused_since_ms = self.at_ms
+        subscription.departed = topic.ended_programs(entry.subscription)
+        topic.subscriptions[entry.subscription] = subscription
+        self.subscriptions[entry.subscription_id] = subscription
+        self.next_id = max(self.next_id, entry.subscription_id + 1)
+
+    def _layout_changed(
+        self,
+        entry: e.TopicCreated | e.TopicDeleted | e.SegmentSplit | e.SegmentsMerged | e.SegmentsPruned,
+    ) -> None:
+        if isinstance(entry, e.TopicCreated):
+            layout = Layout.initial(entry.segments, self.at_ms)
+            tails = {segment: SegmentTail() for segment in layout.segments}
+            topic = Topic(entry.topic_id, entry.topic, layout, entry.buckets, tails, first_segments=entry.segments)
+            self.topics[entry.topic] = self.topics_by_id[entry.topic_id] = topic
+            self.next_id = max(self.next_id, entry.topic_id + 1)
+            self._remember_command(entry.token)
+            return
+        topic = self.topics_by_id[entry.topic_id]
+        match entry:
+            case e.TopicDeleted():
+                del self.topics[topic.name], self.topics_by_id[entry.topic_id]
+                for subscription in topic.subscriptions.values():
+                    del self.subscriptions[subscription.subscription_id]
+                self._bury(topic, sorted(topic.layout.segments))
+                self._remember_command(entry.token)
+            case e.SegmentsPruned():
+                for segment in entry.segments:
+                    if topic.external is not None:
+                        topic.external.prune(topic.layout.segments[segment])
+                    topic.layout = topic.layout.prune(segment)
+                    del topic.tails[segment]
+                for subscription in topic.subscriptions.values():
+                    subscription.forget_segments(entry.segments)
+                self._bury(topic, entry.segments)
+                self._remember_command(entry.token)
+            case _:
+                if isinstance(entry, e.SegmentSplit):
+                    topic.layout = topic.layout.split(entry.segment, entry.end_offset, self.at_ms)
+                else:
+                    ends = dict(zip(entry.segments, entry.end_offsets, strict=True))
+                    topic.layout = topic.layout.merge(*entry.segments, ends, self.at_ms)
+                for sealed in (entry.segment,) if isinstance(entry, e.SegmentSplit) else entry.segments:
+                    topic.tails[sealed].traffic = Traffic()
+                for segment in topic.layout.segments:
+                    topic.tails.setdefault(segment, SegmentTail())
+                self._remember_command(entry.token)
+
+    def _topic_imported(self, entry: e.TopicImported) -> None:
+        external = ExternalTopic.imported(entry)
+        topic = Topic(
+            entry.topic_id, entry.topic, imported_layout(entry, self.at_ms), KEY_BUCKETS, {}, external=external
+        )
+        self.topics[entry.topic] = self.topics_by_id[entry.topic_id] = topic
+        self.next_id = max(self.next_id, entry.topic_id + 1)
+        _end_external_tails(topic)
+        self._remember_command(entry.token)
+
+    def _layout_extended(self, entry: e.LayoutExtended) -> None:
+        topic = self.topics_by_id[entry.topic_id]
+        assert topic.external is not None, f"topic {topic.name!r} is not external"
+        created = imported_segments(entry.created, topic.external.hash_bits, self.at_ms)
+        topic.layout = topic.layout.extended(created, entry.sealed, self.at_ms)
+        topic.external.take(entry.created)
+        _end_external_tails(topic)
+        self._remember_command(entry.token)
+
+    def _bury(self, topic: Topic, segments: Iterable[int]) -> None:
+        if topic.external is None:
+            for segment in segments:
+                self.tombstones[topic.topic_id, segment] = Tombstone(self.chunk, self.at_ms)
+
+    def _remember_command(self, token: str) -> None:
+        if not token:
+            return  # Nobody asked for it, so nobody repeats it.
+        self.commands[token] = self.chunk
+        while len(self.commands) > REMEMBERED_COMMANDS:
+            self.commands.popitem(last=False)
+
+
+def _end_external_tails(topic: Topic) -> None:
+    """Let an external topic's tails end where its source says; of an active segment it is not known."""
+    for segment_id, segment in topic.layout.segments.items():
+        topic.tails.setdefault(segment_id, SegmentTail()).next_offset = segment.end_offset or 0

@@ -1,0 +1,1 @@
+"""Who should hold what: targets, handovers and key-bucket splits. Pure."""

@@ -1,0 +1,1 @@
+"""Descriptions, explanations and plans of a subscription. Pure."""

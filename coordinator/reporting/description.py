@@ -1,0 +1,165 @@
+"""Say what a subscription looks like from outside: grants for consumers, descriptions for people.
+
+Values in, messages out; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from coordinator.external_topics import grant_of_external
+from coordinator.gate import Gate
+from coordinator.reporting.idle_reasons import idle_reasons
+from coordinator.subscription import Holding, RegisteredConsumer, Subscription
+from coordinator.topic_view import TopicView
+from headgate.model.bucket_ranges import Place, Share, bounds_of, buckets_of, segment_of
+from headgate.model.hashing import KEY_BUCKETS
+from headgate.protocol import messages as m
+
+
+def grant_of(subscription: Subscription, topic: TopicView, place: Place) -> m.Grant:
+    """Return the grant of a held ``place``: reading begins at what is acknowledged, bucket by bucket."""
+    segment, buckets = segment_of(place), buckets_of(place)
+    starts = _starts(subscription, segment, buckets) if segment in subscription.by_bucket else []
+    start = min((part.start_offset for part in starts), default=subscription.position(segment))
+    described = topic.layout.segments[segment]
+    first_bucket, end_bucket = bounds_of(place)
+    return m.Grant(
+        segment=segment,
+        generation=subscription.holdings[place].generation,
+        first_hash=described.first_hash,
+        last_hash=described.last_hash,
+        start_offset=start,
+        start_chunk=topic.tails[segment].chunk_of(start),
+        end_offset=described.end_offset,
+        acknowledged=list(subscription.above.get(segment, [])),
+        external=grant_of_external(subscription, topic, segment),
+        first_bucket=first_bucket,
+        end_bucket=end_bucket,
+        starts=[part for part in starts if part.start_offset > start or part.acknowledged],
+    )
+
+
+def _starts(subscription: Subscription, segment: int, buckets: range) -> list[m.BucketStart]:
+    """Return where reading begins in ``buckets``; neighbours that begin alike are named together."""
+    found: list[m.BucketStart] = []
+    for bucket in buckets:
+        progress = subscription.acknowledged_in(segment, bucket)
+        part = m.BucketStart(bucket, bucket + 1, progress.position, list(progress.above))
+        if found and (found[-1].start_offset, found[-1].acknowledged) == (part.start_offset, part.acknowledged):
+            part = m.BucketStart(found.pop().first_bucket, bucket + 1, part.start_offset, part.acknowledged)
+        found.append(part)
+    return found
+
+
+def fenced_push(
+    subscription: Subscription, consumer: RegisteredConsumer, leader_epoch: int, reason: str
+) -> m.ConsumerFenced:
+    """Return what tells ``consumer`` that it is off the record, and why."""
+    return m.ConsumerFenced(
+        topic=subscription.topic,
+        subscription=subscription.name,
+        consumer=consumer.consumer,
+        incarnation=consumer.incarnation,
+        leader_epoch=leader_epoch,
+        reason=reason,
+    )
+
+
+def describe(subscription: Subscription, topic: TopicView, gate: Gate) -> m.SubscriptionDescription:
+    """Return ``subscription`` as people and programs see it."""
+    shares = _shares(subscription)
+    return m.SubscriptionDescription(
+        topic=topic.name,
+        subscription=subscription.name,
+        subscription_id=subscription.subscription_id,
+        type=subscription.type,
+        order=subscription.order,
+        balance=subscription.balance,
+        seek_generation=subscription.seek_generation,
+        consumers=_consumers(subscription, gate),
+        segments=[
+            _progress(subscription, topic, gate, segment, shares.get(segment, []))
+            for segment in sorted(topic.layout.segments)
+        ],
+    )
+
+
+def _consumers(subscription: Subscription, gate: Gate) -> list[m.ConsumerDescription]:
+    places: dict[str, list[Place]] = {name: [] for name in subscription.consumers}
+    for place, holding in sorted(subscription.holdings.items()):
+        places[holding.consumer].append(place)
+    idle = idle_reasons(subscription, gate)
+    return [
+        m.ConsumerDescription(
+            consumer=name,
+            incarnation=consumer.incarnation,
+            connected=consumer.disconnected_at_ms is None,
+            segments=sorted({segment_of(place) for place in places[name]}),
+            shares=[(place.segment, *bounds_of(place)) for place in places[name] if isinstance(place, Share)],
+            idle=idle.get(name, ""),
+            capacity=consumer.capacity,
+        )
+        for name, consumer in sorted(subscription.consumers.items())
+    ]
+
+
+def _progress(
+    subscription: Subscription,
+    topic: TopicView,
+    gate: Gate,
+    segment: int,
+    shares: list[m.ShareProgress],
+) -> m.SegmentProgress:
+    holding = subscription.holdings.get(segment)
+    if segment in gate.retired:
+        status = "drained"
+    elif holding is not None:
+        status = "granted" if holding.revoked_at_ms is None else "revoking"
+    elif shares:
+        status = "shared"
+    else:
+        status = "blocked" if segment in gate.blocked else "waiting"
+    return m.SegmentProgress(
+        segment=segment,
+        status=status,
+        acknowledged_offset=subscription.position(segment),
+        # Of an external topic a consumer may be further than is known here.
+        next_offset=max(topic.tails[segment].next_offset, subscription.position(segment)),
+        consumer=None if holding is None else holding.consumer,
+        generation=None if holding is None else holding.generation,
+        blocked_by=list(gate.blocked.get(segment, ())),
+        label=topic.layout.segments[segment].label,
+        checkpoint=subscription.checkpoints.get(segment),
+        weight=subscription.weights.get(segment) if subscription.balance == "load" else None,
+        shares=shares,
+    )
+
+
+def _shares(subscription: Subscription) -> dict[int, list[m.ShareProgress]]:
+    """Return for each segment that is held in shares who reads which buckets, and which are waiting for somebody."""
+    found: dict[int, list[m.ShareProgress]] = {}
+    for place, holding in sorted(subscription.holdings.items()):
+        if isinstance(place, Share):
+            known = found.setdefault(place.segment, [])
+            _fill_gap(subscription, place.segment, known, place.first_bucket)
+            status = "granted" if holding.revoked_at_ms is None else "revoking"
+            known.append(_share(subscription, place, status, holding))
+    for segment, known in found.items():
+        _fill_gap(subscription, segment, known, KEY_BUCKETS)
+    return found
+
+
+def _fill_gap(subscription: Subscription, segment: int, known: list[m.ShareProgress], end_bucket: int) -> None:
+    first_bucket = known[-1].end_bucket if known else 0
+    if first_bucket < end_bucket:
+        known.append(_share(subscription, Share(segment, first_bucket, end_bucket), "waiting", None))
+
+
+def _share(subscription: Subscription, share: Share, status: str, holding: Holding | None) -> m.ShareProgress:
+    return m.ShareProgress(
+        first_bucket=share.first_bucket,
+        end_bucket=share.end_bucket,
+        status=status,
+        acknowledged_offset=min(subscription.acknowledged_in(share.segment, n).position for n in buckets_of(share)),
+        consumer=None if holding is None else holding.consumer,
+        generation=None if holding is None else holding.generation,
+    )

@@ -1,0 +1,290 @@
+"""Say in sentences why a segment is, or is not, with a consumer. Values in, sentences out; nothing is decided here.
+
+Gate, target and handover have decided already; this module reads what they left and what the leader knows beside it:
+who is waited for and for how long, when the next drain poll is, how quickly a segment's backlog shrinks.
+
+The rules:
+
+1. Every segment gets at least one sentence, which begins with the segment and says what is the case before why.
+2. A blocked segment names each ancestor that blocks it, nearest first: what is left to acknowledge there, who reads it,
+   and how long that will take at the present rate, if there is one.
+3. A wait that ends by itself says when: a revocation that times out, a grace period that ends, the next drain poll.
+4. What is not known is said to be unknown, never guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from coordinator.external_topics import left_to_read
+from coordinator.gate import Gate, is_gated, tracks_acknowledgements
+from coordinator.subscription import RegisteredConsumer, Subscription
+from coordinator.topic_view import TopicView
+from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.layout import SegmentState
+from headgate.protocol import messages as m
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """One consumer's hold on a segment."""
+
+    consumer: str
+    buckets: str = ""
+    """Which key buckets, as people read it; empty: all of them."""
+    waited_seconds: float | None = None
+    """How long its confirmation has been waited for; None while the grant stands."""
+    heir: str | None = None
+    """Who gets it next, where it is being given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """What the leader knows beside the ledger."""
+
+    now_ms: int
+    revoke_timeout_seconds: float
+    grace_seconds: float
+    held: Mapping[int, Sequence[Held]]
+    """Segment → who holds it."""
+    has_checker: bool = True
+    """Whether somebody can be asked what is drained."""
+    next_poll_seconds: float | None = None
+    """Until the next drain poll: 0 while one is under way, None where none is planned."""
+    rates: Mapping[int, float] = field(default_factory=dict)
+    """Segment → records acknowledged a second, where it was measured."""
+    idle: Mapping[str, str] = field(default_factory=dict)
+    """Consumer that holds nothing → why."""
+
+
+def explain(
+    subscription: Subscription,
+    topic: TopicView,
+    gate: Gate,
+    circumstances: Circumstances,
+    *,
+    segments: Sequence[int],
+    consumers: Sequence[str],
+) -> m.SubscriptionExplanation:
+    """Explain ``segments`` and ``consumers``, which exist."""
+    story = _Story(subscription, topic, gate, circumstances)
+    return m.SubscriptionExplanation(
+        topic=topic.name,
+        subscription=subscription.name,
+        summary=story.summary(),
+        segments=[story.segment(segment) for segment in segments],
+        consumers=[story.consumer(subscription.consumers[name]) for name in consumers],
+    )
+
+
+def duration(seconds: float) -> str:
+    """Return ``seconds`` as people say it: ``0.4 s``, ``12 s``, ``3 min``, ``2 h``."""
+    if seconds < 1:
+        return f"{max(seconds, 0):.1f} s"
+    for unit, length, limit in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 172_800)):
+        if seconds < limit:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} days"
+
+
+def _records(count: int) -> str:
+    return f"{count} record{'' if count == 1 else 's'}"
+
+
+def _place(segment: int, held: Held) -> str:
+    return f"{segment}[{held.buckets}]" if held.buckets else str(segment)
+
+
+class _Story:
+    def __init__(self, subscription: Subscription, topic: TopicView, gate: Gate, known: Circumstances) -> None:
+        self._subscription = subscription
+        self._topic = topic
+        self._gate = gate
+        self._known = known
+
+    def summary(self) -> list[str]:
+        """Return what is true of the whole subscription."""
+        subscription, gate = self._subscription, self._gate
+        kind = "of a type that is not on record yet" if subscription.type is None else subscription.type
+        what = f"{subscription.name} of {self._topic.name} is {kind}, order {subscription.order}"
+        share = f"{len(gate.grantable)} of {len(self._topic.layout.segments)} segments may be read"
+        said = [f"{what}: {share}, {len(gate.blocked)} wait for ancestors, {len(gate.retired)} are drained."]
+        if not subscription.consumers:
+            said.append("No consumer is registered, so nobody reads anything and no drain is asked about.")
+        if not is_gated(subscription.type, subscription.order):
+            said.append("Children do not wait for their ancestors here.")
+        elif gate.blocked:
+            said.append(self._poll())
+        return said
+
+    # --- segments -----------------------------------------------------------------------------------------------------
+
+    def segment(self, segment: int) -> m.SegmentExplanation:
+        """Explain one segment."""
+        held = self._known.held.get(segment, ())
+        blocking = [self._ancestor(ancestor) for ancestor in self._gate.blocked.get(segment, ())]
+        if segment in self._gate.retired:
+            status, sentences = "drained", [self._name(segment) + " is drained: nobody needs to read it again."]
+        elif any(each.waited_seconds is not None for each in held):
+            status, sentences = "revoking", [self._hold(segment, each) for each in held]
+        elif held:
+            status, sentences = "granted", [self._hold(segment, each) for each in held]
+        elif segment in self._gate.blocked:
+            status, sentences = "blocked", self._blocked(segment, blocking)
+        else:
+            status, sentences = "waiting", [self._free(segment)]
+        waiting = next((each for each in held if each.waited_seconds is not None), None)
+        return m.SegmentExplanation(
+            segment=segment,
+            status=status,
+            # A number only where it is one: of an external topic the source alone may know.
+            backlog_records=None if self._elsewhere(segment) else self._backlog(segment),
+            sentences=sentences,
+            consumers=[each.consumer for each in held],
+            blocked_by=blocking,
+            waiting_for=None if waiting is None else waiting.consumer,
+            waiting_seconds=None if waiting is None else waiting.waited_seconds,
+            next_poll_seconds=self._known.next_poll_seconds if blocking else None,
+        )
+
+    def _name(self, segment: int) -> str:
+        known = self._topic.layout.segments[segment]
+        return f"Segment {segment} ({known.hash_range if known.label is None else known.label})"
+
+    def _backlog(self, segment: int) -> int | None:
+        """Return how much is not acknowledged; None where nothing is."""
+        if not tracks_acknowledgements(self._subscription.type):
+            return None
+        subscription, end = self._subscription, self._topic.tails[segment].next_offset
+        if segment not in subscription.by_bucket:
+            return subscription.acknowledged_in(segment, 0).left(end)
+        # The mean over the buckets, as drain.backlog.merge counts it.
+        return -(-sum(bucket.left(end) for bucket in subscription.by_bucket[segment]) // KEY_BUCKETS)
+
+    def _elsewhere(self, segment: int) -> str | None:
+        """Return in words what is left of a segment that cannot be counted here; None where it can."""
+        return left_to_read(self._topic, segment, self._subscription.position(segment))
+
+    def _left(self, segment: int) -> str:
+        left = self._backlog(segment)
+        if left is not None and (said := self._elsewhere(segment)):
+            return said
+        return "what it has read is not tracked" if left is None else f"{_records(left)} not acknowledged"
+
+    def _hold(self, segment: int, held: Held) -> str:
+        part = f"{self._name(segment)}{f', buckets {held.buckets},' if held.buckets else ''}"
+        if held.waited_seconds is not None:
+            heir = "nobody yet" if held.heir is None else held.heir
+            left = duration(max(0.0, self._known.revoke_timeout_seconds - held.waited_seconds))
+            return (
+                f"{part} is on its way from {held.consumer} to {heir}: {held.consumer} was told to finish "
+                f"{duration(held.waited_seconds)} ago and has not confirmed; in {left} it is fenced."
+            )
+        return f"{part} is read by {held.consumer}{self._silence(held.consumer)}: {self._left(segment)}."
+
+    def _silence(self, name: str) -> str:
+        consumer = self._subscription.consumers.get(name)
+        if consumer is None or consumer.disconnected_at_ms is None:
+            return ""
+        silent = max(0, self._known.now_ms - consumer.disconnected_at_ms) / 1000
+        left = duration(max(0.0, self._known.grace_seconds - silent))
+        return f", which has been silent for {duration(silent)} and keeps it for another {left}"
+
+    def _free(self, segment: int) -> str:
+        if not self._subscription.consumers:
+            return f"{self._name(segment)} may be read, and no consumer is registered: {self._left(segment)}."
+        return f"{self._name(segment)} may be read, and goes to a consumer with the next look: {self._left(segment)}."
+
+    # --- what blocks --------------------------------------------------------------------------------------------------
+
+    def _blocked(self, segment: int, blocking: Sequence[m.BlockingAncestor]) -> list[str]:
+        names = ", ".join(str(each.segment) for each in blocking)
+        plural = "s" if len(blocking) > 1 else ""
+        first = f"{self._name(segment)} waits until segment{plural} {names} {'are' if plural else 'is'} drained."
+        said = [first, *(self._why(each) for each in blocking)]
+        if all(each.state == "sealed" and each.backlog_records == 0 for each in blocking):
+            said.append(self._poll())
+        return said
+
+    def _ancestor(self, segment: int) -> m.BlockingAncestor:
+        backlog = self._backlog(segment) or 0
+        rate = self._known.rates.get(segment)
+        return m.BlockingAncestor(
+            segment=segment,
+            state=str(self._topic.layout.segments[segment].state),
+            backlog_records=backlog,
+            records_per_second=rate,
+            expected_seconds=backlog / rate if rate else None,
+            consumers=[each.consumer for each in self._known.held.get(segment, ())],
+        )
+
+    def _why(self, ancestor: m.BlockingAncestor) -> str:
+        name = self._name(ancestor.segment)
+        if ancestor.state == SegmentState.ACTIVE:
+            return f"{name} still takes records, so it cannot be drained yet."
+        if not ancestor.backlog_records:
+            return f"{name} is acknowledged to its end; that has to be counted before it is on record."
+        who = f"read by {' and '.join(ancestor.consumers)}" if ancestor.consumers else "read by nobody"
+        if ancestor.segment in self._gate.blocked:
+            who = "blocked itself"
+        if ancestor.expected_seconds is None:
+            when = "how long that takes is not known"
+        else:
+            assert ancestor.records_per_second is not None
+            when = f"about {duration(ancestor.expected_seconds)} at {ancestor.records_per_second:.1f} records/s"
+        if said := self._elsewhere(ancestor.segment):
+            return f"{name} is {said} and is {who}: {when}."
+        return f"{name} has {_records(ancestor.backlog_records)} not acknowledged and is {who}: {when}."
+
+    def _poll(self) -> str:
+        if not self._known.has_checker:
+            return "No drain checker is configured: nothing is ever counted, so children wait for ever."
+        if self._known.next_poll_seconds is None:
+            return "No drain poll is planned."
+        if not self._known.next_poll_seconds:
+            return "A drain poll is under way."
+        return f"The next drain poll is in {duration(self._known.next_poll_seconds)}; progress brings it forward."
+
+    # --- consumers ----------------------------------------------------------------------------------------------------
+
+    def consumer(self, consumer: RegisteredConsumer) -> m.ConsumerExplanation:
+        """Explain one consumer."""
+        name = consumer.consumer
+        mine = [
+            (segment, each)
+            for segment, holds in sorted(self._known.held.items())
+            for each in holds
+            if each.consumer == name
+        ]
+        reads = [_place(segment, each) for segment, each in mine if each.waited_seconds is None]
+        finishes = [_place(segment, each) for segment, each in mine if each.waited_seconds is not None]
+        said = []
+        if reads:
+            said.append(f"{name} reads segment{'s' if len(reads) > 1 else ''} {', '.join(reads)}.")
+        if finishes:
+            said.append(f"{name} was told to finish with {', '.join(finishes)}, and has not confirmed.")
+        if not mine:
+            said.append(f"{name} holds nothing: {self._known.idle.get(name, self._why_idle())}.")
+        coming = [
+            f"{_place(segment, each)} from {each.consumer}"
+            for segment, holds in sorted(self._known.held.items())
+            for each in holds
+            if each.heir == name
+        ]
+        if coming:
+            said.append(f"{name} will get {', '.join(coming)}.")
+        silence = self._silence(name)
+        if silence:
+            said.append(f"{name}{silence}.")
+        return m.ConsumerExplanation(
+            consumer=name,
+            connected=consumer.disconnected_at_ms is None,
+            segments=sorted({segment for segment, _ in mine}),
+            sentences=said,
+        )
+
+    def _why_idle(self) -> str:
+        grantable, blocked = len(self._gate.grantable), len(self._gate.blocked)
+        others = f"; {blocked} more wait for their ancestors" if blocked else ""
+        return f"there are {grantable} segments to read and {len(self._subscription.consumers)} consumers{others}"

@@ -1,0 +1,1 @@
+"""Counting backlogs: plans, merges, results."""

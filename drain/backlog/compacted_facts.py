@@ -1,0 +1,94 @@
+"""What the facts of a rolled range come to: one small object beside its records.
+
+So counting from the first chunk needs no chunk that is gone. Its rows are those of a merge (schemas.MERGED) over the
+range alone, without what came before. Merging is made of sums, maxima and unions, so merging such rows again gives
+what merging the facts themselves would.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from drain.spark.schemas import MERGED
+from headgate.errors import ChunkError, ObjectMissingError
+from headgate.ledger.chunk_ranges import cover
+from headgate.ledger.compacted import Manifest, manifest_ranges, read_manifest
+from headgate.storage.object_store import Store
+
+FORMAT: Final = 1
+_METADATA_KEY: Final = b"headgate-facts"
+
+
+class _Header(msgspec.Struct, frozen=True, kw_only=True):
+    format: int
+    shard: int
+    first: int
+    last: int
+
+
+def encode_facts(table: pa.Table, shard: int, first: int, last: int) -> bytes:
+    """Return rows of schemas.MERGED as Parquet bytes."""
+    header = _Header(format=FORMAT, shard=shard, first=first, last=last)
+    schema = MERGED.with_metadata({_METADATA_KEY: msgspec.json.encode(header)})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table.select(MERGED.names).cast(schema), sink, compression="zstd")
+    return bytes(sink.getvalue())
+
+
+async def read_facts(store: Store, manifest: Manifest) -> pa.Table:
+    """Return the facts of one range; raises ChunkError, ObjectMissingError or StoreUnavailableError."""
+    data = await store.read(manifest.facts)
+    try:
+        table = pq.read_table(pa.BufferReader(data), partitioning=None, use_threads=False)
+        raw = (table.schema.metadata or {}).get(_METADATA_KEY)
+        header = None if raw is None else msgspec.json.decode(raw, type=_Header)
+    except (pa.ArrowException, OSError, msgspec.DecodeError) as error:
+        raise ChunkError(f"{manifest.facts} cannot be read: {error}") from error
+    if header is None or header.format != FORMAT:
+        found = "no facts of ours" if header is None else f"of format {header.format}"
+        raise ChunkError(f"{manifest.facts} is {found}; this version reads format {FORMAT}")
+    if (header.shard, header.first, header.last) != (manifest.shard, manifest.first, manifest.last):
+        raise ChunkError(f"{manifest.facts} says that it is of chunks {header.first} to {header.last}")
+    # A bucket or another column that this version has and the writer had not is null, as it is in a chunk.
+    columns = [
+        table.column(field.name) if field.name in table.column_names else pa.nulls(len(table), field.type)
+        for field in MERGED
+    ]
+    return pa.Table.from_arrays(columns, schema=MERGED)
+
+
+@dataclass(frozen=True, slots=True)
+class RolledFacts:
+    """What all rolled ranges of a shard come to together."""
+
+    last: int
+    """The last chunk that they speak for."""
+    last_at_ms: int
+    """Its time."""
+    table: pa.Table
+    """Rows of schemas.MERGED; a key may have one for each range."""
+
+
+async def rolled_facts(store: Store, shard: int) -> RolledFacts | None:
+    """Return the facts of all rolled ranges; None if there are none.
+
+    Raises ChunkError or StoreUnavailableError. Ranges that are replaced meanwhile are looked up once more.
+    """
+    for attempt in (0, 1):
+        covering = cover(await manifest_ranges(store, shard))
+        if not covering:
+            return None
+        try:
+            manifests = [await read_manifest(store, shard, each) for each in covering]
+            tables = [await read_facts(store, manifest) for manifest in manifests]
+        except ObjectMissingError as error:
+            if attempt:
+                raise ChunkError(f"a rolled range of shard {shard} is named and missing: {error}") from error
+            continue
+        return RolledFacts(manifests[-1].last, manifests[-1].last_at_ms, pa.concat_tables(tables))
+    raise AssertionError("the second attempt returns or raises")

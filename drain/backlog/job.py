@@ -1,0 +1,298 @@
+"""Bring the published results up to date: the thin job around drain.backlog.plans.
+
+A run finds the chunks after each shard's last watermark, checks and counts exactly those, merges them with the last
+result, and publishes the new one. It decides nothing about what counts (drain.backlog.plans, drain.backlog.merge). Running it
+again over the same ledger changes nothing. A run that is killed leaves the previous result; of two at once, one
+publishes and the other takes what it finds.
+
+A shard whose ledger or result is at fault fails alone, with the object's name, and the others go on.
+
+    python -m drain.backlog.job --ledger file:///var/lib/headgate/ledger [--out URL] [--shard 3 …] [--full] [--json]
+
+``--full`` counts from the first chunk instead, and compares: the exit code is 1 if that differs from what is published.
+It leaves every chunk to Spark, however few there are, because it proves nothing to count twice in the same way.
+Of external topics it knows what the ledger holds, as a result does: no records, and no end of an active segment.
+``--out`` publishes somewhere else than beside the ledger. Under `spark-submit` the master is the one that it was given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from drain.backlog.compacted_facts import rolled_facts
+from drain.backlog.counting import JvmGoneError, RunError, Step, merge
+from drain.backlog.merge import MergedRow, carried, outstanding, settled
+from drain.backlog.results import Result, newest_result, publish_result, read_result, result_path
+from drain.backlog.sums import merged_row
+from drain.spark.chunks import LedgerChunks
+from drain.spark.fact_source import READERS
+from drain.spark.master import DEFAULT_MASTER, VALID_MASTERS, conf_pair
+from drain.spark.session import build_session, submitted_session
+from drain.spark.small_chunk_reader import FEW_ROWS
+from headgate.errors import ChunkError, ConfigError, HeadgateError, ObjectMissingError, StoreError
+from headgate.storage.object_store import Store, open_store
+
+STEP_CHUNKS: Final = 4000
+"""Chunks counted in one Spark job. It bounds the file list and the ranges that one task gathers, so a ledger of any
+length is counted in pieces; 4000 small files take about 4 s, far above the job's fixed cost."""
+
+Count = Callable[[Sequence[Step]], Awaitable[Mapping[int, list[MergedRow]]]]
+"""Runs one merge (drain.backlog.counting.merge); raises RunError."""
+
+
+@dataclass(slots=True)
+class RunOutcome:
+    """What one run came to, shard by shard."""
+
+    results: dict[int, Result] = field(default_factory=dict)
+    failures: dict[int, str] = field(default_factory=dict)
+    """Shard → the object and the reason; its previous result stays."""
+    chunks: int = 0
+    """New chunks that were counted."""
+
+
+@dataclass(slots=True)
+class _Progress:
+    """One shard on its way through a run."""
+
+    result: Result
+    numbers: range
+
+
+class BacklogJob:
+    """Runs over one ledger. Not for two runs at once in one object."""
+
+    def __init__(
+        self,
+        chunks: LedgerChunks,
+        count: Count,
+        *,
+        results: Store | None = None,
+        step_chunks: int = STEP_CHUNKS,
+    ) -> None:
+        """Prepare. ``results`` is where results are published, and gone on from; beside the ledger if None."""
+        self._chunks = chunks
+        self._count = count
+        self._results = results or chunks.store
+        self._step_chunks = step_chunks
+        self._last: dict[int, Result] = {}
+
+    async def run(
+        self,
+        shards: Sequence[int],
+        *,
+        full: bool = False,
+        up_to: Mapping[int, int] | None = None,
+    ) -> RunOutcome:
+        """Count what is new in ``shards`` and publish; with ``full`` count everything and publish nothing.
+
+        ``up_to``: shard → the last chunk to count; a shard that is not in it is counted to its end.
+
+        Raises:
+            JvmGoneError: the JVM is gone. Every other fault is in the outcome, under its shard.
+
+        """
+        outcome = RunOutcome()
+        going: dict[int, _Progress] = {}
+        for shard in dict.fromkeys(shards):
+            try:
+                result = Result(shard, 0, ()) if full else await self._newest(shard)
+                if not result.watermark:
+                    result = await self._of_rolled(shard, publish=not full)
+                numbers = await self._chunks.newer_than(shard, result.watermark)
+                if up_to is not None and shard in up_to:
+                    numbers = range(numbers.start, min(numbers.stop, up_to[shard] + 1))
+                going[shard] = _Progress(result, numbers)
+                outcome.results[shard] = result
+            except HeadgateError as error:
+                outcome.failures[shard] = str(error)
+        while due := self._due(going):
+            await self._step(due, going, outcome, publish=not full)
+        return outcome
+
+    async def _of_rolled(self, shard: int, *, publish: bool) -> Result:
+        """Return the result of the chunks that were rolled up, which may be gone; an empty one if there are none."""
+        rolled = await rolled_facts(self._chunks.store, shard)
+        if rolled is None:
+            return Result(shard, 0, ())
+        rows = settled(merged_row(row) for row in rolled.table.to_pylist())
+        result = Result(shard, rolled.last, rows, rolled.last_at_ms)
+        return await publish_result(self._chunks.store, result) if publish else result
+
+    async def _newest(self, shard: int) -> Result:
+        """Return the newest result; the object in memory if it is still the newest one, to save reading it."""
+        last = self._last.get(shard)
+        if last is not None and last.watermark:
+            newer = await self._results.names(
+                result_path(shard, last.watermark).rsplit("/", 1)[0],
+                after=result_path(shard, last.watermark - 1).rsplit("/", 1)[1],
+            )
+            if len(newer) == 1:
+                return last
+        return await newest_result(self._results, shard)
+
+    def _due(self, going: dict[int, _Progress]) -> dict[int, range]:
+        """Return which chunks the next step takes, of which shards; room left by one shard is the next one's."""
+        due: dict[int, range] = {}
+        room = self._step_chunks
+        for shard, progress in going.items():
+            if progress.numbers and room:
+                due[shard] = progress.numbers[:room]
+                room -= len(due[shard])
+        return due
+
+    async def _step(
+        self,
+        due: dict[int, range],
+        going: dict[int, _Progress],
+        outcome: RunOutcome,
+        *,
+        publish: bool,
+    ) -> None:
+        steps: dict[int, Step] = {}
+        made_at_ms: dict[int, int] = {}
+        for shard, numbers in due.items():
+            try:
+                made_at_ms[shard], rows_of_chunks = await self._chunks.check(shard, numbers)
+            except (ChunkError, StoreError) as error:
+                outcome.failures[shard] = str(error)
+                del going[shard]
+            else:
+                paths = [self._chunks.source.path(shard, number) for number in numbers]
+                steps[shard] = Step(shard, paths, rows_of_chunks)
+        merged, failures = await self._counted(steps)
+        for shard, reason in failures.items():
+            outcome.failures[shard] = reason
+            del going[shard]
+        for shard, rows in merged.items():
+            progress, taken = going[shard], due[shard]
+            next_rows = settled([*carried(progress.result.rows), *rows])
+            result = Result(shard, taken[-1], next_rows, made_at_ms[shard])
+            try:
+                progress.result = await publish_result(self._results, result) if publish else result
+            except HeadgateError as error:
+                outcome.failures[shard] = str(error)
+                del going[shard]
+                continue
+            progress.numbers = progress.numbers[len(taken) :]
+            outcome.results[shard] = progress.result
+            outcome.chunks += len(taken)
+            if publish:
+                self._last[shard] = progress.result
+
+    async def _counted(self, steps: dict[int, Step]) -> tuple[dict[int, list[MergedRow]], dict[int, str]]:
+        """Return the merged rows by shard, and what failed. One shard's fault must not stop the others for ever."""
+        if not steps:
+            return {}, {}
+        try:
+            found = await self._count(list(steps.values()))
+            return {shard: found.get(shard, []) for shard in steps}, {}
+        except JvmGoneError:
+            raise
+        except RunError as error:
+            if len(steps) == 1:
+                return {}, dict.fromkeys(steps, str(error))
+        merged: dict[int, list[MergedRow]] = {}
+        failures: dict[int, str] = {}
+        for shard, step in steps.items():
+            alone, fault = await self._counted({shard: step})
+            merged |= alone
+            failures |= fault
+        return merged, failures
+
+
+async def differences(results: Store, outcome: RunOutcome) -> dict[int, str]:
+    """Return, by shard, how a full count differs from what is published at the same watermark."""
+    found: dict[int, str] = {}
+    for shard, counted in outcome.results.items():
+        if not counted.watermark:
+            continue
+        try:
+            published = await read_result(results, shard, counted.watermark)
+        except ObjectMissingError:
+            continue
+        wrong = set(counted.rows) ^ set(published.rows)
+        if wrong:
+            first = min(wrong, key=repr)
+            found[shard] = (
+                f"{result_path(shard, counted.watermark)}: {len(wrong)} rows differ from a full count, one is {first}"
+            )
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run once. 0: up to date; 1: a shard failed, or a full count differs; 2: a setting is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="python -m drain.backlog.job", description="Count the backlog of a ledger, once."
+    )
+    parser.add_argument("--ledger", required=True, help="URL of the ledger, e.g. file:///var/lib/headgate/ledger")
+    parser.add_argument("--out", metavar="URL", help="where to publish the results (default: beside the ledger)")
+    parser.add_argument("--shard", type=int, action="append", help="count this shard only (may be repeated)")
+    parser.add_argument("--full", action="store_true", help="count from the first chunk, and compare")
+    parser.add_argument("--json", action="store_true", help="print one JSON line per subscription and segment")
+    parser.add_argument("--master", help=f"one of {VALID_MASTERS} (default: {DEFAULT_MASTER})")
+    parser.add_argument("--conf", type=conf_pair, action="append", default=[], help="KEY=VALUE for Spark (repeatable)")
+    parser.add_argument("--reader", choices=READERS, default="auto", help="auto, or spark: its own file systems")
+    arguments = parser.parse_args(argv)
+    try:
+        return asyncio.run(_run(arguments))
+    except (ConfigError, JvmGoneError, StoreError) as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201 - a command speaks to its terminal
+        return 2
+
+
+async def _run(arguments: argparse.Namespace) -> int:
+    chunks = LedgerChunks(arguments.ledger, arguments.reader, few_rows=0 if arguments.full else FEW_ROWS)
+    results = chunks.store if arguments.out is None else open_store(arguments.out)
+    shards = arguments.shard or await chunks.shards()
+    with tempfile.TemporaryDirectory(prefix="headgate-java-") as folder:
+        session = await asyncio.to_thread(_session, arguments, Path(folder))
+        try:
+
+            async def count(steps: Sequence[Step]) -> Mapping[int, list[MergedRow]]:
+                return await asyncio.to_thread(merge, session, chunks.source, steps)
+
+            outcome = await BacklogJob(chunks, count, results=results).run(shards, full=arguments.full)
+        finally:
+            await asyncio.to_thread(session.stop)
+    differing = await differences(results, outcome) if arguments.full else {}
+    for text in [*outcome.failures.values(), *differing.values()]:
+        print(f"error: {text}", file=sys.stderr)  # noqa: T201
+    for shard, result in sorted(outcome.results.items()):
+        for line in _lines(shard, result, as_json=arguments.json):
+            print(line)  # noqa: T201
+    return 1 if outcome.failures or differing else 0
+
+
+def _session(arguments: argparse.Namespace, folder: Path) -> SparkSession:
+    submitted = submitted_session() if arguments.master is None else None
+    if submitted is not None:
+        return submitted
+    return build_session(
+        master=arguments.master or DEFAULT_MASTER,
+        wrapper_folder=folder,
+        extra=dict(arguments.conf),
+    )
+
+
+def _lines(shard: int, result: Result, *, as_json: bool) -> list[str]:
+    rows = outstanding(result.rows)
+    if as_json:
+        about = {"shard": shard, "watermark": result.watermark}
+        return [msgspec.json.encode(about | asdict(row) | {"drained": row.drained}).decode() for row in rows]
+    total = sum(row.records or 0 for row in rows)
+    return [f"shard {shard}: counted to chunk {result.watermark}; {total} records outstanding in {len(rows)} places"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

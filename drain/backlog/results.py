@@ -1,0 +1,147 @@
+"""Published results: one object per run and shard, named by its watermark, beside the ledger.
+
+Result and watermark are one object, created with put-if-absent: there is never one without the other, and of two runs
+that reach the same watermark one creates it and the other takes what it finds. Both would have written the same rows,
+because a result follows from the ledger alone. The last few are kept, so that a run which has just begun from one of
+them is not disturbed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from drain.backlog.merge import StateRow
+from drain.spark.schemas import STATE
+from headgate.errors import HeadgateError, ObjectExistsError
+from headgate.ledger.ledger import chunk_name
+from headgate.storage.object_store import Store
+
+FORMAT: Final = 2
+KEPT: Final = 3
+"""Results left in place: the newest, one that a run may have begun from, and one for a run that dawdles."""
+_METADATA_KEY: Final = b"headgate-backlog"
+_NOT_PLAIN: Final = frozenset({"shard", "above", "marks"})
+"""Columns of a result that are not a field of a row as they stand."""
+
+
+class ResultError(HeadgateError):
+    """A published result cannot be used; the text names the object. Counting again from the start does not need it."""
+
+
+class _Header(msgspec.Struct, frozen=True, kw_only=True):
+    format: int
+    shard: int
+    watermark: int
+    at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a shard's ledger comes to, up to and including chunk ``watermark``."""
+
+    shard: int
+    watermark: int
+    rows: tuple[StateRow, ...]
+    at_ms: int = 0
+    """When that chunk was made, by its leader's clock."""
+
+
+def result_folder(shard: int) -> str:
+    """Return the folder of a shard's results, relative to the ledger's URL."""
+    return f"backlog/shard={shard:04d}"
+
+
+def result_path(shard: int, watermark: int) -> str:
+    """Return the object name of a result; watermarks are chunk numbers, so they are written alike."""
+    return f"{result_folder(shard)}/{chunk_name(watermark)}"
+
+
+async def newest_result(store: Store, shard: int) -> Result:
+    """Return the newest result of ``shard``; an empty one with watermark 0 if there is none.
+
+    Raises:
+        ResultError: the newest object there is not a result of ours, or of another format.
+        StoreUnavailableError: the store is out of reach.
+
+    """
+    names = await store.names(result_folder(shard))
+    if not names:
+        return Result(shard, 0, ())
+    stem = names[-1].partition(".")[0]
+    if not stem.isdecimal() or names[-1] != chunk_name(int(stem)):
+        raise ResultError(f"{result_folder(shard)}/{names[-1]} is not the name of a result; move it away")
+    return await read_result(store, shard, int(stem))
+
+
+async def read_result(store: Store, shard: int, watermark: int) -> Result:
+    """Return one result; raises ResultError, ObjectMissingError or StoreUnavailableError."""
+    return decode_result(await store.read(result_path(shard, watermark)), shard=shard, watermark=watermark)
+
+
+async def publish_result(store: Store, result: Result) -> Result:
+    """Create ``result``, drop those that are too old, and return what stands there now.
+
+    Raises:
+        StoreError: it could not be written; after OutcomeUnknownError the next run finds out.
+        ResultError: another run was first, and what it wrote cannot be read.
+
+    """
+    try:
+        await store.create(result_path(result.shard, result.watermark), encode_result(result))
+    except ObjectExistsError:
+        return await read_result(store, result.shard, result.watermark)
+    for name in (await store.names(result_folder(result.shard)))[:-KEPT]:
+        await store.delete(f"{result_folder(result.shard)}/{name}")
+    return result
+
+
+def encode_result(result: Result) -> bytes:
+    """Return ``result`` as Parquet bytes; equal results give equal bytes."""
+    header = _Header(format=FORMAT, shard=result.shard, watermark=result.watermark, at_ms=result.at_ms)
+    schema = STATE.with_metadata({_METADATA_KEY: msgspec.json.encode(header)})
+    sink = pa.BufferOutputStream()
+    pq.write_table(state_table(result.shard, result.rows, schema), sink, compression="snappy")
+    return bytes(sink.getvalue())
+
+
+def decode_result(data: bytes, *, shard: int, watermark: int) -> Result:
+    """Return the result in ``data``; raises ResultError if it is not this one."""
+    where = result_path(shard, watermark)
+    try:
+        table = pq.read_table(pa.BufferReader(data), partitioning=None, use_threads=False)
+        raw = (table.schema.metadata or {}).get(_METADATA_KEY)
+        header = None if raw is None else msgspec.json.decode(raw, type=_Header)
+    except (pa.ArrowException, OSError, msgspec.DecodeError) as error:
+        raise ResultError(f"{where} cannot be read: {error}") from error
+    if header is None or header.format != FORMAT or not table.schema.equals(STATE):
+        found = "no result of ours" if header is None else f"of format {header.format}"
+        raise ResultError(
+            f"{where} is {found}; this version reads format {FORMAT}: "
+            f"move {result_folder(shard)} away, and the ledger is counted anew"
+        )
+    if (header.shard, header.watermark) != (shard, watermark):
+        raise ResultError(f"{where} says that it is result {header.watermark} of shard {header.shard}")
+    return Result(shard, watermark, tuple(state_row(row) for row in table.to_pylist()), header.at_ms)
+
+
+def state_table(shard: int, rows: tuple[StateRow, ...], schema: pa.Schema = STATE) -> pa.Table:
+    """Return ``rows`` as a table of schemas.STATE."""
+    columns: dict[str, list[Any]] = {
+        name: [getattr(row, name) for row in rows] for name in STATE.names if name not in _NOT_PLAIN
+    }
+    columns["shard"] = [shard] * len(rows)
+    columns["above"] = [[{"first_offset": first, "end_offset": end} for first, end in row.above] for row in rows]
+    columns["marks"] = [[{"offset": offset, "timestamp_ms": ms} for offset, ms in row.marks] for row in rows]
+    return pa.Table.from_pydict({name: columns[name] for name in STATE.names}, schema=schema)
+
+
+def state_row(row: dict[str, Any]) -> StateRow:
+    """Return a row of schemas.STATE, given as column → value, as a value."""
+    values = {name: row[name] for name in STATE.names if name not in _NOT_PLAIN}
+    above = tuple((part["first_offset"], part["end_offset"]) for part in row["above"])
+    return StateRow(**values, above=above, marks=tuple((mark["offset"], mark["timestamp_ms"]) for mark in row["marks"]))

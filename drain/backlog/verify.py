@@ -1,0 +1,230 @@
+"""Prove that what was counted by increments is what a full count comes to.
+
+First the increments are brought up to date, as any run does it. Then every shard is counted from its first chunk to
+the same watermark, without any previous result, and all that the two say is compared: each row of the result, and
+each backlog that is told from it (records, bytes, position, age, ...). Rates are not compared: they follow from when
+somebody counted, and are told by nobody's result. The full count leaves every chunk to Spark, where an increment reads
+a few small ones itself: a fault of one way is not repeated by the other.
+
+Tables of external topics are read by neither. Each count of them is a full one, and none of it is in a result.
+
+    python -m drain.backlog.verify --ledger file:///var/lib/headgate/ledger [--shard 3 ...] [--topic-id 5] [--json]
+
+Exit code 0: the same; 1: something differs, or a shard could not be counted; 2: a setting is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from drain.backlog.counting import JvmGoneError, Step, merge
+from drain.backlog.job import BacklogJob
+from drain.backlog.merge import Backlog, MergedRow, StateRow, outstanding
+from drain.backlog.results import Result
+from drain.spark.chunks import LedgerChunks
+from drain.spark.fact_source import READERS
+from drain.spark.master import DEFAULT_MASTER, conf_pair
+from drain.spark.session import build_session
+from headgate.errors import ConfigError
+
+SHOWN: Final = 50
+"""Differences that are printed; the rest is counted."""
+_KEY: Final = ("topic_id", "subscription_id", "segment", "bucket")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One number that is not the same."""
+
+    shard: int
+    what: str
+    """``row`` of a result, or ``backlog`` told from it."""
+    where: str
+    column: str
+    by_increments: str
+    by_full_count: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of one shard."""
+
+    shard: int
+    watermark: int
+    rows: int
+    backlogs: int
+    records: int
+    """Outstanding, by increments."""
+    differences: list[Difference]
+
+
+def compared(shard: int, by_increments: Result, by_full_count: Result, topic_id: int | None = None) -> Verdict:
+    """Return how two results of one shard differ, in all topics or in one."""
+    rows = [_of_topic(result.rows, topic_id) for result in (by_increments, by_full_count)]
+    told = [outstanding(part) for part in rows]
+    found = [*_differences(shard, "row", *rows), *_differences(shard, "backlog", *told)]
+    if by_increments.at_ms != by_full_count.at_ms:
+        times = (str(by_increments.at_ms), str(by_full_count.at_ms))
+        found.append(Difference(shard, "result", f"chunk {by_increments.watermark}", "at_ms", *times))
+    records = sum(backlog.records or 0 for backlog in told[0])
+    return Verdict(shard, by_increments.watermark, len(rows[0]), len(told[0]), records, found)
+
+
+def _of_topic(rows: Sequence[StateRow], topic_id: int | None) -> tuple[StateRow, ...]:
+    return tuple(row for row in rows if topic_id in (None, row.topic_id))
+
+
+def _differences(
+    shard: int,
+    what: str,
+    by_increments: Iterable[StateRow | Backlog],
+    by_full_count: Iterable[StateRow | Backlog],
+) -> list[Difference]:
+    one, other = ({_place(row): row for row in rows} for rows in (by_increments, by_full_count))
+    found = []
+    for place in sorted(one.keys() | other.keys()):
+        mine, theirs = one.get(place), other.get(place)
+        if mine is None or theirs is None:
+            there = ("missing", "there") if mine is None else ("there", "missing")
+            found.append(Difference(shard, what, place, "", *there))
+            continue
+        for column in fields(mine):
+            values = getattr(mine, column.name), getattr(theirs, column.name)
+            if values[0] != values[1]:
+                found.append(Difference(shard, what, place, column.name, str(values[0]), str(values[1])))
+    return found
+
+
+def _place(row: StateRow | Backlog) -> str:
+    named = [(name.removesuffix("_id"), getattr(row, name, None)) for name in _KEY]
+    return " ".join(f"{name} {value}" for name, value in named if value is not None)
+
+
+async def verify(
+    increments: BacklogJob,
+    whole: BacklogJob,
+    shards: Sequence[int],
+    *,
+    topic_id: int | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> tuple[list[Verdict], dict[int, str]]:
+    """Return the verdict on each shard, and which could not be counted (shard → why); raises JvmGoneError.
+
+    Args:
+        increments: brought up to date.
+        whole: counts everything, best in another way.
+        shards: which ones.
+        topic_id: compare only this topic.
+        tell: is told what is being done.
+
+    """
+    tell(f"bringing {len(shards)} shards up to date by increments")
+    kept = await increments.run(shards)
+    up_to = {shard: result.watermark for shard, result in kept.results.items() if shard not in kept.failures}
+    tell(f"counting {sum(up_to.values())} chunks from the first on")
+    full = await whole.run(sorted(up_to), full=True, up_to=up_to)
+    failures = kept.failures | full.failures
+    verdicts = [
+        compared(shard, kept.results[shard], full.results[shard], topic_id)
+        for shard in sorted(up_to)
+        if shard not in failures
+    ]
+    return verdicts, failures
+
+
+def report(verdicts: Sequence[Verdict], failures: Mapping[int, str], *, as_json: bool) -> list[str]:
+    """Return what is printed."""
+    differing = [difference for verdict in verdicts for difference in verdict.differences]
+    if as_json:
+        said = {"same": not differing and not failures, "shards": verdicts, "failures": failures}
+        return [msgspec.json.format(msgspec.json.encode(said), indent=2).decode()]
+    lines = [
+        f"shard {verdict.shard}: to chunk {verdict.watermark}, {verdict.rows} rows and {verdict.backlogs} backlogs "
+        f"({verdict.records} records outstanding): " + (_many(len(verdict.differences)))
+        for verdict in verdicts
+    ]
+    if differing:
+        cells: list[tuple[str, ...]] = [("shard", "what", "where", "column", "by increments", "by full count")]
+        cells += [tuple(_text(getattr(each, column.name)) for column in fields(each)) for each in differing[:SHOWN]]
+        widths = [max(len(row[at]) for row in cells) for at in range(len(cells[0]))]
+        lines += ["", *("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells)]
+        if len(differing) > SHOWN:
+            lines.append(f"and {len(differing) - SHOWN} more")
+    return lines
+
+
+def _many(differences: int) -> str:
+    return "the same" if not differences else f"{differences} differences"
+
+
+def _text(value: Any) -> str:
+    return str(value) if len(str(value)) <= 60 else f"{str(value)[:57]}..."  # noqa: PLR2004 - a table's column
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Compare once; see the module for the exit codes."""
+    parser = argparse.ArgumentParser(
+        prog="python -m drain.backlog.verify", description="Compare increments to a full count."
+    )
+    parser.add_argument("--ledger", required=True, help="URL of the ledger, e.g. file:///var/lib/headgate/ledger")
+    parser.add_argument("--shard", type=int, action="append", help="this shard only (may be repeated)")
+    parser.add_argument("--topic-id", type=int, help="this topic only (with --shard)")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--master", default=DEFAULT_MASTER, help="Spark master (default: %(default)s)")
+    parser.add_argument("--conf", type=conf_pair, action="append", default=[], help="KEY=VALUE for Spark (repeatable)")
+    parser.add_argument("--reader", choices=READERS, default="auto", help="auto, or spark: its own file systems")
+    arguments = parser.parse_args(argv)
+    try:
+        return asyncio.run(_run(arguments))
+    except (ConfigError, JvmGoneError) as error:
+        print(f"headgate: {error}", file=sys.stderr)  # noqa: T201 - a command speaks to its terminal
+        return 2
+
+
+async def _run(arguments: argparse.Namespace) -> int:
+    def tell(text: str) -> None:
+        print(f"{text} …", file=sys.stderr, flush=True)  # noqa: T201
+
+    chunks = LedgerChunks(arguments.ledger, arguments.reader)
+    shards = arguments.shard or await chunks.shards()
+    tell("starting Spark")
+    with tempfile.TemporaryDirectory(prefix="headgate-java-") as folder:
+        session = await asyncio.to_thread(
+            build_session, master=arguments.master, wrapper_folder=Path(folder), extra=dict(arguments.conf)
+        )
+        try:
+            verdicts, failures = await verify(
+                _job(session, chunks),
+                _job(session, LedgerChunks(arguments.ledger, arguments.reader, few_rows=0)),
+                shards,
+                topic_id=arguments.topic_id,
+                tell=tell,
+            )
+        finally:
+            await asyncio.to_thread(session.stop)
+    for shard, reason in sorted(failures.items()):
+        print(f"headgate: shard {shard} could not be counted: {reason}", file=sys.stderr)  # noqa: T201
+    for line in report(verdicts, failures, as_json=arguments.json):
+        print(line)  # noqa: T201
+    return 1 if failures or any(verdict.differences for verdict in verdicts) else 0
+
+
+def _job(session: SparkSession, chunks: LedgerChunks) -> BacklogJob:
+    async def count(steps: Sequence[Step]) -> Mapping[int, list[MergedRow]]:
+        return await asyncio.to_thread(merge, session, chunks.source, steps)
+
+    return BacklogJob(chunks, count)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

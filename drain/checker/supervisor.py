@@ -1,0 +1,279 @@
+"""Keep one Spark process running: start it, watch it, replace it with a growing pause, stop it.
+
+It runs in a process group of its own, so that it goes together with its JVM, and dies with us however we end
+(drain.spark.parent). Whether it is well is found out by asking it: a ping that is not answered in time (the process hangs, or
+its JVM does) is the same as a death. What it says of its state is for readiness: ``starting``, ``ready``, ``degraded``.
+Nothing else of the daemon waits for it. Imports no Spark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Final, Self
+
+from drain.checker.connection import Connection
+from drain.protocol import Address, DrainCheckError, Ping, Pong
+
+LOG_NAME: Final = "drain.log"
+LOG_LIMIT_BYTES: Final = 4 * 1024 * 1024
+"""A log that has grown beyond this is put aside as ``drain.log.1`` when the process is started again."""
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorTimes:
+    """How long what may take, in seconds."""
+
+    start: float = 90.0
+    """From start to the first answer: 8 s here, far more on a cold and busy machine."""
+    ping_interval: float = 5.0
+    ping: float = 20.0
+    """Longest wait for a ping: a full garbage collection must fit in, a hung JVM must not go unnoticed for long."""
+    retry: float = 0.25
+    """Between two attempts to reach a process that is starting."""
+    stop: float = 15.0
+    """From SIGTERM to SIGKILL."""
+    pause: float = 1.0
+    """Before the first restart; doubles up to ``longest_pause``."""
+    longest_pause: float = 60.0
+    stable: float = 60.0
+    """A process that was well for this long restarts at the shortest pause again."""
+
+
+def service_command(
+    *,
+    ledger_url: str,
+    socket: str,
+    master: str,
+    folder: Path,
+    driver_memory: str,
+    run_timeout_seconds: float,
+    rollup: Sequence[str] = (),
+    reader: str = "auto",
+    spark_conf: Mapping[str, str] | None = None,
+    external: str | None = None,
+) -> list[str]:
+    """Return the command that starts the Spark process as our child; ``rollup``: its arguments about that."""
+    return [
+        *(sys.executable, "-m", "drain.service.service"),
+        *("--ledger", ledger_url),
+        *("--listen", socket),
+        *("--master", master),
+        *("--folder", str(folder)),
+        *("--driver-memory", driver_memory),
+        *("--run-timeout-seconds", f"{run_timeout_seconds:g}"),
+        *rollup,
+        *("--reader", reader),
+        *(part for name, value in (spark_conf or {}).items() for part in ("--conf", f"{name}={value}")),
+        *("--parent", str(os.getpid())),
+        *(("--external", external) if external is not None else ()),
+    ]
+
+
+class DrainSupervisor:
+    """One supervised Spark process. An async context manager: it runs from entering to leaving."""
+
+    def __init__(
+        self,
+        *,
+        ledger_url: str,
+        socket: str,
+        folder: Path,
+        master: str = "local[*]",
+        driver_memory: str = "1g",
+        run_timeout_seconds: float = 60.0,
+        rollup: Sequence[str] = (),
+        reader: str = "auto",
+        spark_conf: Mapping[str, str] | None = None,
+        external: str | None = None,
+        on_state: Callable[[str, str], None] | None = None,
+        on_restart: Callable[[], None] | None = None,
+        command: Sequence[str] | None = None,
+        times: SupervisorTimes | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        """Prepare, without starting anything.
+
+        Args:
+            ledger_url: the ledger to count.
+            socket: where the process is to listen, ``unix:/path`` or ``tcp:host:port``.
+            folder: for scratch files and the process's log; made if it is missing.
+            master: Spark master.
+            driver_memory: heap of the JVM, in Spark's notation.
+            run_timeout_seconds: the longest run, after which the process cancels it.
+            rollup: the process's arguments about roll-up; none: it does not roll up.
+            reader: how Spark reads the ledger, see drain.spark.fact_source.
+            spark_conf: further settings of Spark; no secrets, they stand in the command.
+            external: TOML file that names the tables of external topics.
+            on_state: is told ``starting``, ``ready`` or ``degraded``, and why, whenever that changes.
+            on_restart: is told of each start but the first.
+            command: what to start instead of the service.
+            times: how long what may take.
+            rng: where the jitter comes from.
+
+        """
+        self._address = Address.parse(socket)
+        self._folder = folder
+        self._command = command or service_command(
+            ledger_url=ledger_url,
+            socket=socket,
+            master=master,
+            folder=folder,
+            driver_memory=driver_memory,
+            run_timeout_seconds=run_timeout_seconds,
+            rollup=rollup,
+            reader=reader,
+            spark_conf=spark_conf,
+            external=external,
+        )
+        self._on_state = on_state
+        self._on_restart = on_restart
+        self._times = times or SupervisorTimes()
+        self._rng = rng or random.Random()  # noqa: S311 - jitter
+        self._runner: asyncio.Task[None] | None = None
+        self.state = "starting"
+        self.reason = "not started yet"
+        self.restarts = 0
+        self.pid: int | None = None
+        """Of the process that runs now."""
+
+    async def __aenter__(self) -> Self:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._runner = asyncio.get_running_loop().create_task(self._run(), name="drain supervisor")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        runner, self._runner = self._runner, None
+        assert runner is not None, "closed twice"
+        runner.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await runner
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        pause = self._times.pause
+        self._become("starting", "the Spark process is starting")
+        while True:
+            began = loop.time()
+            reason = await self._one_life()
+            if loop.time() - began > self._times.stable:
+                pause = self._times.pause
+            self._become("degraded", f"{reason}; next start in at most {pause:g} s")
+            await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
+            pause = min(2 * pause, self._times.longest_pause)
+            self.restarts += 1
+            if self._on_restart is not None:
+                self._on_restart()
+
+    async def _one_life(self) -> str:
+        """Start the process, watch it until it is not well any more, end it; return why."""
+        try:
+            with self._log() as log:
+                process = await asyncio.create_subprocess_exec(
+                    *self._command,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            return f"the Spark process cannot be started: {error.strerror or error}"
+        self.pid = process.pid
+        ended = asyncio.ensure_future(process.wait())
+        watching = asyncio.ensure_future(self._watch())
+        try:
+            await asyncio.wait({ended, watching}, return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                return f"the Spark process ended with code {ended.result()}, see {self._folder / LOG_NAME}"
+            return watching.result()
+        finally:
+            watching.cancel()
+            await self._end(process)
+            await asyncio.gather(ended, watching, return_exceptions=True)
+            self.pid = None
+
+    async def _watch(self) -> str:
+        """Return what is wrong, once something is."""
+        try:
+            async with asyncio.timeout(self._times.start):
+                connection = await self._first_answer()
+        except TimeoutError:
+            return f"the Spark process did not answer within {self._times.start:g} s of its start"
+        self._become("ready", f"{self._address} answers")
+        try:
+            while True:
+                await asyncio.sleep(self._times.ping_interval)
+                await self._ping(connection)
+        except DrainCheckError as error:
+            return f"the Spark process is not well: {error}"
+        finally:
+            connection.close()
+
+    async def _first_answer(self) -> Connection:
+        while True:
+            try:
+                connection = await Connection.open(self._address, self._times.ping)
+            except DrainCheckError:
+                # Nobody listens yet; how long that may last is the caller's limit.
+                await asyncio.sleep(self._times.retry)
+                continue
+            try:
+                await self._ping(connection)
+            except DrainCheckError:
+                connection.close()
+                await asyncio.sleep(self._times.retry)
+            except asyncio.CancelledError:
+                connection.close()
+                raise
+            else:
+                return connection
+
+    async def _ping(self, connection: Connection) -> None:
+        reply = await connection.ask(Ping(id=0), self._times.ping)
+        if not isinstance(reply, Pong):
+            raise DrainCheckError(f"{self._address} answered something else than was asked")
+
+    async def _end(self, process: asyncio.subprocess.Process) -> None:
+        """Stop the process and everything that it started: kindly first."""
+        _signal_group(process.pid, signal.SIGTERM, alive=process.returncode is None)
+        try:
+            async with asyncio.timeout(self._times.stop):
+                await process.wait()
+        except TimeoutError:
+            pass  # It had its time; what follows does not ask.
+        finally:
+            # The JVM may outlast the process that led the group.
+            _signal_group(process.pid, signal.SIGKILL, alive=True)
+        await process.wait()
+
+    def _log(self) -> IO[bytes]:
+        path = self._folder / LOG_NAME
+        if path.exists() and path.stat().st_size > LOG_LIMIT_BYTES:
+            path.replace(path.with_name(f"{LOG_NAME}.1"))
+        return path.open("ab")
+
+    def _become(self, state: str, reason: str) -> None:
+        changed = (state, reason) != (self.state, self.reason)
+        self.state, self.reason = state, reason
+        if changed and self._on_state is not None:
+            self._on_state(state, reason)
+
+
+def _signal_group(group: int, number: signal.Signals, *, alive: bool) -> None:
+    if not alive:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, number)

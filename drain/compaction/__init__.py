@@ -1,0 +1,1 @@
+"""Rewriting old chunks into large objects."""

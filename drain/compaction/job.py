@@ -1,0 +1,491 @@
+"""Rewrite old chunks into large objects, one sorted stretch per segment: the shell around drain.compaction.plans.
+
+A run writes its objects under a name of its own, describes what it finds written, and compares that with what the facts
+say; then one manifest, created with put-if-absent, makes the whole range visible. A run that is killed leaves nothing
+that counts, of two at once one is taken, and running again over the same ledger changes nothing. Whatever no manifest
+names is swept away later, as are ranges that a wider one has replaced, each after a delay that lets readers finish.
+
+    python -m drain.compaction.job --ledger file:///var/lib/headgate/ledger [--shard 3 …] [--chunks 1024]
+
+Spark itself writes the objects, so its file systems must reach the ledger: a folder always, a bucket with Hadoop's jars
+for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import re
+import secrets
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as t
+
+from drain.backlog import plans as backlog
+from drain.backlog.compacted_facts import encode_facts, read_facts
+from drain.backlog.counting import RunError
+from drain.backlog.results import newest_result
+from drain.backlog.sums import merged_table
+from drain.compaction import plans as rollup
+from drain.compaction.policy import Roll, next_roll
+from drain.spark.master import DEFAULT_MASTER
+from drain.spark.schemas import FACTS, MERGED
+from drain.spark.session import build_session
+from drain.spark.spark_schemas import spark_frame, spark_schema
+from headgate.errors import ChunkError, ConfigError, HeadgateError, ObjectExistsError, ObjectMissingError, StoreError
+from headgate.ledger.chunk_ranges import ChunkRange, cover, rolled_to
+from headgate.ledger.compacted import (
+    Manifest,
+    RolledObject,
+    create_manifest,
+    manifest_path,
+    manifest_ranges,
+    read_manifest,
+    rolled_folder,
+)
+from headgate.ledger.ledger import Ledger, chunk_folder, chunk_name
+from headgate.storage.object_store import Store, open_store
+
+CHUNKS: Final = 1024
+OBJECT_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of keys and values in one rolled object: enough to make a request's latency small beside its transfer, little
+enough for a consumer to hold one for each of its segments."""
+READ_AT_ONCE: Final = 16
+ORPHAN_SECONDS: Final = 6 * 3600.0
+"""A folder that no manifest names is swept when it is this old: far longer than any run takes."""
+_HADOOP_SCHEMES: Final = {"s3": "s3a", "az": "abfss"}
+_PLACE: Final = re.compile(r"topic_id=(\d+)/segment=(\d+)/part=(\d+)/[^/]+\.parquet$")
+_RUN: Final = re.compile(r"\d{12}-\d{12}-(\d+)-[0-9a-f]+")
+_ROLLED: Final = t.StructType(
+    [
+        t.StructField("offset", t.LongType()),
+        t.StructField("timestamp_ms", t.LongType()),
+        t.StructField("stored_at_ms", t.LongType()),
+        t.StructField("size_bytes", t.LongType()),
+        t.StructField("key", t.BinaryType()),
+        t.StructField("value", t.BinaryType()),
+        t.StructField("topic_id", t.LongType()),
+        t.StructField("segment", t.LongType()),
+    ]
+)
+_WRITTEN: Final = t.StructType([*_ROLLED.fields, t.StructField("part", t.LongType())])
+_CHUNK: Final = t.StructType(
+    [
+        t.StructField("fact", t.StringType()),
+        t.StructField("topic_id", t.LongType()),
+        t.StructField("segment", t.LongType()),
+        t.StructField("offset", t.LongType()),
+        t.StructField("timestamp_ms", t.LongType()),
+        t.StructField("size_bytes", t.LongType()),
+        t.StructField("key", t.BinaryType()),
+        t.StructField("value", t.BinaryType()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RollUpSettings:
+    """How a ledger is rolled up."""
+
+    chunks: int = CHUNKS
+    """Chunks that become one range of level 0."""
+    delay_seconds: float = 300.0
+    """The youngest of them must be this old: whoever reads at the tail is past it."""
+    delete_after_seconds: float = 6 * 3600.0
+    """What a wider range has replaced is kept this long, for those who are reading it."""
+    object_bytes: int = OBJECT_BYTES
+    run_timeout_seconds: float = 3600.0
+
+
+class RollUp:
+    """Rolls up the shards of one ledger, one range at a time, on a session that others may use beside it."""
+
+    def __init__(
+        self, ledger_url: str, session: SparkSession, settings: RollUpSettings, *, now_ms: Callable[[], int]
+    ) -> None:
+        self.store: Store = open_store(ledger_url)
+        parts = urlsplit(ledger_url)
+        self._folder = Path(unquote(parts.path)) if parts.scheme == "file" else None
+        scheme = _HADOOP_SCHEMES.get(parts.scheme, parts.scheme)
+        self._root = f"{scheme}://{parts.netloc}{unquote(parts.path).rstrip('/')}"
+        self._session = session
+        self._settings = settings
+        self._now_ms = now_ms
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="roll-up")
+        self._manifests: dict[tuple[int, ChunkRange], Manifest] = {}
+
+    def close(self) -> None:
+        """Let go of the thread, without waiting for it."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def run(self, shard: int) -> list[Manifest]:
+        """Write every range of ``shard`` that is due, and sweep; return the manifests that are new.
+
+        Raises:
+            RunError: Spark failed, or what it wrote is not what the facts say. Nothing of the range is visible then.
+            ChunkError: a chunk, manifest or result is damaged.
+            StoreError: the store failed; the next run finds out how far this one came.
+
+        """
+        written: list[Manifest] = []
+        while (manifest := await self.step(shard)) is not None:
+            written.append(manifest)
+        await self.sweep(shard)
+        return written
+
+    async def is_due(self, shard: int) -> bool:
+        """Return whether a run would find enough, were all of it counted; raises like `run`."""
+        covering = [await self._manifest(shard, each) for each in cover(await manifest_ranges(self.store, shard))]
+        known = [(manifest.range, manifest.level) for manifest in covering]
+        after = rolled_to([chunks for chunks, _ in known])
+        newer = await Ledger(self.store, shard).numbers(after=after)
+        newest = newer[-1] if newer else after
+        return next_roll(known, watermark=newest, chunks=self._settings.chunks) is not None
+
+    async def step(self, shard: int) -> Manifest | None:
+        """Write the next range that is due, and return its manifest; None if there is none. Raises like `run`."""
+        covering = [await self._manifest(shard, each) for each in cover(await manifest_ranges(self.store, shard))]
+        result = await newest_result(self.store, shard)
+        roll = next_roll(
+            [(manifest.range, manifest.level) for manifest in covering],
+            watermark=result.watermark,
+            chunks=self._settings.chunks,
+        )
+        if roll is None:
+            return None
+        sources = [manifest for manifest in covering if manifest.range in roll.sources]
+        times = {} if sources else await self._times(shard, roll.range)
+        last_at_ms = sources[-1].last_at_ms if sources else times[roll.range.last]
+        if last_at_ms > self._now_ms() - self._settings.delay_seconds * 1000:
+            return None
+        folder = f"{rolled_folder(shard)}/{_run_name(roll.range, self._now_ms())}"
+        facts = pa.concat_tables([await read_facts(self.store, source) for source in sources]) if sources else None
+        alive = [
+            (row.topic_id, row.segment)
+            for row in result.rows
+            if row.subscription_id is None and row.segment is not None
+        ]
+        work = _Work(shard, roll, folder, sources, times, facts, alive)
+        rows, merged = await self._on_spark(work)
+        objects = await self._found(folder, rows)
+        _compare(work, rows, merged)
+        facts_path = f"{folder}/facts.parquet"
+        await self.store.create(facts_path, encode_facts(merged, shard, *roll.range))
+        manifest = Manifest(
+            shard=shard,
+            first=roll.range.first,
+            last=roll.range.last,
+            level=roll.level,
+            written_at_ms=self._now_ms(),
+            last_at_ms=last_at_ms,
+            facts=facts_path,
+            objects=objects,
+        )
+        try:
+            await create_manifest(self.store, manifest)
+        except ObjectExistsError:
+            # Another run was first, and ours is an orphan now.
+            await self._delete_folder(folder)
+            return await self._manifest(shard, roll.range)
+        return manifest
+
+    async def sweep(self, shard: int) -> int:
+        """Delete ranges that wider ones have replaced, and folders that no manifest names; return how many."""
+        ranges = await manifest_ranges(self.store, shard)
+        covering = cover(ranges)
+        swept = 0
+        for each in ranges:
+            wider = next((w for w in covering if w.first <= each.first and each.last <= w.last and w != each), None)
+            if wider is None:
+                continue
+            age_ms = self._now_ms() - (await self._manifest(shard, wider)).written_at_ms
+            if age_ms >= self._settings.delete_after_seconds * 1000:
+                # The manifest first: what it names is an orphan then, and swept below, now or later.
+                manifest = await self._manifest(shard, each)
+                await self.store.delete(manifest_path(shard, each))
+                await self._delete_folder(manifest.facts.rsplit("/", 1)[0])
+                swept += 1
+        named = {
+            (await self._manifest(shard, each)).facts.rsplit("/", 2)[1]
+            for each in await manifest_ranges(self.store, shard)
+        }
+        for name in await self.store.folders(rolled_folder(shard)):
+            match = _RUN.fullmatch(name)
+            if match is None or name in named:
+                continue
+            if self._now_ms() - int(match[1]) >= ORPHAN_SECONDS * 1000:
+                await self._delete_folder(f"{rolled_folder(shard)}/{name}")
+                swept += 1
+        return swept
+
+    # --- how ----------------------------------------------------------------------------------------------------------
+
+    async def _manifest(self, shard: int, chunks: ChunkRange) -> Manifest:
+        key = (shard, chunks)
+        if key not in self._manifests:
+            self._manifests[key] = await read_manifest(self.store, shard, chunks)
+        return self._manifests[key]
+
+    async def _times(self, shard: int, chunks: ChunkRange) -> dict[int, int]:
+        """Return chunk → its time; every header is looked at, because Spark passes over what a foreign file lacks."""
+        ledger, room = Ledger(self.store, shard), asyncio.Semaphore(READ_AT_ONCE)
+
+        async def time_of(number: int) -> int:
+            try:
+                async with room:
+                    return (await ledger.header(number)).at_ms
+            except ObjectMissingError as error:
+                raise ChunkError(f"it is counted, not rolled up, and gone: {error}") from error
+
+        numbers = range(chunks.first, chunks.last + 1)
+        return dict(zip(numbers, await asyncio.gather(*(time_of(number) for number in numbers)), strict=True))
+
+    async def _on_spark(self, work: _Work) -> tuple[list[dict[str, Any]], pa.Table]:
+        """Return what was written, part by part, and the facts of the range; raises RunError."""
+        loop = asyncio.get_running_loop()
+        group = f"roll-up-{work.folder.rsplit('/', 1)[1]}"
+        job = loop.run_in_executor(self._threads, self._write, group, work)
+        try:
+            async with asyncio.timeout(self._settings.run_timeout_seconds):
+                return await asyncio.shield(job)
+        except TimeoutError:
+            await self._cancel(group, job)
+            raise RunError(
+                f"a roll-up took longer than {self._settings.run_timeout_seconds:g} s and was cancelled"
+            ) from None
+        except asyncio.CancelledError:
+            await self._cancel(group, job)
+            raise
+
+    async def _cancel(self, group: str, job: asyncio.Future[Any]) -> None:
+        with contextlib.suppress(Py4JError, OSError):
+            await asyncio.to_thread(self._session.sparkContext.cancelJobGroup, group)
+        await asyncio.wait({job}, timeout=10)
+        if job.done() and not job.cancelled():
+            job.exception()  # Asked, so that asyncio does not complain.
+
+    def _write(self, group: str, work: _Work) -> tuple[list[dict[str, Any]], pa.Table]:
+        try:
+            self._session.sparkContext.setJobGroup(group, "roll-up", interruptOnCancel=True)
+            # Counting has the default pool: consumers wait for it, and nobody for this.
+            self._session.sparkContext.setLocalProperty("spark.scheduler.pool", "roll-up")
+            target = f"{self._root}/{work.folder}"
+            tasks = max(1, min(len(work.alive), self._session.sparkContext.defaultParallelism * 4))
+            laid_out = rollup.laid_out(self.records(work), tasks=tasks, object_bytes=self._settings.object_bytes)
+            writer = laid_out.write.option("compression", "zstd").option(_NO_MARK, "false")
+            writer.partitionBy(*rollup.PLACE).parquet(target)
+            written = self._session.read.schema(_WRITTEN).option("basePath", target)
+            rows = rollup.described(written.parquet(target)).collect() if work.alive else []
+            merged = merged_table(backlog.joined(self.facts(work)).toArrow())
+        except (Py4JError, PySparkException, OSError, EOFError) as error:
+            first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            raise RunError(f"Spark could not roll up shard {work.shard}, chunks {work.roll.range}: {first}") from error
+        if self._folder is not None:
+            _make_durable(self._folder / work.folder)
+        return [row.asDict() for row in rows], merged
+
+    def records(self, work: _Work) -> DataFrame:
+        """Return the records that are to be laid out."""
+        alive = self._session.createDataFrame(
+            work.alive, t.StructType([t.StructField(name, t.LongType()) for name in ("topic_id", "segment")])
+        )
+        if work.sources:
+            paths = [
+                f"{self._root}/{item.path}"
+                for source in work.sources
+                for item in source.objects
+                if (item.topic_id, item.segment) in set(work.alive)
+            ]
+            if not paths:
+                return self._session.createDataFrame([], _ROLLED)
+            # The same columns stand in several runs' folders, so the place is read from the path of each file.
+            frame = self._session.read.schema(_ROLLED).option("recursiveFileLookup", "true").parquet(*paths)
+            return rollup.of_segments(rollup.with_place(frame), alive)
+        names = [chunk_name(number) for number in work.times]
+        times = self._session.createDataFrame(
+            list(zip(names, work.times.values(), strict=True)), "chunk_name string, stored_at_ms long"
+        )
+        base = f"{self._root}/{chunk_folder(work.shard)}"
+        chunks = self._session.read.schema(_CHUNK).parquet(*(f"{base}/{name}" for name in names))
+        return rollup.of_segments(rollup.stored_records(rollup.with_chunk_name(chunks), times), alive)
+
+    def facts(self, work: _Work) -> DataFrame:
+        """Return what is to be merged into the facts of the range."""
+        if work.facts is not None:
+            return backlog.contributions_again(spark_frame(self._session, work.facts, spark_schema(MERGED)))
+        paths = [f"{self._root}/{chunk_folder(work.shard)}/{chunk_name(number)}" for number in work.times]
+        facts = self._session.read.schema(spark_schema(FACTS)).option("basePath", f"{self._root}/ledger")
+        return backlog.contributions(facts.parquet(*paths))
+
+    async def _found(self, folder: str, rows: list[dict[str, Any]]) -> list[RolledObject]:
+        """Return the objects that were written, each with its bounds."""
+        paths: dict[tuple[int, ...], str] = {}
+        for path in await self.store.paths(folder):
+            if match := _PLACE.search(path):
+                place = tuple(int(each) for each in match.groups())
+                if place in paths:
+                    raise RunError(f"{path} is a second object of its part: {paths[place]}")
+                paths[place] = path
+        found = []
+        for row in sorted(rows, key=lambda row: (row["topic_id"], row["segment"], row["part"])):
+            if row["end_offset"] - row["first_offset"] != row["records"]:
+                raise RunError(f"{folder}: offsets of {row} have holes or stand twice")
+            bounds = {name: row[name] for name in RolledObject.__struct_fields__ if name != "path"}
+            found.append(RolledObject(path=paths.pop((row["topic_id"], row["segment"], row["part"])), **bounds))
+        if paths:
+            raise RunError(f"{next(iter(paths.values()))} was written and cannot be read back")
+        return found
+
+    async def _delete_folder(self, folder: str) -> None:
+        for path in await self.store.paths(folder):
+            await self.store.delete(path)
+
+
+_NO_MARK: Final = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """One range on its way through Spark."""
+
+    shard: int
+    roll: Roll
+    folder: str
+    sources: Sequence[Manifest]
+    times: dict[int, int]
+    facts: pa.Table | None
+    alive: list[tuple[int, int]]
+
+
+def _run_name(chunks: ChunkRange, now_ms: int) -> str:
+    return f"{chunks.first:012d}-{chunks.last:012d}-{now_ms}-{secrets.token_hex(4)}"
+
+
+def _compare(work: _Work, rows: list[dict[str, Any]], merged: pa.Table) -> None:
+    """Raise RunError unless every segment that is alive has as many records written as its facts say."""
+    stated: dict[tuple[int, int], int] = {}
+    for row in merged.to_pylist():
+        if row["subscription_id"] is None and row["segment"] is not None:
+            place = (row["topic_id"], row["segment"])
+            stated[place] = stated.get(place, 0) + row["records"]
+    found: dict[tuple[int, int], int] = {}
+    for row in rows:
+        place = (row["topic_id"], row["segment"])
+        found[place] = found.get(place, 0) + row["records"]
+    for place in work.alive:
+        if stated.get(place, 0) != found.get(place, 0):
+            raise RunError(
+                f"shard {work.shard}, chunks {work.roll.range}: topic {place[0]}, segment {place[1]} has "
+                f"{stated.get(place, 0)} records, and {found.get(place, 0)} were written"
+            )
+
+
+def _make_durable(folder: Path) -> None:
+    """Have everything below ``folder`` on the disk; Hadoop's own checksum files, which nobody reads, go."""
+    for place, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            path = Path(place, name)
+            if name.startswith("."):
+                path.unlink()
+                continue
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def wall_clock_ms() -> int:
+    """Return milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Roll up what is due. 0: done; 1: a shard failed; 2: a setting is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="python -m drain.compaction.job", description="Roll up a ledger's old chunks."
+    )
+    parser.add_argument("--ledger", required=True, help="URL of the ledger, e.g. file:///var/lib/headgate/ledger")
+    parser.add_argument("--shard", type=int, action="append", help="this shard only (may be repeated)")
+    parser.add_argument(
+        "--chunks", type=int, default=CHUNKS, help="chunks that become one range (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--delay-seconds", type=float, default=300.0, help="least age of a chunk (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--delete-after-seconds", type=float, default=6 * 3600.0, help="for replaced ranges (default: %(default)s)"
+    )
+    parser.add_argument("--master", default=DEFAULT_MASTER, help="Spark master (default: %(default)s)")
+    arguments = parser.parse_args(argv)
+    if arguments.chunks < 1:
+        parser.error(f"--chunks {arguments.chunks}: give at least 1")
+    try:
+        return asyncio.run(_run(arguments))
+    except (ConfigError, StoreError) as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201 - a command speaks to its terminal
+        return 2
+
+
+async def _run(arguments: argparse.Namespace) -> int:
+    shards = arguments.shard or await _shards(open_store(arguments.ledger), arguments.ledger)
+    settings = RollUpSettings(
+        chunks=arguments.chunks,
+        delay_seconds=arguments.delay_seconds,
+        delete_after_seconds=arguments.delete_after_seconds,
+    )
+    code = 0
+    with tempfile.TemporaryDirectory(prefix="headgate-java-") as folder:
+        session = await asyncio.to_thread(build_session, master=arguments.master, wrapper_folder=Path(folder))
+        roll_up = RollUp(arguments.ledger, session, settings, now_ms=wall_clock_ms)
+        try:
+            for shard in shards:
+                try:
+                    for manifest in await roll_up.run(shard):
+                        print(line_about(manifest))  # noqa: T201
+                except HeadgateError as error:
+                    print(f"error: shard {shard}: {error}", file=sys.stderr)  # noqa: T201
+                    code = 1
+        finally:
+            roll_up.close()
+            await asyncio.to_thread(session.stop)
+    return code
+
+
+def line_about(manifest: Manifest) -> str:
+    """Return one line for people about a range that was written."""
+    records = sum(item.end_offset - item.first_offset for item in manifest.objects)
+    size = sum(item.size_bytes for item in manifest.objects)
+    return (
+        f"shard {manifest.shard}: chunks {manifest.first} to {manifest.last} rolled up at level {manifest.level}: "
+        f"{records} records, {size} bytes in {len(manifest.objects)} objects"
+    )
+
+
+async def _shards(store: Store, url: str) -> list[int]:
+    found = [
+        int(match[1]) for name in await store.folders("ledger") if (match := re.fullmatch(r"shard=(\d{4,})", name))
+    ]
+    if not found:
+        raise ConfigError(f"no shard found at {url}: check the ledger's URL, or name the shards with --shard")
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

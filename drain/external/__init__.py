@@ -1,0 +1,1 @@
+"""Backlogs of external topics, from their tables."""

@@ -1,0 +1,183 @@
+"""Count one external topic's tables on a Spark session: read, judge, merge with what the ledger says.
+
+The ledger knows the topic's segments, their ends and its subscriptions; records, and acknowledgements where a table is
+mapped for them, come from the tables. Both are settled together (drain.backlog.merge), and nothing of it goes into the
+published result, which is the ledger's alone. Each count reads the tables as a whole. What of it is known, and what is
+not, is said in drain.external.backlog.
+
+Where positions are opaque there is nothing to settle: entries are counted behind the checkpoints on record.
+
+Where acknowledgements come from a table, the table is the truth: they count at whatever seek generation the
+subscription is, so a seek has to be done there. What headgate itself was told counts beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as t
+
+from drain.backlog import plans as backlog
+from drain.backlog.counting import JvmGoneError, RunError, added_up, one_line
+from drain.backlog.merge import Backlog, MergedRow, StateRow, carried, settled
+from drain.backlog.sums import merged_rows
+from drain.external import offset_facts as external_facts
+from drain.external import opaque_facts
+from drain.external.backlog import Behind, Mark, marks_of, of_offsets, of_opaque
+from drain.external.offset_facts import PLACES, TableError
+from drain.external.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
+from drain.spark.engines import ENGINE_ERRORS, is_gone
+
+_READ_OPTIONS = {
+    # A line that cannot be read is a fault, not a row of nulls.
+    "json": {"mode": "FAILFAST"},
+    "csv": {"mode": "FAILFAST", "header": "true", "inferSchema": "false"},
+}
+_SUBSCRIPTIONS = t.StructType(
+    [
+        t.StructField("subscription", t.StringType()),
+        t.StructField("subscription_id", t.LongType()),
+        t.StructField("seek_generation", t.LongType()),
+    ],
+)
+
+
+def count_external(
+    session: SparkSession, tables: ExternalTables, view: ExternalView, rows: Sequence[StateRow], *, shard: int
+) -> tuple[Backlog, ...]:
+    """Return the backlog of one topic, whose rows of the ledger's result are ``rows``: at least one.
+
+    It blocks until all is read, judged and counted.
+
+    Raises:
+        TableError: a table is wrong; names it, says what is wrong, and gives an example.
+        RunError: Spark failed or was cancelled.
+        JvmGoneError: the JVM is gone.
+
+    """
+    if view.opaque and tables.acknowledgements is not None:
+        raise TableError(
+            f"external.{view.topic}.acknowledgements ({tables.acknowledgements.path}): its positions are opaque, so a "
+            "table of them cannot be counted; leave it out, and what its consumers tell headgate counts"
+        )
+    try:
+        if view.opaque:
+            behind = {} if tables.entries is None else _behind(session, tables.entries, view)
+            return of_opaque(rows, view.checkpoints, behind)
+        merged = _merged(session, tables, view, rows, shard)
+    except ENGINE_ERRORS as error:
+        if is_gone(error):
+            raise JvmGoneError(f"Spark does not answer: {str(error) or type(error).__name__}") from error
+        raise RunError(f"external.{view.topic}: {one_line(error)}") from error
+    return of_offsets(settled([*carried(rows), *merged]), tables.entries)
+
+
+def _behind(session: SparkSession, table: EntriesTable, view: ExternalView) -> dict[Mark, Behind]:
+    """Return what lies behind each checkpoint whose place among the entries is known."""
+    with _named(table, view):
+        found = opaque_facts.entries(_read(session, table), table)
+        _judge(opaque_facts.faults(found))
+        _judge_labels(found, view)
+        marks = _placed_marks(session, found, table, view)
+        rows = opaque_facts.behind(found, _marks_frame(session, view, marks)).collect()
+    nothing = Behind(0, None if table.size_bytes is None else 0, None)
+    behind = {
+        (row["segment"], row["mark"]): Behind(row["records"], row["size_bytes"], row["oldest_ms"]) for row in rows
+    }
+    return {mark: behind.get(mark, nothing) for mark in marks}
+
+
+def _placed_marks(
+    session: SparkSession, found: DataFrame, table: EntriesTable, view: ExternalView
+) -> dict[Mark, str | None]:
+    """Return the marks whose place is known, each with the version of its entry; none for a segment's beginning."""
+    marks = marks_of(view)
+    placed: dict[Mark, str | None] = {(segment, mark): None for segment, mark in marks if mark is None}
+    checkpoints = [(segment, mark) for segment, mark in marks if mark is not None]
+    if table.version == table.offset:
+        return placed | {(segment, mark): mark for segment, mark in checkpoints if mark.isascii() and mark.isdecimal()}
+    if table.version is None or not checkpoints:
+        return placed
+    frame = _marks_frame(session, view, dict.fromkeys(checkpoints))
+    versions = opaque_facts.versions_at(found, frame).collect()
+    return placed | {(row["segment"], row["mark"]): row["version"] for row in versions}
+
+
+def _marks_frame(session: SparkSession, view: ExternalView, marks: Mapping[Mark, str | None]) -> DataFrame:
+    rows = [(segment, view.labels[segment], mark, after) for (segment, mark), after in marks.items()]
+    return session.createDataFrame(rows, opaque_facts.MARKS)
+
+
+def _merged(
+    session: SparkSession, tables: ExternalTables, view: ExternalView, rows: Sequence[StateRow], shard: int
+) -> list[MergedRow]:
+    topic_id = next(row.topic_id for row in rows)
+    ends = {row.segment: row.sealed_end_offset for row in rows if row.subscription_id is None}
+    places = session.createDataFrame([(label, s, ends.get(s)) for s, label in sorted(view.labels.items())], PLACES)
+    parts: list[DataFrame] = []
+    if tables.entries is not None:
+        with _named(tables.entries, view):
+            found = external_facts.entries(_read(session, tables.entries), tables.entries)
+            _judge(external_facts.entry_faults(found, places))
+            _judge_labels(found, view)
+        parts.append(external_facts.entry_facts(found, places, shard=shard, topic_id=topic_id))
+    if tables.acknowledgements is not None:
+        known = {row.subscription_id: row.seek_generation for row in rows if row.segment is None}
+        subscriptions = session.createDataFrame(
+            [(name, number, known.get(number, 0)) for number, name in sorted(view.subscriptions.items())],
+            _SUBSCRIPTIONS,
+        )
+        with _named(tables.acknowledgements, view):
+            found = external_facts.acknowledgements(_read(session, tables.acknowledgements), tables.acknowledgements)
+            _judge(external_facts.acknowledgement_faults(found, places))
+            _judge_labels(found, view)
+        parts.append(
+            external_facts.acknowledgement_facts(found, places, subscriptions, shard=shard, topic_id=topic_id),
+        )
+    if not parts:
+        return []
+    sums = added_up(backlog.contributions(reduce(DataFrame.unionByName, parts)))
+    merged = [row for rows in merged_rows(sums).values() for row in rows]
+    if tables.entries is not None and tables.entries.timestamp_ms is None:
+        # Nobody said when a record was made, so its age is not known.
+        merged = [replace(item, row=replace(item.row, marks=())) for item in merged]
+    return merged
+
+
+@contextlib.contextmanager
+def _named(table: EntriesTable | AcknowledgementsTable, view: ExternalView) -> Iterator[None]:
+    """Put the table's name before what is wrong with it; what Spark says of a file in it is wrong with it too."""
+    kind = "entries" if isinstance(table, EntriesTable) else "acknowledgements"
+    where = f"external.{view.topic}.{kind} ({table.path})"
+    try:
+        yield
+    except TableError as error:
+        raise TableError(f"{where}: {error}") from error
+    except ENGINE_ERRORS as error:
+        if is_gone(error):
+            raise
+        raise TableError(f"{where}: {one_line(error)}") from error
+
+
+def _read(session: SparkSession, table: EntriesTable | AcknowledgementsTable) -> DataFrame:
+    return session.read.format(table.format).options(**_READ_OPTIONS.get(table.format, {})).load(table.path)
+
+
+def _judge(faults: DataFrame) -> None:
+    found = faults.orderBy("fault").collect()
+    if found:
+        raise TableError("; ".join(f"{row['fault']} ({row['count']} times, e.g. {row['example']})" for row in found))
+
+
+def _judge_labels(found: DataFrame, view: ExternalView) -> None:
+    """Rule 6 of drain.external.offset_facts."""
+    if not found.where(found["label"].isin(list(view.labels.values()))).isEmpty():
+        return
+    other = found.select("label").first()
+    if other is not None:
+        known = ", ".join(list(view.labels.values())[:10])
+        raise TableError(f"no row is of a segment of the topic: one says {other[0]!r}, the segments are {known}")

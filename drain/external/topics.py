@@ -1,0 +1,209 @@
+"""Answer for topics whose entries or acknowledgements are tables of their own (drain.external.table_mapping).
+
+Two kinds of questions, answered differently:
+
+* What is drained is counted there and then, one count after the other on the one session, since a gate waits for it.
+  Whoever asks is told a fault, and keeps the gate shut.
+* A backlog is answered at once, with what was counted last; whoever asks for it has it counted anew, and does not wait
+  for that. Tables that take a minute hold up what else is asked while the session is theirs, and not at each question.
+
+The rules for backlogs:
+
+1. Nothing is counted that nobody asks for. One that is asked for again while it waits for its turn waits once.
+2. Topics are counted one at a time. After a count there is a rest of `REST` times as long: tables are read as a whole
+   each time, and take no more than a fifth of the session, however many there are and however often one asks.
+3. A fault is told for its own topic, and in place of its rows, until a count succeeds. The other topics' rows stay.
+4. What was counted for a topic that is gone from the ledger is forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from drain.backlog.counting import JvmGoneError
+from drain.backlog.merge import Backlog, StateRow
+from drain.backlog.rates import History, count_of, rates, remembered
+from drain.backlog.results import Result
+from drain.external.backlog import told, why_unknown, without_tables
+from drain.external.table_mapping import ExternalTables, ExternalView
+from drain.protocol import REASON_LIMIT, DrainQuestion, ExternalQuestion, ExternalTold
+from headgate.errors import HeadgateError
+
+FRESH_SECONDS: Final = 1.0
+"""What the ledger said before that is not settled with tables that are read now: rates would be off."""
+REST: Final = 4.0
+"""How many times as long as a count took nothing is counted: four fifths of the session are for gates."""
+NOT_MAPPED: Final = "no table of it is mapped where backlogs are counted (drain.external)"
+NOT_YET: Final = "its tables are being counted for the first time: ask again"
+
+CountExternal = Callable[[ExternalTables, ExternalView, Sequence[StateRow], int], Awaitable[tuple[Backlog, ...]]]
+"""(tables, names, the topic's rows of the ledger's result, shard) → its backlog; raises TableError or RunError."""
+NewestResult = Callable[[int], Awaitable[Result]]
+"""(shard) → its ledger, counted now; raises RunError."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """What is to be counted: the newest question, and what the ledger said when it came."""
+
+    question: ExternalQuestion
+    tables: ExternalTables
+    result: Result
+    as_of_ms: int
+    asked_at: float
+    """By the loop's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """What a count came to, or why it came to nothing; the ledger's whole result does not stay for it."""
+
+    question: ExternalQuestion
+    history: History
+    """Of the counts that succeeded."""
+    fault: str = ""
+    known: tuple[Backlog, ...] = ()
+    reason: str = ""
+    as_of_ms: int = 0
+    watermark: int = 0
+
+
+class ExternalTopics:
+    """The external topics of one process. `work` has to run for backlogs to be counted."""
+
+    def __init__(self, tables: Mapping[str, ExternalTables], count: CountExternal, *, rest: float = REST) -> None:
+        """``tables``: topic → where its entries and acknowledgements stand. ``rest``: see rule 2."""
+        self._tables = tables
+        self._count = count
+        self._rest = rest
+        self._due: dict[tuple[int, int], _Due] = {}
+        """In the order of turns; at most one for each topic."""
+        self._asked = asyncio.Event()
+        self._counted: dict[tuple[int, int], _Counted] = {}
+        self._gone: JvmGoneError | None = None
+
+    # --- what is drained ----------------------------------------------------------------------------------------------
+
+    def covers(self, question: DrainQuestion) -> bool:
+        """Return whether tables have to be read to answer; entries with opaque positions decide nothing."""
+        view = question.external
+        if view is None or view.topic not in self._tables:
+            return False
+        return not view.opaque or self._tables[view.topic].acknowledgements is not None
+
+    async def rows(self, question: DrainQuestion, result: Result) -> tuple[Backlog, ...]:
+        """Return the backlog of the subscription that is asked about; raises TableError, RunError or JvmGoneError."""
+        view = question.external
+        assert view is not None, "a question without names"
+        rows = _of_topic(result, question.topic_id)
+        if not rows:
+            return ()
+        counted = await self._count(self._tables[view.topic], view, rows, question.shard)
+        return tuple(row for row in counted if row.subscription_id == question.subscription_id)
+
+    # --- backlogs -----------------------------------------------------------------------------------------------------
+
+    def backlog(self, question: ExternalQuestion, result: Result, as_of_ms: int) -> ExternalTold:
+        """Return what is known now, and have it counted anew; ``as_of_ms``: the time that ``result`` holds for.
+
+        Raises:
+            JvmGoneError: a count has found the JVM gone.
+
+        """
+        if self._gone is not None:
+            raise self._gone
+        tables = self._tables.get(question.names.topic)
+        rows = _of_topic(result, question.topic_id)
+        if tables is None or not rows:
+            return without_tables(question, rows, as_of_ms, NOT_MAPPED)
+        now = asyncio.get_running_loop().time()
+        self._due[question.place] = _Due(question, tables, result, as_of_ms, now)
+        self._asked.set()
+        counted = self._counted.get(question.place)
+        if counted is None:
+            return ExternalTold(shard=question.shard, topic_id=question.topic_id, reason=NOT_YET)
+        return _told(counted)
+
+    def forget_gone(self, result: Result) -> None:
+        """Forget the topics that the ledger of a shard does not know any more (rule 4)."""
+        there = {row.topic_id for row in result.rows}
+        for known in (self._counted, self._due):
+            for shard, topic_id in [*known]:
+                if shard == result.shard and topic_id not in there:
+                    del known[shard, topic_id]
+
+    async def work(self, newest: NewestResult) -> None:
+        """Count what is asked for, until cancelled or until the JVM is gone, which whoever asks next is told."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._asked.wait()
+            if not self._due:
+                self._asked.clear()
+                continue
+            began = loop.time()
+            due = self._due.pop(next(iter(self._due)))
+            try:
+                await self._take_up(due, newest)
+            except JvmGoneError as error:
+                self._gone = error
+                return
+            await asyncio.sleep(self._rest * (loop.time() - began))
+
+    async def _take_up(self, due: _Due, newest: NewestResult) -> None:
+        waited_seconds = asyncio.get_running_loop().time() - due.asked_at
+        if waited_seconds > FRESH_SECONDS:
+            try:
+                result = await newest(due.question.shard)
+            except JvmGoneError:
+                raise
+            except HeadgateError:
+                # Not the tables' fault: whoever asks about the shard is told.
+                return
+            due = replace(due, result=result, as_of_ms=due.as_of_ms + round(waited_seconds * 1000))
+        await self._count_now(due)
+
+    async def _count_now(self, due: _Due) -> None:
+        question, names = due.question, due.question.names
+        before = self._counted.get(question.place)
+        history = () if before is None else before.history
+        rows = _of_topic(due.result, question.topic_id)
+        if not rows:
+            return
+        try:
+            known = await self._count(due.tables, names, rows, question.shard)
+        except JvmGoneError:
+            raise
+        except HeadgateError as error:
+            where = f"external.{names.topic}"
+            text = str(error) if str(error).startswith(where) else f"{where}: {error}"
+            self._counted[question.place] = _Counted(question, history, fault=text[:REASON_LIMIT])
+        else:
+            self._counted[question.place] = _Counted(
+                question,
+                remembered(history, count_of(due.as_of_ms, known)),
+                known=known,
+                reason=why_unknown(known, due.tables, names),
+                as_of_ms=due.as_of_ms,
+                watermark=due.result.watermark,
+            )
+
+
+def _told(counted: _Counted) -> ExternalTold:
+    if counted.fault:
+        shard, topic_id = counted.question.place
+        return ExternalTold(shard=shard, topic_id=topic_id, reason=counted.fault, at_fault=True)
+    return told(
+        counted.question,
+        counted.known,
+        counted.as_of_ms,
+        rates=rates(counted.history),
+        reason=counted.reason,
+        watermark=counted.watermark,
+    )
+
+
+def _of_topic(result: Result, topic_id: int) -> list[StateRow]:
+    return [row for row in result.rows if row.topic_id == topic_id]

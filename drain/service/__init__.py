@@ -1,0 +1,1 @@
+"""The Spark process that answers backlog requests."""

@@ -1,0 +1,287 @@
+"""The Spark process: one warm session, which answers over a local socket for as long as it lives.
+
+Any number of daemons may connect. Requests that arrive while a run is under way share the next one, whichever
+connection they came by. A JVM that is gone or hangs ends the process with code 1: whoever supervises it (the daemon's
+drain.checker.supervisor, or systemd) starts another. SIGTERM cancels the run under way, stops Spark and ends with code 0.
+
+    python -m drain.service.service --ledger file:///var/lib/headgate/ledger --listen unix:/run/headgate/drain.sock
+
+It prints one line once it answers: ``ready unix:/run/headgate/drain.sock``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from drain.backlog.counting import JvmGoneError
+from drain.backlog.job import BacklogJob
+from drain.compaction.job import RollUp, RollUpSettings, wall_clock_ms
+from drain.compaction.schedule import LOOK_SECONDS, RollUpSchedule
+from drain.external.table_mapping import read_tables
+from drain.external.topics import REST, ExternalTopics
+from drain.protocol import (
+    LINE_LIMIT_BYTES,
+    VERSION,
+    Address,
+    AnyReply,
+    AnyRequest,
+    AskBacklog,
+    Failed,
+    Ping,
+    Pong,
+    decode_request,
+    encode_line,
+)
+from drain.service.run_coalescer import Answers
+from drain.service.runner import SparkRunner
+from drain.service.warmup import warm_up
+from drain.spark.chunks import LedgerChunks
+from drain.spark.engines import ENGINE_ERRORS
+from drain.spark.fact_source import READERS
+from drain.spark.master import DEFAULT_MASTER, VALID_MASTERS, conf_pair, engine_of
+from drain.spark.parent import die_with_parent
+from drain.spark.session import build_session
+from headgate.errors import ConfigError, HeadgateError
+
+OPEN_REQUESTS: Final = 64
+"""Requests of one connection that are worked on at once; the next is read when one is done."""
+STOP_SECONDS: Final = 8.0
+"""For Spark to stop; then the process ends without it, and the JVM with the process."""
+
+
+class DrainServer:
+    """Reads requests and writes replies; what they say is for drain.service.run_coalescer."""
+
+    def __init__(self, answers: Answers, runner: SparkRunner) -> None:
+        self._answers = answers
+        self._runner = runner
+        self.jvm_gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Is set to the reason when the JVM has been found gone."""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection until it ends."""
+        room = asyncio.Semaphore(OPEN_REQUESTS)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                while line := await reader.readline():
+                    await room.acquire()
+                    task = tasks.create_task(self._handle(line, writer))
+                    task.add_done_callback(lambda _: room.release())
+        except* (OSError, ValueError) as errors:
+            # The peer is gone, or sent a line beyond the limit: there is nobody to tell.
+            print(f"connection ended: {errors.exceptions[0]}", file=sys.stderr)  # noqa: T201
+        finally:
+            writer.close()
+
+    async def _handle(self, line: bytes, writer: asyncio.StreamWriter) -> None:
+        try:
+            request = decode_request(line)
+        except msgspec.DecodeError as error:
+            reply: AnyReply = Failed(id=0, error=f"not a request of ours: {error}")
+        else:
+            reply = await self._reply(request)
+        # One write per line, so that lines of several tasks cannot mix.
+        writer.write(encode_line(reply))
+        await writer.drain()
+
+    async def _reply(self, request: AnyRequest) -> AnyReply:
+        if request.version != VERSION:
+            return Failed(id=request.id, error=f"you speak version {request.version}, this process {VERSION}")
+        try:
+            if isinstance(request, Ping):
+                await self._runner.ping()
+                return Pong(id=request.id, runs=self._answers.runs)
+            return await self._answers.reply(request)
+        except JvmGoneError as error:
+            if not self.jvm_gone.done():
+                self.jvm_gone.set_result(str(error))
+            return Failed(id=request.id, error=str(error))
+        except HeadgateError as error:
+            return Failed(id=request.id, error=str(error))
+
+
+async def serve(arguments: argparse.Namespace, session: SparkSession, stopping: asyncio.Event) -> int:
+    """Answer until ``stopping`` is set (0) or the JVM is gone (1)."""
+    address = Address.parse(arguments.listen)
+    chunks = LedgerChunks(arguments.ledger, arguments.reader)
+    runner = SparkRunner(session, chunks.source, run_timeout_seconds=arguments.run_timeout_seconds)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.callback(runner.close)
+        external = None
+        if arguments.tables:
+            external = ExternalTopics(arguments.tables, runner.count_external, rest=arguments.external_rest)
+        answers = await stack.enter_async_context(Answers(BacklogJob(chunks, runner.count), chunks, external=external))
+        server = DrainServer(answers, runner)
+        listener = await _listen(server, address)
+        stack.callback(_forget, address)
+        stack.callback(listener.close)
+        port = listener.sockets[0].getsockname()[1] if address.path is None else 0
+        bound = address if address.path is not None else Address(host=address.host, port=port)
+        print(f"ready {bound}", flush=True)  # noqa: T201 - the readiness line
+        stopped: asyncio.Future[object] = asyncio.ensure_future(stopping.wait())
+        ends: set[asyncio.Future[Any]] = {stopped, server.jvm_gone, answers.worker}
+        rolling = asyncio.create_task(_roll_up(arguments, session, chunks, answers), name="roll-up")
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        rolling.cancel()
+        await asyncio.wait({rolling})
+        if not rolling.cancelled():
+            rolling.result()  # Only a bug ends it.
+        stopped.cancel()
+        if answers.worker.done():
+            answers.worker.result()  # Only a bug ends it: let it end the process, with its traceback.
+        if server.jvm_gone.done():
+            print(f"error: {server.jvm_gone.result()}", file=sys.stderr)  # noqa: T201
+            return 1
+    return 0
+
+
+async def _roll_up(
+    arguments: argparse.Namespace, session: SparkSession, chunks: LedgerChunks, answers: Answers
+) -> None:
+    """Roll up for as long as the process answers, if it is wanted."""
+    if not arguments.rollup_chunks:
+        return
+    if chunks.source.checks_headers or engine_of(arguments.master) == "connect":
+        reason = "Spark writes to folders, or with Hadoop's jars, and from a session of its own"
+        print(f"not rolling up: {reason}; chunks are kept", file=sys.stderr)  # noqa: T201
+        return
+    settings = RollUpSettings(
+        chunks=arguments.rollup_chunks,
+        delay_seconds=arguments.rollup_delay_seconds,
+        delete_after_seconds=arguments.rollup_delete_after_seconds,
+    )
+    roll_up = RollUp(arguments.ledger, session, settings, now_ms=wall_clock_ms)
+    schedule = RollUpSchedule(
+        roll_up,
+        shards=chunks.shards,
+        count=lambda shard: answers.reply(AskBacklog(id=0, shards=[shard])),
+        rng=random.Random(),  # noqa: S311 - jitter
+        look_seconds=min(LOOK_SECONDS, max(1.0, settings.delay_seconds)),
+    )
+    try:
+        await schedule.run()
+    finally:
+        roll_up.close()
+
+
+async def _listen(server: DrainServer, address: Address) -> asyncio.Server:
+    if address.path is None:
+        return await asyncio.start_server(server.serve, address.host, address.port, limit=LINE_LIMIT_BYTES)
+    with contextlib.suppress(OSError):
+        # A socket file outlives the process that made it; only one that answers is in use.
+        _, writer = await asyncio.open_unix_connection(address.path)
+        writer.close()
+        raise ConfigError(f"{address} is in use by another process")
+    address.path.parent.mkdir(parents=True, exist_ok=True)
+    _forget(address)
+    # Whoever may connect may ask what a ledger holds.
+    mask = os.umask(0o177)
+    try:
+        return await asyncio.start_unix_server(server.serve, address.path, limit=LINE_LIMIT_BYTES)
+    finally:
+        os.umask(mask)
+
+
+def _forget(address: Address) -> None:
+    if address.path is not None:
+        address.path.unlink(missing_ok=True)
+
+
+async def _run(arguments: argparse.Namespace) -> int:
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    folder: Path = arguments.folder
+    session = await asyncio.to_thread(
+        build_session,
+        master=arguments.master,
+        wrapper_folder=folder / "java",
+        driver_memory=arguments.driver_memory,
+        extra=_own_folders(folder, arguments.master) | dict(arguments.conf),
+    )
+    if engine_of(arguments.master) == "local" and not stopping.is_set():
+        await asyncio.to_thread(warm_up, session, folder / "warm-up")
+    code = 0 if stopping.is_set() else await serve(arguments, session, stopping)
+    stop = loop.run_in_executor(None, _stop, session)
+    await asyncio.wait({stop}, timeout=STOP_SECONDS)
+    return code
+
+
+def _own_folders(folder: Path, master: str) -> dict[str, str]:
+    """Return the settings that keep Spark's files together; a Connect server has folders of its own."""
+    if engine_of(master) == "connect":
+        return {}
+    return {"spark.local.dir": str(folder / "scratch"), "spark.sql.warehouse.dir": str(folder / "warehouse")}
+
+
+def _stop(session: SparkSession) -> None:
+    # Systemd, or whoever ended our group, may have reached the JVM before us; a server may have gone by itself.
+    with contextlib.suppress(*ENGINE_ERRORS):
+        session.stop()
+
+
+def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Return what the command line says; ends the process if it makes no sense."""
+    parser = argparse.ArgumentParser(
+        prog="python -m drain.service.service", description="Answer how far a ledger is drained."
+    )
+    parser.add_argument("--ledger", required=True, help="URL of the ledger, e.g. file:///var/lib/headgate/ledger")
+    parser.add_argument("--listen", required=True, help="unix:/absolute/path or tcp:127.0.0.1:port (0: any free one)")
+    parser.add_argument("--master", default=DEFAULT_MASTER, help=f"one of {VALID_MASTERS} (default: %(default)s)")
+    parser.add_argument("--conf", type=conf_pair, action="append", default=[], help="KEY=VALUE for Spark (repeatable)")
+    parser.add_argument("--reader", choices=READERS, default="auto", help="auto, or spark: its own file systems")
+    parser.add_argument("--driver-memory", default="1g", help="heap of the JVM (default: %(default)s)")
+    parser.add_argument("--run-timeout-seconds", type=float, default=60.0, help="longest run (default: %(default)s)")
+    parser.add_argument("--rollup-chunks", type=int, default=0, help="roll up so many at once (default: none)")
+    parser.add_argument("--rollup-delay-seconds", type=float, default=300.0, help="least age (default: %(default)s)")
+    parser.add_argument(
+        "--rollup-delete-after-seconds", type=float, default=21600.0, help="for replaced ranges (default: %(default)s)"
+    )
+    parser.add_argument("--external", type=Path, help="TOML file whose section external names tables of other logs")
+    parser.add_argument(
+        "--external-rest",
+        type=float,
+        default=REST,
+        metavar="TIMES",
+        help="after tables were counted for a backlog, TIMES as long none are (default: %(default)s)",
+    )
+    parser.add_argument("--folder", help="for scratch files (default: a temporary one)")
+    parser.add_argument("--parent", type=int, help="process id of the parent to die with")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve until told to stop. 0: told to stop; 1: the JVM is gone; 2: a setting is wrong."""
+    arguments = parsed(argv)
+    if arguments.parent is not None:
+        die_with_parent(arguments.parent)
+    with tempfile.TemporaryDirectory(prefix="headgate-drain-", ignore_cleanup_errors=True) as scratch:
+        arguments.folder = Path(arguments.folder or scratch).absolute()
+        arguments.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            arguments.tables = read_tables(arguments.external) if arguments.external else {}
+            return asyncio.run(_run(arguments))
+        except (ConfigError, OSError) as error:
+            print(f"error: {error}", file=sys.stderr)  # noqa: T201
+            return 2
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    # Not sys.exit: it would wait for a thread that may hang in a call to a dead JVM.
+    os._exit(code)

@@ -1,0 +1,64 @@
+"""Let a fresh JVM carry the merge out a few times before anybody waits for it.
+
+A JVM's first run loads and compiles most of Spark: it takes as long as hundreds of later ones, and the children of the
+first split would wait for it. The ledger counted here is one chunk made up on the spot, in the process's own folder. It
+is counted both ways: as a few facts, which nearly every run will be, and by a scan, as the first run after an outage.
+
+Only for engines that see this machine's files: a cluster's executors do not, and keep their own warmth anyway.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from drain.backlog.counting import Step, merge
+from drain.spark.fact_source import SparkFiles
+from headgate.ledger.chunk import ChunkBuilder
+from headgate.ledger.ledger import chunk_folder, chunk_name
+from headgate.model import entries as e
+from headgate.model.layout import Layout
+
+RUNS = 3
+"""Of each way. After so many, a run takes about three times what it takes for good."""
+
+
+def warm_up(session: SparkSession, folder: Path) -> None:
+    """Count a made-up ledger under ``folder`` some times; blocks for a few seconds. Raises what `merge` raises."""
+    path = folder / chunk_folder(0) / chunk_name(1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(_chunk())
+    sources = (SparkFiles(folder.as_uri()), SparkFiles(folder.as_uri(), few_rows=0))
+    for source in sources * RUNS:
+        merge(session, source, [Step(0, [source.path(0, 1)])])
+
+
+def _chunk() -> bytes:
+    builder = ChunkBuilder()
+    layout = Layout.initial(1, 0).split(0, 1, 0)
+    builder.add(e.TopicCreated(topic_id=1, topic="warm-up", segments=1, token="warm-up"))  # noqa: S106 - a command's token
+    builder.add(
+        e.SubscriptionCreated(
+            topic_id=1,
+            subscription_id=2,
+            subscription="warm-up",
+            subscription_type="QUEUE",
+            order="none",
+            positions={},
+        ),
+    )
+    builder.add(e.SegmentSplit(topic_id=1, segment=0, end_offset=1, token="split"), layout)  # noqa: S106 - as above
+    ranges = [e.AcknowledgedRange(0, 0, 1), e.AcknowledgedRange(0, 3, 4)]
+    builder.add(e.RecordsAcknowledged(topic_id=1, subscription_id=2, seek_generation=0, ranges=ranges, count=2))
+    records = builder.records
+    for column, value in (
+        (records.topic_id, 1),
+        (records.segment, 0),
+        (records.offset, 0),
+        (records.timestamp_ms, 0),
+    ):
+        column.append(value)
+    records.key.append(b"key")
+    records.value.append(b"value")
+    return builder.encode(shard=0, number=1, leader_epoch=1, at_ms=0)

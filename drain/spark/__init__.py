@@ -1,0 +1,1 @@
+"""Spark: sessions, engines, schemas and readers of chunks."""

@@ -1,0 +1,119 @@
+"""Which chunks of a ledger are new, whether they are what they should be, and where Spark finds them.
+
+The numbers must go on without a hole from the last watermark, and the chunk of the watermark itself must still be
+there: a result that is ahead of its ledger belongs to another one. Each new chunk's header is read before it is
+counted, because Spark fills the columns that a foreign file lacks with nulls and says nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from drain.spark.fact_source import FactSource, Reader, fact_source
+from drain.spark.small_chunk_reader import FEW_ROWS
+from headgate.errors import ChunkError, ConfigError
+from headgate.ledger.chunk import METADATA_KEY, checked_header
+from headgate.ledger.ledger import chunk_folder, chunk_name
+from headgate.storage.object_store import Store, open_store
+
+_SHARD_FOLDER: Final = re.compile(r"shard=(\d{4,})")
+
+
+class LedgerChunks:
+    """The chunks of all shards of one ledger, as the backlog job sees them."""
+
+    def __init__(self, ledger_url: str, reader: Reader = "auto", *, few_rows: int = FEW_ROWS) -> None:
+        """Open the ledger at ``ledger_url``; raises ConfigError for a URL that names no store.
+
+        ``few_rows``: see `drain.spark.fact_source.SparkFiles`; 0 leaves every chunk to Spark.
+        """
+        self.store: Store = open_store(ledger_url)
+        self.source: FactSource = fact_source(ledger_url, reader, few_rows=few_rows)
+        """How Spark reads the chunks."""
+        parts = urlsplit(ledger_url)
+        self._folder = Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+    async def shards(self) -> list[int]:
+        """Return the shards that have a folder.
+
+        Raises:
+            ConfigError: there is none.
+            StoreUnavailableError: the store is out of reach.
+
+        """
+        names = await self.store.folders("ledger")
+        found = [int(match.group(1)) for name in names if (match := _SHARD_FOLDER.fullmatch(name))]
+        if not found:
+            raise ConfigError(f"no shard found in {self.source.base}: check the ledger's URL, or name the shards")
+        return found
+
+    async def newer_than(self, shard: int, watermark: int) -> range:
+        """Return the numbers of the chunks after ``watermark``.
+
+        Raises:
+            ChunkError: a hole in the numbers, a foreign name, or no chunk ``watermark``.
+            StoreUnavailableError: the store is out of reach.
+
+        """
+        first = max(1, watermark)
+        names = await self.store.names(chunk_folder(shard), after=chunk_name(first - 1))
+        if watermark and not names:
+            raise ChunkError(f"{chunk_folder(shard)}/{chunk_name(watermark)} is missing, but counted: another ledger?")
+        for number, name in enumerate(names, start=first):
+            if name != chunk_name(number):
+                raise ChunkError(
+                    f"{chunk_folder(shard)}/{name}: expected {chunk_name(number)} here; "
+                    "the ledger has a hole or a foreign object"
+                )
+        return range(watermark + 1, first + len(names))
+
+    async def check(self, shard: int, numbers: Sequence[int]) -> tuple[int, int | None]:
+        """Look at the headers of chunks; return ``at_ms`` of the last one, and how many rows they have together.
+
+        Where whoever reads the chunks looks at their headers too, no more than the last one is fetched here, and the
+        number of rows is None.
+
+        Raises:
+            ChunkError: for the first that is not what its name says.
+
+        """
+        if self.source.checks_headers:
+            numbers = numbers[-1:]
+        if self._folder is not None:
+            return await asyncio.to_thread(self._check_files, self._folder / chunk_folder(shard), shard, numbers)
+        at_ms = rows = 0
+        for number in numbers:
+            data = await self.store.read(f"{chunk_folder(shard)}/{chunk_name(number)}")
+            at_ms, more = _check(pa.BufferReader(data), shard, number)
+            rows += more
+        return at_ms, None if self.source.checks_headers else rows
+
+    @staticmethod
+    def _check_files(folder: Path, shard: int, numbers: Iterable[int]) -> tuple[int, int]:
+        at_ms = rows = 0
+        for number in numbers:
+            at_ms, more = _check(str(folder / chunk_name(number)), shard, number)
+            rows += more
+        return at_ms, rows
+
+
+def _check(source: str | pa.NativeFile, shard: int, number: int) -> tuple[int, int]:
+    """Return ``at_ms`` and the number of rows of one chunk."""
+    where = f"{chunk_folder(shard)}/{chunk_name(number)}"
+    try:
+        footer = pq.read_metadata(source)
+    except (pa.ArrowException, OSError) as error:
+        raise ChunkError(f"{where} is not a readable Parquet object: {error}") from error
+    try:
+        header = checked_header((footer.metadata or {}).get(METADATA_KEY), shard=shard, number=number)
+    except ChunkError as error:
+        raise ChunkError(f"{where}: {error}") from error
+    return header.at_ms, footer.num_rows

@@ -1,0 +1,73 @@
+"""The columns that the backlog job reads, carries along and publishes, as values.
+
+Arrow schemas, because that is what the files hold; `spark_schema` gives the same to Spark, so that a read never has to
+guess. Which columns of a chunk are read is said here and nowhere else: keys, values and bodies are not among them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+from headgate.ledger import chunk
+
+FACT_COLUMNS: Final = (
+    "fact",
+    "topic_id",
+    "segment",
+    "offset",
+    "end_offset",
+    "subscription_id",
+    "subscription_type",
+    "seek_generation",
+    "bucket",
+    "timestamp_ms",
+    "size_bytes",
+)
+
+SHARD: Final = pa.field("shard", pa.int64())
+"""Not a column of a chunk: it comes from the folder that the chunk stands in."""
+
+FACTS: Final = pa.schema([*(chunk.SCHEMA.field(name) for name in FACT_COLUMNS), SHARD])
+
+MARKS: Final = pa.list_(pa.struct([pa.field("offset", pa.int64()), pa.field("timestamp_ms", pa.int64())]))
+
+RANGES: Final = pa.list_(pa.struct([pa.field("first_offset", pa.int64()), pa.field("end_offset", pa.int64())]))
+
+STATE: Final = pa.schema(
+    [
+        SHARD,
+        pa.field("topic_id", pa.int64()),
+        pa.field("subscription_id", pa.int64()),
+        pa.field("segment", pa.int64()),
+        pa.field("bucket", pa.int64()),
+        pa.field("seek_generation", pa.int64()),
+        pa.field("subscription_type", pa.string()),
+        pa.field("records", pa.int64()),
+        pa.field("size_bytes", pa.int64()),
+        pa.field("end_offset", pa.int64()),
+        pa.field("sealed_end_offset", pa.int64()),
+        pa.field("position", pa.int64()),
+        pa.field("above", RANGES),
+        pa.field("marks", MARKS),
+    ],
+)
+"""What a result holds; drain.backlog.merge says what each kind of row means."""
+
+MERGED: Final = pa.schema(
+    [
+        *(
+            STATE.field(name)
+            for name in ("shard", "topic_id", "subscription_id", "segment", "bucket", "seek_generation")
+        ),
+        pa.field("mark", pa.int64()),
+        *(STATE.field(name) for name in ("subscription_type", "records", "size_bytes", "end_offset")),
+        pa.field("timestamp_ms", pa.int64()),
+        *(STATE.field(name) for name in ("sealed_end_offset", "position", "above")),
+        pa.field("reset", pa.bool_()),
+        pa.field("removed", pa.bool_()),
+        pa.field("present", pa.bool_()),
+    ],
+)
+"""What new facts come to, as Spark hands it over to be settled; a segment has a row for each mark of new records."""

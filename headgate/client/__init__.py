@@ -1,0 +1,1 @@
+"""The client library: Producer, Consumer, ExternalConsumer and Admin."""

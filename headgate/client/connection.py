@@ -1,0 +1,406 @@
+"""One program's connection to a cluster.
+
+It keeps a transport up, says that this client is here (retained, with a last will that says the opposite), knows the
+cluster's shards and each shard's newest leader, and brings replies and pushes to whoever waits for them. A request
+that asks for an answer (`request`) is sent again until the deadline; batches are not its business, they belong to
+headgate.client.producer_session.
+
+The highest leader epoch seen of a shard never falls: an older announcement is ignored, and so is a refusal by a reign
+older than the one that was asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol, Self, TypeVar
+
+import msgspec
+import structlog
+
+from headgate.client.retry import Schedule
+from headgate.config import ClientConfig
+from headgate.errors import FencedError, HeadgateError, NoLeaderError, ProtocolError, RefusedError
+from headgate.protocol import messages as m
+from headgate.storage.object_store import Store, open_store
+from headgate.transport.mqtt import MqttTransport
+from headgate.transport.port import Transport
+
+DEFAULT_TIMEOUT_SECONDS: Final = 30.0
+"""For an answer to a request, a change of leader in between included."""
+REPLY_TIMEOUT_SECONDS: Final = 2.0
+"""After this long without an answer a request is sent again; asking twice is harmless."""
+
+ReplyHandler = Callable[[m.Reply], None]
+PushHandler = Callable[[m.Push], None]
+RequestT = TypeVar("RequestT", bound=m.Request)
+
+_CLUSTER = msgspec.msgpack.Decoder(m.ClusterDescription)
+_LEADER = msgspec.msgpack.Decoder(m.LeaderAnnouncement)
+_HEAD = msgspec.msgpack.Decoder(m.HeadAnnouncement)
+
+log = structlog.get_logger(__name__)
+
+
+class MakeRequest(Protocol):
+    """Builds a request anew for each try: another id, the epoch of the leader of the day."""
+
+    def __call__(self, request_id: int, leader_epoch: int | None) -> m.Request:
+        """Return the request."""
+
+
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Client:
+    """One connection of one program to one cluster. Use it as an async context manager."""
+
+    def __init__(
+        self,
+        *,
+        transport: Transport,
+        store: Store | None,
+        cluster: str,
+        client_id: str,
+        now_ms: Callable[[], int] = _wall_clock_ms,
+        rng: random.Random | None = None,
+    ) -> None:
+        """``transport`` carries `will` of this client, if it can have one. ``store`` may be None where nobody reads."""
+        self.transport = transport
+        self.cluster = cluster
+        self.client_id = m.require_name("client", client_id)
+        self.now_ms = now_ms
+        self.rng = rng or random.Random()  # noqa: S311 - jitter and names, no secrets
+        self.entered = False
+        self.leader_waits = 0
+        """How often a request had to wait because no leader was known."""
+        self.undecodable_messages = 0
+        # Begins anywhere, so that a reply to an earlier program of the same client id is taken for nobody's.
+        self.request_ids: Iterator[int] = itertools.count(self.rng.getrandbits(40) << 20)
+        self._store = store
+        self._cluster_known = asyncio.Event()
+        self._description: m.ClusterDescription | None = None
+        self._other_protocol: int | None = None
+        self._leaders: dict[int, m.LeaderAnnouncement] = {}
+        self._highest: dict[int, int] = {}
+        self._watched: set[int] = set()
+        self._heads_watched: set[int] = set()
+        self._replies: dict[int, ReplyHandler] = {}
+        self._pushes: dict[tuple[str, str, str], PushHandler] = {}
+        self._leader_watchers: dict[int, list[Callable[[m.LeaderAnnouncement], None]]] = {}
+        self._head_watchers: dict[int, list[Callable[[m.HeadAnnouncement], None]]] = {}
+        self._connection_watchers: list[Callable[[bool], None]] = []
+        self._log = log.bind(cluster=cluster, client_id=client_id)
+
+    @staticmethod
+    def will(cluster: str, client_id: str) -> tuple[str, bytes, bool]:
+        """Return the last will (topic, payload, retain) for this client's transport."""
+        gone = m.Presence(client_id=client_id, here=False)
+        return m.presence_topic(cluster, client_id), m.encode(gone), True
+
+    @classmethod
+    def from_config(cls, config: ClientConfig, kind: str, *, reads: bool = False) -> Client:
+        """Return a client over MQTT, not yet entered; ``reads``: with the ledger's store. Raises ConfigError."""
+        rng = random.Random()  # noqa: S311
+        client_id = f"{kind}-{rng.getrandbits(48):012x}"
+        transport = MqttTransport(
+            config.broker_host,
+            config.broker_port,
+            client_id,
+            will=cls.will(config.cluster, client_id),
+            username=config.username,
+            password=config.password(),
+            rng=rng,
+        )
+        store = open_store(config.ledger_url) if reads else None
+        return cls(transport=transport, store=store, cluster=config.cluster, client_id=client_id, rng=rng)
+
+    @property
+    def store(self) -> Store:
+        """The ledger's store; raises HeadgateError if this client was built without one."""
+        if self._store is None:
+            raise HeadgateError("this client has no store; a consumer needs one")
+        return self._store
+
+    def new_token(self) -> str:
+        """Return a token that nobody uses beside us."""
+        return f"{self.rng.getrandbits(128):032x}"
+
+    # --- the connection -----------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        """Start connecting; returns once replies and the cluster's description are subscribed."""
+        if self.entered:
+            raise HeadgateError(f"client {self.client_id} is open already")
+        self.entered = True
+        self.transport.on_connection(self._on_connection)
+        await self.transport.__aenter__()
+        await self.transport.subscribe(m.replies_topic(self.cluster, self.client_id), self._on_reply)
+        await self.transport.subscribe(m.cluster_topic(self.cluster), self._on_cluster)
+        if self.transport.connected:
+            self._say(here=True)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Say that this client is gone, and close."""
+        self._say(here=False)
+        self.entered = False
+        await self.transport.__aexit__(None, None, None)
+
+    def on_connection(self, handler: Callable[[bool], None]) -> Callable[[], None]:
+        """Call ``handler`` at each connection and loss; returns what takes it back."""
+        return _added(self._connection_watchers, handler)
+
+    def _on_connection(self, connected: bool) -> None:
+        if connected and self.entered:
+            self._say(here=True)
+        for handler in list(self._connection_watchers):
+            handler(connected)
+
+    def _say(self, *, here: bool) -> None:
+        presence = m.Presence(client_id=self.client_id, here=here)
+        self.transport.publish(m.presence_topic(self.cluster, self.client_id), m.encode(presence), retain=True)
+
+    # --- what is known of the cluster ---------------------------------------------------------------------------------
+
+    async def description(self, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> m.ClusterDescription:
+        """Return what the cluster says of itself.
+
+        Raises:
+            NoLeaderError: nobody has said anything in time.
+            ProtocolError: the cluster speaks another version of the protocol; waiting would not help.
+
+        """
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._cluster_known.wait()
+        except TimeoutError:
+            reached = "no daemon of it has been seen" if self.transport.connected else "the broker is out of reach"
+            raise NoLeaderError(
+                f"cluster {self.cluster!r}: {reached} after {timeout_seconds:g} s; is it running, under this name?",
+            ) from None
+        if self._other_protocol is not None:
+            raise ProtocolError(
+                f"cluster {self.cluster!r} speaks protocol {self._other_protocol}, this client {m.PROTOCOL_VERSION}: "
+                "install the version of headgate that the cluster runs",
+            )
+        assert self._description is not None, "woken without a description"
+        return self._description
+
+    async def shards(self, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> int:
+        """Return the number of shards; raises like `description`."""
+        return (await self.description(timeout_seconds)).shards
+
+    async def watch(self, shard: int) -> None:
+        """Follow who leads ``shard``."""
+        if shard not in self._watched:
+            self._watched.add(shard)
+            await self.transport.subscribe(m.leader_topic(self.cluster, shard), self._on_leader)
+
+    def leader(self, shard: int) -> m.LeaderAnnouncement | None:
+        """Return the newest announcement for ``shard``, None if there was none."""
+        return self._leaders.get(shard)
+
+    def on_leader(self, shard: int, handler: Callable[[m.LeaderAnnouncement], None]) -> Callable[[], None]:
+        """Call ``handler`` with each announcement that is not older than the last; returns what takes it back."""
+        return _added(self._leader_watchers.setdefault(shard, []), handler)
+
+    async def watch_head(self, shard: int, handler: Callable[[m.HeadAnnouncement], None]) -> Callable[[], None]:
+        """Call ``handler`` whenever a chunk of ``shard`` is announced; returns what takes it back."""
+        remove = _added(self._head_watchers.setdefault(shard, []), handler)
+        if shard not in self._heads_watched:
+            self._heads_watched.add(shard)
+            await self.transport.subscribe(m.head_topic(self.cluster, shard), self._on_head)
+        return remove
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def send(self, shard: int, request: m.Request) -> bool:
+        """Send once; False if it certainly did not leave."""
+        return self.transport.publish(m.requests_topic(self.cluster, shard), m.encode(request))
+
+    def on_reply(self, request_id: int, handler: ReplyHandler) -> None:
+        """Bring every reply to ``request_id`` to ``handler`` until `forget`."""
+        self._replies[request_id] = handler
+
+    def forget(self, request_id: int) -> None:
+        """Expect no reply any more."""
+        self._replies.pop(request_id, None)
+
+    def on_push(self, key: tuple[str, str, str], handler: PushHandler) -> None:
+        """Bring what is pushed to (topic, subscription, consumer) to ``handler``."""
+        self._pushes[key] = handler
+
+    def forget_push(self, key: tuple[str, str, str]) -> None:
+        """Expect no pushes any more."""
+        self._pushes.pop(key, None)
+
+    async def request(
+        self,
+        shard: int,
+        make: MakeRequest,
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+    ) -> m.Reply:
+        """Ask the leader of ``shard`` until it answers. What ``make`` builds must be harmless to repeat.
+
+        Raises:
+            NoLeaderError: no leader answered in time.
+            FencedError: a newer incarnation has taken our place.
+            RefusedError: the leader refuses it for good.
+
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_seconds
+        schedule = Schedule(self.rng)
+        reason = "nobody leads it"
+        await self.watch(shard)
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    leader_epoch = await self._leader_epoch(shard)
+                    reply = await self._ask_once(shard, make, leader_epoch)
+            except TimeoutError:
+                break
+            if reply is not None and not isinstance(reply, m.Refused):
+                return reply
+            if reply is None:
+                reason = "its leader does not answer"
+            elif reply.verdict == "fenced":
+                raise FencedError(reply.verdict, reply.reason)
+            elif reply.verdict in ("invalid", "out_of_order"):
+                raise RefusedError(reply.verdict, reply.reason)
+            else:
+                reason = reply.reason
+                self._saw_epoch(shard, reply.leader_epoch)
+            pause = min(schedule.next_seconds(), deadline - loop.time())
+            if pause <= 0:
+                break
+            await asyncio.sleep(pause)
+        if not self.transport.connected:
+            reason = "the broker is out of reach"
+        raise NoLeaderError(f"shard {shard} of cluster {self.cluster!r}: {reason} (waited {timeout_seconds:g} s)")
+
+    async def _leader_epoch(self, shard: int) -> int:
+        """Wait until a leader is known that is no older than the highest epoch seen, and the broker is in reach."""
+        changed = asyncio.Event()
+        take_back = [self.on_leader(shard, lambda _: changed.set()), self.on_connection(lambda _: changed.set())]
+        try:
+            waited = False
+            while True:
+                known = self._leaders.get(shard)
+                if known is not None and known.leader_epoch >= self._highest.get(shard, 0) and self.transport.connected:
+                    return known.leader_epoch
+                if not waited:
+                    self.leader_waits += 1
+                    waited = True
+                changed.clear()
+                await changed.wait()
+        finally:
+            for remove in take_back:
+                remove()
+
+    async def _ask_once(self, shard: int, make: MakeRequest, leader_epoch: int) -> m.Reply | None:
+        """Return the reply; None if none came, or the leader changed meanwhile."""
+        answered: asyncio.Future[m.Reply | None] = asyncio.get_running_loop().create_future()
+        request_id = next(self.request_ids)
+
+        def on_reply(reply: m.Reply) -> None:
+            stale = isinstance(reply, m.Refused) and reply.leader_epoch < leader_epoch
+            if not stale and not answered.done():
+                answered.set_result(reply)
+
+        def on_leader(announcement: m.LeaderAnnouncement) -> None:
+            if announcement.leader_epoch > leader_epoch and not answered.done():
+                answered.set_result(None)
+
+        self.on_reply(request_id, on_reply)
+        take_back = self.on_leader(shard, on_leader)
+        try:
+            if not self.send(shard, make(request_id, leader_epoch)):
+                return None
+            async with asyncio.timeout(REPLY_TIMEOUT_SECONDS):
+                return await answered
+        except TimeoutError:
+            return None
+        finally:
+            self.forget(request_id)
+            take_back()
+
+    # --- what arrives -------------------------------------------------------------------------------------------------
+
+    def _on_cluster(self, _: str, payload: bytes) -> None:
+        try:
+            description = m.decode(_CLUSTER, payload)
+        except msgspec.DecodeError as error:
+            self._undecodable("cluster", error)
+            return
+        if description.protocol != m.PROTOCOL_VERSION:
+            # Whoever is at work already finds out by the refusals: each request carries our version.
+            self._log.error("cluster.protocol_differs", theirs=description.protocol, ours=m.PROTOCOL_VERSION)
+            self._other_protocol = description.protocol
+        else:
+            self._description, self._other_protocol = description, None
+        self._cluster_known.set()
+
+    def _on_leader(self, _: str, payload: bytes) -> None:
+        try:
+            announcement = m.decode(_LEADER, payload)
+        except msgspec.DecodeError as error:
+            self._undecodable("leader", error)
+            return
+        known = self._leaders.get(announcement.shard)
+        if known is not None and announcement.leader_epoch < known.leader_epoch:
+            return
+        self._leaders[announcement.shard] = announcement
+        self._saw_epoch(announcement.shard, announcement.leader_epoch)
+        for handler in list(self._leader_watchers.get(announcement.shard, ())):
+            handler(announcement)
+
+    def _saw_epoch(self, shard: int, leader_epoch: int) -> None:
+        self._highest[shard] = max(self._highest.get(shard, 0), leader_epoch)
+
+    def _on_head(self, _: str, payload: bytes) -> None:
+        try:
+            head = m.decode(_HEAD, payload)
+        except msgspec.DecodeError as error:
+            self._undecodable("head", error)
+            return
+        for handler in list(self._head_watchers.get(head.shard, ())):
+            handler(head)
+
+    def _on_reply(self, _: str, payload: bytes) -> None:
+        try:
+            message = m.decode_reply(payload)
+        except msgspec.DecodeError as error:
+            self._undecodable("reply", error)
+            return
+        if isinstance(message, m.Push):
+            push_handler = self._pushes.get((message.topic, message.subscription, message.consumer))
+            if push_handler is not None:
+                push_handler(message)
+            return
+        reply_handler = self._replies.get(message.request_id)
+        if reply_handler is not None:
+            reply_handler(message)
+
+    def _undecodable(self, kind: str, error: msgspec.DecodeError) -> None:
+        self.undecodable_messages += 1
+        if self.undecodable_messages == 1:
+            self._log.warning("message.undecodable", kind=kind, reason=str(error))
+
+
+HandlerT = TypeVar("HandlerT")
+
+
+def _added(handlers: list[HandlerT], handler: HandlerT) -> Callable[[], None]:
+    handlers.append(handler)
+
+    def remove() -> None:
+        if handler in handlers:
+            handlers.remove(handler)
+
+    return remove

@@ -1,0 +1,471 @@
+"""The consumer that a user's program sees: records of the segments that it has been granted, in order per segment.
+
+It registers with the subscription's coordinator, says every few seconds that it lives, reads granted segments from the
+ledger's chunks, and gives segments back when asked. What a message from the coordinator means is decided in
+headgate.client.held_segments; headgate.client.record_feed reads, headgate.client.acknowledger brings acknowledgements.
+
+The rules:
+
+1. Records of one segment are delivered in the order of their offsets. Undelivered records of a segment that was
+   revoked are dropped: its next holder delivers them.
+2. A revoked segment is confirmed once everything delivered from it is acknowledged and that is durable, or when the
+   time for it is over.
+3. With every announcement of a leader, which also comes with every reconnection, it registers again, as the same
+   incarnation, and meanwhile goes on.
+4. Pushes may be lost, so every heartbeat says what is held, and the leader pushes again what is missing.
+5. A newer program of the same name, or the deletion of its subscription, fences this one: the iterator raises
+   FencedError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final, Self
+
+import structlog
+
+from headgate.client.acknowledger import Acknowledger
+from headgate.client.connection import Client
+from headgate.client.held_segments import Assignment, Changes
+from headgate.client.record_feed import ConsumedRecord, RecordFeed
+from headgate.config import ClientConfig
+from headgate.errors import ConfigError, FencedError, HeadgateError, NoLeaderError, RefusedError
+from headgate.model.bucket_ranges import place_of
+from headgate.model.entries import Balance, Order, SubscriptionType
+from headgate.model.hashing import shard_of
+from headgate.protocol import messages as m
+
+ACK_INTERVAL_SECONDS: Final = 0.1
+FINISH_SECONDS: Final = 10.0
+"""For a revoked segment's delivered records to be acknowledged; well below the leader's limit."""
+CLOSE_SECONDS: Final = 5.0
+"""For the last acknowledgements, and again for saying goodbye."""
+
+__all__ = ["ConsumedRecord", "Consumer"]
+
+log = structlog.get_logger(__name__)
+
+
+class Consumer:
+    """Receives records of one subscription. Use it as an async context manager, and iterate over it."""
+
+    _reads_source = False
+    """Whether it registers as a reader of an external topic's own source (headgate.client.external_consumer)."""
+
+    def __init__(
+        self,
+        config: ClientConfig | Client,
+        *,
+        topic: str,
+        subscription: str,
+        type: SubscriptionType = "STREAM",  # noqa: A002 - the word of the domain
+        name: str | None = None,
+        start: m.Start = "latest",
+        order: Order | None = None,
+        positions: Mapping[int, int] | None = None,
+        balance: Balance | None = None,
+        capacity: float = 1.0,
+    ) -> None:
+        """Describe what to receive; nothing happens before it is entered.
+
+        Args:
+            config: the cluster, or a client on it.
+            topic: what to read.
+            subscription: whose position this is; created where it is missing.
+            type: STREAM acknowledges in order, QUEUE record by record, CHECKPOINT keeps its own `positions`.
+            name: of this consumer; the same name takes up what it held before. None: a new one each time.
+            start: where a subscription that is created now begins.
+            order: whether a segment waits for its ancestors; None: what suits the type.
+            positions: CHECKPOINT only: segment → next offset to read, as `positions` returned it earlier.
+            balance: what all consumers of the subscription are balanced by: "count" of segments, or their "load"
+                (traffic and backlog, damped); None: what it was, which is "count" where nobody has asked.
+            capacity: of this consumer, as a share of an ordinary one's: 2.0 gets twice the load of 1.0; 0.01 to 10.
+                Counts where the balance is by load.
+
+        Raises:
+            ConfigError, InvalidNameError: something here cannot be used.
+
+        """
+        if type not in ("STREAM", "CHECKPOINT", "QUEUE"):
+            raise ConfigError(f"type={type!r}: use 'STREAM', 'CHECKPOINT' or 'QUEUE'")
+        if positions is not None and type != "CHECKPOINT":
+            raise ConfigError(f"positions are for type='CHECKPOINT'; a {type} subscription keeps its own")
+        self._client = (
+            config
+            if isinstance(config, Client)
+            else Client.from_config(config, "consumer", reads=not self._reads_source)
+        )
+        if balance not in (None, "count", "load"):
+            raise ConfigError(f"balance={balance!r}: use 'count' or 'load', or leave it out")
+        self._balance: Balance | None = balance
+        self._capacity_percent = _percent(capacity)
+        self._owns_client = not self._client.entered
+        self._topic = m.require_name("topic", topic)
+        self._subscription = m.require_name("subscription", subscription)
+        self._kind: SubscriptionType = type
+        self.name = m.require_name("consumer", name or f"consumer-{self._client.rng.getrandbits(48):012x}")
+        self._start: m.Start = start
+        self._order: Order | None = order
+        self.incarnation = 0
+        """Rises with every start of the program; it is the wall clock when this consumer was entered."""
+        self._subscription_id: int | None = None
+        """Of the subscription that it is in; None: it has not been told yet."""
+        self._assignment = Assignment()
+        self._feed = self._new_feed(positions or {})
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failure: HeadgateError | None = None
+        self._closed = False
+        self._register_now = asyncio.Event()
+        self._interval_seconds = 5.0
+        self._take_back: list[Any] = []
+        self._log = log.bind(topic=topic, subscription=subscription, consumer=self.name)
+
+    def _new_feed(self, positions: Mapping[int, int]) -> RecordFeed:
+        return RecordFeed(self._topic, self._kind, positions, self._spawn)
+
+    # --- opening and closing ------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        """Connect and register.
+
+        Raises:
+            NoLeaderError: the cluster, or the leader of the topic's shard, is not there.
+            RefusedError: the leader refuses us, e.g. because there is no such topic.
+
+        """
+        if self._owns_client:
+            await self._client.__aenter__()
+        try:
+            await self._open()
+        except BaseException:
+            await self._release()
+            raise
+        return self
+
+    async def _open(self) -> None:
+        self._shard = shard_of(self._topic, await self._client.shards())
+        self.incarnation = self._client.now_ms()
+        self._feed.on_passed = self._on_passed
+        self._acknowledger = Acknowledger(
+            self._client,
+            self._shard,
+            topic=self._topic,
+            subscription=self._subscription,
+            consumer=self.name,
+            incarnation=self.incarnation,
+            kind=self._kind,
+            interval_seconds=ACK_INTERVAL_SECONDS,
+            on_fenced=lambda reason: self._fail(FencedError("fenced", reason)),
+        )
+        self._client.on_push(self._address, self._on_push)
+        self._take_back.append(lambda: self._client.forget_push(self._address))
+        self._take_back.append(await self._client.watch_head(self._shard, lambda head: self._feed.head.rise(head.head)))
+        await self._acknowledger.start()
+        await self._register()
+        self._take_back.append(self._client.on_leader(self._shard, lambda _: self._register_now.set()))
+        self._spawn(self._stay_registered(), "membership")
+
+    async def __aexit__(self, exc_type: object, *_: object) -> None:
+        """Flush acknowledgements and leave; a few seconds at most."""
+        self._closed = True
+        try:
+            await self._feed.close()
+            if not isinstance(self._failure, FencedError):
+                if not await self._acknowledger.flush(CLOSE_SECONDS):
+                    self._log.warning("consumer.acknowledgements_not_flushed")
+                await self._leave()
+        finally:
+            await self._release()
+
+    async def _leave(self) -> None:
+        try:
+            await self._client.request(
+                self._shard,
+                lambda request_id, leader_epoch: m.LeaveConsumer(
+                    **self._request_fields(request_id, leader_epoch),
+                ),
+                timeout_seconds=CLOSE_SECONDS,
+            )
+        except (NoLeaderError, RefusedError) as error:
+            self._log.warning("consumer.leave_failed", reason=str(error))
+
+    async def _release(self) -> None:
+        for remove in self._take_back:
+            remove()
+        self._take_back.clear()
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        if hasattr(self, "_acknowledger"):
+            await self._acknowledger.close(0)
+            await self._feed.close()
+        if self._owns_client:
+            await self._client.__aexit__(None, None, None)
+
+    # --- receiving ----------------------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> Self:
+        """Iterate over records as they come; ends when the consumer is closed."""
+        return self
+
+    async def __anext__(self) -> ConsumedRecord:
+        """Return the next record.
+
+        Raises:
+            FencedError: a newer program of this name has taken over, or the subscription was deleted.
+            HeadgateError: reading cannot go on.
+
+        """
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            if self._closed:
+                raise StopAsyncIteration
+            record = await self._feed.next()
+            if record is not None:
+                return record
+
+    async def acknowledge(self, record: ConsumedRecord) -> None:
+        """Say that ``record`` needs no further delivery: with STREAM it and all delivered before it in its segment.
+
+        Too late for a segment that somebody else holds by now, it changes nothing and is counted in `refused`.
+
+        Raises:
+            HeadgateError: a CHECKPOINT consumer acknowledges nothing, it keeps its `positions`.
+
+        """
+        if self._kind == "CHECKPOINT":
+            raise HeadgateError("a CHECKPOINT consumer acknowledges nothing: keep its positions and pass them on")
+        if self._feed.acknowledge(record):
+            self._acknowledger.acknowledge(record.segment, record.generation, record.offset)
+            self._feed.pass_others(record.segment, record.generation)
+            await self._acknowledger.room()
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """Segment → next offset to read, for every segment that was granted or given to the constructor."""
+        return dict(self._feed.positions)
+
+    @property
+    def segments(self) -> list[int]:
+        """The segments that are held now."""
+        return sorted({segment for segment, _ in self._feed.holdings})
+
+    @property
+    def acknowledged(self) -> int:
+        """How many acknowledgements the leader has taken."""
+        return self._acknowledger.committed
+
+    @property
+    def refused(self) -> int:
+        """How many acknowledgements the leader has refused, because they came too late."""
+        return self._acknowledger.refused
+
+    async def caught_up(self) -> bool:
+        """Return whether everything durable at this moment was delivered, and nothing is blocked or changing hands.
+
+        Other consumers of the subscription are not asked what they have delivered.
+
+        Raises:
+            NoLeaderError: no leader answers.
+            FencedError: a newer program of this name has taken over.
+
+        """
+        alive = await self._heartbeat()
+        if alive.blocked or not alive.settled or not self._feed.has_delivered(alive.head):
+            return False
+        # A grant that was pushed and lost would look as if there were nothing to read: compare the whole list.
+        held = self._feed.generations()
+        await self._register()
+        return held == self._feed.generations() and self._feed.has_delivered(alive.head)
+
+    # --- membership ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _address(self) -> tuple[str, str, str]:
+        return self._topic, self._subscription, self.name
+
+    def _request_fields(self, request_id: int, leader_epoch: int | None) -> dict[str, Any]:
+        return {
+            "request_id": request_id,
+            "client_id": self._client.client_id,
+            "leader_epoch": leader_epoch,
+            "topic": self._topic,
+            "subscription": self._subscription,
+            "consumer": self.name,
+            "incarnation": self.incarnation,
+        }
+
+    async def _register(self) -> None:
+        """Register and follow the answer."""
+        self._assignment.asking()
+        reply = await self._client.request(
+            self._shard,
+            lambda request_id, leader_epoch: m.RegisterConsumer(
+                **self._request_fields(request_id, leader_epoch),
+                subscription_type=self._kind,
+                start=self._start,
+                order=self._order,
+                external=self._reads_source,
+                balance=self._balance,
+                capacity=self._capacity_percent,
+                shares=self._kind != "CHECKPOINT" and not self._reads_source,
+                subscription_id=self._subscription_id,
+            ),
+        )
+        assert isinstance(reply, m.Registered), f"registering was answered by {type(reply).__name__}"
+        self._subscription_id = reply.subscription_id
+        self._feed.head.rise(reply.head)
+        self._interval_seconds = reply.heartbeat_interval_seconds
+        self._open_feed(reply.topic_id)
+        self._follow(self._assignment.registered(reply))
+
+    def _open_feed(self, topic_id: int) -> None:
+        self._feed.open(self._client.store, self._shard, topic_id)
+
+    async def _heartbeat(self) -> m.Alive:
+        reply = await self._client.request(
+            self._shard,
+            lambda request_id, leader_epoch: m.Heartbeat(
+                **self._request_fields(request_id, leader_epoch),
+                held=self._feed.generations(),
+            ),
+        )
+        assert isinstance(reply, m.Alive), f"a heartbeat was answered by {type(reply).__name__}"
+        self._feed.head.rise(reply.head)
+        return reply
+
+    async def _stay_registered(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._interval_seconds):
+                    await self._register_now.wait()
+            try:
+                if self._register_now.is_set():
+                    self._register_now.clear()
+                    await self._register()
+                else:
+                    await self._heartbeat_or_register()
+            except NoLeaderError as error:
+                self._log.warning("consumer.no_leader", reason=str(error))
+                self._register_now.set()
+
+    async def _heartbeat_or_register(self) -> None:
+        try:
+            await self._heartbeat()
+        except FencedError:
+            raise
+        except RefusedError as error:
+            # Evicted while nobody could reach us. Registering says whether for good.
+            self._log.warning("consumer.heartbeat_refused", reason=str(error))
+            self._follow(self._assignment.drop_all())
+            await self._register()
+
+    def _on_push(self, push: m.Push) -> None:
+        if push.incarnation != self.incarnation or not self._feed.is_open:
+            # Before the first answer there is nothing to change; what it says stands in the answer, or comes again.
+            return
+        if isinstance(push, m.AssignmentChanged):
+            self._follow(self._assignment.changed(push))
+        elif isinstance(push, m.ConsumerFenced):
+            self._log.warning("consumer.fenced", reason=push.reason)
+            known = self._client.leader(self._shard)
+            if known is None or push.leader_epoch >= known.leader_epoch:
+                self._follow(self._assignment.drop_all())
+                # The answer says whether somebody else has our name, or we were only silent for too long.
+                self._register_now.set()
+
+    # --- segments -----------------------------------------------------------------------------------------------------
+
+    def _follow(self, changes: Changes) -> None:
+        if self._closed:
+            return
+        for segment, generation in changes.stop:
+            self._feed.drop(segment, generation)
+            self._log.info("segment.dropped", segment=segment, generation=generation)
+        for revocation in changes.finish:
+            self._spawn(self._finish(revocation), f"finish-{revocation.segment}")
+        for revocation in changes.confirm:
+            self._spawn(self._confirm(revocation), f"confirm-{revocation.segment}")
+        for grant in changes.start:
+            self._feed.begin(grant)
+            place = place_of(grant.segment, grant.first_bucket, grant.end_bucket)
+            self._log.info("segment.granted", segment=str(place), generation=grant.generation)
+
+    def _on_passed(self, grant: m.Grant, first_offset: int, end_offset: int) -> None:
+        """Acknowledge records whose keys are in other consumers' buckets."""
+        self._acknowledger.acknowledge_range(grant.segment, grant.generation, first_offset, end_offset)
+
+    async def _finish(self, revocation: m.Revocation) -> None:
+        """Rule 2."""
+        holding = self._feed.holdings[revocation.segment, revocation.generation]
+        self._feed.stop(holding)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + FINISH_SECONDS
+        if self._kind != "CHECKPOINT":
+            try:
+                async with asyncio.timeout_at(deadline):
+                    while not holding.is_acknowledged(self._kind) and self._feed.holds(holding):
+                        holding.progress.clear()
+                        await holding.progress.wait()
+            except TimeoutError:
+                self._log.warning("segment.given_up_unacknowledged", segment=revocation.segment)
+            await self._acknowledger.flush(max(1.0, deadline - loop.time()))
+        if self._feed.holds(holding):
+            await self._confirm(revocation)
+
+    async def _confirm(self, revocation: m.Revocation) -> None:
+        try:
+            await self._client.request(
+                self._shard,
+                lambda request_id, leader_epoch: m.ConfirmRevoked(
+                    **self._request_fields(request_id, leader_epoch),
+                    segment=revocation.segment,
+                    generation=revocation.generation,
+                ),
+            )
+        except (NoLeaderError, RefusedError) as error:
+            # The leader takes the segment back by itself when its time is over.
+            self._log.warning("segment.confirm_failed", segment=revocation.segment, reason=str(error))
+        self._assignment.confirmed(revocation)
+        self._feed.drop(revocation.segment, revocation.generation)
+
+    # --- tasks --------------------------------------------------------------------------------------------------------
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work, name=f"{self.name}-{name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._on_task_done)
+        return task
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, HeadgateError):
+            self._fail(error)
+        elif error is not None:
+            # A bug: whoever iterates gets it, with its own traceback behind it.
+            failure = HeadgateError(f"{task.get_name()} failed: {error!r}")
+            failure.__cause__ = error
+            self._fail(failure)
+
+    def _fail(self, error: HeadgateError) -> None:
+        if self._failure is None:
+            self._failure = error
+            self._log.error("consumer.failed", reason=str(error))
+            self._feed.wake()
+
+
+def _percent(capacity: float) -> int:
+    """Return ``capacity`` in whole percent. Raises ConfigError."""
+    if not 1 <= capacity * 100 <= m.MAX_CAPACITY_PERCENT:
+        raise ConfigError(
+            f"capacity={capacity:g}: use 0.01 to {m.MAX_CAPACITY_PERCENT / 100:g}; 1.0 is an ordinary consumer"
+        )
+    return round(capacity * 100)

@@ -1,0 +1,456 @@
+"""The producer that a user's program sees: records in, outcomes out.
+
+It gathers records into batches per topic, keeps the order in which they were sent, bounds what it holds in bytes, and
+hands the batches to one session per shard (headgate.client.shard_session), which brings them to the leader exactly once.
+
+The rules:
+
+1. Records of one topic keep the order in which `Producer.send` took them: a program that awaits each call before the
+   next gets the order of its calls.
+2. A batch leaves when it is full, or when it has lingered and nothing queues before it; while something does, it grows.
+3. ``delivery_timeout_seconds`` is one bound from `Producer.send` to the outcome: over waiting for room, queueing,
+   retries and flight. It is never reset. Outcomes are committed, not stored, or unknown.
+4. One shard cannot use up the bytes of another: each has a guaranteed minimum.
+5. A record that carries a source position closes the other topics' batches of its shard, so positions are committed
+   in the order in which they were sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Literal, Self
+
+import structlog
+
+from headgate.client.byte_budget import ByteBudget
+from headgate.client.connection import Client
+from headgate.client.record_batch import RECORD_OVERHEAD_BYTES, Delivery, RecordBatch, Stored
+from headgate.client.session_types import Outcome
+from headgate.client.shard_session import ShardSession
+from headgate.config import ClientConfig
+from headgate.errors import ConfigError, HeadgateError, NotStoredError, RefusedError
+from headgate.model.hashing import shard_of
+from headgate.protocol import messages as m
+
+__all__ = ["CloseReport", "Delivery", "Producer", "ProducerSettings", "Stored"]
+
+YIELD_BYTES: Final = 256 * 1024
+"""After this many bytes without a pause `send` lets the loop turn once, or nothing would leave."""
+MAX_SOURCE_POSITION_BYTES: Final = 1024
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSettings:
+    """How a producer gathers, sends and gives up. Combinations that make no sense raise ConfigError."""
+
+    linger_seconds: float = 0.0
+    """How long a batch that is not full waits for more. 0: until the loop's next turn, because while something queues
+    before it a batch grows anyway."""
+    batch_bytes: int = 50 * 1024
+    """A batch is full at this size: large enough to carry little overhead, small enough not to delay its neighbours."""
+    max_in_flight: int = 128
+    """Most batches of one shard on their way; the leader may announce less. Throughput is at most this many batches a
+    round trip, and a leader answers a chunk at a time: half are being written while half travel. All of them are sent
+    twice when the leader changes. As many as a leader remembers: with half of them a network with a delay of 20 ms
+    carries two thirds as much, and one with 100 ms half."""
+    request_timeout_seconds: float = 5.0
+    """After this long without a reply a batch is taken for lost and sent again. Longer than a commit ever takes."""
+    delivery_timeout_seconds: float = 120.0
+    """From `send` to the outcome. Longer than an election, a restart and a bad network together."""
+    buffer_bytes: int = 32 * 1024 * 1024
+    """Most bytes held for all shards, before each shard's guaranteed minimum."""
+    guaranteed_bytes: int = 1024 * 1024
+    """What each shard may hold whatever the others do."""
+    when_full: Literal["wait", "fail"] = "wait"
+    """Whether `send` waits for room or raises NotStoredError at once."""
+    max_record_bytes: int = m.MAX_RECORD_BYTES
+    """Most bytes of key and value together. A leader takes no more than the default."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work, naming both values."""
+        least = self.linger_seconds + self.request_timeout_seconds
+        if self.delivery_timeout_seconds < least:
+            raise ConfigError(
+                f"delivery_timeout_seconds={self.delivery_timeout_seconds:g} is below linger_seconds="
+                f"{self.linger_seconds:g} + request_timeout_seconds={self.request_timeout_seconds:g}: a batch would "
+                f"expire before its first try can fail; give at least {least:g}",
+            )
+        if self.linger_seconds < 0:
+            raise ConfigError(f"linger_seconds={self.linger_seconds:g} is negative")
+        for name in ("batch_bytes", "max_in_flight", "request_timeout_seconds", "guaranteed_bytes", "max_record_bytes"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name}={getattr(self, name):g} has to be above 0")
+        if self.guaranteed_bytes > self.buffer_bytes:
+            raise ConfigError(
+                f"guaranteed_bytes={self.guaranteed_bytes} is above buffer_bytes={self.buffer_bytes}: one shard's "
+                "minimum has to fit",
+            )
+        if self.max_record_bytes > m.MAX_RECORD_BYTES:
+            raise ConfigError(
+                f"max_record_bytes={self.max_record_bytes} is above what a leader takes, {m.MAX_RECORD_BYTES}",
+            )
+        if self.batch_bytes > m.MAX_MESSAGE_BYTES // 2:
+            raise ConfigError(
+                f"batch_bytes={self.batch_bytes} leaves no room for one more record in a message of "
+                f"{m.MAX_MESSAGE_BYTES} bytes; give at most {m.MAX_MESSAGE_BYTES // 2}",
+            )
+        if self.when_full not in ("wait", "fail"):
+            raise ConfigError(f"when_full={self.when_full!r}: use 'wait' or 'fail'")
+
+
+@dataclass(frozen=True, slots=True)
+class CloseReport:
+    """What became of all records of a producer, each counted once.
+
+    ``refused``: by the leader, for good (invalid or fenced).
+    """
+
+    committed: int = 0
+    not_stored: int = 0
+    unknown: int = 0
+    refused: int = 0
+
+
+class Producer:
+    """Sends keyed records. Use it as an async context manager; leaving it flushes, within the delivery timeout."""
+
+    def __init__(
+        self,
+        config: ClientConfig | Client,
+        name: str | None = None,
+        settings: ProducerSettings | None = None,
+    ) -> None:
+        """``name`` makes it resumable: of two with one name the newer wins, and `source_position` survives a restart.
+
+        Raises:
+            InvalidNameError, ConfigError: ``name`` or the configuration cannot be used.
+
+        """
+        self._client = config if isinstance(config, Client) else Client.from_config(config, "producer")
+        self._owns_client = not self._client.entered
+        self._name = None if name is None else m.require_name("producer", name)
+        self._settings = settings or ProducerSettings()
+        self._budget = ByteBudget(self._settings.buffer_bytes, self._settings.guaranteed_bytes)
+        self._shards = 0
+        self._lanes: dict[int, _Lane] = {}
+        self._lane_of_topic: dict[str, _Lane] = {}
+        self._opening = asyncio.Lock()
+        self._counts: Counter[Outcome] = Counter()
+        self._pending: set[RecordBatch] = set()
+        self._since_pause_bytes = 0
+        self._closed = False
+        self._last_opened: _Lane | None = None
+
+    async def __aenter__(self) -> Self:
+        """Connect; raises NoLeaderError if the cluster is not there."""
+        if self._owns_client:
+            await self._client.__aenter__()
+        try:
+            self._shards = await self._client.shards()
+        except BaseException:
+            if self._owns_client:
+                await self._client.__aexit__(None, None, None)
+            raise
+        return self
+
+    async def __aexit__(self, exc_type: object, *_: object) -> None:
+        """Close: flush if all is well, give up what is pending if an exception is on its way."""
+        await self.close(timeout_seconds=None if exc_type is None else 0)
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        key: bytes,
+        value: bytes,
+        *,
+        timestamp_ms: int | None = None,
+        source_position: bytes | None = None,
+    ) -> Delivery:
+        """Take one record; returns once there is room for it, with the promise of its outcome.
+
+        Args:
+            topic: of the cluster; the leader refuses one that does not exist.
+            key: records with the same key stay in order.
+            value: what is stored.
+            timestamp_ms: since 1970; None: now.
+            source_position: for a named producer, how far it has read its source, at most 1 KiB.
+
+        Raises:
+            RefusedError: the record is too large, or its timestamp or source position cannot be.
+            NotStoredError: no room within the delivery timeout, or at once with ``when_full="fail"``.
+            HeadgateError: the producer is closed.
+
+        """
+        began = asyncio.get_running_loop().time()
+        lane = self._lane_of_topic.get(topic) or await self._open_lane(topic)
+        size_bytes = self._checked_size(topic, key, value, timestamp_ms, source_position)
+        if lane.between_batches(topic, size_bytes):
+            # A turn of the loop reads one reply. Whoever sends without a pause may fill one batch meanwhile and not
+            # more, or most of the window stands still until the buffer is full. Before the budget: whoever is
+            # cancelled here has taken nothing of it.
+            await asyncio.sleep(0)
+        if not self._budget.try_take(lane.shard, size_bytes):
+            await self._wait_for_room(lane.shard, size_bytes, began)
+        if self._closed:
+            self._budget.give_back(lane.shard, size_bytes)
+            raise HeadgateError("this producer is closed")
+        at_ms = self._client.now_ms() if timestamp_ms is None else timestamp_ms
+        delivery = lane.add(topic, m.Record(key, value, at_ms), size_bytes, source_position, began)
+        self._since_pause_bytes += size_bytes
+        if self._since_pause_bytes >= YIELD_BYTES:
+            self._since_pause_bytes = 0
+            await asyncio.sleep(0)
+        return delivery
+
+    async def open(self, topic: str) -> None:
+        """Get this producer's identity on the shard of ``topic`` now; `source_position` is known after that.
+
+        Raises:
+            NoLeaderError: nobody gave one out within the delivery timeout.
+            FencedError, RefusedError: nobody will.
+
+        """
+        lane = await self._open_lane(topic)
+        await lane.session.open(self._settings.delivery_timeout_seconds)
+        self._last_opened = lane
+
+    @property
+    def source_position(self) -> bytes | None:
+        """The last source position committed under this name, as it was when `open` returned."""
+        return None if self._last_opened is None else self._last_opened.session.source_position
+
+    async def flush(self) -> None:
+        """Wait until everything sent before has an outcome, whichever. Bounded by the delivery timeout."""
+        for lane in self._lanes.values():
+            lane.seal_all()
+        pending = [batch.settled for batch in self._pending]
+        if pending:
+            await asyncio.wait(pending)
+
+    async def close(self, timeout_seconds: float | None = None) -> CloseReport:
+        """Send what is pending, for at most ``timeout_seconds`` (None: the delivery timeout), and close."""
+        if not self._closed:
+            self._closed = True
+            try:
+                async with asyncio.timeout(timeout_seconds):
+                    await self.flush()
+            except TimeoutError:
+                log.warning("producer.close_timed_out", batches=len(self._pending), name=self._name)
+            finally:
+                for lane in self._lanes.values():
+                    lane.session.close()
+                if self._owns_client:
+                    await self._client.__aexit__(None, None, None)
+        return self.report()
+
+    def report(self) -> CloseReport:
+        """Return the outcomes so far, in records."""
+        counts = self._counts
+        return CloseReport(
+            committed=counts[Outcome.COMMITTED],
+            not_stored=counts[Outcome.NOT_STORED],
+            unknown=counts[Outcome.UNKNOWN],
+            refused=counts[Outcome.INVALID] + counts[Outcome.FENCED],
+        )
+
+    @property
+    def buffered_bytes(self) -> int:
+        """How much is held now, for all shards."""
+        return self._budget.used_bytes
+
+    @property
+    def sent_batches(self) -> int:
+        """How many sends there were, repetitions included."""
+        return sum(lane.session.sent_batches for lane in self._lanes.values())
+
+    @property
+    def resent_batches(self) -> int:
+        """How many of these were repetitions."""
+        return sum(lane.session.session.resent_batches for lane in self._lanes.values())
+
+    @property
+    def sessions(self) -> dict[int, ShardSession]:
+        """The sessions by shard, for whoever measures."""
+        return {shard: lane.session for shard, lane in self._lanes.items()}
+
+    # --- how ----------------------------------------------------------------------------------------------------------
+
+    def _checked_size(
+        self,
+        topic: str,
+        key: bytes,
+        value: bytes,
+        timestamp_ms: int | None,
+        source_position: bytes | None,
+    ) -> int:
+        """Return what a record takes of the budget; a bad one is refused here, before it can harm its batch."""
+        # A caller without a type checker would spoil the whole batch, not only this record.
+        if type(key) is not bytes or type(value) is not bytes:
+            raise TypeError(f"key and value have to be bytes, not {type(key).__name__} and {type(value).__name__}")
+        size = len(key) + len(value)
+        if size > self._settings.max_record_bytes:
+            raise RefusedError(
+                "invalid",
+                f"topic {topic!r}: a record of {size} bytes (key and value) is above the limit of "
+                f"{self._settings.max_record_bytes}",
+            )
+        if timestamp_ms is not None and not 0 <= timestamp_ms < 2**63:
+            raise RefusedError("invalid", f"topic {topic!r}: timestamp_ms={timestamp_ms} is not between 0 and 2**63")
+        if source_position is not None and len(source_position) > MAX_SOURCE_POSITION_BYTES:
+            raise RefusedError(
+                "invalid",
+                f"a source position of {len(source_position)} bytes is above the limit of {MAX_SOURCE_POSITION_BYTES}",
+            )
+        return size + RECORD_OVERHEAD_BYTES
+
+    async def _open_lane(self, topic: str) -> _Lane:
+        if self._closed:
+            raise HeadgateError("this producer is closed")
+        if not self._shards:
+            raise HeadgateError("this producer is not open; use it as an async context manager")
+        m.require_name("topic", topic)
+        shard = shard_of(topic, self._shards)
+        async with self._opening:
+            lane = self._lanes.get(shard)
+            if lane is None:
+                lane = _Lane(
+                    self._client,
+                    shard,
+                    name=self._name,
+                    settings=self._settings,
+                    pending=self._pending,
+                    on_settled=self._on_settled,
+                )
+                await lane.session.start()
+                self._lanes[shard] = lane
+        self._lane_of_topic[topic] = lane
+        return lane
+
+    async def _wait_for_room(self, shard: int, size_bytes: int, began: float) -> None:
+        if self._settings.when_full == "fail":
+            raise NotStoredError(
+                f"not stored: {self._budget.used_by(shard)} bytes wait for shard {shard}; buffer_bytes="
+                f"{self._settings.buffer_bytes} leaves no room",
+            )
+        try:
+            async with asyncio.timeout_at(began + self._settings.delivery_timeout_seconds):
+                await self._budget.take(shard, size_bytes)
+        except TimeoutError:
+            raise NotStoredError(
+                f"not stored: no room for shard {shard} within delivery_timeout_seconds="
+                f"{self._settings.delivery_timeout_seconds:g}",
+            ) from None
+
+    def _on_settled(self, shard: int, batch: RecordBatch) -> None:
+        assert batch.outcome is not None, "settled without an outcome"
+        self._pending.discard(batch)
+        self._counts[batch.outcome] += len(batch.records)
+        self._budget.give_back(shard, batch.size_bytes)
+
+
+class _Lane:
+    """What is on its way to one shard: the open batch of each topic, and the session behind them."""
+
+    def __init__(
+        self,
+        client: Client,
+        shard: int,
+        *,
+        name: str | None,
+        settings: ProducerSettings,
+        pending: set[RecordBatch],
+        on_settled: Callable[[int, RecordBatch], None],
+    ) -> None:
+        self.shard = shard
+        self.session = ShardSession(
+            client,
+            shard,
+            name=name,
+            max_in_flight=settings.max_in_flight,
+            request_timeout_seconds=settings.request_timeout_seconds,
+            on_progress=self._offer_lingered,
+        )
+        self._client_id = client.client_id
+        self._settings = settings
+        self._pending = pending
+        self._on_settled = on_settled
+        self._loop = asyncio.get_running_loop()
+        self._open: dict[str, RecordBatch] = {}
+        self._lingered: set[str] = set()
+        self._offering = False
+        self._filled = False
+
+    def between_batches(self, topic: str, size_bytes: int) -> bool:
+        """Tell, once, that a batch is full and a record of ``size_bytes`` will begin the next one."""
+        batch = self._open.get(topic)
+        if batch is not None:
+            return not batch.fits(size_bytes, self._settings.batch_bytes)
+        filled, self._filled = self._filled, False
+        return filled
+
+    def add(
+        self,
+        topic: str,
+        record: m.Record,
+        size_bytes: int,
+        source_position: bytes | None,
+        began: float,
+    ) -> Delivery:
+        """Put a record into its topic's open batch. ``began``: loop time at which its clock started."""
+        if source_position is not None:
+            for other in [name for name in self._open if name != topic]:
+                self._seal(other)
+        batch = self._open.get(topic)
+        if batch is not None and not batch.fits(size_bytes, self._settings.batch_bytes):
+            self._seal(topic)
+            batch = None
+        if batch is None:
+            batch = self._begin(topic, began)
+        delivery = batch.add(record, size_bytes, source_position)
+        if batch.size_bytes >= self._settings.batch_bytes:
+            self._filled = True
+            self._seal(topic)
+        return delivery
+
+    def seal_all(self) -> None:
+        """Let all open batches go, full or not."""
+        for topic in list(self._open):
+            self._seal(topic)
+
+    def _begin(self, topic: str, began: float) -> RecordBatch:
+        deadline = began + self._settings.delivery_timeout_seconds
+        batch = RecordBatch(topic, self._client_id, deadline, partial(self._on_settled, self.shard))
+        self._open[topic] = batch
+        self._pending.add(batch)
+        if self._settings.linger_seconds:
+            self._loop.call_later(self._settings.linger_seconds, partial(self._on_lingered, topic, batch))
+        else:
+            self._loop.call_soon(self._on_lingered, topic, batch)
+        return batch
+
+    def _on_lingered(self, topic: str, batch: RecordBatch) -> None:
+        if self._open.get(topic) is batch:
+            self._lingered.add(topic)
+            self._offer_lingered()
+
+    def _offer_lingered(self) -> None:
+        """Rule 2."""
+        if self._offering:
+            return
+        self._offering = True
+        while self._lingered and self.session.wants_batch:
+            self._seal(next(topic for topic in self._open if topic in self._lingered))
+        self._offering = False
+
+    def _seal(self, topic: str) -> None:
+        batch = self._open.pop(topic)
+        self._lingered.discard(topic)
+        self.session.offer(batch)

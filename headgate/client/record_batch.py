@@ -1,0 +1,217 @@
+"""One batch of records: filled, sealed, sent under one sequence, and settled for all its records at once.
+
+A batch is never rebuilt: once it is sealed its records stay the same through every retry. Where each record stands is
+worked out from the reply's hash ranges, and only when somebody asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+
+from headgate.client.session_types import Outcome
+from headgate.errors import (
+    FencedError,
+    HeadgateError,
+    NotStoredError,
+    OutcomeUnknownToProducerError,
+    RefusedError,
+)
+from headgate.model.entries import Placement
+from headgate.model.hashing import segment_hash
+from headgate.protocol import messages as m
+
+RECORD_OVERHEAD_BYTES = 24
+"""What a record takes on the wire beside its key and value, at most."""
+MAX_BATCH_RECORDS = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A record is durable, at ``offset`` of ``segment``.
+
+    Both are None if it is stored and nobody remembers where. ``duplicate``: an earlier try had stored it.
+    """
+
+    segment: int | None
+    offset: int | None
+    duplicate: bool
+
+
+class RecordBatch:
+    """Records of one topic on their way; see `headgate.client.shard_session.Sendable`."""
+
+    __slots__ = (
+        "_client_id",
+        "_on_settled",
+        "_places",
+        "_waiters",
+        "deadline",
+        "outcome",
+        "records",
+        "reply",
+        "settled",
+        "size_bytes",
+        "source_position",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        client_id: str,
+        deadline: float,
+        on_settled: Callable[[RecordBatch], None],
+    ) -> None:
+        """``deadline`` is loop time; it is that of the first record."""
+        self.topic = topic
+        self.deadline = deadline
+        self.records: list[m.Record] = []
+        self.size_bytes = 0
+        self.source_position: bytes | None = None
+        self.outcome: Outcome | None = None
+        self.reply: m.Committed | None = None
+        self.settled: asyncio.Future[HeadgateError | None] = asyncio.get_running_loop().create_future()
+        self._client_id = client_id
+        self._on_settled = on_settled
+        self._waiters: dict[asyncio.Future[None], None] = {}
+        self._places: list[tuple[int, int] | None] | None = None
+
+    def fits(self, size_bytes: int, limit_bytes: int) -> bool:
+        """Return whether one more record belongs here; a first one always does."""
+        return not self.records or (
+            self.size_bytes + size_bytes <= limit_bytes and len(self.records) < MAX_BATCH_RECORDS
+        )
+
+    def add(self, record: m.Record, size_bytes: int, source_position: bytes | None) -> Delivery:
+        """Append ``record``; returns the promise of its outcome."""
+        self.records.append(record)
+        self.size_bytes += size_bytes
+        if source_position is not None:
+            self.source_position = source_position
+        return Delivery(self, len(self.records) - 1)
+
+    def request(
+        self,
+        *,
+        request_id: int,
+        leader_epoch: int,
+        producer_id: int,
+        producer_epoch: int,
+        sequence: int,
+    ) -> m.Request:
+        """See `Sendable.request`."""
+        return m.ProduceBatch(
+            request_id=request_id,
+            client_id=self._client_id,
+            leader_epoch=leader_epoch,
+            topic=self.topic,
+            records=self.records,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            sequence=sequence,
+            source_position=self.source_position,
+        )
+
+    def resolve(self, outcome: Outcome, reply: m.Committed | None, reason: str) -> None:
+        """See `Sendable.resolve`."""
+        assert self.outcome is None, "a batch has one outcome"
+        self.outcome, self.reply = outcome, reply
+        self.settled.set_result(self._error(outcome, reason))
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._on_settled(self)
+
+    def _error(self, outcome: Outcome, reason: str) -> HeadgateError | None:
+        where = f"topic {self.topic!r}"
+        match outcome:
+            case Outcome.COMMITTED:
+                return None
+            case Outcome.NOT_STORED:
+                return NotStoredError(f"{where}: not stored: {reason}")
+            case Outcome.UNKNOWN:
+                return OutcomeUnknownToProducerError(f"{where}: it may or may not be stored: {reason}")
+            case Outcome.INVALID:
+                return RefusedError("invalid", f"{where}: {reason}")
+            case Outcome.FENCED:
+                return FencedError("fenced", f"{where}: {reason}; what was in flight may or may not be stored")
+
+    def wait(self) -> Generator[object, None, None]:
+        """Wait for the outcome, of which others know nothing if the caller is cancelled.
+
+        A future for each who waits, not `asyncio.shield` over the one that all share: that takes a turn of the loop
+        more, with somebody waiting for it.
+        """
+        waiter = self.settled.get_loop().create_future()
+        self._waiters[waiter] = None
+        try:
+            yield from waiter
+        finally:
+            del self._waiters[waiter]
+
+    def stored(self, index: int) -> Stored:
+        """Return where record ``index`` of this committed batch stands."""
+        assert self.outcome is Outcome.COMMITTED, f"asked where a batch stands that is {self.outcome}"
+        if self.reply is None:
+            return Stored(None, None, duplicate=True)
+        if self.reply.placements is None:
+            return Stored(None, None, duplicate=self.reply.duplicate)
+        if self._places is None:
+            self._places = places(self.records, self.reply.placements)
+        segment, offset = self._places[index] or (None, None)
+        return Stored(segment, offset, self.reply.duplicate)
+
+
+def places(records: list[m.Record], placements: list[Placement]) -> list[tuple[int, int] | None]:
+    """Return (segment, offset) of each record: in one placement offsets rise by one, in the order of the batch.
+
+    None for a record that no placement is about: no leader of ours answers so, and its caller is to hear of the commit.
+    """
+    next_offsets = {placement.segment: placement.first_offset for placement in placements}
+    if len(placements) == 1:
+        segment, first = placements[0].segment, placements[0].first_offset
+        return [(segment, first + index) for index in range(len(records))]
+    found: list[tuple[int, int] | None] = []
+    for record in records:
+        hashed = segment_hash(record.key)
+        placement = next((p for p in placements if p.first_hash <= hashed <= p.last_hash), None)
+        if placement is None:
+            found.append(None)
+            continue
+        found.append((placement.segment, next_offsets[placement.segment]))
+        next_offsets[placement.segment] += 1
+    return found
+
+
+class Delivery:
+    """The promise of one record's outcome. Await it for a `Stored`; it may be awaited late, more than once, or never.
+
+    Raises:
+        NotStoredError: certainly not stored.
+        OutcomeUnknownToProducerError: in flight when its time was up.
+        RefusedError: the leader refused its batch for good.
+        FencedError: a newer producer of this name has taken over.
+
+    """
+
+    __slots__ = ("_batch", "_index")
+
+    def __init__(self, batch: RecordBatch, index: int) -> None:
+        self._batch = batch
+        self._index = index
+
+    def done(self) -> bool:
+        """Return whether the outcome is known."""
+        return self._batch.settled.done()
+
+    def __await__(self) -> Generator[object, None, Stored]:
+        """Wait for the outcome."""
+        batch = self._batch
+        if not batch.settled.done():
+            yield from batch.wait()
+        error = batch.settled.result()
+        if error is not None:
+            raise error
+        return self._batch.stored(self._index)

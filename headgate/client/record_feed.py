@@ -1,0 +1,251 @@
+"""Feed a program with records of the segments that it holds: one reader a segment, one bounded queue for all.
+
+What is held, and when a segment is given back, is headgate.client.consumer's business. Here: each segment's records come in
+the order of their offsets, what is over is never delivered, and it is known what was taken and what acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from headgate.client.held_segments import HeldKey
+from headgate.ledger.ledger import Ledger
+from headgate.model.entries import SubscriptionType
+from headgate.protocol.messages import Grant
+from headgate.reading.compacted_reader import RolledRecords
+from headgate.reading.segment_reader import ChunkCache, Head, SegmentReader
+from headgate.storage.object_store import Store
+
+QUEUE_RECORDS: Final = 1000
+"""Records that wait to be taken by the program, over all segments."""
+PASS_SECONDS: Final = 1.0
+"""How often a share without deliveries says how far it has gone past the records of others."""
+
+OnPassed = Callable[[Grant, int, int], None]
+"""(grant, first offset, end offset)."""
+Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
+"""Starts a named task that somebody owns."""
+
+
+class ConsumedRecord(msgspec.Struct, frozen=True):
+    """One record as it was delivered. ``generation`` is that of the grant under which it was read."""
+
+    topic: str
+    segment: int
+    offset: int
+    key: bytes
+    value: bytes
+    timestamp_ms: int
+    generation: int
+
+
+class Reader(Protocol):
+    """Reads one granted segment."""
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+
+    def has_read(self, chunk: int) -> bool:
+        """Return whether everything up to ``chunk`` was handed on."""
+
+
+@dataclass(slots=True, eq=False)
+class Holding:
+    """A segment that is being read."""
+
+    grant: Grant
+    reader: Reader
+    delivered: int
+    """End offset of what the program has taken."""
+    acknowledged: int
+    """STREAM: end offset of what it has acknowledged."""
+    open_offsets: set[int] = field(default_factory=set)
+    """QUEUE: taken and not acknowledged."""
+    queued: int = 0
+    over: bool = False
+    """Nothing of it is delivered any more."""
+    reading: asyncio.Task[None] | None = None
+    progress: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set at every acknowledgement, and when it is dropped."""
+    read: int = 0
+    """A share: end offset of what was read, delivered or passed by."""
+    passed_at_seconds: float = 0.0
+    """When that was last said, by the loop's clock."""
+
+    def is_acknowledged(self, kind: SubscriptionType) -> bool:
+        """Return whether everything that was delivered is acknowledged."""
+        if kind == "STREAM":
+            return self.acknowledged >= self.delivered
+        return kind == "CHECKPOINT" or not self.open_offsets
+
+
+class RecordFeed:
+    """Records of one consumer, on their way from the ledger to its program."""
+
+    def __init__(self, topic: str, kind: SubscriptionType, positions: Mapping[int, int], spawn: Spawn) -> None:
+        """``positions``: for CHECKPOINT, where to begin instead of where a grant says."""
+        self.head = Head()
+        self.holdings: dict[HeldKey, Holding] = {}
+        self.on_passed: OnPassed = lambda *_: None
+        """Is told which records may be acknowledged although they were not delivered: they are of others' buckets."""
+        self.positions: dict[int, int] = dict(positions)
+        self._topic = topic
+        self._kind = kind
+        self._spawn = spawn
+        self._cache: ChunkCache | None = None
+        self._rolled: RolledRecords | None = None
+        self._queue: asyncio.Queue[tuple[Holding, ConsumedRecord] | None] = asyncio.Queue(QUEUE_RECORDS)
+
+    def open(self, store: Store, shard: int, topic_id: int) -> None:
+        """Read from the ledger of ``shard``; again after the first time it changes nothing."""
+        if self._cache is None:
+            self._cache = ChunkCache(Ledger(store, shard), topic_id)
+            self._rolled = RolledRecords(store, shard, topic_id)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it knows what to read from."""
+        return self._cache is not None
+
+    async def close(self) -> None:
+        """Stop reading."""
+        for holding in self.holdings.values():
+            self.stop(holding)
+        self.wake()
+        if self._cache is not None:
+            await self._cache.close()
+
+    # --- segments -----------------------------------------------------------------------------------------------------
+
+    def begin(self, grant: Grant) -> Holding:
+        """Read a segment from where its grant says."""
+        start = grant.start_offset
+        if self._kind == "CHECKPOINT":
+            start = self.positions.get(grant.segment, start)
+        reader = self._reader(grant, start)
+        holding = Holding(grant, reader, delivered=start, acknowledged=start)
+        holding.read = start
+        self.positions[grant.segment] = start
+        self.holdings[grant.segment, grant.generation] = holding
+        holding.reading = self._spawn(self._read(holding), f"read-{grant.segment}")
+        return holding
+
+    def _reader(self, grant: Grant, start: int, /) -> Reader:
+        assert self._cache is not None, "a grant before the first answer"
+        assert self._rolled is not None, "opened together"
+        return SegmentReader(
+            grant,
+            cache=self._cache,
+            rolled=self._rolled,
+            head=self.head,
+            deliver=partial(self._deliver, grant),
+            start_offset=start,
+            skips_acknowledged=self._kind == "QUEUE",
+            passed=partial(self._passed, grant),
+        )
+
+    async def _read(self, holding: Holding) -> None:
+        await holding.reader.run()
+        # Read to a sealed end: that must be known, or the segment is never drained.
+        self.pass_others(holding.grant.segment, holding.grant.generation)
+
+    def stop(self, holding: Holding) -> None:
+        """Deliver nothing more of it."""
+        holding.over = True
+        if holding.reading is not None:
+            holding.reading.cancel()
+
+    def drop(self, segment: int, generation: int) -> None:
+        """Hold no more what was granted at ``generation``."""
+        holding = self.holdings.pop((segment, generation), None)
+        if holding is not None:
+            self.stop(holding)
+            holding.progress.set()
+
+    def holds(self, holding: Holding) -> bool:
+        """Return whether it was not dropped."""
+        return self.holdings.get((holding.grant.segment, holding.grant.generation)) is holding
+
+    def generations(self) -> list[tuple[int, int]]:
+        """Return (segment, generation) of all that is held."""
+        return sorted(self.holdings)
+
+    # --- records ------------------------------------------------------------------------------------------------------
+
+    async def _deliver(self, grant: Grant, offset: int, timestamp_ms: int, key: bytes, value: bytes) -> None:
+        holding = self.holdings[grant.segment, grant.generation]
+        record = ConsumedRecord(self._topic, grant.segment, offset, key, value, timestamp_ms, grant.generation)
+        holding.queued += 1
+        await self._queue.put((holding, record))
+
+    def _passed(self, grant: Grant, first_offset: int, end_offset: int) -> None:
+        """Note how far a share is; tell what can be acknowledged of the buckets of others."""
+        holding = self.holdings.get((grant.segment, grant.generation))
+        if holding is None or holding.over:
+            return
+        holding.read = end_offset
+        if self._kind == "QUEUE":
+            if end_offset > first_offset:
+                self.on_passed(grant, first_offset, end_offset)
+        elif first_offset == end_offset:
+            now = asyncio.get_running_loop().time()
+            if now - holding.passed_at_seconds >= PASS_SECONDS:
+                holding.passed_at_seconds = now
+                self.pass_others(grant.segment, grant.generation)
+
+    def pass_others(self, segment: int, generation: int) -> None:
+        """STREAM: acknowledge up to where a share was read, if all that was delivered of it is acknowledged."""
+        holding = self.holdings.get((segment, generation))
+        # What is over has perhaps not been delivered as far as it was read, although nothing queues any more.
+        if holding is None or holding.over or self._kind != "STREAM":
+            return
+        if holding.queued or holding.acknowledged < holding.delivered:
+            return
+        if holding.read > holding.acknowledged:
+            holding.acknowledged = holding.read
+            self.on_passed(holding.grant, 0, holding.read)
+
+    async def next(self) -> ConsumedRecord | None:
+        """Return the next record, or None if there may be a reason to stop."""
+        while True:
+            item = await self._queue.get()
+            if item is None:
+                return None
+            holding, record = item
+            holding.queued -= 1
+            if holding.over:
+                continue
+            holding.delivered = self.positions[record.segment] = record.offset + 1
+            if self._kind == "QUEUE":
+                holding.open_offsets.add(record.offset)
+            return record
+
+    def acknowledge(self, record: ConsumedRecord) -> bool:
+        """Note what the program has finished; False if it is known already."""
+        holding = self.holdings.get((record.segment, record.generation))
+        if holding is None:
+            return True
+        if self._kind == "STREAM" and record.offset < holding.acknowledged:
+            return False
+        holding.acknowledged = max(holding.acknowledged, record.offset + 1)
+        holding.open_offsets.discard(record.offset)
+        holding.progress.set()
+        return True
+
+    def has_delivered(self, chunk: int) -> bool:
+        """Return whether the program has taken everything up to ``chunk`` from all that is held."""
+        return all(
+            not holding.over and not holding.queued and holding.reader.has_read(chunk)
+            for holding in self.holdings.values()
+        )
+
+    def wake(self) -> None:
+        """Let a waiting `next` return None; if the queue is full it is not waiting."""
+        if not self._queue.full():
+            self._queue.put_nowait(None)

@@ -1,0 +1,143 @@
+"""What a producer session says and keeps, as values: its commands, the outcomes of batches, what is on its way.
+
+The rules that make use of them are in headgate.client.producer_session.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from headgate.protocol import messages as m
+
+FIRST_PAUSE_SECONDS: Final = 0.025
+LONGEST_PAUSE_SECONDS: Final = 1.0
+PROBE_AFTER_SILENCE_SECONDS: Final = 10.0
+"""After this long without an answer the leader may have forgotten us: send one batch alone first."""
+OVERTAKEN_SECONDS: Final = 0.1
+"""How long after a later batch's commit the head's own reply may still be on its way."""
+
+
+class Phase(StrEnum):
+    """What the session is doing."""
+
+    WAITING = "waiting"
+    """For a leader, a connection, or something to do."""
+    BACKING_OFF = "backing_off"
+    OPENING = "opening"
+    """The identity has been asked for."""
+    PROBING = "probing"
+    STREAMING = "streaming"
+    FENCED = "fenced"
+
+
+class Outcome(StrEnum):
+    """What became of a batch."""
+
+    COMMITTED = "committed"
+    NOT_STORED = "not_stored"
+    UNKNOWN = "unknown"
+    INVALID = "invalid"
+    FENCED = "fenced"
+
+
+@dataclass(frozen=True, slots=True)
+class SendBatch:
+    """Send ``batch`` once."""
+
+    batch: object
+    request_id: int
+    leader_epoch: int
+    producer_id: int
+    producer_epoch: int
+    sequence: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenIdentity:
+    """Send an `OpenProducer` once."""
+
+    request_id: int
+    leader_epoch: int
+    token: str
+    producer_id: int | None
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """Tell the owner of ``batch`` its outcome. ``reply`` is set where it is committed and its place is known."""
+
+    batch: object
+    outcome: Outcome
+    reply: m.Committed | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Expect no replies to these requests any more."""
+
+    request_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Identified:
+    """An identity was given out."""
+
+    source_position: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRefused:
+    """No identity will be given out."""
+
+    verdict: m.Verdict
+    reason: str
+
+
+Command = SendBatch | OpenIdentity | Resolve | Forget | Identified | OpenRefused
+
+
+@dataclass(slots=True)
+class SessionBatch:
+    """One batch on its way. ``sequence`` None: never sent under the current identity."""
+
+    payload: object
+    deadline: float
+    sequence: int | None = None
+    attempt: int = 0
+    """The attempt in which it was sent last."""
+    sent_at: float = 0.0
+    ask_again_at: float | None = None
+    request_ids: list[int] = field(default_factory=list)
+    open_copies: set[int] = field(default_factory=set)
+    """Requests that have not been refused by the reign that they were meant for."""
+    ever_sent: bool = False
+    answer: m.Committed | None = None
+    told: bool = False
+    """The owner has been told that the outcome is unknown."""
+    doubted: bool = False
+
+
+@dataclass(slots=True)
+class SentRequest:
+    """One request that may still be answered. ``batch`` None: it asked for the identity."""
+
+    batch: SessionBatch | None
+    attempt: int
+    leader_epoch: int
+
+
+def placeless(evidence: m.Reply) -> m.Committed:
+    """Return the answer for a batch that is known to be stored, nobody says where."""
+    return m.Committed(request_id=evidence.request_id, leader_epoch=evidence.leader_epoch, duplicate=True)
+
+
+def pause_seconds(failures: int, jitter: float) -> float:
+    """Return how long to back off after so many failures in a row; ``jitter`` is from 0 to 1."""
+    bound = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * (1 << min(failures, 10)))
+    floor = FIRST_PAUSE_SECONDS / 2
+    return floor + (bound - floor) * jitter

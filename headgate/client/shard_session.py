@@ -1,0 +1,271 @@
+"""Carry out what one producer session decides: send, expect replies, keep time, tell outcomes.
+
+The decisions are headgate.client.producer_session's. This shell adds a client, the loop's clock and one timer. What is sent
+is anything that can be put under a sequence: a batch of records or of acknowledgements.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Protocol
+
+import structlog
+
+from headgate.client.connection import Client
+from headgate.client.producer_session import ProducerSession
+from headgate.client.session_types import (
+    Command,
+    Forget,
+    Identified,
+    OpenIdentity,
+    OpenRefused,
+    Outcome,
+    Phase,
+    Resolve,
+    SendBatch,
+)
+from headgate.errors import FencedError, HeadgateError, NoLeaderError, RefusedError
+from headgate.protocol import messages as m
+
+log = structlog.get_logger(__name__)
+
+
+class Sendable(Protocol):
+    """What a session can send."""
+
+    deadline: float
+    """Loop time."""
+
+    def request(
+        self,
+        *,
+        request_id: int,
+        leader_epoch: int,
+        producer_id: int,
+        producer_epoch: int,
+        sequence: int,
+    ) -> m.Request:
+        """Return the request for one send; everything else in it is always the same."""
+
+    def resolve(self, outcome: Outcome, reply: m.Committed | None, reason: str) -> None:
+        """Take the outcome. Called exactly once."""
+
+
+class ShardSession:
+    """One producer on one shard."""
+
+    def __init__(
+        self,
+        client: Client,
+        shard: int,
+        *,
+        name: str | None = None,
+        max_in_flight: int,
+        request_timeout_seconds: float,
+        on_progress: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``on_progress`` is called after every event: perhaps there is room for a batch now."""
+        self.shard = shard
+        self.source_position: bytes | None = None
+        self.sent_batches = 0
+        self._client = client
+        self._name = name
+        self._on_progress = on_progress
+        self._identified = False
+        self._fenced = False
+        self._openings: list[asyncio.Future[None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._take_back: list[Callable[[], None]] = []
+        self._closed = False
+        self._loop = asyncio.get_running_loop()
+        self._session = ProducerSession(
+            max_in_flight=max_in_flight,
+            request_timeout_seconds=request_timeout_seconds,
+            request_ids=client.request_ids,
+            tokens=_tokens(client),
+        )
+        self._log = log.bind(shard=shard, producer=name)
+
+    async def start(self) -> None:
+        """Follow the leader and the connection."""
+        self._take_back = [
+            self._client.on_leader(self.shard, self._on_leader),
+            self._client.on_connection(self._on_connection),
+        ]
+        self._on_connection(self._client.transport.connected)
+        known = self._client.leader(self.shard)
+        if known is not None:
+            self._on_leader(known)
+        await self._client.watch(self.shard)
+
+    def close(self, reason: str = "the producer was closed") -> None:
+        """Give up what has no outcome yet."""
+        if self._closed:
+            return
+        self._closed = True
+        for remove in self._take_back:
+            remove()
+        self._perform(self._session.abandon(reason))
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # --- what it knows ------------------------------------------------------------------------------------------------
+
+    @property
+    def session(self) -> ProducerSession:
+        """The decisions, for whoever counts."""
+        return self._session
+
+    @property
+    def wants_batch(self) -> bool:
+        """See `ProducerSession.wants_batch`."""
+        return self._session.wants_batch
+
+    # --- what is asked of it ------------------------------------------------------------------------------------------
+
+    def offer(self, batch: Sendable) -> None:
+        """Send ``batch`` when its turn comes; its outcome is told to itself."""
+        assert not self._closed, "offered to a closed session"
+        self._perform(self._session.offer(batch, batch.deadline, self._loop.time()))
+
+    async def open(self, timeout_seconds: float) -> None:
+        """Have an identity before sending.
+
+        Raises:
+            NoLeaderError: none was given out in time.
+            FencedError, RefusedError: none will be given out.
+
+        """
+        if self._session.phase is Phase.FENCED:
+            raise FencedError("fenced", "this producer has been fenced: a newer one of its name has taken over")
+        if self._identified:
+            return
+        waiting: asyncio.Future[None] = self._loop.create_future()
+        self._openings.append(waiting)
+        self._perform(self._session.open(self._loop.time()))
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await waiting
+        except TimeoutError:
+            raise NoLeaderError(
+                f"shard {self.shard} of cluster {self._client.cluster!r}: no leader gave out a producer identity "
+                f"within {timeout_seconds:g} s",
+            ) from None
+        finally:
+            if waiting in self._openings:
+                self._openings.remove(waiting)
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    def _on_leader(self, announcement: m.LeaderAnnouncement) -> None:
+        self._perform(
+            self._session.leader_announced(
+                announcement.leader_epoch, announcement.pipelining, announcement.window, self._loop.time()
+            ),
+        )
+
+    def _on_connection(self, connected: bool) -> None:
+        self._perform(self._session.connection_changed(connected, self._loop.time()))
+
+    def _on_reply(self, request_id: int, reply: m.Reply) -> None:
+        now = self._loop.time()
+        if isinstance(reply, m.Committed):
+            self._perform(self._session.committed(request_id, reply, now))
+        elif isinstance(reply, m.Refused):
+            self._perform(self._session.refused(request_id, reply, now, self._client.rng.random()))
+        elif isinstance(reply, m.ProducerIdentity):
+            self._perform(self._session.identified(request_id, reply, now))
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._perform(self._session.tick(self._loop.time(), self._client.rng.random()))
+
+    # --- commands -----------------------------------------------------------------------------------------------------
+
+    def _perform(self, commands: list[Command]) -> None:
+        failed: list[int] = []
+        for command in commands:
+            match command:
+                case SendBatch():
+                    if not self._send_batch(command):
+                        failed.append(command.request_id)
+                case OpenIdentity():
+                    if not self._send_opening(command):
+                        failed.append(command.request_id)
+                case Resolve(batch, outcome, reply, reason):
+                    batch.resolve(outcome, reply, reason)  # type: ignore[attr-defined]  # what was offered
+                case Forget(request_ids):
+                    for request_id in request_ids:
+                        self._client.forget(request_id)
+                case Identified(source_position):
+                    self._on_identified(source_position)
+                case OpenRefused(verdict, reason):
+                    self._on_open_refused(verdict, reason)
+        if self._closed:
+            return
+        if failed:
+            # The first is enough: it ends the attempt, and all are carried over.
+            self._perform(self._session.send_failed(failed[0], self._loop.time(), self._client.rng.random()))
+            return
+        if self._session.phase is Phase.FENCED and not self._fenced:
+            self._fenced = True
+            self._log.error("producer.fenced")
+        self._set_timer()
+        if commands:
+            self._on_progress()
+
+    def _send_batch(self, command: SendBatch) -> bool:
+        self.sent_batches += 1
+        self._client.on_reply(command.request_id, partial(self._on_reply, command.request_id))
+        request = command.batch.request(  # type: ignore[attr-defined]  # what was offered
+            request_id=command.request_id,
+            leader_epoch=command.leader_epoch,
+            producer_id=command.producer_id,
+            producer_epoch=command.producer_epoch,
+            sequence=command.sequence,
+        )
+        return self._client.send(self.shard, request)
+
+    def _send_opening(self, command: OpenIdentity) -> bool:
+        self._client.on_reply(command.request_id, partial(self._on_reply, command.request_id))
+        request = m.OpenProducer(
+            request_id=command.request_id,
+            client_id=self._client.client_id,
+            leader_epoch=command.leader_epoch,
+            token=command.token,
+            name=self._name,
+            producer_id=command.producer_id,
+            producer_epoch=command.producer_epoch,
+        )
+        return self._client.send(self.shard, request)
+
+    def _on_identified(self, source_position: bytes | None) -> None:
+        self._identified = True
+        self.source_position = source_position
+        for waiting in self._openings:
+            if not waiting.done():
+                waiting.set_result(None)
+
+    def _on_open_refused(self, verdict: m.Verdict, reason: str) -> None:
+        self._log.error("producer.open_refused", verdict=verdict, reason=reason)
+        error: HeadgateError = (FencedError if verdict == "fenced" else RefusedError)(verdict, reason)
+        for waiting in self._openings:
+            if not waiting.done():
+                waiting.set_exception(error)
+
+    def _set_timer(self) -> None:
+        wake_at = self._session.wake_at
+        if self._timer is not None:
+            if wake_at == self._timer.when():
+                return
+            self._timer.cancel()
+            self._timer = None
+        if wake_at is not None:
+            self._timer = self._loop.call_at(wake_at, self._on_timer)
+
+
+def _tokens(client: Client) -> Iterator[str]:
+    while True:
+        yield client.new_token()

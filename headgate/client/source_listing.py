@@ -1,0 +1,159 @@
+"""What a source says of its segments, read from its own words: headgate's JSON, or Kinesis' ``list-shards``.
+
+Values in, values out. Whether a listing makes sense is judged by the leader (``headgate topic import --dry-run`` asks
+it to judge and change nothing); here it is only whether it can be read. Raises LayoutError, naming the segment.
+
+headgate's own form is an object, or its ``segments`` alone:
+
+    {"positions": "offsets", "hash_bits": 16, "source": "kafka-7",
+     "segments": [{"segment": "a", "first_hash": 0, "last_hash": 65535, "end_offset": 1041},
+                  {"segment": "b", "first_hash": 0, "last_hash": 32767, "parents": ["a"]}, …]}
+
+Kinesis' form is the output of ``aws kinesis list-shards``, or a list of its pages. What it means here:
+
+* A shard with an ``EndingSequenceNumber`` is closed, hence sealed. Its parents are ``ParentShardId`` and, after a
+  merge, ``AdjacentParentShardId``.
+* Positions are opaque: sequence numbers exceed 63 bits and have holes. See headgate.model.external_topic.
+* Hashes have 128 bits, and are judged in these.
+* A parent that is not listed has expired with all its records. So every page has to be there: one with a ``NextToken``
+  and nothing after it is refused, because an unread page would look like expired parents.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from headgate.errors import LayoutError
+from headgate.model.entries import Positions
+from headgate.model.hashing import SEGMENT_HASHES
+from headgate.protocol.requests import SegmentImport
+
+KINESIS_HASH_BITS = 128
+DEFAULT_HASH_BITS = SEGMENT_HASHES.bit_length() - 1
+
+Number = int | str
+"""A hash: JSON's numbers lose digits in many programs, so text is taken as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalLayout:
+    """A listing of a source's segments, to be imported."""
+
+    segments: Sequence[SegmentImport]
+    positions: Positions = "offsets"
+    hash_bits: int = 0
+    source: str = ""
+    missing_parents: Literal["refused", "gone"] = "refused"
+
+
+class _FileSegment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    segment: Number
+    parents: list[Number] = []
+    first_hash: Number | None = None
+    last_hash: Number | None = None
+    sealed: bool = False
+    end_offset: int | None = None
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    segments: list[_FileSegment]
+    positions: Positions = "offsets"
+    hash_bits: int | None = None
+    source: str = ""
+
+
+class _HashKeyRange(msgspec.Struct, frozen=True, rename="pascal"):
+    starting_hash_key: str
+    ending_hash_key: str
+
+
+class _SequenceNumberRange(msgspec.Struct, frozen=True, rename="pascal"):
+    starting_sequence_number: str
+    ending_sequence_number: str | None = None
+
+
+class _Shard(msgspec.Struct, frozen=True, rename="pascal"):
+    shard_id: str
+    hash_key_range: _HashKeyRange
+    sequence_number_range: _SequenceNumberRange
+    parent_shard_id: str | None = None
+    adjacent_parent_shard_id: str | None = None
+
+
+class _Page(msgspec.Struct, frozen=True, rename="pascal"):
+    shards: list[_Shard]
+    next_token: str | None = None
+
+
+def read_layout(data: bytes) -> ExternalLayout:
+    """Return the listing in ``data``, in headgate's own form."""
+    found = _parsed(data)
+    file = _converted(found if isinstance(found, dict) else {"segments": found}, _File)
+    has_hashes = any(item.first_hash is not None for item in file.segments)
+    hash_bits = file.hash_bits if file.hash_bits is not None else DEFAULT_HASH_BITS if has_hashes else 0
+    return ExternalLayout([_of_file(item) for item in file.segments], file.positions, hash_bits, file.source)
+
+
+def read_list_shards(data: bytes, source: str = "kinesis") -> ExternalLayout:
+    """Return the listing in ``data``, the output of Kinesis' ListShards, or a JSON list of its pages."""
+    found = _parsed(data)
+    pages = [_converted(page, _Page) for page in (found if isinstance(found, list) else [found])]
+    if not pages or pages[-1].next_token is not None:
+        raise LayoutError("this is not the last page of list-shards (it has a NextToken): pass a list of all pages")
+    return ExternalLayout(
+        [_of_shard(shard) for page in pages for shard in page.shards],
+        positions="opaque",
+        hash_bits=KINESIS_HASH_BITS,
+        source=source,
+        missing_parents="gone",
+    )
+
+
+def _of_file(item: _FileSegment) -> SegmentImport:
+    first, last = item.first_hash, item.last_hash
+    if (first is None) != (last is None):
+        raise LayoutError(f"segment {str(item.segment)!r} has only one of first_hash and last_hash")
+    return _checked(
+        segment=str(item.segment),
+        parents=[str(parent) for parent in item.parents],
+        hashes=None if first is None or last is None else (str(first), str(last)),
+        sealed=item.sealed,
+        end_offset=item.end_offset,
+    )
+
+
+def _of_shard(shard: _Shard) -> SegmentImport:
+    parents = (shard.parent_shard_id, shard.adjacent_parent_shard_id)
+    return _checked(
+        segment=shard.shard_id,
+        parents=[parent for parent in parents if parent is not None],
+        hashes=(shard.hash_key_range.starting_hash_key, shard.hash_key_range.ending_hash_key),
+        sealed=shard.sequence_number_range.ending_sequence_number is not None,
+    )
+
+
+def _checked(**fields: Any) -> SegmentImport:
+    try:
+        return msgspec.convert(fields, SegmentImport)
+    except msgspec.ValidationError as error:
+        raise LayoutError(f"segment {fields['segment']!r}: {error}") from None
+
+
+def _parsed(data: bytes) -> Any:
+    try:
+        # Not msgspec: hashes of 128 bits may stand there as numbers.
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise LayoutError(f"not JSON: {error}") from None
+
+
+def _converted(found: Any, kind: type[Any]) -> Any:
+    try:
+        return msgspec.convert(found, kind)
+    except msgspec.ValidationError as error:
+        raise LayoutError(f"not a listing: {error}") from None

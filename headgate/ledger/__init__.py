@@ -1,0 +1,1 @@
+"""The ledger's format: chunks, record columns and compacted objects."""

@@ -1,0 +1,144 @@
+"""A shard's numbered chunks: the only source of truth.
+
+Numbers begin at 1 and have no holes. Old chunks may be deleted, oldest first, once a snapshot holds what they come
+to, but for the first chunk of each reign (DECISIONS.md says why). What is left ends in an unbroken run; if that begins
+later than a snapshot reaches, chunks were lost and not trimmed. Appending is put-if-absent under the next number, so
+it is the commit and the fence at once: two leaders can never both write number 43. This module knows names and numbers;
+what the entries mean is for controller.state.shard_state, and what a failed append obliges the leader to do is for
+controller.leadership.transitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from headgate.errors import ChunkError, ObjectMissingError
+from headgate.ledger import chunk
+from headgate.storage.object_store import Store
+
+_SUFFIX = ".parquet"
+_SNAPSHOT_SUFFIX = ".snapshot"
+
+
+def chunk_folder(shard: int) -> str:
+    """Return the folder of a shard's chunks, relative to the ledger's URL."""
+    return f"ledger/shard={shard:04d}"
+
+
+def chunk_name(number: int) -> str:
+    """Return the object name of chunk ``number``; names sort as numbers do."""
+    return f"{number:012d}{_SUFFIX}"
+
+
+def snapshot_folder(shard: int) -> str:
+    """Return the folder of a shard's snapshots (controller.snapshots.format), relative to the ledger's URL."""
+    return f"snapshots/shard={shard:04d}"
+
+
+def snapshot_path(shard: int, number: int) -> str:
+    """Return the object name of the state after chunk ``number``."""
+    return f"{snapshot_folder(shard)}/{number:012d}{_SNAPSHOT_SUFFIX}"
+
+
+def run_start(numbers: Sequence[int]) -> int:
+    """Return where the unbroken run begins that ``numbers``, which rise, end with."""
+    start = numbers[-1]
+    for number in reversed(numbers[:-1]):
+        if number != start - 1:
+            break
+        start = number
+    return start
+
+
+class Ledger:
+    """The chunks of one shard in one store."""
+
+    def __init__(self, store: Store, shard: int) -> None:
+        self.store = store
+        self.shard = shard
+
+    async def append(self, number: int, data: bytes) -> None:
+        """Create chunk ``number``; raises what `Store.create` raises."""
+        await self.store.create(self._path(number), data)
+
+    async def exists(self, number: int) -> bool:
+        """Tell whether chunk ``number`` has been created; raises StoreUnavailableError."""
+        try:
+            await self.store.read(self._path(number))
+        except ObjectMissingError:
+            return False
+        return True
+
+    async def newest(self) -> int:
+        """Return the highest number, 0 for an empty ledger.
+
+        Raises:
+            ChunkError: an object that is not a chunk, or a hole in the numbers that no snapshot covers.
+            StoreUnavailableError: the store is out of reach.
+
+        """
+        numbers = await self.numbers()
+        if not numbers:
+            return 0
+        first = run_start(numbers)
+        if first > 1 and not any(number >= first - 1 for number in await self.snapshots()):
+            raise ChunkError(
+                f"{chunk_folder(self.shard)}: chunk {first - 1} is missing, and no snapshot covers it; the ledger has "
+                "a hole, or its beginning was deleted by hand",
+            )
+        return numbers[-1]
+
+    async def numbers(self, after: int = 0) -> list[int]:
+        """Return the numbers above ``after`` that are there, rising.
+
+        Raises:
+            ChunkError: an object that is not a chunk.
+            StoreUnavailableError: the store is out of reach.
+
+        """
+        names = await self.store.names(chunk_folder(self.shard), after=chunk_name(after))
+        numbers = [int(stem) if (stem := name.removesuffix(_SUFFIX)).isdecimal() else -1 for name in names]
+        for number, name in zip(numbers, names, strict=True):
+            if name != chunk_name(number):
+                raise ChunkError(f"{chunk_folder(self.shard)}/{name} is a foreign object: no chunk is called that")
+        return numbers
+
+    async def snapshots(self) -> list[int]:
+        """Return the chunk numbers of the snapshots that are there, rising; raises StoreUnavailableError."""
+        names = await self.store.names(snapshot_folder(self.shard))
+        stems = [name.removesuffix(_SNAPSHOT_SUFFIX) for name in names if name.endswith(_SNAPSHOT_SUFFIX)]
+        return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+    async def delete(self, number: int) -> None:
+        """Delete chunk ``number``; fine if it is gone. Raises StoreUnavailableError."""
+        await self.store.delete(self._path(number))
+
+    async def read(self, number: int) -> chunk.Chunk:
+        """Return the entries of chunk ``number``; ObjectMissingError, StoreUnavailableError or ChunkError."""
+        return chunk.decode(await self.store.read(self._path(number)), shard=self.shard, number=number)
+
+    async def read_or_none(self, number: int) -> chunk.Chunk | None:
+        """Return chunk ``number``, or None if it has not been created."""
+        try:
+            return await self.read(number)
+        except ObjectMissingError:
+            return None
+
+    async def header(self, number: int) -> chunk.ChunkHeader:
+        """Return the header of chunk ``number``; raises like `read`."""
+        return chunk.decode_header(await self.store.read(self._path(number)), shard=self.shard, number=number)
+
+    async def read_headed_records(self, number: int) -> tuple[chunk.ChunkHeader, pa.Table]:
+        """Return the header and the records of chunk ``number`` from one read; raises like `read`."""
+        data = await self.store.read(self._path(number))
+        header = chunk.decode_header(data, shard=self.shard, number=number)
+        return header, chunk.decode_records(data, shard=self.shard, number=number)
+
+    async def read_records(self, number: int) -> pa.Table:
+        """Return the records of chunk ``number`` (headgate.ledger.chunk.RECORD_COLUMNS); raises like `read`."""
+        return chunk.decode_records(await self.store.read(self._path(number)), shard=self.shard, number=number)
+
+    def _path(self, number: int) -> str:
+        return f"{chunk_folder(self.shard)}/{chunk_name(number)}"

@@ -1,0 +1,78 @@
+"""Name what one consumer reads: a whole segment, or a share of one.
+
+A whole segment is its number, as everywhere; a `Share` is a contiguous range of its key buckets. Both together are a
+`Place`. Places can be keys and can be sorted with one another: by segment, the whole one first, then by bucket. In
+entries and messages a place is (segment, first_bucket, end_bucket), where 0, 0 means all buckets.
+
+Pure: values in, values out. How a segment is cut into shares is decided in coordinator.balancing.bucket_split.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headgate.model.hashing import KEY_BUCKETS
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The keys of one segment whose bucket is ``first_bucket`` up to, not including, ``end_bucket``."""
+
+    segment: int
+    first_bucket: int
+    end_bucket: int
+
+    def __lt__(self, other: Place) -> bool:
+        """Sort among shares and whole segments."""
+        return _sort_key(self) < _sort_key(other)
+
+    def __gt__(self, other: Place) -> bool:
+        """Answer for a whole segment, which does not know shares."""
+        return _sort_key(self) > _sort_key(other)
+
+    def __str__(self) -> str:
+        """Return it as people read it, with the last bucket, e.g. ``3[0-7]``."""
+        return f"{self.segment}[{self.buckets}]"
+
+    @property
+    def buckets(self) -> str:
+        """The buckets as people read them, with the last one: ``0-7``, or ``3`` for a single one."""
+        last = self.end_bucket - 1
+        return str(last) if last == self.first_bucket else f"{self.first_bucket}-{last}"
+
+
+Place = int | Share
+
+
+def place_of(segment: int, first_bucket: int, end_bucket: int) -> Place:
+    """Return the place that an entry or a message names; all buckets are the whole segment."""
+    if end_bucket == 0 or (first_bucket, end_bucket) == (0, KEY_BUCKETS):
+        return segment
+    return Share(segment, first_bucket, end_bucket)
+
+
+def segment_of(place: Place) -> int:
+    """Return the segment that ``place`` is, or is a share of."""
+    return place.segment if isinstance(place, Share) else place
+
+
+def bounds_of(place: Place) -> tuple[int, int]:
+    """Return (first_bucket, end_bucket) as entries and messages say it: 0, 0 for a whole segment."""
+    return (place.first_bucket, place.end_bucket) if isinstance(place, Share) else (0, 0)
+
+
+def buckets_of(place: Place) -> range:
+    """Return the key buckets of ``place``."""
+    return range(place.first_bucket, place.end_bucket) if isinstance(place, Share) else range(KEY_BUCKETS)
+
+
+def overlap(one: Place, other: Place) -> bool:
+    """Tell whether there is a key that both would read."""
+    if segment_of(one) != segment_of(other):
+        return False
+    mine, theirs = buckets_of(one), buckets_of(other)
+    return mine.start < theirs.stop and theirs.start < mine.stop
+
+
+def _sort_key(place: Place) -> tuple[int, int, int]:
+    return (segment_of(place), *bounds_of(place))

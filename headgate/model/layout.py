@@ -1,0 +1,209 @@
+"""A topic's segments and how they split and merge.
+
+A layout is an immutable value: each change returns a new one with ``layout_epoch`` one higher. Segment ids rise and
+are never used again. Nothing here knows of records, subscriptions or time; end offsets and times come in as values.
+
+The rules:
+
+1. The active segments tile the 16-bit ring: every hash belongs to exactly one.
+2. A split seals one active segment and creates two children at the midpoint of its range.
+3. A merge seals two active neighbours and creates one child; neighbours touch, and need not be siblings.
+4. A segment of a single hash cannot be split.
+5. Only a sealed segment whose ancestors are all gone may be pruned. Its children then have no parent there: to have
+   been pruned is to have been drained.
+
+An external topic's layout comes from its source (`imported`, `extended`): who may be whose child is judged in
+controller.decisions.topic_import, ranges are the source's own scaled to the ring for people to look at, and nothing is routed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from types import MappingProxyType
+
+from headgate.errors import LayoutError
+from headgate.model.hashing import SEGMENT_HASHES
+
+
+class SegmentState(StrEnum):
+    """Whether a segment still takes records."""
+
+    ACTIVE = "active"
+    SEALED = "sealed"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One node of the graph: an inclusive range of segment hashes."""
+
+    segment_id: int
+    first_hash: int
+    last_hash: int
+    created_at_ms: int
+    parents: tuple[int, ...] = ()
+    children: tuple[int, ...] = ()
+    state: SegmentState = SegmentState.ACTIVE
+    end_offset: int | None = None
+    """Offset after the last record; known once sealed."""
+    sealed_at_ms: int | None = None
+    label: str | None = None
+    """Its name at the source of an external topic."""
+
+    @property
+    def hash_range(self) -> str:
+        """The range as people read it, e.g. ``0000-7fff``."""
+        return f"{self.first_hash:04x}-{self.last_hash:04x}"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """All segments of a topic at one layout epoch."""
+
+    layout_epoch: int
+    next_segment_id: int
+    segments: Mapping[int, Segment]
+    _starts: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    _routes: tuple[int, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        active = sorted(self.active(), key=lambda segment: segment.first_hash)
+        object.__setattr__(self, "segments", MappingProxyType(dict(self.segments)))
+        object.__setattr__(self, "_starts", tuple(segment.first_hash for segment in active))
+        object.__setattr__(self, "_routes", tuple(segment.segment_id for segment in active))
+
+    @classmethod
+    def initial(cls, count: int, at_ms: int) -> Layout:
+        """Return ``count`` equal segments, ids from 0; the last takes the remainder.
+
+        Raises:
+            LayoutError: ``count`` is below 1 or above the number of hashes.
+
+        """
+        if not 1 <= count <= SEGMENT_HASHES:
+            raise LayoutError(f"{count} segments: give a number from 1 to {SEGMENT_HASHES}")
+        width = SEGMENT_HASHES // count
+        segments = {
+            n: Segment(n, n * width, SEGMENT_HASHES - 1 if n == count - 1 else (n + 1) * width - 1, at_ms)
+            for n in range(count)
+        }
+        return cls(0, count, segments)
+
+    @classmethod
+    def imported(cls, segments: Iterable[Segment], at_ms: int) -> Layout:
+        """Return the layout of an external topic; parents come before their children, ids rise."""
+        return replace(cls(0, 0, {}).extended(segments, {}, at_ms), layout_epoch=0)
+
+    def extended(self, created: Iterable[Segment], sealed: Mapping[int, int], at_ms: int) -> Layout:
+        """Return an external topic's layout with more segments, and with others ``sealed`` (segment → end offset)."""
+        segments = dict(self.segments)
+        for segment_id, end_offset in sealed.items():
+            segments[segment_id] = replace(
+                segments[segment_id], state=SegmentState.SEALED, end_offset=end_offset, sealed_at_ms=at_ms
+            )
+        next_id = self.next_segment_id
+        for segment in created:
+            segments[segment.segment_id] = segment
+            next_id = max(next_id, segment.segment_id + 1)
+            for parent in segment.parents:
+                segments[parent] = replace(segments[parent], children=(*segments[parent].children, segment.segment_id))
+        return Layout(self.layout_epoch + 1, next_id, segments)
+
+    def active(self) -> list[Segment]:
+        """Return the active segments, in order of id."""
+        return [segment for _, segment in sorted(self.segments.items()) if segment.state is SegmentState.ACTIVE]
+
+    def route(self, hash16: int) -> int:
+        """Return the id of the active segment that takes ``hash16``."""
+        return self._routes[bisect_right(self._starts, hash16) - 1]
+
+    def ancestors(self, segment_id: int) -> frozenset[int]:
+        """Return every ancestor that is still in the layout, at any depth. Pruned ones are gone, hence drained."""
+        found: set[int] = set()
+        pending = list(self.segments[segment_id].parents)
+        while pending:
+            ancestor = pending.pop()
+            if ancestor in self.segments and ancestor not in found:
+                found.add(ancestor)
+                pending.extend(self.segments[ancestor].parents)
+        return frozenset(found)
+
+    def split(self, segment_id: int, end_offset: int, at_ms: int) -> Layout:
+        """Seal ``segment_id`` at ``end_offset`` and create its two halves.
+
+        Raises:
+            LayoutError: the segment is unknown, sealed, or a single hash.
+
+        """
+        parent = self._active_segment(segment_id, "split")
+        if parent.first_hash == parent.last_hash:
+            raise LayoutError(f"segment {segment_id} covers the single hash {parent.hash_range}: it cannot be split")
+        middle = parent.first_hash + (parent.last_hash - parent.first_hash) // 2
+        low = Segment(self.next_segment_id, parent.first_hash, middle, at_ms, (segment_id,))
+        high = Segment(self.next_segment_id + 1, middle + 1, parent.last_hash, at_ms, (segment_id,))
+        return self._with((low, high), {segment_id: end_offset}, at_ms)
+
+    def merge(self, first_id: int, second_id: int, end_offsets: Mapping[int, int], at_ms: int) -> Layout:
+        """Seal two active neighbours and create the segment that covers both.
+
+        Raises:
+            LayoutError: one is unknown or sealed, both are the same, or they do not touch.
+
+        """
+        first, second = self._active_segment(first_id, "merge"), self._active_segment(second_id, "merge")
+        low, high = sorted((first, second), key=lambda segment: segment.first_hash)
+        if low.last_hash + 1 != high.first_hash:
+            neighbours = [
+                str(other.segment_id)
+                for other in self.active()
+                if other.last_hash + 1 == first.first_hash or first.last_hash + 1 == other.first_hash
+            ]
+            raise LayoutError(
+                f"segments {first_id} ({first.hash_range}) and {second_id} ({second.hash_range}) are not neighbours; "
+                f"segment {first_id} can merge with: {', '.join(neighbours) or 'none'}",
+            )
+        child = Segment(self.next_segment_id, low.first_hash, high.last_hash, at_ms, (low.segment_id, high.segment_id))
+        return self._with((child,), {first_id: end_offsets[first_id], second_id: end_offsets[second_id]}, at_ms)
+
+    def prune(self, segment_id: int) -> Layout:
+        """Remove a sealed segment whose ancestors are all gone.
+
+        Raises:
+            LayoutError: it is unknown, active, or still has an ancestor here.
+
+        """
+        segment = self.segments.get(segment_id)
+        if segment is None or segment.state is SegmentState.ACTIVE:
+            raise LayoutError(f"segment {segment_id} is not a sealed segment of this layout")
+        if older := self.ancestors(segment_id):
+            raise LayoutError(f"segment {segment_id} still has ancestors {sorted(older)}: prune those first")
+        segments = {
+            other.segment_id: replace(other, parents=tuple(p for p in other.parents if p != segment_id))
+            for other in self.segments.values()
+            if other.segment_id != segment_id
+        }
+        return Layout(self.layout_epoch + 1, self.next_segment_id, segments)
+
+    def _active_segment(self, segment_id: int, verb: str) -> Segment:
+        segment = self.segments.get(segment_id)
+        if segment is not None and segment.state is SegmentState.ACTIVE:
+            return segment
+        fault = "unknown" if segment is None else "sealed already"
+        choices = ", ".join(str(other.segment_id) for other in self.active())
+        raise LayoutError(f"cannot {verb} segment {segment_id}: it is {fault}; active segments are {choices}")
+
+    def _with(self, created: Iterable[Segment], sealed: Mapping[int, int], at_ms: int) -> Layout:
+        segments = dict(self.segments)
+        created = tuple(created)
+        for segment_id, end_offset in sealed.items():
+            segments[segment_id] = replace(
+                segments[segment_id],
+                state=SegmentState.SEALED,
+                children=tuple(child.segment_id for child in created),
+                end_offset=end_offset,
+                sealed_at_ms=at_ms,
+            )
+        segments.update({segment.segment_id: segment for segment in created})
+        return Layout(self.layout_epoch + 1, self.next_segment_id + len(created), segments)

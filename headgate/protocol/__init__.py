@@ -1,0 +1,1 @@
+"""The wire protocol: requests, replies, announcements and MQTT topic names. Pure."""

@@ -1,0 +1,312 @@
+"""Read granted segments from the ledger, without the leader: rolled objects first, then chunk after chunk.
+
+A reader begins in the rolled object that holds its first record, if there is one, and goes on in the chunks behind what
+is rolled up. A chunk that is gone was rolled up before it was deleted, so a slow reader finds its place there again; by
+offset, so that nothing is left out or comes twice.
+
+Every reader goes through all those chunks of the shard and picks its segment, and of a segment that is shared the keys
+of its own buckets; what is in the buckets of others it passes by, and tells how far it is. Chunks are decoded once and
+shared between readers through a cache that is bounded in bytes. At the tail a reader waits until the head is announced
+further, or looks for itself every second, because an announcement may be lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from enum import Enum, auto
+from typing import Final
+
+import structlog
+
+from headgate.errors import ChunkError, ObjectMissingError, StoreUnavailableError
+from headgate.ledger.ledger import Ledger
+from headgate.model.bucket_ranges import Share, buckets_of, place_of
+from headgate.model.hashing import key_bucket
+from headgate.protocol.messages import Grant
+from headgate.reading.compacted_reader import RolledRecords, Rows
+
+LOOK_AGAIN_SECONDS: Final = 30.0
+"""How often a reader whose next chunk is missing looks whether it was rolled up, if it cannot know that it existed."""
+POLL_SECONDS: Final = 1.0
+"""How often a reader at the tail looks for itself, and how long it waits for a store out of reach."""
+CACHE_BYTES: Final = 64 * 1024 * 1024
+
+log = structlog.get_logger(__name__)
+
+
+class Head:
+    """The newest chunk that is known to be durable; it only rises."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._risen = asyncio.Event()
+
+    def rise(self, number: int) -> None:
+        """Learn of a newer chunk."""
+        if number > self.number:
+            self.number = number
+            self._risen.set()
+            self._risen = asyncio.Event()
+
+    async def reaches(self, number: int, timeout_seconds: float) -> None:
+        """Wait until chunk ``number`` is known to be there, at most ``timeout_seconds``."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while self.number < number:
+                    await self._risen.wait()
+        except TimeoutError:
+            return
+
+
+class ChunkCache:
+    """Decoded chunks of one shard, records of one topic only."""
+
+    def __init__(self, ledger: Ledger, topic_id: int, budget_bytes: int = CACHE_BYTES) -> None:
+        self.loads = 0
+        self._ledger = ledger
+        self._topic_id = topic_id
+        self._budget_bytes = budget_bytes
+        self._bytes = 0
+        self._chunks: OrderedDict[int, tuple[int, dict[int, Rows]]] = OrderedDict()
+        self._loading: dict[int, asyncio.Task[dict[int, Rows]]] = {}
+
+    async def rows(self, number: int) -> dict[int, Rows]:
+        """Return segment → rows of chunk ``number``; raises what `Ledger.read_records` raises."""
+        known = self._chunks.get(number)
+        if known is not None:
+            self._chunks.move_to_end(number)
+            return known[1]
+        task = self._loading.get(number)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._load(number), name=f"read-chunk-{number}")
+            self._loading[number] = task
+            task.add_done_callback(lambda done: self._loaded(number, done))
+        # Shielded: a reader that is revoked must not take the chunk away from the others.
+        return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """Stop loading."""
+        tasks = list(self._loading.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _loaded(self, number: int, task: asyncio.Task[dict[int, Rows]]) -> None:
+        del self._loading[number]
+        if not task.cancelled():
+            task.exception()  # Retrieved here, should all who waited be gone.
+
+    async def _load(self, number: int) -> dict[int, Rows]:
+        self.loads += 1
+        table = await self._ledger.read_records(number)
+        found: dict[int, Rows] = {}
+        columns = zip(
+            table.column("topic_id").to_pylist(),
+            table.column("segment").to_pylist(),
+            table.column("offset").to_pylist(),
+            table.column("timestamp_ms").to_pylist(),
+            table.column("key").to_pylist(),
+            table.column("value").to_pylist(),
+            strict=True,
+        )
+        for topic_id, segment, offset, timestamp_ms, key, value in columns:
+            if topic_id != self._topic_id:
+                continue
+            rows = found.get(segment)
+            if rows is None:
+                rows = found[segment] = Rows([], [], [], [])
+            rows.offsets.append(offset)
+            rows.timestamps_ms.append(timestamp_ms)
+            rows.keys.append(key)
+            rows.values.append(value)
+        size = table.nbytes + 256
+        self._chunks[number] = (size, found)
+        self._bytes += size
+        while self._bytes > self._budget_bytes and len(self._chunks) > 1:
+            _, (dropped, _) = self._chunks.popitem(last=False)
+            self._bytes -= dropped
+        return found
+
+
+Deliver = Callable[[int, int, bytes, bytes], Awaitable[None]]
+"""(offset, timestamp_ms, key, value): returns once there is room."""
+Passed = Callable[[int, int], None]
+"""(first offset, end offset): these records are in buckets of others, none if both are the same; read up to there."""
+
+
+class SegmentReader:
+    """Reads one segment from its start to its end, or for ever."""
+
+    def __init__(
+        self,
+        grant: Grant,
+        *,
+        cache: ChunkCache,
+        rolled: RolledRecords,
+        head: Head,
+        deliver: Deliver,
+        start_offset: int | None = None,
+        skips_acknowledged: bool = False,
+        passed: Passed | None = None,
+    ) -> None:
+        """``start_offset`` takes the place of the grant's; ``skips_acknowledged``: leave out the grant's ranges.
+
+        ``passed`` learns of records in the buckets of others, and is called after every chunk of a share.
+        """
+        self.next_offset = grant.start_offset if start_offset is None else start_offset
+        # The grant knows the chunk of its own start only; for an earlier one begin at the beginning.
+        self.next_chunk = grant.start_chunk if self.next_offset >= grant.start_offset else 1
+        self._segment = grant.segment
+        self._end_offset = grant.end_offset
+        self._cache = cache
+        self._rolled = rolled
+        self._rolled_at = float("-inf")
+        self._complained = False
+        self._head = head
+        self._deliver = deliver
+        self._choice = _Choice(grant, skips_acknowledged=skips_acknowledged)
+        self._passed = passed if self._choice.is_share else None
+
+    @property
+    def at_end(self) -> bool:
+        """Whether a sealed segment has been read to its end."""
+        return self._end_offset is not None and self.next_offset >= self._end_offset
+
+    def has_read(self, chunk: int) -> bool:
+        """Return whether everything up to ``chunk`` has been handed on."""
+        return self.at_end or self.next_chunk > chunk
+
+    async def run(self) -> None:
+        """Read and deliver until the end of a sealed segment, or until cancelled.
+
+        Raises:
+            ChunkError: an object of the ledger is damaged, or records are missing.
+
+        """
+        await self._read_rolled(fresh=False)
+        while not self.at_end:
+            if self.next_chunk > self._head.number:
+                await self._head.reaches(self.next_chunk, POLL_SECONDS)
+            try:
+                chunk = await self._cache.rows(self.next_chunk)
+            except ObjectMissingError as error:
+                self._pass_by(self.next_offset, self.next_offset)
+                await self._miss(error)
+                continue
+            except StoreUnavailableError as error:
+                if self.next_chunk <= self._head.number:
+                    await self._wait_for(error)
+                continue
+            self._complained = False
+            rows = chunk.get(self._segment)
+            if rows is not None:
+                await self._hand_on(rows)
+            self.next_chunk += 1
+            self._pass_by(self.next_offset, self.next_offset)
+        self._pass_by(self.next_offset, self.next_offset)
+
+    async def _miss(self, error: ObjectMissingError) -> None:
+        """Deal with a next chunk that is not there: not yet, or not any more."""
+        known = self.next_chunk <= self._head.number
+        if not known and asyncio.get_running_loop().time() - self._rolled_at < LOOK_AGAIN_SECONDS:
+            return
+        if not await self._read_rolled(fresh=True) and known:
+            await self._wait_for(error)
+
+    async def _read_rolled(self, *, fresh: bool) -> bool:
+        """Read on in rolled objects, as far as they go; return whether they went beyond the next chunk."""
+        moved = False
+        while not self.at_end:
+            self._rolled_at = asyncio.get_running_loop().time()
+            try:
+                objects, last = await self._rolled.stretch(
+                    self._segment, self.next_offset, self.next_chunk, fresh=fresh
+                )
+                if last < self.next_chunk:
+                    break
+                for item in objects:
+                    async for rows in self._rolled.slices(item, self.next_offset):
+                        await self._hand_on(rows)
+            except (ObjectMissingError, StoreUnavailableError) as error:
+                # Replaced by a wider one, which a fresh look shows; or the segment is gone, and we are told so.
+                if fresh:
+                    await self._wait_for(error)
+                fresh = True
+                continue
+            self.next_chunk, moved = last + 1, True
+        return moved
+
+    async def _wait_for(self, error: Exception) -> None:
+        if not self._complained:
+            log.warning("segment.unreadable", segment=self._segment, reason=str(error))
+            self._complained = True
+        await asyncio.sleep(POLL_SECONDS)
+
+    async def _hand_on(self, rows: Rows) -> None:
+        others_from: int | None = None
+        for index, offset in enumerate(rows.offsets):
+            if offset < self.next_offset:
+                continue
+            if offset > self.next_offset:
+                raise ChunkError(
+                    f"at chunk {self.next_chunk}: segment {self._segment} goes on at offset {offset}, expected "
+                    f"{self.next_offset}; records are missing",
+                )
+            key = rows.keys[index]
+            verdict = self._choice.of(offset, key)
+            self.next_offset = offset + 1
+            if verdict is _Verdict.OTHERS:
+                others_from = offset if others_from is None else others_from
+                continue
+            if others_from is not None:
+                self._pass_by(others_from, offset)
+                others_from = None
+            if verdict is _Verdict.OURS:
+                await self._deliver(offset, rows.timestamps_ms[index], key, rows.values[index])
+        if others_from is not None:
+            self._pass_by(others_from, self.next_offset)
+
+    def _pass_by(self, first_offset: int, end_offset: int) -> None:
+        if self._passed is not None:
+            self._passed(first_offset, end_offset)
+
+
+class _Verdict(Enum):
+    OURS = auto()
+    OTHERS = auto()
+    """It is in a bucket of another consumer."""
+    ACKNOWLEDGED = auto()
+
+
+class _Choice:
+    """Which records of a segment a grant is about. Offsets must rise from one question to the next."""
+
+    def __init__(self, grant: Grant, *, skips_acknowledged: bool) -> None:
+        place = place_of(grant.segment, grant.first_bucket, grant.end_bucket)
+        self.is_share = isinstance(place, Share)
+        self._mine = buckets_of(place)
+        self._buckets = grant.buckets
+        self._looks_at_keys = self.is_share or bool(grant.starts)
+        acknowledged = sorted(grant.acknowledged) if skips_acknowledged else []
+        self._starts = [grant.start_offset] * self._buckets
+        self._skipped = [list(acknowledged) for _ in range(self._buckets if self._looks_at_keys else 1)]
+        for part in grant.starts:
+            for bucket in range(part.first_bucket, part.end_bucket):
+                self._starts[bucket] = part.start_offset
+                self._skipped[bucket] = sorted(part.acknowledged) if skips_acknowledged else []
+
+    def of(self, offset: int, key: bytes) -> _Verdict:
+        bucket = 0
+        if self._looks_at_keys:
+            bucket = key_bucket(key, self._buckets)
+            if bucket not in self._mine:
+                return _Verdict.OTHERS
+            if offset < self._starts[bucket]:
+                return _Verdict.ACKNOWLEDGED
+        skipped = self._skipped[bucket]
+        while skipped and skipped[0][1] <= offset:
+            skipped.pop(0)
+        return _Verdict.ACKNOWLEDGED if skipped and skipped[0][0] <= offset else _Verdict.OURS

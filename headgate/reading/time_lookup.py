@@ -1,0 +1,131 @@
+"""Find where each segment of a topic stood at a moment, by the ledger's own clock.
+
+"Stored at" is the ``at_ms`` of a record's chunk: the leader's clock, which never falls from one chunk to the next. The
+timestamps of records come from their producers, and need not rise.
+
+What was rolled up says in its manifests when it was stored. Behind that, the first chunk of the moment is found by
+halving over headers; from there on chunks are read until every segment that was open then has shown a record, or has
+ended. For a busy segment that is one chunk; for a silent one they are the chunks that whoever reads it from there on
+goes through anyway.
+
+A cut made so is consistent with the order of splits and merges: a child is created after its parents have ended, so
+whatever of a parent is stored before the moment stands before all of its children.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headgate.errors import ChunkError, ObjectMissingError
+from headgate.ledger.chunk_ranges import cover, rolled_to
+from headgate.ledger.compacted import RolledObject, manifest_ranges, read_manifest
+from headgate.ledger.ledger import Ledger
+from headgate.protocol.messages import TopicDescription
+
+CHUNKS_AT_ONCE: Final = 16
+"""Chunks that are read side by side."""
+TRIES: Final = 3
+"""A roll-up may replace under our eyes what we are about to read; it takes minutes until the next one does."""
+
+
+async def positions_at(ledger: Ledger, topic: TopicDescription, timestamp_ms: int) -> dict[int, int]:
+    """Return segment → offset of its first record stored at ``timestamp_ms`` or later, or its end without one.
+
+    ``topic`` is described by its leader just now: what it calls stored is durable.
+
+    Raises:
+        ChunkError: an object of the ledger is damaged.
+        ObjectMissingError: the ledger has a hole.
+        StoreUnavailableError: the store is out of reach.
+
+    """
+    for _ in range(TRIES - 1):
+        try:
+            return await _Search(ledger, topic, timestamp_ms).run()
+        except ObjectMissingError:
+            continue
+    return await _Search(ledger, topic, timestamp_ms).run()
+
+
+async def first_chunk_at(ledger: Ledger, numbers: Sequence[int], timestamp_ms: int) -> int:
+    """Return how many of the chunks ``numbers``, which rise, are older than ``timestamp_ms``; raises like the above."""
+    low, high = 0, len(numbers)
+    while low < high:
+        middle = (low + high) // 2
+        if (await ledger.header(numbers[middle])).at_ms < timestamp_ms:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+class _Search:
+    """One look at the ledger."""
+
+    def __init__(self, ledger: Ledger, topic: TopicDescription, timestamp_ms: int) -> None:
+        self._ledger = ledger
+        self._topic_id = topic.topic_id
+        self._timestamp_ms = timestamp_ms
+        self._sealed_at_ms = {segment.segment: segment.sealed_at_ms for segment in topic.segments}
+        self._positions = {segment.segment: segment.next_offset for segment in topic.segments}
+        self._open: set[int] = set()
+        """Segments that existed then and were not sealed, and of which no record has been found."""
+        for known in topic.segments:
+            if known.created_at_ms >= timestamp_ms:
+                self._positions[known.segment] = 0
+            elif known.sealed_at_ms is None or known.sealed_at_ms >= timestamp_ms:
+                self._open.add(known.segment)
+
+    async def run(self) -> dict[int, int]:
+        """Return segment → offset; ObjectMissingError if something was replaced meanwhile."""
+        rolled = cover(await manifest_ranges(self._ledger.store, self._ledger.shard)) if self._open else []
+        for chunks in rolled:
+            manifest = await read_manifest(self._ledger.store, self._ledger.shard, chunks)
+            for item in manifest.objects:
+                is_ours = item.topic_id == self._topic_id and item.segment in self._open
+                if is_ours and item.last_at_ms >= self._timestamp_ms:
+                    self._open.discard(item.segment)
+                    self._positions[item.segment] = await self._offset_in(item)
+        if self._open:
+            await self._search_chunks(rolled_to(rolled))
+        return self._positions
+
+    async def _offset_in(self, item: RolledObject) -> int:
+        if item.first_at_ms >= self._timestamp_ms:
+            return item.first_offset
+        data = await self._ledger.store.read(item.path)
+        try:
+            table = pq.read_table(pa.BufferReader(data), columns=["offset", "stored_at_ms"], use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            raise ChunkError(f"{item.path} is not a readable object of records: {error}") from error
+        since = pc.greater_equal(table["stored_at_ms"], self._timestamp_ms)
+        first: int = pc.min(table.filter(since)["offset"]).as_py()
+        return first
+
+    async def _search_chunks(self, after: int) -> None:
+        numbers = await self._ledger.numbers(after=after)
+        if numbers and numbers[0] != after + 1:
+            raise ObjectMissingError(f"chunk {after + 1} of shard {self._ledger.shard} is missing: try again")
+        first = await first_chunk_at(self._ledger, numbers, self._timestamp_ms)
+        for begin in range(first, len(numbers), CHUNKS_AT_ONCE):
+            group = numbers[begin : begin + CHUNKS_AT_ONCE]
+            for at_ms, firsts in await asyncio.gather(*map(self._first_offsets, group)):
+                self._positions.update({segment: firsts[segment] for segment in self._open & firsts.keys()})
+                self._open -= firsts.keys()
+                ended = {s for s in self._open if (end := self._sealed_at_ms[s]) is not None and end < at_ms}
+                self._open -= ended
+            if not self._open:
+                return
+
+    async def _first_offsets(self, number: int) -> tuple[int, dict[int, int]]:
+        """Return a chunk's time, and segment → its first offset there."""
+        header, table = await self._ledger.read_headed_records(number)
+        mine = table.filter(pc.equal(table["topic_id"], self._topic_id)).select(["segment", "offset"])
+        grouped = mine.group_by("segment").aggregate([("offset", "min")])
+        return header.at_ms, dict(zip(grouped["segment"].to_pylist(), grouped["offset_min"].to_pylist(), strict=True))

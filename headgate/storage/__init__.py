@@ -1,0 +1,1 @@
+"""Object stores: the port, its implementations and the local writer."""

@@ -1,0 +1,174 @@
+"""Creates objects in a folder of this machine: whole, durable, and only where nothing stands yet.
+
+An object is written to a file without a name, fsynced, then linked to its name: the link is atomic, fails if the name
+is taken, and can never show half an object, not even after a power cut. Where the file system has no files without a
+name, it is written beside its place first.
+
+Somebody waits for each object, so the file for the next one of its folder is opened when he has been told: that takes a
+sixth of a small object's time (0.14 of 0.85 ms on an ext4 that was idle a moment before). It has no name and no size:
+what is not used is gone with the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import secrets
+import threading
+import weakref
+from collections import OrderedDict
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from headgate.errors import ObjectExistsError, OutcomeUnknownError, StoreUnavailableError
+from headgate.storage.write_threads import WriterThreads
+
+FILES_AHEAD: Final = 32
+"""Most files that are open ahead, one a folder: more shards than one daemon is meant to lead, and their snapshots."""
+AHEAD_AFTER_SECONDS: Final = 0.001
+"""Until the next file is opened: while a reply is on its way two threads would be in each other's."""
+
+
+class FolderWriter:
+    """Creates objects below one folder."""
+
+    def __init__(self, root: Path) -> None:
+        """``root`` is absolute; it is made with the first object."""
+        self._root = root
+        self._threads = WriterThreads()
+        self._files = NamelessFiles()
+        self._writing = 0
+        weakref.finalize(self, self._files.close)
+
+    async def create(self, path: str, data: bytes) -> None:
+        """See `headgate.storage.object_store.Store.create`."""
+        folder, name = os.path.split(os.path.join(self._root, path))  # noqa: PTH118 - pathlib costs more than the link
+        self._writing += 1
+        try:
+            await self._threads.run(partial(self._create, folder, name, data))
+        finally:
+            self._writing -= 1
+        asyncio.get_running_loop().call_later(AHEAD_AFTER_SECONDS, self._open_ahead, folder)
+
+    def _open_ahead(self, folder: str) -> None:
+        # Beside an object that is being written it would take from that one what it saves the next one.
+        if not self._writing:
+            self._threads.start(partial(self._files.open_ahead, folder))
+
+    def _create(self, folder: str, name: str, data: bytes) -> None:
+        try:
+            folder_handle = open_folder(folder)
+        except OSError as error:
+            raise StoreUnavailableError(f"cannot write {folder}/{name}: {error.strerror or error}") from error
+        try:
+            self._link_new(folder_handle, f"{folder}/{name}", data)
+            try:
+                os.fsync(folder_handle)
+            except OSError as error:
+                reason = f"cannot sync the folder of {folder}/{name}: {error.strerror or error}"
+                raise OutcomeUnknownError(reason) from error
+        finally:
+            os.close(folder_handle)
+
+    def _link_new(self, folder_handle: int, target: str, data: bytes) -> None:
+        """Write ``data`` durably and link it to ``target``, whose folder is open as ``folder_handle``."""
+        folder, name = os.path.split(target)
+        draft = None
+        try:
+            handle = self._files.take(folder)
+            if handle is None:
+                draft = f".{name}.{secrets.token_hex(6)}"
+                handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder_handle)
+            try:
+                written = os.write(handle, data)
+                while written < len(data):
+                    written += os.write(handle, data[written:])
+                os.fsync(handle)
+                # The folder as the source's as well: without one Python would link the link in /proc, not the file.
+                source = draft or f"/proc/self/fd/{handle}"
+                os.link(source, name, src_dir_fd=folder_handle, dst_dir_fd=folder_handle, follow_symlinks=draft is None)
+            finally:
+                # What is fsynced is stored, whatever closing says.
+                with contextlib.suppress(OSError):
+                    os.close(handle)
+        except FileExistsError:
+            raise ObjectExistsError(f"{target} exists already") from None
+        except OSError as error:
+            raise StoreUnavailableError(f"cannot create {target}: {error.strerror or error}") from error
+        finally:
+            if draft is not None:
+                with contextlib.suppress(OSError):
+                    os.unlink(draft, dir_fd=folder_handle)
+
+
+class NamelessFiles:
+    """Files without a name, open for writing. Its methods may be called on any thread."""
+
+    def __init__(self, ahead: int = FILES_AHEAD) -> None:
+        """Of those opened ahead the ``ahead`` last ones are kept."""
+        self._ahead = ahead
+        self._lock = threading.Lock()
+        self._open: OrderedDict[str, int] = OrderedDict()
+        self._usable = hasattr(os, "O_TMPFILE")
+        self._closed = False
+
+    def take(self, folder: str) -> int | None:
+        """Return a file on the file system of ``folder``, the caller's from now on; None where there is no such thing.
+
+        Raises OSError if it cannot be opened.
+        """
+        with self._lock:
+            handle = self._open.pop(folder, None)
+        if handle is not None or not self._usable:
+            return handle
+        try:
+            return os.open(folder, os.O_WRONLY | os.O_TMPFILE, 0o666)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+                raise
+            self._usable = False
+            return None
+
+    def open_ahead(self, folder: str) -> None:
+        """Have a file ready for the next `take` of ``folder``; where that fails, `take` will say so."""
+        with contextlib.suppress(OSError):
+            handle = self.take(folder)
+            if handle is not None:
+                self._keep(folder, handle)
+
+    def close(self) -> None:
+        """Close what was opened ahead, and keep nothing more."""
+        with self._lock:
+            self._closed = True
+            unused = list(self._open.values())
+            self._open.clear()
+        for handle in unused:
+            os.close(handle)
+
+    def _keep(self, folder: str, handle: int) -> None:
+        with self._lock:
+            surplus = handle if self._closed else self._open.pop(folder, None)
+            if not self._closed:
+                self._open[folder] = handle
+                if len(self._open) > self._ahead:
+                    surplus = self._open.popitem(last=False)[1]
+        if surplus is not None:
+            os.close(surplus)
+
+
+def open_folder(folder: str) -> int:
+    """Return ``folder``, open; it and the folders above it are made, durably, where they are missing."""
+    try:
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        above = open_folder(os.path.dirname(folder))  # noqa: PTH120 - pathlib is slow
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder)  # noqa: PTH102 - as above
+            os.fsync(above)
+        finally:
+            os.close(above)
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -1,0 +1,1 @@
+"""The MQTT transport: the port and its adapters."""

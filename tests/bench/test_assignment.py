@@ -1,0 +1,44 @@
+"""What the figure of assignment computes from what it saw."""
+
+from itertools import product
+
+import pytest
+
+from bench.assignment import fewest_moves, moved, workloads
+from coordinator.balancing.target import Situation, assign
+
+
+@pytest.mark.parametrize("held", [h for h in product(range(4), repeat=3) if sum(h) <= 6])
+@pytest.mark.parametrize("free", [0, 1, 2])
+def test_the_fewest_moves_are_those_of_the_best_of_all_balanced_assignments(held: tuple[int, ...], free: int) -> None:
+    names = ["ada", "bob", "cyd"]
+    holders = dict(enumerate(name for name, count in zip(names, held, strict=True) for _ in range(count)))
+    segments = len(holders) + free
+    best = min(
+        sum(1 for segment, name in holders.items() if owners[segment] != name)
+        for owners in product(names, repeat=segments)
+        if max(map(owners.count, names)) - min(map(owners.count, names)) <= 1
+    )
+
+    assert best == fewest_moves(held, segments)
+
+
+def test_every_workload_begins_balanced_and_is_the_change_that_it_is_called() -> None:
+    found = workloads(10)
+
+    assert {} == found["full"].holders
+    assert 0 == moved(found["stable"], found["stable"].solve())
+    assert ["new"] == sorted(set(found["join_one"].consumers) - set(found["stable"].consumers))
+    assert 1 == len(found["stable"].consumers) - len(found["leave_one"].consumers)
+    assert {0, 100, 101} == set(found["split_one"].segments) ^ set(found["stable"].segments)
+    assert [found["stable"].holders[0]] == found["split_one"].heirs[100]
+    assert 11 == len(found["join_many"].consumers)
+    assert {10} == {len(keys) for keys in found["stable"].held.values()}
+
+
+def test_what_a_consumer_that_left_had_held_did_not_move() -> None:
+    leave = workloads(3)["leave_one"]
+
+    assert 0 == moved(leave, leave.solve())
+    shuffled = assign(Situation(leave.segments, leave.consumers, {}))
+    assert moved(leave, shuffled) > 0

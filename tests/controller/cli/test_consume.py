@@ -1,0 +1,207 @@
+"""`headgate consume`: the form of a line, acknowledging what was printed, and when to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from controller.cli import consume as cli_consume
+from controller.cli.consume import record_line
+from tests.controller.cli.conftest import Invoke
+from tests.support.cli_client import FakeCluster, FakeConsumer, Record, segment, topic
+
+
+@pytest.fixture
+def orders(cluster: FakeCluster) -> FakeCluster:
+    """A cluster with a topic of two segments and five records."""
+    cluster.topics["orders"] = topic("orders", segment(0, 0, 0x7FFF), segment(1, 0x8000, 0xFFFF))
+    cluster.records = [
+        Record(b"a", b'{"n": 1}', 0, 0),
+        Record(b"b", b'{"n": 2}', 1, 0),
+        Record(b"a", b'{"n": 3}', 0, 1),
+        Record(b"b", b'{"n": 4}', 1, 1),
+        Record(b"a", b'{"n": 5}', 0, 2),
+    ]
+    return cluster
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (b'{"a": 1.10, "b": null}', '{"a": 1.10, "b": null}'),
+        (b"12345678901234567890123", "12345678901234567890123"),
+        (b'"text"', '"text"'),
+        (b"plain text", '"plain text"'),
+        (b"", '""'),
+        ("ä".encode(), '"ä"'),
+        (b'{\n  "a": 1\r\n}', '{"a":1}'),
+    ],
+)
+def test_a_value_stands_as_json_or_as_text(value: bytes, shown: str):
+    line = record_line(Record(b"k", value, 3, 7, 1234)).decode()
+
+    assert line == f'{{"key":"k","value":{shown},"segment":3,"offset":7,"timestamp":1234}}\n'
+
+
+def test_bytes_that_are_no_text_stand_as_base64_with_a_mark():
+    line = json.loads(record_line(Record(b"\xff", b"\x00\xfe")))
+
+    assert (line["key"], line["key_encoding"]) == ("/w==", "base64")
+    assert (line["value"], line["value_encoding"]) == ("AP4=", "base64")
+
+
+def consumed(invoke: Invoke, *options: str) -> list[dict[str, Any]]:
+    """Return what a STREAM consumer of billing prints."""
+    result = invoke("consume", "orders", "--subscription", "billing", *options)
+    assert result.exit_code == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_it_prints_until_it_is_caught_up_and_acknowledges_each_segment_to_its_last(invoke: Invoke, orders: FakeCluster):
+    options = ("--from", "earliest", "--consumer", "me", "--balance", "load", "--capacity", "2.5")
+    lines = consumed(invoke, "--exit-when-caught-up", *options)
+
+    assert [line["value"]["n"] for line in lines] == [1, 2, 3, 4, 5]
+    assert orders.acknowledged[-2:] == [(0, 2), (1, 1)]
+    assert orders.closed == 1
+    assert orders.opened == [
+        {
+            "topic": "orders",
+            "subscription": "billing",
+            "type": "STREAM",
+            "name": "me",
+            "start": "earliest",
+            "balance": "load",
+            "capacity": 2.5,
+        }
+    ]
+
+
+def test_max_stops_after_that_many_and_acknowledges_no_more_than_was_printed(invoke: Invoke, orders: FakeCluster):
+    lines = consumed(invoke, "--max", "3")
+
+    assert [line["value"]["n"] for line in lines] == [1, 2, 3]
+    assert max(offset for number, offset in orders.acknowledged if number == 0) == 1
+    assert max(offset for number, offset in orders.acknowledged if number == 1) == 0
+
+
+@pytest.mark.parametrize(
+    ("type_", "acknowledged"), [("queue", [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2)]), ("checkpoint", [])]
+)
+def test_a_queue_acknowledges_every_record_and_a_checkpoint_none(
+    type_: str, acknowledged: list[tuple[int, int]], invoke: Invoke, orders: FakeCluster
+):
+    assert len(consumed(invoke, "--exit-when-caught-up", "--type", type_)) == 5
+    assert orders.acknowledged == acknowledged
+    assert orders.opened[0]["type"] == type_.upper()
+
+
+def test_nothing_is_acknowledged_that_could_not_be_printed(
+    invoke: Invoke, orders: FakeCluster, monkeypatch: pytest.MonkeyPatch
+):
+    async def full(_: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cli_consume, "_write", full)
+
+    result = invoke("consume", "orders", "-s", "billing", "--max", "5")
+
+    assert (result.exit_code, result.stderr) == (1, "headgate: No space left on device\n")
+    assert orders.acknowledged == []
+    assert orders.closed == 1
+
+
+def test_a_record_on_its_way_when_asked_is_printed_before_leaving(
+    invoke: Invoke, orders: FakeCluster, monkeypatch: pytest.MonkeyPatch
+):
+    """The consumer counts a record as delivered before this command's own queue has it."""
+
+    asked = asyncio.Event()
+
+    async def always(_: FakeConsumer) -> bool:
+        asked.set()
+        return True
+
+    async def late(consumer: FakeConsumer) -> AsyncIterator[Record]:
+        await asked.wait()
+        yield consumer.cluster.records[0]
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(FakeConsumer, "caught_up", always)
+    monkeypatch.setattr(FakeConsumer, "__aiter__", late)
+    monkeypatch.setattr(cli_consume, "ASK_SECONDS", 0.0)
+    monkeypatch.setattr(cli_consume, "SETTLE_SECONDS", 60.0)
+
+    assert [line["value"]["n"] for line in consumed(invoke, "--exit-when-caught-up", "--max", "1")] == [1]
+
+
+def test_a_consumer_that_fails_ends_the_command(invoke: Invoke, orders: FakeCluster, monkeypatch: pytest.MonkeyPatch):
+    async def fail(_: FakeConsumer) -> Any:
+        raise OSError(5, "Input/output error")
+        yield
+
+    monkeypatch.setattr(FakeConsumer, "__aiter__", fail)
+
+    assert invoke("consume", "orders", "-s", "billing").exit_code == 1
+
+
+def test_an_unknown_topic_says_how_to_make_it(invoke: Invoke, cluster: FakeCluster):
+    result = invoke("consume", "orders", "-s", "billing")
+
+    assert result.exit_code == 1
+    assert "headgate topic create orders" in result.stderr
+    assert cluster.opened == []
+
+
+PROGRAM = """
+import sys
+from controller.cli import context
+from controller.cli.main import main
+from tests.support.cli_client import FakeAdmin, FakeCluster, FakeConsumer, Record, segment, topic
+
+cluster = FakeCluster()
+cluster.topics["orders"] = topic("orders", segment(0, 0, 65535))
+cluster.records = [Record(b"a", b"x" * 1000, 0, offset) for offset in range(5000)]
+context.client_config = lambda: None
+context.open_admin = lambda _: FakeAdmin(cluster)
+context.open_consumer = lambda _, **options: FakeConsumer(cluster)
+try:
+    main(["consume", "orders", "-s", "billing", "--exit-when-caught-up"], prog_name="headgate")
+finally:
+    print(cluster.closed, max(offset for _, offset in cluster.acknowledged), file=sys.stderr)
+"""
+
+
+def test_a_reader_that_went_away_ends_it_quietly_and_cleanly(pytestconfig: pytest.Config):
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=pytestconfig.rootpath,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(700_000)
+        process.stdout.close()
+        closed, last = map(int, process.stderr.read().split())
+
+    assert process.returncode == 141
+    assert closed == 1
+    # What was acknowledged had gone into the pipe; the pipe and one group may hold more than was read.
+    assert 0 < last < 5000 - 1
+
+
+def test_a_pipe_gets_every_record_once(pytestconfig: pytest.Config):
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, cwd=pytestconfig.rootpath, check=True, env=os.environ
+    )
+
+    assert [json.loads(line)["offset"] for line in result.stdout.splitlines()] == list(range(5000))
+    assert result.stderr == b"1 4999\n"

@@ -1,0 +1,151 @@
+"""The command line as a whole: help, errors in one line, exit codes, import time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+import pytest
+
+from controller.cli import context
+from controller.cli.main import COMMANDS, main
+from headgate.errors import HeadgateError, NoLeaderError
+from tests.controller.cli.conftest import Invoke
+from tests.support.cli_client import FakeAdmin, FakeCluster
+
+
+def command_lines() -> list[tuple[str, ...]]:
+    """Return every command and subcommand as it is typed."""
+    found: list[tuple[str, ...]] = [()]
+    for name in COMMANDS:
+        found.append((name,))
+        command = main.get_command(click.Context(main), name)
+        if isinstance(command, click.Group):
+            found += [(name, inner) for inner in command.commands]
+    return found
+
+
+@pytest.mark.parametrize("words", command_lines(), ids=" ".join)
+def test_every_help_text_has_an_example_of_its_own_command(words: tuple[str, ...], invoke: Invoke):
+    result = invoke(*words, "--help")
+
+    assert result.exit_code == 0
+    _, _, examples = result.stdout.partition("Examples:\n")
+    assert f"  headgate {' '.join(words)}".rstrip() in examples
+
+
+def test_the_list_of_commands_says_what_each_command_says():
+    for name in COMMANDS:
+        command = main.get_command(click.Context(main), name)
+        assert command is not None
+        assert command.name == name
+
+
+def test_help_does_not_wait_for_libraries_that_only_some_commands_need():
+    heavy = "{'pyarrow', 'obstore', 'aiomqtt', 'kazoo', 'pyspark', 'rich', 'aiohttp', 'prometheus_client'}"
+    code = (
+        "import sys\nfrom controller.cli.main import main\n"
+        "try: main(['--help'], prog_name='headgate')\nexcept SystemExit: pass\n"
+        f"print(sorted({heavy} & set(sys.modules)), file=sys.stderr)"
+    )
+
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert result.stderr == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("topik",), "No such command 'topik'; see: headgate --help"),
+        (("topic", "create"), "Missing argument 'TOPIC'; see: headgate topic create --help"),
+        (("topic", "create", "orders", "--segments", "0"), "0 is not in the range 1<=x<=1024"),
+        (("consume", "orders"), "Missing option '--subscription'"),
+        (("consume", "orders", "-s", "x", "--type", "pull"), "'pull' is not one of 'stream', 'checkpoint', 'queue'"),
+        (("produce", "orders"), "--key-field FIELD"),
+        (("produce", "orders", "--key", "a", "--key-field", "b"), "--key-field FIELD"),
+        (("produce", "orders", "--key", "a", "--name", "n"), "exactly one FILE"),
+        (("check-config",), "headgate check-config FILE"),
+        (("run",), "Missing option '--config'"),
+    ],
+)
+def test_a_command_that_is_written_wrong_is_one_line_and_exit_code_2(
+    words: tuple[str, ...], told: str, invoke: Invoke, cluster: FakeCluster
+):
+    result = invoke(*words)
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith("headgate: ")
+    assert result.stderr.count("\n") == 1
+    assert told in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (NoLeaderError("shard 3 has no leader; see that a daemon runs"), "headgate: shard 3 has no leader; see that a"),
+        (ExceptionGroup("tasks", [ValueError("x"), HeadgateError("two\nlines")]), "headgate: two lines\n"),
+        (FileNotFoundError(2, "No such file or directory", "x.json"), "headgate: x.json: No such file or directory\n"),
+        (
+            ZeroDivisionError("oops"),
+            "headgate: this is a bug: ZeroDivisionError: oops (headgate --debug … shows where)",
+        ),
+    ],
+)
+def test_an_error_is_one_line_and_exit_code_1(
+    error: Exception, told: str, invoke: Invoke, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+):
+    async def fail(_: FakeAdmin) -> None:
+        raise error
+
+    monkeypatch.setattr(FakeAdmin, "list_topics", fail)
+
+    result = invoke("topic", "list")
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith(told)
+    assert result.stderr.count("\n") == 1
+
+
+def test_debug_shows_where_an_error_came_from(invoke: Invoke, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch):
+    async def fail(_: FakeAdmin) -> None:
+        raise HeadgateError("no")
+
+    monkeypatch.setattr(FakeAdmin, "list_topics", fail)
+
+    result = invoke("--debug", "topic", "list")
+
+    assert "Traceback" in result.stderr
+    assert result.stderr.endswith("headgate: no\n")
+
+
+def test_no_configuration_anywhere_is_one_line(invoke: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HEADGATE_CONFIG", raising=False)
+
+    result = invoke("topic", "list")
+
+    assert result.exit_code == 1
+    assert result.stderr.count("\n") == 1
+    assert "client.toml" in result.stderr
+
+
+@pytest.mark.parametrize("words", [("--config", "x.toml", "topic", "list"), ("topic", "list", "--config", "x.toml")])
+def test_config_may_stand_before_or_after_the_command(
+    words: tuple[str, ...], invoke: Invoke, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+):
+    seen: list[str] = []
+
+    def note() -> None:
+        seen.append(str(click.get_current_context().ensure_object(context.Invocation).config))
+
+    monkeypatch.setattr(context, "client_config", note)
+
+    assert invoke(*words).exit_code == 0
+    assert seen == ["x.toml"]
+
+
+def test_the_version_is_shown(invoke: Invoke):
+    assert invoke("--version").stdout.startswith("headgate 0.")

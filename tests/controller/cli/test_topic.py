@@ -1,0 +1,212 @@
+"""`headgate topic` and `headgate subscription`: what is asked of the client, and what is printed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from headgate.protocol.messages import ConsumerDescription, SegmentProgress, ShareProgress
+from tests.controller.cli.conftest import Invoke
+from tests.support.cli_client import FakeCluster, segment, subscription, topic
+
+
+@pytest.fixture
+def orders(cluster: FakeCluster) -> FakeCluster:
+    """A cluster with one topic and one subscription."""
+    cluster.topics["orders"] = topic(
+        "orders",
+        segment(0, 0, 0x7FFF, next_offset=12, size_bytes=2000),
+        segment(1, 0x8000, 0xFFFF),
+        subscriptions=("billing",),
+    )
+    cluster.subscriptions.append(subscription("orders", "billing"))
+    return cluster
+
+
+@pytest.mark.parametrize(
+    ("words", "call"),
+    [
+        (("topic", "create", "new"), ("create_topic", "new", 1)),
+        (("topic", "create", "new", "--segments", "4"), ("create_topic", "new", 4)),
+        (("topic", "split", "orders", "0"), ("split", "orders", 0)),
+        (("topic", "merge", "orders", "0", "1"), ("merge", "orders", 0, 1)),
+        (
+            ("topic", "set", "orders", "--auto-split", "on", "--auto-merge", "off", "--max-segments", "16"),
+            ("set_topic_policy", "orders", {"auto_split": True, "auto_merge": False, "max_segments": 16}, []),
+        ),
+        (
+            ("topic", "set", "orders", "--retention", "7d", "--min-segments", "2"),
+            ("set_topic_policy", "orders", {"retention_ms": 604_800_000, "min_segments": 2}, []),
+        ),
+        (("topic", "set", "orders", "--retention", "none"), ("set_topic_policy", "orders", {"retention_ms": -1}, [])),
+        (
+            ("topic", "set", "orders", "--auto-split", "default", "--retention", "default"),
+            ("set_topic_policy", "orders", {}, ["auto_split", "retention_ms"]),
+        ),
+        (("topic", "delete", "orders"), ("delete_topic", "orders", False)),
+        (("topic", "delete", "orders", "--force"), ("delete_topic", "orders", True)),
+        (("subscription", "delete", "orders", "billing"), ("delete_subscription", "orders", "billing", False)),
+        (
+            ("subscription", "delete", "orders", "billing", "--force"),
+            ("delete_subscription", "orders", "billing", True),
+        ),
+    ],
+)
+def test_each_command_asks_for_exactly_what_was_typed(
+    words: tuple[str, ...], call: tuple[Any, ...], invoke: Invoke, orders: FakeCluster
+):
+    result = invoke(*words)
+
+    assert result.exit_code == 0, result.stderr
+    assert orders.calls == [call]
+
+
+@pytest.mark.parametrize("words", [("create", "new"), ("split", "orders", "0"), ("merge", "orders", "0", "1")])
+def test_a_change_prints_the_topic_that_came_of_it(words: tuple[str, ...], invoke: Invoke, orders: FakeCluster):
+    name = words[1]
+
+    assert invoke("topic", *words).stdout.startswith(f"{name}: ")
+    assert json.loads(invoke("topic", *words, "--json").stdout)["topic"] == name
+
+
+def test_topic_list_is_a_table_or_one_json_document(invoke: Invoke, orders: FakeCluster):
+    table = invoke("topic", "list").stdout
+    document = json.loads(invoke("topic", "list", "--json").stdout)
+
+    assert next(line for line in table.splitlines() if "orders" in line).split() == [
+        "orders", "stored", "2", "2", "0", "12", "2.0", "kB", "billing",
+    ]  # fmt: skip
+    assert [found["topic"] for found in document] == ["orders"]
+    assert document[0]["segments"][1]["first_hash"] == 0x8000
+
+
+def test_an_empty_list_says_how_to_go_on_and_stays_json_for_programs(invoke: Invoke, cluster: FakeCluster):
+    result = invoke("topic", "list")
+
+    assert result.stdout == ""
+    assert "headgate topic create NAME" in result.stderr
+    assert json.loads(invoke("topic", "list", "--json").stdout) == []
+    assert json.loads(invoke("subscription", "list", "--json").stdout) == []
+
+
+def test_describe_draws_the_segments(invoke: Invoke, orders: FakeCluster):
+    assert "1        8000-ffff  active" in invoke("topic", "describe", "orders").stdout
+    assert json.loads(invoke("topic", "describe", "orders", "--json").stdout)["layout_epoch"] == 7
+
+
+def test_an_unknown_topic_is_an_error(invoke: Invoke, cluster: FakeCluster):
+    result = invoke("topic", "describe", "nothing")
+
+    assert (result.exit_code, result.stderr) == (1, "headgate: there is no topic 'nothing'\n")
+
+
+def test_subscription_list_shows_the_backlog_and_takes_a_topic(invoke: Invoke, orders: FakeCluster):
+    orders.subscriptions.append(subscription("returns", "audit"))
+
+    whole = json.loads(invoke("subscription", "list", "--json").stdout)
+    table = invoke("subscription", "list", "orders").stdout
+
+    assert [each["subscription"] for each in whole] == ["billing", "audit"]
+    row = next(line for line in table.splitlines() if "billing" in line)
+    assert row.split() == ["orders", "billing", "stream", "1", "2", "1", "11"]
+    assert "audit" not in table
+
+
+def test_subscription_describe_shows_who_reads_what_and_what_blocks(invoke: Invoke, orders: FakeCluster):
+    shown = invoke("subscription", "describe", "orders", "billing").stdout.splitlines()
+    document = json.loads(invoke("subscription", "describe", "orders", "billing", "--json").stdout)
+
+    assert shown[0] == "billing of orders: stream, order strict"
+    assert [line.split() for line in shown if "granted" in line] == [["0", "granted", "5", "12", "reader-1", "3"]]
+    assert [line.split() for line in shown if "blocked" in line][-1] == ["1", "blocked", "0", "4", "0"]
+    assert document["segments"][1]["blocked_by"] == [0]
+
+
+def test_subscription_describe_shows_weights_and_capacities_where_it_is_balanced_by_load(
+    invoke: Invoke, cluster: FakeCluster
+):
+    described = subscription("orders", "hot")
+    reader = msgspec.structs.replace(described.consumers[0], capacity=250)
+    segments = [msgspec.structs.replace(described.segments[0], weight=391), described.segments[1]]
+    cluster.subscriptions.append(
+        msgspec.structs.replace(described, balance="load", consumers=[reader], segments=segments)
+    )
+    shown = invoke("subscription", "describe", "orders", "hot").stdout.splitlines()
+
+    assert shown[0] == "hot of orders: stream, order strict, balanced by load"
+    assert next(line.split() for line in shown if "granted" in line)[-1] == "391"
+    assert shown[-1].split() == ["reader-1", "yes", "0", "2.5"]
+
+
+def test_subscription_describe_shows_shares_and_why_somebody_is_idle(invoke: Invoke, cluster: FakeCluster):
+    shares = [
+        ShareProgress(
+            first_bucket=0, end_bucket=8, status="granted", acknowledged_offset=7, consumer="a", generation=2
+        ),
+        ShareProgress(first_bucket=8, end_bucket=16, status="waiting", acknowledged_offset=5),
+    ]
+    cluster.subscriptions.append(
+        msgspec.structs.replace(
+            subscription("orders", "billing"),
+            segments=[
+                SegmentProgress(segment=3, status="shared", acknowledged_offset=5, next_offset=9, shares=shares),
+                SegmentProgress(segment=4, status="granted", acknowledged_offset=9, next_offset=9, consumer="a"),
+            ],
+            consumers=[
+                ConsumerDescription(consumer="a", incarnation=1, connected=True, segments=[3, 4], shares=[(3, 0, 8)]),
+                ConsumerDescription(consumer="b", incarnation=1, connected=True, segments=[], idle="no room"),
+            ],
+        )
+    )
+    shown = [line.split() for line in invoke("subscription", "describe", "orders", "billing").stdout.splitlines()]
+
+    assert ["3", "shared", "5", "9"] in shown
+    assert ["3[0-7]", "granted", "7", "9", "a", "2"] in shown
+    assert ["3[8-15]", "waiting", "5", "9"] in shown
+    assert ["a", "yes", "4,", "3[0-7]"] in shown
+    assert ["b", "yes", "none:", "no", "room"] in shown
+
+
+def test_names_in_a_table_are_not_taken_for_markup(invoke: Invoke, cluster: FakeCluster):
+    cluster.subscriptions.append(subscription("orders", "[red]x"))
+
+    assert "[red]x" in invoke("subscription", "list").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "name at least one option"),
+        (("--auto-split", "yes"), "none of on, off, default"),
+        (("--max-segments", "0"), "from 1 to 1024"),
+        (("--retention", "7"), "30s, 15m, 12h, 7d, 2w"),
+    ],
+    ids=["nothing named", "switch", "count", "duration"],
+)
+def test_a_policy_that_cannot_be_is_refused_before_anything_is_asked(
+    words: tuple[str, ...], told: str, invoke: Invoke, orders: FakeCluster
+):
+    result = invoke("topic", "set", "orders", *words)
+
+    assert result.exit_code == 2
+    assert told in result.stderr
+    assert orders.calls == []
+
+
+@pytest.mark.parametrize(("flags", "word"), [((), "pruned"), (("--dry-run",), "would go")], ids=["now", "dry run"])
+def test_prune_tells_what_goes_and_why_the_rest_stays(
+    flags: tuple[str, ...], word: str, invoke: Invoke, orders: FakeCluster
+):
+    result = invoke("topic", "prune", "orders", *flags)
+
+    assert orders.calls == [("prune_topic", "orders", bool(flags))]
+    rows = [line.split(maxsplit=1) for line in result.stdout.splitlines()[2:]]
+    assert [[number, text[: len(word)]] for number, text in rows[:2]] == [["0", word], ["1", word]]
+    assert "billing' has not read it to its end: 5 of 12" in result.stdout
+    assert "audit" in result.stderr
+    printed = json.loads(invoke("topic", "prune", "orders", *flags, "--json").stdout)
+    assert printed.keys() == {"segments", "kept", "abandoned"}
+    assert printed["segments"] == [0, 1]

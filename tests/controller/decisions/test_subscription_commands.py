@@ -1,0 +1,195 @@
+"""Seeks and changes of order: what is decided, what a repeated one does, and what a refusal says."""
+
+from typing import Any
+
+import pytest
+
+from controller.decisions.subscription_commands import seek_subscription, set_order
+from controller.decisions.topic_commands import Decision
+from controller.decisions.verdicts import Refuse
+from controller.state.shard_state import ShardState
+from headgate.model import entries as e
+from headgate.protocol import messages as m
+
+IDS = {"topic_id": 1, "subscription_id": 2}
+
+
+class Shard:
+    """Topic orders: 0 (5 records) was split into 1 and 2 (3 records); billing has read 0 and one record of 2."""
+
+    def __init__(self, kind: Any = "STREAM", order: Any = "strict") -> None:
+        self.state = ShardState(0)
+        self.fold(
+            e.ReignBegan(leader_epoch=3, instance="a"),
+            e.TopicCreated(topic_id=1, topic="orders", segments=1, token="t0"),
+            e.SubscriptionCreated(**IDS, subscription="billing", subscription_type=kind, order=order, positions={}),
+            e.RecordsStored(topic_id=1, count=5, placements=[e.Placement(0, 0, 65535, 0, 5)], size_bytes=5),
+            e.SegmentSplit(topic_id=1, segment=0, end_offset=5, token="t1"),
+            e.RecordsStored(topic_id=1, count=3, placements=[e.Placement(2, 32768, 65535, 0, 3)], size_bytes=3),
+            e.RecordsAcknowledged(
+                **IDS, seek_generation=0, ranges=[e.AcknowledgedRange(0, 0, 5), e.AcknowledgedRange(2, 0, 1)], count=2
+            ),
+            e.SegmentsDrained(**IDS, segments=[0], seek_generation=0),
+        )
+        self.subscription = self.state.subscriptions[2]
+
+    def fold(self, *entries: e.AnyEntry) -> None:
+        self.state.apply_all(entries, chunk=self.state.chunk + 1, at_ms=0)
+
+    def do(self, decision: Any) -> Any:
+        assert isinstance(decision, Decision), decision
+        self.fold(*decision.entries)
+        return decision.answer(self.state, 5)
+
+    def seek(self, token: str = "s1", **fields: Any) -> Any:
+        return seek_subscription(ask(m.SeekSubscription, token=token, **fields), self.state)
+
+    def order(self, order: Any, token: str = "o1") -> Any:
+        return set_order(ask(m.SetSubscriptionOrder, token=token, order=order), self.state)
+
+
+def ask(kind: Any, **fields: Any) -> Any:
+    return kind(**{"request_id": 5, "client_id": "c", "topic": "orders", "subscription": "billing", **fields})
+
+
+def moves(answer: m.SoughtAnswer) -> list[tuple[int, int, int, int]]:
+    return [(move.segment, move.from_offset, move.to_offset, move.end_offset) for move in answer.moves]
+
+
+def test_a_seek_is_one_entry_that_takes_the_drained_facts_back() -> None:
+    shard = Shard()
+    answer = shard.do(shard.seek(to="earliest"))
+
+    assert [(0, 5, 0, 5), (1, 0, 0, 0), (2, 1, 0, 3)] == moves(answer)
+    assert 1 == answer.seek_generation == shard.subscription.seek_generation
+    assert set() == shard.subscription.drained
+    assert {0: 0, 1: 0, 2: 0} == shard.subscription.positions
+
+
+def test_what_is_sought_to_its_sealed_end_is_drained_in_the_same_chunk() -> None:
+    shard = Shard()
+    decision = shard.seek(to="latest")
+    shard.do(decision)
+
+    assert [e.Sought, e.SegmentsDrained] == [type(entry) for entry in decision.entries]
+    assert {0} == shard.subscription.drained
+    assert {0: 5, 1: 0, 2: 3} == shard.subscription.positions
+
+
+def test_positions_are_pairs_and_the_rest_follows_the_order() -> None:
+    shard = Shard()
+
+    assert [(0, 5, 3, 5), (1, 0, 0, 0), (2, 1, 0, 3)] == moves(shard.do(shard.seek(positions=[(0, 3)])))
+
+
+def test_without_order_only_what_is_named_moves() -> None:
+    shard = Shard("QUEUE", "none")
+
+    assert [(0, 5, 3, 5)] == moves(shard.do(shard.seek(positions=[(0, 3)])))
+
+
+def test_a_repeated_seek_is_answered_again_and_not_done_again() -> None:
+    shard = Shard()
+    first = shard.do(shard.seek(positions=[(2, 3)]))
+    shard.fold(e.RecordsStored(topic_id=1, count=1, placements=[e.Placement(2, 32768, 65535, 3, 1)], size_bytes=1))
+    again = shard.seek(positions=[(2, 3)])
+
+    assert () == again.entries
+    assert [(2, 1, 3, 3)] == moves(first)
+    assert [(2, 1, 3, 4)] == moves(shard.do(again)), "the end is the one of now"
+
+
+def test_a_late_copy_of_a_seek_does_not_undo_a_later_one() -> None:
+    shard = Shard()
+    shard.do(shard.seek("first", to="earliest"))
+    shard.do(shard.seek("second", to="latest"))
+    late = shard.seek("first", to="earliest")
+
+    assert () == late.entries
+    assert [] == moves(shard.do(late)), "what it had moved is not remembered, and nobody waits for it"
+    assert 2 == shard.subscription.seek_generation
+
+
+def test_a_dry_run_says_what_would_move_and_leaves_no_trace() -> None:
+    shard = Shard()
+    decision = shard.seek(to="earliest", dry_run=True)
+
+    assert () == decision.entries
+    assert [(0, 5, 0, 5), (1, 0, 0, 0), (2, 1, 0, 3)] == moves(shard.do(decision))
+    assert 0 == shard.subscription.seek_generation
+    assert 3 == len(shard.seek("s1", to="earliest").entries[0].positions), "its token is not used up"
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "reason"),
+    [
+        ("STREAM", {}, "needs a place"),
+        ("STREAM", {"to": "latest", "positions": [(0, 1)]}, "and not both"),
+        ("STREAM", {"positions": [(0, 1), (0, 2)]}, "named twice"),
+        ("STREAM", {"positions": [(2, 4)]}, "ends at 3; 4 is beyond it: choose 0 to 3"),
+        ("STREAM", {"positions": [(7, 0)]}, "there is no segment 7; the segments are 0, 1, 2"),
+        ("CHECKPOINT", {"to": "earliest"}, "its consumers keep their own positions"),
+        ("STREAM", {"to": "earliest", "subscription": "x"}, "has no subscription 'x'; it has: billing"),
+        ("STREAM", {"to": "earliest", "topic": "x"}, "there is no topic 'x'"),
+    ],
+    ids=["nothing", "both", "twice", "beyond", "unknown", "checkpoint", "no subscription", "no topic"],
+)
+def test_a_refused_seek_says_why_and_changes_nothing(kind: str, fields: dict[str, Any], reason: str) -> None:
+    shard = Shard(kind, "strict" if kind == "STREAM" else "none")
+    refusal = shard.seek(**fields)
+
+    assert isinstance(refusal, Refuse)
+    assert ("invalid", True) == (refusal.verdict, refusal.proved)
+    assert reason in refusal.reason
+
+
+def test_the_order_is_weakened_and_restored() -> None:
+    shard = Shard()
+    assert "none" == shard.do(shard.order("none")).subscription.order
+    assert "none" == shard.subscription.order
+    assert "strict" == shard.do(shard.order("strict", "o2")).subscription.order
+
+
+def test_a_late_copy_of_an_order_does_not_undo_a_later_one() -> None:
+    shard = Shard()
+    shard.do(shard.order("none", "first"))
+    shard.do(shard.order("strict", "second"))
+    late = shard.do(shard.order("none", "first"))
+
+    assert "strict" == late.subscription.order == shard.subscription.order
+
+
+def test_the_answer_tells_what_waits_from_now_on() -> None:
+    shard = Shard(order="none")
+    shard.do(shard.seek(to="earliest"))
+    described = shard.do(shard.order("strict")).subscription
+
+    assert {1: [0], 2: [0]} == {s.segment: s.blocked_by for s in described.segments if s.status == "blocked"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("QUEUE", "order 'strict' is for STREAM"),
+        ("CHECKPOINT", "order 'strict' is for STREAM"),
+        (None, "is not known yet"),
+    ],
+)
+def test_an_order_that_the_type_does_not_have_is_refused(kind: Any, reason: str) -> None:
+    shard = Shard(kind, "none")
+    refusal = shard.order("strict")
+
+    assert isinstance(refusal, Refuse)
+    assert reason in refusal.reason
+
+
+def test_a_change_of_order_leaves_the_balance_as_it_was() -> None:
+    shard = Shard()
+    shard.state.apply_all(
+        [e.SubscriptionTyped(**IDS, subscription_type="STREAM", order="strict", balance="load")],
+        chunk=shard.state.chunk + 1,
+        at_ms=0,
+    )
+    shard.do(shard.order("none"))
+
+    assert ("none", "load") == (shard.subscription.order, shard.subscription.balance)

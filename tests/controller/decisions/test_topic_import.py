@@ -1,0 +1,377 @@
+"""Imports of external topics, rule by rule: what is decided, what comes of it, and what a refusal says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from controller.decisions import topic_commands as commands
+from controller.decisions.topic_import import import_topic
+from controller.decisions.verdicts import Refuse
+from controller.snapshots.format import decode_snapshot, encode_snapshot
+from controller.state.shard_state import ShardState
+from headgate.model import entries as e
+from headgate.model.layout import SegmentState
+from headgate.protocol import messages as m
+
+
+class Shard:
+    """A state to which imports are applied as the leader does."""
+
+    def __init__(self) -> None:
+        self.state = ShardState(0)
+        self.state.apply_all([e.ReignBegan(leader_epoch=3, instance="a")], chunk=1, at_ms=0)
+        self.tokens = 0
+        self.folded: list[e.AnyEntry] = []
+
+    def fold(self, *entries: e.AnyEntry) -> None:
+        self.folded += entries
+        self.state.apply_all(entries, chunk=self.state.chunk + 1, at_ms=1)
+
+    def ask(self, *segments: m.SegmentImport, **fields: Any) -> commands.Decision | Refuse:
+        self.tokens += 1
+        given = {"topic": "orders", "token": f"t{self.tokens}", "hash_bits": 4, "positions": "opaque"} | fields
+        request = m.ImportTopic(request_id=1, client_id="c", segments=list(segments), **given)
+        # What a leader judges has been through the wire.
+        decoded = m.decode_request(m.encode(request))
+        assert isinstance(decoded, m.ImportTopic)
+        return import_topic(decoded, self.state)
+
+    def take(self, *segments: m.SegmentImport, **fields: Any) -> m.TopicImportAnswer:
+        decision = self.ask(*segments, **fields)
+        assert isinstance(decision, commands.Decision), decision.reason
+        if decision.entries:
+            self.fold(*decision.entries)
+        answer = decision.answer(self.state, 1)
+        assert isinstance(answer, m.TopicImportAnswer)
+        return answer
+
+    def refused(self, *segments: m.SegmentImport, **fields: Any) -> str:
+        before = dict(self.state.topics)
+        outcome = self.ask(*segments, **fields)
+        assert isinstance(outcome, Refuse), "it was taken"
+        assert (outcome.verdict, outcome.proved) == ("invalid", True)
+        assert before == self.state.topics
+        return outcome.reason
+
+
+def seg(label: str, first: int = 0, last: int = 15, parents: str = "", sealed: bool = False, **fields: Any):
+    hashes = fields.pop("hashes", (str(first), str(last)))
+    return m.SegmentImport(segment=label, parents=list(parents), hashes=hashes, sealed=sealed, **fields)
+
+
+A = seg("a", sealed=True)
+B = seg("b", 0, 7, "a")
+C = seg("c", 8, 15, "a")
+B_SEALED = seg("b", 0, 7, "a", sealed=True)
+C_SEALED = seg("c", 8, 15, "a", sealed=True)
+D = seg("d", 0, 15, "bc")
+
+
+@pytest.fixture
+def shard() -> Shard:
+    return Shard()
+
+
+@pytest.fixture
+def split(shard: Shard) -> Shard:
+    """Topic orders: a, split into b and c."""
+    shard.take(A, B, C)
+    return shard
+
+
+def ids(shard: Shard) -> dict[str, int]:
+    return {segment.label: number for number, segment in shard.state.topics["orders"].layout.segments.items()}
+
+
+# --- what is taken ----------------------------------------------------------------------------------------------------
+
+
+def test_the_first_import_creates_the_topic_with_parents_before_children(shard: Shard) -> None:
+    answer = shard.take(D, C_SEALED, B_SEALED, A, source="kinesis:orders")
+    layout = shard.state.topics["orders"].layout
+
+    assert {"a": 0, "b": 1, "c": 2, "d": 3} == ids(shard)
+    assert ["a", "b", "c", "d"] == answer.created
+    assert (1, 2) == layout.segments[3].parents
+    assert (1, 2) == layout.segments[0].children
+    assert [3] == [segment.segment_id for segment in layout.active()]
+    assert frozenset({0, 1, 2}) == layout.ancestors(3)
+    assert m.ExternalDescription(source="kinesis:orders", positions="opaque", hash_bits=4) == answer.topic.external
+    assert 0 == layout.layout_epoch
+
+
+def test_ranges_are_scaled_to_the_ring_and_a_narrow_one_gets_one_hash(shard: Shard) -> None:
+    size = 2**128
+    shard.take(
+        seg("wide", 0, size // 3),
+        seg("narrow", size // 3 + 1, size // 3 + 2),
+        seg("rest", size // 3 + 3, size - 1),
+        hash_bits=128,
+    )
+    ranges = {segment.label: segment.hash_range for segment in shard.state.topics["orders"].layout.segments.values()}
+
+    assert {"wide": "0000-5554", "narrow": "5555-5555", "rest": "5555-ffff"} == ranges
+
+
+def test_the_same_listing_again_changes_nothing(split: Shard) -> None:
+    decision = split.ask(A, B, C)
+
+    assert isinstance(decision, commands.Decision)
+    assert () == decision.entries
+    assert 0 == split.state.topics["orders"].layout.layout_epoch
+
+
+def test_a_repeated_command_is_answered_and_not_done_twice(split: Shard) -> None:
+    answer = split.take(A, seg("b", 0, 7, "a"), C, token="t1")
+
+    assert [] == answer.created
+    assert {"a", "b", "c"} == ids(split).keys()
+
+
+def test_a_later_listing_seals_and_adds(split: Shard) -> None:
+    answer = split.take(A, B_SEALED, C_SEALED, D)
+    layout = split.state.topics["orders"].layout
+
+    assert (["d"], ["b", "c"]) == (answer.created, answer.sealed)
+    assert (SegmentState.SEALED, 1, (3,)) == (layout.segments[1].state, layout.segments[1].end_offset, (3,))
+    assert 1 == layout.layout_epoch
+
+
+def test_a_partial_listing_leaves_the_rest_as_it_is(split: Shard) -> None:
+    split.take(B_SEALED, seg("e", 0, 3, "b"), seg("f", 4, 7, "b"), complete=False)
+
+    assert {"c", "e", "f"} == {segment.label for segment in split.state.topics["orders"].layout.active()}
+    assert "'c' is active and not listed" in split.refused(seg("e", 0, 3, "b"), seg("f", 4, 7, "b"))
+
+
+def test_a_dry_run_answers_and_changes_nothing(split: Shard) -> None:
+    answer = split.take(A, B_SEALED, C_SEALED, D, dry_run=True)
+
+    assert (["d"], ["b", "c"]) == (answer.created, answer.sealed)
+    assert 4 == len(answer.topic.segments)
+    assert {"a", "b", "c"} == ids(split).keys()
+
+
+def test_a_dry_run_of_a_first_import_creates_nothing(shard: Shard) -> None:
+    assert ["a", "b", "c"] == shard.take(A, B, C, dry_run=True).created
+    assert {} == shard.state.topics
+
+
+def test_a_source_without_hashes_may_add_roots(shard: Shard) -> None:
+    """Partitions of a log that only ever gets more of them."""
+    shard.take(seg("0", hashes=None), hash_bits=0, positions="offsets")
+    shard.take(seg("0", hashes=None), seg("1", hashes=None), hash_bits=0, positions="offsets")
+
+    assert {"0": 0, "1": 1} == ids(shard)
+
+
+def test_a_parent_that_its_source_has_forgotten_stays_what_it_was(split: Shard) -> None:
+    """Kinesis lists a closed shard until its records expire; nobody may take it for drained because of that."""
+    answer = split.take(B_SEALED, C_SEALED, D)
+
+    assert [] == answer.gone
+    assert frozenset({0, 1, 2}) == split.state.topics["orders"].layout.ancestors(3)
+
+
+def test_a_forgotten_parent_that_was_active_is_sealed_by_having_children(split: Shard) -> None:
+    assert ["b", "c"] == split.take(D).sealed
+    assert (1, 2) == split.state.topics["orders"].layout.segments[3].parents
+
+
+def test_at_the_first_import_an_expired_parent_is_gone_if_the_listing_says_so(shard: Shard) -> None:
+    assert "'a', which is not listed" in shard.refused(B, C)
+
+    assert ["a"] == shard.take(B, C, missing_parents="gone").gone
+    assert () == shard.state.topics["orders"].layout.segments[0].parents
+
+
+def test_a_pruned_segment_does_not_come_back(split: Shard) -> None:
+    split.fold(e.SegmentsPruned(topic_id=split.state.topics["orders"].topic_id, segments=[0]))
+
+    assert [] == split.take(A, B, C).created
+    split.take(A, B_SEALED, C_SEALED, D)
+    assert {"b": 1, "c": 2, "d": 3} == ids(split)
+    split.fold(e.SegmentsPruned(topic_id=split.state.topics["orders"].topic_id, segments=[1, 2]))
+    split.take(seg("d", sealed=True, parents="bc"), seg("e", parents="d"))
+    assert {"d": 3, "e": 4} == ids(split)
+
+
+def test_offsets_come_from_the_listing(shard: Shard) -> None:
+    shard.take(seg("a", end_offset=1041), B, C, positions="offsets")
+    topic = shard.state.topics["orders"]
+
+    assert (1041, 1041) == (topic.layout.segments[0].end_offset, topic.tails[0].next_offset)
+    assert 0 == topic.tails[1].next_offset
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+WRONG_ALONE = {
+    "listed twice": ([A, A, B, C], {}, "'a' is listed twice"),
+    "a parent twice": ([A, seg("b", 0, 7, "aa"), C], {}, "'b' names a parent twice"),
+    "a parent that is nowhere": ([A, B, seg("c", 8, 15, "x")], {}, "'c' has the parent 'x', which is not listed"),
+    "its own parent": ([seg("a", sealed=True, parents="a"), B, C], {}, "their own ancestors: a, b, c"),
+    "a circle": (
+        [seg("a", sealed=True, parents="d"), B_SEALED, C_SEALED, seg("d", sealed=True, parents="bc"), seg("e", 0, 15)],
+        {},
+        "their own ancestors: a, b, c, d",
+    ),
+    "an end where positions are opaque": ([seg("a", sealed=True, end_offset=5), B, C], {}, "'a' has an end_offset"),
+    "no end where offsets count": ([A, B, C], {"positions": "offsets"}, "'a' is sealed and has no end_offset"),
+    "no hashes": ([A, B, seg("c", parents="a", hashes=None)], {}, "'c' has no hashes"),
+    "hashes of a source without": ([A, B, C], {"hash_bits": 0}, "'a' has hashes, but the listing says hash_bits = 0"),
+    "an empty range": ([A, seg("b", 7, 6, "a"), C], {}, "'b' has hashes 7 to 6"),
+    "a hash beyond the bits": ([A, B, seg("c", 8, 16, "a")], {}, "'c' has hashes 8 to 16: give first ≤ last < 2^4"),
+    "an active parent": ([seg("a"), B, C], {}, "'a' has the child 'b', but is active"),
+    "hashes that no parent had": (
+        [seg("x", 0, 7, sealed=True), seg("y", 8, 15), seg("z", 0, 8, "x")],
+        {},
+        "'z' (0 to 8) has hash 8, which no parent had",
+    ),
+    "hashes between two parents": (
+        [seg("x", 0, 3, sealed=True), seg("y", 8, 15, sealed=True), seg("w", 4, 7, sealed=True), seg("z", 0, 15, "xy")],
+        {},
+        "'z' (0 to 15) has hash 4, which no parent had",
+    ),
+    "a parent without a common hash": (
+        [seg("x", 0, 7, sealed=True), seg("y", 8, 15, sealed=True), seg("z", 0, 7, "xy"), seg("w", 8, 15, "y")],
+        {},
+        "'z' (0 to 7) shares no hash with a parent (8 to 15)",
+    ),
+    "a gap at the start": ([A, seg("b", 1, 7, "a"), C], {}, "hash 0 has no active segment; the next one is 'b'"),
+    "a gap in the middle": ([A, seg("b", 0, 6, "a"), C], {}, "hash 7 has no active segment; the next one is 'c'"),
+    "a gap at the end": ([A, B, seg("c", 8, 14, "a")], {}, "hash 15 has no active segment; the hashes end at 2^4 - 1"),
+    "an overlap": ([A, B, seg("c", 7, 15, "a")], {}, "'b' and 'c' are both active and share hash 7"),
+    "nothing active": ([A], {}, "hash 0 has no active segment"),
+}
+
+
+@pytest.mark.parametrize(("segments", "fields", "said"), WRONG_ALONE.values(), ids=WRONG_ALONE.keys())
+def test_a_listing_that_is_wrong_in_itself_is_refused_and_creates_nothing(
+    segments: list[m.SegmentImport], fields: dict[str, Any], said: str, shard: Shard
+) -> None:
+    assert said in shard.refused(*segments, **fields)
+
+
+CONTRADICTIONS = {
+    "another range": ([A, seg("b", 0, 6, "a"), seg("c", 7, 15, "a")], {}, "'b' has hashes 0 to 6; it had 0 to 7"),
+    "another parent": ([A, B, seg("c", 8, 15, "b")], {}, "'c' has another parent than before: b"),
+    "active again": ([seg("a"), B, C], {}, "'a' is active; it was sealed at 1"),
+    "vanished while active": ([A, B], {}, "'c' is active and not listed, and has no children"),
+    "a new root": ([A, B, C_SEALED, seg("x", 8, 15)], {}, "'x' is new and has no parents"),
+    "a parent that nobody knows": (
+        [A, B, C_SEALED, seg("x", 8, 15, "y")],
+        {"missing_parents": "gone"},
+        "'x' has the parent 'y', which is not listed; if it has left the source unimported",
+    ),
+    "a child of an active one": ([A, B, C, seg("x", 0, 7, "b")], {}, "'b' has the child 'x', but is active"),
+    "other positions": ([seg("a", end_offset=1), B, C], {"positions": "offsets"}, "it has opaque positions"),
+    "other bits": ([A, B, C], {"hash_bits": 5}, "hashes of 4 bits"),
+}
+
+
+@pytest.mark.parametrize(("segments", "fields", "said"), CONTRADICTIONS.values(), ids=CONTRADICTIONS.keys())
+def test_a_listing_that_contradicts_what_is_known_is_refused(
+    segments: list[m.SegmentImport], fields: dict[str, Any], said: str, split: Shard
+) -> None:
+    assert said in split.refused(*segments, **fields)
+
+
+def test_an_end_cannot_move(shard: Shard) -> None:
+    shard.take(seg("a", end_offset=10), B, C, positions="offsets")
+
+    assert "'a' is sealed at 11; it was sealed at 10" in shard.refused(
+        seg("a", end_offset=11), B, C, positions="offsets"
+    )
+
+
+def test_an_unlisted_parent_has_no_end_where_offsets_count(shard: Shard) -> None:
+    shard.take(seg("a", end_offset=10), B, C, positions="offsets")
+
+    assert "'b' has children now and is not listed" in shard.refused(
+        C, seg("d", 0, 7, "b"), positions="offsets", complete=False
+    )
+
+
+def test_an_end_below_what_is_acknowledged_is_refused(shard: Shard) -> None:
+    shard.take(seg("a", end_offset=10), B, C, positions="offsets")
+    topic_id = shard.state.topics["orders"].topic_id
+    shard.fold(
+        e.SubscriptionCreated(
+            topic_id=topic_id,
+            subscription_id=9,
+            subscription="billing",
+            subscription_type="STREAM",
+            order="strict",
+            positions={},
+        ),
+        e.RecordsAcknowledged(
+            topic_id=topic_id, subscription_id=9, seek_generation=0, ranges=[e.AcknowledgedRange(1, 0, 100)]
+        ),
+    )
+    later = [seg("a", end_offset=10), C, seg("d", 0, 7, "b")]
+
+    said = shard.refused(*later, seg("b", 0, 7, "a", end_offset=90), positions="offsets")
+    assert "'b' ends at 90, but subscription 'billing' has acknowledged it to 100" in said
+    assert ["b"] == shard.take(*later, seg("b", 0, 7, "a", end_offset=100), positions="offsets").sealed
+
+
+def test_a_stored_topic_is_not_taken_over(shard: Shard) -> None:
+    shard.fold(e.TopicCreated(topic_id=1, topic="orders", segments=1, token="x"))
+
+    assert "headgate stores its records" in shard.refused(A, B, C)
+
+
+def test_a_topic_has_room_for_a_limited_number_of_segments(shard: Shard) -> None:
+    roots = [seg(f"r{n}", hashes=None) for n in range(commands.MAX_SEGMENTS)]
+    shard.take(*roots, hash_bits=0)
+
+    one_more = seg("one-more", hashes=None)
+    assert "4097 segments; the limit is 4096" in shard.refused(one_more, hash_bits=0, complete=False)
+
+
+@pytest.mark.parametrize("command", ["split", "merge"])
+def test_a_split_or_merge_is_for_the_source(command: str, split: Shard) -> None:
+    about = {"request_id": 1, "client_id": "c", "topic": "orders", "token": "x"}
+    if command == "split":
+        outcome = commands.split_segment(m.SplitSegment(segment=1, **about), split.state)
+    else:
+        outcome = commands.merge_segments(m.MergeSegments(segments=(1, 2), **about), split.state)
+
+    assert isinstance(outcome, Refuse)
+    assert "split or merge at its source" in outcome.reason
+
+
+def test_what_is_in_the_ledger_comes_to_the_same_topic(split: Shard) -> None:
+    """A new leader folds the bytes of the entries."""
+    split.take(A, B_SEALED, C_SEALED, D)
+    again = Shard()
+    for entry in split.folded:
+        again.fold(e.decode_entry(e.encode_entry(entry)))
+    before, after = split.state.topics["orders"], again.state.topics["orders"]
+
+    assert (before.layout, before.external) == (after.layout, after.external)
+    assert before.tails.keys() == after.tails.keys()
+
+
+def test_an_external_topic_neither_splits_nor_merges_by_itself(split: Shard) -> None:
+    request = m.SetTopicPolicy(request_id=1, client_id="c", topic="orders", token="x", auto_split=True)
+    outcome = commands.set_topic_policy(request, split.state)
+
+    assert isinstance(outcome, Refuse)
+    kept = msgspec.structs.replace(request, auto_split=None, retention_ms=5)
+    assert isinstance(commands.set_topic_policy(kept, split.state), commands.Decision)
+
+
+def test_a_snapshot_holds_the_source_with_hashes_of_128_bits(shard: Shard) -> None:
+    top = 2**128 - 1
+    shard.take(seg("a", 0, top, sealed=True), seg("b", 0, top, "a"), hash_bits=128)
+    shard.fold(e.SegmentsPruned(topic_id=shard.state.topics["orders"].topic_id, segments=[0]))
+    data = encode_snapshot(shard.state, written_at_ms=0)
+    restored = decode_snapshot(data, shard=0, chunk=shard.state.chunk)
+
+    assert shard.state.topics["orders"] == restored.topics["orders"]
+    assert {"a"} == restored.topics["orders"].external.pruned

@@ -1,0 +1,500 @@
+"""The leader in its shell: the table again over a broker, and everything that must not leave before it is durable."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from controller.commit import ReignEndedError
+from controller.leadership.transitions import Event
+from controller.settings.load import IngestSettings
+from controller.state.dedup_window import WINDOW
+from headgate.protocol import messages as m
+from tests.support.one_shard import CLUSTER, BareClient, OneShard
+
+pytestmark = pytest.mark.looptime
+
+RECORDS = [m.Record(b"k", b"v", 0)]
+
+
+async def created(client: BareClient, segments: int = 1) -> None:
+    reply = await client.call(m.CreateTopic, topic="orders", token="t", segments=segments)
+    assert isinstance(reply, m.TopicAnswer)
+
+
+async def opened(client: BareClient, token: str = "x") -> m.ProducerIdentity:
+    reply = await client.call(m.OpenProducer, token=token)
+    assert isinstance(reply, m.ProducerIdentity)
+    return reply
+
+
+def batch(identity: m.ProducerIdentity, sequence: int, **kwargs: Any) -> dict[str, Any]:
+    return {
+        "topic": "orders",
+        "records": RECORDS,
+        "producer_id": identity.producer_id,
+        "producer_epoch": identity.producer_epoch,
+        "sequence": sequence,
+    } | kwargs
+
+
+async def test_a_batch_is_answered_when_it_is_durable_and_not_before() -> None:
+    shard = OneShard()
+    async with shard.reign(), shard.client() as client:
+        await created(client)
+        identity = await opened(client)
+        shard.store.freeze()
+        request = client.send(m.ProduceBatch, **batch(identity, 0))
+        await asyncio.sleep(5)
+        assert request not in client.replies
+        shard.store.thaw()
+        reply = await client.reply(request)
+
+    assert [(0, 0, 1)] == [(p.segment, p.first_offset, p.count) for p in reply.placements]
+
+
+async def test_replies_leave_before_the_head_is_announced() -> None:
+    """Whoever waits for a commit is served before those who read on."""
+    shard = OneShard()
+    order: list[str] = []
+    async with shard.reign(), shard.client() as client:
+        await created(client)
+        identity = await opened(client)
+        head, replies = m.head_topic(CLUSTER, 0), m.replies_topic(CLUSTER, client.client_id)
+        shard.broker.spies.append(
+            lambda message: order.append(message.topic) if message.topic in (head, replies) else None
+        )
+        await client.reply(client.send(m.ProduceBatch, **batch(identity, 0)))
+        await asyncio.sleep(1)
+
+    assert order == [replies, head]
+
+
+async def test_a_duplicate_in_flight_parks_until_its_original_is_durable() -> None:
+    """Row 8: same result, later."""
+    shard = OneShard()
+    async with shard.reign(), shard.client() as client:
+        await created(client)
+        identity = await opened(client)
+        shard.store.freeze()
+        first = client.send(m.ProduceBatch, **batch(identity, 0))
+        again = client.send(m.ProduceBatch, **batch(identity, 0))
+        await asyncio.sleep(5)
+        assert not {first, again} & set(client.replies)
+        shard.store.thaw()
+        original, repeated = await client.reply(first), await client.reply(again)
+
+    assert (original.placements, False, True) == (repeated.placements, original.duplicate, repeated.duplicate)
+
+
+async def test_a_refusal_that_ends_a_session_waits_for_a_proof() -> None:
+    """A deposed leader cannot create a chunk, so it cannot say ``fenced`` or ``out_of_order``."""
+    shard = OneShard()
+    async with shard.reign() as reign, shard.client() as client:
+        await created(client)
+        identity = await opened(client)
+        durable = reign.commit.durable
+        shard.store.freeze()
+        request = client.send(m.ProduceBatch, **batch(identity, 5))
+        await asyncio.sleep(5)
+        assert request not in client.replies
+        shard.store.thaw()
+        refused = await client.reply(request)
+        assert durable + 1 == reign.commit.durable
+
+    assert ("out_of_order", 1) == (refused.verdict, refused.leader_epoch)
+
+
+async def test_a_deposed_leader_never_says_out_of_order() -> None:
+    """Its proof fails: the number is taken, the reign ends, the client hears nothing from it."""
+    shard = OneShard()
+    async with shard.reign() as reign, shard.client() as client:
+        await created(client)
+        identity = await opened(client)
+        number = reign.commit.durable + 1
+        shard.store.objects[f"ledger/shard=0000/{number:012d}.parquet"] = b"another reign's"
+        request = client.send(m.ProduceBatch, **batch(identity, 5))
+        await asyncio.sleep(5)
+
+    assert request not in client.replies
+
+
+async def test_another_reigns_request_is_refused_at_once_with_what_is_known() -> None:
+    shard = OneShard()
+    async with shard.reign(), shard.client() as client:
+        refused = await client.call(m.ProduceBatch, leader_epoch=7, topic="orders", records=RECORDS)
+
+    assert ("not_leader", 1, "a") == (refused.verdict, refused.leader_epoch, refused.instance)
+
+
+async def test_a_client_without_epochs_is_slowed_down(looptime: Any) -> None:
+    shard = OneShard(ingest=IngestSettings(refuse_epochless_after_seconds=3))
+    async with shard.reign(), shard.client() as client:
+        before = asyncio.get_running_loop().time()
+        refused = await client.call(m.ProduceBatch, leader_epoch=None, topic="orders", records=RECORDS)
+        waited = asyncio.get_running_loop().time() - before
+
+    assert "not_leader" == refused.verdict
+    assert waited == pytest.approx(3, abs=0.1)
+
+
+async def test_the_next_reign_answers_a_repeated_batch_with_the_original_offsets() -> None:
+    """The table is a fold over the ledger: nothing is stored twice across a change of leader."""
+    shard = OneShard()
+    async with shard.client() as client:
+        async with shard.reign("a"):
+            await created(client)
+            identity = await opened(client)
+            original = await client.call(m.ProduceBatch, **batch(identity, 0))
+        async with shard.reign("b") as reign:
+            repeated = await client.call(m.ProduceBatch, **batch(identity, 0, leader_epoch=2))
+            after = await client.call(m.ProduceBatch, **batch(identity, 1, leader_epoch=2))
+            assert 2 == reign.state.topics["orders"].tails[0].next_offset
+
+    assert (original.placements, True) == (repeated.placements, repeated.duplicate)
+    assert 1 == after.placements[0].first_offset
+
+
+async def test_an_uncertain_commit_is_answered_by_nobody_and_found_by_the_next_reign() -> None:
+    """The outcome was "written": the retry gets its result from the ledger."""
+    shard = OneShard()
+    async with shard.client() as client:
+        async with shard.reign("a"):
+            await created(client)
+            identity = await opened(client)
+            shard.store.fail_next("unknown_written")
+            lost = client.send(m.ProduceBatch, **batch(identity, 0))
+            await asyncio.sleep(5)
+            assert lost not in client.replies
+        async with shard.reign("b"):
+            found = await client.call(m.ProduceBatch, **batch(identity, 0, leader_epoch=2))
+
+    assert found.duplicate
+    assert 0 == found.placements[0].first_offset
+
+
+async def test_the_window_is_announced_and_enforced() -> None:
+    shard = OneShard()
+    announced: list[m.LeaderAnnouncement] = []
+    async with shard.reign(), shard.client() as client:
+        await client.transport.subscribe(
+            m.leader_topic(CLUSTER, 0),
+            lambda _, payload: announced.append(msgspec.msgpack.decode(payload, type=m.LeaderAnnouncement)),
+        )
+        await created(client)
+        identity = await opened(client)
+        shard.store.freeze()
+        requests = [client.send(m.ProduceBatch, **batch(identity, n)) for n in range(WINDOW + 1)]
+        refused = await client.reply(requests[-1])
+        shard.store.thaw()
+        assert isinstance(await client.reply(requests[-2]), m.Committed)
+
+    assert "unavailable" == refused.verdict
+    assert (1, "a", True, WINDOW) == (
+        announced[0].leader_epoch,
+        announced[0].instance,
+        announced[0].pipelining,
+        announced[0].window,
+    )
+
+
+@pytest.mark.parametrize(
+    ("payload", "said"),
+    [
+        (b"\xc1", None),
+        (b"", None),
+        (b"\x93\x01\x02\x03", None),
+        (msgspec.msgpack.encode({"type": "produce", "request_id": 9, "client_id": "client"}), "missing required field"),
+        (msgspec.msgpack.encode({"type": "nonsense", "request_id": 9, "client_id": "client"}), "nonsense"),
+        (
+            msgspec.msgpack.encode(
+                {"type": "produce", "request_id": 9, "client_id": "client", "topic": "a/b", "records": [[b"", b"", 0]]}
+            ),
+            "topic",
+        ),
+        (b"\x91" * 2000, None),
+        (
+            b"\x84\xa4type\xadopen_producer\xaarequest_id\x09\xa9client_id\xa6client\xa5token\xa2\xff\xfe",
+            "text is not UTF-8",
+        ),
+        (
+            b"\x84\xa4type\xablist_topics\xaarequest_id\x09\xa9client_id\xa6client\xa1x" + b"\x91" * 5000 + b"\xc0",
+            None,
+        ),
+        (
+            msgspec.msgpack.encode({"type": "list_topics", "request_id": 9, "client_id": "client", "protocol": 2}),
+            "a request of protocol 2; this leader speaks 1",
+        ),
+        (
+            msgspec.msgpack.encode({"type": "of_tomorrow", "request_id": 9, "client_id": "client", "protocol": 2}),
+            "a request of protocol 2; this leader speaks 1",
+        ),
+        (
+            msgspec.msgpack.encode(
+                {"type": "describe_topic", "request_id": 9, "client_id": "client", "topic": "orders\n"}
+            ),
+            "topic",
+        ),
+    ],
+    ids=[
+        *("no msgpack", "empty", "no map", "fields missing", "unknown type", "bad name", "deeply nested"),
+        *("not UTF-8", "deeply nested in a field", "another protocol", "unknown to this protocol", "line break"),
+    ],
+)
+async def test_what_is_not_of_the_protocol_is_refused_and_the_leader_carries_on(
+    payload: bytes, said: str | None
+) -> None:
+    """One metric, one refusal where somebody can be told, and the next request is served."""
+    shard = OneShard()
+    async with shard.reign(), shard.client() as client:
+        client.send_raw(payload)
+        if said is not None:
+            refused = await client.reply(9)
+            assert "invalid" == refused.verdict
+            assert said in refused.reason
+        await created(client)
+
+    counted = [
+        sample.value
+        for metric in shard.registry.collect()
+        for sample in metric.samples
+        if "malformed" in sample.name and sample.value
+    ]
+    assert [1.0] == counted
+
+
+async def test_a_message_beyond_the_limit_is_not_even_decoded() -> None:
+    shard = OneShard()
+    async with shard.reign(), shard.client() as client:
+        records = [m.Record(b"k", b"v" * 1_000_000, 0)] * 5
+        refused = await client.call(m.ProduceBatch, topic="orders", records=records)
+
+    # Nothing of it is read, so nobody knows whom to answer but by its first fields.
+    assert "invalid" == refused.verdict
+    assert str(m.MAX_MESSAGE_BYTES) in refused.reason
+
+
+async def test_an_oversized_record_fails_alone() -> None:
+    """Restate lost a batch this way: one refused, the next accepted. Here the sequence keeps the next one out."""
+    shard = OneShard()
+    async with shard.reign(), shard.client() as client:
+        await created(client)
+        identity = await opened(client)
+        big = [m.Record(b"k", b"v" * m.MAX_RECORD_BYTES, 0)]
+        refused = await client.call(m.ProduceBatch, **batch(identity, 0, records=big))
+        behind = await client.call(m.ProduceBatch, **batch(identity, 1))
+        instead = await client.call(m.ProduceBatch, **batch(identity, 0))
+
+    assert ("invalid", "out_of_order") == (refused.verdict, behind.verdict)
+    assert isinstance(instead, m.Committed)
+
+
+async def test_a_full_queue_refuses_and_recovers() -> None:
+    shard = OneShard(ingest=IngestSettings(queue_bytes=4 * 1024 * 1024))
+    async with shard.reign(), shard.client() as client:
+        await created(client)
+        identity = await opened(client)
+        shard.store.freeze()
+        big = [m.Record(b"k", b"v" * 1_000_000, 0)] * 3
+        requests = [client.send(m.ProduceBatch, **batch(identity, n, records=big)) for n in range(4)]
+        refused = await client.reply(requests[-1])
+        shard.store.thaw()
+        assert isinstance(await client.reply(requests[2]), m.Committed)
+        assert isinstance(await client.call(m.ProduceBatch, **batch(identity, 3, records=big)), m.Committed)
+
+    assert "unavailable" == refused.verdict
+
+
+async def test_a_leader_that_loses_its_broker_for_long_gives_up() -> None:
+    shard = OneShard(ingest=IngestSettings(unreachable_seconds=10))
+    transport = shard.broker.transport("daemon-a")
+    async with transport:
+        reign = await shard.begin("a", transport)
+        transport.on_connection(reign.connection_changed)
+        serving = asyncio.create_task(reign.serve())
+        await asyncio.sleep(2)
+        shard.broker.stop()
+        with pytest.raises(ReignEndedError) as caught:
+            await serving
+    assert Event.BROKER_UNREACHABLE is caught.value.event
+
+
+async def test_a_broker_that_restarts_is_told_again_who_leads() -> None:
+    """It may have lost what it retained."""
+    shard = OneShard()
+    async with shard.reign(), shard.client():
+        await asyncio.sleep(2)
+        shard.broker.stop()
+        seen: list[str] = []
+        await asyncio.sleep(1)
+        shard.broker.spies.append(lambda message: seen.append(message.topic))
+        shard.broker.start()
+        await asyncio.sleep(5)
+
+    assert m.leader_topic(CLUSTER, 0) in seen
+
+
+async def test_a_bug_ends_the_reign_with_its_own_error() -> None:
+    """Not swallowed by the broker's callback."""
+    shard = OneShard()
+    transport = shard.broker.transport("daemon-a")
+    async with transport, shard.client() as client:
+        reign = await shard.begin("a", transport)
+        serving = asyncio.create_task(reign.serve())
+        await asyncio.sleep(2)
+        reign.state.topics = None  # type: ignore[assignment]
+        client.send(m.CreateTopic, topic="orders", token="t")
+        with pytest.raises(ExceptionGroup) as caught:
+            await serving
+    assert isinstance(caught.value.exceptions[0], TypeError)
+
+
+async def test_idle_producers_are_forgotten_by_an_entry() -> None:
+    shard = OneShard(ingest=IngestSettings(producer_idle_seconds=100))
+    async with shard.reign() as reign, shard.client() as client:
+        await opened(client)
+        await asyncio.sleep(99)
+        assert 1 == len(reign.state.producers)
+        await asyncio.sleep(3)
+        assert 0 == len(reign.state.producers)
+        newest = await shard.ledger.read(await shard.ledger.newest())
+
+    assert "ProducersExpired" == type(newest.entries[-1]).__name__
+
+
+async def test_more_producers_than_the_limit_evicts_the_least_recently_used() -> None:
+    shard = OneShard(ingest=IngestSettings(max_producers=2))
+    async with shard.reign() as reign, shard.client() as client:
+        await created(client)
+        identities = [await opened(client, token) for token in "ab"]
+        await client.call(m.ProduceBatch, **batch(identities[0], 0))
+        third = await opened(client, "c")
+        await asyncio.sleep(1)
+
+        assert {identities[0].producer_id, third.producer_id} == set(reign.state.producers)
+
+
+async def test_the_limit_on_producers_evicts_none_that_has_something_in_flight() -> None:
+    """Folding its next batch, or answering this one again, needs its history."""
+    shard = OneShard(ingest=IngestSettings(max_producers=2))
+    async with shard.reign() as reign, shard.client() as client:
+        await created(client)
+        first, second = [await opened(client, token) for token in "ab"]
+        shard.store.freeze()
+        batches = [client.send(m.ProduceBatch, **batch(each, 0)) for each in (first, second)]
+        third = client.send(m.OpenProducer, token="c")
+        await asyncio.sleep(3)
+        assert 3 == len(reign.state.producers)
+        again = client.send(m.ProduceBatch, **batch(first, 0))
+        shard.store.thaw()
+        assert all([isinstance(await client.reply(each), m.Committed) for each in batches])
+        assert (await client.reply(again)).duplicate
+        third_id = (await client.reply(third)).producer_id
+        await asyncio.sleep(1)
+
+        assert {second.producer_id, third_id} == set(reign.state.producers)
+
+
+async def test_an_idle_producer_with_something_in_flight_is_not_forgotten() -> None:
+    """The store may take longer than it may be idle."""
+    patient = IngestSettings(producer_idle_seconds=60, write_timeout_seconds=300, unreachable_seconds=300)
+    shard = OneShard(ingest=patient)
+    async with shard.reign() as reign, shard.client() as client:
+        await created(client)
+        identity = await opened(client)
+        shard.store.freeze()
+        request = client.send(m.ProduceBatch, **batch(identity, 0))
+        await asyncio.sleep(100)
+        assert {identity.producer_id} == set(reign.state.producers)
+        shard.store.thaw()
+        assert isinstance(await client.reply(request), m.Committed)
+        await asyncio.sleep(1)
+
+        assert {} == dict(reign.state.producers)
+
+
+async def test_a_forgotten_producer_is_told_to_begin_anew() -> None:
+    shard = OneShard(ingest=IngestSettings(producer_idle_seconds=60))
+    async with shard.reign(), shard.client() as client:
+        await created(client)
+        identity = await opened(client)
+        await client.call(m.ProduceBatch, **batch(identity, 0))
+        await asyncio.sleep(70)
+        refused = await client.call(m.ProduceBatch, **batch(identity, 1))
+
+    assert "out_of_order" == refused.verdict
+
+
+async def test_the_producer_table_is_the_same_after_a_change_of_leader() -> None:
+    """Identities, epochs, windows, tokens, positions and the order of use: a fold over the ledger."""
+    shard = OneShard(ingest=IngestSettings(max_producers=3))
+    async with shard.client() as client:
+        async with shard.reign("a") as reign:
+            await created(client)
+            for token in "abcd":
+                identity = await opened(client, token)
+                for sequence in range(3):
+                    await client.call(m.ProduceBatch, **batch(identity, sequence, source_position=token.encode()))
+            for token in "xyz":
+                await client.call(m.OpenProducer, token=token, name="loader")
+            await client.call(
+                m.OpenProducer, token="bump", producer_id=identity.producer_id, producer_epoch=identity.producer_epoch
+            )
+            await asyncio.sleep(1)
+            before = list(reign.state.producers.items()), dict(reign.state.producer_names)
+        async with shard.reign("b") as reign:
+            after = list(reign.state.producers.items()), dict(reign.state.producer_names)
+
+    assert 3 == len(before[0])
+    assert before == after
+
+
+async def test_switching_pipelining_is_announced_at_once_and_by_no_new_reign() -> None:
+    shard = OneShard()
+    async with shard.reign() as reign, shard.client():
+        said = []
+        for on in (False, True):
+            reign.switch_pipelining(on)
+            await asyncio.sleep(0.1)
+            retained = shard.broker.retained[m.leader_topic(CLUSTER, 0)]
+            said.append(msgspec.msgpack.decode(retained, type=m.LeaderAnnouncement))
+
+    assert [(1, False), (1, True)] == [(each.leader_epoch, each.pipelining) for each in said]
+
+
+async def test_a_reign_that_is_over_announces_nothing() -> None:
+    """Its successor has spoken; and the daemon's connection lives on."""
+    shard = OneShard()
+    transport = shard.broker.transport("daemon-a")
+    async with transport:
+        old = await shard.begin("a", transport)
+        serving = asyncio.create_task(old.serve())
+        await asyncio.sleep(2)
+        serving.cancel()
+        await asyncio.wait([serving])
+        async with shard.reign("b"):
+            old.switch_pipelining(False)
+            await asyncio.sleep(0.1)
+            retained = shard.broker.retained[m.leader_topic(CLUSTER, 0)]
+
+    assert 2 == msgspec.msgpack.decode(retained, type=m.LeaderAnnouncement).leader_epoch
+
+
+async def test_a_refused_registration_leaves_no_subscription_behind() -> None:
+    shard = OneShard()
+    async with shard.reign() as reign, shard.client() as client:
+        await created(client)
+        refused = await client.call(
+            m.RegisterConsumer,
+            topic="orders",
+            subscription="s",
+            consumer="c1",
+            incarnation=1,
+            subscription_type="QUEUE",
+            order="strict",
+        )
+        assert {} == reign.state.topics["orders"].subscriptions
+
+    assert "invalid" == refused.verdict
+    assert "strict" in refused.reason

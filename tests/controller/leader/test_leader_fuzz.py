@@ -1,0 +1,126 @@
+"""Hostile requests to a whole leader, in virtual time: it carries on, says at most one thing, and changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.settings.load import IngestSettings
+from controller.state.shard_state import ShardState
+from headgate.protocol import messages as m
+from tests.simulation.virtual_loop import VirtualLoop
+from tests.support.broker import Message
+from tests.support.hostile_messages import hostile
+from tests.support.one_shard import BareClient, OneShard
+
+CONSUMER = {"topic": "orders", "subscription": "s", "consumer": "c", "incarnation": 1}
+ADDRESS: dict[str, Any] = {"request_id": 9, "client_id": "client", "leader_epoch": 1}
+VALID = [
+    m.encode(kind(**ADDRESS, **fields))
+    for kind, fields in (
+        (m.ProduceBatch, {"topic": "orders", "records": [m.Record(b"k", b"v", 0)], "producer_id": 2, "sequence": 0}),
+        (m.ProduceBatch, {"topic": "orders", "records": [m.Record(b"k", b"v", 0)] * 3, "source_position": b"7"}),
+        (m.OpenProducer, {"token": "2"}),
+        (m.OpenProducer, {"token": "3", "name": "loader", "producer_id": 2}),
+        (m.CreateTopic, {"topic": "more", "token": "1", "segments": 2}),
+        (m.RegisterConsumer, {**CONSUMER, "subscription_type": "STREAM", "start": "earliest"}),
+        (m.Heartbeat, {**CONSUMER, "held": []}),
+        (m.AcknowledgeBatch, {**CONSUMER, "acknowledgements": [m.Acknowledgement(0, 1, 0, 1)]}),
+        (m.ConfirmRevoked, {**CONSUMER, "segment": 0, "generation": 1}),
+        (m.DescribeSubscription, {"topic": "orders", "subscription": "s"}),
+        (m.ListSubscriptions, {}),
+        (m.LeaveConsumer, CONSUMER),
+        (m.SplitSegment, {"topic": "orders", "segment": 0, "token": "3"}),
+        (m.MergeSegments, {"topic": "orders", "segments": (0, 1), "token": "4"}),
+        (m.DescribeTopic, {"topic": "orders"}),
+        (m.ListTopics, {}),
+        (m.DeleteSubscription, {"topic": "orders", "subscription": "s", "token": "5"}),
+        (m.DeleteTopic, {"topic": "orders", "token": "6"}),
+    )
+]
+SAID = ("not a request of protocol 1: ", "not msgpack: ", "a request of protocol ", "a message has ")
+
+
+def is_malformed(payload: bytes) -> bool:
+    try:
+        return m.decode_request(payload).protocol != m.PROTOCOL_VERSION
+    except msgspec.DecodeError:
+        return True
+
+
+def held(state: ShardState) -> str:
+    """Everything that a shard knows, but for how many chunks it took: a proof is a chunk with nothing in it."""
+    return repr([value for name, value in vars(state).items() if name not in ("chunk", "at_ms")])
+
+
+def malformed_count(shard: OneShard) -> float:
+    return sum(
+        sample.value
+        for metric in shard.registry.collect()
+        for sample in metric.samples
+        if sample.name == "headgate_malformed_messages_total"
+    )
+
+
+async def folded(shard: OneShard) -> ShardState:
+    """What a successor would begin with."""
+    state = ShardState(0)
+    while (found := await shard.ledger.read_or_none(state.chunk + 1)) is not None:
+        state.apply_all(found.entries, chunk=found.header.number, at_ms=found.header.at_ms)
+    return state
+
+
+async def prepared(client: BareClient) -> None:
+    await client.call(m.CreateTopic, topic="orders", token="t", segments=2)
+    await client.call(m.OpenProducer, token="p")
+    await client.call(m.RegisterConsumer, **CONSUMER, subscription_type="STREAM", start="earliest")
+
+
+async def confront(payloads: list[bytes]) -> None:
+    """Send one payload after another to one leader, and judge what each did."""
+    shard = OneShard(ingest=IngestSettings(refuse_epochless_after_seconds=0))
+    said: list[m.AnyReply] = []
+
+    def listen(message: Message) -> None:
+        if message.topic.endswith("/replies"):
+            said.append(m.decode_reply(message.payload))
+
+    async with shard.reign() as reign, shard.client() as client:
+        # Hostile requests have ids of their own.
+        client._next = 2**40
+        await prepared(client)
+        shard.broker.spies.append(listen)
+        for payload in payloads:
+            before, counted = held(reign.state), malformed_count(shard)
+            said.clear()
+            client.send_raw(payload)
+            await asyncio.sleep(0.1)
+            answers = [message for message in said if isinstance(message, m.Reply)]
+            assert len(answers) <= 1
+            assert is_malformed(payload) == malformed_count(shard) - counted
+            if is_malformed(payload):
+                assert all(isinstance(answer, m.Refused) and answer.reason.startswith(SAID) for answer in answers)
+            if is_malformed(payload) or any(isinstance(answer, m.Refused) for answer in answers):
+                assert before == held(reign.state)
+            assert all(answer.reason for answer in answers if isinstance(answer, m.Refused))
+            assert isinstance(await client.call(m.ListTopics), m.TopicList), "it carries on"
+        await reign.commit.flush()
+        assert held(await folded(shard)) == held(reign.state), "and its successor will know the same"
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(hostile(VALID), min_size=1, max_size=12))
+def test_a_leader_carries_on_whatever_it_is_sent(payloads: list[bytes]) -> None:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(confront(payloads))
+
+
+@pytest.mark.parametrize("number", range(len(VALID)), ids=[str(msgspec.msgpack.decode(each)["type"]) for each in VALID])
+def test_each_request_is_valid_before_it_is_damaged(number: int) -> None:
+    """Or the damage would not be what is tested."""
+    assert not is_malformed(VALID[number])

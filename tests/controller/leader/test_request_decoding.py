@@ -1,0 +1,45 @@
+"""What arrives on the request topic is a request, or it is said what is wrong with it and to whom."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from controller.leader.request_decoding import Address, Malformed, read_request
+from headgate.protocol import messages as m
+
+REQUEST = {"type": "describe_topic", "request_id": 7, "client_id": "till-3", "topic": "orders"}
+
+
+def packed(**changes) -> bytes:
+    return msgspec.msgpack.encode(REQUEST | changes)
+
+
+def test_a_request_is_returned_as_it_is():
+    assert read_request(packed()) == m.DescribeTopic(request_id=7, client_id="till-3", topic="orders")
+
+
+@pytest.mark.parametrize(
+    ("payload", "kind", "reason", "address"),
+    [
+        (b"\xc1", "not_msgpack", "not msgpack", None),
+        (packed(topic="no/slash"), "invalid", "not a request of protocol 1", Address(7, "till-3")),
+        (packed(type="unheard_of"), "invalid", "not a request of protocol 1", Address(7, "till-3")),
+        (packed(client_id="no/slash"), "invalid", "client_id", None),
+        (packed(protocol=2), "protocol", "of protocol 2; this leader speaks 1", Address(7, "till-3", 2)),
+        (packed(protocol=2, topic=5), "protocol", "of protocol 2; this leader speaks 1", Address(7, "till-3", 2)),
+        (
+            packed(topic="x" * m.MAX_MESSAGE_BYTES),
+            "too_large",
+            f"the limit is {m.MAX_MESSAGE_BYTES}",
+            Address(7, "till-3"),
+        ),
+    ],
+    ids=["garbage", "a value out of range", "another kind", "nobody", "another version", "both", "too large"],
+)
+def test_what_is_no_request_says_why_and_whom_to_tell(payload, kind, reason, address):
+    found = read_request(payload)
+
+    assert isinstance(found, Malformed)
+    assert (found.kind, found.address) == (kind, address)
+    assert reason in found.reason

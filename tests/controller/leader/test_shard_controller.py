@@ -1,0 +1,335 @@
+"""Contending, leading and handing over, by the real controller on fake servers."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from controller.leader.leader import ShardReign
+from controller.leader.shard_controller import ShardController
+from controller.leadership.election import Acquired, Connected, ElectionEvent, Released, Suspended
+from controller.leadership.transitions import Event, Role
+from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
+from controller.snapshots.job import take_snapshot
+from controller.state.shard_state import ShardState
+from headgate.errors import ChunkError
+from headgate.ledger.compacted import delete_rolled_segments
+from headgate.ledger.ledger import Ledger
+from headgate.model import entries as e
+from headgate.protocol import messages as m
+from metrics.instruments import Instruments
+from tests.support.broker import FakeBroker
+from tests.support.object_store import FakeStore
+from tests.support.one_shard import CLUSTER, SETTINGS, BareClient, now_ms
+from tests.support.waiting import until
+from tests.support.zookeeper import FakeZooKeeper
+
+pytestmark = pytest.mark.looptime
+
+
+class Contender:
+    """One daemon's controller of shard 0."""
+
+    def __init__(self, cluster: "Cluster", name: str) -> None:
+        self.name = name
+        self.store = FakeStore(objects=cluster.objects, latency_seconds=(0.001, 0.002))
+        self.transport = cluster.broker.transport(f"daemon-{name}")
+        self.elections = cluster.zookeeper.elections(name, self._on_election)
+        self.controller = ShardController(
+            ledger=Ledger(self.store, 0),
+            instance=name,
+            elections=self.elections,
+            new_reign=self._new_reign,
+            observer=Instruments(CollectorRegistry()),
+            now_ms=now_ms,
+        )
+
+    @property
+    def leads(self) -> bool:
+        return self.controller.leadership.role is Role.LEADING
+
+    def _new_reign(self, state: ShardState, makes_room: Callable[[], bool]) -> ShardReign:
+        return ShardReign(
+            cluster=CLUSTER,
+            instance=self.name,
+            state=state,
+            ledger=Ledger(self.store, 0),
+            transport=self.transport,
+            ingest=IngestSettings(unreachable_seconds=5, write_timeout_seconds=5),
+            subscriptions=SETTINGS,
+            scaling=ScalingSettings(),
+            retention=RetentionSettings(),
+            delete_data=partial(delete_rolled_segments, self.store),
+            observer=Instruments(CollectorRegistry()),
+            drain_check=None,
+            now_ms=now_ms,
+            rng=random.Random(1),
+            makes_room=makes_room,
+        )
+
+    def _on_election(self, event: ElectionEvent) -> None:
+        kinds = {
+            Acquired: Event.LOCK_ACQUIRED,
+            Released: Event.LOCK_LOST,
+            Suspended: Event.CONTACT_LOST,
+            Connected: Event.CONTACT_REGAINED,
+        }
+        if type(event) in kinds:
+            self.controller.post(kinds[type(event)])
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["Contender"]:
+        async with self.elections, self.transport:
+            self.transport.on_connection(
+                lambda up: self.controller.reign.connection_changed(up) if self.controller.reign else None
+            )
+            task = asyncio.create_task(self.controller.run())
+            try:
+                yield self
+            finally:
+                task.cancel()
+                outcome = (await asyncio.gather(task, return_exceptions=True))[0]
+            if isinstance(outcome, Exception):
+                raise outcome
+
+
+class Cluster:
+    """Servers for contenders."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.broker = FakeBroker()
+        self.zookeeper = FakeZooKeeper(session_timeout_seconds=6)
+        self.ledger = Ledger(FakeStore(objects=self.objects), 0)
+
+    async def reigns(self) -> list[tuple[int, str]]:
+        """Every reign in the ledger."""
+        found = []
+        for number in range(1, await self.ledger.newest() + 1):
+            entries = (await self.ledger.read(number)).entries
+            found += [(entry.leader_epoch, entry.instance) for entry in entries if isinstance(entry, e.ReignBegan)]
+        return found
+
+
+async def test_one_of_two_leads_and_the_other_keeps_up() -> None:
+    cluster = Cluster()
+    async with Contender(cluster, "a").running() as a, Contender(cluster, "b").running() as b:
+        await until(lambda: a.leads or b.leads)
+        leader, follower = (a, b) if a.leads else (b, a)
+        assert leader.controller.reign is not None
+        leader.controller.reign.commit.propose(e.TopicCreated(topic_id=1, topic="t", segments=1, token="x"))
+        await until(lambda: follower.controller.following_chunk == 2)
+
+        assert not follower.leads
+    assert [(1, leader.name)] == await cluster.reigns()
+
+
+async def test_a_stop_hands_over_at_once(looptime: Any) -> None:
+    """Not after a session time-out: what was accepted is committed, and the lock is let go."""
+    cluster = Cluster()
+    async with Contender(cluster, "a").running() as a:
+        await until(lambda: a.leads)
+        async with Contender(cluster, "b").running() as b:
+            await asyncio.sleep(3)
+            assert a.controller.reign is not None
+            a.controller.reign.commit.propose(e.TopicCreated(topic_id=1, topic="t", segments=1, token="x"))
+            before = asyncio.get_running_loop().time()
+            a.controller.post(Event.STOP_REQUESTED)
+            await until(lambda: b.leads)
+            took = asyncio.get_running_loop().time() - before
+            assert b.controller.reign is not None
+            assert {"t"} == set(b.controller.reign.state.topics)
+    assert [(1, "a"), (2, "b")] == await cluster.reigns()
+    assert took < 1
+
+
+async def test_a_zookeeper_outage_ends_no_reign_and_stops_no_ingestion() -> None:
+    cluster = Cluster()
+    client = BareClient(cluster.broker)
+    async with Contender(cluster, "a").running() as a:
+        await until(lambda: a.leads)
+        await client.open()
+        cluster.zookeeper.stop()
+        await asyncio.sleep(60)
+        assert a.leads
+        assert a.controller.leadership.makes_room
+        assert isinstance(await client.call(m.CreateTopic, topic="t", token="x"), m.TopicAnswer)
+        cluster.zookeeper.start()
+        await asyncio.sleep(20)
+        assert a.leads
+        assert not a.controller.leadership.makes_room
+        await client.transport.__aexit__(None, None, None)
+    assert [(1, "a")] == await cluster.reigns()
+
+
+async def test_a_partitioned_leader_is_succeeded_and_notices_within_two_seconds() -> None:
+    """It hears nothing from ZooKeeper; the ledger tells it."""
+    cluster = Cluster()
+    async with Contender(cluster, "a").running() as a:
+        await until(lambda: a.leads)
+        async with Contender(cluster, "b").running() as b:
+            await asyncio.sleep(2)
+            cluster.zookeeper.partition("a")
+            await until(lambda: b.leads, 20)
+            await until(lambda: not a.leads, 2)
+    assert [(1, "a"), (2, "b")] == await cluster.reigns()
+
+
+@pytest.mark.parametrize("fault", ["unknown_written", "unknown_lost"])
+async def test_an_uncertain_reign_chunk_is_read_and_not_guessed(fault: Any) -> None:
+    """Whether it was written or not, the next attempt begins where the ledger ends."""
+    cluster = Cluster()
+    contender = Contender(cluster, "a")
+    contender.store.fail_next(fault)
+    async with contender.running():
+        await until(lambda: contender.leads, 30)
+    epochs = [epoch for epoch, _ in await cluster.reigns()]
+    assert ([1, 2] if fault == "unknown_written" else [1]) == epochs
+
+
+async def test_a_store_that_is_away_at_the_start_is_waited_for() -> None:
+    cluster = Cluster()
+    contender = Contender(cluster, "a")
+    contender.store.outage()
+    async with contender.running():
+        await asyncio.sleep(30)
+        assert not contender.leads
+        contender.store.outage(out=False)
+        await until(lambda: contender.leads, 10)
+
+
+async def test_a_broker_that_stays_away_moves_the_shard_to_whoever_reaches_it() -> None:
+    cluster = Cluster()
+    async with Contender(cluster, "a").running() as a:
+        await until(lambda: a.leads)
+        async with Contender(cluster, "b").running() as b:
+            await asyncio.sleep(2)
+            cluster.broker.cut("daemon-a")
+            await until(lambda: b.leads, 20)
+            assert not a.leads
+
+
+async def test_a_reign_begins_with_the_state_that_the_last_one_made() -> None:
+    """Folded by the leader as it went, and by its successor from the ledger: the same."""
+    cluster = Cluster()
+    client = BareClient(cluster.broker)
+    async with Contender(cluster, "a").running() as a:
+        await until(lambda: m.leader_topic(CLUSTER, 0) in cluster.broker.retained)
+        await client.open()
+        await client.call(m.CreateTopic, topic="t", token="x", segments=2)
+        await client.call(m.SplitSegment, topic="t", segment=0, token="y")
+        assert a.controller.reign is not None
+        first = a.controller.reign.state
+        a.controller.post(Event.STOP_REQUESTED)
+        await until(lambda: a.controller.leadership.role is Role.STOPPED)
+    async with Contender(cluster, "b").running() as b:
+        await until(lambda: b.leads)
+        assert b.controller.reign is not None
+        second = b.controller.reign.state
+        await client.transport.__aexit__(None, None, None)
+
+    assert first.topics["t"].layout == second.topics["t"].layout
+    assert (first.next_id, dict(first.commands)) == (second.next_id, dict(second.commands))
+
+
+async def test_a_ledger_that_cannot_be_read_ends_the_process_with_the_objects_name() -> None:
+    """Going on would mean deciding on half a truth."""
+    cluster = Cluster()
+    cluster.objects["ledger/shard=0000/000000000001.parquet"] = b"not a chunk"
+    with pytest.raises(ExceptionGroup) as caught:
+        async with Contender(cluster, "a").running():
+            await asyncio.sleep(10)
+    assert isinstance(caught.value.exceptions[0], ChunkError)
+    assert "chunk 1 of shard 0" in str(caught.value.exceptions[0])
+
+
+async def test_a_hole_in_the_ledger_is_not_written_into() -> None:
+    """A chunk deleted from the middle looks like the end to whoever reads on by number."""
+    cluster = Cluster()
+    async with Contender(cluster, "a").running() as a:
+        await until(lambda: a.leads)
+        assert a.controller.reign is not None
+        a.controller.reign.commit.prove()
+        await asyncio.sleep(1)
+        a.controller.reign.commit.prove()
+        await asyncio.sleep(1)
+    del cluster.objects["ledger/shard=0000/000000000002.parquet"]
+
+    with pytest.raises(ExceptionGroup) as caught:
+        async with Contender(cluster, "b").running():
+            await asyncio.sleep(30)
+    assert "the ledger has a hole" in str(caught.value.exceptions[0])
+    assert "ledger/shard=0000/000000000002.parquet" not in cluster.objects
+
+
+async def _lead_and_stop(cluster: Cluster, name: str, chunks: int) -> None:
+    """One reign of ``name`` with so many empty chunks."""
+    async with Contender(cluster, name).running() as a:
+        await until(lambda: a.leads)
+        for _ in range(chunks):
+            assert a.controller.reign is not None
+            a.controller.reign.commit.prove()
+            await a.controller.reign.commit.flush()
+        a.controller.post(Event.STOP_REQUESTED)
+        await until(lambda: a.controller.leadership.role is Role.STOPPED)
+
+
+def _delete(cluster: Cluster, *numbers: int) -> None:
+    for number in numbers:
+        del cluster.objects[f"ledger/shard=0000/{number:012d}.parquet"]
+
+
+async def test_a_reign_begins_from_a_snapshot_when_the_first_chunks_are_gone() -> None:
+    cluster = Cluster()
+    await _lead_and_stop(cluster, "a", 6)
+    assert 7 == await take_snapshot(cluster.ledger, least_chunks=1, now_ms=0)
+    async with Contender(cluster, "b").running() as b:
+        await until(lambda: b.leads)
+        assert b.controller.reign is not None
+        b.controller.reign.commit.propose(e.LedgerTrimmed(below=7))
+        await b.controller.reign.commit.flush()
+    _delete(cluster, *range(2, 7))
+    async with Contender(cluster, "c").running() as c:
+        await until(lambda: c.leads, 20)
+        assert c.controller.reign is not None
+        assert [1, 8, 10] == c.controller.reign.state.reign_chunks
+
+
+async def test_a_reign_chunk_behind_a_trim_begins_no_reign() -> None:
+    """A contender that stood still between reading the end and writing it: the number was used, and deleted."""
+    cluster = Cluster()
+    async with Contender(cluster, "a").running() as one, Contender(cluster, "b").running() as two:
+        await until(lambda: one.leads or two.leads)
+        a, late = (one, two) if one.leads else (two, one)
+        assert a.controller.reign is not None
+        commit = a.controller.reign.commit
+        create = late.store.create
+        wanted: list[str] = []
+
+        async def frozen(path: str, data: bytes) -> None:
+            late.store.create = create  # type: ignore[method-assign]
+            for _ in range(6):
+                commit.prove()
+                await commit.flush()
+            snapshot = await take_snapshot(cluster.ledger, least_chunks=1, now_ms=0)
+            assert snapshot is not None
+            commit.propose(e.LedgerTrimmed(below=snapshot))
+            await commit.flush()
+            _delete(cluster, *range(2, snapshot))
+            wanted.append(path)
+            await create(path, data)
+
+        late.store.create = frozen  # type: ignore[method-assign]
+        cluster.zookeeper.partition(a.name)
+        await until(lambda: wanted, 30)
+        await until(lambda: late.leads, 30)
+        assert late.controller.reign is not None
+
+        assert wanted == ["ledger/shard=0000/000000000002.parquet"]
+        assert 8 < late.controller.reign.state.reign_chunks[-1], "after the end, not at the number that it wanted"
+        assert 2 not in late.controller.reign.state.reign_chunks

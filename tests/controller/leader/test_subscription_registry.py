@@ -1,0 +1,84 @@
+"""Questions about a subscription that the leader answers or refuses; what the answers say is tested with their makers."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from headgate.protocol import messages as m
+from tests.support.one_shard import OneShard
+
+pytestmark = pytest.mark.looptime
+
+CONSUMER = {"topic": "orders", "subscription": "s", "consumer": "ada", "incarnation": 1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "reason"),
+    [
+        (m.ExplainSubscription, {"segment": 9}, r"no segment 9; segments: \[0, 1\]"),
+        (m.ExplainSubscription, {"consumer": "bob"}, "no consumer 'bob'; consumers: ada"),
+        (m.ExplainSubscription, {"subscription": "other"}, "other"),
+        (m.PlanChanges, {"splits": [9]}, "9"),
+        (m.PlanChanges, {"topic": "unknown"}, "unknown"),
+    ],
+    ids=["segment", "consumer", "subscription", "split", "topic"],
+)
+async def test_a_question_about_what_does_not_exist_is_refused_with_the_choices(kind, fields, reason):
+    shard = OneShard()
+    async with shard.reign(), shard.client() as client:
+        await client.call(m.CreateTopic, topic="orders", segments=2, token="1")
+        await client.call(m.RegisterConsumer, **CONSUMER, subscription_type="STREAM")
+
+        reply = await client.call(kind, **{"topic": "orders", "subscription": "s", **fields})
+
+    assert isinstance(reply, m.Refused)
+    assert reply.verdict == "invalid"
+    assert re.search(reason, reply.reason)
+
+
+async def test_one_consumer_or_segment_is_explained_alone_and_everything_where_neither_is_named():
+    shard = OneShard()
+    async with shard.reign(), shard.client() as client:
+        await client.call(m.CreateTopic, topic="orders", segments=2, token="1")
+        await client.call(m.RegisterConsumer, **CONSUMER, subscription_type="STREAM")
+        where = {"topic": "orders", "subscription": "s"}
+
+        everything = (await client.call(m.ExplainSubscription, **where)).explanation
+        segment = (await client.call(m.ExplainSubscription, **where, segment=1)).explanation
+        consumer = (await client.call(m.ExplainSubscription, **where, consumer="ada")).explanation
+
+    assert ([s.segment for s in everything.segments], [c.consumer for c in everything.consumers]) == ([0, 1], ["ada"])
+    assert ([s.segment for s in segment.segments], segment.consumers) == ([1], [])
+    assert (consumer.segments, [c.consumer for c in consumer.consumers]) == ([], ["ada"])
+
+
+async def test_acknowledgements_sent_again_are_told_what_did_not_count_by_this_leader_and_the_next():
+    """Judged again the good one would be refused: by then nobody holds its segment at that generation."""
+    shard = OneShard()
+    async with shard.client() as client:
+        async with shard.reign("a"):
+            await client.call(m.CreateTopic, topic="orders", segments=2, token="1")
+            opened = await client.call(m.OpenProducer, token="2")
+            registered = await client.call(m.RegisterConsumer, **CONSUMER, subscription_type="STREAM")
+            await client.call(
+                m.ProduceBatch, topic="orders", records=[m.Record(b"k", b"v", 0), m.Record(b"z", b"v", 0)]
+            )
+            held = {grant.segment: grant.generation for grant in registered.grants}
+            batch = {
+                **CONSUMER,
+                "acknowledgements": [m.Acknowledgement(0, held[0], 0, 0), m.Acknowledgement(1, held[1] + 5, 0, 1)],
+                "producer_id": opened.producer_id,
+                "producer_epoch": opened.producer_epoch,
+                "sequence": 0,
+            }
+            first = await client.call(m.AcknowledgeBatch, **batch)
+            await client.call(m.LeaveConsumer, **CONSUMER)
+            again = await client.call(m.AcknowledgeBatch, **batch)
+        async with shard.reign("b"):
+            later = await client.call(m.AcknowledgeBatch, **batch, leader_epoch=2)
+
+    assert (False, [1]) == (first.duplicate, [segment for segment, _ in first.refused])
+    assert (True, [1]) == (again.duplicate, [segment for segment, _ in again.refused])
+    assert (True, again.refused) == (later.duplicate, later.refused)

@@ -1,0 +1,90 @@
+"""The leadership table, quantified over: what every event does, and what no event may do."""
+
+import pytest
+
+from controller.leadership.transitions import TRANSITIONS, Action, Event, Leadership, Role
+
+ENDS = [
+    Event.NUMBER_TAKEN,
+    Event.OUTCOME_UNKNOWN,
+    Event.STORE_UNREACHABLE,
+    Event.BROKER_UNREACHABLE,
+    Event.STOP_REQUESTED,
+]
+
+
+@pytest.mark.parametrize("event", ENDS)
+def test_what_ends_a_reign_stops_taking_requests_first_and_lets_go_of_the_lock(event: Event) -> None:
+    """Rules 2, 3 and 5."""
+    after, actions = Leadership(Role.LEADING, holds_lock=True).on(event)
+
+    assert after.role is not Role.LEADING
+    assert actions[0] in (Action.END_REIGN, Action.HAND_OVER)
+    assert Action.WITHDRAW in actions
+    assert not after.holds_lock
+
+
+@pytest.mark.parametrize("event", [event for event in Event if event not in ENDS])
+def test_nothing_else_ends_a_reign(event: Event) -> None:
+    """Rule 4: losing ZooKeeper or the lock ends nothing."""
+    after, actions = Leadership(Role.LEADING, holds_lock=True).on(event)
+
+    assert after.role is Role.LEADING
+    assert () == actions
+
+
+@pytest.mark.parametrize("role", [role for role in Role if role is not Role.CATCHING_UP])
+def test_only_a_written_reign_chunk_makes_a_leader(role: Role) -> None:
+    """Rule 1: not the lock."""
+    for event in Event:
+        after, _ = Leadership(role).on(event)
+        assert after.role is not Role.LEADING or role is Role.LEADING
+    assert Leadership(Role.CATCHING_UP).on(Event.REIGN_WRITTEN)[0].role is Role.LEADING
+
+
+def test_only_an_orderly_stop_commits_what_was_accepted() -> None:
+    """After a taken number nothing more may be written."""
+    for event in ENDS:
+        _, actions = Leadership(Role.LEADING).on(event)
+        assert (Action.HAND_OVER in actions) == (event is Event.STOP_REQUESTED)
+
+
+def test_a_leader_without_lock_or_contact_makes_room() -> None:
+    """Rule 4, and it ends when both are back."""
+    leader = Leadership(Role.LEADING, holds_lock=True)
+    assert not leader.makes_room
+
+    for loses, regains in (
+        (Event.CONTACT_LOST, Event.CONTACT_REGAINED),
+        (Event.LOCK_LOST, Event.LOCK_ACQUIRED),
+    ):
+        lonely, _ = leader.on(loses)
+        assert lonely.makes_room
+        assert not lonely.on(regains)[0].makes_room
+
+
+def test_a_follower_never_makes_room() -> None:
+    """It writes nothing."""
+    assert not Leadership(Role.FOLLOWING, in_contact=False).makes_room
+
+
+def test_a_taken_number_while_catching_up_is_read_and_the_next_one_tried() -> None:
+    """The last reign was not quite over."""
+    assert (Action.CATCH_UP,) == Leadership(Role.CATCHING_UP, holds_lock=True).on(Event.NUMBER_TAKEN)[1]
+
+
+def test_a_stopped_contender_does_nothing_any_more() -> None:
+    """Whatever arrives late."""
+    assert not TRANSITIONS[Role.STOPPED]
+    for event in Event:
+        assert () == Leadership(Role.STOPPED).on(event)[1]
+
+
+@pytest.mark.parametrize("role", [Role.FOLLOWING, Role.CATCHING_UP, Role.LEADING])
+def test_every_contender_can_be_stopped(role: Role) -> None:
+    """And lets go of its place in the queue."""
+    after, actions = Leadership(role).on(Event.STOP_REQUESTED)
+
+    assert Role.STOPPED is after.role
+    assert Action.WITHDRAW in actions
+    assert Action.CONTEND not in actions

@@ -1,0 +1,295 @@
+"""The embedded servers: real processes, started, killed, orphaned and refused."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from controller.leadership.zookeeper import ZooKeeperElections
+from controller.local import embedded
+from controller.local.embedded import (
+    EmbeddedBroker,
+    EmbeddedZooKeeper,
+    find_mosquitto,
+    mosquitto_config,
+    zookeeper_config,
+)
+from controller.local.reserved_port import HeldPort
+from controller.local.supervised_process import ServerStartError
+from headgate.errors import ConfigError
+from tests.support.waiting import until
+
+needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed here; CI installs it")
+KINDS = [pytest.param("mosquitto", marks=needs_mosquitto), "amqtt"]
+
+
+async def answers(host: str, port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(host, port)
+    except OSError:
+        return False
+    writer.close()
+    await writer.wait_closed()
+    return True
+
+
+def runs(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_broker_serves_while_open_and_is_gone_afterwards(tmp_path: Path, kind: str) -> None:
+    async with EmbeddedBroker(tmp_path / "broker", kind=kind) as broker:
+        pid = broker.process
+        assert pid is not None
+        assert broker.kind == kind
+        assert await answers(broker.host, broker.port)
+
+    assert not runs(pid)
+    assert not await answers(broker.host, broker.port)
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_broker_keeps_its_port_over_a_restart(tmp_path: Path, kind: str) -> None:
+    async with EmbeddedBroker(tmp_path, kind=kind) as broker:
+        before = broker.port, broker.process
+
+        await broker.restart()
+
+        assert broker.port == before[0]
+        assert broker.process != before[1]
+        assert await answers(broker.host, broker.port)
+
+
+@pytest.mark.contract
+async def test_zookeeper_serves_restarts_and_is_gone_afterwards(tmp_path: Path) -> None:
+    async with EmbeddedZooKeeper(tmp_path / "zookeeper") as zookeeper:
+        host, _, port = zookeeper.address.partition(":")
+        first = zookeeper.process
+        assert await answers(host, int(port))
+
+        await zookeeper.restart()
+
+        second = zookeeper.process
+        assert zookeeper.address == f"{host}:{port}"
+        async with ZooKeeperElections(
+            zookeeper.address, root="/x", instance="a", session_timeout_seconds=2, on_event=lambda event: None
+        ) as elections:
+            assert await elections.cluster_config({"shards": 1}) == {"shards": 1}
+    assert first is not None
+    assert second is not None
+    assert [runs(first), runs(second)] == [False, False]
+    # A small cluster must not take a large file to begin with.
+    assert size_of(tmp_path) < 4 << 20
+
+
+@pytest.mark.contract
+async def test_a_server_that_dies_is_started_again_and_that_is_logged(tmp_path: Path) -> None:
+    async with EmbeddedBroker(tmp_path) as broker:
+        first = broker.process
+        assert first is not None
+        with capture_logs() as logs:
+            os.kill(first, signal.SIGKILL)
+            await until(lambda: broker.process not in {None, first})
+            await until(lambda: logs and logs[-1]["event"] == "server.restarted")
+
+        assert [(entry["event"], entry.get("outcome")) for entry in logs] == [
+            ("server.died", "signal SIGKILL"),
+            ("server.restarted", None),
+        ]
+        assert await answers(broker.host, broker.port)
+
+
+@pytest.mark.contract
+async def test_a_frozen_server_is_ended_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with EmbeddedBroker(tmp_path) as broker:
+        assert broker._server is not None
+        pid = broker.process
+        assert pid is not None
+        object.__setattr__(broker._server.plan, "stop_seconds", 0.2)
+        os.kill(pid, signal.SIGSTOP)
+    assert not runs(pid)
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("kind", KINDS)
+async def test_servers_do_not_outlive_a_killed_parent(tmp_path: Path, kind: str) -> None:
+    program = (
+        "import asyncio, sys; from pathlib import Path; from controller.local.embedded import EmbeddedBroker\n"
+        "async def main():\n"
+        f"    async with EmbeddedBroker(Path(sys.argv[1]), kind={kind!r}) as broker:\n"
+        "        print(broker.process, flush=True)\n"
+        "        await asyncio.Event().wait()\n"
+        "asyncio.run(main())\n"
+    )
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        program,
+        str(tmp_path),
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(embedded.__file__).parents[2])},
+    )
+    assert parent.stdout is not None
+    child = int(await parent.stdout.readline())
+    assert runs(child)
+    # A Ctrl-C at the terminal goes to a process group: the child has one of its own.
+    assert os.getpgid(child) == child
+
+    parent.kill()
+    await parent.wait()
+
+    await until(lambda: not runs(child))
+
+
+async def test_a_tethered_command_whose_parent_is_gone_already_does_not_run(tmp_path: Path) -> None:
+    """Between fork and the wish to die with the parent, the parent may die."""
+    made = tmp_path / "made"
+    tether = Path(embedded.__file__).with_name("parent_death_signal.py")
+
+    done = await asyncio.create_subprocess_exec(
+        sys.executable, "-I", "-S", str(tether), str(os.getpid() + 1), "touch", str(made)
+    )
+
+    assert await done.wait() == 1
+    assert not made.exists()
+
+
+async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ServerStartError, match=rf"127\.0\.0\.1:{port} \(Address already in use\)"):
+            await EmbeddedBroker(tmp_path, port).__aenter__()
+
+
+@pytest.mark.contract
+async def test_a_free_port_that_somebody_else_was_quicker_to_take_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it cannot be held until the server listens."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        lost = HeldPort()
+        lost.close()
+        lost.number = taken.getsockname()[1]
+        offers = [lost]
+        monkeypatch.setattr(embedded, "HeldPort", lambda port: offers.pop() if offers else HeldPort(port))
+
+        with capture_logs() as logs:
+            async with EmbeddedBroker(tmp_path) as broker:
+                assert broker.port != lost.number
+                assert await answers(broker.host, broker.port)
+    assert [("server.port_taken", lost.number)] == [(each["event"], each["port"]) for each in logs]
+
+
+@pytest.mark.contract
+async def test_the_port_of_a_broker_that_is_down_for_a_moment_is_held(tmp_path: Path) -> None:
+    async with EmbeddedBroker(tmp_path) as broker:
+        assert broker._server is not None
+        await broker._server._unwatch()
+        await broker._server._stop()
+        with socket.socket() as exclusive, pytest.raises(OSError, match="in use"):
+            exclusive.bind((broker.host, broker.port))
+        await broker.restart()
+        assert await answers(broker.host, broker.port)
+    with socket.socket() as after:
+        after.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        after.bind((broker.host, broker.port))
+
+
+async def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(ServerStartError, match=r"ZooKeeper cannot use the folder .*/file/zookeeper: Not a directory"):
+        await EmbeddedZooKeeper(tmp_path / "file" / "zookeeper").__aenter__()
+
+
+async def test_a_folder_without_permission_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root may write anywhere, so the refusal is made up."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+
+    with pytest.raises(ServerStartError, match=rf"cannot write {tmp_path}.*: Permission denied"):
+        await EmbeddedBroker(tmp_path).__aenter__()
+
+
+async def test_a_full_disk_is_said_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", "total used free")  # noqa: PYI024
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(1 << 30, 1 << 30, 5 << 20))
+
+    with pytest.raises(ServerStartError, match=r"needs 64 MiB in .*, where 5 MiB are free"):
+        await EmbeddedBroker(tmp_path).__aenter__()
+
+
+async def test_a_missing_java_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_folder: Path) -> Path:
+        raise ConfigError("no Java 17 or 21 found")
+
+    monkeypatch.setattr(embedded, "find_java", missing)
+
+    with pytest.raises(ConfigError, match="no Java"):
+        await EmbeddedZooKeeper(tmp_path).__aenter__()
+
+
+async def test_missing_jars_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda _: None)
+
+    with pytest.raises(ServerStartError, match="install pyspark"):
+        embedded.zookeeper_classpath()
+
+
+@pytest.mark.contract
+@needs_mosquitto
+async def test_a_server_that_ends_at_once_shows_the_end_of_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(embedded.MOSQUITTO_SETTINGS, "no_such_setting", "1")
+
+    with pytest.raises(ServerStartError, match=r"(?s)mosquitto ended with exit code 3.*Unknown configuration variable"):
+        await EmbeddedBroker(tmp_path, kind="mosquitto").__aenter__()
+
+
+async def test_a_server_that_never_serves_is_given_up_and_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = embedded.ServerPlan(
+        "sleeper", ["sleep", "600"], tmp_path / "sleeper.log", lambda: asyncio.sleep(0, result=False), start_seconds=0.3
+    )
+    server = embedded.SupervisedServer(plan)
+
+    with pytest.raises(
+        ServerStartError, match=r"sleeper was not ready after 0.3 s; it wrote nothing to .*sleeper\.log"
+    ):
+        await server.__aenter__()
+
+    assert server.pid is None
+
+
+def test_everything_listens_on_the_loopback_only(tmp_path: Path) -> None:
+    assert "listener 1883 127.0.0.1\n" in mosquitto_config(tmp_path, 1883)
+    config = zookeeper_config(tmp_path, 2181)
+    assert "clientPortAddress=127.0.0.1\n" in config
+    assert "admin.enableServer=false\n" in config

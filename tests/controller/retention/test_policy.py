@@ -1,0 +1,150 @@
+"""What is pruned, and why the rest stays."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.retention.policy import FOR_EVER, Pruning, RetentionRules, prunable
+from coordinator.gate import open_gate
+from coordinator.subscription import Subscription
+from headgate.model.layout import Layout
+
+HOUR = 3_600_000
+SPLIT = Layout.initial(1, 0).split(0, 10, 0)
+"""Segment 0 of ten records, sealed at 0; 1 and 2 are active."""
+DEEP = SPLIT.split(1, 5, 0).merge(2, 4, {2: 4, 4: 0}, 0)
+"""0 → 1, 2; 1 → 3, 4; 2 and 4 → 5. Active: 3 and 5."""
+
+
+def subscription(kind: Any = "STREAM", *, drained: set[int] = frozenset(), **fields: Any) -> Subscription:
+    order = "strict" if kind == "STREAM" else "none"
+    return Subscription(1, "t", 2, fields.pop("name", "s"), kind, order, drained=set(drained), **fields)
+
+
+def pruning(layout: Layout, *subscriptions: Subscription, now_ms: int = HOUR, **rules: int) -> Pruning:
+    fields = {"keep_ms": HOUR, "checkpoint_hold_ms": 2 * HOUR, "abandoned_ms": 0} | rules
+    return prunable(layout, subscriptions, RetentionRules(**fields), now_ms)
+
+
+def test_a_drained_segment_goes_after_its_retention() -> None:
+    read = subscription(drained={0})
+
+    assert pruning(SPLIT, read).segments == (0,)
+    assert pruning(SPLIT, read, now_ms=HOUR - 1).segments == ()
+    assert pruning(SPLIT, read, now_ms=HOUR - 1).kept == {0: "sealed 3599 s ago, kept for 3600 s"}
+
+
+def test_with_no_retention_nothing_goes() -> None:
+    assert pruning(SPLIT, keep_ms=FOR_EVER, now_ms=10**15).segments == ()
+
+
+def test_active_segments_never_go() -> None:
+    assert pruning(Layout.initial(4, 0), now_ms=10**15) == Pruning((), {}, ())
+
+
+def test_a_topic_without_subscriptions_keeps_nothing_longer() -> None:
+    assert pruning(SPLIT).segments == (0,)
+
+
+@pytest.mark.parametrize("kind", ["STREAM", "QUEUE", None])
+def test_it_stays_until_it_is_read_to_its_end(kind: Any) -> None:
+    kept = pruning(SPLIT, subscription(kind, positions={0: 9}), now_ms=10**12).kept
+
+    assert kept == {0: "subscription 's' has not read it to its end: 9 of 10"}
+
+
+def test_every_subscription_is_asked() -> None:
+    read, unread = subscription(drained={0}, name="a"), subscription(name="b")
+
+    assert pruning(SPLIT, read, unread).segments == ()
+    assert "'b'" in pruning(SPLIT, read, unread).kept[0]
+
+
+@pytest.mark.parametrize("kind", ["STREAM", "QUEUE"])
+def test_who_read_it_and_left_before_anybody_counted_has_read_it(kind: Any) -> None:
+    assert pruning(SPLIT, subscription(kind, positions={0: 10})).segments == (0,)
+
+
+def test_a_position_of_an_unknown_type_proves_nothing() -> None:
+    """CHECKPOINT consumers acknowledge nothing, so theirs may be one."""
+    assert pruning(SPLIT, subscription(None, positions={0: 10}, drained={0})).segments == ()
+
+
+def test_checkpoint_subscriptions_hold_for_a_bounded_time() -> None:
+    checkpoint = subscription("CHECKPOINT")
+
+    assert pruning(SPLIT, checkpoint, now_ms=2 * HOUR - 1).segments == ()
+    assert "for CHECKPOINT subscription 's'" in pruning(SPLIT, checkpoint, now_ms=2 * HOUR - 1).kept[0]
+    assert pruning(SPLIT, checkpoint, now_ms=2 * HOUR).segments == (0,)
+
+
+def test_ancestors_go_first() -> None:
+    everything = subscription(drained={0, 1, 2, 4})
+    assert pruning(DEEP, everything).segments == (0, 1, 2, 4)
+
+    held = pruning(DEEP, subscription(drained={0, 2, 4}))
+    assert held.segments == (0, 2)
+    assert held.kept[4] == "its ancestors 1 stay"
+
+
+def test_an_undrained_ancestor_keeps_all_its_descendants() -> None:
+    assert pruning(DEEP, subscription(drained={1, 2, 4})).segments == ()
+
+
+def test_what_goes_can_be_taken_from_the_layout_in_that_order() -> None:
+    layout = DEEP
+    for segment in pruning(DEEP).segments:
+        layout = layout.prune(segment)
+
+    assert sorted(layout.segments) == [3, 5]
+
+
+def test_nobody_is_abandoned_unless_that_is_switched_on() -> None:
+    unused = subscription(unused_since_ms=0)
+
+    assert pruning(SPLIT, unused, now_ms=10**12).segments == ()
+    assert pruning(SPLIT, unused, now_ms=3 * HOUR, abandoned_ms=3 * HOUR).segments == (0,)
+    assert pruning(SPLIT, unused, now_ms=3 * HOUR, abandoned_ms=3 * HOUR).abandoned == ("s",)
+    assert pruning(SPLIT, unused, now_ms=3 * HOUR - 1, abandoned_ms=3 * HOUR).segments == ()
+
+
+def test_a_subscription_in_use_is_not_abandoned() -> None:
+    assert pruning(SPLIT, subscription(unused_since_ms=None), now_ms=10**12, abandoned_ms=1).segments == ()
+
+
+@st.composite
+def _situations(draw: st.DrawFn) -> tuple[Layout, list[Subscription]]:
+    layout = Layout.initial(draw(st.integers(1, 3)), 0)
+    for at_ms in range(draw(st.integers(0, 6))):
+        ring = sorted(layout.active(), key=lambda segment: segment.first_hash)
+        if draw(st.booleans()) and len(ring) > 1:
+            at = draw(st.integers(0, len(ring) - 2))
+            first, second = ring[at].segment_id, ring[at + 1].segment_id
+            layout = layout.merge(first, second, {first: 5, second: 5}, at_ms)
+        else:
+            layout = layout.split(draw(st.sampled_from(ring)).segment_id, 5, at_ms)
+    ids = st.sets(st.sampled_from(sorted(layout.segments)))
+    kinds = st.sampled_from(["STREAM", "QUEUE"])
+    return layout, [
+        subscription(kind, drained=drained, name=f"s{n}")
+        for n, (kind, drained) in enumerate(draw(st.lists(st.tuples(kinds, ids), max_size=3)))
+    ]
+
+
+@given(_situations())
+def test_nothing_that_goes_was_held_back_or_holds_back(situation: tuple[Layout, list[Subscription]]) -> None:
+    """What is pruned was drained by all, every sealed segment is judged, and no gate opens because of it."""
+    layout, subscriptions = situation
+    found = pruning(layout, *subscriptions, now_ms=10**9)
+    after = layout
+    for segment in found.segments:
+        after = after.prune(segment)
+
+    sealed = {segment.segment_id for segment in layout.segments.values() if segment.end_offset is not None}
+    assert set(found.segments) | set(found.kept) == sealed
+    for known in subscriptions:
+        assert known.drained.issuperset(found.segments)
+        before = open_gate(layout, known.drained, known.type, known.order).grantable
+        assert open_gate(after, known.drained, known.type, known.order).grantable == before

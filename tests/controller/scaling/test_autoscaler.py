@@ -1,0 +1,190 @@
+"""The leader splits and merges by itself: measured, carried out, logged, counted, and going on after a failover."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+import structlog
+
+from controller.leader.leader import ShardReign
+from controller.settings.load import ScalingSettings
+from headgate.ledger import chunk
+from headgate.model import entries as e
+from headgate.protocol import messages as m
+from tests.support.one_shard import BareClient, OneShard
+
+pytestmark = pytest.mark.looptime
+
+QUICK = ScalingSettings(
+    split=True,
+    merge=True,
+    split_records_per_second=20,
+    split_window_seconds=10,
+    merge_window_seconds=30,
+    segment_cooldown_seconds=10,
+    topic_cooldown_seconds=5,
+    merge_cooldown_seconds=30,
+)
+
+
+async def produce(client: BareClient, seconds: float, records: int, *, keys: int = 1000, **fields: Any) -> None:
+    """Store so many records each second, under so many keys in turn."""
+    for second in range(int(seconds)):
+        batch = [m.Record(b"%d" % ((second * records + n) % keys), b"v", 0) for n in range(records)]
+        await client.call(m.ProduceBatch, topic="orders", records=batch, **fields)
+        await asyncio.sleep(1)
+
+
+def entries(shard: OneShard, reign: ShardReign, kind: type[Any]) -> list[Any]:
+    """Every entry of ``kind`` in the ledger."""
+    return [
+        entry
+        for number, data in enumerate(sorted(shard.store.objects.items()), start=1)
+        for entry in chunk.decode(data[1], shard=0, number=number).entries
+        if isinstance(entry, kind)
+    ]
+
+
+async def test_a_busy_segment_splits_and_quiet_ones_merge_again() -> None:
+    shard = OneShard(scaling=QUICK)
+    with structlog.testing.capture_logs() as logged:
+        async with shard.reign() as reign, shard.client() as client:
+            await client.call(m.CreateTopic, topic="orders", token="1")
+            await produce(client, 60, 50)
+            layout = reign.state.topics["orders"].layout
+            assert len(layout.active()) == 4, "50 a second, at most 20 each"
+            await asyncio.sleep(120)
+            assert len(reign.state.topics["orders"].layout.active()) == 1
+            await reign.commit.flush()
+
+    first, *_ = entries(shard, reign, e.SegmentSplit)
+    assert (first.segment, first.token) == (0, "")
+    assert first.reason.startswith("segment 0: 50 records/s over 10 s, above 20")
+    said = [
+        line for line in logged if line["event"] in ("segment.split_automatically", "segments.merged_automatically")
+    ]
+    assert [line["reason"] for line in said] == ["rate"] * 3 + ["quiet"] * 3
+    assert first.reason == said[0]["detail"]
+    sample = shard.registry.get_sample_value
+    assert sample("headgate_automatic_changes_total", {"kind": "split", "reason": "rate"}) == 3
+    assert sample("headgate_automatic_changes_total", {"kind": "merge", "reason": "quiet"}) == 3
+
+
+async def test_off_by_default_and_each_topic_may_switch_it_on() -> None:
+    shard = OneShard(scaling=msgspec.structs.replace(QUICK, split=False, merge=False))
+    async with shard.reign() as reign, shard.client() as client:
+        await client.call(m.CreateTopic, topic="orders", token="1")
+        await produce(client, 40, 50)
+        assert len(reign.state.topics["orders"].layout.active()) == 1
+
+        await client.call(m.SetTopicPolicy, topic="orders", token="2", auto_split=True)
+        await produce(client, 10, 50)
+        assert len(reign.state.topics["orders"].layout.active()) == 2, "what was measured before counts"
+
+
+async def test_new_settings_hold_from_the_next_look_on() -> None:
+    shard = OneShard(scaling=msgspec.structs.replace(QUICK, split=False))
+    async with shard.reign() as reign, shard.client() as client:
+        await client.call(m.CreateTopic, topic="orders", token="1")
+        await produce(client, 40, 50)
+        reign.autoscaler.settings = QUICK
+        await produce(client, 6, 50)
+        assert len(reign.state.topics["orders"].layout.active()) == 2
+
+
+async def test_the_next_leader_knows_rates_and_cool_downs() -> None:
+    """It decides after one window of its own, from the ledger's rates, and merges nothing that was busy before it."""
+    shard = OneShard(scaling=QUICK)
+    async with shard.reign("a") as reign, shard.client() as client:
+        await client.call(m.CreateTopic, topic="orders", token="1")
+        await produce(client, 25, 30)
+        assert len(reign.state.topics["orders"].layout.active()) == 2
+        await produce(client, 5, 30)
+        changed = reign.state.topics["orders"].layout.layout_epoch
+    async with shard.reign("b") as reign, shard.client("client-b") as client:
+        tails = reign.state.topics["orders"].tails
+        now_ms = int(asyncio.get_running_loop().time() * 1000)
+        assert sum(tail.traffic.rate(now_ms, 30_000).records for tail in tails.values()) > 0, "nothing is measured anew"
+        await produce(client, 60, 12, leader_epoch=2)
+        assert reign.state.topics["orders"].layout.layout_epoch == changed, "neither split nor merged: 6 each"
+
+
+async def test_consumers_without_a_segment_get_one() -> None:
+    shard = OneShard(scaling=msgspec.structs.replace(QUICK, split_records_per_second=100))
+    async with shard.reign() as reign, shard.client() as client:
+        await client.call(m.CreateTopic, topic="orders", token="1")
+        names = [{"topic": "orders", "subscription": "s", "consumer": f"c{n}", "incarnation": 1} for n in range(2)]
+        for name in names:
+            await client.call(m.RegisterConsumer, **name, subscription_type="QUEUE")
+        for _ in range(8):
+            await produce(client, 5, 50)
+            for name in names:
+                await client.call(m.Heartbeat, **name)
+        assert len(reign.state.topics["orders"].layout.active()) == 2
+        assert {entry.reason for entry in entries(shard, reign, e.SegmentSplit)} == {
+            "2 consumers, 1 active segments; segment 0 is the busiest"
+        }
+
+
+async def test_consumers_that_went_silent_are_not_counted() -> None:
+    """They keep their segments for a grace period, and are no reason to split for."""
+    shard = OneShard(scaling=msgspec.structs.replace(QUICK, split_records_per_second=100))
+    async with shard.reign() as reign, shard.client() as client:
+        await client.call(m.CreateTopic, topic="orders", token="1")
+        for n in range(2):
+            await client.call(
+                m.RegisterConsumer,
+                topic="orders",
+                subscription="s",
+                consumer=f"c{n}",
+                incarnation=1,
+                subscription_type="QUEUE",
+            )
+        await produce(client, 40, 50)
+        assert len(reign.state.topics["orders"].subscriptions["s"].consumers) == 2
+        assert len(reign.state.topics["orders"].layout.active()) == 1
+
+
+async def test_a_segment_of_one_hot_key_is_left_alone_and_that_is_said_once() -> None:
+    shard = OneShard(scaling=QUICK)
+    with structlog.testing.capture_logs() as logged:
+        async with shard.reign() as reign, shard.client() as client:
+            await client.call(m.CreateTopic, topic="orders", token="1")
+            await produce(client, 90, 50, keys=1)
+            assert len(reign.state.topics["orders"].layout.active()) == 1
+
+    (said,) = [line for line in logged if line["event"] == "segment.split_held"]
+    assert said["limit"] == "hot_key"
+    assert shard.registry.get_sample_value("headgate_held_splits_total", {"limit": "hot_key"}) == 1
+
+
+async def test_a_full_layout_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.decisions.topic_commands.MAX_SEGMENTS", 2)
+    shard = OneShard(scaling=QUICK)
+    with structlog.testing.capture_logs() as logged:
+        async with shard.reign() as reign, shard.client() as client:
+            await client.call(m.CreateTopic, topic="orders", token="1")
+            await produce(client, 40, 50)
+            assert len(reign.state.topics["orders"].layout.segments) == 1
+
+    (said,) = [line for line in logged if line["event"] == "segment.split_held"]
+    assert said["limit"] == "layout_full"
+    assert "the limit is 2" in said["detail"]
+
+
+async def test_an_external_topic_is_left_to_its_source() -> None:
+    """Nothing of it is counted here, so its neighbours look as quiet as can be."""
+    shard = OneShard(scaling=QUICK)
+    segments = [
+        m.SegmentImport(segment=name, hashes=hashes) for name, hashes in (("a", ("0", "7")), ("b", ("8", "15")))
+    ]
+    async with shard.reign() as reign, shard.client() as client:
+        await client.call(m.ImportTopic, topic="elsewhere", token="1", hash_bits=4, segments=segments)
+        await client.call(m.CreateTopic, topic="orders", token="2", segments=2)
+        await client.call(m.SetTopicPolicy, topic="orders", token="3", min_segments=1)
+        await asyncio.sleep(120)
+        assert len(reign.state.topics["orders"].layout.active()) == 1, "a stored one is merged"
+        assert len(reign.state.topics["elsewhere"].layout.active()) == 2

@@ -1,0 +1,401 @@
+"""When a topic splits and merges by itself: every rule, every limit, and that nothing oscillates."""
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import settings as given_settings
+from hypothesis import strategies as st
+
+from controller.scaling.policy import (
+    Merge,
+    Plan,
+    SegmentLoad,
+    Split,
+    TopicLoad,
+    decide,
+    settings_of,
+    waiting_generations,
+)
+from controller.settings.load import ScalingSettings
+from controller.state.traffic import Rate
+from coordinator.subscription import RegisteredConsumer, Subscription
+from headgate.model.entries import NO_POLICY, TopicPolicy
+from headgate.model.layout import Layout
+
+ON = ScalingSettings(split=True, merge=True, split_records_per_second=1000, split_bytes_per_second=100_000)
+LATER = 3_600_000
+"""An hour after everything in the layouts below."""
+
+
+def load(records: float = 0, size: float = 0, *, peak: float | None = None, **fields: Any) -> SegmentLoad:
+    """A segment that takes in so many records and bytes a second."""
+    return SegmentLoad(
+        rate=Rate(records, size), peak=Rate(records if peak is None else peak, size), **{"size_bytes": 0, **fields}
+    )
+
+
+def topic(layout: Layout, *loads: SegmentLoad, consumers: int = 0, reign_began_ms: int = 0) -> TopicLoad:
+    """The active segments of ``layout``, in order of id, with these loads."""
+    active = [segment.segment_id for segment in layout.active()]
+    return TopicLoad(
+        layout=layout,
+        segments=dict(zip(active, loads, strict=True)),
+        consumers=consumers,
+        reign_began_ms=reign_began_ms,
+    )
+
+
+def change(layout: Layout, *loads: SegmentLoad, settings: ScalingSettings = ON, now_ms: int = LATER, **fields: Any):
+    return decide(topic(layout, *loads, **fields), settings, now_ms).change
+
+
+def but(**changes: Any) -> ScalingSettings:
+    return msgspec.structs.replace(ON, **changes)
+
+
+TWO = Layout.initial(2, 0)
+FOUR = Layout.initial(4, 0)
+BUSY, HALF, IDLE = load(1500), load(500), load(0)
+
+
+# --- splitting --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("loads", "expected"),
+    [
+        pytest.param((load(1001), HALF), (0, "rate"), id="records above"),
+        pytest.param((HALF, load(0, 100_001)), (1, "bytes"), id="bytes above"),
+        pytest.param((load(1200), load(1500)), (1, "rate"), id="the furthest above first"),
+        pytest.param((load(1500), load(1200, 200_000)), (1, "bytes"), id="records and bytes are compared as shares"),
+        pytest.param((load(1500), load(1500)), (0, "rate"), id="ties by id"),
+        pytest.param((load(1000), HALF), None, id="not at the threshold itself"),
+    ],
+)
+def test_what_is_furthest_above_a_threshold_splits(loads: tuple[SegmentLoad, ...], expected: Any) -> None:
+    found = change(TWO, *loads, settings=but(merge=False))
+
+    assert (found and (found.segment, found.why)) == expected
+
+
+def test_size_splits_if_it_is_switched_on() -> None:
+    large = load(size_bytes=2_000_000)
+
+    assert change(TWO, large, HALF) is None
+    assert change(TWO, large, HALF, settings=but(split_size_bytes=1_000_000)).why == "size"
+
+
+def test_a_split_says_what_was_measured_and_what_the_threshold_is() -> None:
+    assert change(TWO, BUSY, HALF).sentence == "segment 0: 1,500 records/s over 60 s, above 1,000"
+
+
+def test_nothing_happens_where_it_is_switched_off() -> None:
+    assert decide(topic(TWO, BUSY, BUSY), but(split=False, merge=False), LATER) == Plan()
+    assert decide(topic(TWO, IDLE, IDLE), but(merge=False), LATER) == Plan()
+
+
+@pytest.mark.parametrize(
+    ("consumers", "busiest", "why"),
+    [
+        pytest.param(3, 100, "consumers", id="more consumers than segments"),
+        pytest.param(2, 100, None, id="as many"),
+        pytest.param(3, 99, None, id="not worth it"),
+        pytest.param(3, 1500, "rate", id="rate comes first"),
+    ],
+)
+def test_the_busiest_splits_for_consumers_without_a_segment(consumers: int, busiest: float, why: str | None) -> None:
+    found = change(TWO, load(50), load(busiest), consumers=consumers, settings=but(merge=False))
+
+    assert (found and (found.segment, found.why)) == (why and (1, why))
+
+
+def test_splitting_for_consumers_can_be_switched_off() -> None:
+    assert change(TWO, HALF, HALF, consumers=9, settings=but(for_consumers=False)) is None
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_segment_is_not_judged_before_a_whole_window_and_its_cool_down() -> None:
+    """A whole window of whole slots fits in after its creation."""
+    halves = FOUR.split(0, 0, LATER)
+    loads = (HALF, HALF, HALF, HALF, BUSY)
+
+    assert change(halves, *loads, now_ms=LATER + 69_999) is None
+    assert change(halves, *loads, now_ms=LATER + 70_000).segment == 5
+    assert change(halves, *loads, now_ms=LATER + 119_999, settings=but(segment_cooldown_seconds=120)) is None
+    assert change(halves, *loads, now_ms=LATER + 120_000, settings=but(segment_cooldown_seconds=120)).segment == 5
+
+
+def test_an_old_segment_splits_soon_after_another_one_did() -> None:
+    """So that a topic of many busy segments doubles within a window instead of one segment a window."""
+    halves = FOUR.split(0, 0, LATER)
+    loads = (BUSY, HALF, HALF, HALF, HALF)
+
+    assert change(halves, *loads, now_ms=LATER + 9_999) is None
+    assert change(halves, *loads, now_ms=LATER + 10_000).segment == 1
+
+
+def test_nothing_splits_in_the_first_window_of_a_reign() -> None:
+    """Producers send what they kept while nobody led: that is not their rate."""
+    began = LATER - 69_999
+
+    assert change(TWO, BUSY, BUSY, reign_began_ms=began) is None
+    assert change(TWO, BUSY, BUSY, reign_began_ms=began - 1).segment == 0
+
+
+def test_nothing_merges_in_the_first_merge_window_of_a_reign() -> None:
+    """While nobody led nothing was stored; that is not quiet."""
+    began = LATER - 309_999
+    free = but(min_segments=1)
+
+    assert change(TWO, IDLE, IDLE, reign_began_ms=began, settings=free) is None
+    assert change(TWO, IDLE, IDLE, reign_began_ms=began - 1, settings=free) == _quiet(0, 1)
+
+
+# --- a split must help ------------------------------------------------------------------------------------------------
+
+
+def test_one_hot_key_is_not_split_for_ever() -> None:
+    plan = decide(topic(TWO, load(5000, hottest_share=0.95), HALF), ON, LATER)
+
+    assert plan.change is None
+    (held,) = plan.held
+    assert (held.segment, held.limit) == (0, "hot_key")
+    assert "one hash carries 95% of its records" in held.sentence
+
+
+def test_a_hot_key_with_enough_beside_it_is_split_off() -> None:
+    """5000 a second, of which 80 % are one key: the other 1000 are worth a segment."""
+    assert change(TWO, load(5000, hottest_share=0.8), HALF).segment == 0
+
+
+def test_a_hot_segment_does_not_keep_the_next_one_from_splitting() -> None:
+    plan = decide(topic(TWO, load(5000, hottest_share=1.0), BUSY), ON, LATER)
+
+    assert plan.change.segment == 1
+    assert [held.segment for held in plan.held] == [0]
+
+
+def test_a_hot_key_is_no_reason_against_a_split_by_size() -> None:
+    """That a segment becomes smaller is reached even so."""
+    hot = load(10, size_bytes=10, hottest_share=1.0)
+
+    assert change(TWO, hot, IDLE, settings=but(split_size_bytes=1)).why == "size"
+
+
+def test_a_hot_key_is_not_split_for_consumers_either() -> None:
+    hot = load(900, hottest_share=0.99)
+
+    assert change(TWO, hot, load(1), consumers=5) is None
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+
+def _limit(plan: Plan) -> str:
+    assert plan.change is None
+    (held,) = plan.held
+    return held.limit
+
+
+def test_never_above_the_most_segments() -> None:
+    assert _limit(decide(topic(TWO, BUSY, HALF), but(max_segments=2), LATER)) == "max_segments"
+    assert _limit(decide(topic(TWO, BUSY, HALF), but(max_segments=1), LATER)) == "max_segments"
+
+
+def test_a_single_hash_is_not_split() -> None:
+    layout = Layout.initial(1, 0)
+    for _ in range(16):
+        layout = layout.split(min(layout.active(), key=lambda s: s.first_hash).segment_id, 0, 0)
+    narrow = min(layout.active(), key=lambda s: s.first_hash)
+    loads = [BUSY if segment == narrow else HALF for segment in layout.active()]
+
+    assert _limit(decide(topic(layout, *loads), ON, LATER)) == "single_hash"
+
+
+def test_nothing_changes_behind_too_many_undrained_generations() -> None:
+    deep, fine = load(1500, waiting_generations=8), load(1500, waiting_generations=7)
+
+    assert _limit(decide(topic(TWO, deep, HALF), ON, LATER)) == "waiting"
+    assert change(TWO, fine, HALF).segment == 0
+    assert change(FOUR, *[load(waiting_generations=8)] * 4) is None
+
+
+def test_splits_go_on_while_ancestors_wait() -> None:
+    """How many can read a backlog later is decided by how many segments it is written to now."""
+    assert change(TWO.split(0, 10, 0), HALF, load(2000, waiting_generations=1), HALF).segment == 2
+
+
+def _used(layout: Layout, *, drained: set[int], consumers: int = 1, kind: Any = "STREAM") -> Subscription:
+    names = {f"c{n}": RegisteredConsumer(f"c{n}", 1, "client") for n in range(consumers)}
+    return Subscription(
+        1, "t", 2, "s", kind, "strict" if kind == "STREAM" else "none", drained=drained, consumers=names
+    )
+
+
+def test_generations_count_undrained_ancestors_along_the_longest_way() -> None:
+    layout = TWO.split(0, 5, 0).split(2, 5, 0).merge(1, 3, {1: 0, 3: 0}, 0)
+    assert sorted(segment.segment_id for segment in layout.active()) == [4, 5, 6]
+
+    assert waiting_generations(layout, [_used(layout, drained=set())])[6] == 2
+    assert waiting_generations(layout, [_used(layout, drained={0})])[6] == 1
+    assert waiting_generations(layout, [_used(layout, drained={2})])[5] == 1, "a drained middle hides nothing"
+    assert waiting_generations(layout, [_used(layout, drained={0, 1, 2, 3})])[6] == 0
+
+
+@pytest.mark.parametrize(
+    "idle",
+    [{"consumers": 0}, {"kind": "QUEUE"}, {"kind": "CHECKPOINT"}, {"kind": None}],
+    ids=["nobody uses it", "queue", "checkpoint", "type unknown"],
+)
+def test_only_gated_subscriptions_in_use_count(idle: dict[str, Any]) -> None:
+    layout = TWO.split(0, 5, 0)
+
+    assert set(waiting_generations(layout, [_used(layout, drained=set(), **idle)]).values()) == {0}
+
+
+# --- merging ----------------------------------------------------------------------------------------------------------
+
+
+def _quiet(first: int, second: int, together: str = "0%", below: str = "25%") -> Merge:
+    return Merge(
+        first,
+        second,
+        "quiet",
+        f"segments {first} and {second}: together at {together} of the split thresholds at most, over 300 s, "
+        f"below {below}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("loads", "pair"),
+    [
+        pytest.param((IDLE, IDLE, BUSY, IDLE), (0, 1), id="neighbours, not what merely is quiet"),
+        pytest.param((load(100), load(100), load(50), load(10)), (2, 3), id="the coldest pair"),
+        pytest.param((load(130), load(120), HALF, HALF), None, id="together at the share: no"),
+        pytest.param((load(0, 13_000), load(0, 12_000), HALF, HALF), None, id="bytes count as well"),
+        pytest.param((load(0, peak=300), IDLE, HALF, HALF), None, id="one busy window among the quiet ones"),
+    ],
+)
+def test_the_coldest_neighbours_merge(loads: tuple[SegmentLoad, ...], pair: Any) -> None:
+    found = change(FOUR, *loads, settings=but(split=False))
+
+    assert (found and (found.first, found.second)) == pair
+
+
+def test_never_below_the_fewest_segments() -> None:
+    assert change(TWO, IDLE, IDLE, settings=but(min_segments=2)) is None
+    assert change(TWO, IDLE, IDLE, settings=but(min_segments=1)) == _quiet(0, 1)
+
+
+def test_nothing_merges_soon_after_a_split() -> None:
+    split = FOUR.split(3, 0, LATER)
+    idle = [IDLE] * 5
+
+    assert change(split, *idle, now_ms=LATER + 299_999) is None
+    assert change(split, *idle, now_ms=LATER + 300_000, settings=but(merge_window_seconds=60)) == replace(
+        _quiet(0, 1), sentence=_quiet(0, 1).sentence.replace("300", "60")
+    )
+
+
+def test_a_merged_segment_waits_a_window_and_others_do_not_wait_for_it() -> None:
+    """Sixteen quiet segments become one in four windows, not in fifteen."""
+    merged = FOUR.merge(0, 1, {0: 0, 1: 0}, LATER)
+
+    assert change(merged, IDLE, IDLE, IDLE, now_ms=LATER + 10_000) == _quiet(2, 3)
+    beside_busy = (IDLE, HALF, IDLE)
+    assert change(merged, *beside_busy, now_ms=LATER + 309_999) is None
+    assert change(merged, *beside_busy, now_ms=LATER + 310_000) == _quiet(4, 2)
+
+
+def test_neighbours_that_serve_consumers_stay() -> None:
+    """Split at a tenth, merged below a twentieth: without that, each merge would be followed by a split."""
+    loads = (load(30), load(30), HALF, HALF)
+
+    assert change(FOUR, *loads, consumers=3) == _quiet(0, 1, "6%")
+    assert change(FOUR, *loads, consumers=4) is None
+    assert change(FOUR, load(20), load(20), HALF, HALF, consumers=4) == _quiet(0, 1, "4%", "5%")
+
+
+# --- as a whole -------------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_goes_its_own_way() -> None:
+    cluster = ScalingSettings(split=True, min_segments=2, max_segments=8)
+
+    assert settings_of(cluster, NO_POLICY, 1) == cluster
+    assert settings_of(cluster, NO_POLICY, 5).min_segments == 5, "a topic keeps what it was created with"
+    own = settings_of(
+        cluster, TopicPolicy(auto_split=False, auto_merge=True, min_segments=1, max_segments=3), first_segments=5
+    )
+    assert (own.split, own.merge, own.min_segments, own.max_segments) == (False, True, 1, 3)
+    assert own.split_records_per_second == cluster.split_records_per_second
+
+
+def _settle(total: float, *, segments: int, consumers: int, settings: ScalingSettings, at_ms: int) -> list[Layout]:
+    """Let an even load fall on a topic for two hours; return every layout that came of it."""
+    layouts = [Layout.initial(segments, at_ms)]
+    for now_ms in range(at_ms, at_ms + 7_200_000, 5_000):
+        layout = layouts[-1]
+        loads = {
+            segment.segment_id: load(total * (segment.last_hash - segment.first_hash + 1) / 65_536)
+            for segment in layout.active()
+        }
+        measured = TopicLoad(layout=layout, segments=loads, consumers=consumers, reign_began_ms=at_ms)
+        match decide(measured, settings, now_ms).change:
+            case Split(segment):
+                layouts.append(layout.split(segment, 0, now_ms))
+            case Merge(first, second):
+                layouts.append(layout.merge(first, second, {first: 0, second: 0}, now_ms))
+    return layouts
+
+
+STEADY = given(
+    steady=st.tuples(
+        st.floats(0, 40_000),
+        st.integers(1, 12),
+        st.integers(0, 12),
+        st.sampled_from([0.05, 0.25, 0.5]),
+        st.sampled_from([0.01, 0.1, 1.0]),
+    )
+)
+
+
+@given_settings(max_examples=10)
+@STEADY
+def test_a_steady_load_comes_to_rest(steady: tuple[Any, ...]) -> None:
+    """No split undoes a merge, whatever the thresholds: after the last merge nothing splits, and at last all is still."""
+    comes_to_rest(*steady)
+
+
+@pytest.mark.simulation
+@given_settings(max_examples=60)
+@STEADY
+def test_more_steady_loads_come_to_rest(steady: tuple[Any, ...]) -> None:
+    comes_to_rest(*steady)
+
+
+def comes_to_rest(total: float, segments: int, consumers: int, merge_share: float, consumers_share: float) -> None:
+    settings = but(merge_share=merge_share, consumers_share=consumers_share, max_segments=16)
+    layouts = _settle(total, segments=segments, consumers=consumers, settings=settings, at_ms=0)
+    sizes = [len(layout.active()) for layout in layouts]
+
+    assert len(sizes) <= 32, sizes
+    steps = [after - before for before, after in pairwise(sizes)]
+    turns = sum(one != other for one, other in pairwise(steps))
+    assert turns <= 1, f"splits and merges take turns: {sizes}"
+    assert all(count <= max(16, segments) for count in sizes)
+
+
+def test_a_busy_topic_doubles_with_each_window() -> None:
+    """From one segment to sixteen in some five minutes; one split a minute would take fifteen."""
+    layouts = _settle(15_000, segments=1, consumers=0, settings=ON, at_ms=0)
+    last = layouts[-1]
+
+    assert len(last.active()) == 16
+    assert max(segment.created_at_ms for segment in last.active()) <= 6 * 60_000

@@ -1,0 +1,261 @@
+"""Settings: defaults, every kind of bad value named, passwords kept out."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from controller.settings import load as module
+from controller.settings.load import Settings, ledger_out_of_sight, load_settings, parse_settings
+from headgate.errors import ConfigError
+
+LEDGER = '[ledger]\nurl = "file:///var/lib/headgate/ledger"\n'
+
+
+def error_of(text: str) -> str:
+    """Return the error that ``text`` causes."""
+    with pytest.raises(ConfigError) as caught:
+        parse_settings(text, "headgate.toml")
+    return str(caught.value)
+
+
+def test_only_the_ledger_has_no_default():
+    settings = parse_settings(LEDGER, "headgate.toml")
+
+    assert settings.ledger.url == "file:///var/lib/headgate/ledger"
+    assert settings.zookeeper.hosts == "127.0.0.1:2181"
+    assert settings.subscriptions.grace_seconds == 60
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "told"),
+    [
+        ("", "$.ledger", "missing"),
+        ("[ledger]\n", "$.ledger.url", "file:///var/lib/headgate/ledger"),
+        ("ledger = 3\n", "$.ledger", "a section with: url"),
+        (LEDGER + "[clustr]\n", "$.clustr", "did you mean cluster?"),
+        (LEDGER + "[ingest]\nqueue_bites = 1\n", "$.ingest.queue_bites", "did you mean queue_bytes?"),
+        (LEDGER + "[ingest]\nxyz = 1\n", "$.ingest.xyz", "Valid here: pipelining, queue_bytes"),
+        (LEDGER + "[ingest]\nqueue_bytes = 5\n", "$.ingest.queue_bytes", "from 4194304 to 1099511627776"),
+        (LEDGER + '[ingest]\npipelining = "yes"\n', "$.ingest.pipelining", "true or false"),
+        (LEDGER + "[ingest]\nunreachable_seconds = 0\n", "$.ingest.unreachable_seconds", "above 0"),
+        (LEDGER + "[ingest]\nwrite_timeout_seconds = nan\n", "$.ingest.write_timeout_seconds", "above 0"),
+        (LEDGER + "[ingest]\nwrite_timeout_seconds = inf\n", "$.ingest.write_timeout_seconds", "up to 31536000"),
+        (LEDGER + "[ingest]\nrefuse_epochless_after_seconds = nan\n", "$.ingest.refuse_epochless", "from 0 to 60"),
+        (LEDGER + "[cluster]\nshards = 0\n", "$.cluster.shards", "a whole number from 1 to 1024"),
+        (LEDGER + "[cluster]\nshards = 2.5\n", "$.cluster.shards", "a whole number"),
+        (LEDGER + '[cluster]\nname = "a/b"\n', "$.cluster.name", "letters, digits"),
+        (LEDGER + '[cluster]\nname = ""\n', "$.cluster.name", "letters, digits"),
+        (LEDGER + '[instance]\nname = "a b"\n', "$.instance.name", "letters, digits"),
+        (LEDGER + "[broker]\nport = 70000\n", "$.broker.port", "from 1 to 65535"),
+        (LEDGER + "[broker]\nport = 0\n", "$.broker.port", "from 1 to 65535"),
+        (LEDGER + '[broker]\nhost = ""\n', "$.broker.host", "text in quotes"),
+        (LEDGER + '[broker]\npassword_file = "secret"\n', "$.broker.username", "no username"),
+        (LEDGER + '[broker]\nusername = "a"\npassword_file = ""\n', "$.broker.password_file", "name a file"),
+        (LEDGER + "[http]\nport = -1\n", "$.http.port", "from 0 to 65535"),
+        (LEDGER + '[zookeeper]\nhosts = "zk1"\n', "$.zookeeper.hosts", "host:port"),
+        (LEDGER + '[zookeeper]\nhosts = "zk1:2181,zk2:x"\n', "$.zookeeper.hosts", "'zk2:x'"),
+        (LEDGER + '[zookeeper]\nhosts = "zk1:99999"\n', "$.zookeeper.hosts", "host:port"),
+        (LEDGER + "[zookeeper]\nsession_timeout_seconds = 0.5\n", "$.zookeeper.session_timeout_seconds", "from 2"),
+        (LEDGER + '[log]\nlevel = "loud"\n', "$.log.level", '"debug" or "info" or "warning" or "error"'),
+        (LEDGER + '[log]\nformat = "xml"\n', "$.log.format", '"auto" or "json" or "text"'),
+        (LEDGER + '[drain]\nsocket = "/run/x"\n', "$.drain.socket", "unix:/absolute/path or tcp:127.0.0.1:port"),
+        (LEDGER + '[drain]\nsocket = "unix:x"\n', "$.drain.socket", "unix:/absolute/path"),
+        (LEDGER + '[drain]\nsocket = "tcp:localhost:0"\n', "$.drain.socket", "tcp:127.0.0.1:port"),
+        (LEDGER + f'[drain]\nsocket = "unix:/{"x" * 107}"\n', "$.drain.socket", "108 bytes"),
+        (LEDGER + '[drain]\ndriver_memory = "big"\n', "$.drain.driver_memory", "text that matches"),
+        (LEDGER + "[drain]\npoll_min_seconds = 10\npoll_max_seconds = 5\n", "$.drain.poll_min_seconds", "above"),
+        (
+            LEDGER + "[subscriptions]\ngrace_seconds = 14\n",
+            "$.subscriptions.heartbeat_interval_seconds",
+            "more than a third of grace_seconds 14",
+        ),
+        (LEDGER + "[scaling]\nmin_segments = 9\nmax_segments = 8\n", "$.scaling.min_segments", "above max_segments 8"),
+        (LEDGER + "[scaling]\nmerge_window_seconds = 30\n", "$.scaling.merge_window_seconds", "below split_window"),
+        (LEDGER + "[scaling]\nmerge_share = 0.6\n", "$.scaling.merge_share", "0.5"),
+        (LEDGER + "[scaling]\nsplit_window_seconds = 5\n", "$.scaling.split_window_seconds", "from 10 to 600"),
+        ('[ledger]\nurl = "/var/lib"\n', "$.ledger.url", "write file:///absolute/folder or s3://bucket"),
+        ('[ledger]\nurl = "file://var/lib"\n', "$.ledger.url", "file:///absolute/folder"),
+        ('[ledger]\nurl = "s3:///x"\n', "$.ledger.url", "s3://bucket/path"),
+        ('[ledger]\nurl = "s3://key:secret@bucket"\n', "$.ledger.url", "AWS_ACCESS_KEY_ID"),
+    ],
+)
+def test_a_bad_value_is_named_with_what_would_be_right(text: str, field: str, told: str):
+    error = error_of(text)
+
+    assert error.startswith(f"headgate.toml: {field}")
+    assert told in error
+    assert "\n" not in error
+
+
+def test_a_credential_in_the_url_is_not_repeated():
+    assert "secret" not in error_of('[ledger]\nurl = "s3://key:secret@bucket"\n')
+
+
+def test_broken_toml_is_told_with_its_line():
+    assert "line 2" in error_of("[cluster]\nname = \n")
+
+
+@pytest.mark.parametrize(
+    "url", ["file:///a", "s3://bucket", "s3://bucket/prefix", "gs://bucket/a/b", "az://container", "file:///a%20b"]
+)
+def test_ledger_urls_that_are_right(url: str):
+    assert parse_settings(f'[ledger]\nurl = "{url}"\n', "t").ledger.url == url
+
+
+@pytest.mark.parametrize("hosts", ["zk1:2181", "zk1:2181,zk2:2181/headgate", "[::1]:2181"])
+def test_zookeeper_hosts_that_are_right(hosts: str):
+    assert parse_settings(LEDGER + f'[zookeeper]\nhosts = "{hosts}"\n', "t").zookeeper.hosts == hosts
+
+
+def test_heartbeats_that_just_fit_into_the_grace_period():
+    assert parse_settings(LEDGER + "[subscriptions]\ngrace_seconds = 15\n", "t").subscriptions.grace_seconds == 15
+
+
+def test_a_file_that_is_not_there_is_one_clear_error(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"nowhere\.toml: cannot read the settings: No such file.*--config"):
+        load_settings(tmp_path / "nowhere.toml")
+
+
+def test_a_file_that_is_not_text_is_one_clear_error(tmp_path: Path):
+    (tmp_path / "x.toml").write_bytes(b"\xff\xfe")
+
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        load_settings(tmp_path / "x.toml")
+
+
+def test_a_nameless_instance_gets_the_given_name_and_a_named_one_keeps_its_own(tmp_path: Path):
+    path = tmp_path / "x.toml"
+    path.write_text(LEDGER)
+    assert load_settings(path, default_instance="host-7").instance.name == "host-7"
+
+    path.write_text(LEDGER + '[instance]\nname = "mine"\n')
+    assert load_settings(path, default_instance="host-7").instance.name == "mine"
+
+
+def test_relative_files_count_from_the_settings_folder(tmp_path: Path):
+    path = tmp_path / "x.toml"
+    path.write_text(LEDGER + '[broker]\nusername = "u"\npassword_file = "secret"\n[drain]\nfolder = "d"\n')
+    (tmp_path / "secret").write_text("pass word\n")
+
+    settings = load_settings(path)
+
+    assert settings.broker.password() == "pass word"
+    assert settings.drain.folder == str(tmp_path / "d")
+
+
+def test_the_tables_of_external_topics_are_read_with_the_settings(tmp_path: Path):
+    """A fault in them is found by check-config, not by a process that is started again and again."""
+    settings, tables = tmp_path / "headgate.toml", tmp_path / "external.toml"
+    settings.write_text(LEDGER + '[drain]\nexternal = "external.toml"\n')
+    tables.write_text("[external.orders]\n")
+    assert load_settings(settings).drain.external == str(tables)
+
+    tables.write_text("[external.orders.entrys]\n")
+    with pytest.raises(ConfigError, match=r"external.toml: .*entrys"):
+        load_settings(settings)
+
+
+def test_tables_that_nobody_would_read_are_refused():
+    """Published results are somebody else's, and of the ledger alone."""
+    with pytest.raises(ConfigError, match=r"\$.drain.external: .*results"):
+        parse_settings(LEDGER + '[drain]\nexternal = "external.toml"\nresults = "file:///results"\n', "t")
+
+
+def test_a_systemd_credential_wins_over_a_file_beside_the_settings(tmp_path: Path):
+    path, credentials = tmp_path / "x.toml", tmp_path / "credentials"
+    credentials.mkdir()
+    path.write_text(LEDGER + '[broker]\nusername = "u"\npassword_file = "secret"\n')
+    (tmp_path / "secret").write_text("beside")
+    (credentials / "secret").write_text("credential")
+
+    assert load_settings(path, credentials=credentials).broker.password() == "credential"
+    assert load_settings(path, credentials=tmp_path / "other").broker.password() == "beside"
+
+
+@pytest.mark.parametrize(("content", "told"), [(None, "No such file"), (b"", "is empty"), (b"\xff", "not text")])
+def test_a_password_file_of_no_use_is_named(tmp_path: Path, content: bytes | None, told: str):
+    path = tmp_path / "x.toml"
+    path.write_text(LEDGER + '[broker]\nusername = "u"\npassword_file = "secret"\n')
+    if content is not None:
+        (tmp_path / "secret").write_bytes(content)
+
+    with pytest.raises(ConfigError, match=rf"\$\.broker\.password_file: .*{told}"):
+        load_settings(path).broker.password()
+
+
+def test_no_password_where_none_is_set():
+    assert parse_settings(LEDGER, "t").broker.password() is None
+
+
+def test_the_password_is_in_no_form_of_the_settings(tmp_path: Path):
+    path = tmp_path / "x.toml"
+    path.write_text(LEDGER + '[broker]\nusername = "u"\npassword_file = "file"\n')
+    (tmp_path / "file").write_text("hunter2")
+    settings = load_settings(path)
+    settings.broker.password()
+
+    assert "hunter2" not in repr(settings) + repr(settings.rows()) + msgspec.json.encode(settings).decode()
+
+
+def test_rows_hold_every_setting():
+    settings = parse_settings(LEDGER, "t")
+
+    names = [name for name, _ in settings.rows()]
+
+    assert names == [
+        f"{section}.{field}"
+        for section in Settings.__struct_fields__
+        for field in getattr(settings, section).__struct_fields__
+    ]
+    assert ("broker.username", "") in settings.rows()
+
+
+def test_every_setting_says_what_it_is():
+    """A field without a docstring right below it is a setting that nobody can choose well."""
+    tree = ast.parse(inspect.getsource(module))
+    undocumented = [
+        f"{section.name}.{ast.unparse(field.target)}"
+        for section in tree.body
+        if isinstance(section, ast.ClassDef)
+        for field, below in zip(section.body, [*section.body[1:], None], strict=True)
+        if isinstance(field, ast.AnnAssign)
+        and not (isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant))
+    ]
+
+    assert undocumented == []
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('master = "spark:host:7077"', r"\$\.drain\.master: Spark master 'spark:host:7077' is none of local\[\*\]"),
+        ('master = "sc://h/;token=hush"', r"\$\.drain\.master: no token"),
+        ('reader = "jars"', r'\$\.drain\.reader: .*"auto" or "spark"'),
+        ('spark_conf = {"spark.master" = "yarn"}', r"\$\.drain\.spark_conf: spark\.master .* drain\.master"),
+        ('spark_conf = {"spark.hadoop.fs.s3a.secret.key" = "hush"}', r"\$\.drain\.spark_conf: .* by their environment"),
+    ],
+    ids=["no engine", "a token", "no reader", "a second master", "a secret"],
+)
+def test_an_engine_that_cannot_be_is_refused_and_no_secret_repeated(line: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem) as told:
+        parse_settings(f'[ledger]\nurl = "file:///l"\n[drain]\n{line}', "f.toml")
+    assert "hush" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "master", "out_of_sight"),
+    [
+        ("file:///l", "local[*]", False),
+        ("file:///l", "spark://127.0.0.1:7077", False),
+        ("file:///l", "spark://other:7077", True),
+        ("s3://bucket/l", "spark://other:7077", False),
+    ],
+)
+def test_a_folder_and_a_remote_master_do_not_go_together(url: str, master: str, out_of_sight: bool) -> None:
+    settings = parse_settings(f'[ledger]\nurl = "{url}"\n[drain]\nmaster = "{master}"', "f.toml")
+    assert ledger_out_of_sight(settings) is out_of_sight

@@ -1,0 +1,40 @@
+"""What is kept of finished batches: the last ones, each as it was."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.state.dedup_window import WINDOW, FinishedBatch, FinishedBatches
+from headgate.model import entries as e
+
+
+def batch(sequence: int) -> FinishedBatch:
+    return FinishedBatch(sequence, 2, 100 + sequence, [e.Placement(1, 0, 65535, 7 * sequence, 2)], [3])
+
+
+def test_each_comes_back_as_it_was_and_the_oldest_goes():
+    finished = FinishedBatches(map(batch, range(WINDOW)))
+    finished.append(FinishedBatch(WINDOW, 1, 900, None))
+
+    assert len(finished) == WINDOW
+    assert finished[0] == batch(1)
+    assert finished[-2] == batch(WINDOW - 1)
+    assert finished[-1] == FinishedBatch(WINDOW, 1, 900, None, [])
+    assert finished.oldest_chunk == 101
+    assert [known.sequence for known in finished] == list(range(1, WINDOW + 1))
+
+
+def test_those_that_hold_the_same_are_equal():
+    assert FinishedBatches([batch(0)]) == FinishedBatches([batch(0)])
+    assert FinishedBatches([batch(0)]) != FinishedBatches([batch(1)])
+    assert FinishedBatches([batch(0)]) != [batch(0)]
+    assert repr(FinishedBatches([batch(0)])) == f"FinishedBatches([{batch(0)!r}])"
+
+
+def test_nothing_is_left_of_what_was_cleared():
+    finished = FinishedBatches([batch(0)])
+    finished.clear()
+
+    assert not finished
+    with pytest.raises(IndexError):
+        finished[0]

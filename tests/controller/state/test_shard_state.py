@@ -1,0 +1,305 @@
+"""The fold: the same entries give the same state, whoever folds them, and no id is used twice."""
+
+from typing import Any
+
+import pytest
+
+from controller.state.shard_state import (
+    INDEX_ENTRIES,
+    REMEMBERED_COMMANDS,
+    REMEMBERED_OPENINGS,
+    SegmentTail,
+    ShardState,
+    Tombstone,
+)
+from coordinator.subscription import DEPARTED_MS, Departed
+from headgate.model import entries as e
+
+
+def folded(*chunks: list[Any]) -> ShardState:
+    state = ShardState(0)
+    for number, entries in enumerate(chunks, start=1):
+        state.apply_all(entries, chunk=number, at_ms=number * 1000)
+    return state
+
+
+CREATED = e.TopicCreated(topic_id=1, topic="orders", segments=2, token="create")
+OPENED = e.ProducerOpened(producer_id=2, producer_epoch=0, token="open")
+
+
+def stored(sequence: int, first_offset: int, count: int = 2, **kwargs: Any) -> e.RecordsStored:
+    return e.RecordsStored(
+        topic_id=1,
+        count=count,
+        placements=[e.Placement(0, 0, 32767, first_offset, count)],
+        size_bytes=10 * count,
+        producer_id=2,
+        sequence=sequence,
+        **kwargs,
+    )
+
+
+def test_records_move_the_tail_and_the_producer() -> None:
+    state = folded([CREATED, OPENED], [stored(0, 0), stored(1, 2, source_position=b"line 4")])
+
+    assert (4, 40) == (state.topics["orders"].tails[0].next_offset, state.topics["orders"].tails[0].size_bytes)
+    assert (2, b"line 4") == (state.producers[2].next_sequence, state.producers[2].source_position)
+
+
+def test_a_batch_without_a_source_position_leaves_the_last_one() -> None:
+    state = folded([CREATED, OPENED], [stored(0, 0, source_position=b"a"), stored(1, 2)])
+
+    assert b"a" == state.producers[2].source_position
+
+
+def test_an_offset_or_sequence_that_is_not_the_next_one_is_a_bug() -> None:
+    """Folding it would hide a hole; the reign ends instead."""
+    with pytest.raises(AssertionError, match="offset 5"):
+        folded([CREATED, OPENED], [stored(0, 5)])
+    with pytest.raises(AssertionError, match="sequence 3"):
+        folded([CREATED, OPENED], [stored(3, 0)])
+
+
+def test_chunks_are_folded_without_holes() -> None:
+    with pytest.raises(AssertionError, match="chunk 3 after 1"):
+        folded([CREATED]).begin_chunk(3, 0)
+
+
+def test_time_never_falls_behind_the_ledger() -> None:
+    """A new leader's clock may be behind the last one's."""
+    state = ShardState(0)
+    state.begin_chunk(1, 5000)
+    state.begin_chunk(2, 3000)
+
+    assert 5000 == state.at_ms
+
+
+def test_an_opened_identity_starts_its_history_again_and_keeps_its_source_position() -> None:
+    state = folded(
+        [CREATED, e.ProducerOpened(producer_id=2, producer_epoch=0, token="a", name="loader")],
+        [stored(0, 0, source_position=b"7")],
+        [e.ProducerOpened(producer_id=2, producer_epoch=1, token="b", name="loader")],
+    )
+
+    assert (1, 0, b"7") == (
+        state.producers[2].producer_epoch,
+        state.producers[2].next_sequence,
+        state.producers[2].source_position,
+    )
+    assert not state.producers[2].finished
+
+
+def test_a_name_that_gets_a_new_id_keeps_its_source_position() -> None:
+    """An exhausted epoch must not forget how far the loader was."""
+    state = folded(
+        [CREATED, e.ProducerOpened(producer_id=2, producer_epoch=5, token="a", name="loader")],
+        [
+            stored(0, 0, source_position=b"7").__class__(
+                **{**_fields(stored(0, 0, source_position=b"7")), "producer_epoch": 5}
+            )
+        ],
+        [e.ProducerOpened(producer_id=9, producer_epoch=0, token="b", name="loader")],
+    )
+
+    assert {9} == set(state.producers)
+    assert b"7" == state.producers[9].source_position
+
+
+def _fields(entry: Any) -> dict[str, Any]:
+    return {name: getattr(entry, name) for name in entry.__struct_fields__}
+
+
+def test_opening_again_counts_as_use() -> None:
+    third = e.ProducerOpened(producer_id=3, producer_epoch=0, token="c")
+    again = e.ProducerOpened(producer_id=2, producer_epoch=1, token="d")
+
+    assert [3, 2] == list(folded([OPENED, third], [again]).producers)
+
+
+def test_a_batch_of_a_higher_epoch_begins_a_history_of_its_own() -> None:
+    """What the epoch before had in flight takes no room in its window."""
+    bumped = stored(0, 4).__class__(**{**_fields(stored(0, 4)), "producer_epoch": 1})
+    state = folded([CREATED, OPENED], [stored(0, 0), stored(1, 2)], [bumped])
+
+    assert [(0, 4)] == [(batch.sequence, batch.chunk + 1) for batch in state.producers[2].finished]
+    assert (1, 1) == (state.producers[2].producer_epoch, state.producers[2].next_sequence)
+
+
+def test_an_opening_by_id_alone_leaves_the_name() -> None:
+    """And both are forgotten together."""
+    state = folded(
+        [e.ProducerOpened(producer_id=2, producer_epoch=0, token="a", name="loader")],
+        [e.ProducerOpened(producer_id=2, producer_epoch=1, token="b")],
+    )
+    assert "loader" == state.producers[2].name
+
+    state.apply_all([e.ProducersExpired(producer_ids=[2, 77])], chunk=3, at_ms=0)
+    assert ({}, {}) == (dict(state.producers), state.producer_names)
+
+
+def test_tokens_of_earlier_openings_are_folded_from_the_ledger() -> None:
+    """So that a successor knows a late copy as well as the leader that answered the original."""
+    tokens = [f"t{n}" for n in range(REMEMBERED_OPENINGS + 3)]
+    state = folded(
+        *([e.ProducerOpened(producer_id=2, producer_epoch=n, token=token)] for n, token in enumerate(tokens))
+    )
+
+    assert tokens[-1] == state.producers[2].token
+    assert tuple(tokens[-1 - REMEMBERED_OPENINGS : -1]) == state.producers[2].earlier_tokens
+
+
+def test_producers_are_kept_in_order_of_use() -> None:
+    """Eviction takes the least recently used."""
+    third = e.ProducerOpened(producer_id=3, producer_epoch=0, token="c")
+    state = folded([CREATED, OPENED, third], [stored(0, 0)])
+
+    assert [3, 2] == list(state.producers)
+
+
+def test_an_expired_producer_frees_its_name() -> None:
+    state = folded(
+        [e.ProducerOpened(producer_id=2, producer_epoch=0, token="a", name="loader")],
+        [e.ProducersExpired(producer_ids=[2])],
+    )
+
+    assert ({}, {}) == (dict(state.producers), state.producer_names)
+
+
+def test_a_topic_created_again_is_another_topic() -> None:
+    """And its predecessor's subscriptions are gone."""
+    subscribed = e.SubscriptionCreated(
+        topic_id=1, subscription_id=2, subscription="s", subscription_type="STREAM", order="strict", positions={}
+    )
+    state = folded([CREATED, subscribed], [e.TopicDeleted(topic_id=1, token="gone")])
+    assert 3 == state.next_id
+    assert ({}, {}, {}) == (state.topics, state.topics_by_id, state.subscriptions)
+
+    state.apply_all([e.TopicCreated(topic_id=3, topic="orders", segments=1, token="again")], chunk=3, at_ms=0)
+    assert {} == state.topics["orders"].subscriptions
+
+
+def test_a_split_and_a_merge_give_their_children_empty_tails() -> None:
+    state = folded(
+        [CREATED, OPENED],
+        [stored(0, 0)],
+        [e.SegmentSplit(topic_id=1, segment=0, end_offset=2, token="split")],
+        [e.SegmentsMerged(topic_id=1, segments=(3, 1), end_offsets=(0, 0), token="merge")],
+    )
+    topic = state.topics["orders"]
+
+    assert {0, 1, 2, 3, 4} == set(topic.layout.segments) == set(topic.tails)
+    assert [2, 4] == [segment.segment_id for segment in topic.layout.active()]
+    assert {"create", "split", "merge"} == set(state.commands)
+
+
+def test_pruned_segments_leave_nothing_behind() -> None:
+    subscribed = e.SubscriptionCreated(
+        topic_id=1, subscription_id=2, subscription="s", subscription_type="STREAM", order="strict", positions={0: 3}
+    )
+    drained = e.SegmentsDrained(topic_id=1, subscription_id=2, segments=[0], seek_generation=0)
+    state = folded(
+        [CREATED, subscribed],
+        [e.SegmentSplit(topic_id=1, segment=0, end_offset=0, token="s")],
+        [drained],
+        [e.SegmentsPruned(topic_id=1, segments=[0])],
+    )
+    subscription = state.topics["orders"].subscriptions["s"]
+
+    assert 0 not in state.topics["orders"].tails
+    assert (set(), {}) == (subscription.drained, subscription.positions)
+
+
+def test_remembered_commands_are_bounded() -> None:
+    state = folded([e.TopicCreated(topic_id=n, topic=f"t{n}", segments=1, token=f"k{n}") for n in range(1, 400)])
+
+    assert REMEMBERED_COMMANDS == len(state.commands)
+    assert "k399" in state.commands
+
+
+def test_the_index_of_a_segment_is_bounded_and_never_points_too_far() -> None:
+    """A consumer that starts reading at the chunk given must meet its offset there or later."""
+    tail = SegmentTail()
+    for chunk in range(1, 5000):
+        tail.note((chunk - 1) * 3, chunk)
+
+    assert len(tail.index) <= INDEX_ENTRIES
+    for offset in range(0, 14_000, 97):
+        true_chunk = offset // 3 + 1
+        assert tail.chunk_of(offset) <= true_chunk
+        assert true_chunk - tail.chunk_of(offset) <= 2 * tail.stride
+
+
+def test_the_index_of_an_empty_segment_is_the_beginning() -> None:
+    assert 1 == SegmentTail().chunk_of(0)
+
+
+SPLIT = e.SegmentSplit(topic_id=1, segment=0, end_offset=0, token="split")
+
+
+def test_what_is_pruned_leaves_a_tombstone_until_its_data_is_deleted() -> None:
+    state = folded([CREATED], [SPLIT], [e.SegmentsPruned(topic_id=1, segments=[0], token="prune")])
+
+    assert {(1, 0): Tombstone(3, 3000)} == state.tombstones
+    assert "prune" in state.commands
+    state.apply_all([e.DataDeleted(topic_id=1, segments=[0])], chunk=4, at_ms=4000)
+    assert {} == state.tombstones
+
+
+def test_a_deleted_topic_leaves_a_tombstone_for_each_segment() -> None:
+    """Its data is deleted when nothing else of it is known any more."""
+    state = folded([CREATED], [SPLIT, e.TopicDeleted(topic_id=1, token="delete")])
+
+    assert {(1, segment): Tombstone(2, 2000) for segment in range(4)} == state.tombstones
+    state.apply_all([e.DataDeleted(topic_id=1, segments=[0, 1, 2, 3])], chunk=3, at_ms=3000)
+    assert {} == state.tombstones
+
+
+def test_traffic_is_counted_until_a_segment_is_sealed() -> None:
+    state = folded([CREATED, OPENED], [stored(0, 0)])
+    assert [(0, 2, 20)] == state.topics["orders"].tails[0].traffic.slots
+
+    state.apply_all([e.SegmentSplit(topic_id=1, segment=0, end_offset=2, token="s")], chunk=3, at_ms=3000)
+    assert [] == state.topics["orders"].tails[0].traffic.slots
+
+
+def test_a_change_that_nobody_asked_for_is_not_remembered_as_a_command() -> None:
+    """Or automatic changes would push out what clients may still repeat."""
+    state = folded([CREATED], [e.SegmentSplit(topic_id=1, segment=0, end_offset=0, token="", reason="busy")])
+
+    assert {"create"} == set(state.commands)
+
+
+def test_a_subscription_is_unused_from_its_beginning() -> None:
+    created = e.SubscriptionCreated(
+        topic_id=1, subscription_id=2, subscription="s", subscription_type="STREAM", order="strict", positions={}
+    )
+
+    assert 1000 == folded([CREATED, created]).subscriptions[2].unused_since_ms
+
+
+def test_a_reign_begins_with_its_own_entry_and_with_nothing_else() -> None:
+    began = [e.ReignBegan(leader_epoch=1, instance="a")]
+
+    assert folded([CREATED], began, [e.LedgerTrimmed(below=2)], [OPENED]).reign_began_ms == 2000
+
+
+def test_who_was_in_a_deleted_subscription_is_remembered_for_its_name_alone_and_not_for_ever() -> None:
+    def subscription(number: int, name: str) -> list[Any]:
+        ids = {"topic_id": 1, "subscription_id": number}
+        created = e.SubscriptionCreated(
+            **ids, subscription=name, subscription_type="STREAM", order="strict", positions={}
+        )
+        ada = e.ConsumerRegistered(**ids, consumer="ada", incarnation=number, client_id="c")
+        return [created, ada, e.SubscriptionDeleted(**ids, token=f"delete {number}")]
+
+    state = folded([CREATED], subscription(2, "billing"), subscription(3, "alarms"))
+    topic = state.topics["orders"]
+    assert [Departed("ada", 2, "c", 2000)] == topic.ended_programs("billing")
+
+    created = subscription(4, "billing")[0]
+    state.apply_all([created], chunk=4, at_ms=4000)
+    assert topic.subscriptions["billing"].has_departed("ada", 2, "c"), "a late copy finds a new one of the name"
+    assert not topic.subscriptions["billing"].has_departed("ada", 3, "c")
+
+    state.apply_all(subscription(5, "audit"), chunk=5, at_ms=3000 + DEPARTED_MS)
+    assert ["audit"] == [name for name, _ in topic.ended]

@@ -1,0 +1,282 @@
+"""Group commit: nothing is said before it is durable, and everything unclear ends the reign."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from controller.commit import RETRY_SECONDS, ROOM_SECONDS, GroupCommit, ReignEndedError
+from controller.leadership.transitions import Event
+from controller.state.shard_state import ShardState
+from headgate.ledger.ledger import Ledger
+from headgate.model import entries as e
+from tests.support.object_store import FakeStore
+
+pytestmark = pytest.mark.looptime
+
+
+class Observer:
+    """Counts."""
+
+    def __init__(self) -> None:
+        self.commits: list[int] = []
+        self.commit_seconds: list[float] = []
+        self.batches: list[float] = []
+        self.errors: list[str] = []
+        self.answers = 0
+
+    def chunk_committed(self, shard: int, seconds: float, size_bytes: int, records: int) -> None:
+        self.commits.append(records)
+        self.commit_seconds.append(seconds)
+
+    def batch_durable(self, shard: int, seconds: float) -> None:
+        self.batches.append(seconds)
+
+    def queue_size(self, shard: int, size_bytes: int) -> None:
+        pass
+
+    def store_answered(self) -> None:
+        self.answers += 1
+
+    def store_error(self, operation: str) -> None:
+        self.errors.append(operation)
+
+
+class Shard:
+    """One reign over a store that takes a second per write."""
+
+    def __init__(self, *, makes_room: bool = False) -> None:
+        self.store = FakeStore(latency_seconds=(1.0, 1.0))
+        self.ledger = Ledger(self.store, 0)
+        self.state = ShardState(0)
+        self.state.apply_all([e.ReignBegan(leader_epoch=1, instance="a")], chunk=1, at_ms=0)
+        self.heads: list[int] = []
+        self.observer = Observer()
+        self.commit = GroupCommit(
+            self.ledger,
+            self.state,
+            now_ms=lambda: 0,
+            observer=self.observer,
+            write_timeout_seconds=10,
+            unreachable_seconds=15,
+            makes_room=lambda: makes_room,
+            on_durable=self.heads.append,
+            on_records=lambda _: None,
+        )
+        self.said: list[str] = []
+
+    def create(self, name: str) -> None:
+        """Propose a topic, and say its name once that is durable."""
+        self.commit.propose(e.TopicCreated(topic_id=self.state.next_id, topic=name, segments=1, token=name))
+        self.commit.when_durable(self.commit.newest, lambda: self.said.append(name))
+
+
+@asynccontextmanager
+async def running(shard: Shard) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(shard.commit.run())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def ended(task: asyncio.Task[None]) -> Event:
+    with pytest.raises(ReignEndedError) as caught:
+        await task
+    return caught.value.event
+
+
+async def test_what_arrives_during_a_write_goes_into_the_next_chunk_together(looptime: Any) -> None:
+    """Group commit: three proposals, two chunks, no artificial wait."""
+    shard = Shard()
+    async with running(shard):
+        shard.create("a")
+        await asyncio.sleep(0.1)
+        shard.create("b")
+        shard.create("c")
+        assert {"a", "b", "c"} == set(shard.state.topics), "folded at once"
+        assert [] == shard.said, "said only when durable"
+        await shard.commit.flush()
+
+    assert ["a", "b", "c"] == shard.said
+    assert [2, 3] == shard.heads
+    assert 2 == looptime
+    replayed = ShardState(0)
+    replayed.begin_chunk(1, 0)
+    for number in (2, 3):
+        chunk = await shard.ledger.read(number)
+        replayed.apply_all(chunk.entries, chunk=number, at_ms=chunk.header.at_ms)
+    assert set(shard.state.topics) == set(replayed.topics)
+
+
+async def test_accounts_are_kept_after_the_replies() -> None:
+    """Who waits for a reply does not wait for metrics: one turn of the loop puts it on the socket first."""
+    shard = Shard()
+    told: list[tuple[int, int]] = []
+
+    def reply() -> None:
+        asyncio.get_running_loop().call_soon(lambda: told.append((len(shard.observer.commits), shard.observer.answers)))
+
+    async with running(shard):
+        shard.create("a")
+        shard.commit.judged()
+        shard.commit.when_durable(shard.commit.newest, reply)
+        await shard.commit.flush()
+        await asyncio.sleep(0.01)
+
+    assert [(0, 0)] == told
+    assert ([0], 1, [1.0]) == (shard.observer.commits, shard.observer.answers, shard.observer.batches)
+
+
+async def test_a_commit_lasts_until_its_chunk_is_durable_however_long_its_replies_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A write takes a second, and the replies to the first chunk three; a batch waits for both, its commit for neither."""
+    shard, loop = Shard(), asyncio.get_running_loop()
+    virtual_time, replied_seconds = loop.time, 0.0
+
+    def reply() -> None:
+        nonlocal replied_seconds
+        replied_seconds += 3
+
+    monkeypatch.setattr(loop, "time", lambda: virtual_time() + replied_seconds)
+    async with running(shard):
+        shard.create("a")
+        shard.commit.judged()
+        shard.commit.when_durable(shard.commit.newest, reply)
+        await asyncio.sleep(0.25)
+        shard.create("b")
+        shard.commit.judged()
+        await shard.commit.flush()
+        await asyncio.sleep(0)
+
+    assert ["a", "b"] == shard.said
+    assert [1.0, 1.0] == pytest.approx(shard.observer.commit_seconds)
+    assert [1.0, 4.75] == pytest.approx(shard.observer.batches)
+
+
+async def test_a_commit_that_is_tried_again_lasts_from_its_first_try() -> None:
+    shard = Shard()
+    shard.store.fail_next("unavailable")
+    async with running(shard):
+        shard.create("a")
+        await shard.commit.flush()
+        await asyncio.sleep(0)
+
+    # Half a second to the store, the pause, and a whole write.
+    assert [0.5 + RETRY_SECONDS + 1.0] == pytest.approx(shard.observer.commit_seconds)
+
+
+async def test_a_taken_number_ends_the_reign_and_nothing_is_said() -> None:
+    shard = Shard()
+    shard.store.objects["ledger/shard=0000/000000000002.parquet"] = b"another reign's"
+    async with running(shard) as task:
+        shard.create("a")
+        assert Event.NUMBER_TAKEN is await ended(task)
+    assert [] == shard.said
+
+
+@pytest.mark.parametrize("fault", ["unknown_written", "unknown_lost"])
+async def test_an_unknown_outcome_ends_the_reign_and_nothing_is_said(fault: Any) -> None:
+    """Whether it was written or not: this reign must not guess."""
+    shard = Shard()
+    shard.store.fail_next(fault)
+    async with running(shard) as task:
+        shard.create("a")
+        assert Event.OUTCOME_UNKNOWN is await ended(task)
+    assert [] == shard.said
+
+
+async def test_a_write_without_an_answer_is_an_unknown_outcome(looptime: Any) -> None:
+    shard = Shard()
+    shard.store.freeze()
+    async with running(shard) as task:
+        shard.create("a")
+        assert Event.OUTCOME_UNKNOWN is await ended(task)
+    assert 10 == looptime
+
+
+async def test_a_write_that_certainly_did_not_happen_is_tried_again() -> None:
+    """A full disk that is emptied in time costs nothing but time."""
+    shard = Shard()
+    shard.store.fail_next("unavailable", times=3)
+    async with running(shard):
+        shard.create("a")
+        await shard.commit.flush()
+
+    assert ["a"] == shard.said
+    assert ["create"] * 3 == shard.observer.errors
+    assert 1 == shard.observer.answers, "readiness is told that the store is back"
+
+
+async def test_a_store_that_stays_out_of_reach_ends_the_reign() -> None:
+    shard = Shard()
+    shard.store.outage()
+    async with running(shard) as task:
+        shard.create("a")
+        assert Event.STORE_UNREACHABLE is await ended(task)
+
+
+async def test_a_proof_is_a_chunk_created_afterwards() -> None:
+    """Also while another one is being written: that one may have been created before the judging."""
+    shard = Shard()
+    async with running(shard):
+        shard.create("a")
+        await asyncio.sleep(0.9)
+        shard.commit.prove()
+        shard.commit.when_durable(shard.commit.newest, lambda: shard.said.append("proved"))
+        assert 3 == shard.commit.newest
+        await shard.commit.flush()
+
+    assert ["a", "proved"] == shard.said
+    assert () == (await shard.ledger.read(3)).entries
+
+
+async def test_what_is_durable_is_said_at_once() -> None:
+    shard = Shard()
+    shard.commit.when_durable(1, lambda: shard.said.append("now"))
+
+    assert ["now"] == shard.said
+
+
+async def test_a_leader_that_makes_room_pauses_between_commits(looptime: Any) -> None:
+    """A contender can win a number in the meantime."""
+    shard = Shard(makes_room=True)
+    async with running(shard):
+        shard.create("a")
+        await asyncio.sleep(0.5)
+        shard.create("b")
+        await shard.commit.flush()
+    assert 2 + ROOM_SECONDS == looptime
+
+
+async def test_an_idle_leader_notices_its_successor() -> None:
+    shard = Shard()
+    async with running(shard):
+        await shard.commit.look_for_successor()
+        await shard.ledger.append(2, b"another reign's")
+        with pytest.raises(ReignEndedError) as caught:
+            await shard.commit.look_for_successor()
+    assert Event.NUMBER_TAKEN is caught.value.event
+
+
+async def test_its_own_chunk_is_not_taken_for_a_successors() -> None:
+    """It began and finished while the look was under way."""
+    shard = Shard()
+    async with running(shard), asyncio.TaskGroup() as tasks:
+        look = tasks.create_task(shard.commit.look_for_successor())
+        await asyncio.sleep(0.2)
+        shard.create("a")
+    assert look.exception() is None
+
+
+async def test_an_unreadable_store_while_idle_ends_nothing() -> None:
+    """The next commit will tell."""
+    shard = Shard()
+    shard.store.outage()
+    await shard.commit.look_for_successor()
+
+    assert ["read"] == shard.observer.errors

@@ -1,0 +1,189 @@
+"""Damping: rule by rule, then over random loads, by itself and together with the target."""
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coordinator.balancing import weights as w
+from coordinator.balancing.load_target import WeightedSituation, assign_by_load
+from coordinator.balancing.weights import Damper, Reading, leaves_band, weight_of
+
+
+class Stream:
+    """One subscription with a clock: loads in bytes per second in, weights as they stand on record out."""
+
+    def __init__(self, on_record: dict[int, int] | None = None) -> None:
+        self.at = 1000.0
+        self.record = dict(on_record or {})
+        self.damper: Damper[int] = Damper(self.at, self.record)
+        self.size: dict[int, float] = {}
+        self.changes: list[tuple[float, dict[int, int]]] = []
+
+    def sample(self, loads: dict[int, float], backlogs: dict[int, int] | None = None) -> None:
+        """Let 10 s pass with these loads."""
+        self.at += w.SAMPLE_SECONDS
+        for segment, load in loads.items():
+            self.size[segment] = self.size.get(segment, 0) + load * w.SAMPLE_SECONDS
+        readings = {
+            segment: Reading(0, int(self.size[segment]), 0)
+            if not backlogs
+            else Reading(1000, int(self.size[segment]) - 1000 * w.RECORD_BYTES, backlogs.get(segment, 0))
+            for segment in loads
+        }
+        changed = self.damper.read(self.at, readings, self.record)
+        if changed:
+            self.record |= changed
+            self.changes.append((self.at, changed))
+
+    def hold(self, loads: dict[int, float], seconds: float = 300) -> None:
+        for _ in range(round(seconds / w.SAMPLE_SECONDS)):
+            self.sample(loads)
+
+
+def test_a_steady_load_is_told_once_and_to_the_nearest_unit() -> None:
+    stream = Stream()
+    stream.hold({0: 100_000, 1: 1_000_000}, 3600)
+
+    assert {0: 391, 1: 3906} == stream.record
+    assert 1 == len(stream.changes)
+
+
+def test_rule_1_one_wild_sample_changes_nothing() -> None:
+    stream = Stream()
+    stream.hold({0: 100_000})
+    stream.sample({0: 450_000})
+    stream.hold({0: 100_000})
+
+    assert 1 == len(stream.changes)
+
+
+def test_rule_1_what_stays_is_followed_within_two_minutes() -> None:
+    stream = Stream()
+    stream.hold({0: 100_000})
+    began = stream.at
+    stream.hold({0: 1_000_000}, 120)
+
+    assert stream.changes[-1][0] <= began + 70
+    stream.hold({0: 1_000_000}, 300)
+    assert 2800 <= stream.record[0] <= 3907
+
+
+@pytest.mark.parametrize("seconds", [20, 60, 240, 3600], ids=lambda s: f"period-{s}-s")
+@pytest.mark.parametrize("mean", [5_000, 4096 * 2, 100_000, 65_536 * 3])
+def test_rule_2_a_load_that_swings_by_a_third_changes_its_weight_once_at_most_after_the_first(
+    seconds: int, mean: int
+) -> None:
+    """Fast or slow, around whatever mean: there is no boundary that it could sit on."""
+    stream = Stream()
+    for step in range(2000):
+        stream.sample({0: mean * (1 + 0.3 * math.copysign(1, math.sin(2 * math.pi * step * 10 / seconds + 0.1)))})
+
+    assert 1 == len(stream.changes)
+
+
+@given(st.lists(st.integers(70_000, 130_000), min_size=20, max_size=80))
+@settings(max_examples=50)
+def test_rule_2_no_sequence_of_loads_within_a_third_changes_a_weight_twice(loads: list[int]) -> None:
+    stream = Stream()
+    for load in loads:
+        stream.sample({0: load})
+
+    assert len(stream.changes) <= 1
+
+
+@given(st.integers(0, 10**9))
+def test_rule_2_a_weight_lies_well_inside_its_own_band(load: int) -> None:
+    assert not leaves_band(load, weight_of(load))
+    if load > w.IDLE * w.STEP:
+        assert leaves_band(2 * load + w.STEP, weight_of(load))
+        assert not leaves_band(load * 19 // 10, weight_of(load))
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**7), st.integers(0, 10**7)), min_size=10, max_size=60))
+@settings(max_examples=50)
+def test_rule_3_changes_are_a_minute_apart_and_never_in_the_first_of_a_reign(loads: list[tuple[int, int]]) -> None:
+    stream = Stream({0: 16, 1: 16})
+    began = stream.at
+    for first, second in loads:
+        stream.sample({0: first, 1: second})
+
+    assert all(b - a >= w.HOLD_SECONDS for a, b in pairwise([began, *(at for at, _ in stream.changes)]))
+
+
+@given(st.lists(st.integers(0, 4 * 1024), min_size=10, max_size=60))
+@settings(max_examples=50)
+def test_rule_4_what_is_nearly_idle_weighs_the_same_whatever_it_does(loads: list[int]) -> None:
+    stream = Stream()
+    for load in loads:
+        stream.sample({0: load})
+
+    assert stream.record in ({}, {0: w.IDLE})
+    assert len(stream.changes) <= 1
+
+
+def test_rule_5_a_new_segment_has_no_weight_before_three_samples() -> None:
+    stream = Stream()
+    stream.hold({0: 100_000}, 300)
+    stream.hold({0: 100_000, 1: 10_000_000}, 30)
+    assert 1 not in stream.record, "the first reading is no sample, and two are not three"
+    stream.hold({0: 100_000, 1: 10_000_000}, 10)
+
+    assert 39_063 == stream.record[1]
+
+
+def test_a_backlog_weighs_what_would_bring_it_in_five_minutes() -> None:
+    stream = Stream()
+    stream.size[0] = 3_000_000
+    for _ in range(20):
+        stream.sample({0: 0}, {0: 1000})
+
+    assert weight_of(3_000_000 // 300) == stream.record[0]
+
+
+def test_small_records_count_for_more_than_their_bytes() -> None:
+    assert 10 * w.RECORD_BYTES + 50 == Reading(10, 50, 0).cost
+    assert Reading(10, 50, 5).backlog_cost == Reading(10, 50, 0).cost // 2
+    assert 0 == Reading(0, 0, 0).backlog_cost
+
+
+def test_a_new_reign_begins_with_what_is_on_record() -> None:
+    """Its first samples, when everybody catches up, count for no more than any others."""
+    stream = Stream()
+    stream.hold({0: 100_000})
+    stream.damper = Damper(stream.at, stream.record)
+    stream.size.clear()
+    stream.sample({0: 0})
+    stream.sample({0: 420_000})
+    stream.hold({0: 100_000}, 3600)
+
+    assert 1 == len(stream.changes)
+
+
+def test_what_is_not_read_any_more_is_forgotten() -> None:
+    stream = Stream()
+    stream.hold({0: 100_000, 1: 100_000})
+    stream.hold({1: 100_000})
+
+    assert {1} == set(stream.damper._known)
+
+
+@given(
+    st.lists(st.integers(10_000, 2_000_000), min_size=4, max_size=12),
+    st.lists(st.integers(70, 130), min_size=400, max_size=400),
+)
+@settings(max_examples=20, deadline=None)
+def test_loads_that_swing_by_a_third_move_nothing_after_the_first_balance(means: list[int], swing: list[int]) -> None:
+    """The two modules together, on three consumers, for half an hour."""
+    capacities = {"ada": 100, "bob": 100, "cyd": 200}
+    stream, target, moves = Stream(), {}, []
+    for step in range(180):
+        stream.sample({s: mean * swing[(step * 7 + s * 31) % len(swing)] / 100 for s, mean in enumerate(means)})
+        if stream.record:
+            looked = assign_by_load(WeightedSituation(range(len(means)), capacities, target, stream.record))
+            moves.append(sum(looked[s] != target[s] for s in target))
+            target = looked
+
+    assert 0 == sum(moves)

@@ -1,0 +1,339 @@
+"""The job around the counting, on real Spark: what is read, what is published, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from drain.backlog import job as job_module
+from drain.backlog.counting import JvmGoneError, RunError, merge
+from drain.backlog.job import BacklogJob, main
+from drain.backlog.merge import StateRow, outstanding
+from drain.backlog.results import KEPT, Result, encode_result, newest_result, publish_result, result_folder, result_path
+from drain.spark.chunks import LedgerChunks
+from drain.spark.schemas import STATE
+from headgate.errors import ConfigError, HeadgateError, StoreUnavailableError
+from headgate.ledger.chunk import SCHEMA
+from tests.support.ledgers import WrittenLedger
+
+pytestmark = [pytest.mark.spark, pytest.mark.engines]
+
+
+class Counter:
+    """Counts on real Spark, and notes which chunks it was given."""
+
+    def __init__(self, spark, chunks):
+        self.spark = spark
+        self.chunks = chunks
+        self.read: list[list[str]] = []
+
+    async def __call__(self, steps):
+        self.read.append([path.rsplit("=", 1)[1] for step in steps for path in step.paths])
+        return await asyncio.to_thread(merge, self.spark, self.chunks.source, steps)
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    """One topic with one segment, a subscription, and three records, in two chunks."""
+    written = WrittenLedger(tmp_path / "one folder")
+    topic = written.topic()
+    written.subscribe(topic, "STREAM")
+    written.commit()
+    written.store(topic, 0, 3)
+    written.commit()
+    return written
+
+
+def job_of(spark, ledger, **settings):
+    chunks = LedgerChunks(ledger.url)
+    counter = Counter(spark, chunks)
+    return BacklogJob(chunks, counter, **settings), counter
+
+
+def left(outcome, shard=0):
+    return [row.records for row in outstanding(outcome.results[shard].rows)]
+
+
+def published(ledger, shard=0):
+    folder = ledger.root / result_folder(shard)
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+async def test_a_run_reads_exactly_what_is_new(spark, ledger):
+    job, counter = job_of(spark, ledger)
+    first = await job.run([0])
+    nothing_new = await job.run([0])
+    ledger.acknowledge(1, 2, (0, 0, 2))
+    ledger.commit()
+    second = await job.run([0])
+
+    assert counter.read == [["0000/000000000001.parquet", "0000/000000000002.parquet"], ["0000/000000000003.parquet"]]
+    assert (left(first), left(nothing_new), left(second)) == ([3], [3], [1])
+    assert published(ledger) == ["000000000002.parquet", "000000000003.parquet"]
+
+
+async def test_spark_must_have_counted_as_many_rows_as_the_chunks_have(spark, ledger):
+    """What is not counted now is behind the watermark for ever."""
+    job, counter = job_of(spark, ledger)
+    real = counter.chunks.source.few
+    counter.chunks.source.few = lambda session, paths: real(session, paths).limit(2)
+    outcome = await job.run([0])
+
+    assert outcome.failures == {0: "Spark counted 2 of the 8 rows of shard 0: that is no count"}
+    assert published(ledger) == []
+
+
+async def test_another_process_goes_on_from_what_is_published(spark, ledger):
+    await job_of(spark, ledger)[0].run([0])
+    ledger.store(1, 0, 4)
+    ledger.commit()
+    job, counter = job_of(spark, ledger)
+
+    assert left(await job.run([0])) == [7]
+    assert counter.read == [["0000/000000000003.parquet"]]
+
+
+async def test_a_long_ledger_is_counted_in_pieces(spark, ledger):
+    for _ in range(3):
+        ledger.store(1, 0, 1)
+        ledger.commit()
+    job, counter = job_of(spark, ledger, step_chunks=2)
+
+    assert left(await job.run([0])) == [6]
+    assert [len(paths) for paths in counter.read] == [2, 2, 1]
+
+
+async def test_several_shards_are_one_spark_job(spark, ledger):
+    """The same ids mean something else in another shard."""
+    other = WrittenLedger(ledger.root, shard=12)
+    other.subscribe(other.topic(), "STREAM")
+    other.store(1, 0, 5)
+    other.commit()
+    job, counter = job_of(spark, ledger)
+    outcome = await job.run([0, 12])
+
+    assert (left(outcome), left(outcome, 12), len(counter.read)) == ([3], [5], 1)
+    assert {shard: result.watermark for shard, result in outcome.results.items()} == {0: 2, 12: 1}
+
+
+async def test_of_two_runs_at_once_one_publishes_and_both_agree(spark, ledger):
+    (first, _), (second, _) = job_of(spark, ledger), job_of(spark, ledger)
+    outcomes = await asyncio.gather(first.run([0]), second.run([0]))
+
+    assert outcomes[0].results == outcomes[1].results
+    assert published(ledger) == ["000000000002.parquet"]
+
+
+async def test_equal_results_are_equal_bytes(spark, ledger):
+    first = (await job_of(spark, ledger)[0].run([0])).results[0]
+    full = (await job_of(spark, ledger)[0].run([0], full=True)).results[0]
+
+    assert encode_result(first) == encode_result(full)
+    assert encode_result(first) == (ledger.root / result_path(0, 2)).read_bytes()
+
+
+async def test_a_run_that_is_killed_before_it_publishes_leaves_nothing(spark, ledger, monkeypatch):
+    await job_of(spark, ledger)[0].run([0])
+    ledger.store(1, 0, 1)
+    ledger.commit()
+
+    async def killed(store, result):
+        raise asyncio.CancelledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(job_module, "publish_result", killed)
+        with pytest.raises(asyncio.CancelledError):
+            await job_of(spark, ledger)[0].run([0])
+    assert published(ledger) == ["000000000002.parquet"]
+
+    assert left(await job_of(spark, ledger)[0].run([0])) == [4]
+
+
+def cut_short(ledger):
+    path = ledger.path(3)
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def not_parquet(ledger):
+    ledger.path(3).write_bytes(b"no chunk")
+
+
+def foreign(ledger):
+    pq.write_table(pa.Table.from_pylist([], schema=SCHEMA), ledger.path(3))
+
+
+def misplaced(ledger):
+    shutil.copy(ledger.path(2), ledger.path(3))
+
+
+def missing(ledger):
+    ledger.path(3).rename(ledger.path(4))
+
+
+def foreign_name(ledger):
+    (ledger.path(3).parent / "000000000003.parquet.tmp").write_bytes(b"")
+
+
+def behind_the_result(ledger):
+    for number in (2, 3):
+        ledger.path(number).unlink()
+
+
+def spoilt_inside(ledger):
+    """The footer is whole, so only the reading of its pages finds out."""
+    data = bytearray(ledger.path(3).read_bytes())
+    data[4:200] = bytes(196)
+    ledger.path(3).write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (cut_short, "000000000003.parquet is not a readable Parquet object"),
+        (not_parquet, "000000000003.parquet is not a readable Parquet object"),
+        (foreign, "000000000003.parquet: .* not one of headgate's"),
+        (misplaced, "000000000003.parquet: .* says that it is chunk 2 of shard 0"),
+        (missing, "000000000004.parquet: expected 000000000003.parquet"),
+        (foreign_name, "000000000003.parquet.tmp: expected 000000000004.parquet"),
+        (behind_the_result, "000000000002.parquet is missing, but counted"),
+        (spoilt_inside, "Spark could not count: .*000000000003.parquet"),
+    ],
+)
+async def test_a_ledger_at_fault_fails_its_shard_by_name_and_no_other(spark, ledger, spoil, reason):
+    other = WrittenLedger(ledger.root, shard=1)
+    job, _ = job_of(spark, ledger)
+    await job.run([0])
+    ledger.store(1, 0, 1)
+    ledger.commit()
+    other.commit()
+    spoil(ledger)
+
+    outcome = await job.run([0, 1])
+
+    assert list(outcome.failures) == [0]
+    with pytest.raises(AssertionError, match=reason):
+        raise AssertionError(outcome.failures[0])
+    assert outcome.results[1].watermark == 1
+    assert published(ledger) == ["000000000002.parquet"]
+
+
+def with_metadata(metadata):
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist([], schema=STATE.with_metadata(metadata)), sink)
+    return bytes(sink.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"rubbish", "backlog/shard=0000/000000000002.parquet cannot be read"),
+        (encode_result(Result(0, 7, ())), "000000000002.parquet says that it is result 7 of shard 0"),
+        (with_metadata({"headgate-backlog": '{"format":9,"shard":0,"watermark":2}'}), "2.parquet is of format 9"),
+        (with_metadata({}), "000000000002.parquet is no result of ours"),
+    ],
+)
+async def test_a_result_that_is_not_ours_is_refused(spark, ledger, data, reason):
+    path = ledger.root / result_path(0, 2)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(data)
+
+    outcome = await job_of(spark, ledger)[0].run([0])
+
+    assert reason in outcome.failures[0]
+
+
+async def test_a_dead_jvm_is_not_taken_for_a_shards_fault(ledger):
+    async def count(steps):
+        raise JvmGoneError("gone")
+
+    with pytest.raises(JvmGoneError):
+        await BacklogJob(LedgerChunks(ledger.url), count).run([0])
+
+
+async def test_a_run_that_fails_for_all_is_tried_for_each(ledger):
+    calls = []
+
+    async def count(steps):
+        calls.append([step.shard for step in steps])
+        raise RunError("no")
+
+    other = WrittenLedger(ledger.root, shard=1)
+    other.commit()
+    outcome = await BacklogJob(LedgerChunks(ledger.url), count).run([0, 1])
+
+    assert calls == [[0, 1], [0], [1]]
+    assert outcome.failures == {0: "no", 1: "no"}
+
+
+async def test_only_the_last_results_are_kept(ledger):
+    store = LedgerChunks(ledger.url).store
+    for watermark in range(1, 7):
+        await publish_result(store, Result(0, watermark, (StateRow(1, None, 0),)))
+
+    assert len(published(ledger)) == KEPT
+    assert Result(0, 6, (StateRow(1, None, 0),)) == await newest_result(store, 0)
+
+
+async def test_a_store_out_of_reach_fails_the_shard(ledger, monkeypatch):
+    chunks = LedgerChunks(ledger.url)
+
+    async def names(prefix, after=""):
+        raise StoreUnavailableError("cannot list")
+
+    monkeypatch.setattr(chunks.store, "names", names)
+
+    async def count(steps):
+        raise HeadgateError("not reached")
+
+    assert (await BacklogJob(chunks, count).run([0])).failures == {0: "cannot list"}
+
+
+@pytest.fixture
+def main_on(spark, monkeypatch):
+    """`main` with the session of these tests, which stays."""
+    monkeypatch.setattr(job_module, "build_session", lambda **settings: spark)
+    monkeypatch.setattr(type(spark), "stop", lambda self: None)
+    return main
+
+
+def test_the_command_tells_what_is_outstanding(main_on, ledger, capsys):
+    assert main_on(["--ledger", ledger.url, "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert {"shard": 0, "watermark": 2, "records": 3, "drained": False}.items() <= row.items()
+
+    assert main_on(["--ledger", ledger.url, "--full"]) == 0
+    assert capsys.readouterr().out == "shard 0: counted to chunk 2; 3 records outstanding in 1 places\n"
+
+
+def test_a_full_count_finds_a_result_that_is_wrong(main_on, ledger, capsys):
+    path = ledger.root / result_path(0, 2)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(encode_result(Result(0, 2, (StateRow(1, None, 0, records=2),))))
+
+    assert main_on(["--ledger", ledger.url, "--full"]) == 1
+    assert "backlog/shard=0000/000000000002.parquet: 3 rows differ from a full count" in capsys.readouterr().err
+
+
+def test_a_full_count_leaves_even_a_few_chunks_to_spark(main_on, ledger, monkeypatch):
+    assert main_on(["--ledger", ledger.url]) == 0
+    monkeypatch.setattr(
+        "drain.spark.fact_source.read_few", lambda paths, limit: None if limit == 0 else pytest.fail("read here")
+    )
+
+    assert main_on(["--ledger", ledger.url, "--full"]) == 0
+
+
+def test_a_ledger_that_is_not_there_is_told(main_on, tmp_path, capsys):
+    assert main_on(["--ledger", (tmp_path / "nothing").as_uri()]) == 2
+    assert "no shard found in" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("url", ["nonsense", "file://host/x"])
+def test_a_url_that_names_no_store_is_refused(url):
+    with pytest.raises(ConfigError):
+        LedgerChunks(url)

@@ -1,0 +1,468 @@
+"""What new facts and a previous result come to, on real Spark; whole results are compared."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections import defaultdict
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from drain.backlog.counting import RunError, Step, added_up, merge, merged_frame
+from drain.backlog.job import BacklogJob
+from drain.backlog.merge import MergedRow, StateRow, outstanding, settled
+from drain.backlog.plans import contributions, contributions_again, joined, summed, summed_up_to
+from drain.backlog.sums import NOTHING, PLACE, SUMS, merged_row, merged_rows, merged_table
+from drain.backlog.timestamp_index import mark_of
+from drain.spark.chunks import LedgerChunks
+from drain.spark.fact_source import SparkFiles
+from drain.spark.schemas import FACTS, MERGED
+from drain.spark.spark_schemas import spark_schema
+from headgate.errors import HeadgateError
+from tests.support.ledgers import RandomLedger, WrittenLedger, counted_by_hand
+
+pytestmark = pytest.mark.spark
+
+
+def fact(kind, **columns):
+    return {"shard": 0, "topic_id": 1} | columns | {"fact": kind}
+
+
+def acknowledged(first, end, generation=0):
+    return fact("acknowledged", subscription_id=2, segment=3, offset=first, end_offset=end, seek_generation=generation)
+
+
+def facts(spark, *rows):
+    return spark.createDataFrame(pa.Table.from_pylist(list(rows), schema=FACTS), spark_schema(FACTS))
+
+
+def told(sums):
+    """Return what ``sums``, a frame, say of shard 0, in one order."""
+    by_shard = merged_rows(sums.toArrow())
+    assert by_shard.keys() <= {0}
+    return in_order(by_shard.get(0, []))
+
+
+def in_order(rows):
+    return sorted(rows, key=repr)
+
+
+def of_segment(segment, **columns):
+    return StateRow(1, None, segment, **columns)
+
+
+def of_subscription(**columns):
+    return StateRow(1, 2, 3, **columns)
+
+
+def counted(*rows):
+    """Return ``rows`` as they are where nothing comes or goes."""
+    return in_order([MergedRow(row) for row in rows])
+
+
+@pytest.mark.parametrize("plan", [summed, lambda frame: joined(contributions(frame))], ids=["summed", "joined"])
+def test_records_are_counted_per_segment_and_mark_with_the_last_timestamp_of_each(spark, plan):
+    """Offsets 1, 5 and 9 have one mark; their timestamps need not rise with them."""
+    frame = facts(
+        spark,
+        *(
+            fact("record", segment=0, offset=offset, size_bytes=size, timestamp_ms=ms)
+            for offset, size, ms in ((0, 5, 100), (1, 7, 101), (9, 1, 150), (5, 2, 160))
+        ),
+        fact("record", segment=1, offset=0, size_bytes=1, timestamp_ms=7),
+    )
+
+    assert told(plan(frame)) == counted(
+        of_segment(0, records=1, size_bytes=5, end_offset=1, marks=((0, 100),)),
+        of_segment(0, records=3, size_bytes=10, end_offset=10, marks=((9, 150),)),
+        of_segment(1, records=1, size_bytes=1, end_offset=1, marks=((0, 7),)),
+    )
+
+
+def test_spark_and_python_give_an_offset_the_same_mark(spark):
+    offsets = [0, 1, 2, 3, 4, 6, 12, 1023, 1024, 3 * 2**40, 2**62, 2**62 + 2**61, 2**63 - 2]
+    frame = facts(spark, *(fact("record", segment=at, offset=offset) for at, offset in enumerate(offsets)))
+
+    found = {row["segment"]: row["part"] for row in contributions(frame).collect()}
+
+    assert dict(enumerate(map(mark_of, offsets))) == found
+
+
+def test_rows_without_a_fact_are_not_looked_at(spark):
+    """They hold an entry's body. A fact of a later version, without an offset, says nothing to this one either."""
+    frame = facts(
+        spark,
+        {"shard": 0, "fact": None},
+        {"shard": 0, "topic_id": 1, "segment": 0, "size_bytes": 9, "fact": None},
+        fact("renamed", segment=0),
+    )
+
+    assert told(summed(frame)) == told(joined(contributions(frame))) == []
+    assert {row["part"] for row in summed(frame).collect()} == {NOTHING}
+
+
+def test_cumulative_acknowledgements_come_to_the_highest(spark):
+    frame = facts(spark, acknowledged(0, 7), acknowledged(0, 9), acknowledged(0, 8))
+
+    assert told(summed(frame)) == counted(of_subscription(position=9))
+
+
+RANGES = [
+    pytest.param([(5, 7)], [(5, 7)], id="a hole at the start"),
+    pytest.param([(5, 7), (0, 5)], [(0, 7)], id="a hole that was filled"),
+    pytest.param([(5, 7), (8, 9), (7, 8)], [(5, 9)], id="ranges that touch"),
+    pytest.param([(2, 9), (3, 4), (12, 13)], [(2, 9), (12, 13)], id="a range within another"),
+    pytest.param([(2, 9), (3, 4), (8, 11)], [(2, 11)], id="a range that touches one before its neighbour"),
+    pytest.param([(0, 2), (4, 6), (4, 6), (8, 9), (1, 3)], [(0, 3), (4, 6), (8, 9)], id="the same one twice"),
+    pytest.param([(4, 5), (4, 6)], [(4, 6)], id="two that begin together"),
+    pytest.param([(4, 4), (5, 6), (3, 2)], [(5, 6)], id="empty ranges"),
+]
+
+
+def covered(rows):
+    """Return {bucket: offsets} for rows of one generation."""
+    found = defaultdict(set)
+    for row in rows:
+        found[row.bucket].update(*(range(first, end) for first, end in ((0, row.position), *row.above)))
+    return found
+
+
+@pytest.mark.parametrize(("given", "stretches"), RANGES)
+def test_ranges_that_touch_or_overlap_are_joined(spark, given, stretches):
+    frame = facts(spark, *(acknowledged(first, end) for first, end in given))
+
+    rows = told(joined(contributions(frame)))
+
+    assert [row for row in rows if row.row.position or row.row.above] == counted(
+        *(
+            of_subscription(above=((first, end),)) if first else of_subscription(position=end)
+            for first, end in stretches
+        )
+    )
+
+
+def test_a_position_is_joined_with_what_it_reaches_and_still_told_as_one(spark):
+    at_four = fact("position", subscription_id=2, segment=3, offset=4, seek_generation=1)
+    frame = facts(spark, at_four, acknowledged(0, 2, 1), acknowledged(4, 6, 1), acknowledged(8, 9, 1))
+
+    assert told(joined(contributions(frame))) == in_order(
+        [
+            MergedRow(of_subscription(seek_generation=1, position=6), reset=True),
+            MergedRow(of_subscription(seek_generation=1, above=((8, 9),))),
+        ]
+    )
+
+
+def saying_something(items):
+    """Return ``items`` without those of a place alone: an empty range, or a position of 0."""
+    return [item for item in items if item != MergedRow(place_of(item.row))]
+
+
+def place_of(row):
+    return StateRow(row.topic_id, row.subscription_id, row.segment, row.seek_generation, row.bucket)
+
+
+def random_facts(seed):
+    """Return facts of two subscriptions in two segments, many of whose ranges touch, overlap or repeat."""
+    rng = random.Random(seed)
+
+    def place():
+        return {
+            "subscription_id": rng.choice((2, 3)),
+            "segment": rng.choice((0, 1)),
+            "seek_generation": rng.choice((0, 0, 1)),
+        }
+
+    rows = [
+        fact("acknowledged", **place(), bucket=rng.choice((None, None, 5)), offset=first, end_offset=first + length)
+        for first, length in ((rng.choice((0, rng.randrange(60))), rng.randrange(5)) for _ in range(150))
+    ]
+    rows += [fact("position", **place(), offset=rng.randrange(20)) for _ in range(3)]
+    rows += [fact("record", segment=rng.choice((0, 1)), offset=n, size_bytes=n, timestamp_ms=n) for n in range(70)]
+    rows += [fact("created", segment=0), fact("created", segment=1), fact("sealed", segment=1, end_offset=70)]
+    rows += [fact("subscribed", subscription_id=n, subscription_type="QUEUE") for n in (2, 3)]
+    rng.shuffle(rows)
+    return rows
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_plan_says_the_same_and_what_counting_one_by_one_says(spark, seed):
+    rows = random_facts(seed)
+    frame = facts(spark, *rows).repartition(3)
+    again = spark.createDataFrame(merged_table(joined(contributions(frame)).toArrow()), spark_schema(MERGED))
+
+    plans = [
+        summed(frame),
+        summed_up_to(1000, contributions(frame)),
+        joined(contributions(frame)),
+        joined(contributions_again(again)),
+    ]
+    found = [told(plan) for plan in plans]
+
+    wanted = defaultdict(lambda: defaultdict(set))
+    for row in rows:
+        if row["fact"] in {"acknowledged", "position"}:
+            first, end = (0, row["offset"]) if row["fact"] == "position" else (row["offset"], row["end_offset"])
+            place = (row["subscription_id"], row["segment"], row["seek_generation"])
+            wanted[place][row.get("bucket")].update(range(first, end))
+    for items in found:
+        assert settled(items) == settled(found[0])
+        parts = defaultdict(list)
+        for item in items:
+            if item.row.subscription_id is not None and item.row.segment is not None:
+                parts[item.row.subscription_id, item.row.segment, item.row.seek_generation].append(item.row)
+        assert {place: covered(parts[place]) for place in parts} == wanted
+    assert saying_something(found[2]) == saying_something(found[3])
+    assert len(found[2]) < len(found[0])
+
+
+def test_ranges_are_joined_in_spark_only_where_there_are_too_many_for_one_task(spark):
+    rows = random_facts(0)
+    frame = contributions(facts(spark, *rows))
+    apart, together = in_order(told(joined(frame))), len(told(summed_up_to(1000, frame)))
+
+    few = merged_rows(added_up(frame, limit=1000))[0]
+    exact = merged_rows(added_up(frame, limit=together))[0]
+    many = merged_rows(added_up(frame, limit=together // 4))[0]
+
+    assert len(few) == len(exact) == together > len(apart)
+    assert in_order(many) == apart
+
+
+def test_of_many_rows_no_task_hands_over_more_than_it_was_told_to(spark):
+    frame = contributions(facts(spark, *(acknowledged(2 * at, 2 * at + 1) for at in range(1, 500))))
+
+    table = summed_up_to(10, frame).toArrow()
+
+    assert table.column("row").to_pylist().count(10) >= 1
+    assert len(table) <= 11 * int(spark.conf.get("spark.sql.shuffle.partitions"))
+
+
+def test_buckets_are_kept_apart_until_they_are_settled(spark):
+    frame = facts(spark, acknowledged(0, 7), acknowledged(0, 9) | {"bucket": 4}, acknowledged(0, 8) | {"bucket": 4})
+
+    wanted = counted(of_subscription(position=7), of_subscription(position=9, bucket=4))
+    assert told(summed(frame)) == told(joined(contributions(frame))) == wanted
+
+
+def test_generations_are_kept_apart_until_they_are_settled(spark):
+    frame = facts(
+        spark,
+        acknowledged(0, 9),
+        fact("position", subscription_id=2, segment=3, offset=4, seek_generation=1),
+        acknowledged(0, 5, generation=1),
+    )
+
+    of_new = of_subscription(seek_generation=1)
+    assert told(summed(frame)) == in_order(
+        [
+            MergedRow(of_subscription(position=9)),
+            MergedRow(replace(of_new, position=4), reset=True),
+            MergedRow(replace(of_new, position=5)),
+        ]
+    )
+
+
+def test_what_comes_and_goes_is_told(spark):
+    frame = facts(
+        spark,
+        fact("created", segment=0),
+        fact("sealed", segment=0, end_offset=6),
+        fact("pruned", segment=1),
+        fact("subscribed", subscription_id=2, subscription_type="QUEUE"),
+        fact("subscribed", subscription_id=3, subscription_type=""),
+        fact("unsubscribed", subscription_id=4),
+        fact("topic_deleted", topic_id=9),
+    )
+
+    wanted = in_order(
+        [
+            MergedRow(of_segment(0), present=True),
+            MergedRow(of_segment(0, sealed_end_offset=6)),
+            MergedRow(of_segment(1), removed=True),
+            MergedRow(StateRow(1, 2, None, subscription_type="QUEUE"), present=True),
+            MergedRow(StateRow(1, 3, None, subscription_type=""), present=True),
+            MergedRow(StateRow(1, 4, None), removed=True),
+            MergedRow(StateRow(9, None, None), removed=True),
+        ]
+    )
+    assert told(summed(frame)) == told(joined(contributions(frame))) == wanted
+
+
+def test_of_several_types_the_one_that_became_known_counts(spark):
+    kinds = ("", "STREAM", "")
+    frame = facts(spark, *(fact("subscribed", subscription_id=2, subscription_type=kind) for kind in kinds))
+
+    assert told(summed(frame)) == [MergedRow(StateRow(1, 2, None, subscription_type="STREAM"), present=True)]
+
+
+def test_a_type_that_is_not_known_fails_the_run_by_its_name(spark):
+    frame = facts(spark, fact("subscribed", subscription_id=2, subscription_type="SHARED"))
+
+    class Source:
+        def few(self, *_):
+            return frame
+
+    with pytest.raises(RunError, match="a subscription of type SHARED"):
+        merge(spark, Source(), [Step(0, [])])
+    assert issubclass(RunError, HeadgateError)
+
+
+def test_rows_that_were_merged_by_an_earlier_version_come_to_the_same(spark):
+    """They have all ranges of a place in one row, beside its position, and may say that it came and went."""
+    earlier = {
+        "shard": 0,
+        "topic_id": 1,
+        "seek_generation": 1,
+        "records": 0,
+        "size_bytes": 0,
+        "end_offset": 0,
+        "position": 0,
+        "above": [],
+        "reset": False,
+        "removed": False,
+        "present": False,
+    }
+    ranges = [{"first_offset": first, "end_offset": end} for first, end in ((6, 8), (11, 12))]
+    rows = [
+        earlier | {"subscription_id": 2, "segment": 3, "position": 4, "above": ranges, "reset": True},
+        earlier | {"subscription_id": 2, "segment": 3, "position": 7, "bucket": 5},
+        earlier | {"subscription_id": 2, "present": True, "subscription_type": "QUEUE"},
+        earlier | {"segment": 3, "present": True, "removed": True, "sealed_end_offset": 12},
+        earlier | {"segment": 3, "mark": 2, "records": 4, "size_bytes": 9, "end_offset": 11, "timestamp_ms": 70},
+    ]
+    table = pa.Table.from_pylist(rows, schema=MERGED)
+
+    found = told(joined(contributions_again(spark.createDataFrame(table, spark_schema(MERGED)))))
+
+    of_new = of_subscription(seek_generation=1)
+    assert found == in_order(
+        [
+            MergedRow(replace(of_new, position=4), reset=True),
+            MergedRow(replace(of_new, above=((6, 8),))),
+            MergedRow(replace(of_new, above=((11, 12),))),
+            MergedRow(replace(of_new, bucket=5, position=7)),
+            MergedRow(StateRow(1, 2, None, seek_generation=1, subscription_type="QUEUE"), present=True),
+            MergedRow(of_segment(3, seek_generation=1), present=True),
+            MergedRow(of_segment(3, seek_generation=1), removed=True),
+            MergedRow(of_segment(3, seek_generation=1, sealed_end_offset=12)),
+            MergedRow(
+                of_segment(3, seek_generation=1, records=4, size_bytes=9, end_offset=11, marks=((10, 70),)),
+            ),
+        ]
+    )
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_is_stored_of_a_range_says_what_was_counted(spark, seed):
+    sums = joined(contributions(facts(spark, *random_facts(seed)))).toArrow()
+
+    stored = merged_table(sums)
+
+    assert [merged_row(row) for row in stored.to_pylist()] == merged_rows(sums)[0]
+    assert stored.schema == MERGED
+
+
+@pytest.mark.parametrize("plan", [lambda frame: summed_up_to(9, frame), joined], ids=["summed", "joined"])
+def test_the_sums_have_the_columns_that_are_read(spark, plan):
+    frame = plan(contributions(facts(spark)))
+
+    assert [name for name in frame.columns if name != "row"] == list(SUMS)
+    assert SUMS[: len(PLACE)] == PLACE
+
+
+def test_facts_are_added_up_in_one_loop_with_a_hash_table_in_it(spark, tmp_path):
+    """A null in the key or a sum of another kind falls back to a slower one, which no result would show."""
+    ledger = WrittenLedger(tmp_path)
+    ledger.topic()
+    ledger.commit()
+    source = SparkFiles(ledger.url, few_rows=0)
+    execution = merged_frame(spark, source, [Step(0, [source.path(0, 1)])])._jdf.queryExecution()
+
+    stages = execution.debug().codegenToSeq()
+    codes = [re.sub(r"/\*.*?\*/", "", stages.apply(index)._2()) for index in range(stages.size())]
+    (scanning,) = (code for code in codes if "columnartorow" in code)
+
+    assert not re.findall(r"\b(ObjectHashAggregate|SortAggregate)\b", execution.executedPlan().toString())
+    # Of the seven columns of the key, no more than the shard's is asked whether it is null.
+    found = re.search(r"if \(([^;{]*)\) \{\s*\w+ = \w+FastHashMap\w*\.findOrInsert", scanning, re.IGNORECASE)
+    assert found is not None
+    assert found.group(1).count("&&") == 6
+    assert found.group(1).count("!hashAgg_exprIsNull") <= 2
+
+
+def plan_of_three_records(spark, tmp_path, few_rows):
+    ledger = WrittenLedger(tmp_path)
+    topic = ledger.topic()
+    ledger.store(topic, 0, 3)
+    ledger.commit()
+    source = SparkFiles(ledger.url, few_rows=few_rows)
+    step = Step(0, [source.path(0, 1)])
+    return merged_frame(spark, source, [step])._jdf.queryExecution().executedPlan().toString()
+
+
+def test_a_run_has_one_shuffle_and_reads_no_payload(spark, tmp_path):
+    plan = plan_of_three_records(spark, tmp_path, few_rows=0)
+
+    assert len(re.findall(r"\bExchange\b", plan)) == 1
+    read = re.search(r"ReadSchema: struct<([^>]*)", plan)
+    assert read is not None
+    columns = {part.split(":")[0] for part in read.group(1).split(",")}
+    assert {"fact", "topic_id", "segment", "offset"} <= columns
+    assert not columns & {"key", "value", "body"}
+
+
+def test_a_run_over_a_few_facts_scans_no_file_and_has_no_shuffle(spark, tmp_path):
+    plan = plan_of_three_records(spark, tmp_path, few_rows=100)
+
+    assert "LocalTableScan" in plan
+    assert not re.findall(r"\b(Exchange|FileScan)\b", plan)
+
+
+def test_of_a_few_facts_each_range_is_left_as_it_was_acknowledged(spark):
+    frame = facts(spark, acknowledged(3, 5), acknowledged(0, 3), acknowledged(4, 9), acknowledged(6, 6))
+
+    assert told(summed(frame)) == counted(
+        of_subscription(position=3),
+        of_subscription(above=((3, 5),)),
+        of_subscription(above=((4, 9),)),
+        of_subscription(),
+    )
+
+
+async def count_with(spark, source, steps):
+    return await asyncio.to_thread(merge, spark, source, steps)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_increments_a_full_count_and_counting_by_hand_agree(spark, tmp_path, seed):
+    ledger = RandomLedger(tmp_path, seed)
+    chunks = LedgerChunks(ledger.url)
+    job = BacklogJob(chunks, lambda steps: count_with(spark, chunks.source, steps))
+    for size in (1, 9, 25):
+        ledger.grow(size)
+        outcome = await job.run([0])
+
+        assert outcome.failures == {}
+        rows = outstanding(outcome.results[0].rows)
+        counted = {
+            (
+                row.topic_id,
+                row.subscription_id,
+                row.segment,
+                row.seek_generation,
+                row.records,
+                row.sealed,
+                row.oldest_ms,
+            )
+            for row in rows
+        }
+        assert counted_by_hand(ledger.state) == counted
+    scan = SparkFiles(ledger.url, few_rows=0)
+    full = await BacklogJob(chunks, lambda steps: count_with(spark, scan, steps), step_chunks=16).run([0], full=True)
+
+    assert outcome.results == full.results
+    assert outcome.results[0].at_ms == ledger.state.chunk * 1000

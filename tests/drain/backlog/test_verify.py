@@ -1,0 +1,138 @@
+"""Increments against a full count: on a real ledger with real Spark, and what is said when they differ."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from drain.backlog import verify as verify_module
+from drain.backlog.counting import merge
+from drain.backlog.job import BacklogJob
+from drain.backlog.merge import StateRow
+from drain.backlog.results import Result, encode_result, read_result, result_path
+from drain.backlog.verify import compared, main, report, verify
+from drain.spark.chunks import LedgerChunks
+from drain.spark.small_chunk_reader import FEW_ROWS, read_few
+from tests.support.ledgers import RandomLedger
+
+ROWS = (StateRow(1, None, 0, records=4, size_bytes=40, end_offset=4, marks=((0, 10),)), StateRow(1, 2, None))
+RESULT = Result(3, 9, ROWS, at_ms=7)
+
+
+def test_what_is_the_same_is_said_to_be():
+    verdict = compared(3, RESULT, RESULT)
+
+    assert (verdict.watermark, verdict.rows, verdict.backlogs, verdict.differences) == (9, 2, 1, [])
+    assert report([verdict], {}, as_json=False) == [
+        "shard 3: to chunk 9, 2 rows and 1 backlogs (0 records outstanding): the same"
+    ]
+
+
+def test_each_number_that_differs_is_named_with_both_values():
+    wrong = Result(3, 9, (replace(ROWS[0], records=5, marks=((0, 11),)), *ROWS[1:]), at_ms=8)
+    found = compared(3, RESULT, wrong).differences
+
+    assert {(each.what, each.where, each.column, each.by_increments, each.by_full_count) for each in found} >= {
+        ("row", "topic 1 segment 0", "records", "4", "5"),
+        ("row", "topic 1 segment 0", "marks", "((0, 10),)", "((0, 11),)"),
+        ("result", "chunk 9", "at_ms", "7", "8"),
+    }
+    lines = report([compared(3, RESULT, wrong)], {}, as_json=False)
+    assert lines[0].endswith("3 differences")
+    assert any(line.split()[:6] == ["3", "row", "topic", "1", "segment", "0"] for line in lines)
+
+
+def test_a_row_that_is_missing_is_a_difference():
+    (found,) = compared(3, RESULT, Result(3, 9, ROWS[:1], at_ms=7)).differences[:1]
+
+    assert (found.where, found.by_increments, found.by_full_count) == ("topic 1 subscription 2", "there", "missing")
+
+
+def test_another_topic_is_left_out_when_one_is_asked_for():
+    wrong = Result(3, 9, (*ROWS, StateRow(5, None, 0, records=1)), at_ms=7)
+
+    assert compared(3, RESULT, wrong, topic_id=1).differences == []
+    assert compared(3, RESULT, wrong).differences != []
+
+
+def test_for_programs_it_is_one_document():
+    said = json.loads(report([compared(3, RESULT, RESULT)], {4: "gone"}, as_json=True)[0])
+
+    assert (said["same"], said["shards"][0]["shard"], said["failures"]) == (False, 3, {"4": "gone"})
+
+
+@pytest.fixture
+def counting(spark, tmp_path):
+    ledger = RandomLedger(tmp_path / "ledger", seed=5)
+
+    def job(few_rows):
+        chunks = LedgerChunks(ledger.url, few_rows=few_rows)
+
+        async def count(steps):
+            return await asyncio.to_thread(merge, spark, chunks.source, steps)
+
+        return BacklogJob(chunks, count)
+
+    return ledger, job(FEW_ROWS), job(0)
+
+
+@pytest.mark.spark
+async def test_a_real_ledger_that_grew_by_increments_is_proved(counting):
+    """Also while it goes on growing: the full count ends where the increments did."""
+    ledger, increments, whole = counting
+    ledger.grow(20)
+    await verify(increments, whole, [0])
+    ledger.grow(20)
+
+    def grow(_):
+        ledger.grow(2)
+
+    (verdict,), failures = await verify(increments, whole, [0], tell=grow)
+
+    assert (verdict.differences, failures) == ([], {})
+    assert verdict.watermark == 43
+    assert verdict.backlogs > 4
+
+
+@pytest.mark.spark
+async def test_a_result_that_was_tampered_with_is_found(counting, spark, monkeypatch, capsys):
+    ledger, increments, whole = counting
+    ledger.grow(5)
+    await verify(increments, whole, [0])
+    watermark = ledger.state.chunk
+    good = await read_result(LedgerChunks(ledger.url).store, 0, watermark)
+    rows = (replace(good.rows[0], records=good.rows[0].records + 1), *good.rows[1:])
+    (ledger.root / result_path(0, watermark)).write_bytes(encode_result(replace(good, rows=rows)))
+    built = []
+    monkeypatch.setattr(verify_module, "build_session", lambda **settings: built.append(settings) or spark)
+    monkeypatch.setattr(type(spark), "stop", lambda self: None)
+
+    assert await asyncio.to_thread(main, ["--ledger", ledger.url, "--reader", "spark", "--conf", "spark.a=1"]) == 1
+    assert built[0]["extra"] == {"spark.a": "1"}
+    said = capsys.readouterr()
+    assert "records" in said.out
+    assert "counting" in said.err
+
+
+@pytest.mark.spark
+async def test_a_fault_of_one_way_of_counting_is_found_by_the_other(counting, spark, monkeypatch, capsys):
+    ledger, *_ = counting
+    ledger.grow(5)
+
+    def misread(paths, limit_rows):
+        table = read_few(paths, limit_rows)
+        if table is None:
+            return None
+        sizes = table.schema.get_field_index("size_bytes")
+        return table.set_column(sizes, "size_bytes", pa.nulls(len(table), pa.int64()))
+
+    monkeypatch.setattr("drain.spark.fact_source.read_few", misread)
+    monkeypatch.setattr(verify_module, "build_session", lambda **_: spark)
+    monkeypatch.setattr(type(spark), "stop", lambda self: None)
+
+    assert await asyncio.to_thread(main, ["--ledger", ledger.url]) == 1
+    assert "size_bytes" in capsys.readouterr().out

@@ -1,0 +1,219 @@
+"""One process kept running: real children, which misbehave as told. No Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from drain.checker.supervisor import DrainSupervisor, SupervisorTimes, service_command
+from drain.service.service import parsed
+from tests.support.waiting import until
+
+QUICK = SupervisorTimes(
+    start=60.0,
+    ping_interval=0.05,
+    ping=30.0,
+    retry=0.02,
+    stop=30.0,
+    pause=0.05,
+    longest_pause=0.1,
+    stable=60.0,
+)
+ROOT = Path(__file__).parents[3]
+
+
+class Supervised:
+    """A supervisor of the fake service, and what it has told."""
+
+    def __init__(self, tmp_path, mode, times=QUICK):
+        self.states: list[tuple[str, str]] = []
+        self.restarts_told = 0
+        self._changed = asyncio.Event()
+        command = [
+            sys.executable,
+            "-m",
+            "tests.support.fake_drain_service",
+            str(tmp_path / "s"),
+            mode,
+            str(os.getpid()),
+        ]
+        self.supervisor = DrainSupervisor(
+            ledger_url="file:///nowhere",
+            socket=f"unix:{tmp_path / 's'}",
+            folder=tmp_path / "folder",
+            on_state=self._note,
+            on_restart=self._restarted,
+            command=command,
+            times=times,
+            rng=random.Random(1),
+        )
+
+    def _restarted(self):
+        self.restarts_told += 1
+
+    def _note(self, state, reason):
+        self.states.append((state, reason))
+        self._changed.set()
+
+    async def until(self, state, times=1):
+        """Return the reason of the ``times``-th time that ``state`` was told."""
+        async with asyncio.timeout(60):
+            while len(found := [reason for told, reason in self.states if told == state]) < times:
+                self._changed.clear()
+                await self._changed.wait()
+        return found[times - 1]
+
+
+@pytest.fixture(autouse=True)
+def at_the_root(monkeypatch):
+    """The child finds our packages in its working folder."""
+    monkeypatch.chdir(ROOT)
+
+
+def runs(pid):
+    with contextlib.suppress(psutil.NoSuchProcess):
+        # Whoever inherits it may take a while to look at how it ended.
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+async def gone(pid):
+    await until(lambda: not runs(pid))
+
+
+async def test_it_is_ready_once_the_process_answers_and_stops_it_at_the_end(tmp_path):
+    kept = Supervised(tmp_path, "well")
+    async with kept.supervisor:
+        await kept.until("ready")
+        pid = kept.supervisor.pid
+        assert pid is not None
+
+    assert [state for state, _ in kept.states] == ["starting", "ready"]
+    assert not psutil.pid_exists(pid)
+
+
+async def test_a_process_that_was_killed_is_replaced(tmp_path):
+    kept = Supervised(tmp_path, "well")
+    async with kept.supervisor:
+        await kept.until("ready")
+        first = kept.supervisor.pid
+        os.kill(first, signal.SIGKILL)
+
+        assert "ended with code -9" in await kept.until("degraded")
+        await kept.until("ready", times=2)
+        assert first != kept.supervisor.pid
+        assert kept.supervisor.restarts == 1
+        assert kept.restarts_told == 1
+
+
+async def test_a_process_that_hangs_is_replaced(tmp_path):
+    """Frozen, it takes the connection and never answers; nor does it hear SIGTERM."""
+    kept = Supervised(tmp_path, "well")
+    async with kept.supervisor:
+        await kept.until("ready")
+        first = kept.supervisor.pid
+        os.kill(first, signal.SIGSTOP)
+        kept.supervisor._times = replace(QUICK, ping=0.1, stop=0.1)  # only now: before, it may be slow
+
+        assert "no answer from" in await kept.until("degraded")
+        await kept.until("ready", times=2)
+        assert not psutil.pid_exists(first)
+
+
+async def test_a_process_that_never_answers_is_replaced(tmp_path):
+    kept = Supervised(tmp_path, "mute", replace(QUICK, start=1.0))
+    async with kept.supervisor:
+        assert "did not answer within 1 s of its start" in await kept.until("degraded")
+
+
+async def test_a_process_that_ends_at_once_is_started_again_and_again(tmp_path):
+    kept = Supervised(tmp_path, "dies")
+    async with kept.supervisor:
+        reason = await kept.until("degraded", times=2)
+
+    assert "ended with code 3" in reason
+    assert "drain.log" in reason
+    assert "ready" not in [state for state, _ in kept.states]
+
+
+async def test_a_command_that_does_not_exist_is_told(tmp_path):
+    kept = Supervised(tmp_path, "well")
+    kept.supervisor._command = [str(tmp_path / "nothing")]
+    async with kept.supervisor:
+        assert "cannot be started: No such file" in await kept.until("degraded")
+
+
+async def test_what_does_not_stop_is_killed_together_with_its_children(tmp_path):
+    kept = Supervised(tmp_path, "stubborn", replace(QUICK, stop=0.1))
+    async with kept.supervisor:
+        await kept.until("ready")
+        pid = kept.supervisor.pid
+        grandchild = int((tmp_path / "s.child").read_text())
+
+    assert not psutil.pid_exists(pid)
+    await gone(grandchild)
+
+
+async def test_it_does_not_outlive_a_parent_that_is_killed(tmp_path):
+    program = textwrap.dedent(
+        """
+        import asyncio, os, sys
+        from pathlib import Path
+        from drain.checker.supervisor import DrainSupervisor
+
+        async def main(folder):
+            told = lambda state, reason: print(state, supervisor.pid, flush=True)
+            command = [sys.executable, "-m", "tests.support.fake_drain_service", f"{folder}/s", "well", str(os.getpid())]
+            supervisor = DrainSupervisor(
+                ledger_url="", socket=f"unix:{folder}/s", folder=folder, command=command, on_state=told
+            )
+            async with supervisor:
+                await asyncio.Event().wait()
+
+        asyncio.run(main(Path(sys.argv[1])))
+        """
+    )
+    command = [sys.executable, "-c", program, tmp_path]
+    with await asyncio.to_thread(subprocess.Popen, command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        reading = asyncio.get_running_loop().run_in_executor(None, lambda: [next(parent.stdout), next(parent.stdout)])
+        state, pid = (await asyncio.wait_for(reading, 60))[1].split()
+        parent.kill()
+
+    assert state == "ready"
+    await gone(int(pid))
+
+
+def test_the_process_is_told_which_engine_and_with_which_settings():
+    command = service_command(
+        ledger_url="s3://bucket/l",
+        socket="unix:/s",
+        master="sc://host:15002",
+        folder=Path("/folder"),
+        driver_memory="2g",
+        run_timeout_seconds=30,
+        reader="spark",
+        spark_conf={"spark.a": "1", "spark.b": "x=y z"},
+    )
+    told = parsed(command[3:])
+
+    assert (told.ledger, told.master, told.reader) == ("s3://bucket/l", "sc://host:15002", "spark")
+    assert dict(told.conf) == {"spark.a": "1", "spark.b": "x=y z"}
+
+
+def test_the_file_of_external_tables_is_passed_on():
+    given = {"ledger_url": "file:///x", "socket": "unix:/s", "master": "local", "folder": Path("/f")}
+    command = service_command(**given, driver_memory="1g", run_timeout_seconds=5, external="/etc/external.toml")
+    assert ["--external", "/etc/external.toml"] == command[-2:]
+    assert "--external" not in service_command(**given, driver_memory="1g", run_timeout_seconds=5)

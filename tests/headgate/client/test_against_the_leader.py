@@ -1,0 +1,287 @@
+"""Producer, Consumer and Admin against the real leader of a shard, on a fake broker and store, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+
+import pytest
+
+from controller.state.shard_state import ShardState
+from headgate.client.admin import Admin
+from headgate.client.connection import Client
+from headgate.client.consumer import Consumer
+from headgate.client.producer import Producer, ProducerSettings
+from headgate.errors import FencedError, RefusedError
+from headgate.protocol import messages as m
+from tests.support.one_shard import CLUSTER, OneShard, now_ms
+
+pytestmark = pytest.mark.looptime
+
+KEYS = [f"key-{n}".encode() for n in range(10)]
+SMALL = ProducerSettings(batch_bytes=200)
+
+
+def client(world: OneShard, client_id: str) -> Client:
+    description = m.ClusterDescription(protocol=m.PROTOCOL_VERSION, shards=1, ledger_url="file:///x")
+    world.broker.retained[m.cluster_topic(CLUSTER)] = m.encode(description)
+    # Two programs never draw the same tokens.
+    seeds = world.__dict__.setdefault("seeds", itertools.count(1))
+    return Client(
+        transport=world.broker.transport(client_id, will=Client.will(CLUSTER, client_id)),
+        store=world.store,
+        cluster=CLUSTER,
+        client_id=client_id,
+        now_ms=now_ms,
+        rng=random.Random(next(seeds)),
+    )
+
+
+async def produce(world: OneShard, count: int, client_id: str = "producer", pause_seconds: float = 0.0) -> None:
+    async with Producer(client(world, client_id), settings=SMALL) as producer:
+        deliveries = []
+        for n in range(count):
+            deliveries.append(await producer.send("orders", KEYS[n % len(KEYS)], str(n).encode()))
+            await asyncio.sleep(pause_seconds)
+        for delivery in deliveries:
+            await delivery
+
+
+async def consume(consumer: Consumer, found: dict[bytes, list[int]], count: int, timeout_seconds: float = 120) -> None:
+    """Take and acknowledge until ``found`` holds ``count`` records; first deliveries only."""
+    async with asyncio.timeout(timeout_seconds):
+        while sum(map(len, found.values())) < count:
+            record = await anext(consumer)
+            values = found.setdefault(record.key, [])
+            if int(record.value) not in values:
+                values.append(int(record.value))
+            await consumer.acknowledge(record)
+
+
+def in_order(count: int) -> dict[bytes, list[int]]:
+    return {key: list(range(index, count, len(KEYS))) for index, key in enumerate(KEYS)}
+
+
+def reader(world: OneShard, name: str = "c", **more) -> Consumer:
+    settings = {"topic": "orders", "subscription": "billing", "name": name, "start": "earliest", **more}
+    return Consumer(client(world, f"client-{name}"), **settings)
+
+
+async def create(world: OneShard, segments: int = 2) -> None:
+    async with Admin(client(world, "admin")) as admin:
+        await admin.create_topic("orders", segments=segments)
+
+
+async def test_what_is_produced_is_consumed_in_order_and_acknowledged():
+    world = OneShard()
+    async with world.reign():
+        await create(world)
+        await produce(world, 200)
+        found: dict[bytes, list[int]] = {}
+        async with reader(world) as consumer:
+            await consume(consumer, found, 200)
+            await asyncio.sleep(1)
+            assert await consumer.caught_up()
+        async with Admin(client(world, "admin")) as admin:
+            described = await admin.describe_subscription("orders", "billing")
+    assert in_order(200) == found
+    assert all(s.acknowledged_offset == s.next_offset for s in described.segments)
+    assert 0 == consumer.refused
+
+
+async def test_an_unknown_topic_is_refused_and_harms_nobody():
+    world = OneShard()
+    async with world.reign():
+        await create(world)
+        async with Producer(client(world, "producer"), settings=SMALL) as producer:
+            good = await producer.send("orders", b"key", b"0")
+            bad = await producer.send("nothing", b"key", b"0")
+            behind = await producer.send("orders", b"key", b"1")
+            with pytest.raises(RefusedError, match="there is no topic 'nothing'"):
+                await bad
+            assert (await good).segment == (await behind).segment
+            assert (await good).offset + 1 == (await behind).offset
+
+
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.simulation) for seed in range(2, 8))])
+async def test_exactly_once_through_losses_doubles_and_leader_changes(seed):
+    world = OneShard()
+    world.broker.rng.seed(seed)
+    async with world.reign("a"):
+        await create(world)
+    world.broker.faults.loss = 0.03
+    world.broker.faults.duplication = 0.05
+    world.broker.faults.reorder = seed % 2 == 1
+    found: dict[bytes, list[int]] = {}
+    async with world.reign("b"):
+        producing = asyncio.create_task(produce(world, 150, pause_seconds=0.04))
+        consumer = reader(world)
+        await consumer.__aenter__()
+        consuming = asyncio.create_task(consume(consumer, found, 150))
+        await asyncio.sleep(2)
+    async with world.reign("c"):
+        await asyncio.sleep(2)
+        world.broker.drop("producer")
+        await asyncio.sleep(1)
+        world.broker.drop("client-c")
+        await producing
+        await consuming
+        world.broker.faults.loss = world.broker.faults.duplication = 0.0
+        await consumer.__aexit__(None, None, None)
+    assert in_order(150) == found
+    state = await _restored(world)
+    assert 150 == sum(tail.next_offset for tail in state.topics["orders"].tails.values())
+
+
+async def _restored(world: OneShard):
+    state = ShardState(0)
+    while (found := await world.ledger.read_or_none(state.chunk + 1)) is not None:
+        state.apply_all(found.entries, chunk=found.header.number, at_ms=found.header.at_ms)
+    return state
+
+
+async def test_a_second_consumer_takes_its_share_and_no_key_goes_backwards():
+    world = OneShard()
+    found: dict[bytes, list[int]] = {}
+    async with world.reign():
+        await create(world, segments=4)
+        producing = asyncio.create_task(produce(world, 200, pause_seconds=0.02))
+        async with reader(world, "c1") as first:
+            one = asyncio.create_task(consume(first, found, 200))
+            await asyncio.sleep(1)
+            assert 4 == len(first.segments)
+            async with reader(world, "c2") as second:
+                two = asyncio.create_task(consume(second, found, 200))
+                await asyncio.sleep(1)
+                assert (2, 2) == (len(first.segments), len(second.segments))
+                await producing
+                done, pending = await asyncio.wait([one, two], return_when=asyncio.FIRST_COMPLETED)
+                for task in pending:
+                    task.cancel()
+                await asyncio.wait([one, two])
+                assert all(task.cancelled() or task.exception() is None for task in done)
+    assert in_order(200) == found
+
+
+async def test_children_of_a_split_come_after_their_parent():
+    world = OneShard()
+    found: dict[bytes, list[int]] = {}
+    async with world.reign():
+        await create(world, segments=1)
+        await produce(world, 100)
+        async with Admin(client(world, "admin")) as admin:
+            await admin.split("orders", 0)
+            await produce(world, 100, "again")
+            async with reader(world) as consumer:
+                consuming = asyncio.create_task(consume(consumer, found, 100))
+                await consuming
+                assert [0] == consumer.segments
+                assert not await consumer.caught_up(), "the children are blocked"
+                world.drained = frozenset({0})
+                later: dict[bytes, list[int]] = {}
+                await consume(consumer, later, 100)
+                assert [1, 2] == consumer.segments
+                await asyncio.sleep(2)
+                assert await consumer.caught_up()
+    assert in_order(100) == found == later
+
+
+async def test_a_named_producer_goes_on_where_the_ledger_ends_and_fences_the_one_before():
+    world = OneShard()
+    async with world.reign():
+        await create(world)
+        async with Producer(client(world, "first"), name="loader") as first:
+            delivery = await first.send("orders", b"key", b"0", source_position=b"line 1")
+            await delivery
+            async with Producer(client(world, "second"), name="loader") as second:
+                await second.open("orders")
+                assert b"line 1" == second.source_position
+                with pytest.raises(RefusedError) as caught:
+                    await (await first.send("orders", b"key", b"1", source_position=b"line 2"))
+                assert "fenced" == caught.value.verdict
+
+
+async def test_queue_and_checkpoint_read_everything():
+    world = OneShard()
+    async with world.reign():
+        await create(world)
+        await produce(world, 100)
+        async with reader(world, "q", subscription="queue", type="QUEUE") as queue:
+            found: dict[bytes, list[int]] = {}
+            await consume(queue, found, 100)
+            assert in_order(100) == found
+        async with reader(world, "p", subscription="point", type="CHECKPOINT") as point:
+            half = [await anext(point) for _ in range(50)]
+            positions = point.positions
+        resumed = {"subscription": "point", "type": "CHECKPOINT", "positions": positions}
+        async with reader(world, "p", **resumed) as point:
+            rest = [await anext(point) for _ in range(50)]
+            await asyncio.sleep(0.1)
+            assert await point.caught_up()
+    assert 100 == len({(record.segment, record.offset) for record in half + rest})
+
+
+async def delete(world: OneShard, *, force: bool = True) -> None:
+    async with Admin(client(world, "admin")) as admin:
+        await admin.delete_subscription("orders", "billing", force=force)
+
+
+async def test_deleting_a_subscription_ends_its_consumers_and_it_does_not_come_back():
+    world = OneShard()
+    registrations: list[bytes] = []
+
+    def spy(message) -> None:
+        if message.topic == m.requests_topic(CLUSTER, 0) and b"\xa8register" in message.payload:
+            registrations.append(message.payload)
+
+    async with world.reign() as reign:
+        await create(world)
+        await produce(world, 20)
+        world.broker.spies.append(spy)
+        async with reader(world) as consumer:
+            await consume(consumer, {}, 20)
+            await delete(world)
+            with pytest.raises(FencedError, match="is deleted; to begin a new one start the program again"):
+                async with asyncio.timeout(1):  # far below a heartbeat: it was told
+                    await anext(consumer)
+        # A broker may deliver late copies of all that it ever sent: here of the first registration, which names no
+        # subscription, and of the one that was refused.
+        world.broker.spies.remove(spy)
+        assert len(registrations) == 2
+        async with world.client("late") as late:
+            for payload in registrations:
+                late.send_raw(payload)
+                await asyncio.sleep(1)
+        assert reign.state.topics["orders"].subscriptions == {}
+    assert world.registry.get_sample_value("headgate_departed_consumers_total", {"reason": "subscription_deleted"}) == 1
+
+
+async def test_a_consumer_that_was_away_for_long_does_not_bring_its_subscription_back():
+    """The shard has forgotten it by now; it says itself where it was."""
+    world = OneShard()
+    async with world.reign() as reign:
+        await create(world)
+        async with reader(world) as consumer:
+            world.broker.cut("client-c")
+            await asyncio.sleep(100)
+            await delete(world)
+            assert reign.state.topics["orders"].ended_programs("billing") == []
+            world.broker.heal("client-c")
+            with pytest.raises(FencedError):
+                async with asyncio.timeout(120):
+                    await anext(consumer)
+        assert reign.state.topics["orders"].subscriptions == {}
+
+
+async def test_a_program_that_is_started_again_begins_a_new_subscription():
+    world = OneShard()
+    async with world.reign():
+        await create(world)
+        await produce(world, 20)
+        for _ in range(2):
+            found: dict[bytes, list[int]] = {}
+            async with reader(world) as consumer:
+                await consume(consumer, found, 20)
+            assert in_order(20) == found, "from the beginning, the second time too"
+            await delete(world, force=False)

@@ -1,0 +1,121 @@
+"""Hostile replies and announcements to a client and the producer on it, in virtual time: nothing falls over."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from headgate.client.producer import Producer, ProducerSettings
+from headgate.client.record_batch import Stored
+from headgate.errors import HeadgateError
+from headgate.protocol import messages as m
+from tests.headgate.client.test_against_the_leader import client as client_of
+from tests.headgate.client.test_against_the_leader import create
+from tests.simulation.virtual_loop import VirtualLoop
+from tests.support.broker import Message
+from tests.support.hostile_messages import hostile
+from tests.support.one_shard import CLUSTER, OneShard
+
+REPLY: dict[str, Any] = {"request_id": 7, "leader_epoch": 1}
+PLACED = [m.Placement(0, 0, 32767, 0, 1), m.Placement(1, 32768, 65535, 0, 1)]
+IDENTITY = m.encode(m.ProducerIdentity(**REPLY, producer_id=0, producer_epoch=0))
+REPLIES = [
+    m.encode(m.Committed(**REPLY, placements=PLACED)),
+    m.encode(m.Committed(**REPLY, duplicate=True)),
+    m.encode(m.Committed(**REPLY, placements=[])),
+    m.encode(m.Committed(**REPLY, placements=[m.Placement(5, 1, 0, 0, 0), m.Placement(0, 0, 9, 2**62, 1)])),
+    m.encode(m.Refused(**REPLY, verdict="out_of_order", reason="x")),
+    m.encode(m.Refused(**REPLY, verdict="not_leader", reason="x")),
+    m.encode(m.ProducerIdentity(**REPLY, producer_id=2, producer_epoch=0)),
+    m.encode(m.Done(**REPLY)),
+    m.encode(m.TopicList(**REPLY, topics=[])),
+    m.encode(m.AssignmentChanged(topic="orders", subscription="s", consumer="c", incarnation=1, leader_epoch=1)),
+]
+ANNOUNCEMENTS = [
+    m.encode(m.ClusterDescription(protocol=1, shards=1, ledger_url="file:///x")),
+    m.encode(m.LeaderAnnouncement(shard=0, leader_epoch=1, instance="a", pipelining=True, window=64)),
+    m.encode(m.HeadAnnouncement(shard=0, leader_epoch=1, head=3)),
+]
+KINDS = {
+    m.replies_topic(CLUSTER, "producer"): m.decode_reply,
+    m.cluster_topic(CLUSTER): msgspec.msgpack.Decoder(m.ClusterDescription).decode,
+    m.leader_topic(CLUSTER, 0): msgspec.msgpack.Decoder(m.LeaderAnnouncement).decode,
+    m.head_topic(CLUSTER, 0): msgspec.msgpack.Decoder(m.HeadAnnouncement).decode,
+}
+
+
+def decodes(topic: str, payload: bytes) -> bool:
+    try:
+        KINDS[topic](payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+async def confront(payloads: list[tuple[str, bytes]]) -> None:
+    """Send payloads to a client, and judge: no handler raises, and each that cannot be read is counted once."""
+    raised: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
+    world = OneShard()
+    async with world.reign(), world.client("attacker") as attacker:
+        await create(world)
+        async with client_of(world, "producer") as client:
+            await client.shards()
+            await client.watch(0)
+            await client.watch_head(0, lambda _: None)
+            for topic, payload in payloads:
+                before = client.undecodable_messages
+                attacker.transport.publish(topic, payload)
+                await asyncio.sleep(0.1)
+                assert [] == raised
+                assert (not decodes(topic, payload)) == client.undecodable_messages - before
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(sorted(KINDS)), hostile([*REPLIES, *ANNOUNCEMENTS])), min_size=1, max_size=12)
+)
+def test_a_client_counts_what_it_cannot_read_and_goes_on(payloads: list[tuple[str, bytes]]) -> None:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(confront(payloads))
+
+
+async def produce_among(payloads: list[bytes]) -> None:
+    """Send records while hostile replies to the very requests of the producer arrive beside the true ones."""
+    raised: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
+    world = OneShard()
+    waiting = list(payloads)
+    async with world.reign(), world.client("attacker") as attacker:
+        await create(world)
+
+        def answer_first(message: Message) -> None:
+            if message.topic == m.requests_topic(CLUSTER, 0) and message.sender == "producer" and waiting:
+                # A forged identity makes requests that no leader would decode.
+                request_id = msgspec.msgpack.decode(message.payload)["request_id"]
+                payload = waiting.pop().replace(b"\xaarequest_id\x07", b"\xaarequest_id" + number(request_id))
+                attacker.transport.publish(m.replies_topic(CLUSTER, "producer"), payload)
+
+        world.broker.spies.append(answer_first)
+        patience = ProducerSettings(batch_bytes=100, request_timeout_seconds=1, delivery_timeout_seconds=30)
+        async with Producer(client_of(world, "producer"), settings=patience) as producer:
+            deliveries = [await producer.send("orders", b"%d" % n, b"v") for n in range(20)]
+            told = await asyncio.gather(*deliveries, return_exceptions=True)
+            assert all(isinstance(each, Stored | HeadgateError) for each in told), told
+            assert [] == raised
+
+
+def number(request_id: int) -> bytes:
+    return b"\xcf" + request_id.to_bytes(8, "big")
+
+
+@settings(max_examples=60, deadline=None)
+@example([IDENTITY, b""])  # an identity in answer to a batch once broke the session
+@given(st.lists(hostile(REPLIES), min_size=1, max_size=12))
+def test_a_producer_gets_an_outcome_for_everything_whatever_is_replied(payloads: list[bytes]) -> None:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(produce_among(payloads))

@@ -1,0 +1,179 @@
+"""What a consumer makes of late, doubled, lost and overtaken messages about its segments."""
+
+from msgspec.structs import replace
+
+from headgate.client.held_segments import Assignment, Changes
+from headgate.protocol.messages import AssignmentChanged, Grant, Registered, Revocation
+
+
+def grant(segment: int, generation: int) -> Grant:
+    return Grant(segment=segment, generation=generation, first_hash=0, last_hash=9, start_offset=0, start_chunk=1)
+
+
+def registered(*grants: Grant, epoch: int = 1) -> Registered:
+    return Registered(
+        request_id=1,
+        leader_epoch=epoch,
+        topic_id=1,
+        subscription_id=2,
+        grants=list(grants),
+        head=1,
+        blocked=0,
+        heartbeat_interval_seconds=5.0,
+    )
+
+
+def pushed(*, granted=(), revoked=(), epoch: int = 1) -> AssignmentChanged:
+    return AssignmentChanged(
+        topic="t",
+        subscription="s",
+        consumer="c",
+        incarnation=1,
+        leader_epoch=epoch,
+        granted=list(granted),
+        revoked=list(revoked),
+    )
+
+
+def holding(*grants: Grant, epoch: int = 1) -> Assignment:
+    assignment = Assignment()
+    assignment.asking()
+    assignment.registered(registered(*grants, epoch=epoch))
+    return assignment
+
+
+def test_the_same_generation_goes_on_undisturbed_under_another_leader():
+    assert Changes() == holding(grant(0, 3)).registered(registered(grant(0, 3), epoch=2))
+
+
+def test_a_higher_generation_begins_anew():
+    changes = holding(grant(0, 3)).registered(registered(grant(0, 4)))
+    assert Changes(stop=[(0, 3)], start=[grant(0, 4)]) == changes
+
+
+def test_what_is_not_listed_is_dropped():
+    assert Changes(stop=[(1, 3)]) == holding(grant(0, 3), grant(1, 3)).registered(registered(grant(0, 3)))
+
+
+def test_a_list_that_was_overtaken_by_a_grant_does_not_drop_it():
+    assignment = holding(grant(0, 1))
+    assignment.asking()
+    assignment.changed(pushed(granted=[grant(1, 1)]))
+    assert Changes() == assignment.registered(registered(grant(0, 1)))
+    assignment.asking()
+    assert Changes(stop=[(1, 1)]) == assignment.registered(registered(grant(0, 1)))
+
+
+def test_a_segment_that_is_being_finished_is_not_listed_and_goes_on_finishing():
+    assignment = holding(grant(0, 1))
+    assignment.changed(pushed(revoked=[Revocation(segment=0, generation=1)]))
+    assignment.asking()
+    assert Changes() == assignment.registered(registered())
+
+
+def test_messages_of_an_older_epoch_are_ignored():
+    assignment = holding(grant(0, 3), epoch=5)
+    assert Changes() == assignment.registered(registered(epoch=4))
+    assert Changes() == assignment.changed(pushed(granted=[grant(1, 9)], epoch=4))
+
+
+def test_a_revocation_is_finished_once():
+    assignment = holding(grant(0, 3))
+    revocation = Revocation(segment=0, generation=3)
+    assert Changes(finish=[revocation]) == assignment.changed(pushed(revoked=[revocation]))
+    assert Changes() == assignment.changed(pushed(revoked=[revocation]))
+
+
+def test_a_revocation_of_an_older_generation_is_ignored():
+    assert Changes() == holding(grant(0, 3)).changed(pushed(revoked=[Revocation(segment=0, generation=2)]))
+
+
+def test_a_final_revocation_stops_even_while_finishing():
+    assignment = holding(grant(0, 3))
+    assignment.changed(pushed(revoked=[Revocation(segment=0, generation=3)]))
+    changes = assignment.changed(pushed(revoked=[Revocation(segment=0, generation=3, final=True)]))
+    assert Changes(stop=[(0, 3)]) == changes
+
+
+def test_a_revocation_that_overtook_its_grant_is_confirmed_and_the_grant_never_read():
+    assignment = holding()
+    revocation = Revocation(segment=0, generation=3)
+    assert Changes(confirm=[revocation]) == assignment.changed(pushed(revoked=[revocation]))
+    assert Changes() == assignment.changed(pushed(granted=[grant(0, 3)]))
+    assert Changes(confirm=[revocation]) == assignment.changed(pushed(revoked=[revocation])), "it was lost"
+
+
+def test_a_grant_that_was_given_up_does_not_come_back():
+    assignment = holding(grant(0, 3))
+    assignment.confirmed(Revocation(segment=0, generation=3))
+    assert {} == assignment.held
+    assert Changes() == assignment.changed(pushed(granted=[grant(0, 3)]))
+    assert Changes() == assignment.registered(registered(grant(0, 3)))
+    assert Changes(start=[grant(0, 4)]) == assignment.changed(pushed(granted=[grant(0, 4)]))
+
+
+def test_a_doubled_grant_changes_nothing():
+    assignment = holding()
+    assignment.changed(pushed(granted=[grant(0, 3)]))
+    assert Changes() == assignment.changed(pushed(granted=[grant(0, 3)]))
+    assert Changes() == assignment.changed(pushed(granted=[grant(0, 2)]))
+
+
+def test_a_lost_grant_is_taken_when_it_is_pushed_again():
+    assignment = holding(grant(0, 3))
+    assignment.registered(registered())
+    assert Changes(start=[grant(0, 3)]) == assignment.changed(pushed(granted=[grant(0, 3)]))
+
+
+def test_an_evicted_consumer_holds_nothing():
+    assignment = holding(grant(0, 3), grant(1, 1))
+    assert Changes(stop=[(0, 3), (1, 1)]) == assignment.drop_all()
+    assert {} == assignment.held
+
+
+# --- shares -----------------------------------------------------------------------------------------------------------
+
+
+def share(first_bucket: int, end_bucket: int, generation: int) -> Grant:
+    return replace(grant(0, generation), first_bucket=first_bucket, end_bucket=end_bucket)
+
+
+def revocation(first_bucket: int, end_bucket: int, generation: int, *, final: bool = False) -> Revocation:
+    return Revocation(segment=0, generation=generation, final=final, first_bucket=first_bucket, end_bucket=end_bucket)
+
+
+def test_two_shares_of_one_segment_are_held_side_by_side():
+    assignment = holding(share(0, 8, 3))
+    high = share(8, 16, 2)
+    assert Changes(start=[high]) == assignment.changed(pushed(granted=[high]))
+    assert Changes() == assignment.registered(registered(share(0, 8, 3), high))
+    assert Changes(finish=[revocation(0, 8, 3)]) == assignment.changed(pushed(revoked=[revocation(0, 8, 3)]))
+    assert {(0, 2), (0, 3)} == assignment.held.keys()
+
+
+def test_what_was_given_up_of_some_buckets_says_nothing_of_others():
+    assignment = holding(share(0, 8, 9))
+    assignment.confirmed(revocation(0, 8, 9))
+    assert Changes(start=[share(8, 16, 4)]) == assignment.changed(pushed(granted=[share(8, 16, 4)]))
+    assert Changes() == assignment.changed(pushed(granted=[share(4, 8, 5)])), "they are of buckets given up later"
+    assert Changes(start=[share(0, 8, 10)]) == assignment.changed(pushed(granted=[share(0, 8, 10)]))
+
+
+def test_a_later_grant_of_one_of_its_buckets_means_that_a_share_was_fenced():
+    changes = holding(share(0, 8, 3), share(8, 16, 4)).changed(pushed(granted=[grant(0, 7)]))
+    assert Changes(stop=[(0, 3), (0, 4)], start=[grant(0, 7)]) == changes
+    assert Changes() == holding(share(0, 8, 3)).changed(pushed(granted=[grant(0, 2)]))
+
+
+def test_a_share_that_is_being_finished_gives_way_to_a_listed_one():
+    assignment = holding(share(0, 8, 3))
+    assignment.changed(pushed(revoked=[revocation(0, 8, 3)]))
+    assert Changes(stop=[(0, 3)], start=[share(0, 4, 5)]) == assignment.registered(registered(share(0, 4, 5)))
+
+
+def test_the_grant_of_what_was_fenced_before_it_arrived_is_never_read():
+    """A leader that is asked about what it does not know cannot name its buckets."""
+    assignment = holding(share(8, 16, 2))
+    assert Changes() == assignment.changed(pushed(revoked=[revocation(0, 0, 3, final=True)]))
+    assert Changes() == assignment.changed(pushed(granted=[share(0, 8, 3)]))
+    assert Changes(start=[share(0, 8, 1)]) == assignment.changed(pushed(granted=[share(0, 8, 1)]))

@@ -1,0 +1,269 @@
+"""The producer session as dialogues: what happens, and what it then wants done."""
+
+from __future__ import annotations
+
+import pytest
+
+from headgate.client.session_types import Identified, Outcome, Phase
+from headgate.protocol import messages as m
+from tests.support.session_dialogue import Dialogue, streaming
+
+# --- opening, probing, streaming --------------------------------------------------------------------------------------
+
+
+def test_it_waits_for_a_leader_and_a_connection_before_it_says_anything():
+    talk = Dialogue()
+    assert [] == talk.offer("a")
+    assert [] == talk.leader()
+    assert ["open"] == talk.connect()
+
+
+def test_the_first_batch_goes_alone_and_its_commit_opens_the_window():
+    talk = Dialogue(max_in_flight=3)
+    talk.connect()
+    talk.leader()
+    talk.offer("a", "b", "c", "d", "e")
+    assert ["a@0"] == talk.identify()
+    assert ["b@1", "c@2", "d@3"] == talk.commit("a")
+    assert ["e@4"] == talk.commit("b")
+
+
+@pytest.mark.parametrize(("own", "announced", "expected"), [(2, 64, 2), (5, 2, 2), (5, 5, 5)])
+def test_the_window_is_the_smaller_of_our_own_and_the_announced(own, announced, expected):
+    talk = streaming(max_in_flight=own)
+    talk.leader(window=announced)
+    assert expected == len(talk.offer(*"abcdefgh"))
+
+
+def test_a_leader_without_pipelining_gets_one_batch_at_a_time():
+    talk = Dialogue()
+    talk.connect()
+    talk.leader(pipelining=False)
+    talk.offer("a", "b", "c")
+    assert ["a@0"] == talk.identify()
+    assert ["b@1"] == talk.commit("a")
+    assert ["c@2"] == talk.commit("b")
+
+
+def test_pipelining_may_be_switched_off_while_it_runs():
+    talk = streaming()
+    assert ["a@1", "b@2"] == talk.offer("a", "b")
+    talk.leader(1, pipelining=False)
+    assert [] == talk.offer("c")
+    assert [] == talk.commit("a")
+    assert ["c@3"] == talk.commit("b")
+
+
+def test_after_a_long_silence_one_batch_goes_alone_again():
+    talk = streaming()
+    talk.wait(60)
+    assert ["a@1"] == talk.offer("a", "b")
+    assert ["b@2"] == talk.commit("a")
+
+
+def test_the_answer_to_opening_carries_the_source_position():
+    talk = Dialogue()
+    talk.connect()
+    talk.leader()
+    assert ["open"] == talk._heard(talk.session.open(0.0))
+    reply = m.ProducerIdentity(
+        request_id=talk.opening.request_id, leader_epoch=1, producer_id=1, producer_epoch=4, source_position=b"line 9"
+    )
+    commands = talk.session.identified(talk.opening.request_id, reply, 0.0)
+    assert Identified(b"line 9") in commands
+
+
+def test_a_lost_answer_to_opening_is_asked_for_with_the_same_token():
+    talk = Dialogue()
+    talk.connect()
+    talk.leader()
+    talk.offer("a")
+    first = talk.opening
+    assert ["open"] == talk.wait(5.1)
+    assert first.token == talk.opening.token
+    assert first.request_id != talk.opening.request_id
+
+
+# --- replies ----------------------------------------------------------------------------------------------------------
+
+
+def test_outcomes_are_told_head_first():
+    talk = streaming()
+    talk.offer("a", "b", "c")
+    talk.commit("c", "b")
+    assert {"0"} == set(talk.outcomes)
+    talk.commit("a")
+    assert ["0", "a", "b", "c"] == list(talk.outcomes)
+
+
+def test_a_doubled_reply_changes_nothing():
+    talk = streaming()
+    talk.offer("a", "b")
+    talk.commit("a")
+    assert [] == talk.commit("a", "a")
+    assert "b" not in talk.outcomes
+
+
+def test_a_lost_reply_is_asked_for_again_and_what_is_known_is_not_sent_again():
+    """Only the head's reply was lost: b and c are known to be committed."""
+    talk = streaming()
+    talk.offer("a", "b", "c")
+    talk.commit("b", "c")
+    assert ["a@1"] == talk.wait(0.2)
+    talk.commit("a")
+    assert ["0", "a", "b", "c"] == list(talk.outcomes)
+
+
+def test_a_commit_of_an_older_attempt_is_true_and_used():
+    talk = streaming()
+    talk.offer("a", "b")
+    old = talk.last["a"]
+    talk.refuse("b", "unavailable")
+    talk.wait_for_pause()
+    assert ["b@2"] == talk.commit(old)
+    assert Outcome.COMMITTED is talk.outcomes["a"]
+
+
+def test_a_refusal_of_an_older_attempt_is_ignored():
+    talk = streaming()
+    talk.offer("a")
+    old = talk.last["a"]
+    talk.refuse("a", "unavailable")
+    assert ["a@1"] == talk.wait_for_pause()
+    assert [] == talk.refuse(old, "fenced")
+    assert Phase.PROBING is talk.session.phase
+
+
+# --- refusals and losses: carry over ----------------------------------------------------------------------------------
+
+
+def test_refused_once_and_then_accepted_in_the_same_epoch_keeps_the_order():
+    """Restate F10: "not leader" for a, and b of the same epoch would be accepted. b is refused, a comes first again."""
+    talk = streaming()
+    talk.offer("a", "b")
+    talk.refuse("a", "unavailable")
+    talk.refuse("b", "out_of_order")
+    assert ["a@1"] == talk.wait_for_pause()
+    assert ["b@2"] == talk.commit("a")
+
+
+def test_first_refused_and_second_offered_restarts_at_the_first():
+    """Kafka 15591: whatever comes second may not be the first thing that a leader sees."""
+    talk = Dialogue()
+    talk.connect()
+    talk.leader()
+    talk.offer("a")
+    talk.identify()
+    talk.offer("b")
+    talk.refuse("a", "unavailable")
+    assert ["a@0"] == talk.wait_for_pause()
+
+
+def test_a_time_out_carries_everything_over_under_a_new_attempt():
+    talk = streaming()
+    talk.offer("a", "b")
+    attempt = talk.last["a"].attempt
+    assert [] == talk.wait(4.9)
+    assert ["a@1"] == talk.wait(0.2)
+    assert attempt < talk.last["a"].attempt
+    assert ["b@2"] == talk.commit("a")
+
+
+def test_pauses_double_to_a_second_and_a_commit_starts_them_over():
+    talk = streaming()
+    talk.offer("a")
+    pauses = []
+    for _ in range(8):
+        talk.refuse("a", "unavailable")
+        pauses.append(round(talk.session.wake_at - talk.now, 3))
+        talk.wait_for_pause()
+    assert [0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0] == pauses
+    talk.commit("a")
+    talk.offer("b")
+    talk.refuse("b", "unavailable")
+    assert 0.025 == pytest.approx(talk.session.wake_at - talk.now)
+
+
+def test_a_pause_without_luck_has_a_floor():
+    talk = streaming()
+    talk.offer("a")
+    reply = m.Refused(request_id=talk.last["a"].request_id, leader_epoch=1, verdict="unavailable", reason="")
+    talk.session.refused(reply.request_id, reply, talk.now, 0.0)
+    assert Phase.BACKING_OFF is talk.session.phase
+    assert 0.01 <= talk.session.wake_at - talk.now
+
+
+def test_a_lost_connection_replays_when_it_is_back():
+    talk = streaming()
+    talk.offer("a", "b")
+    assert [] == talk.connect(False)
+    assert ["a@1"] == talk.connect()
+    assert ["b@2"] == talk.commit("a")
+
+
+def test_a_send_that_could_not_be_handed_over_ends_the_attempt():
+    talk = streaming()
+    talk.offer("a", "b")
+    talk._heard(talk.session.send_failed(talk.last["b"].request_id, talk.now, 1.0))
+    assert ["a@1"] == talk.wait_for_pause()
+
+
+# --- leaders ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_newer_leader_gets_everything_at_once_at_its_epoch():
+    talk = streaming()
+    talk.offer("a", "b")
+    assert ["a@1"] == talk.leader(2)
+    assert 2 == talk.last["a"].leader_epoch
+
+
+@pytest.mark.parametrize("hint", [1, 2])
+def test_a_stale_or_equal_hint_changes_nothing(hint):
+    talk = streaming()
+    talk.leader(2)
+    talk.offer("a")
+    assert [] == talk.leader(hint)
+    assert ["b@2"] == (talk.commit("a") or talk.offer("b"))
+    assert 2 == talk.last["b"].leader_epoch
+    talk.connect(False)
+    assert ["b@2"] == talk.connect(), "it still knows the leader of epoch 2"
+    assert 2 == talk.last["b"].leader_epoch
+
+
+def test_what_is_known_to_be_committed_is_not_replayed():
+    talk = streaming()
+    talk.offer("a", "b", "c", "d")
+    talk.commit("c")
+    talk.refuse("d", "unavailable")
+    assert ["a@1"] == talk.wait_for_pause()
+    assert ["b@2", "d@4"] == talk.commit("a")
+
+
+def test_what_a_deposed_leader_says_of_a_request_to_its_successor_is_ignored():
+    talk = streaming()
+    talk.leader(2)
+    talk.offer("a")
+    assert [] == talk.refuse("a", "not_leader", epoch=1)
+    assert Phase.BACKING_OFF is not talk.session.phase
+    talk.commit("a")
+    assert Outcome.COMMITTED is talk.outcomes["a"]
+
+
+def test_after_word_of_a_newer_epoch_it_waits_for_that_leader():
+    talk = streaming()
+    talk.offer("a")
+    talk.refuse("a", "not_leader", epoch=3)
+    assert [] == talk.wait(2)
+    assert [] == talk.leader(2)
+    assert ["a@1"] == talk.leader(3)
+
+
+def test_waiting_for_a_leader_is_bounded_by_the_deadline():
+    talk = Dialogue(deadline=30)
+    talk.connect()
+    talk.offer("a")
+    talk.wait(29.9)
+    assert {} == talk.outcomes
+    talk.wait(0.1)
+    assert {"a": Outcome.NOT_STORED} == talk.outcomes

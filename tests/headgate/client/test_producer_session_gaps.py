@@ -1,0 +1,254 @@
+"""The producer session in trouble: deadlines, gaps, bumps, and verdicts that end something."""
+
+from __future__ import annotations
+
+from headgate.client.session_types import Outcome
+from tests.support.session_dialogue import Dialogue, streaming
+
+# --- deadlines, gaps, bumps -------------------------------------------------------------------------------------------
+
+
+def test_expiry_in_flight_is_unknown_and_numbering_restarts_under_the_next_epoch():
+    """KIP-91 rule 22: also on the first try, never refused, never answered."""
+    talk = streaming(deadline=10)
+    talk.offer("a")
+    talk.connect(False)
+    talk.wait(10)
+    assert Outcome.UNKNOWN is talk.outcomes["a"]
+    talk.connect()
+    assert ["open"] == talk.offer("b")
+    assert (7, 0) == (talk.opening.producer_id, talk.opening.producer_epoch)
+    assert ["b@0"] == talk.identify(7, 1)
+    assert 1 == talk.last["b"].producer_epoch
+
+
+def test_what_was_never_sent_is_not_stored():
+    talk = streaming(max_in_flight=1, deadline=10)
+    talk.offer("a", "b")
+    talk.connect(False)
+    talk.wait(10)
+    assert (Outcome.UNKNOWN, Outcome.NOT_STORED) == (talk.outcomes["a"], talk.outcomes["b"])
+
+
+def test_refused_and_expired_is_unknown_all_the_same():
+    """A refusal speaks for one copy; a broker may have doubled it."""
+    talk = streaming(deadline=10)
+    talk.offer("a")
+    talk.refuse("a", "unavailable")
+    talk.connect(False)
+    talk.wait(10)
+    assert Outcome.UNKNOWN is talk.outcomes["a"]
+
+
+def test_expiry_waits_for_what_is_before_it():
+    talk = streaming(max_in_flight=1, deadline=10)
+    talk.offer("a")
+    talk.deadline = 5
+    talk.offer("b")
+    talk.wait(9)
+    assert {"0"} == set(talk.outcomes)
+    talk.wait(1)
+    assert ["0", "a", "b"] == list(talk.outcomes)
+
+
+def test_what_was_refused_and_waits_for_a_new_number_is_unknown_at_its_deadline():
+    talk = streaming(deadline=10)
+    talk.wait(60)
+    talk.offer("a", "b")
+    talk.refuse("a", "out_of_order")
+    talk.connect(False)
+    talk.wait(10)
+    assert (Outcome.UNKNOWN, Outcome.NOT_STORED) == (talk.outcomes["a"], talk.outcomes["b"])
+
+
+def test_a_commit_behind_the_head_proves_the_head_at_its_deadline():
+    talk = streaming(deadline=10)
+    talk.offer("a", "b")
+    talk.commit("b")
+    talk.connect(False)
+    talk.wait(10)
+    assert (Outcome.COMMITTED, Outcome.COMMITTED) == (talk.outcomes["a"], talk.outcomes["b"])
+    assert talk.replies["a"].placements is None
+    talk.connect()
+    assert ["c@3"] == talk.offer("c"), "there is no gap, so there is no bump"
+
+
+def test_an_expired_batch_blocks_new_sequences_while_somebody_waits_behind_it():
+    talk = streaming(deadline=3)
+    talk.offer("a")
+    talk.wait(1)
+    talk.offer("b")
+    talk.wait(2)
+    assert ["a"] == [name for name, what in talk.outcomes.items() if what is Outcome.UNKNOWN]
+    assert [] == talk.offer("c"), "a may leave a gap, and b is not resolved"
+    assert ["open"] == talk.wait(1)
+    assert Outcome.UNKNOWN is talk.outcomes["b"]
+    assert ["c@0"] == talk.identify(7, 1)
+
+
+def test_expiry_is_in_order():
+    talk = streaming(max_in_flight=2, deadline=3)
+    talk.offer("a", "b", "c", "d")
+    talk.wait(3)
+    assert ["0", "a", "b", "c", "d"] == list(talk.outcomes)
+    assert [Outcome.UNKNOWN] * 2 + [Outcome.NOT_STORED] * 2 == list(talk.outcomes.values())[1:]
+
+
+def test_an_expired_batch_that_is_stored_after_all_leaves_no_gap():
+    talk = streaming(deadline=10)
+    talk.offer("a")
+    talk.wait(2)
+    talk.offer("b")
+    talk.connect(False)
+    talk.wait(8.5)
+    talk.offer("c")
+    talk.connect()
+    assert ["b@2", "c@3"] == talk.commit("a")
+    assert 0 == talk.session.bumps
+
+
+def test_a_bump_that_is_not_answered_is_asked_for_with_the_same_token():
+    talk = streaming(deadline=10)
+    talk.offer("a")
+    talk.connect(False)
+    talk.wait(10)
+    talk.connect()
+    talk.offer("b")
+    token = talk.opening.token
+    assert ["open"] == talk.wait(5.1)
+    assert (token, 7, 0) == (talk.opening.token, talk.opening.producer_id, talk.opening.producer_epoch)
+
+
+def test_an_exhausted_epoch_gets_a_new_id():
+    talk = streaming(deadline=10)
+    talk.offer("a")
+    talk.connect(False)
+    talk.wait(10)
+    talk.connect()
+    talk.offer("b")
+    assert ["b@0"] == talk.identify(99, 0)
+    assert 99 == talk.last["b"].producer_id
+
+
+def test_late_words_about_an_expired_batch_change_nothing():
+    talk = streaming(deadline=10)
+    talk.offer("a")
+    late = talk.last["a"]
+    talk.connect(False)
+    talk.wait(10)
+    talk.connect()
+    talk.offer("b")
+    assert [] == talk.refuse(late, "fenced")
+    assert [] == talk.commit(late)
+    assert ["b@0"] == talk.identify(7, 1)
+
+
+# --- verdicts that end something --------------------------------------------------------------------------------------
+
+
+def test_fenced_stops_everything_and_nothing_is_renumbered():
+    talk = streaming()
+    talk.offer("a", "b")
+    assert [] == talk.refuse("a", "fenced")
+    assert (Outcome.FENCED, Outcome.FENCED) == (talk.outcomes["a"], talk.outcomes["b"])
+    assert [] == talk.offer("c")
+    assert Outcome.FENCED is talk.outcomes["c"]
+    assert [] == talk.wait(60)
+
+
+def test_fenced_while_opening_says_so():
+    talk = Dialogue()
+    talk.connect()
+    talk.leader()
+    talk.offer("a")
+    assert ["open refused: fenced"] == talk.refuse(talk.opening, "fenced")
+    assert Outcome.FENCED is talk.outcomes["a"]
+
+
+def test_out_of_order_behind_the_head_never_bumps():
+    """librdkafka 4953: a bump for it duplicated another partition."""
+    talk = streaming()
+    talk.offer("a", "b")
+    talk.refuse("b", "out_of_order")
+    assert ["a@1"] == talk.wait_for_pause()
+    assert 0 == talk.session.bumps
+
+
+def test_out_of_order_for_a_head_that_was_not_a_probe_is_tried_again():
+    talk = streaming()
+    talk.offer("a")
+    talk.refuse("a", "out_of_order")
+    assert ["a@1"] == talk.wait_for_pause()
+    talk.commit("a")
+    assert 0 == talk.session.bumps
+
+
+def test_a_forgotten_producer_starts_over_without_losing_what_was_surely_refused():
+    talk = streaming()
+    talk.wait(60)
+    talk.offer("a", "b")
+    talk.refuse("a", "out_of_order")
+    assert ["open"] == talk.wait_for_pause()
+    assert ["a@0"] == talk.identify(8, 0)
+    assert ["b@1"] == talk.commit("a")
+
+
+def test_a_forgotten_producer_with_an_open_copy_fails_loudly():
+    """The copy that was not answered may be stored: sending it under another number could store it twice."""
+    talk = streaming()
+    talk.offer("a")
+    talk.wait(5.1)  # no answer: sent again, as a probe
+    talk.refuse("a", "out_of_order")
+    assert ["a@1"] == talk.wait_for_pause()
+    assert [] == talk.refuse("a", "out_of_order")
+    assert Outcome.UNKNOWN is talk.outcomes["a"]
+    talk.offer("b")
+    assert ["open"] == talk.wait_for_pause()
+    assert ["b@0"] == talk.identify(8, 0)
+
+
+def test_a_doubled_refusal_does_not_close_two_copies():
+    talk = streaming()
+    talk.offer("a")
+    talk.wait(5.1)
+    probe = talk.last["a"]
+    talk.refuse(probe, "out_of_order")
+    talk.refuse(probe, "out_of_order")
+    assert ["a@1"] == talk.wait_for_pause(), "not numbered anew: the first copy is open"
+
+
+def test_invalid_fails_one_batch_and_what_is_behind_it_is_numbered_anew():
+    talk = streaming()
+    talk.offer("a", "bad", "c")
+    talk.refuse("bad", "invalid")
+    assert {"0": Outcome.COMMITTED, "bad": Outcome.INVALID} == talk.outcomes
+    assert [] == talk.offer("d"), "no new sequence before a is resolved"
+    assert ["open"] == talk.commit("a")
+    assert ["c@0"] == talk.identify(7, 1)
+    assert ["d@1"] == talk.commit("c")
+
+
+def test_invalid_for_what_is_known_to_be_stored_is_a_commit():
+    """Its topic was deleted after it had been stored, and its reply was lost."""
+    talk = streaming()
+    talk.offer("a", "b")
+    talk.commit("b")
+    talk.refuse("a", "invalid")
+    assert (Outcome.COMMITTED, Outcome.COMMITTED) == (talk.outcomes["a"], talk.outcomes["b"])
+
+
+def test_an_identity_that_is_refused_for_good_fails_what_waits():
+    talk = Dialogue()
+    talk.connect()
+    talk.leader()
+    talk.offer("a")
+    assert ["open refused: invalid"] == talk.refuse(talk.opening, "invalid")
+    assert Outcome.INVALID is talk.outcomes["a"]
+    assert ["open"] == talk.offer("b")
+
+
+def test_closing_says_what_is_unknown_and_what_is_not_stored():
+    talk = streaming(max_in_flight=1)
+    talk.offer("a", "b")
+    talk._heard(talk.session.abandon("closed"))
+    assert (Outcome.UNKNOWN, Outcome.NOT_STORED) == (talk.outcomes["a"], talk.outcomes["b"])

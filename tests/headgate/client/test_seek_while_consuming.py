@@ -1,0 +1,218 @@
+"""A subscription that is moved under running consumers: real Producer, Consumer, Admin and leader, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headgate.client.admin import Admin
+from headgate.client.consumer import ConsumedRecord, Consumer
+from headgate.errors import ConfigError, RefusedError
+from tests.headgate.client.test_against_the_leader import KEYS, client, create, in_order, produce, reader
+from tests.support.one_shard import OneShard, now_ms
+
+pytestmark = pytest.mark.looptime
+
+
+async def take(consumer: Consumer, count: int, *, acknowledge: bool = True) -> list[ConsumedRecord]:
+    """Take so many records, one after another."""
+    found: list[ConsumedRecord] = []
+    async with asyncio.timeout(60):
+        while len(found) < count:
+            record = await anext(consumer)
+            found.append(record)
+            if acknowledge:
+                await consumer.acknowledge(record)
+    return found
+
+
+def by_key(records: list[ConsumedRecord]) -> dict[bytes, list[int]]:
+    found: dict[bytes, list[int]] = {}
+    for record in records:
+        found.setdefault(record.key, []).append(int(record.value))
+    return found
+
+
+async def test_everything_comes_again_in_order_and_nothing_of_before_in_between():
+    """500 records wait in the consumer's own queue when it is moved; not one of them is delivered after the revocation."""
+    world = OneShard()
+    async with world.reign():
+        await create(world)
+        await produce(world, 600)
+        async with reader(world) as consumer, Admin(client(world, "admin")) as admin:
+            before = await take(consumer, 100)
+            answer = await admin.seek("orders", "billing", to="earliest")
+            await asyncio.sleep(0.5)
+            after = await take(consumer, 600)
+            await asyncio.sleep(1)
+            described = await admin.describe_subscription("orders", "billing")
+
+    assert in_order(600) == by_key(after)
+    assert {record.generation for record in before}.isdisjoint({record.generation for record in after})
+    assert 1 == answer.seek_generation == described.seek_generation
+    assert all(s.acknowledged_offset == s.next_offset for s in described.segments)
+
+
+async def test_what_was_delivered_before_cannot_be_acknowledged_any_more():
+    world = OneShard()
+    async with world.reign():
+        await create(world, segments=1)
+        await produce(world, 100)
+        async with reader(world) as consumer, Admin(client(world, "admin")) as admin:
+            before = await take(consumer, 50, acknowledge=False)
+            await admin.seek("orders", "billing", to="earliest")
+            await asyncio.sleep(0.5)
+            await consumer.acknowledge(before[-1])
+            await asyncio.sleep(1)
+            described = await admin.describe_subscription("orders", "billing")
+            assert 1 == consumer.refused
+
+    assert [0] == [segment.acknowledged_offset for segment in described.segments]
+
+
+async def test_a_push_that_a_broken_connection_swallowed_is_made_up_for():
+    world = OneShard()
+    async with world.reign():
+        await create(world, segments=1)
+        await produce(world, 100)
+        async with reader(world) as consumer, Admin(client(world, "admin")) as admin:
+            await take(consumer, 100)
+            await asyncio.sleep(1)
+            world.broker.pause("client-c")
+            await admin.seek("orders", "billing", positions={0: 90})
+            world.broker.drop("client-c")
+            world.broker.resume("client-c")
+            assert list(range(90, 100)) == [record.offset for record in await take(consumer, 10)]
+
+
+async def test_a_seek_back_over_a_split_reads_the_parent_again_before_its_children():
+    world = OneShard()
+    async with world.reign():
+        await create(world, segments=1)
+        async with reader(world) as consumer, reader(world, "d") as other, Admin(client(world, "admin")) as admin:
+            await produce(world, 50)
+            await admin.split("orders", 0)
+            await produce(world, 50, "second")
+            world.drained = frozenset({0})
+            await take(consumer, 50)
+            found = [consumer, other]
+            taken = await asyncio.gather(*(_until_quiet(each) for each in found))
+            assert 50 == sum(map(len, taken))
+            world.drained = frozenset()
+            await admin.seek("orders", "billing", positions={0: 20})
+            again = await asyncio.gather(*(_until_quiet(each) for each in found))
+            assert {0: set(range(20, 50))} == _offsets(again)
+            world.drained = frozenset({0})
+            rest = await asyncio.gather(*(_until_quiet(each, 8) for each in found))
+
+    assert 50 == sum(map(len, rest))
+    assert {1, 2} == set(_offsets(rest))
+
+
+async def _until_quiet(consumer: Consumer, seconds: float = 4) -> list[ConsumedRecord]:
+    found: list[ConsumedRecord] = []
+    while True:
+        try:
+            async with asyncio.timeout(seconds):
+                record = await anext(consumer)
+        except TimeoutError:
+            return found
+        found.append(record)
+        await consumer.acknowledge(record)
+
+
+def _offsets(taken: list[list[ConsumedRecord]]) -> dict[int, set[int]]:
+    found: dict[int, set[int]] = {}
+    for record in (record for records in taken for record in records):
+        found.setdefault(record.segment, set()).add(record.offset)
+    return found
+
+
+async def test_latest_passes_over_everything_without_waiting_for_a_drain():
+    """Nobody answers the drain check here; the sealed segment that was passed over is drained all the same."""
+    world = OneShard()
+    async with world.reign():
+        await create(world, segments=1)
+        await produce(world, 50)
+        async with reader(world) as consumer, Admin(client(world, "admin")) as admin:
+            await take(consumer, 5)
+            await admin.split("orders", 0)
+            await admin.seek("orders", "billing", to="latest")
+            await produce(world, 20, "second")
+            after = await take(consumer, 20)
+
+    assert {key: list(range(index, 20, len(KEYS))) for index, key in enumerate(KEYS)} == by_key(after)
+
+
+async def test_a_time_is_the_first_record_stored_then_or_later():
+    world = OneShard()
+    async with world.reign():
+        await create(world, segments=1)
+        await produce(world, 30)
+        await asyncio.sleep(5)
+        moment = now_ms()
+        async with reader(world) as consumer, Admin(client(world, "admin")) as admin:
+            await admin.split("orders", 0)
+            await produce(world, 20, "second")
+            answer = await admin.seek("orders", "billing", timestamp_ms=moment)
+            assert {0: 30, 1: 0, 2: 0} == {move.segment: move.to_offset for move in answer.moves}
+            assert 20 == len(await take(consumer, 20))
+
+
+async def test_a_queue_begins_again_and_forgets_single_acknowledgements():
+    world = OneShard()
+    async with world.reign():
+        await create(world, segments=1)
+        await produce(world, 20)
+        async with reader(world, type="QUEUE") as consumer, Admin(client(world, "admin")) as admin:
+            for record in (await take(consumer, 20, acknowledge=False))[::2]:
+                await consumer.acknowledge(record)
+            await asyncio.sleep(1)
+            await admin.seek("orders", "billing", positions={0: 5})
+            assert list(range(5, 20)) == [record.offset for record in await take(consumer, 15)]
+
+
+async def test_a_refused_seek_moves_nothing():
+    world = OneShard()
+    async with world.reign():
+        await create(world, segments=1)
+        await produce(world, 20)
+        async with reader(world) as consumer, Admin(client(world, "admin")) as admin:
+            with pytest.raises(RefusedError, match="segment 0 ends at 20; 21 is beyond it: choose 0 to 20"):
+                await admin.seek("orders", "billing", positions={0: 21})
+            with pytest.raises(ConfigError, match="still to come"):
+                await admin.seek("orders", "billing", timestamp_ms=now_ms() + 1000)
+            with pytest.raises(ConfigError, match="exactly one"):
+                await admin.seek("orders", "billing")
+            assert list(range(20)) == [record.offset for record in await take(consumer, 20)]
+            assert 0 == (await admin.describe_subscription("orders", "billing")).seek_generation
+
+
+async def test_a_checkpoint_keeps_its_own_positions():
+    world = OneShard()
+    async with world.reign():
+        await create(world, segments=1)
+        async with reader(world, type="CHECKPOINT"), Admin(client(world, "admin")) as admin:
+            with pytest.raises(RefusedError, match="keep their own positions"):
+                await admin.seek("orders", "billing", to="earliest")
+
+
+async def test_weakening_the_order_lets_children_through_and_restoring_it_takes_them_back():
+    world = OneShard()
+    async with world.reign():
+        await create(world, segments=1)
+        await produce(world, 10)
+        async with reader(world) as consumer, Admin(client(world, "admin")) as admin:
+            await take(consumer, 5)
+            await admin.split("orders", 0)
+            await asyncio.sleep(0.1)
+            assert [0] == consumer.segments
+            await admin.set_order("orders", "billing", "none")
+            await asyncio.sleep(0.1)
+            assert [0, 1, 2] == consumer.segments
+            described = await admin.set_order("orders", "billing", "strict")
+            assert {1: [0], 2: [0]} == {s.segment: s.blocked_by for s in described.segments if s.blocked_by}
+            await asyncio.sleep(0.5)
+            assert [0] == consumer.segments, "handed back, and nothing was fenced"
+            assert 0 == world.instruments._gone.of("evicted")._value.get()

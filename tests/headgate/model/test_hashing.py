@@ -1,0 +1,29 @@
+"""The hash: fixed for ever, because every client and every stored layout rests on it."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.model.hashing import key_bucket, key_hash, segment_hash, shard_of
+
+
+def test_the_hash_is_murmur3_as_others_compute_it() -> None:
+    """Published vectors of MurmurHash3 x86 32-bit with seed 0."""
+    assert [0, 0x248BFA47, 0x149BBB7F] == [key_hash(b""), key_hash(b"hello"), key_hash(b"hello, world")]
+
+
+@given(st.binary(), st.integers(1, 64))
+def test_segment_and_bucket_use_different_bits(key: bytes, buckets: int) -> None:
+    """The high half chooses the segment, the low half the bucket."""
+    whole = key_hash(key)
+
+    assert whole >> 16 == segment_hash(key)
+    assert (whole & 0xFFFF) * buckets // 65536 == key_bucket(key, buckets)
+    assert 0 <= key_bucket(key, buckets) < buckets
+
+
+def test_the_shard_is_fixed_by_the_name() -> None:
+    """A change here would move every topic."""
+    assert [shard_of(name, 4) for name in ("orders", "telemetry", "a", "b")] == [
+        key_hash(name.encode()) % 4 for name in ("orders", "telemetry", "a", "b")
+    ]
+    assert shard_of("orders", 1) == 0

@@ -1,0 +1,132 @@
+"""The layout's rules, in the order of its docstring."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.errors import LayoutError
+from headgate.model.hashing import SEGMENT_HASHES
+from headgate.model.layout import Layout, SegmentState
+
+
+def changed(layout: Layout, choices: list[tuple[str, int]]) -> Layout:
+    """Apply splits, merges and prunes, choosing by number among what is possible; what is impossible is skipped."""
+    for verb, choice in choices:
+        active = sorted(layout.active(), key=lambda segment: segment.first_hash)
+        segment = active[choice % len(active)]
+        if verb == "split" and segment.first_hash < segment.last_hash:
+            layout = layout.split(segment.segment_id, 10, 5)
+        elif verb == "merge" and len(active) > 1:
+            low, high = active[choice % (len(active) - 1)], active[choice % (len(active) - 1) + 1]
+            layout = layout.merge(low.segment_id, high.segment_id, {low.segment_id: 1, high.segment_id: 2}, 5)
+        elif verb == "prune":
+            roots = [s for s in layout.segments.values() if s.state is SegmentState.SEALED and not s.parents]
+            if roots:
+                layout = layout.prune(roots[choice % len(roots)].segment_id)
+    return layout
+
+
+changes = st.lists(st.tuples(st.sampled_from(["split", "split", "merge", "prune"]), st.integers(0, 50)), max_size=25)
+
+
+@given(st.integers(1, 40), changes)
+def test_active_segments_tile_the_ring_after_any_change(count: int, choices: list[tuple[str, int]]) -> None:
+    """Rule 1: every hash has exactly one active segment."""
+    layout = changed(Layout.initial(count, 0), choices)
+    active = sorted(layout.active(), key=lambda segment: segment.first_hash)
+
+    assert active[0].first_hash == 0
+    assert active[-1].last_hash == SEGMENT_HASHES - 1
+    assert all(low.last_hash + 1 == high.first_hash for low, high in pairwise(active))
+    for segment in active:
+        assert segment.segment_id == layout.route(segment.first_hash) == layout.route(segment.last_hash)
+
+
+@given(st.integers(1, 8), changes)
+def test_the_layout_epoch_and_ids_only_rise(count: int, choices: list[tuple[str, int]]) -> None:
+    """Each change raises the epoch by one, and no id is used twice."""
+    layout, seen = Layout.initial(count, 0), set(range(count))
+    for choice in choices:
+        after = changed(layout, [choice])
+        if after is layout:
+            continue
+        assert layout.layout_epoch + 1 == after.layout_epoch
+        created = set(after.segments) - set(layout.segments)
+        assert not created & seen
+        seen |= created
+        layout = after
+
+
+def test_a_split_halves_the_range_and_seals_the_parent() -> None:
+    """Rule 2."""
+    layout = Layout.initial(1, 0).split(0, 42, 7)
+
+    assert (SegmentState.SEALED, 42, 7, (1, 2)) == (
+        layout.segments[0].state,
+        layout.segments[0].end_offset,
+        layout.segments[0].sealed_at_ms,
+        layout.segments[0].children,
+    )
+    assert ["0000-7fff", "8000-ffff"] == [layout.segments[n].hash_range for n in (1, 2)]
+    assert [(0,), (0,)] == [layout.segments[n].parents for n in (1, 2)]
+
+
+def test_neighbours_that_are_not_siblings_merge() -> None:
+    """Rule 3: touching is enough, in whatever order they are named."""
+    layout = Layout.initial(3, 0)
+
+    merged = layout.merge(2, 1, {1: 5, 2: 6}, 7)
+
+    assert (1, 2) == merged.segments[3].parents
+    assert (5, 6) == (merged.segments[1].end_offset, merged.segments[2].end_offset)
+
+
+def test_strangers_do_not_merge_and_the_refusal_names_the_neighbours() -> None:
+    """Rule 3."""
+    with pytest.raises(LayoutError, match=r"segment 0 can merge with: 1$"):
+        Layout.initial(4, 0).merge(0, 2, {0: 0, 2: 0}, 0)
+
+
+def test_a_segment_does_not_merge_with_itself() -> None:
+    """Rule 3."""
+    with pytest.raises(LayoutError, match="not neighbours"):
+        Layout.initial(2, 0).merge(1, 1, {1: 0}, 0)
+
+
+def test_a_segment_of_one_hash_is_not_split() -> None:
+    """Rule 4: sixteen splits use up the ring."""
+    layout = Layout.initial(1, 0)
+    for _ in range(16):
+        layout = layout.split(layout.route(0), 0, 0)
+
+    with pytest.raises(LayoutError, match="single hash 0000-0000"):
+        layout.split(layout.route(0), 0, 0)
+
+
+@pytest.mark.parametrize("segment", [0, 99], ids=["sealed", "unknown"])
+def test_only_active_segments_split(segment: int) -> None:
+    """The refusal names the valid choices."""
+    with pytest.raises(LayoutError, match="active segments are 1, 2"):
+        Layout.initial(1, 0).split(0, 0, 0).split(segment, 0, 0)
+
+
+def test_pruning_goes_ancestors_first() -> None:
+    """Rule 5: a segment with ancestors stays until they are gone."""
+    layout = Layout.initial(1, 0).split(0, 1, 0).split(1, 1, 0)
+
+    with pytest.raises(LayoutError, match="prune those first"):
+        layout.prune(1)
+    with pytest.raises(LayoutError, match="not a sealed segment"):
+        layout.prune(3)
+    pruned = layout.prune(0)
+    assert frozenset() == pruned.ancestors(1)
+    assert frozenset({1}) == pruned.ancestors(3)
+
+
+def test_ancestors_reach_through_every_generation() -> None:
+    """A grandchild of a merge has both sides' parents as ancestors."""
+    layout = Layout.initial(2, 0).split(0, 1, 0).merge(3, 1, {3: 1, 1: 1}, 0).split(4, 1, 0)
+
+    assert frozenset({0, 1, 3, 4}) == layout.ancestors(5)

@@ -1,0 +1,333 @@
+"""docs/protocol.md against the code: every message, field, limit, topic, verdict, hash and example.
+
+The other direction is held too: nothing is described that the code does not have.
+"""
+
+import inspect
+import json
+import re
+import typing
+
+import msgspec
+import pytest
+
+from controller.decisions.placement import oversized
+from controller.decisions.topic_commands import MAX_SEGMENTS
+from controller.decisions.verdicts import Accept, Duplicate, Refuse, judge_batch, judge_reign
+from controller.state.dedup_window import WINDOW
+from controller.state.shard_state import REMEMBERED_COMMANDS, ShardState
+from coordinator.sessions import MISSED_HEARTBEATS
+from headgate.ledger.chunk import RECORD_COLUMNS, SCHEMA
+from headgate.ledger.ledger import chunk_folder, chunk_name
+from headgate.model import entries as e
+from headgate.model.hashing import key_bucket, key_hash, segment_hash
+from headgate.protocol import messages as m
+from tests.support.markdown import sections, ticked
+from tests.support.one_shard import OneShard
+from tests.support.wire_shapes import NAME_PATTERN, STRUCTS, heading, rows
+
+REQUESTS, REPLIES = typing.get_args(m.AnyRequest), typing.get_args(m.AnyReply)
+STRUCT_HEADING = re.compile(r"`\w+` \w+|\w+ \((map|array|common fields)\)")
+WITH_EXAMPLE = [
+    *(m.ClusterDescription, m.LeaderAnnouncement, m.HeadAnnouncement, m.Presence),
+    *(m.ProduceBatch, m.OpenProducer, m.AcknowledgeBatch, m.RegisterConsumer, m.Heartbeat, m.ConfirmRevoked),
+    *(m.SeekSubscription, m.SoughtAnswer, m.DescribeBacklog, m.BacklogAnswer),
+    *(m.Committed, m.Refused, m.ProducerIdentity, m.Registered, m.Alive, m.AssignmentChanged, m.ConsumerFenced),
+]
+DOCUMENT = sections("protocol.md")
+EXAMPLES = {
+    kind: DOCUMENT[heading(kind)] for kind in STRUCTS if DOCUMENT.get(heading(kind), DOCUMENT[""]).fenced("hex")
+}
+
+
+def _tag(kind: type[msgspec.Struct]) -> str:
+    return kind.__struct_config__.tag
+
+
+@pytest.mark.parametrize("kind", STRUCTS, ids=lambda kind: kind.__name__)
+def test_every_field_is_described_with_its_type_limits_and_default(kind) -> None:
+    table = DOCUMENT[heading(kind)].table()
+
+    assert [row[:4] for row in table] == rows(kind)
+    assert all(len(row) == 5 and row[4] for row in table), "every field has a meaning"
+
+
+def test_no_message_is_described_that_does_not_exist() -> None:
+    assert {name for name in DOCUMENT if STRUCT_HEADING.fullmatch(name)} == {heading(kind) for kind in STRUCTS}
+
+
+def test_every_member_of_the_unions_is_a_struct_of_its_kind() -> None:
+    """So that `STRUCTS` is all there is: what travels is found by the tests above."""
+    assert set(REQUESTS) | set(REPLIES) <= set(STRUCTS)
+    assert {kind for kind in STRUCTS if issubclass(kind, m.Request)} == {*REQUESTS, m.Request}
+    assert {kind for kind in STRUCTS if issubclass(kind, m.Reply | m.Push)} == {*REPLIES, m.Reply, m.Push}
+
+
+def test_the_topic_table_is_what_the_topic_functions_return() -> None:
+    placeholders = {"cluster": "<cluster>", "shard": "<shard>", "client_id": "<client>"}
+    made = {
+        function(*(placeholders[name] for name in inspect.signature(function).parameters))
+        for name, function in vars(m).items()
+        if name.endswith("_topic")
+    }
+    table = DOCUMENT["Topics on the broker"].table()
+
+    assert {ticked(row[0])[0] for row in table} == made
+    announcements = {row[-1] for row in table if not row[-1].startswith("any ")}
+    assert announcements == {"ClusterDescription", "LeaderAnnouncement", "HeadAnnouncement", "Presence"}
+
+
+def test_the_limits_are_those_of_the_code() -> None:
+    stated = {what: int(value.split()[0]) for what, value, _ in DOCUMENT["Encoding"].table()}
+
+    assert stated == {
+        "protocol": m.PROTOCOL_VERSION,
+        "message": m.MAX_MESSAGE_BYTES,
+        "record": m.MAX_RECORD_BYTES,
+        "window": WINDOW,
+        "segments": MAX_SEGMENTS,
+        "commands": REMEMBERED_COMMANDS,
+        "heartbeats": MISSED_HEARTBEATS,
+    }
+    assert DOCUMENT["Encoding"].fenced("regex") == [NAME_PATTERN + "\n"]
+
+
+def test_where_devices_publish_is_what_leaders_follow() -> None:
+    text = "\n".join(DOCUMENT["Plain devices"].lines)
+    followed = m.publish_filter("<cluster>", "<topic>")
+
+    assert f"`{followed}`" in text
+    assert f"    {followed.removesuffix('#')}<key>\n" in text
+    assert m.published_to("c", "headgate/c/publish/orders/a/b") == ("orders", "a/b")
+    assert f"{m.MAX_RECORD_BYTES} bytes of key and value" in text
+
+
+def test_every_request_has_its_answer() -> None:
+    table = DOCUMENT["Requests and replies"].table()
+
+    assert [ticked(row[0])[0] for row in table] == [_tag(kind) for kind in REQUESTS]
+    assert {ticked(row[1])[0] for row in table} == {
+        _tag(kind) for kind in REPLIES if issubclass(kind, m.Reply) and kind is not m.Refused
+    }
+
+
+@pytest.mark.looptime
+async def test_every_request_is_answered_as_its_table_says() -> None:
+    """All of them are put to a leader, in an order in which each succeeds."""
+    consumer = {"topic": "orders", "subscription": "s", "consumer": "c", "incarnation": 1}
+    segment = {"segment": 0, "generation": 1}
+    conversation = [
+        (m.CreateTopic, {"topic": "orders", "token": "1", "segments": 2}),
+        (m.OpenProducer, {"token": "2"}),
+        (m.ProduceBatch, {"topic": "orders", "records": [m.Record(b"", b"", 0)]}),
+        (m.RegisterConsumer, {**consumer, "subscription_type": "STREAM", "start": "earliest"}),
+        (m.Heartbeat, consumer),
+        (
+            m.AcknowledgeBatch,
+            {**consumer, "acknowledgements": [m.Acknowledgement(**segment, first_offset=0, end_offset=1)]},
+        ),
+        (m.ConfirmRevoked, {**consumer, **segment}),
+        (m.DescribeSubscription, {"topic": "orders", "subscription": "s"}),
+        (m.ListSubscriptions, {}),
+        (m.DescribeBacklog, {"topic": "orders", "subscription": "s"}),
+        (m.SeekSubscription, {"topic": "orders", "subscription": "s", "token": "7", "to": "latest"}),
+        (m.SetSubscriptionOrder, {"topic": "orders", "subscription": "s", "token": "8", "order": "none"}),
+        (m.ExplainSubscription, {"topic": "orders", "subscription": "s"}),
+        (m.PlanChanges, {"topic": "orders", "subscription": "s", "splits": [0]}),
+        (m.LeaveConsumer, consumer),
+        (m.SplitSegment, {"topic": "orders", "segment": 0, "token": "3"}),
+        (m.MergeSegments, {"topic": "orders", "segments": (2, 3), "token": "4"}),
+        (m.SetTopicPolicy, {"topic": "orders", "auto_split": True, "token": "7"}),
+        (m.PruneTopic, {"topic": "orders", "token": "8"}),
+        (m.DescribeTopic, {"topic": "orders"}),
+        (m.ListTopics, {}),
+        (m.ImportTopic, {"topic": "elsewhere", "token": "7", "segments": [m.SegmentImport(segment="a")]}),
+        (m.DeleteSubscription, {"topic": "orders", "subscription": "s", "token": "5"}),
+        (m.DeleteTopic, {"topic": "orders", "token": "6"}),
+    ]
+    shard = OneShard()
+    async with shard.reign(), shard.client() as client:
+        answers = {_tag(kind): _tag(type(await client.call(kind, **fields))) for kind, fields in conversation}
+
+    assert answers == {ticked(row[0])[0]: ticked(row[1])[0] for row in DOCUMENT["Requests and replies"].table()}
+
+
+def test_fields_of_each_group_stand_under_its_heading() -> None:
+    """A request is not described among the replies."""
+    group, grouped = "", {}
+    for name in DOCUMENT:
+        group = name if name in ("Announcements", *(f"Fields of {what}" for what in GROUPS)) else group
+        grouped[name] = group
+    for what, kinds in GROUPS.items():
+        assert {grouped[heading(kind)] for kind in kinds} == {f"Fields of {what}"}
+
+
+GROUPS = {
+    "requests": REQUESTS,
+    "replies": [kind for kind in REPLIES if issubclass(kind, m.Reply)],
+    "pushes": [kind for kind in REPLIES if issubclass(kind, m.Push)],
+}
+
+
+@pytest.mark.parametrize("kind", EXAMPLES, ids=lambda kind: kind.__name__)
+def test_an_example_says_what_its_bytes_say(kind) -> None:
+    """Decoded without knowing the structs, and with them; and our own encoder makes the same bytes."""
+    section = EXAMPLES[kind]
+    (hex_text,), (json_text,) = section.fenced("hex"), section.fenced("json")
+    data = bytes.fromhex("".join(hex_text.split()))
+
+    assert _plain(msgspec.msgpack.decode(data)) == json.loads(json_text)
+    if issubclass(kind, m.Request):
+        message = m.decode_request(data)
+    elif issubclass(kind, m.Reply | m.Push):
+        message = m.decode_reply(data)
+    else:
+        message = msgspec.msgpack.decode(data, type=kind)
+    assert type(message) is kind
+    assert m.encode(message) == data
+
+
+def test_every_important_message_has_an_example() -> None:
+    assert [kind.__name__ for kind in WITH_EXAMPLE if kind not in EXAMPLES] == []
+
+
+def test_the_hash_table_is_what_the_code_computes() -> None:
+    table = DOCUMENT["Hashing"].table()
+    keys = [bytes.fromhex(ticked(row[0])[0]) for row in table]
+
+    assert [[*(ticked(cell)[0] for cell in row[1:3]), *row[3:]] for row in table] == [
+        [f"{key_hash(key):08x}", f"{segment_hash(key):04x}", str(key_bucket(key, 16)), str(key_hash(key) % 4)]
+        for key in keys
+    ]
+    assert {len(key) % 4 for key in keys} == {0, 1, 2, 3}, "every length of the tail"
+    assert any(max(key, default=0) > 127 for key in keys), "bytes that are negative where bytes have a sign"
+
+
+def test_chunk_paths_and_columns_are_those_of_the_ledger() -> None:
+    text = "\n".join(DOCUMENT["Reading chunks"].lines)
+    path = f"{chunk_folder(3)}/{chunk_name(42)}"
+    shape = re.search(r"<ledger_url>/(\S*)<shard, (\d) digits>/<number, (\d+) digits>(\S*)", text)
+
+    assert shape is not None
+    assert path == f"{shape[1]}{3:0{shape[2]}d}/{42:0{shape[3]}d}{shape[4]}"
+    assert [(ticked(name)[0], kind) for name, kind in DOCUMENT["Reading chunks"].table()] == [
+        (name, str(SCHEMA.field(name).type)) for name in RECORD_COLUMNS
+    ]
+
+
+# --- the verdict table ------------------------------------------------------------------------------------------------
+
+EPOCH = 12
+DURABLE = 100
+"""Far above every chunk of the state below, so that nothing is in flight unless a test says so."""
+
+
+def _state(finished: int) -> ShardState:
+    """A shard with topic t and producer 2 at epoch 1 that finished so many batches."""
+    state = ShardState(0)
+    opened = e.ProducerOpened(producer_id=2, producer_epoch=1, token="x")
+    first = (
+        e.ReignBegan(leader_epoch=EPOCH, instance="a"),
+        e.TopicCreated(topic_id=1, topic="t", segments=1, token="y"),
+        e.TopicImported(
+            topic_id=3,
+            topic="elsewhere",
+            token="z",
+            segments=[e.ImportedSegment(segment=0, label="a")],
+            positions="opaque",
+        ),
+        opened,
+    )
+    state.apply_all(first, chunk=1, at_ms=0)
+    stored = (
+        e.RecordsStored(
+            topic_id=1,
+            count=1,
+            placements=[e.Placement(0, 0, 65535, sequence, 1)],
+            size_bytes=1,
+            producer_id=2,
+            producer_epoch=1,
+            sequence=sequence,
+        )
+        for sequence in range(finished)
+    )
+    state.apply_all(stored, chunk=2, at_ms=0)
+    return state
+
+
+def _batch(**changes: object) -> m.ProduceBatch:
+    fields = {"topic": "t", "records": [m.Record(b"", b"", 0)], "producer_id": 2, "producer_epoch": 1, "sequence": 0}
+    return m.ProduceBatch(request_id=1, client_id="c", leader_epoch=EPOCH, **{**fields, **changes})
+
+
+def _judge(batch: m.ProduceBatch, finished: int = 3, durable: int = DURABLE):
+    reason = oversized(batch)
+    refused = judge_reign(batch, EPOCH) or (Refuse("invalid", reason) if reason else None)
+    return refused or judge_batch(batch, _state(finished), durable)
+
+
+SITUATIONS = {
+    "malformed, or a record too large": lambda: _judge(
+        _batch(records=[m.Record(b"", bytes(m.MAX_RECORD_BYTES + 1), 0)], sequence=3)
+    ),
+    "the topic does not exist": lambda: _judge(_batch(topic="nowhere")),
+    "records for an external topic": lambda: _judge(_batch(topic="elsewhere", sequence=3)),
+    "pinned to another reign, or to none": lambda: _judge(
+        msgspec.structs.replace(_batch(sequence=3), leader_epoch=EPOCH - 1)
+    ),
+    "the producer is not known": lambda: _judge(_batch(producer_id=99)),
+    "producer epoch below the stored one": lambda: _judge(_batch(producer_epoch=0)),
+    "producer epoch above the stored one, sequence 0": lambda: _judge(_batch(producer_epoch=2)),
+    "producer epoch above the stored one, any other sequence": lambda: _judge(_batch(producer_epoch=2, sequence=1)),
+    f"one of the last {WINDOW} finished, or in flight": lambda: _judge(_batch(sequence=1)),
+    "such a sequence with another number of parts": lambda: _judge(
+        _batch(sequence=1, records=[m.Record(b"", b"", 0)] * 2)
+    ),
+    "the next sequence": lambda: _judge(_batch(sequence=3)),
+    f"the next sequence, but {WINDOW} are in flight or too many bytes wait": lambda: _judge(
+        _batch(sequence=WINDOW), finished=WINDOW, durable=1
+    ),
+    "further ahead": lambda: _judge(_batch(sequence=4)),
+    "older than the window": lambda: _judge(_batch(sequence=0), finished=WINDOW + 1),
+}
+
+
+def _row(judgement) -> tuple[str, str]:
+    """The answer and the "proved" column of a judgement."""
+    match judgement:
+        case Accept():
+            return "`committed`", ""
+        case Duplicate(placements=None):
+            return "`committed`, `duplicate`, no placements", ""
+        case Duplicate():
+            return "`committed`, `duplicate`", ""
+        case Refuse(verdict=verdict, proved=proved):
+            return f"`{verdict}`", "yes" if proved else "no"
+    raise AssertionError(judgement)
+
+
+def test_the_verdict_table_is_how_batches_are_judged() -> None:
+    """Each situation is brought about and judged by the leader's own functions."""
+    table = DOCUMENT["Verdicts"].table()
+
+    assert {row[0]: (row[1], row[2]) for row in table} == {
+        situation: _row(judge()) for situation, judge in SITUATIONS.items()
+    }
+    assert all(row[3] for row in table), "the client is told what to do"
+
+
+def test_every_verdict_is_in_the_table() -> None:
+    answers = {verdict for row in DOCUMENT["Verdicts"].table() for verdict in ticked(row[1])}
+
+    assert answers - {"committed", "duplicate"} == set(typing.get_args(m.Verdict))
+
+
+def _plain(value: object) -> object:
+    match value:
+        case bytes():
+            return {"bin": value.hex()}
+        case dict():
+            return {key: _plain(each) for key, each in value.items()}
+        case list():
+            return [_plain(each) for each in value]
+    return value

@@ -1,0 +1,78 @@
+"""The cache of decoded chunks, and the head that readers wait for."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headgate.errors import ObjectMissingError
+from headgate.ledger.ledger import Ledger
+from headgate.protocol import messages as m
+from headgate.reading.segment_reader import ChunkCache, Head
+from tests.support.scripted_leader import TOPIC_ID, Stage
+
+pytestmark = pytest.mark.looptime
+
+
+def stage_with(chunks: int) -> Stage:
+    stage = Stage()
+    for n in range(chunks):
+        stage.store_records([m.Record(b"key", b"x" * 1000, n)])
+    return stage
+
+
+async def test_readers_that_come_together_share_one_load():
+    cache = ChunkCache(Ledger(stage_with(1).store, 0), TOPIC_ID)
+    first, second = await asyncio.gather(cache.rows(1), cache.rows(1))
+    assert first is second
+    assert 1 == cache.loads
+
+
+async def test_the_cache_is_bounded_in_bytes_and_forgets_the_oldest():
+    cache = ChunkCache(Ledger(stage_with(9).store, 0), TOPIC_ID, budget_bytes=5000)
+    for number in (1, 2, 3, 1, 4, 5, 6):
+        await cache.rows(number)
+    loads = cache.loads
+    await cache.rows(6)
+    assert loads == cache.loads
+    await cache.rows(2)
+    assert loads + 1 == cache.loads
+
+
+async def test_a_reader_that_goes_away_does_not_take_the_chunk_from_the_others():
+    stage = stage_with(1)
+    stage.store.latency_seconds = (1.0, 1.0)
+    cache = ChunkCache(Ledger(stage.store, 0), TOPIC_ID)
+    leaving, staying = (asyncio.create_task(cache.rows(1)) for _ in range(2))
+    await asyncio.sleep(0.1)
+    leaving.cancel()
+    assert [0] == list(await staying)
+
+
+async def test_another_topic_of_the_shard_is_left_out():
+    cache = ChunkCache(Ledger(stage_with(1).store, 0), TOPIC_ID + 1)
+    assert {} == await cache.rows(1)
+
+
+async def test_a_chunk_that_is_not_there_yet_is_not_remembered():
+    stage = stage_with(0)
+    cache = ChunkCache(Ledger(stage.store, 0), TOPIC_ID)
+    with pytest.raises(ObjectMissingError):
+        await cache.rows(1)
+    stage.store_records([m.Record(b"key", b"value", 1)])
+    assert [0] == (await cache.rows(1))[0].offsets
+
+
+async def test_the_head_wakes_who_waits_and_never_falls():
+    head = Head()
+    waiting = asyncio.create_task(head.reaches(3, 10))
+    await asyncio.sleep(1)
+    head.rise(2)
+    await asyncio.sleep(1)
+    assert not waiting.done()
+    head.rise(5)
+    head.rise(4)
+    await waiting
+    assert 5 == head.number
+    assert 2 == pytest.approx(asyncio.get_running_loop().time(), abs=0.1)

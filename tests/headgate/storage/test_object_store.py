@@ -1,0 +1,67 @@
+"""A folder as a store, where it differs from a bucket; what both do is in tests/contract/test_store_contract.py."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from headgate.errors import ObjectExistsError, StoreUnavailableError
+from headgate.storage.object_store import LocalStore
+
+
+async def test_a_folder_that_is_of_no_use_is_an_outage_for_every_operation_and_ends_with_its_cause(tmp_path: Path):
+    store = LocalStore(tmp_path / "ledger")
+    (tmp_path / "ledger").write_text("in the way")
+
+    for operation in (
+        store.create("shard/1", b""),
+        store.read("shard/1"),
+        store.names("shard"),
+        store.folders("shard"),
+        store.delete("shard/1"),
+    ):
+        with pytest.raises(StoreUnavailableError, match="ledger"):
+            await operation
+
+    (tmp_path / "ledger").unlink()
+    await store.create("shard/1", b"back")
+    assert await store.read("shard/1") == b"back"
+
+
+@pytest.mark.parametrize("nameless", [True, False], ids=["files without a name", "drafts"])
+async def test_whatever_way_an_object_is_written_nothing_is_left_beside_it(tmp_path: Path, monkeypatch, nameless: bool):
+    opened = os.open
+
+    def without_nameless_files(path, flags, *args, **kwargs):
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "not on this file system")
+        return opened(path, flags, *args, **kwargs)
+
+    if not nameless:
+        monkeypatch.setattr(os, "open", without_nameless_files)
+    store = LocalStore(tmp_path / "deep" / "ledger")
+
+    await store.create("shard/1", b"first")
+    with pytest.raises(ObjectExistsError):
+        await store.create("shard/1", b"second")
+    await store.create("shard/2", b"x" * 100_000)
+
+    assert await store.read("shard/1") == b"first"
+    assert sorted(path.name for path in (tmp_path / "deep" / "ledger" / "shard").iterdir()) == ["1", "2"]
+    assert len(await store.read("shard/2")) == 100_000
+
+
+async def test_a_folder_that_is_made_on_the_way_is_durable_in_the_one_above(tmp_path: Path, monkeypatch):
+    synced = []
+    fsync = os.fsync
+    monkeypatch.setattr(
+        os, "fsync", lambda handle: (synced.append(str(Path(f"/proc/self/fd/{handle}").readlink())), fsync(handle))
+    )
+
+    await LocalStore(tmp_path / "ledger").create("shard/1", b"first")
+
+    folders = [path for path in synced if not Path(path).name.startswith("#")]
+    assert folders == [str(tmp_path), str(tmp_path / "ledger"), str(tmp_path / "ledger" / "shard")]

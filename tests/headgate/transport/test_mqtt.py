@@ -1,0 +1,331 @@
+"""What only the real MqttTransport has: bounds, private parts of its libraries, logging, frozen brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import random
+import signal
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import aiomqtt  # noqa: TID251 - its private parts are what is tested
+import paho.mqtt.client
+import pytest
+from structlog.testing import capture_logs
+
+from controller.local.embedded import EmbeddedBroker
+from headgate.errors import TransportError
+from headgate.transport import mqtt
+from headgate.transport.mqtt import MqttTransport
+from tests.support.tcp_proxy import Proxy
+from tests.support.waiting import until
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[EmbeddedBroker]:
+    async with EmbeddedBroker(tmp_path) as broker:
+        yield broker
+
+
+@pytest.fixture
+async def transport(broker: EmbeddedBroker) -> AsyncIterator[MqttTransport]:
+    async with MqttTransport(broker.host, broker.port, "a", max_waiting_bytes=100_000, max_waiting_messages=50) as a:
+        await until(lambda: a.connected)
+        yield a
+
+
+@pytest.fixture
+def gathering(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages wait for the loop's next turn, however long nothing was written."""
+    monkeypatch.setattr(mqtt, "QUIET_SECONDS", math.inf)
+
+
+@contextmanager
+def frozen(broker: EmbeddedBroker) -> Iterator[None]:
+    assert broker.process is not None
+    os.kill(broker.process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(broker.process, signal.SIGCONT)
+
+
+def counted_attempts(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Return a list that grows with each attempt to connect."""
+    attempts: list[object] = []
+    connect = mqtt._connect
+
+    async def counting(client: aiomqtt.Client) -> None:
+        attempts.append(client)
+        await connect(client)
+
+    monkeypatch.setattr(mqtt, "_connect", counting)
+    return attempts
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def paho_of(transport: MqttTransport) -> paho.mqtt.client.Client:
+    assert transport._client is not None
+    return transport._client._client
+
+
+@pytest.mark.contract
+async def test_the_private_parts_we_rely_on_are_there(transport: MqttTransport) -> None:
+    """aiomqtt and paho may change these at any time; better to learn of it here."""
+    client = paho_of(transport)
+
+    assert isinstance(client, paho.mqtt.client.Client)
+    assert callable(client._sock_close)
+    assert client.on_message == transport._on_message
+    assert isinstance(transport._client._misc_task, asyncio.Task)
+    found = client.socket()
+    assert isinstance(found, socket.socket)
+    assert found.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+
+
+@pytest.mark.contract
+async def test_a_message_after_a_pause_is_on_its_way_when_publish_returns_and_what_follows_closely_a_turn_later(
+    transport: MqttTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got: list[bytes] = []
+    await transport.subscribe("x", lambda _, payload: got.append(payload))
+
+    monkeypatch.setattr(mqtt, "QUIET_SECONDS", 0.0)
+    assert transport.publish("x", b"first")
+    assert not paho_of(transport).want_write()
+    monkeypatch.setattr(mqtt, "QUIET_SECONDS", math.inf)
+    assert transport.publish("x", b"second")
+    assert transport.publish("x", b"third", retain=True)
+    assert paho_of(transport).want_write()
+    await asyncio.sleep(0)
+    assert not paho_of(transport).want_write()
+
+    await until(lambda: got == [b"first", b"second", b"third"])
+
+
+@pytest.mark.contract
+async def test_what_the_socket_does_not_take_goes_out_when_it_has_room(broker: EmbeddedBroker) -> None:
+    got: list[bytes] = []
+    async with MqttTransport(broker.host, broker.port, "a") as a:
+        await until(lambda: a.connected)
+        await a.subscribe("x", lambda _, payload: got.append(payload[:4]))
+        with frozen(broker):
+            for number in range(100):
+                assert a.publish("x", b"%04d" % number + b"." * 100_000)
+            await asyncio.sleep(0)
+            assert paho_of(a).want_write()
+
+        await until(lambda: len(got) == 100)
+    assert got == [b"%04d" % number for number in range(100)]
+
+
+@pytest.mark.contract
+@pytest.mark.usefixtures("gathering")
+async def test_a_connection_that_breaks_in_the_turn_in_which_something_waits_is_just_lost(
+    transport: MqttTransport,
+) -> None:
+    wrong: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: wrong.append(context))
+    told: list[bool] = []
+    transport.on_connection(told.append)
+
+    assert transport.publish("x", b"first")
+    assert transport.publish("x", b"second")
+    paho_of(transport)._do_on_disconnect(packet_from_broker=False, v1_rc=paho.mqtt.client.MQTT_ERR_CONN_LOST)
+    paho_of(transport)._sock_close()
+
+    await until(lambda: told == [False, True])
+    assert not wrong
+
+
+@pytest.mark.contract
+@pytest.mark.usefixtures("gathering")
+async def test_messages_beyond_the_limit_of_their_number_are_not_taken(transport: MqttTransport) -> None:
+    taken = [transport.publish("x", b"") for _ in range(60)]
+
+    assert taken == [True] * 50 + [False] * 10
+    assert transport.dropped_messages == 10
+
+
+@pytest.mark.contract
+@pytest.mark.usefixtures("gathering")
+async def test_bytes_beyond_the_limit_are_not_taken_until_there_is_room_again(transport: MqttTransport) -> None:
+    assert transport.publish("x", b"." * 90_000)
+    assert not transport.publish("x", b"." * 10_001)
+
+    # Nothing else wakes it: the socket takes what waits.
+    await until(lambda: transport.publish("x", b"." * 10_001))
+
+
+@pytest.mark.contract
+@pytest.mark.usefixtures("gathering")
+async def test_one_message_larger_than_the_limit_passes_alone(transport: MqttTransport) -> None:
+    assert transport.publish("x", b"." * 200_000)
+    assert not transport.publish("x", b"")
+
+
+@pytest.mark.contract
+async def test_retained_messages_count_until_the_broker_has_confirmed_them(
+    broker: EmbeddedBroker, transport: MqttTransport
+) -> None:
+    with frozen(broker):
+        assert all(transport.publish("x", b"%d" % n, retain=True) for n in range(50))
+        # The socket has taken all of them long ago.
+        await until(lambda: not paho_of(transport).want_write())
+        assert not transport.publish("x", b"", retain=True)
+
+    await until(lambda: transport.publish("x", b"", retain=True))
+
+
+@pytest.mark.contract
+async def test_a_frozen_broker_is_noticed_and_found_again(broker: EmbeddedBroker) -> None:
+    told: list[bool] = []
+    async with MqttTransport(broker.host, broker.port, "a", keepalive_seconds=1, max_waiting_messages=3) as a:
+        a.on_connection(told.append)
+        await until(lambda: told == [True])
+        with frozen(broker):
+            assert [a.publish("x", b"", retain=True) for _ in range(4)] == [True, True, True, False]
+            await until(lambda: told == [True, False])
+            assert not a.publish("x", b"")
+
+        await until(lambda: told == [True, False, True])
+        # What waited for the lost connection no longer counts.
+        assert [a.publish("x", b"", retain=True) for _ in range(4)] == [True, True, True, False]
+
+
+@pytest.mark.contract
+async def test_many_unconfirmed_messages_are_not_overtaken_by_ordinary_ones(
+    broker: EmbeddedBroker, transport: MqttTransport
+) -> None:
+    got: list[bytes] = []
+    await transport.subscribe("#", lambda _, payload: got.append(payload))
+    expected = [b"%d" % n for n in range(40)] + [b"last"]
+    with frozen(broker):
+        for payload in expected[:-1]:
+            transport.publish("x", payload, retain=True)
+        transport.publish("y", b"last")
+
+    await until(lambda: len(got) == len(expected))
+    assert got == expected
+
+
+@pytest.mark.contract
+async def test_a_broker_that_does_not_confirm_a_subscription_is_taken_for_lost(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mqtt, "CALL_TIMEOUT_SECONDS", 0.2)
+    got: list[bytes] = []
+    async with MqttTransport(broker.host, broker.port, "a", keepalive_seconds=60) as a:
+        await until(lambda: a.connected)
+        with frozen(broker):
+            await a.subscribe("x", lambda _, payload: got.append(payload))
+            await until(lambda: not a.connected)
+
+        monkeypatch.undo()  # what confirms now may take its time
+        await until(lambda: a.connected)
+        a.publish("x", b"1")
+        await until(lambda: got == [b"1"])
+
+
+@pytest.mark.contract
+async def test_a_broker_frozen_while_we_connect_leaves_no_sockets_behind(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mqtt, "CONNECT_TIMEOUT_SECONDS", 0.1)
+    attempts = counted_attempts(monkeypatch)
+    with frozen(broker), capture_logs() as logs:
+        before = open_files()
+        async with MqttTransport(broker.host, broker.port, "a") as a:
+            await until(lambda: len(attempts) >= 4)
+            assert not a.connected
+        assert open_files() <= before
+    assert [entry["event"] for entry in logs] == ["broker.unreachable"]
+
+
+@pytest.mark.contract
+async def test_an_outage_is_logged_once_and_its_end_too(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts = counted_attempts(monkeypatch)
+    async with Proxy(broker.host, broker.port) as proxy:
+        with capture_logs() as logs:
+            async with MqttTransport("127.0.0.1", proxy.port, "a", rng=random.Random(1)) as a:
+                await until(lambda: a.connected)
+                await proxy.cut()
+                await until(lambda: len(attempts) >= 5)
+                await proxy.heal()
+                await until(lambda: a.connected)
+
+    events = [entry["event"] for entry in logs if entry["event"].startswith("broker.")]
+    assert events == ["broker.connected", "broker.unreachable", "broker.connected"]
+
+
+@pytest.mark.contract
+async def test_a_handler_with_a_bug_is_reported_and_costs_no_connection(
+    transport: MqttTransport, caplog: pytest.LogCaptureFixture
+) -> None:
+    got: list[bytes] = []
+    told: list[bool] = []
+
+    def handler(_topic: str, payload: bytes) -> None:
+        if payload == b"bad":
+            raise ZeroDivisionError
+        got.append(payload)
+
+    transport.on_connection(told.append)
+    await transport.subscribe("x", handler)
+    transport.publish("x", b"bad")
+    transport.publish("x", b"good")
+
+    await until(lambda: got == [b"good"])
+    assert told == []
+    assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.contract
+async def test_handlers_may_publish(transport: MqttTransport) -> None:
+    got: list[bytes] = []
+    await transport.subscribe("ask", lambda _, payload: transport.publish("answer", payload) and None)
+    await transport.subscribe("answer", lambda _, payload: got.append(payload))
+
+    transport.publish("ask", b"1")
+
+    await until(lambda: got == [b"1"])
+
+
+@pytest.mark.contract
+async def test_a_restarted_broker_is_found_again_with_what_it_retained(broker: EmbeddedBroker) -> None:
+    got: list[bytes] = []
+    async with MqttTransport(broker.host, broker.port, "a") as a:
+        await until(lambda: a.connected)
+        await a.subscribe("x", lambda _, payload: got.append(payload))
+        a.publish("x", b"kept", retain=True)
+        await until(lambda: got == [b"kept"])
+
+        await broker.restart()
+        await until(lambda: a.connected)
+
+        if broker.kind == "mosquitto":
+            await until(lambda: got == [b"kept", b"kept"])
+
+
+async def test_a_refused_subscription_is_an_error_that_names_it() -> None:
+    class Refusing:
+        async def subscribe(self, filters: list[tuple[str, int]], **_: float) -> list[object]:
+            return [paho.mqtt.client.ReasonCode(9, identifier=0x80 if name == "secret" else 0) for name, _ in filters]
+
+    with pytest.raises(TransportError, match="subscription to secret:"):
+        await mqtt._subscribe(Refusing(), ["open", "secret"], 0)
+
+
+def test_the_pauses_double_up_to_the_longest() -> None:
+    pauses = mqtt._pauses()
+
+    assert [next(pauses) for _ in range(7)] == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]

@@ -1,0 +1,347 @@
+"""An MQTT broker in memory, as unreliable as one is asked to be.
+
+`FakeBroker.transport` gives `headgate.transport.port.Transport`s. All delivery goes through the loop's ``call_later``, all
+chance through ``rng``: with one seed and virtual time a run repeats exactly.
+
+It behaves as the real ones do where it matters:
+
+* a client's messages reach the broker in order, and the broker's reach a client in order, unless `Faults.reorder`
+* what is under way when a connection ends is gone, in both directions
+* a connection that ends without a goodbye publishes its last will; a second connection of the same client id ends the
+  first, and that too publishes the will
+* retained messages outlive everything, `stop` included, and come again with each subscription
+* a frozen client (`pause`) is still connected: messages queue up and arrive when it goes on
+
+Loss and duplication spare retained messages: those travel at QoS 1, over a connection that either works or ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+from headgate.transport.port import MessageHandler
+from headgate.transport.topic_filter import filter_matches
+
+
+@dataclass(slots=True)
+class Faults:
+    """How messages travel, each way. Change it at any time."""
+
+    delay_seconds: tuple[float, float] = (0.0005, 0.002)
+    loss: float = 0.0
+    """Probability that an ordinary message vanishes, for each of its two ways."""
+    duplication: float = 0.0
+    """Probability that it arrives twice, for each of its two ways."""
+    reorder: bool = False
+    """Whether messages of one connection may overtake each other."""
+    reconnect_seconds: tuple[float, float] = (0.05, 1.0)
+    """How long a client takes to connect, and to try again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What the broker saw; ``sender`` is a client id."""
+
+    topic: str
+    payload: bytes
+    retain: bool
+    sender: str
+
+
+class FakeBroker:
+    """The broker, and the network between it and its clients."""
+
+    def __init__(self, rng: random.Random | None = None, faults: Faults | None = None) -> None:
+        self.rng = rng or random.Random(0)
+        self.faults = faults or Faults()
+        self.retained: dict[str, bytes] = {}
+        self.running = True
+        self.spies: list[Callable[[Message], None]] = []
+        """Called with every message that reaches the broker."""
+        self._links: dict[str, _Link] = {}
+        self._paused: set[str] = set()
+        self._cut: set[str] = set()
+
+    def transport(self, client_id: str, will: tuple[str, bytes, bool] | None = None) -> FakeTransport:
+        """Return a transport, not yet entered; ``will`` is (topic, payload, retain)."""
+        return FakeTransport(self, client_id, will)
+
+    def connected(self) -> list[str]:
+        """Return the ids of the clients that the broker holds a connection with."""
+        return sorted(self._links)
+
+    # --- what an operator or the weather does -------------------------------------------------------------------------
+
+    def drop(self, client_id: str) -> None:
+        """End a client's connection; its will is published, and it connects again by itself."""
+        if (link := self._links.get(client_id)) is not None:
+            self._end(link, publish_will=True)
+
+    def cut(self, client_id: str) -> None:
+        """End a client's connection and let it not come back before `heal`."""
+        self._cut.add(client_id)
+        self.drop(client_id)
+
+    def heal(self, client_id: str) -> None:
+        """Let a client connect again."""
+        self._cut.discard(client_id)
+
+    def pause(self, client_id: str) -> None:
+        """Hold everything to and from a client, without ending its connection."""
+        self._paused.add(client_id)
+
+    def resume(self, client_id: str) -> None:
+        """Let a client go on: what was held travels now, in order."""
+        self._paused.discard(client_id)
+        if (link := self._links.get(client_id)) is not None:
+            link.release()
+
+    def stop(self) -> None:
+        """The broker dies: all connections end, no will is published, retained messages stay on its disk."""
+        self.running = False
+        for link in list(self._links.values()):
+            self._end(link, publish_will=False)
+
+    def start(self) -> None:
+        """The broker is back; clients return one by one."""
+        self.running = True
+
+    # --- for the transports -------------------------------------------------------------------------------------------
+
+    def is_paused(self, client_id: str) -> bool:
+        """Return whether a client is frozen."""
+        return client_id in self._paused
+
+    def admit(self, transport: FakeTransport) -> _Link | None:
+        """Return a new connection, None if the broker is out of reach."""
+        if not self.running or transport.client_id in self._cut or transport.client_id in self._paused:
+            return None
+        self.drop(transport.client_id)
+        link = _Link(self, transport)
+        self._links[transport.client_id] = link
+        return link
+
+    def release(self, link: _Link, *, publish_will: bool) -> None:
+        """Take a connection out that its client closes."""
+        if self._links.get(link.client_id) is link:
+            self._end(link, publish_will=publish_will)
+
+    def take(self, message: Message) -> None:
+        """Route a message that has arrived."""
+        for spy in self.spies:
+            spy(message)
+        if message.retain:
+            if message.payload:
+                self.retained[message.topic] = message.payload
+            else:
+                self.retained.pop(message.topic, None)
+        for client_id in sorted(self._links):
+            link = self._links[client_id]
+            if any(filter_matches(name, message.topic) for name in link.filters):
+                link.deliver(message.topic, message.payload, lossy=not message.retain)
+
+    def _end(self, link: _Link, *, publish_will: bool) -> None:
+        del self._links[link.client_id]
+        link.end()
+        will = link.transport.will
+        if publish_will and will is not None:
+            self.take(Message(*will, sender=link.client_id))
+
+
+class _Link:
+    """One connection: two directions, each in order, both gone when it ends."""
+
+    def __init__(self, broker: FakeBroker, transport: FakeTransport) -> None:
+        self.client_id = transport.client_id
+        self.transport = transport
+        self.filters: dict[str, None] = {}
+        self.open = True
+        self._broker = broker
+        self._loop = asyncio.get_running_loop()
+        self._due_up = self._due_down = 0.0
+        self._held: list[Callable[[], None]] = []
+
+    def submit(self, message: Message) -> None:
+        """Carry a message from the client to the broker."""
+        for _ in range(self._copies(lossy=not message.retain)):
+            self.up(lambda: self._broker.take(message))
+
+    def deliver(self, topic: str, payload: bytes, *, lossy: bool) -> None:
+        """Carry a message from the broker to the client."""
+        for _ in range(self._copies(lossy=lossy)):
+            self.down(lambda: self.transport.receive(topic, payload))
+
+    def up(self, act: Callable[[], None]) -> None:
+        """Do ``act`` when something sent now has reached the broker."""
+        self._due_up = self._schedule(act, self._due_up)
+
+    def down(self, act: Callable[[], None]) -> None:
+        """Do ``act`` when something sent now has reached the client."""
+        self._due_down = self._schedule(act, self._due_down)
+
+    def end(self) -> None:
+        """Lose everything under way and tell the client."""
+        self.open = False
+        self._held.clear()
+        self.transport.lost(self)
+
+    def release(self) -> None:
+        """Let go of what a pause held."""
+        held, self._held = self._held, []
+        for act in held:
+            self._loop.call_soon(self._arrive, act)
+
+    def _copies(self, *, lossy: bool) -> int:
+        faults = self._broker.faults
+        if lossy and faults.loss and self._broker.rng.random() < faults.loss:
+            return 0
+        return 2 if lossy and faults.duplication and self._broker.rng.random() < faults.duplication else 1
+
+    def _schedule(self, act: Callable[[], None], not_before: float) -> float:
+        faults = self._broker.faults
+        due = self._loop.time() + self._broker.rng.uniform(*faults.delay_seconds)
+        if not faults.reorder and due <= not_before:
+            # Timers of one instant fire in no promised order.
+            due = not_before + 1e-6
+        self._loop.call_at(due, self._arrive, act)
+        return max(due, not_before)
+
+    def _arrive(self, act: Callable[[], None]) -> None:
+        if not self.open:
+            return
+        if self._broker.is_paused(self.client_id):
+            self._held.append(act)
+        else:
+            act()
+
+
+class FakeTransport:
+    """`headgate.transport.port.Transport` on a FakeBroker."""
+
+    def __init__(self, broker: FakeBroker, client_id: str, will: tuple[str, bytes, bool] | None) -> None:
+        self.client_id = client_id
+        self.will = will
+        self._broker = broker
+        self._handlers: dict[str, MessageHandler] = {}
+        self._watchers: list[Callable[[bool], None]] = []
+        self._link: _Link | None = None
+        self._opened = False
+        self._connecting: asyncio.TimerHandle | None = None
+        self._confirmations: set[asyncio.Future[None]] = set()
+
+    @property
+    def connected(self) -> bool:
+        """See `Transport.connected`."""
+        return self._link is not None
+
+    def on_connection(self, handler: Callable[[bool], None]) -> None:
+        """See `Transport.on_connection`."""
+        self._watchers.append(handler)
+
+    async def subscribe(self, topic_filter: str, handler: MessageHandler) -> None:
+        """See `Transport.subscribe`."""
+        self._handlers[topic_filter] = handler
+        await self._confirmed(lambda link: self._stand(link, topic_filter))
+
+    async def unsubscribe(self, topic_filter: str) -> None:
+        """See `Transport.unsubscribe`."""
+        self._handlers.pop(topic_filter, None)
+        await self._confirmed(lambda link: link.filters.pop(topic_filter, None))
+
+    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
+        """See `Transport.publish`."""
+        if self._link is None:
+            return False
+        self._link.submit(Message(topic, bytes(payload), retain, self.client_id))
+        return True
+
+    async def __aenter__(self) -> Self:
+        """See `Transport.__aenter__`."""
+        self._opened = True
+        self._connect_later()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close once the broker has all that was published; a frozen client's connection ends without a goodbye."""
+        self._opened = False
+        if self._connecting is not None:
+            self._connecting.cancel()
+            self._connecting = None
+        if self._link is not None and not self._broker.is_paused(self.client_id):
+            await self._confirmed(lambda link: None)
+        if self._link is not None:
+            self._broker.release(self._link, publish_will=self._broker.is_paused(self.client_id))
+
+    # --- for the broker -----------------------------------------------------------------------------------------------
+
+    def receive(self, topic: str, payload: bytes) -> None:
+        """Pass a message on to all handlers it is for."""
+        for topic_filter, handler in list(self._handlers.items()):
+            if filter_matches(topic_filter, topic):
+                handler(topic, payload)
+
+    def lost(self, link: _Link) -> None:
+        """Learn that the connection has ended."""
+        if self._link is not link:
+            return
+        self._link = None
+        for future in self._confirmations:
+            if not future.done():
+                future.set_result(None)
+        if self._opened:
+            self._connect_later()
+        self._tell(connected=False)
+
+    # --- how ----------------------------------------------------------------------------------------------------------
+
+    def _connect_later(self) -> None:
+        delay = self._broker.rng.uniform(*self._broker.faults.reconnect_seconds)
+        self._connecting = asyncio.get_running_loop().call_later(delay, self._connect)
+
+    def _connect(self) -> None:
+        link = self._broker.admit(self)
+        if link is None:
+            self._connect_later()
+            return
+        self._connecting = None
+        self._link = link
+        for topic_filter in list(self._handlers):
+            self._stand(link, topic_filter)
+        self._tell(connected=True)
+
+    def _stand(self, link: _Link, topic_filter: str) -> None:
+        """Let a subscription stand at the broker, which sends what is retained."""
+        link.filters[topic_filter] = None
+        for topic, payload in sorted(self._broker.retained.items()):
+            if filter_matches(topic_filter, topic):
+                link.deliver(topic, payload, lossy=False)
+
+    def _tell(self, *, connected: bool) -> None:
+        for watcher in list(self._watchers):
+            watcher(connected)
+
+    async def _confirmed(self, act: Callable[[_Link], object]) -> None:
+        """Do ``act`` at the broker and return once its confirmation is here, or the connection is not."""
+        link = self._link
+        if link is None:
+            return
+        confirmation: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def confirm() -> None:
+            if not confirmation.done():
+                confirmation.set_result(None)
+
+        def arrived() -> None:
+            act(link)
+            link.down(confirm)
+
+        self._confirmations.add(confirmation)
+        link.up(arrived)
+        try:
+            await confirmation
+        finally:
+            self._confirmations.discard(confirmation)

@@ -1,0 +1,287 @@
+"""A client for command-line tests: topics, records and outcomes in plain lists, in place of Admin, Producer, Consumer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import msgspec
+
+from controller.decisions.topic_import import import_topic
+from controller.decisions.verdicts import Refuse
+from controller.state.shard_state import ShardState
+from headgate.client.source_listing import ExternalLayout
+from headgate.errors import RefusedError
+from headgate.protocol.messages import (
+    ChangePlan,
+    ConsumerDescription,
+    ConsumerExplanation,
+    ConsumerLoad,
+    ImportTopic,
+    KeptSegment,
+    PlannedMove,
+    PlannedSegment,
+    Pruned,
+    SegmentDescription,
+    SegmentExplanation,
+    SegmentMove,
+    SegmentProgress,
+    SoughtAnswer,
+    SubscriptionDescription,
+    SubscriptionExplanation,
+    TopicDescription,
+    TopicImportAnswer,
+)
+
+
+def segment(number: int, first: int, last: int, state: str = "active", **fields: Any) -> SegmentDescription:
+    """Return a segment with made-up but plain numbers."""
+    given = {"parents": [], "children": [], "next_offset": 0, "size_bytes": 0, "created_at_ms": 0} | fields
+    return SegmentDescription(segment=number, first_hash=first, last_hash=last, state=state, **given)
+
+
+def topic(name: str, *segments: SegmentDescription, subscriptions: tuple[str, ...] = ()) -> TopicDescription:
+    """Return a topic on shard 2 at layout epoch 7."""
+    return TopicDescription(
+        topic=name, topic_id=1, shard=2, layout_epoch=7, segments=list(segments), subscriptions=list(subscriptions)
+    )
+
+
+def subscription(topic_name: str, name: str) -> SubscriptionDescription:
+    """Return a STREAM subscription: one segment read, one blocked by it."""
+    return SubscriptionDescription(
+        topic=topic_name,
+        subscription=name,
+        subscription_id=5,
+        type="STREAM",
+        order="strict",
+        seek_generation=0,
+        consumers=[ConsumerDescription(consumer="reader-1", incarnation=1, connected=True, segments=[0])],
+        segments=[
+            SegmentProgress(
+                segment=0, status="granted", acknowledged_offset=5, next_offset=12, consumer="reader-1", generation=3
+            ),
+            SegmentProgress(segment=1, status="blocked", acknowledged_offset=0, next_offset=4, blocked_by=[0]),
+        ],
+    )
+
+
+@dataclass
+class Record:
+    """Stands for headgate's ConsumedRecord."""
+
+    key: bytes
+    value: bytes
+    segment: int = 0
+    offset: int = 0
+    timestamp_ms: int = 1_700_000_000_000
+    topic: str = "orders"
+    generation: int = 1
+
+
+@dataclass
+class FakeCluster:
+    """What all fakes of one test share."""
+
+    topics: dict[str, TopicDescription] = field(default_factory=dict)
+    subscriptions: list[SubscriptionDescription] = field(default_factory=list)
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
+    sent: list[tuple[str, bytes, bytes]] = field(default_factory=list)
+    positions: list[bytes | None] = field(default_factory=list)
+    failures: dict[bytes, Exception] = field(default_factory=dict)
+    """Value of a record → what its delivery raises."""
+    source_position: bytes | None = None
+    flushes: int = 0
+    records: list[Record] = field(default_factory=list)
+    acknowledged: list[tuple[int, int]] = field(default_factory=list)
+    opened: list[dict[str, Any]] = field(default_factory=list)
+    closed: int = 0
+    imports: ShardState = field(default_factory=lambda: ShardState(2))
+    """What has been imported, judged as a leader judges it."""
+
+
+class FakeAdmin:
+    """Stands for headgate's Admin."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    def _find(self, name: str) -> TopicDescription:
+        if name not in self.cluster.topics:
+            raise RefusedError("invalid", f"there is no topic {name!r}")
+        return self.cluster.topics[name]
+
+    async def create_topic(self, name: str, *, segments: int) -> TopicDescription:
+        self.cluster.calls.append(("create_topic", name, segments))
+        self.cluster.topics[name] = topic(name, segment(0, 0, 65_535))
+        return self.cluster.topics[name]
+
+    async def import_topic(
+        self, name: str, layout: ExternalLayout, *, complete: bool, dry_run: bool
+    ) -> TopicImportAnswer:
+        self.cluster.calls.append(("import_topic", name, complete, dry_run))
+        state = self.cluster.imports
+        outcome = import_topic(
+            ImportTopic(
+                request_id=1,
+                client_id="c",
+                topic=name,
+                token=f"t{len(self.cluster.calls)}",
+                segments=list(layout.segments),
+                positions=layout.positions,
+                hash_bits=layout.hash_bits,
+                source=layout.source,
+                complete=complete,
+                missing_parents=layout.missing_parents,
+                dry_run=dry_run,
+            ),
+            state,
+        )
+        if isinstance(outcome, Refuse):
+            raise RefusedError(outcome.verdict, outcome.reason)
+        if outcome.entries:
+            state.apply_all(outcome.entries, chunk=state.chunk + 1, at_ms=0)
+        answer = outcome.answer(state, 1)
+        assert isinstance(answer, TopicImportAnswer)
+        if not dry_run:
+            self.cluster.topics[name] = answer.topic
+        return answer
+
+    async def list_topics(self) -> list[TopicDescription]:
+        return list(self.cluster.topics.values())
+
+    async def describe_topic(self, name: str) -> TopicDescription:
+        return self._find(name)
+
+    async def split(self, name: str, number: int) -> TopicDescription:
+        self.cluster.calls.append(("split", name, number))
+        return self._find(name)
+
+    async def merge(self, name: str, first: int, second: int) -> TopicDescription:
+        self.cluster.calls.append(("merge", name, first, second))
+        return self._find(name)
+
+    async def set_topic_policy(self, name: str, *, reset: list[str], **values: Any) -> TopicDescription:
+        self.cluster.calls.append(("set_topic_policy", name, values, reset))
+        return self._find(name)
+
+    async def prune_topic(self, name: str, *, dry_run: bool) -> Pruned:
+        self._find(name)
+        self.cluster.calls.append(("prune_topic", name, dry_run))
+        kept = [KeptSegment(segment=2, reason="subscription 'billing' has not read it to its end: 5 of 12")]
+        return Pruned(request_id=1, leader_epoch=1, segments=[0, 1], kept=kept, abandoned=["audit"])
+
+    async def delete_topic(self, name: str, *, force: bool) -> None:
+        self.cluster.calls.append(("delete_topic", name, force))
+        self._find(name)
+
+    async def list_subscriptions(self, name: str | None) -> list[SubscriptionDescription]:
+        return [each for each in self.cluster.subscriptions if name in (None, each.topic)]
+
+    async def describe_subscription(self, _: str, name: str) -> SubscriptionDescription:
+        return next(each for each in self.cluster.subscriptions if each.subscription == name)
+
+    async def delete_subscription(self, name: str, subscription_name: str, *, force: bool) -> None:
+        self.cluster.calls.append(("delete_subscription", name, subscription_name, force))
+
+    async def seek(self, name: str, subscription_name: str, **wanted: Any) -> SoughtAnswer:
+        self.cluster.calls.append(("seek", name, subscription_name, wanted))
+        moves = [
+            SegmentMove(segment=0, from_offset=5, to_offset=2, end_offset=12),
+            SegmentMove(segment=1, from_offset=0, to_offset=4, end_offset=4),
+            SegmentMove(segment=2, from_offset=3, to_offset=3, end_offset=9),
+        ]
+        return SoughtAnswer(request_id=1, leader_epoch=1, seek_generation=7, moves=moves)
+
+    async def set_order(self, name: str, subscription_name: str, order: str) -> SubscriptionDescription:
+        self.cluster.calls.append(("set_order", name, subscription_name, order))
+        return msgspec.structs.replace(subscription(name, subscription_name), order=order)
+
+    async def explain(
+        self, topic_name: str, name: str, *, segment: int | None, consumer: str | None
+    ) -> SubscriptionExplanation:
+        self.cluster.calls.append(("explain", topic_name, name, segment, consumer))
+        return SubscriptionExplanation(
+            topic=topic_name,
+            subscription=name,
+            summary=["All is explained."],
+            segments=[SegmentExplanation(segment=1, status="blocked", sentences=["Segment 1 waits.", "For 0."])],
+            consumers=[ConsumerExplanation(consumer="c1", connected=True, segments=[], sentences=["c1 is idle."])],
+        )
+
+    async def plan(self, topic_name: str, name: str, **changes: Any) -> ChangePlan:
+        self.cluster.calls.append(("plan", topic_name, name, changes))
+        return ChangePlan(
+            topic=topic_name,
+            subscription=name,
+            created=[PlannedSegment(segment=8, first_hash=0, last_hash=0x3FFF, parents=[0], blocked_by=[0])],
+            at_once=[],
+            when_drained=[PlannedMove(segment=8, before=None, after="c9")],
+            consumers=[ConsumerLoad(consumer="c9", before=None, at_once=0, when_drained=1)],
+        )
+
+
+class FakeProducer:
+    """Stands for headgate's Producer: each outcome is known at once."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+        self.source_position: bytes | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.cluster.closed += 1
+
+    async def open(self, _: str) -> None:
+        self.source_position = self.cluster.source_position
+
+    async def send(
+        self, name: str, key: bytes, value: bytes, *, source_position: bytes | None = None
+    ) -> asyncio.Future[None]:
+        self.cluster.sent.append((name, key, value))
+        self.cluster.positions.append(source_position)
+        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if value in self.cluster.failures:
+            outcome.set_exception(self.cluster.failures[value])
+        else:
+            outcome.set_result(None)
+        return outcome
+
+    async def flush(self) -> None:
+        self.cluster.flushes += 1
+
+
+class FakeConsumer:
+    """Stands for headgate's Consumer: gives the cluster's records, then waits for ever."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+        self.given = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.cluster.closed += 1
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        for record in self.cluster.records:
+            self.given += 1
+            yield record
+        await asyncio.Event().wait()
+
+    async def acknowledge(self, record: Record) -> None:
+        self.cluster.acknowledged.append((record.segment, record.offset))
+
+    async def caught_up(self) -> bool:
+        return self.given == len(self.cluster.records)

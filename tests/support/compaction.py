@@ -1,0 +1,65 @@
+"""What Spark's roll-up comes to, done by hand: chunks in, rolled objects and one manifest out."""
+
+from __future__ import annotations
+
+import io
+from collections import defaultdict
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headgate.ledger.compacted import Manifest, RolledObject, create_manifest, rolled_folder
+from headgate.ledger.ledger import Ledger
+
+_TYPES = {
+    "offset": pa.int64(),
+    "timestamp_ms": pa.int64(),
+    "stored_at_ms": pa.int64(),
+    "size_bytes": pa.int64(),
+    "key": pa.binary(),
+    "value": pa.binary(),
+}
+
+
+async def roll_up(ledger: Ledger, first: int, last: int, *, written_at_ms: int = 0, run: str = "a") -> Manifest:
+    """Roll up chunks ``first`` to ``last``, one object a segment, and make that visible."""
+    rows: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
+    at_ms = 0
+    for number in range(first, last + 1):
+        header, records_read = await ledger.read_headed_records(number)
+        at_ms = header.at_ms
+        for row in records_read.to_pylist():
+            size = len(row["key"]) + len(row["value"])
+            rows[row["topic_id"], row["segment"]].append(row | {"stored_at_ms": at_ms, "size_bytes": size})
+    objects = []
+    for (topic_id, segment), records in sorted(rows.items()):
+        table = pa.table({name: pa.array([row[name] for row in records], kind) for name, kind in _TYPES.items()})
+        sink = io.BytesIO()
+        pq.write_table(table, sink)
+        path = f"{rolled_folder(ledger.shard)}/{first}-{last}-{run}/topic_id={topic_id}/segment={segment}/x.parquet"
+        await ledger.store.create(path, sink.getvalue())
+        objects.append(
+            RolledObject(
+                path=path,
+                topic_id=topic_id,
+                segment=segment,
+                first_offset=records[0]["offset"],
+                end_offset=records[-1]["offset"] + 1,
+                size_bytes=sum(row["size_bytes"] for row in records),
+                first_at_ms=records[0]["stored_at_ms"],
+                last_at_ms=records[-1]["stored_at_ms"],
+            )
+        )
+    manifest = Manifest(
+        shard=ledger.shard,
+        first=first,
+        last=last,
+        level=0,
+        written_at_ms=written_at_ms,
+        last_at_ms=at_ms,
+        facts="facts",
+        objects=objects,
+    )
+    await create_manifest(ledger.store, manifest)
+    return manifest

@@ -1,0 +1,44 @@
+"""What tests of the consumer do over and over: open one, take records, look at what it told its leader."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headgate.client.consumer import Consumer
+from headgate.protocol import messages as m
+from tests.support.scripted_leader import Stage
+
+
+def consumer(stage: Stage, client_id: str = "client", **more) -> Consumer:
+    return Consumer(stage.client(client_id), **{"topic": "orders", "subscription": "billing", "name": "c", **more})
+
+
+def records(*values: str, key: bytes = b"key") -> list[m.Record]:
+    return [m.Record(key, value.encode(), 1) for value in values]
+
+
+async def take(reader: Consumer, count: int, *, acknowledge: bool = False) -> list[str]:
+    found = []
+    async with asyncio.timeout(20):
+        while len(found) < count:
+            record = await anext(reader)
+            found.append(record.value.decode())
+            if acknowledge:
+                await reader.acknowledge(record)
+    return found
+
+
+async def nothing_more(reader: Consumer) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(3):
+            await anext(reader)
+
+
+def acknowledged(stage: Stage) -> list[tuple[int, int, int]]:
+    return [(a.segment, a.generation, a.end_offset) for a in stage.acknowledged]
+
+
+def registration(leader) -> m.RegisterConsumer:
+    return leader.seen(m.RegisterConsumer)[-1]

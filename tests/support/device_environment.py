@@ -1,0 +1,61 @@
+"""One shard of a reign after the other, and a broker that plain devices publish to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from controller.devices.session_port import Delivery, DeviceSession
+from controller.leader.leader import ShardReign
+from controller.settings.load import IngestSettings
+from headgate.protocol import messages as m
+from tests.support.device_broker import FakeDeviceBroker
+from tests.support.one_shard import CLUSTER, BareClient, OneShard
+from tests.support.waiting import until
+
+SESSION = f"headgate-{CLUSTER}-shard-0"
+
+
+class Devices:
+    """One shard, and a broker that devices publish to."""
+
+    def __init__(self, broker: FakeDeviceBroker | None = None, ingest: IngestSettings | None = None) -> None:
+        self.broker = broker or FakeDeviceBroker()
+        self.shard = OneShard(ingest=ingest)
+        self.shard.open_session = self.open_session
+
+    def open_session(self, shard: int, handler: Callable[[Delivery], None]) -> DeviceSession:
+        assert shard == 0
+        return self.broker.session(SESSION, handler)
+
+    def publish(self, name: str, payload: bytes, *, retain: bool = False) -> bool:
+        """Return whether the session keeps it."""
+        return self.broker.publish(f"headgate/{CLUSTER}/publish/{name}", payload, retain=retain)
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        return self.shard.registry.get_sample_value(f"headgate_{name}", labels)
+
+    async def records(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        for number in range(1, await self.shard.ledger.newest() + 1):
+            rows += (await self.shard.ledger.read_records(number)).to_pylist()
+        return rows
+
+    async def values(self) -> list[bytes]:
+        return [row["value"] for row in await self.records()]
+
+    async def all_acknowledged(self) -> None:
+        await until(lambda: self.broker.waiting(SESSION) == 0)
+
+
+async def created(client: BareClient, topic: str = "orders", **fields: Any) -> None:
+    assert isinstance(await client.call(m.CreateTopic, topic=topic, token=topic, segments=2, **fields), m.TopicAnswer)
+
+
+async def following(reign: ShardReign) -> None:
+    """Return once devices are taken in."""
+    session = None
+    while session is None or not session.connected:
+        await asyncio.sleep(0.01)
+        session = reign.devices.following._session

@@ -1,0 +1,205 @@
+"""The two worlds of the election contract: the fake, and a real ZooKeeper behind proxies; and a member of either."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from kazoo.client import KazooClient
+
+from controller.leadership.election import Acquired, Connected, ElectionEvent, Elections, Released
+from controller.leadership.zookeeper import ZooKeeperElections
+from controller.local.embedded import EmbeddedZooKeeper
+from tests.support.tcp_proxy import Proxy
+from tests.support.zookeeper import FakeZooKeeper
+
+SESSION_SECONDS = 20.0
+"""Longer than a busy machine stands still: nobody loses a place unless a test wants it."""
+SHORT_SESSION_SECONDS = 2.0
+"""For the tests that wait for the end of a session."""
+
+
+class World(Protocol):
+    """An election service, and ways to break it."""
+
+    session_seconds: float
+    """Of those who are built from now on."""
+
+    def build(self, name: str, on_event: Callable[[ElectionEvent], None]) -> Awaitable[Elections]: ...
+    async def partition(self, name: str) -> None: ...
+    async def heal(self, name: str) -> None: ...
+    async def stop(self) -> None: ...
+    async def start(self) -> None: ...
+    async def take_place(self, name: str, shard: int) -> None: ...
+
+
+class FakeWorld:
+    def __init__(self) -> None:
+        self._service = FakeZooKeeper(session_timeout_seconds=SESSION_SECONDS)
+
+    @property
+    def session_seconds(self) -> float:
+        return self._service.session_timeout_seconds
+
+    @session_seconds.setter
+    def session_seconds(self, seconds: float) -> None:
+        self._service.session_timeout_seconds = seconds
+
+    async def build(self, name: str, on_event: Callable[[ElectionEvent], None]) -> Elections:
+        return self._service.elections(name, on_event)
+
+    async def partition(self, name: str) -> None:
+        self._service.partition(name)
+
+    async def heal(self, name: str) -> None:
+        self._service.heal(name)
+
+    async def stop(self) -> None:
+        self._service.stop()
+
+    async def start(self) -> None:
+        self._service.start()
+
+    async def take_place(self, name: str, shard: int) -> None:
+        self._service.take_place(name, shard)
+
+
+class Server:
+    """A ZooKeeper that serves all tests of this file, on a loop and a thread of its own.
+
+    The thread must outlive the server: the kernel ends a child with the thread that started it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="zookeeper")
+        self._zookeeper = EmbeddedZooKeeper(folder)
+
+    @property
+    def port(self) -> int:
+        return int(self._zookeeper.address.rpartition(":")[2])
+
+    @property
+    def pid(self) -> int:
+        pid = self._zookeeper.process
+        assert pid is not None
+        return pid
+
+    async def restart(self) -> None:
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._zookeeper.restart(), self._loop))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            self._run(self._zookeeper.__aenter__())
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._run(self._zookeeper.__aexit__())
+        finally:
+            self._end()
+
+    def _run(self, work: Coroutine[Any, Any, object]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
+
+    def _end(self) -> None:
+        self._run(self._loop.shutdown_default_executor())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class RealWorld:
+    """Each client goes through a proxy of its own; each test has a root of its own."""
+
+    roots = 0
+
+    def __init__(self, stack: AsyncExitStack, server: Server) -> None:
+        RealWorld.roots += 1
+        self._root = f"/headgate/test-{RealWorld.roots}"
+        self._stack = stack
+        self._proxies: dict[str, Proxy] = {}
+        self.server = server
+        self.session_seconds = SESSION_SECONDS
+
+    async def build(self, name: str, on_event: Callable[[ElectionEvent], None]) -> Elections:
+        proxy = await self._stack.enter_async_context(Proxy("127.0.0.1", self.server.port))
+        self._proxies[name] = proxy
+        return ZooKeeperElections(
+            proxy.address,
+            root=self._root,
+            instance=name,
+            session_timeout_seconds=self.session_seconds,
+            on_event=on_event,
+        )
+
+    async def partition(self, name: str) -> None:
+        await self._proxies[name].hole()
+
+    async def heal(self, name: str) -> None:
+        await self._proxies[name].heal()
+
+    async def stop(self) -> None:
+        for proxy in self._proxies.values():
+            await proxy.cut()
+
+    async def start(self) -> None:
+        for proxy in self._proxies.values():
+            await proxy.heal()
+
+    async def take_place(self, name: str, shard: int) -> None:
+        await asyncio.to_thread(self._take_place, name, f"{self._root}/shards/{shard:04d}")
+
+    def by_hand(self, act: Callable[[Any, str], None]) -> None:
+        client = KazooClient(f"127.0.0.1:{self.server.port}")
+        client.start(timeout=60)
+        try:
+            act(client, self._root)
+        finally:
+            client.stop()
+            client.close()
+
+    def _take_place(self, name: str, folder: str) -> None:
+        def act(client: Any, _root: str) -> None:
+            for place in client.get_children(folder):
+                if place.startswith(f"{name}-"):
+                    client.delete(f"{folder}/{place}")
+
+        self.by_hand(act)
+
+
+class Member:
+    """One daemon's end, and what it was told."""
+
+    def __init__(self) -> None:
+        self.elections: Elections
+        self.events: list[ElectionEvent] = []
+        self.first: set[int] = set()
+
+    def on_event(self, event: ElectionEvent) -> None:
+        self.events.append(event)
+        match event:
+            case Acquired(shard):
+                assert shard not in self.first, "acquired twice"
+                self.first.add(shard)
+            case Released(shard):
+                assert shard in self.first, "released what it did not have"
+                self.first.discard(shard)
+            case _:
+                pass
+
+    def withdraw(self, shard: int) -> None:
+        self.first.discard(shard)
+        self.elections.withdraw(shard)
+
+    @property
+    def connected(self) -> bool:
+        return Connected() in self.events

@@ -1,0 +1,40 @@
+"""A child process for the supervisor's tests: speaks the ping part of the protocol, and misbehaves as told.
+
+    python -m tests.support.fake_drain_service SOCKET MODE PARENT
+
+Modes: ``well``; ``mute`` (takes requests, never answers); ``dies`` (ends at once with code 3); ``stubborn`` (ignores
+SIGTERM, and has a child that does).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from drain.protocol import Pong, decode_request, encode_line
+from drain.spark.parent import die_with_parent
+
+
+async def main(socket: str, mode: str) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            if mode != "mute":
+                writer.write(encode_line(Pong(id=decode_request(line).id, runs=0)))
+
+    await asyncio.start_unix_server(serve, socket)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    die_with_parent(int(sys.argv[3]))
+    if sys.argv[2] == "dies":
+        sys.exit(3)
+    if sys.argv[2] == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        child = subprocess.Popen(["sleep", "600"])
+        Path(sys.argv[1] + ".child").write_text(str(child.pid))
+    Path(sys.argv[1]).unlink(missing_ok=True)
+    asyncio.run(main(sys.argv[1], sys.argv[2]))

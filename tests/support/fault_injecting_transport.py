@@ -1,0 +1,108 @@
+"""A transport over a real broker that does to chosen messages what networks do: lose, delay, double, overtake.
+
+A rule takes one message and returns what travels in its place, as (delay in seconds, message) pairs: nothing loses it,
+two double it, a delay lets others overtake it. `announced` may hold back word of a leader. What no rule is about
+travels as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Self, TypeVar
+
+import msgspec
+
+from headgate.protocol import messages as m
+from headgate.transport.mqtt import MqttTransport
+from headgate.transport.port import MessageHandler
+
+Copy = TypeVar("Copy")
+Rule = Callable[[Copy], Sequence[tuple[float, Copy]]]
+
+
+def as_it_is(message: Copy) -> Sequence[tuple[float, Copy]]:
+    """The rule of a network without faults."""
+    return [(0.0, message)]
+
+
+def lost(_: Copy) -> Sequence[tuple[float, Copy]]:
+    """The rule of a network that carries nothing."""
+    return []
+
+
+class Meddler:
+    """`headgate.transport.port.Transport`, with somebody in between."""
+
+    def __init__(self, inner: MqttTransport) -> None:
+        self.on_request: Rule[m.AnyRequest] = as_it_is
+        self.on_reply: Rule[m.AnyReply] = as_it_is
+        self.requests: list[m.AnyRequest] = []
+        """What the client sent, lost ones included."""
+        self.replies: list[m.AnyReply] = []
+        """What the leaders sent, lost ones included."""
+        self._inner = inner
+        self._held_back: dict[str, list[tuple[MessageHandler, bytes]]] = {}
+        self._timers: set[asyncio.TimerHandle] = set()
+
+    def hold_leader(self, leader_topic: str) -> None:
+        """Let no word of who leads through, until `release_leader`."""
+        self._held_back[leader_topic] = []
+
+    def release_leader(self, leader_topic: str) -> None:
+        """Let it through."""
+        for handler, payload in self._held_back.pop(leader_topic):
+            handler(leader_topic, payload)
+
+    @property
+    def pending(self) -> bool:
+        """Whether a copy is still on its way."""
+        now = asyncio.get_running_loop().time()
+        return any(timer.when() >= now and not timer.cancelled() for timer in self._timers)
+
+    @property
+    def connected(self) -> bool:
+        return self._inner.connected
+
+    def on_connection(self, handler: Callable[[bool], None]) -> None:
+        self._inner.on_connection(handler)
+
+    async def subscribe(self, topic_filter: str, handler: MessageHandler) -> None:
+        def arrived(topic: str, payload: bytes) -> None:
+            if topic in self._held_back:
+                self._held_back[topic].append((handler, payload))
+            elif topic.endswith("/replies"):
+                self._meddle(m.decode_reply(payload), self.replies, self.on_reply, lambda copy: handler(topic, copy))
+            else:
+                handler(topic, payload)
+
+        await self._inner.subscribe(topic_filter, arrived)
+
+    async def unsubscribe(self, topic_filter: str) -> None:
+        await self._inner.unsubscribe(topic_filter)
+
+    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
+        if not topic.endswith("/requests"):
+            return self._inner.publish(topic, payload, retain=retain)
+        self._meddle(
+            m.decode_request(payload), self.requests, self.on_request, lambda copy: self._inner.publish(topic, copy)
+        )
+        return True
+
+    async def __aenter__(self) -> Self:
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        await self._inner.__aexit__(None, None, None)
+
+    def _meddle(self, message: Copy, seen: list[Copy], rule: Rule[Copy], carry: Callable[[bytes], object]) -> None:
+        seen.append(message)
+        for delay_seconds, copy in rule(message):
+            assert isinstance(copy, msgspec.Struct)
+            if delay_seconds == 0.0:
+                carry(m.encode(copy))
+            else:
+                self._timers.add(asyncio.get_running_loop().call_later(delay_seconds, carry, m.encode(copy)))

@@ -1,0 +1,233 @@
+"""A leader as the verdict table describes it, and a network that loses, doubles and reorders.
+
+Written from the table alone and without any of the controller's code, so that the session is proved against the words.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from dataclasses import dataclass, field
+
+from headgate.client.producer_session import ProducerSession
+from headgate.client.session_types import Command, Forget, OpenIdentity, Outcome, Resolve, SendBatch
+from headgate.protocol import messages as m
+
+WINDOW = 8
+
+
+@dataclass
+class Known:
+    """One producer as the ledger knows it."""
+
+    epoch: int
+    token: str
+    next_sequence: int = 0
+
+
+@dataclass
+class History:
+    """What the ledger says."""
+
+    producers: dict[int, Known] = field(default_factory=dict)
+    log: list[int] = field(default_factory=list)
+    next_id: int = 1
+
+
+class LeaderModel:
+    """One reign: folds at once, replies when durable. ``ledger`` is what survives it."""
+
+    def __init__(self, epoch: int, ledger: History) -> None:
+        self.epoch = epoch
+        self.state = copy.deepcopy(ledger)
+        self.waiting: list[m.Reply] = []
+        self.deposed = False
+        self.refuse_next: list[m.Verdict] = []
+
+    def commit(self) -> tuple[History, list[m.Reply]]:
+        """Make everything durable; returns the ledger and the replies that may leave."""
+        assert not self.deposed
+        replies, self.waiting = self.waiting, []
+        return copy.deepcopy(self.state), replies
+
+    def judge(self, command: SendBatch | OpenIdentity) -> list[m.Reply]:
+        """Take a request; returns what is said at once."""
+        if command.leader_epoch != self.epoch:
+            return [self._refuse(command, "not_leader")]
+        if self.refuse_next:
+            return [self._refuse(command, self.refuse_next.pop())]
+        if isinstance(command, OpenIdentity):
+            return self._open(command)
+        known = self.state.producers.get(command.producer_id)
+        if known is None:
+            return self._later(self._refuse(command, "out_of_order"))
+        if command.producer_epoch < known.epoch:
+            return self._later(self._refuse(command, "fenced"))
+        assert command.producer_epoch == known.epoch, "an epoch that nobody gave out"
+        if command.sequence > known.next_sequence:
+            return self._later(self._refuse(command, "out_of_order"))
+        duplicate = command.sequence < known.next_sequence
+        if not duplicate:
+            if command.batch < 0:  # an unknown topic
+                return self._later(self._refuse(command, "invalid"))
+            known.next_sequence += 1
+            self.state.log.append(command.batch)
+        return self._later(m.Committed(request_id=command.request_id, leader_epoch=self.epoch, duplicate=duplicate))
+
+    def _open(self, command: OpenIdentity) -> list[m.Reply]:
+        known = self.state.producers.get(command.producer_id or 0)
+        if known is None:
+            producer_id = self.state.next_id
+            self.state.next_id += 1
+            self.state.producers[producer_id] = Known(0, command.token)
+            return self._identity(command, producer_id)
+        assert command.producer_id is not None
+        if known.token != command.token:
+            if known.epoch != command.producer_epoch:
+                return self._later(self._refuse(command, "fenced"))
+            self.state.producers[command.producer_id] = Known(known.epoch + 1, command.token)
+        return self._identity(command, command.producer_id)
+
+    def _identity(self, command: OpenIdentity, producer_id: int) -> list[m.Reply]:
+        return self._later(
+            m.ProducerIdentity(
+                request_id=command.request_id,
+                leader_epoch=self.epoch,
+                producer_id=producer_id,
+                producer_epoch=self.state.producers[producer_id].epoch,
+            ),
+        )
+
+    def _later(self, reply: m.Reply) -> list[m.Reply]:
+        self.waiting.append(reply)
+        return []
+
+    def _refuse(self, command: SendBatch | OpenIdentity, verdict: m.Verdict) -> m.Refused:
+        return m.Refused(request_id=command.request_id, leader_epoch=self.epoch, verdict=verdict, reason="said so")
+
+
+class World:
+    """One session, its leaders, and what lies between them. All chance comes from one seed."""
+
+    def __init__(self, seed: int, *, loss: float, doubling: float, deadline: float, reorder: bool) -> None:
+        self.rng = random.Random(seed)
+        self.loss, self.doubling, self.reorder = loss, doubling, reorder
+        self.deadline = deadline
+        self.now = 0.0
+        self.ids = iter(range(1, 10**9))
+        self.session = ProducerSession(
+            max_in_flight=self.rng.choice([1, 2, 5, 8]),
+            request_timeout_seconds=0.5,
+            request_ids=self.ids,
+            tokens=(f"token-{n}" for n in range(10**9)),
+        )
+        self.ledger = History()
+        self.leaders = [LeaderModel(1, self.ledger)]
+        self.to_leader: list[SendBatch | OpenIdentity] = []
+        self.to_client: list[m.Reply] = []
+        self.forgotten: set[int] = set()
+        self.outcomes: dict[int, Outcome] = {}
+        self.told_at: dict[int, float] = {}
+        self.offered_at: dict[int, float] = {}
+        self.next_batch = 1
+        self.most_in_flight = 0
+
+    def perform(self, commands: list[Command]) -> None:
+        for command in commands:
+            match command:
+                case SendBatch() | OpenIdentity():
+                    if self.rng.random() >= self.loss:
+                        copies = 2 if self.rng.random() < self.doubling else 1
+                        self.to_leader += [command] * copies
+                case Resolve(batch, outcome):
+                    assert batch not in self.outcomes, f"{batch} has two outcomes"
+                    self.outcomes[batch] = outcome
+                    self.told_at[batch] = self.now
+                case Forget(request_ids):
+                    self.forgotten.update(request_ids)
+        self.most_in_flight = max(self.most_in_flight, self.session.in_flight)
+        wake_at = self.session.wake_at
+        assert wake_at is None or wake_at > self.now - 1e-9 or commands, "time stands still"
+
+    # --- one step of each kind ----------------------------------------------------------------------------------------
+
+    def offer(self, payload: int | None = None) -> None:
+        if payload is None:
+            payload = self.next_batch
+            self.next_batch += 1
+        self.offered_at[payload] = self.now
+        self.perform(self.session.offer(payload, self.now + self.deadline, self.now))
+
+    def announce(self, leader: LeaderModel, *, pipelining: bool = True) -> None:
+        self.perform(self.session.leader_announced(leader.epoch, pipelining, WINDOW, self.now))
+
+    def connect(self, connected: bool) -> None:
+        if not connected:
+            self.to_client.clear()
+        self.perform(self.session.connection_changed(connected, self.now))
+
+    def pass_request(self) -> None:
+        """The broker brings a request to everybody who listens: the leader, and one that was deposed."""
+        if not self.to_leader:
+            return
+        command = self.to_leader.pop(self._next(len(self.to_leader)))
+        for leader in self.leaders[-2:]:
+            for reply in leader.judge(command):
+                self._send(reply)
+
+    def commit(self) -> None:
+        self.ledger, replies = self.leaders[-1].commit()
+        for reply in replies:
+            self._send(reply)
+
+    def _send(self, reply: m.Reply) -> None:
+        if self.rng.random() >= self.loss:
+            self.to_client += [reply] * (2 if self.rng.random() < self.doubling else 1)
+
+    def pass_reply(self) -> None:
+        if not self.to_client:
+            return
+        reply = self.to_client.pop(self._next(len(self.to_client)))
+        if reply.request_id in self.forgotten:
+            return
+        jitter = self.rng.random()
+        if isinstance(reply, m.Committed):
+            self.perform(self.session.committed(reply.request_id, reply, self.now))
+        elif isinstance(reply, m.ProducerIdentity):
+            self.perform(self.session.identified(reply.request_id, reply, self.now))
+        elif isinstance(reply, m.Refused):
+            self.perform(self.session.refused(reply.request_id, reply, self.now, jitter))
+
+    def change_leader(self) -> None:
+        """A new reign reads the ledger; what was not durable is gone. The old one does not know yet."""
+        self.leaders[-1].deposed = True
+        self.leaders.append(LeaderModel(self.leaders[-1].epoch + 1, self.ledger))
+        if self.rng.random() < 0.7:
+            self.announce(self.leaders[-1], pipelining=self.rng.random() < 0.8)
+
+    def pass_time(self, seconds: float) -> None:
+        until = self.now + seconds
+        while (wake_at := self.session.wake_at) is not None and wake_at <= until:
+            self.now = max(self.now, wake_at)
+            self.perform(self.session.tick(self.now, self.rng.random()))
+        self.now = until
+
+    def _next(self, count: int) -> int:
+        return self.rng.randrange(count) if self.reorder and self.rng.random() < 0.3 else 0
+
+    def settle(self, seconds: float = 20.0) -> None:
+        """Let the weather clear and everything arrive."""
+        self.loss = self.doubling = 0.0
+        self.connect(True)
+        self.announce(self.leaders[-1])
+        end = self.now + seconds
+        while self.now < end and self.session.unresolved:
+            for _ in range(20):
+                self.pass_request()
+            self.commit()
+            while self.to_client:
+                self.pass_reply()
+            self.pass_time(0.05)
+        while self.to_leader:
+            self.pass_request()
+        self.commit()

@@ -1,0 +1,188 @@
+"""One shard with its leader and a bare client, on fake servers: what tests of the leader stand on."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from controller.commit import ReignEndedError
+from controller.devices.session_port import OpenSession
+from controller.leader.leader import ShardReign
+from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
+from controller.state.shard_state import ShardState
+from coordinator.ports import CoordinatorSettings
+from coordinator.subscription import Subscription
+from headgate.ledger.chunk import ChunkBuilder
+from headgate.ledger.compacted import delete_rolled_segments
+from headgate.ledger.ledger import Ledger
+from headgate.model import entries as e
+from headgate.protocol import messages as m
+from metrics.instruments import Instruments
+from tests.support.broker import FakeBroker
+from tests.support.object_store import FakeStore
+
+CLUSTER = "test"
+SETTINGS = CoordinatorSettings(
+    grace_seconds=60,
+    revoke_timeout_seconds=30,
+    heartbeat_interval_seconds=5,
+    poll_min_seconds=2,
+    poll_max_seconds=900,
+    poll_check_timeout_seconds=60,
+)
+
+
+def now_ms() -> int:
+    """The loop's time as a wall clock."""
+    return int(asyncio.get_running_loop().time() * 1000)
+
+
+class BareClient:
+    """Sends requests and collects what comes back."""
+
+    def __init__(self, broker: FakeBroker, client_id: str = "client") -> None:
+        self.client_id = client_id
+        self.replies: dict[int, list[m.Reply]] = {}
+        self.pushes: list[m.Push] = []
+        self.transport = broker.transport(client_id)
+        self._next = 0
+        self._arrived = asyncio.Event()
+
+    async def open(self) -> None:
+        """Connect and listen."""
+        await self.transport.__aenter__()
+        connected = asyncio.Event()
+        self.transport.on_connection(lambda up: connected.set() if up else None)
+        await self.transport.subscribe(m.replies_topic(CLUSTER, self.client_id), self._on_reply)
+        if not self.transport.connected:
+            await connected.wait()
+
+    def send(self, kind: type[m.Request], *, shard: int = 0, **fields: Any) -> int:
+        """Send one request and return its id."""
+        self._next += 1
+        fields.setdefault("leader_epoch", 1)
+        self.send_raw(m.encode(kind(request_id=self._next, client_id=self.client_id, **fields)), shard=shard)
+        return self._next
+
+    def send_raw(self, payload: bytes, *, shard: int = 0) -> None:
+        """Send whatever."""
+        assert self.transport.publish(m.requests_topic(CLUSTER, shard), payload)
+
+    async def reply(self, request_id: int) -> Any:
+        """Return the first reply to a request."""
+        async with asyncio.timeout(30):
+            while not self.replies.get(request_id):
+                self._arrived.clear()
+                await self._arrived.wait()
+        return self.replies[request_id][0]
+
+    async def call(self, kind: type[m.Request], **fields: Any) -> Any:
+        """Send one request and return its reply."""
+        return await self.reply(self.send(kind, **fields))
+
+    def _on_reply(self, _: str, payload: bytes) -> None:
+        message = m.decode_reply(payload)
+        if isinstance(message, m.Push):
+            self.pushes.append(message)
+        else:
+            self.replies.setdefault(message.request_id, []).append(message)
+        self._arrived.set()
+
+
+class OneShard:
+    """A broker, a store, one reign at a time."""
+
+    def __init__(
+        self,
+        *,
+        ingest: IngestSettings | None = None,
+        scaling: ScalingSettings | None = None,
+        retention: RetentionSettings | None = None,
+    ) -> None:
+        self.broker = FakeBroker()
+        self.store = FakeStore(latency_seconds=(0.001, 0.002))
+        self.ledger = Ledger(self.store, 0)
+        self.registry = CollectorRegistry()
+        self.instruments = Instruments(self.registry)
+        self.ingest = ingest or IngestSettings()
+        self.scaling = scaling or ScalingSettings()
+        self.retention = retention or RetentionSettings()
+        self.drained: frozenset[int] = frozenset()
+        self.makes_room = False
+        self.open_session: OpenSession | None = None
+        """How reigns come by a session of plain devices; None: they take nothing from devices."""
+
+    async def check(
+        self, shard: int, subscription: Subscription, segments: frozenset[int], newest: int, external: Any
+    ) -> frozenset[int]:
+        """The Spark process's part: whatever the test says."""
+        return segments & self.drained
+
+    async def begin(self, instance: str = "a", transport: Any = None) -> ShardReign:
+        """Read the ledger and write the next reign chunk."""
+        state = ShardState(0)
+        while (found := await self.ledger.read_or_none(state.chunk + 1)) is not None:
+            state.apply_all(found.entries, chunk=found.header.number, at_ms=found.header.at_ms)
+        entry = e.ReignBegan(leader_epoch=state.leader_epoch + 1, instance=instance)
+        builder = ChunkBuilder()
+        builder.add(entry)
+        number, at_ms = state.chunk + 1, max(state.at_ms, now_ms())
+        await self.ledger.append(
+            number, builder.encode(shard=0, number=number, leader_epoch=entry.leader_epoch, at_ms=at_ms)
+        )
+        state.apply_all((entry,), chunk=number, at_ms=at_ms)
+        return ShardReign(
+            cluster=CLUSTER,
+            instance=instance,
+            state=state,
+            ledger=self.ledger,
+            transport=transport or self.broker.transport(f"daemon-{instance}"),
+            ingest=self.ingest,
+            subscriptions=SETTINGS,
+            scaling=self.scaling,
+            retention=self.retention,
+            delete_data=partial(delete_rolled_segments, self.store),
+            observer=self.instruments,
+            drain_check=self.check,
+            now_ms=now_ms,
+            rng=random.Random(1),
+            makes_room=lambda: self.makes_room,
+            open_session=self.open_session,
+        )
+
+    @asynccontextmanager
+    async def reign(self, instance: str = "a") -> AsyncIterator[ShardReign]:
+        """Lead until the block ends."""
+        transport = self.broker.transport(f"daemon-{instance}")
+        async with transport:
+            reign = await self.begin(instance, transport)
+            transport.on_connection(reign.connection_changed)
+            task = asyncio.create_task(reign.serve())
+            announced = asyncio.Event()
+            self.broker.spies.append(
+                lambda message: announced.set() if message.topic == m.leader_topic(CLUSTER, 0) else None
+            )
+            await announced.wait()
+            try:
+                yield reign
+            finally:
+                task.cancel()
+                outcome = (await asyncio.gather(task, return_exceptions=True))[0]
+            if isinstance(outcome, Exception) and not isinstance(outcome, ReignEndedError):
+                raise outcome
+
+    @asynccontextmanager
+    async def client(self, client_id: str = "client") -> AsyncIterator[BareClient]:
+        """A connected bare client."""
+        client = BareClient(self.broker, client_id)
+        await client.open()
+        try:
+            yield client
+        finally:
+            await client.transport.__aexit__(None, None, None)

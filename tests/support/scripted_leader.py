@@ -1,0 +1,285 @@
+"""A leader that does as it is told: it accepts what comes in sequence, unless its script says otherwise.
+
+``script`` holds what to do with the next batches, one word each:
+
+``accept``      as the table says
+``drop``        never seen: the request was lost
+``silent``      taken and stored, but the reply is lost
+``double``      taken, and answered twice
+``delay``       taken, and answered `DELAY_SECONDS` later
+a verdict       refused with it
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from headgate.client.connection import Client
+from headgate.ledger.chunk import ChunkBuilder
+from headgate.ledger.ledger import chunk_folder, chunk_name
+from headgate.model.entries import Placement
+from headgate.model.hashing import segment_hash
+from headgate.protocol import messages as m
+from tests.support.broker import FakeBroker
+from tests.support.object_store import FakeStore
+
+CLUSTER = "test"
+TOPIC_ID = 1
+DELAY_SECONDS = 1.0
+
+
+def now_ms() -> int:
+    """The loop's time as a wall clock."""
+    return int(asyncio.get_running_loop().time() * 1000) + 1_700_000_000_000
+
+
+@dataclass
+class Identity:
+    """One producer."""
+
+    epoch: int = 0
+    token: str = ""
+    next_sequence: int = 0
+
+
+class ScriptedLeader:
+    """One reign of one shard; make another one for the next reign, on the same `Stage`."""
+
+    def __init__(self, stage: Stage, shard: int, epoch: int, *, pipelining: bool = True, window: int = 64) -> None:
+        self.stage = stage
+        self.shard = shard
+        self.epoch = epoch
+        self.pipelining, self.window = pipelining, window
+        self.script: deque[str] = deque()
+        self.requests: list[m.AnyRequest] = []
+        self.transport = stage.broker.transport(f"leader-{shard}-{epoch}")
+        self.grants: list[m.Grant] = []
+        self.blocked, self.settled = 0, True
+        self.answers = True
+        """Whether it says anything at all."""
+        self.fence: set[str] = set()
+        """Types of requests that are answered with ``fenced``."""
+
+    async def start(self) -> None:
+        await self.transport.__aenter__()
+        await self.transport.subscribe(m.requests_topic(CLUSTER, self.shard), self._on_request)
+        connected = asyncio.Event()
+        self.transport.on_connection(lambda up: connected.set() if up else None)
+        if not self.transport.connected:
+            await connected.wait()
+        self.announce()
+
+    def announce(self) -> None:
+        said = m.LeaderAnnouncement(
+            shard=self.shard,
+            leader_epoch=self.epoch,
+            instance=f"node-{self.epoch}",
+            pipelining=self.pipelining,
+            window=self.window,
+        )
+        self._retain(m.leader_topic(CLUSTER, self.shard), said)
+        self._retain(m.cluster_topic(CLUSTER), m.ClusterDescription(protocol=1, shards=1, ledger_url="file:///x"))
+
+    def seen(self, kind: type[m.Request]) -> list[m.Request]:
+        return [request for request in self.requests if isinstance(request, kind)]
+
+    def push(self, request: m.RegisterConsumer, *, granted=(), revoked=(), epoch: int | None = None) -> None:
+        message = m.AssignmentChanged(
+            topic=request.topic,
+            subscription=request.subscription,
+            consumer=request.consumer,
+            incarnation=request.incarnation,
+            leader_epoch=self.epoch if epoch is None else epoch,
+            granted=list(granted),
+            revoked=list(revoked),
+        )
+        self.transport.publish(m.replies_topic(CLUSTER, request.client_id), m.encode(message))
+
+    def _retain(self, topic: str, message) -> None:
+        self.transport.publish(topic, m.encode(message), retain=True)
+
+    def _on_request(self, _: str, payload: bytes) -> None:
+        request = m.decode_request(payload)
+        self.requests.append(request)
+        if not self.answers:
+            return
+        if request.leader_epoch not in (None, self.epoch):
+            self.refuse(request, "not_leader")
+        elif isinstance(request, m.ProduceBatch | m.AcknowledgeBatch):
+            self._batch(request)
+        elif type(request).__name__ in self.fence:
+            self.refuse(request, "fenced")
+        else:
+            self._command(request)
+
+    def reply(self, request, reply: m.Reply) -> None:
+        self.transport.publish(m.replies_topic(CLUSTER, request.client_id), m.encode(reply))
+
+    def refuse(self, request, verdict: m.Verdict) -> None:
+        self.reply(
+            request,
+            m.Refused(
+                request_id=request.request_id, leader_epoch=self.epoch, verdict=verdict, reason=f"scripted {verdict}"
+            ),
+        )
+
+    def _batch(self, batch: m.ProduceBatch | m.AcknowledgeBatch) -> None:
+        act = self.script.popleft() if self.script else "accept"
+        if act == "drop":
+            return
+        if act in ("invalid", "not_leader", "fenced", "out_of_order", "unavailable"):
+            self.refuse(batch, act)
+            return
+        reply = self.stage.take(batch, self)
+        if reply is None:
+            self.refuse(batch, "out_of_order")
+        elif act == "delay":
+            asyncio.get_running_loop().call_later(DELAY_SECONDS, self.reply, batch, reply)
+        elif act != "silent":
+            self.reply(batch, reply)
+            if act == "double":
+                self.reply(batch, reply)
+
+    def _command(self, request) -> None:
+        ids = {"request_id": request.request_id, "leader_epoch": self.epoch}
+        match request:
+            case m.OpenProducer():
+                self.reply(request, self.stage.open(request, self.epoch))
+            case m.RegisterConsumer():
+                reply = m.Registered(
+                    **ids,
+                    topic_id=TOPIC_ID,
+                    subscription_id=2,
+                    grants=self.grants,
+                    head=self.stage.head,
+                    blocked=self.blocked,
+                    heartbeat_interval_seconds=5.0,
+                )
+                self.reply(request, reply)
+            case m.Heartbeat():
+                self.reply(request, m.Alive(**ids, head=self.stage.head, blocked=self.blocked, settled=self.settled))
+            case m.ConfirmRevoked() | m.LeaveConsumer() | m.DeleteTopic() | m.DeleteSubscription():
+                self.reply(request, m.Done(**ids))
+            case m.ListTopics():
+                self.reply(request, m.TopicList(**ids, topics=[]))
+            case m.CreateTopic() | m.SplitSegment() | m.DescribeTopic() | m.MergeSegments():
+                self.stage.commands.setdefault(getattr(request, "token", ""), type(request).__name__)
+                topic = m.TopicDescription(
+                    topic=request.topic, topic_id=1, shard=0, layout_epoch=1, segments=[], subscriptions=[]
+                )
+                self.reply(request, m.TopicAnswer(**ids, topic=topic))
+
+
+class Stage:
+    """A broker, a store, and what outlives a leader."""
+
+    def __init__(self, *, segments: int = 1) -> None:
+        self.broker = FakeBroker(random.Random(1))
+        self.store = FakeStore()
+        self.segments = segments
+        self.head = 0
+        self.stored: list[bytes] = []
+        self.acknowledged: list[m.Acknowledgement] = []
+        self.positions: list[bytes | None] = []
+        self.commands: dict[str, str] = {}
+        self.last_position: bytes | None = None
+        self._producers: dict[int, Identity] = {}
+        self._next_offset = [0] * segments
+        self._answers: dict[tuple[int, int, int], m.Committed] = {}
+
+    def client(self, client_id: str = "client") -> Client:
+        return Client(
+            transport=self.broker.transport(client_id, will=Client.will(CLUSTER, client_id)),
+            store=self.store,
+            cluster=CLUSTER,
+            client_id=client_id,
+            now_ms=now_ms,
+            rng=random.Random(2),
+        )
+
+    @asynccontextmanager
+    async def leader(self, epoch: int = 1, **settings):
+        leader = ScriptedLeader(self, 0, epoch, **settings)
+        await leader.start()
+        try:
+            yield leader
+        finally:
+            await leader.transport.__aexit__(None, None, None)
+
+    def open(self, request: m.OpenProducer, epoch: int) -> m.ProducerIdentity:
+        known = self._producers.get(request.producer_id or 0)
+        producer_id = request.producer_id if known else len(self._producers) + 1
+        if known is None or known.token != request.token:
+            self._producers[producer_id] = Identity(known.epoch + 1 if known else 0, request.token)
+        return m.ProducerIdentity(
+            request_id=request.request_id,
+            leader_epoch=epoch,
+            producer_id=producer_id,
+            producer_epoch=self._producers[producer_id].epoch,
+            source_position=self.last_position,
+        )
+
+    def take(self, batch: m.ProduceBatch | m.AcknowledgeBatch, leader: ScriptedLeader) -> m.Committed | None:
+        """Store a batch once; None if it is out of order."""
+        identity = self._producers[batch.producer_id]
+        place = (batch.producer_id, batch.producer_epoch, batch.sequence)
+        if batch.producer_epoch != identity.epoch or batch.sequence > identity.next_sequence:
+            return None
+        if batch.sequence == identity.next_sequence:
+            identity.next_sequence += 1
+            if isinstance(batch, m.AcknowledgeBatch):
+                self.acknowledged += batch.acknowledgements
+                self._answers[place] = m.Committed(request_id=0, leader_epoch=0)
+            else:
+                placements = self.store_records(batch.records, leader)
+                self.positions.append(batch.source_position)
+                self._answers[place] = m.Committed(request_id=0, leader_epoch=0, placements=placements)
+        known = self._answers[place]
+        return m.Committed(
+            request_id=batch.request_id, leader_epoch=leader.epoch, placements=known.placements, refused=known.refused
+        )
+
+    def store_records(self, records: list[m.Record], leader: ScriptedLeader | None = None) -> list[Placement]:
+        """Write one chunk and announce it."""
+        width = 0x10000 // self.segments
+        builder = ChunkBuilder()
+        first = list(self._next_offset)
+        for record in records:
+            segment = segment_hash(record.key) // width
+            rows = builder.records
+            rows.topic_id.append(TOPIC_ID)
+            rows.segment.append(segment)
+            rows.offset.append(self._next_offset[segment])
+            rows.timestamp_ms.append(record.timestamp_ms)
+            rows.key.append(record.key)
+            rows.value.append(record.value)
+            self.stored.append(record.value)
+            self._next_offset[segment] += 1
+        self.head += 1
+        data = builder.encode(shard=0, number=self.head, leader_epoch=1, at_ms=0)
+        self.store.objects[f"{chunk_folder(0)}/{chunk_name(self.head)}"] = data
+        if leader is not None:
+            said = m.HeadAnnouncement(shard=0, leader_epoch=leader.epoch, head=self.head)
+            leader.transport.publish(m.head_topic(CLUSTER, 0), m.encode(said))
+        return [
+            Placement(segment, segment * width, (segment + 1) * width - 1, first[segment], count)
+            for segment in range(self.segments)
+            if (count := self._next_offset[segment] - first[segment])
+        ]
+
+
+def grant(segment: int = 0, generation: int = 1, start_offset: int = 0, **more) -> m.Grant:
+    """A grant that reads from the first chunk."""
+    return m.Grant(
+        segment=segment,
+        generation=generation,
+        first_hash=0,
+        last_hash=0xFFFF,
+        start_offset=start_offset,
+        start_chunk=1,
+        **more,
+    )

@@ -1,0 +1,360 @@
+"""One topic with one subscription, its coordinator, and consumers that do as they are told: all in one process.
+
+`World` stands where the leader stands. What the coordinator proposes is folded by the shard's real state at once; a
+promise that an entry breaks fails the test right there. Wall time follows the loop's clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+import looptime
+
+from controller.state.shard_state import ShardState, Topic
+from coordinator import acknowledgements
+from coordinator.gate import is_gated
+from coordinator.ports import CheckDrained, CoordinatorSettings, SilentObserver
+from coordinator.subscription import Subscription
+from coordinator.subscription_coordinator import SubscriptionCoordinator
+from headgate.model import entries as e
+from headgate.model.bucket_ranges import Place, overlap, place_of, segment_of
+from headgate.protocol import messages as m
+
+START_MS = 1_700_000_000_000
+SETTINGS = CoordinatorSettings(
+    grace_seconds=60,
+    revoke_timeout_seconds=30,
+    heartbeat_interval_seconds=5,
+    poll_min_seconds=2,
+    poll_max_seconds=900,
+    poll_check_timeout_seconds=70,
+)
+
+
+TICK_SECONDS = 0.25
+
+
+@contextmanager
+def virtual_time() -> Iterator[None]:
+    """Let a fixture live in the virtual time of its test; by itself, looptime covers the test alone."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, looptime.LoopTimeEventLoop), "mark the test with looptime"
+    with loop.looptime_enabled():
+        yield
+
+
+class RecordingObserver(SilentObserver):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple] = []
+        self.blocked = 0
+
+    def consumer_gone(self, reason: str) -> None:
+        self.told.append(("gone", reason))
+
+    def consumer_registered(self) -> None:
+        self.told.append(("registered",))
+
+    def consumer_reconnected(self) -> None:
+        self.told.append(("reconnected",))
+
+    def consumer_silent(self) -> None:
+        self.told.append(("silent",))
+
+    def segment_granted(self) -> None:
+        self.told.append(("granted",))
+
+    def segment_revoked(self) -> None:
+        self.told.append(("revoked",))
+
+    def handover_finished(self, seconds: float, reason: str) -> None:
+        self.told.append(("handover", seconds, reason))
+
+    def segments_drained(self, count: int, waited_seconds: float) -> None:
+        self.told.append(("drained", count, waited_seconds))
+
+    def segment_weighed(self, change: str) -> None:
+        self.told.append(("weighed", change))
+
+    def drain_poll(self, outcome: str) -> None:
+        self.told.append(("poll", outcome))
+
+    def blocked_changed(self, change: int) -> None:
+        self.blocked += change
+
+
+class World:
+    """The leader's part, as small as it gets."""
+
+    def __init__(self, *, segments: int = 1, type: str | None = "STREAM", order: str = "strict") -> None:  # noqa: A002
+        self.state = ShardState(0)
+        self.entries: list[e.AnyEntry] = []
+        self.pushes: list[tuple[str, m.Push]] = []
+        self.on_push: Callable[[str, m.Push], None] = lambda client_id, message: None
+        self.reign = 1
+        self.request_id = 0
+        self.observer = RecordingObserver()
+        self.coordinator: SubscriptionCoordinator
+        self.propose(e.TopicCreated(topic_id=1, topic="orders", segments=segments, token="t"))
+        self.propose(
+            e.SubscriptionCreated(
+                topic_id=1,
+                subscription_id=2,
+                subscription="billing",
+                subscription_type=type,
+                order=order,
+                positions={},
+            ),
+        )
+
+    # --- the ledger ---------------------------------------------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        return START_MS + round(asyncio.get_running_loop().time() * 1000)
+
+    def propose(self, *entries: e.AnyEntry) -> None:
+        self.state.begin_chunk(self.state.chunk + 1, self.now_ms())
+        for entry in entries:
+            self._keep_the_promise(entry)
+            self.state.apply(entry)
+            self.entries.append(entry)
+
+    def push(self, client_id: str, message: m.Push) -> None:
+        self.pushes.append((client_id, message))
+        self.on_push(client_id, message)
+
+    def _keep_the_promise(self, entry: e.AnyEntry) -> None:
+        """No two holders of a segment, no child before an ancestor, no generation twice, no retired segment."""
+        if not isinstance(entry, e.SegmentGranted):
+            return
+        subscription = self.subscription
+        wanted = place_of(entry.segment, entry.first_bucket, entry.end_bucket)
+        for place, holding in subscription.holdings.items():
+            assert not overlap(place, wanted), f"{wanted} is held as {place} by {holding.consumer}"
+        assert subscription.consumers[entry.consumer].shares or wanted == entry.segment
+        assert entry.generation == subscription.next_generation
+        assert entry.consumer in subscription.consumers
+        if is_gated(subscription.type, subscription.order):
+            undrained = self.topic.layout.ancestors(entry.segment) - subscription.drained
+            assert not undrained, f"segment {entry.segment} before {undrained}"
+        if subscription.type != "CHECKPOINT":
+            assert entry.segment not in subscription.drained
+
+    def proposed(self, kind: type) -> list:
+        return [entry for entry in self.entries if isinstance(entry, kind)]
+
+    @property
+    def topic(self) -> Topic:
+        return self.state.topics["orders"]
+
+    @property
+    def subscription(self) -> Subscription:
+        return self.topic.subscriptions["billing"]
+
+    def holders(self) -> dict[Place, str]:
+        """Segment or share → who may read it now."""
+        return {p: h.consumer for p, h in sorted(self.subscription.holdings.items()) if h.revoked_at_ms is None}
+
+    # --- the leader ---------------------------------------------------------------------------------------------------
+
+    def lead(
+        self, check: CheckDrained | None = None, settings: CoordinatorSettings = SETTINGS
+    ) -> SubscriptionCoordinator:
+        """Begin a reign; the caller closes the coordinator of the one before."""
+        self.reign += 1
+        self.coordinator = SubscriptionCoordinator(
+            subscription=self.subscription,
+            topic=self.topic,
+            ledger=self,
+            check_drained=check,
+            leader_epoch=self.reign,
+            settings=settings,
+            now_ms=self.now_ms,
+            rng=random.Random(0),
+            observer=self.observer,
+            head=lambda: self.state.chunk,
+        )
+        return self.coordinator
+
+    async def run(self, seconds: float) -> None:
+        """Let time pass, ticking as the leader does."""
+        ticks = math.ceil(seconds / TICK_SECONDS)
+        for _ in range(ticks):
+            await asyncio.sleep(seconds / ticks)
+            self.coordinator.tick()
+
+    async def live(self, seconds: float) -> None:
+        """Let much time pass while every consumer sends its heartbeats; a tick each time is enough then."""
+        beats = math.ceil(seconds / SETTINGS.heartbeat_interval_seconds)
+        for _ in range(beats):
+            for consumer in list(self.subscription.consumers.values()):
+                self.heartbeat(consumer.consumer, incarnation=consumer.incarnation, client_id=consumer.client_id)
+            await asyncio.sleep(seconds / beats)
+            self.coordinator.tick()
+
+    def store(self, segment: int, count: int, size_bytes: int | None = None) -> None:
+        first = self.topic.tails[segment].next_offset
+        placement = e.Placement(segment, 0, 65535, first, count)
+        self.propose(e.RecordsStored(topic_id=1, count=count, placements=[placement], size_bytes=size_bytes or count))
+
+    def split(self, segment: int) -> None:
+        end_offset = self.topic.tails[segment].next_offset
+        self.propose(e.SegmentSplit(topic_id=1, segment=segment, end_offset=end_offset, token="t"))
+        self.coordinator.layout_changed()
+
+    def merge(self, first: int, second: int) -> None:
+        ends = (self.topic.tails[first].next_offset, self.topic.tails[second].next_offset)
+        self.propose(e.SegmentsMerged(topic_id=1, segments=(first, second), end_offsets=ends, token="t"))
+        self.coordinator.layout_changed()
+
+    def prune(self, *segments: int) -> None:
+        self.propose(e.SegmentsPruned(topic_id=1, segments=list(segments)))
+        self.coordinator.layout_changed()
+
+    def seek(self, positions: dict[int, int]) -> None:
+        self.propose(
+            e.Sought(
+                topic_id=1,
+                subscription_id=2,
+                seek_generation=self.subscription.seek_generation + 1,
+                positions=positions,
+                token="t",
+            ),
+        )
+        self.coordinator.sought()
+
+    async def check(self, segments: Iterable[int]) -> frozenset[int]:
+        """Answer as Spark would, after 50 ms: sealed, and acknowledged to the end."""
+        await asyncio.sleep(0.05)
+        layout, subscription = self.topic.layout, self.subscription
+        return frozenset(s for s in segments if subscription.position(s) >= layout.segments[s].end_offset)
+
+    # --- what consumers send ------------------------------------------------------------------------------------------
+
+    def _request(self, kind: type, consumer: str, incarnation: int, client_id: str | None, **fields):
+        self.request_id += 1
+        return kind(
+            request_id=self.request_id,
+            client_id=client_id or f"client-{consumer}",
+            topic="orders",
+            subscription="billing",
+            consumer=consumer,
+            incarnation=incarnation,
+            **fields,
+        )
+
+    def register(
+        self,
+        consumer: str,
+        *,
+        incarnation: int = 1,
+        client_id: str | None = None,
+        type: str | None = None,  # noqa: A002
+        order: str | None = None,
+        shares: bool = False,
+        balance: str | None = None,
+        capacity: int = 100,
+    ) -> m.Registered | m.Refused:
+        wanted = type or self.subscription.type or "STREAM"
+        request = self._request(
+            m.RegisterConsumer,
+            consumer,
+            incarnation,
+            client_id,
+            subscription_type=wanted,
+            order=order,
+            shares=shares,
+            balance=balance,
+            capacity=capacity,
+        )
+        return self.coordinator.register(request)
+
+    def heartbeat(
+        self,
+        consumer: str,
+        *,
+        incarnation: int = 1,
+        client_id: str | None = None,
+        held: list[tuple[int, int]] | None = None,
+    ) -> m.Alive | m.Refused:
+        return self.coordinator.heartbeat(self._request(m.Heartbeat, consumer, incarnation, client_id, held=held))
+
+    def leave(self, consumer: str, *, incarnation: int = 1, client_id: str | None = None) -> m.Done:
+        return self.coordinator.leave(self._request(m.LeaveConsumer, consumer, incarnation, client_id))
+
+    def confirm(self, consumer: str, place: Place, generation: int | None = None, *, incarnation: int = 1) -> m.Done:
+        if generation is None:
+            generation = self.subscription.holdings[place].generation
+        segment = segment_of(place)
+        return self.coordinator.confirm_revoked(
+            self._request(m.ConfirmRevoked, consumer, incarnation, None, segment=segment, generation=generation),
+        )
+
+    def acknowledge(
+        self,
+        consumer: str,
+        place: Place,
+        end_offset: int,
+        *,
+        first_offset: int = 0,
+        generation: int | None = None,
+        incarnation: int = 1,
+    ) -> str | None:
+        """Judge and fold one acknowledgement; return the reason if it does not count."""
+        segment = segment_of(place)
+        if generation is None:
+            generation = self.subscription.holdings[place].generation
+        batch = self._request(
+            m.AcknowledgeBatch,
+            consumer,
+            incarnation,
+            None,
+            acknowledgements=[m.Acknowledgement(segment, generation, first_offset, end_offset)],
+        )
+        outcome = acknowledgements.judge(self.subscription, self.topic, batch)
+        if isinstance(outcome, str):
+            return outcome
+        self.propose(outcome)
+        self.coordinator.acknowledged({segment})
+        return None
+
+    def told(self, consumer: str) -> list[m.Push]:
+        """Return and forget what was pushed to the consumer's client."""
+        client_id = f"client-{consumer}"
+        mine = [message for receiver, message in self.pushes if receiver == client_id]
+        self.pushes = [push for push in self.pushes if push[0] != client_id]
+        return mine
+
+
+class Checker:
+    """Spark's part, with every question written down."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.asked: list[tuple[float, frozenset[int]]] = []
+        self.blind = False
+
+    async def __call__(self, segments: frozenset[int]) -> frozenset[int]:
+        self.asked.append((asyncio.get_running_loop().time(), segments))
+        answer = await self.world.check(segments)
+        return frozenset() if self.blind else answer
+
+    @property
+    def asked_at(self) -> list[float]:
+        return [round(at, 3) for at, _ in self.asked]
+
+
+async def split_world(kind: str | None = "STREAM", order: str = "strict") -> tuple[World, Checker]:
+    """One consumer reads segment 0 with five records, which is then split into 1 and 2."""
+    world = World(type=kind, order=order)
+    checker = Checker(world)
+    world.lead(checker)
+    world.register("ada")
+    world.store(0, 5)
+    world.split(0)
+    return world, checker

@@ -1,0 +1,106 @@
+"""A network between a client and a real server, that can fail in the ways networks do.
+
+``hole``: what is sent vanishes and nobody is told, as with a cable pulled out. New connections are accepted and silent.
+``cut``:  connections are reset and new ones refused, as with a firewall that answers.
+``heal``: all is well for new connections; those that went through a hole are reset, as their bytes are gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import ExitStack, suppress
+from typing import Literal, Self
+
+from controller.local.reserved_port import LOOPBACK, HeldPort
+
+
+class Proxy:
+    """Listens on a loopback port, its own while it is entered, and passes everything on to ``host:port``."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.port = 0
+        self._held = ExitStack()
+        self._target = (host, port)
+        self._state: Literal["healthy", "hole", "cut"] = "healthy"
+        self._server: asyncio.Server | None = None
+        self._pipes: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    @property
+    def address(self) -> str:
+        """``host:port`` of this end."""
+        return f"{LOOPBACK}:{self.port}"
+
+    async def hole(self) -> None:
+        """Swallow everything from now on."""
+        self._state = "hole"
+
+    async def cut(self) -> None:
+        """Reset all connections, refuse new ones."""
+        self._state = "cut"
+        await self._close_listener()
+        await self._reset()
+
+    async def heal(self) -> None:
+        """Work again."""
+        broken, self._state = self._state != "healthy", "healthy"
+        if broken:
+            await self._reset()
+        if self._server is None:
+            await self._listen()
+
+    async def __aenter__(self) -> Self:
+        # Held while it does not listen, too: whoever waits for it must not find somebody else.
+        self.port = self._held.enter_context(HeldPort()).number
+        await self._listen()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        with self._held:
+            await self._close_listener()
+            await self._reset()
+
+    async def _listen(self) -> None:
+        self._server = await asyncio.start_server(self._accept, LOOPBACK, self.port)
+
+    async def _close_listener(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def _reset(self) -> None:
+        for task in list(self._pipes):
+            task.cancel()
+        if self._pipes:
+            await asyncio.wait(self._pipes)
+        for writer in list(self._writers):
+            writer.transport.abort()
+        self._writers.clear()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        if self._state != "healthy":
+            return
+        try:
+            far_reader, far_writer = await asyncio.open_connection(*self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        self._writers.add(far_writer)
+        for end in (writer, far_writer):
+            end.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for source, sink in ((reader, far_writer), (far_reader, writer)):
+            task = asyncio.create_task(self._pass_on(source, sink))
+            self._pipes.add(task)
+            task.add_done_callback(self._pipes.discard)
+
+    async def _pass_on(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await source.read(65536):
+                if self._state != "healthy":
+                    continue
+                sink.write(data)
+                await sink.drain()
+        if self._state == "healthy":
+            sink.close()

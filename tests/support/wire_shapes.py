@@ -1,0 +1,119 @@
+"""What docs/protocol.md must say of each message, worked out from the structs themselves."""
+
+import typing
+
+import msgspec
+from msgspec import inspect as shapes
+
+from headgate.protocol import messages as m
+
+BASES = (m.Request, m.Reply, m.Push)
+PYTHON_PATTERN = typing.get_args(m.Name)[1].pattern
+NAME_PATTERN = PYTHON_PATTERN.replace(r"\Z", "$")
+"""As other languages write it; Python's own "$" lets a newline follow."""
+PATTERNS = {
+    PYTHON_PATTERN: "a name",
+    typing.get_args(m.Label)[1].pattern: "a label",
+    typing.get_args(m.HashText)[1].pattern: "a hash",
+}
+STRUCTS = sorted(
+    {
+        kind
+        for kind in vars(m).values()
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind is not msgspec.Struct
+    },
+    key=lambda kind: kind.__name__,
+)
+
+
+def heading(kind: type[msgspec.Struct]) -> str:
+    """The heading of the section that describes ``kind``."""
+    if kind in BASES:
+        return f"{kind.__name__} (common fields)"
+    if issubclass(kind, BASES):
+        return f"`{kind.__struct_config__.tag}` {kind.__name__}"
+    return f"{kind.__name__} ({'array' if kind.__struct_config__.array_like else 'map'})"
+
+
+def rows(kind: type[msgspec.Struct]) -> list[list[str]]:
+    """Field, type, limits and default of each field that ``kind`` adds to its common fields."""
+    inherited = {name for base in BASES if kind is not base and issubclass(kind, base) for name in _names(base)}
+    return [
+        [f"`{field.name}`", type_name(field.type), limits(field.type), default(field)]
+        for field in shapes.type_info(kind).fields
+        if field.name not in inherited
+    ]
+
+
+def type_name(of: shapes.Type) -> str:
+    """The type as the document writes it."""
+    match of:
+        case shapes.UnionType(types=types):
+            return " or ".join(type_name(each) for each in types)
+        case shapes.ListType(item_type=item):
+            return f"array of {type_name(item)}"
+        case shapes.TupleType(item_types=items):
+            return f"[{', '.join(type_name(item) for item in items)}]"
+        case shapes.DictType(key_type=key, value_type=value):
+            return f"map of {type_name(key)} to {type_name(value)}"
+        case shapes.StructType(cls=kind):
+            return kind.__name__
+        case shapes.LiteralType():
+            return "str"
+    names = {
+        shapes.IntType: "int",
+        shapes.FloatType: "float",
+        shapes.BoolType: "bool",
+        shapes.StrType: "str",
+        shapes.BytesType: "bin",
+        shapes.NoneType: "nil",
+    }
+    return names[type(of)]
+
+
+def limits(of: shapes.Type) -> str:
+    """The limits as the document writes them; empty where there are none."""
+    match of:
+        case shapes.UnionType(types=types):
+            return "; ".join(filter(None, map(limits, types)))
+        case shapes.ListType(item_type=item, min_length=low, max_length=high):
+            within = "" if isinstance(item, shapes.StructType) else limits(item).removeprefix("each ")
+            return "; ".join(filter(None, [_length(low, high, "items"), within and f"each {within}"]))
+        case shapes.TupleType(item_types=items):
+            within = {limits(item) for item in items} - {""}
+            assert len(within) <= 1, "a way to write these limits is missing here"
+            return f"each {within.pop()}" if within else ""
+        case shapes.DictType(value_type=value, min_length=low, max_length=high):
+            return "; ".join(
+                filter(None, [_length(low, high, "items"), f"each {limits(value)}" if limits(value) else ""])
+            )
+        case shapes.IntType(ge=low, le=high) if high is not None:
+            return f"{low} to 2^{(high + 1).bit_length() - 1}-1" if high > 2**20 else f"{low} to {high}"
+        case shapes.StrType(pattern=pattern) if pattern is not None:
+            assert pattern in PATTERNS, "a way to write this pattern is missing here"
+            return PATTERNS[pattern]
+        case shapes.StrType(min_length=low, max_length=high):
+            return _length(low, high, "characters")
+        case shapes.BytesType(min_length=low, max_length=high):
+            return _length(low, high, "bytes")
+        case shapes.LiteralType(values=values):
+            return ", ".join(f'`"{value}"`' for value in values)
+    return ""
+
+
+def default(field: shapes.Field) -> str:
+    """What a missing field means."""
+    if field.required:
+        return "required"
+    value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+    return f"`{'nil' if value is None else msgspec.json.encode(value).decode()}`"
+
+
+def _length(low: int | None, high: int | None, unit: str) -> str:
+    if high is None:
+        return ""
+    return f"at most {high} {unit}" if low is None else f"{low} to {high} {unit}"
+
+
+def _names(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    return kind.__struct_fields__
