@@ -31,7 +31,7 @@ from bench._harness import Effort, Figure, Measured, Part
 from bench._stage import SHARD, Stage
 from headgate import Admin, Producer
 from headgate.client.connection import Client
-from headgate.client.held_segments import Assignment, Changes
+from headgate.client.decisions.held_segments import Assignment, Changes
 from headgate.errors import HeadgateError
 from headgate.protocol import messages as m
 
@@ -90,7 +90,7 @@ def unread_seconds(steps: Iterable[tuple[float, int]]) -> float:
 
 
 class Reader:
-    """A consumer that reads nothing: holds what headgate.client.held_segments says, gives up at once what it is asked for."""
+    """A consumer that reads nothing: holds what headgate.client.decisions.held_segments says, gives up at once what it is asked for."""
 
     def __init__(self, client: Client, topic: str, name: str, seen: Seen) -> None:
         self.incarnation = 1

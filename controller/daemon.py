@@ -211,9 +211,7 @@ class Daemon:
                 drain_reason=self._drain_state[1],
                 shards=len(self._controllers),
                 store_reachable=self.instruments.store_reachable,
-                shards_led=sum(
-                    controller.leadership.role is Role.LEADING for controller in self._controllers
-                ),
+                shards_led=sum(controller.leadership.role is Role.LEADING for controller in self._controllers),
             ),
         )
 

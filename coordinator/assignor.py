@@ -19,12 +19,12 @@ from coordinator.balancing import handover
 from coordinator.balancing.affinity import heirs_of
 from coordinator.balancing.balance import owners
 from coordinator.balancing.bucket_split import pools
-from coordinator.gate import Gate, open_gate
+from coordinator.decisions.gate import Gate, open_gate
 from coordinator.ports import CoordinatorObserver, LedgerPort
 from coordinator.reporting.description import grant_of
 from coordinator.reporting.explanation import Held
-from coordinator.subscription import RegisteredConsumer, Subscription
-from coordinator.topic_view import TopicView
+from coordinator.state.subscription import RegisteredConsumer, Subscription
+from coordinator.state.topic_view import TopicView
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import Place, Share, bounds_of, overlap, segment_of
 from headgate.protocol import messages as m

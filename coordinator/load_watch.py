@@ -11,8 +11,8 @@ import structlog
 
 from coordinator.balancing.weights import SAMPLE_SECONDS, Damper, Reading
 from coordinator.ports import CoordinatorObserver, LedgerPort
-from coordinator.subscription import Subscription
-from coordinator.topic_view import TopicView
+from coordinator.state.subscription import Subscription
+from coordinator.state.topic_view import TopicView
 from headgate.model import entries as e
 
 log = structlog.get_logger(__name__)

@@ -30,19 +30,19 @@ from functools import partial
 
 import structlog
 
-from coordinator import sessions
 from coordinator.assignor import Assignment
+from coordinator.decisions import sessions
+from coordinator.decisions.gate import Gate, tracks_acknowledgements, undrained_sealed
+from coordinator.decisions.registration import Rejection, judge_registration, replaced_by
 from coordinator.drain_poller import DrainPoller
-from coordinator.gate import Gate, tracks_acknowledgements, undrained_sealed
 from coordinator.load_watch import LoadWatch
 from coordinator.ports import CheckDrained, CoordinatorObserver, CoordinatorSettings, LedgerPort, SilentObserver
-from coordinator.registration import Rejection, judge_registration, replaced_by
 from coordinator.reporting.description import describe, fenced_push
 from coordinator.reporting.drain_rate import Progress
 from coordinator.reporting.explanation import Circumstances
 from coordinator.reporting.idle_reasons import idle_reasons
-from coordinator.subscription import RegisteredConsumer, Subscription
-from coordinator.topic_view import TopicView
+from coordinator.state.subscription import RegisteredConsumer, Subscription
+from coordinator.state.topic_view import TopicView
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import Place
 from headgate.protocol import messages as m

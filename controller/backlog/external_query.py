@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from controller.state.shard_state import ShardState, Topic
-from coordinator.subscription import Subscription
+from coordinator.state.subscription import Subscription
 from drain.external.table_mapping import ExternalView
 from drain.protocol import ExternalQuestion
 

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from controller.state.shard_state import ShardState, Topic
-from coordinator.subscription import Subscription
+from coordinator.state.subscription import Subscription
 from drain.protocol import BacklogRow, BacklogTold, ExternalTold
 from headgate.model.external_topic import ExternalTopic
 from headgate.model.layout import Segment, SegmentState

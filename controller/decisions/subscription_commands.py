@@ -10,17 +10,17 @@ from __future__ import annotations
 from controller.decisions.topic_commands import Answer, Decision, no_subscription, no_topic
 from controller.decisions.verdicts import Refuse
 from controller.state.shard_state import ShardState, Topic
-from coordinator.external_topics import known_ends
-from coordinator.gate import is_gated, open_gate
+from coordinator.decisions.external_topics import known_ends
+from coordinator.decisions.gate import is_gated, open_gate
+from coordinator.decisions.seek import Wanted, drained_at, sought_positions
 from coordinator.reporting.description import describe
-from coordinator.seek import Wanted, drained_at, sought_positions
-from coordinator.subscription import Subscription
+from coordinator.state.subscription import Subscription
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 
 
 def seek_subscription(request: m.SeekSubscription, state: ShardState) -> Decision | Refuse:
-    """Move a subscription; coordinator.seek says where to, and what is refused."""
+    """Move a subscription; coordinator.decisions.seek says where to, and what is refused."""
     found = _find(request.topic, request.subscription, state)
     if isinstance(found, Refuse):
         return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller.leader.subscription_registry import DrainCheck
-from coordinator.subscription import Subscription
+from coordinator.state.subscription import Subscription
 from drain.checker.checker import SparkDrainChecker
 from drain.checker.results_checker import ResultsChecker
 from drain.external.table_mapping import ExternalView

@@ -19,12 +19,12 @@ from controller.commit import GroupCommit
 from controller.decisions import topic_commands as commands
 from controller.decisions.verdicts import Refuse
 from controller.state.shard_state import ShardState, Topic
-from coordinator import acknowledgements, external_topics
+from coordinator.decisions import acknowledgements, external_topics
+from coordinator.decisions.registration import judge_deleted
 from coordinator.ports import CoordinatorObserver, CoordinatorSettings
-from coordinator.registration import judge_deleted
 from coordinator.reporting.explanation import explain
 from coordinator.reporting.plan import what_if
-from coordinator.subscription import Subscription
+from coordinator.state.subscription import Subscription
 from coordinator.subscription_coordinator import SubscriptionCoordinator
 from drain.external.table_mapping import ExternalView
 from headgate.errors import LayoutError

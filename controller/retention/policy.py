@@ -23,8 +23,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from coordinator.gate import tracks_acknowledgements
-from coordinator.subscription import Subscription
+from coordinator.decisions.gate import tracks_acknowledgements
+from coordinator.state.subscription import Subscription
 from headgate.model.layout import Layout, Segment, SegmentState
 
 FOR_EVER = -1

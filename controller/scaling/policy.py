@@ -32,8 +32,8 @@ import msgspec
 
 from controller.settings.load import ScalingSettings
 from controller.state.traffic import SLOT_MS, Rate
-from coordinator.gate import is_gated
-from coordinator.subscription import Subscription
+from coordinator.decisions.gate import is_gated
+from coordinator.state.subscription import Subscription
 from headgate.model.entries import TopicPolicy
 from headgate.model.layout import Layout, Segment
 

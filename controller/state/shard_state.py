@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from controller.state.dedup_window import FinishedBatch, FinishedBatches
 from controller.state.traffic import Traffic
-from coordinator.subscription import DEPARTED_MS, REMEMBERED_DEPARTURES, Departed, Subscription
+from coordinator.state.subscription import DEPARTED_MS, REMEMBERED_DEPARTURES, Departed, Subscription
 from headgate.model import entries as e
 from headgate.model.external_topic import ExternalTopic, imported_layout, imported_segments
 from headgate.model.hashing import KEY_BUCKETS

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from coordinator.gate import nearest_ancestors
+from coordinator.decisions.gate import nearest_ancestors
 from headgate.model.bucket_ranges import Place, Share, buckets_of, segment_of
 from headgate.model.layout import Layout
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from coordinator.balancing.bucket_split import Pool
 from coordinator.balancing.load_target import WeightedSituation, assign_by_load
 from coordinator.balancing.target import Situation, assign
-from coordinator.subscription import Subscription
+from coordinator.state.subscription import Subscription
 from headgate.model.bucket_ranges import Place, buckets_of, segment_of
 from headgate.model.hashing import KEY_BUCKETS
 

@@ -22,7 +22,7 @@ from collections.abc import Container, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from coordinator.subscription import Holding
+from coordinator.state.subscription import Holding
 from headgate.model.bucket_ranges import Place, Share, overlap, segment_of
 from headgate.model.entries import ReleaseReason
 

@@ -1,7 +1,7 @@
 """Decide which consumer should read which segment.
 
 This module is the whole policy and nothing but the policy: a `Situation` in, an owner per segment out. It does not know
-which segments are blocked (coordinator.gate), nor how they are cut when there are more consumers than segments
+which segments are blocked (coordinator.decisions.gate), nor how they are cut when there are more consumers than segments
 (coordinator.balancing.bucket_split: a share is assigned like a segment), nor how a segment gets from one consumer to another
 (coordinator.balancing.handover). A segment that is being given up is free here: its holder has been told to finish already.
 

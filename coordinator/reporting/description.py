@@ -5,11 +5,11 @@ Values in, messages out; nothing is decided here.
 
 from __future__ import annotations
 
-from coordinator.external_topics import grant_of_external
-from coordinator.gate import Gate
+from coordinator.decisions.external_topics import grant_of_external
+from coordinator.decisions.gate import Gate
 from coordinator.reporting.idle_reasons import idle_reasons
-from coordinator.subscription import Holding, RegisteredConsumer, Subscription
-from coordinator.topic_view import TopicView
+from coordinator.state.subscription import Holding, RegisteredConsumer, Subscription
+from coordinator.state.topic_view import TopicView
 from headgate.model.bucket_ranges import Place, Share, bounds_of, buckets_of, segment_of
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.protocol import messages as m

@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from coordinator.external_topics import left_to_read
-from coordinator.gate import Gate, is_gated, tracks_acknowledgements
-from coordinator.subscription import RegisteredConsumer, Subscription
-from coordinator.topic_view import TopicView
+from coordinator.decisions.external_topics import left_to_read
+from coordinator.decisions.gate import Gate, is_gated, tracks_acknowledgements
+from coordinator.state.subscription import RegisteredConsumer, Subscription
+from coordinator.state.topic_view import TopicView
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.layout import SegmentState
 from headgate.protocol import messages as m

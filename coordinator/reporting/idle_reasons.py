@@ -15,8 +15,8 @@ Where segments wait for ancestors, that is said as well: there would be more to 
 from __future__ import annotations
 
 from coordinator.balancing.bucket_split import is_shareable
-from coordinator.gate import Gate
-from coordinator.subscription import Subscription
+from coordinator.decisions.gate import Gate
+from coordinator.state.subscription import Subscription
 from headgate.model.bucket_ranges import buckets_of, segment_of
 from headgate.model.hashing import KEY_BUCKETS
 

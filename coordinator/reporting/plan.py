@@ -19,9 +19,9 @@ from collections.abc import Collection, Mapping
 from coordinator.balancing.affinity import heirs_of
 from coordinator.balancing.balance import owners
 from coordinator.balancing.bucket_split import pools
-from coordinator.gate import Gate, open_gate, tracks_acknowledgements
-from coordinator.subscription import Subscription
-from coordinator.topic_view import TopicView
+from coordinator.decisions.gate import Gate, open_gate, tracks_acknowledgements
+from coordinator.state.subscription import Subscription
+from coordinator.state.topic_view import TopicView
 from headgate.errors import LayoutError
 from headgate.model.bucket_ranges import Place, bounds_of, segment_of
 from headgate.model.layout import Layout, SegmentState

@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 
 from headgate.client.connection import Client
-from headgate.client.session_types import Outcome
+from headgate.client.decisions.session_types import Outcome
 from headgate.client.shard_session import ShardSession
 from headgate.model.entries import SubscriptionType
 from headgate.protocol import messages as m

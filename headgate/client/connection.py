@@ -3,7 +3,7 @@
 It keeps a transport up, says that this client is here (retained, with a last will that says the opposite), knows the
 cluster's shards and each shard's newest leader, and brings replies and pushes to whoever waits for them. A request
 that asks for an answer (`request`) is sent again until the deadline; batches are not its business, they belong to
-headgate.client.producer_session.
+headgate.client.decisions.producer_session.
 
 The highest leader epoch seen of a shard never falls: an older announcement is ignored, and so is a refusal by a reign
 older than the one that was asked.

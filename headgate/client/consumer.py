@@ -2,7 +2,7 @@
 
 It registers with the subscription's coordinator, says every few seconds that it lives, reads granted segments from the
 ledger's chunks, and gives segments back when asked. What a message from the coordinator means is decided in
-headgate.client.held_segments; headgate.client.record_feed reads, headgate.client.acknowledger brings acknowledgements.
+headgate.client.decisions.held_segments; headgate.client.record_feed reads, headgate.client.acknowledger brings acknowledgements.
 
 The rules:
 
@@ -28,7 +28,7 @@ import structlog
 
 from headgate.client.acknowledger import Acknowledger
 from headgate.client.connection import Client
-from headgate.client.held_segments import Assignment, Changes
+from headgate.client.decisions.held_segments import Assignment, Changes
 from headgate.client.record_feed import ConsumedRecord, RecordFeed
 from headgate.config import ClientConfig
 from headgate.errors import ConfigError, FencedError, HeadgateError, NoLeaderError, RefusedError

@@ -28,8 +28,8 @@ import structlog
 
 from headgate.client.byte_budget import ByteBudget
 from headgate.client.connection import Client
+from headgate.client.decisions.session_types import Outcome
 from headgate.client.record_batch import RECORD_OVERHEAD_BYTES, Delivery, RecordBatch, Stored
-from headgate.client.session_types import Outcome
 from headgate.client.shard_session import ShardSession
 from headgate.config import ClientConfig
 from headgate.errors import ConfigError, HeadgateError, NotStoredError, RefusedError

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
-from headgate.client.session_types import Outcome
+from headgate.client.decisions.session_types import Outcome
 from headgate.errors import (
     FencedError,
     HeadgateError,

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from headgate.client.held_segments import HeldKey
+from headgate.client.decisions.held_segments import HeldKey
 from headgate.ledger.ledger import Ledger
 from headgate.model.entries import SubscriptionType
 from headgate.protocol.messages import Grant

@@ -1,6 +1,6 @@
 """Carry out what one producer session decides: send, expect replies, keep time, tell outcomes.
 
-The decisions are headgate.client.producer_session's. This shell adds a client, the loop's clock and one timer. What is sent
+The decisions are headgate.client.decisions.producer_session's. This shell adds a client, the loop's clock and one timer. What is sent
 is anything that can be put under a sequence: a batch of records or of acknowledgements.
 """
 
@@ -14,8 +14,8 @@ from typing import Protocol
 import structlog
 
 from headgate.client.connection import Client
-from headgate.client.producer_session import ProducerSession
-from headgate.client.session_types import (
+from headgate.client.decisions.producer_session import ProducerSession
+from headgate.client.decisions.session_types import (
     Command,
     Forget,
     Identified,

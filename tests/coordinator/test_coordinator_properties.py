@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.gate import open_gate
+from coordinator.decisions.gate import open_gate
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import Place, buckets_of, overlap, place_of, segment_of
 from headgate.model.hashing import KEY_BUCKETS

@@ -19,8 +19,8 @@ from controller.devices.subscriptions import DeviceFollowing
 from controller.snapshots.format import encode_snapshot
 from controller.state.shard_state import ShardState
 from coordinator.balancing.weights import weight_of
-from coordinator.gate import open_gate
-from coordinator.subscription import Subscription
+from coordinator.decisions.gate import open_gate
+from coordinator.state.subscription import Subscription
 from headgate.errors import ObjectExistsError
 from headgate.model.entries import Sought
 from tests.simulation.broken_promise import BrokenPromiseError

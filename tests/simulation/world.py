@@ -22,7 +22,7 @@ from typing import Any
 
 from controller.settings.load import RetentionSettings, ScalingSettings
 from controller.snapshots.job import take_snapshot
-from coordinator.subscription import Subscription
+from coordinator.state.subscription import Subscription
 from headgate import Admin, Consumer, Producer
 from headgate.client.connection import Client
 from headgate.client.producer import ProducerSettings

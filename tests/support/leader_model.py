@@ -9,8 +9,8 @@ import copy
 import random
 from dataclasses import dataclass, field
 
-from headgate.client.producer_session import ProducerSession
-from headgate.client.session_types import Command, Forget, OpenIdentity, Outcome, Resolve, SendBatch
+from headgate.client.decisions.producer_session import ProducerSession
+from headgate.client.decisions.session_types import Command, Forget, OpenIdentity, Outcome, Resolve, SendBatch
 from headgate.protocol import messages as m
 
 WINDOW = 8

@@ -17,7 +17,7 @@ from controller.leader.leader import ShardReign
 from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
 from controller.state.shard_state import ShardState
 from coordinator.ports import CoordinatorSettings
-from coordinator.subscription import Subscription
+from coordinator.state.subscription import Subscription
 from headgate.ledger.chunk import ChunkBuilder
 from headgate.ledger.compacted import delete_rolled_segments
 from headgate.ledger.ledger import Ledger

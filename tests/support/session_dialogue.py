@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from headgate.client.producer_session import ProducerSession
-from headgate.client.session_types import OpenIdentity, OpenRefused, Outcome, Phase, Resolve, SendBatch
+from headgate.client.decisions.producer_session import ProducerSession
+from headgate.client.decisions.session_types import OpenIdentity, OpenRefused, Outcome, Phase, Resolve, SendBatch
 from headgate.protocol import messages as m
 
 

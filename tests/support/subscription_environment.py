@@ -15,10 +15,10 @@ from contextlib import contextmanager
 import looptime
 
 from controller.state.shard_state import ShardState, Topic
-from coordinator import acknowledgements
-from coordinator.gate import is_gated
+from coordinator.decisions import acknowledgements
+from coordinator.decisions.gate import is_gated
 from coordinator.ports import CheckDrained, CoordinatorSettings, SilentObserver
-from coordinator.subscription import Subscription
+from coordinator.state.subscription import Subscription
 from coordinator.subscription_coordinator import SubscriptionCoordinator
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import Place, overlap, place_of, segment_of

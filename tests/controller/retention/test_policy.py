@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.retention.policy import FOR_EVER, Pruning, RetentionRules, prunable
-from coordinator.gate import open_gate
-from coordinator.subscription import Subscription
+from coordinator.decisions.gate import open_gate
+from coordinator.state.subscription import Subscription
 from headgate.model.layout import Layout
 
 HOUR = 3_600_000

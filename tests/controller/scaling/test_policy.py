@@ -22,7 +22,7 @@ from controller.scaling.policy import (
 )
 from controller.settings.load import ScalingSettings
 from controller.state.traffic import Rate
-from coordinator.subscription import RegisteredConsumer, Subscription
+from coordinator.state.subscription import RegisteredConsumer, Subscription
 from headgate.model.entries import NO_POLICY, TopicPolicy
 from headgate.model.layout import Layout
 

@@ -12,7 +12,7 @@ from controller.state.shard_state import (
     ShardState,
     Tombstone,
 )
-from coordinator.subscription import DEPARTED_MS, Departed
+from coordinator.state.subscription import DEPARTED_MS, Departed
 from headgate.model import entries as e
 
 

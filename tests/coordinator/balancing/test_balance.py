@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from coordinator.balancing.balance import owners
 from coordinator.balancing.bucket_split import pools
 from coordinator.balancing.load_target import TOLERANCE_PERCENT
-from coordinator.subscription import RegisteredConsumer, Subscription
+from coordinator.state.subscription import RegisteredConsumer, Subscription
 from headgate.model.bucket_ranges import Place, Share, buckets_of, segment_of
 from headgate.model.hashing import KEY_BUCKETS
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.balancing.handover import Moves, Standing, plan, timed_out
-from coordinator.subscription import Holding
+from coordinator.state.subscription import Holding
 from headgate.model.bucket_ranges import Share
 
 BOTH = {"ada", "bob"}

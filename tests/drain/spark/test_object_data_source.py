@@ -120,7 +120,9 @@ def test_what_travels_to_workers_needs_nothing_of_headgate_there():
     objects.cloudpickle.register_pickle_by_value(objects)
     data = objects.cloudpickle.dumps(ObjectSource)
 
-    assert b"drain.spark.object_data_source" not in data.replace(b"__module__\x94\x8c\x1edrain.spark.object_data_source", b"")
+    assert b"drain.spark.object_data_source" not in data.replace(
+        b"__module__\x94\x8c\x1edrain.spark.object_data_source", b""
+    )
     assert pickle.loads(data).name() == ObjectSource.name()
 
 

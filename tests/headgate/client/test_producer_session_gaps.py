@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.client.session_types import Outcome
+from headgate.client.decisions.session_types import Outcome
 from tests.support.session_dialogue import Dialogue, streaming
 
 # --- deadlines, gaps, bumps -------------------------------------------------------------------------------------------

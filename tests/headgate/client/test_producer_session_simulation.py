@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.client.session_types import Outcome
+from headgate.client.decisions.session_types import Outcome
 from tests.support.leader_model import WINDOW, World
 
 STEPS = 150

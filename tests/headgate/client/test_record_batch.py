@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from headgate.client.decisions.session_types import Outcome
 from headgate.client.record_batch import Delivery, RecordBatch, Stored
-from headgate.client.session_types import Outcome
 from headgate.model.entries import Placement
 from headgate.protocol import messages as m
 

@@ -16,7 +16,7 @@ from controller.decisions.topic_commands import MAX_SEGMENTS
 from controller.decisions.verdicts import Accept, Duplicate, Refuse, judge_batch, judge_reign
 from controller.state.dedup_window import WINDOW
 from controller.state.shard_state import REMEMBERED_COMMANDS, ShardState
-from coordinator.sessions import MISSED_HEARTBEATS
+from coordinator.decisions.sessions import MISSED_HEARTBEATS
 from headgate.ledger.chunk import RECORD_COLUMNS, SCHEMA
 from headgate.ledger.ledger import chunk_folder, chunk_name
 from headgate.model import entries as e

@@ -1,6 +1,6 @@
 """What a producer session says and keeps, as values: its commands, the outcomes of batches, what is on its way.
 
-The rules that make use of them are in headgate.client.producer_session.
+The rules that make use of them are in headgate.client.decisions.producer_session.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import islice, takewhile
 
-from headgate.client.session_types import (
+from headgate.client.decisions.session_types import (
     OVERTAKEN_SECONDS,
     PROBE_AFTER_SILENCE_SECONDS,
     Command,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.subscription import Subscription
+from coordinator.state.subscription import Subscription
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import Share
 

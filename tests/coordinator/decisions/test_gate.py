@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 
-from coordinator.gate import Gate, is_gated, nearest_ancestors, open_gate, undrained_sealed
+from coordinator.decisions.gate import Gate, is_gated, nearest_ancestors, open_gate, undrained_sealed
 from headgate.model.layout import Layout, Segment, SegmentState
 from tests.support.layouts import layouts_and_drained
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.client.session_types import Identified, Outcome, Phase
+from headgate.client.decisions.session_types import Identified, Outcome, Phase
 from headgate.protocol import messages as m
 from tests.support.session_dialogue import Dialogue, streaming
 

@@ -8,7 +8,7 @@ any batch; here it is only about who may acknowledge what. First match wins:
 3. A segment that it does not hold at that very generation is refused: somebody else may be reading it. A holder that
    was told to finish still holds it. Of a share it speaks for that share's buckets alone.
 4. An end beyond the last record is refused: it would call drained what has not been written. Where an external
-   topic's segments end says coordinator.external_topics.
+   topic's segments end says coordinator.decisions.external_topics.
 5. QUEUE acknowledges ranges, and a range holds at least one record. STREAM is cumulative: the first offset means
    nothing, and an end behind the position changes nothing.
 
@@ -17,9 +17,9 @@ One bad acknowledgement refuses the whole batch that is passed in; the leader pa
 
 from __future__ import annotations
 
-from coordinator.external_topics import acknowledgeable_end
-from coordinator.subscription import Subscription
-from coordinator.topic_view import TopicView
+from coordinator.decisions.external_topics import acknowledgeable_end
+from coordinator.state.subscription import Subscription
+from coordinator.state.topic_view import TopicView
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import bounds_of, segment_of
 from headgate.protocol import messages as m

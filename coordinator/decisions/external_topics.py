@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from coordinator.subscription import Subscription
-from coordinator.topic_view import TopicView
+from coordinator.state.subscription import Subscription
+from coordinator.state.topic_view import TopicView
 from headgate.protocol import messages as m
 
 

@@ -6,7 +6,7 @@ handover. First match wins:
 1. A copy of the registration of a program that has left, or was replaced, is refused: a broker may double a message
    and deliver the copy late, and whoever sent it is gone. Were it taken, segments would wait for a consumer that nobody
    runs. One that was evicted may come back as it was.
-2. A name that a newer incarnation has is refused (coordinator.sessions).
+2. A name that a newer incarnation has is refused (coordinator.decisions.sessions).
 3. Another type than the one on record is refused, and an order that the type does not have.
 4. A type that was not on record becomes known, with the order asked for or the one that suits the type.
 5. A consumer that joins with an order or a balance of its own changes it. One that only comes back does not: what it
@@ -24,8 +24,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from coordinator.sessions import Claim, judge_claim
-from coordinator.subscription import Departed, Subscription, is_among
+from coordinator.decisions.sessions import Claim, judge_claim
+from coordinator.state.subscription import Departed, Subscription, is_among
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from coordinator.subscription import RegisteredConsumer
+from coordinator.state.subscription import RegisteredConsumer
 
 MISSED_HEARTBEATS = 3
 """Heartbeats in a row that must be missing before a consumer counts as silent: two may be lost without a trace."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.state.shard_state import ShardState, Topic
-from coordinator.external_topics import acknowledgeable_end, counting_checkpoints, reason_against_registering
+from coordinator.decisions.external_topics import acknowledgeable_end, counting_checkpoints, reason_against_registering
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.gate import open_gate
-from coordinator.seek import Wanted, drained_at, sought_positions
+from coordinator.decisions.gate import open_gate
+from coordinator.decisions.seek import Wanted, drained_at, sought_positions
 from headgate.model.layout import Layout, SegmentState
 from tests.support.layouts import END_OFFSET, layouts
 

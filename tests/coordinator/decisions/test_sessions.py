@@ -2,8 +2,8 @@
 
 import pytest
 
-from coordinator.sessions import MISSED_HEARTBEATS, Claim, Lapsed, judge_claim, lapsed
-from coordinator.subscription import RegisteredConsumer
+from coordinator.decisions.sessions import MISSED_HEARTBEATS, Claim, Lapsed, judge_claim, lapsed
+from coordinator.state.subscription import RegisteredConsumer
 
 KNOWN = RegisteredConsumer("ada", incarnation=5, client_id="client-a")
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from coordinator.acknowledged import Acknowledged
+from coordinator.state.acknowledged import Acknowledged
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import Place, place_of, segment_of
 from headgate.model.hashing import KEY_BUCKETS

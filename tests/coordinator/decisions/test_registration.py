@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.registration import Admission, Rejection, judge_deleted, judge_registration
-from coordinator.sessions import Claim
-from coordinator.subscription import DEPARTED_MS, REMEMBERED_DEPARTURES, Subscription
+from coordinator.decisions.registration import Admission, Rejection, judge_deleted, judge_registration
+from coordinator.decisions.sessions import Claim
+from coordinator.state.subscription import DEPARTED_MS, REMEMBERED_DEPARTURES, Subscription
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from tests.support.subscription_environment import World

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from headgate.client.held_segments import Assignment, Changes
+from headgate.client.decisions.held_segments import Assignment, Changes
 from headgate.protocol.messages import AssignmentChanged, Grant, Registered, Revocation
 
 

@@ -1,0 +1,1 @@
+"""What a subscription decides: gate, registration, sessions, acknowledgements and seeks. Pure."""

@@ -1,0 +1,1 @@
+"""What a client decides: producer sessions and held segments. Pure."""
