@@ -19,7 +19,7 @@ from functools import partial
 HOST = "127.0.0.1"
 
 
-class Later:
+class DelayLine:
     """Bytes of one direction that are not due yet."""
 
     def __init__(self, delay_seconds: float, sink: asyncio.WriteTransport) -> None:
@@ -31,7 +31,7 @@ class Later:
     def put(self, data: bytes | None) -> None:
         """Pass ``data`` on when its time has come; None closes."""
         if not self._delay_seconds:
-            self._pass_on(data)
+            self._forward(data)
             return
         due = self._loop.time() + self._delay_seconds
         self._waiting.append((due, data))
@@ -42,24 +42,24 @@ class Later:
         # One timer for the whole line keeps the order: two timers of one moment may swap.
         now = self._loop.time()
         while self._waiting and self._waiting[0][0] <= now:
-            self._pass_on(self._waiting.popleft()[1])
+            self._forward(self._waiting.popleft()[1])
         if self._waiting:
             self._loop.call_at(self._waiting[0][0], self._on_due)
 
-    def _pass_on(self, data: bytes | None) -> None:
+    def _forward(self, data: bytes | None) -> None:
         if data is None:
             self._sink.close()
         elif not self._sink.is_closing():
             self._sink.write(data)
 
 
-class _End(asyncio.Protocol):
+class _DelayedProtocol(asyncio.Protocol):
     """One end of a connection; what it receives goes to the other one, later."""
 
     def __init__(self, delay_seconds: float) -> None:
         self.delay_seconds = delay_seconds
         self.transport: asyncio.Transport | None = None
-        self.line: Later | None = None
+        self.line: DelayLine | None = None
         self._early: list[bytes | None] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -69,25 +69,25 @@ class _End(asyncio.Protocol):
 
     def feed(self, sink: asyncio.Transport) -> None:
         """Send what arrived and what will arrive to ``sink``."""
-        self.line = Later(self.delay_seconds, sink)
+        self.line = DelayLine(self.delay_seconds, sink)
         for data in self._early:
             self.line.put(data)
         self._early.clear()
 
     def data_received(self, data: bytes) -> None:
-        self._take(data)
+        self._receive(data)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        self._take(None)
+        self._receive(None)
 
-    def _take(self, data: bytes | None) -> None:
+    def _receive(self, data: bytes | None) -> None:
         if self.line is None:
             self._early.append(data)
         else:
             self.line.put(data)
 
 
-class _Near(_End):
+class _ClientSide(_DelayedProtocol):
     """The end that a client connects to."""
 
     def __init__(self, delay_seconds: float, host: str, port: int) -> None:
@@ -103,7 +103,9 @@ class _Near(_End):
         near = self.transport
         assert near is not None, "accepted without a transport"
         try:
-            _, far = await asyncio.get_running_loop().create_connection(lambda: _End(self.delay_seconds), *self._target)
+            _, far = await asyncio.get_running_loop().create_connection(
+                lambda: _DelayedProtocol(self.delay_seconds), *self._target
+            )
         except OSError:
             near.abort()
             return
@@ -115,7 +117,9 @@ class _Near(_End):
 async def serve(host: str, port: int, delays_ms: list[float]) -> None:
     """Listen for each delay, say where, and serve until standard input ends."""
     loop = asyncio.get_running_loop()
-    servers = [await loop.create_server(partial(_Near, delay_ms / 1000, host, port), HOST, 0) for delay_ms in delays_ms]
+    servers = [
+        await loop.create_server(partial(_ClientSide, delay_ms / 1000, host, port), HOST, 0) for delay_ms in delays_ms
+    ]
     try:
         print(*(server.sockets[0].getsockname()[1] for server in servers), flush=True)
         await asyncio.to_thread(sys.stdin.read)

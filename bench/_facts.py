@@ -2,7 +2,8 @@
 
 Chunk 1 says what there is: one topic, its segments and subscriptions. Of the rows in each chunk after it one in
 `RECORD_EVERY` is a record, the others are cumulative acknowledgements by every subscription in turn, each farther on.
-What a leader writes has fewer rows a chunk; the rows, their columns and their encoding are those of headgate.ledger.chunk.
+What a leader writes has fewer rows a chunk; the rows, their columns and their encoding are those of
+headgate.ledger.chunk.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class FactsLedger:
         )
         self.rows += rows
 
-    def take_over(self, other: FactsLedger, chunks: int, rows: int) -> None:
+    def copy_chunks(self, other: FactsLedger, chunks: int, rows: int) -> None:
         """Begin with the first chunks of ``other``, as links: they take no room twice."""
         for number in range(2, chunks + 1):
             os.link(other.path(number), self.path(number))

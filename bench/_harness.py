@@ -1,8 +1,8 @@
-"""One harness for all figures: what a figure is, how two sides are measured, and what a result says.
+"""One harness for all benchmarks: what a benchmark is, how two sides are measured, and what a result says.
 
-A figure is a ratio between two sides that do comparable work in the same process, on the same bytes, in turns. An
+A benchmark is a ratio between two sides that do comparable work in the same process, on the same bytes, in turns. An
 absolute time means nothing on a shared machine; a ratio measured in turns survives a neighbour that comes and goes.
-What is not here: any figure, and the command line (bench.__main__).
+What is not here: any benchmark, and the command line (bench.__main__).
 
 The rules:
 
@@ -28,7 +28,7 @@ from typing import Literal
 
 import bench
 
-Better = Literal["higher", "lower"]
+Direction = Literal["higher", "lower"]
 Part = float | int | str
 Work = Callable[[], object]
 AsyncWork = Callable[[], Awaitable[object]]
@@ -42,7 +42,7 @@ class Effort:
     progress: Callable[[str], None]
     """Told one short line now and then; never part of the result."""
     plot: Path | None = None
-    """Where a figure that can be drawn writes its SVG; None: nowhere."""
+    """Where a benchmark that can be drawn writes its SVG; None: nowhere."""
 
     def pick(self, full: int, quick: int) -> int:
         """Return the size to use."""
@@ -50,7 +50,7 @@ class Effort:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurement:
     """One value and the raw parts behind it."""
 
     value: float
@@ -58,27 +58,27 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """What a figure's module states: its goal, and how it is measured."""
+class Benchmark:
+    """What a benchmark's module states: its goal, and how it is measured."""
 
     unit: str
     goal: float
-    better: Better
-    measure: Callable[[Effort], Measured]
+    better: Direction
+    measure: Callable[[Effort], Measurement]
     part_goals: Mapping[str, float] = field(default_factory=dict)
-    """Parts that have a goal of their own, on the same side as the value's: the figure holds only if they do too."""
-    draws: bool = False
+    """Parts that have a goal of their own, on the same side as the value's: the benchmark holds only if they do too."""
+    can_plot: bool = False
     """Whether it writes an SVG to `Effort.plot`."""
 
-    def holds(self, value: float) -> bool:
+    def meets_goal(self, value: float) -> bool:
         """Tell whether ``value`` reaches the goal; a value that is not a number never does."""
         return self._reaches(value, self.goal)
 
-    def holds_throughout(self, measured: Measured) -> bool:
+    def meets_all_goals(self, measured: Measurement) -> bool:
         """Tell whether the value and every part that has a goal reach theirs. A part that is missing does not."""
-        return self.holds(measured.value) and not self.missed_parts(measured)
+        return self.meets_goal(measured.value) and not self.missed_parts(measured)
 
-    def missed_parts(self, measured: Measured) -> list[str]:
+    def missed_parts(self, measured: Measurement) -> list[str]:
         """Return the parts that do not reach their own goals."""
         return [
             part
@@ -104,10 +104,10 @@ class Rounds:
         """Return ``side`` / ``other`` of each round."""
         return [a / b for a, b in zip(self.seconds[side], self.seconds[other], strict=True)]
 
-    def compared(self, side: str, other: str) -> Measured:
+    def median_ratio(self, side: str, other: str) -> Measurement:
         """Return the median ratio of two sides, with both medians and the spread as parts."""
         ratios = self.ratios(side, other)
-        return Measured(
+        return Measurement(
             median(ratios),
             {
                 f"{side}_ms": round(self.median_seconds(side) * 1000, 4),
@@ -119,11 +119,11 @@ class Rounds:
         )
 
 
-def in_turns(sides: Mapping[str, Work], rounds: int, progress: Callable[[str], None]) -> Rounds:
+def run_alternating(sides: Mapping[str, Work], rounds: int, progress: Callable[[str], None]) -> Rounds:
     """Run every side once per round, in changing order, and return the seconds each took. What it raises passes."""
     seconds: dict[str, list[float]] = {name: [] for name in sides}
-    with without_collector():
-        for number, name in _turns(list(sides), rounds, progress):
+    with gc_disabled():
+        for number, name in _alternate(list(sides), rounds, progress):
             began = time.perf_counter()
             sides[name]()
             took = time.perf_counter() - began
@@ -132,14 +132,14 @@ def in_turns(sides: Mapping[str, Work], rounds: int, progress: Callable[[str], N
     return Rounds(seconds)
 
 
-async def in_turns_async(sides: Mapping[str, AsyncWork], rounds: int, progress: Callable[[str], None]) -> Rounds:
-    """Do the same as `in_turns` with sides that are awaited; the loop goes on between the rounds.
+async def run_alternating_async(sides: Mapping[str, AsyncWork], rounds: int, progress: Callable[[str], None]) -> Rounds:
+    """Do the same as `run_alternating` with sides that are awaited; the loop goes on between the rounds.
 
     A side that returns a float says by that how many of its seconds count.
     """
     seconds: dict[str, list[float]] = {name: [] for name in sides}
-    with without_collector():
-        for number, name in _turns(list(sides), rounds, progress):
+    with gc_disabled():
+        for number, name in _alternate(list(sides), rounds, progress):
             began = time.perf_counter()
             counted = await sides[name]()
             took = counted if isinstance(counted, float) else time.perf_counter() - began
@@ -148,7 +148,7 @@ async def in_turns_async(sides: Mapping[str, AsyncWork], rounds: int, progress: 
     return Rounds(seconds)
 
 
-def _turns(names: list[str], rounds: int, progress: Callable[[str], None]) -> Iterator[tuple[int, str]]:
+def _alternate(names: list[str], rounds: int, progress: Callable[[str], None]) -> Iterator[tuple[int, str]]:
     """Yield (round, side); round 0 warms up."""
     assert rounds >= 1, "nothing to measure"
     for number in range(rounds + 1):
@@ -158,25 +158,25 @@ def _turns(names: list[str], rounds: int, progress: Callable[[str], None]) -> It
         progress(f"round {number} of {rounds}" if number else "warm-up")
 
 
-def catalogue() -> dict[str, Callable[[], tuple[Figure, str]]]:
-    """Return every figure's name → a function that loads it and its docstring."""
+def catalogue() -> dict[str, Callable[[], tuple[Benchmark, str]]]:
+    """Return every benchmark's name → a function that loads it and its docstring."""
     names = sorted(found.name for found in pkgutil.iter_modules(bench.__path__) if not found.name.startswith("_"))
     return {name: _loader(name) for name in names}
 
 
-def _loader(name: str) -> Callable[[], tuple[Figure, str]]:
-    def load() -> tuple[Figure, str]:
+def _loader(name: str) -> Callable[[], tuple[Benchmark, str]]:
+    def load() -> tuple[Benchmark, str]:
         module = importlib.import_module(f"bench.{name}")
-        figure = module.FIGURE
-        assert isinstance(figure, Figure), f"bench/{name}.py: FIGURE is not a Figure"
+        benchmark = module.BENCHMARK
+        assert isinstance(benchmark, Benchmark), f"bench/{name}.py: BENCHMARK is not a Benchmark"
         assert module.__doc__, f"bench/{name}.py does not say what it compares"
-        return figure, module.__doc__
+        return benchmark, module.__doc__
 
     return load
 
 
 @contextmanager
-def without_collector() -> Iterator[None]:
+def gc_disabled() -> Iterator[None]:
     """Collect once, and not again until the block ends."""
     gc.collect()
     was_on = gc.isenabled()

@@ -1,4 +1,4 @@
-"""Load for the figures of ingestion: whole batches through a real Producer, each outcome looked at."""
+"""Load for the benchmarks of ingestion: whole batches through a real Producer, each outcome looked at."""
 
 from __future__ import annotations
 

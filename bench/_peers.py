@@ -1,7 +1,7 @@
 """Assignors of others, called directly: faust's and kafka-python's, both pure Python.
 
 They contradict our pinned versions (faust wants an older click), so they are installed into a folder of their own when
-a figure needs them first, and searched after everything that is ours. Nothing but the assignors is called.
+a benchmark needs them first, and searched after everything that is ours. Nothing but the assignors is called.
 """
 
 from __future__ import annotations

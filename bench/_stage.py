@@ -1,7 +1,7 @@
-"""A real cluster for figures: ZooKeeper, mosquitto and daemons, in a temporary folder.
+"""A real cluster for benchmarks: ZooKeeper, mosquitto and daemons, in a temporary folder.
 
 Everything is a process of its own on a free loopback port, is started by whoever measures, and ends with it. Spark only
-where a figure waits for drains. One shard, so that nothing is measured twice over.
+where a benchmark waits for drains. One shard, so that nothing is measured twice over.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Self
 
 from controller.local.daemon_process import end_processes, settings_text, start_daemon
 from controller.local.embedded import EmbeddedBroker, EmbeddedZooKeeper
-from controller.local.parent_death_signal import tethered
+from controller.local.parent_death_signal import with_parent_death_signal
 from controller.settings.load import (
     BrokerSettings,
     ClusterSettings,
@@ -32,20 +32,22 @@ from headgate import Admin, ClientConfig
 from headgate.client.connection import Client
 from headgate.errors import HeadgateError
 from headgate.ledger.ledger import Ledger
-from headgate.model.entries import ReignBegan
+from headgate.model.entries import TermStarted
 from headgate.protocol import messages as m
 from headgate.storage.object_store import open_store
 
 CLUSTER, TOPIC, SHARD, SEGMENTS = "bench", "bench", 0, 4
 SESSION_SECONDS = 2.0
-"""ZooKeeper's session: the shortest that a daemon takes, because only figures about a change of leader wait for it."""
+"""ZooKeeper's session: the shortest that a daemon takes, because only benchmarks about a change of leader wait for
+it.
+"""
 START_SECONDS = 90.0
 SPARK_SECONDS = 120.0
 """Starting and warming Spark takes some 20 s of a core."""
 STOP_SECONDS = 20.0
 
 
-class Stage:
+class BenchCluster:
     """One shard, one topic, and as many daemons as are started. Use it as an async context manager."""
 
     def __init__(self, daemons: int = 1, *, drain: bool = False) -> None:
@@ -95,7 +97,7 @@ class Stage:
         client = await stack.enter_async_context(Client.from_config(self.config(), "watcher"))
         known = asyncio.Event()
         client.on_leader(SHARD, lambda _: known.set())
-        await client.watch(SHARD)
+        await client.watch_leader(SHARD)
         async with asyncio.timeout(START_SECONDS):
             await known.wait()
         return client
@@ -133,7 +135,7 @@ class Stage:
             log=LogSettings(format="json"),
         )
         path = self.folder / f"{name}.toml"
-        path.write_text(settings_text("One daemon of a figure.", settings))
+        path.write_text(settings_text("One daemon of a benchmark.", settings))
         self._daemons[name] = await start_daemon(path, self.folder / f"{name}.log")
 
     async def kill(self, name: str) -> None:
@@ -153,18 +155,20 @@ class Stage:
 
     async def delayed(self, stack: AsyncExitStack, delays_ms: list[int]) -> dict[int, int]:
         """Return delay each way in milliseconds → port of a wire to the broker, open until ``stack`` ends."""
-        said = await self._companion(stack, "bench._delay", *(str(delay) for delay in delays_ms))
+        said = await self._start_helper(stack, "bench._delay", *(str(delay) for delay in delays_ms))
         return dict(zip(delays_ms, map(int, said.split()), strict=True))
 
     async def peer(self, stack: AsyncExitStack) -> None:
         """Start bench._peer until ``stack`` ends."""
-        said = await self._companion(stack, "bench._peer")
+        said = await self._start_helper(stack, "bench._peer")
         assert said == "ready", said
 
-    async def _companion(self, stack: AsyncExitStack, module: str, *arguments: str) -> str:
+    async def _start_helper(self, stack: AsyncExitStack, module: str, *arguments: str) -> str:
         """Start ``module`` beside the broker, and return the line with which it says that it is there."""
         process = await asyncio.create_subprocess_exec(
-            *tethered(sys.executable, "-m", module, self._broker.host, str(self._broker.port), *arguments),
+            *with_parent_death_signal(
+                sys.executable, "-m", module, self._broker.host, str(self._broker.port), *arguments
+            ),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )
@@ -178,13 +182,13 @@ class Stage:
 
     # --- what is stored -----------------------------------------------------------------------------------------------
 
-    async def reigns(self) -> list[str]:
+    async def terms(self) -> list[str]:
         """Return who led, in order."""
-        ledger, reigns, number = Ledger(open_store(self.ledger_url), SHARD), [], 1
+        ledger, terms, number = Ledger(open_store(self.ledger_url), SHARD), [], 1
         while (chunk := await ledger.read_or_none(number)) is not None:
-            reigns += [entry.instance for entry in chunk.entries if isinstance(entry, ReignBegan)]
+            terms += [entry.instance for entry in chunk.entries if isinstance(entry, TermStarted)]
             number += 1
-        return reigns
+        return terms
 
 
 def leader_epoch(client: Client) -> int:

@@ -1,4 +1,4 @@
-"""The same made-up traffic for all figures: keyed records in batches, taken in as a leader takes them.
+"""The same made-up traffic for all benchmarks: keyed records in batches, taken in as a leader takes them.
 
 Keys are many and repeat, values are half random, so that compression has something to do and not everything. A seed
 makes each run the same.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 
-from controller.decisions.placement import place
+from controller.decisions.placement import route_batch
 from controller.state.shard_state import ShardState
 from headgate.ledger.chunk import ChunkBuilder
 from headgate.model import entries as e
@@ -53,7 +53,7 @@ class Shard:
     def __init__(self, segments: int) -> None:
         self.state = ShardState(0)
         self.first = self.chunk_of(
-            e.ReignBegan(leader_epoch=1, instance="bench"),
+            e.TermStarted(leader_epoch=1, instance="bench"),
             e.TopicCreated(topic_id=1, topic="bench", segments=segments, token="t1"),  # noqa: S106 - no secret
             e.ProducerOpened(producer_id=self.PRODUCER_ID, producer_epoch=0, token="t2"),  # noqa: S106 - no secret
         )
@@ -76,9 +76,9 @@ class Shard:
         topic = self.state.topic_of(entry)
         builder.add(entry, None if topic is None else topic.layout)
 
-    def take(self, builder: ChunkBuilder, batch: m.ProduceBatch) -> e.RecordsStored:
+    def add_batch(self, builder: ChunkBuilder, batch: m.ProduceBatch) -> e.RecordsStored:
         """Place, fold and add one batch."""
-        entry = place(self.state.topics["bench"], batch, builder.records)
+        entry = route_batch(self.state.topics["bench"], batch, builder.records)
         self.add(builder, entry)
         return entry
 

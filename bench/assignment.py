@@ -1,10 +1,11 @@
 """How long it takes to decide who reads what, against faust's assignor and kafka-python's sticky one.
 
-Ours is coordinator.balancing.target, called as a coordinator calls it: who holds what goes in, who should hold what comes out.
-The others are the assignors of two Python clients of Kafka, which solve the same problem for the same reasons (balanced
-within one, sticky), called directly on inputs that were built before the clock started. All sides get the same
-consumers, the same segments, and the balanced assignment that stood before. The value is faust's time over ours when
-one consumer joins 1 000 that hold 10 000 segments. kafka-python's needs minutes for that, so it is compared at a tenth.
+Ours is coordinator.balancing.target, called as a coordinator calls it: who holds what goes in, who should hold what
+comes out. The others are the assignors of two Python clients of Kafka, which solve the same problem for the same
+reasons (balanced within one, sticky), called directly on inputs that were built before the clock started. All sides
+get the same consumers, the same segments, and the balanced assignment that stood before. The value is faust's time
+over ours when one consumer joins 1 000 that hold 10 000 segments. kafka-python's needs minutes for that, so it is
+compared at a tenth.
 
 Beside time there is what moves: every segment that changes its holder is read by nobody for a while. Ours are held
 against the smallest number there can be, worked out from the numbers of segments held alone. A split may move no
@@ -21,9 +22,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench import _peers as peers
-from bench._harness import Effort, Figure, Measured, Part, Rounds, in_turns
+from bench._harness import Benchmark, Effort, Measurement, Part, Rounds, run_alternating
 from bench._svg import line_chart
-from coordinator.balancing.target import Situation, assign
+from coordinator.balancing.target import AssignmentInput, assign
 
 SEGMENTS_EACH = 10
 CONSUMERS, MANY_CONSUMERS, FEW_CONSUMERS = 1000, 10_000, 100
@@ -37,7 +38,7 @@ class Workload:
     consumers: Sequence[str]
     segments: Collection[int]
     holders: Mapping[int, str]
-    heirs: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    preferred_owners: Mapping[int, Sequence[str]] = field(default_factory=dict)
 
     @property
     def held(self) -> dict[str, list[int]]:
@@ -50,14 +51,14 @@ class Workload:
 
     def solve(self) -> dict[int, str]:
         """Return our target."""
-        return assign(Situation(self.segments, self.consumers, self.holders, self.heirs))
+        return assign(AssignmentInput(self.segments, self.consumers, self.holders, self.preferred_owners))
 
 
 def workloads(consumers: int) -> dict[str, Workload]:
     """Return every workload for so many consumers and ten times as many segments, before the change."""
     names = [f"consumer-{number:05}" for number in range(consumers)]
     segments = range(consumers * SEGMENTS_EACH)
-    stood = assign(Situation(segments, names, {}))
+    stood = assign(AssignmentInput(segments, names, {}))
     split = [*segments[1:], len(segments), len(segments) + 1]
     parent = [stood[0]]
     return {
@@ -86,24 +87,24 @@ def fewest_moves(held: Collection[int], segments: int) -> int:
     return sum(above) - min(larger, len(above))
 
 
-def measure(effort: Effort) -> Measured:
+def measure(effort: Effort) -> Measurement:
     """Return faust's time over ours when one consumer joins."""
     peers.install(effort.progress)
     rounds = effort.pick(11, 3)
     ours = workloads(CONSUMERS)
-    timed = {name: _against(peers.faust, ours[name], rounds, effort) for name in ("join_one", "leave_one", "full")}
+    timed = {name: _compare_with(peers.faust, ours[name], rounds, effort) for name in ("join_one", "leave_one", "full")}
     few = workloads(FEW_CONSUMERS)["join_one"]
-    kafka = _against(peers.kafka, few, effort.pick(3, 1), effort)
+    kafka = _compare_with(peers.kafka, few, effort.pick(3, 1), effort)
     parts: dict[str, Part] = {**_speed(timed, kafka), **_moves(ours, few)}
     many = workloads(effort.pick(MANY_CONSUMERS, CONSUMERS * 3))
     for name in ("join_one", "full"):
         parts[f"{name}_growth"] = _growth(ours[name], many[name], rounds, effort)
     if effort.plot is not None:
-        effort.plot.write_text(_drawn(rounds, effort))
-    return Measured(timed["join_one"].compared("peer", "ours").value, parts)
+        effort.plot.write_text(_plot(rounds, effort))
+    return Measurement(timed["join_one"].median_ratio("peer", "ours").value, parts)
 
 
-def _against(
+def _compare_with(
     peer: Callable[[peers.Held, int], Callable[[], Any]], workload: Workload, rounds: int, effort: Effort
 ) -> Rounds:
     ready = [peer(workload.held, len(workload.segments)) for _ in range(rounds + 1)]
@@ -112,20 +113,20 @@ def _against(
         # One of its own for each round, because it changes what it is given.
         return ready.pop()()
 
-    return in_turns({"peer": call, "ours": workload.solve}, rounds, effort.progress)
+    return run_alternating({"peer": call, "ours": workload.solve}, rounds, effort.progress)
 
 
 def _speed(timed: Mapping[str, Rounds], kafka: Rounds) -> dict[str, Part]:
     parts: dict[str, Part] = {}
     for name, rounds in timed.items():
-        compared = rounds.compared("peer", "ours")
+        compared = rounds.median_ratio("peer", "ours")
         parts |= {
             f"{name}_over_ours": round(compared.value, 1),
             f"{name}_faust_ms": compared.parts["peer_ms"],
             f"{name}_ours_ms": compared.parts["ours_ms"],
             f"{name}_lowest": compared.parts["lowest"],
         }
-    parts["kafka_join_one_over_ours_at_a_tenth"] = round(kafka.compared("peer", "ours").value, 1)
+    parts["kafka_join_one_over_ours_at_a_tenth"] = round(kafka.median_ratio("peer", "ours").value, 1)
     return parts
 
 
@@ -150,15 +151,15 @@ def _moves(ours: Mapping[str, Workload], few: Workload) -> dict[str, Part]:
 
 
 def _growth(small: Workload, large: Workload, rounds: int, effort: Effort) -> float:
-    timed = in_turns({"large": large.solve, "small": small.solve}, rounds, effort.progress)
-    return round(timed.compared("large", "small").value * len(small.segments) / len(large.segments), 2)
+    timed = run_alternating({"large": large.solve, "small": small.solve}, rounds, effort.progress)
+    return round(timed.median_ratio("large", "small").value * len(small.segments) / len(large.segments), 2)
 
 
-def _drawn(rounds: int, effort: Effort) -> str:
+def _plot(rounds: int, effort: Effort) -> str:
     sizes = [workloads(consumers) for consumers in PLOTTED]
     lines = {
         name: [
-            in_turns({"ours": each[name].solve}, rounds, effort.progress).median_seconds("ours")
+            run_alternating({"ours": each[name].solve}, rounds, effort.progress).median_seconds("ours")
             / len(each[name].segments)
             * 1e6
             for each in sizes
@@ -169,11 +170,11 @@ def _drawn(rounds: int, effort: Effort) -> str:
     return line_chart("Time to decide, for each segment", "segments (ten for each consumer)", "µs", ticks, lines)
 
 
-FIGURE = Figure(
+BENCHMARK = Benchmark(
     unit="times faster than faust when one joins",
     goal=35,
     better="higher",
     measure=measure,
     part_goals={"leave_one_over_ours": 7, "full_over_ours": 100},
-    draws=True,
+    can_plot=True,
 )

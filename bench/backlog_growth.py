@@ -19,9 +19,9 @@ from statistics import median
 from pyspark.sql import SparkSession
 
 from bench._facts import FactsLedger
-from bench._harness import Effort, Figure, Measured, in_turns_async
+from bench._harness import Benchmark, Effort, Measurement, run_alternating_async
 from bench._svg import line_chart
-from drain.backlog.counting import Step, merge
+from drain.backlog.counting import ChunkBatch, aggregate_chunks
 from drain.backlog.job import BacklogJob
 from drain.backlog.merge import MergedRow
 from drain.spark.chunks import LedgerChunks
@@ -39,8 +39,8 @@ class _Side:
         self.ledger = ledger
         chunks = LedgerChunks(ledger.url)
 
-        async def count(steps: Sequence[Step]) -> Mapping[int, list[MergedRow]]:
-            return await asyncio.to_thread(merge, session, chunks.source, steps)
+        async def count(batches: Sequence[ChunkBatch]) -> Mapping[int, list[MergedRow]]:
+            return await asyncio.to_thread(aggregate_chunks, session, chunks.source, batches)
 
         self._job = BacklogJob(chunks, count)
 
@@ -54,7 +54,7 @@ class _Side:
             self.ledger.grow(NEW_ROWS)
 
 
-def measure(effort: Effort) -> Measured:
+def measure(effort: Effort) -> Measurement:
     """Return the time of an incremental run on the longest ledger by that on the shortest."""
     with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
         rows_each = effort.pick(1_000_448, 50_176)
@@ -74,13 +74,13 @@ def _histories(folder: Path, rows_each: int, effort: Effort) -> dict[int, FactsL
         longest.grow(rows_each)
         if length in LENGTHS[:-1]:
             ledgers[length] = FactsLedger(folder / f"{length}")
-            ledgers[length].take_over(longest, longest.chunks, longest.rows)
+            ledgers[length].copy_chunks(longest, longest.chunks, longest.rows)
         if length % 25 == 0:
             effort.progress(f"wrote {longest.rows:,} rows")
     return {length: ledgers[length] for length in LENGTHS}
 
 
-async def _measure(effort: Effort, sides: Mapping[int, _Side], rows_each: int) -> Measured:
+async def _measure(effort: Effort, sides: Mapping[int, _Side], rows_each: int) -> Measurement:
     for side in sides.values():
         # The first run is over everything. It, and some more, belong to a JVM that is still cold.
         for _ in range(WARM_UP_RUNS):
@@ -103,18 +103,18 @@ async def _measure(effort: Effort, sides: Mapping[int, _Side], rows_each: int) -
         seconds[length].append(time.perf_counter() - began)
 
     # What growing takes does not count: each side notes the time of its run alone.
-    await in_turns_async({str(n): lambda n=n: timed(n) for n in sides}, rounds, effort.progress)  # type: ignore[misc]
+    await run_alternating_async({str(n): lambda n=n: timed(n) for n in sides}, rounds, effort.progress)  # type: ignore[misc]
     counted = {length: took[1:] for length, took in seconds.items()}
     if effort.plot is not None:
-        effort.plot.write_text(_drawn(counted, full_seconds, rows_each))
+        effort.plot.write_text(_plot(counted, full_seconds, rows_each))
     return compared(counted, full_seconds)
 
 
-def compared(seconds: Mapping[int, Sequence[float]], full_seconds: Mapping[int, float]) -> Measured:
-    """Return the figure for the seconds of each round, and of one full count, by length."""
+def compared(seconds: Mapping[int, Sequence[float]], full_seconds: Mapping[int, float]) -> Measurement:
+    """Return the benchmark for the seconds of each round, and of one full count, by length."""
     shortest, longest = min(seconds), max(seconds)
     ratios = [long / short for short, long in zip(seconds[shortest], seconds[longest], strict=True)]
-    return Measured(
+    return Measurement(
         median(ratios),
         {
             **{f"incremental_{length}x_ms": round(median(took) * 1000, 1) for length, took in seconds.items()},
@@ -126,7 +126,7 @@ def compared(seconds: Mapping[int, Sequence[float]], full_seconds: Mapping[int, 
     )
 
 
-def _drawn(seconds: Mapping[int, Sequence[float]], full_seconds: Mapping[int, float], rows_each: int) -> str:
+def _plot(seconds: Mapping[int, Sequence[float]], full_seconds: Mapping[int, float], rows_each: int) -> str:
     return line_chart(
         f"Counting {NEW_CHUNKS} new chunks, by the length of what came before",
         f"rows in the ledger before ({rows_each:,} and its multiples)",
@@ -139,4 +139,4 @@ def _drawn(seconds: Mapping[int, Sequence[float]], full_seconds: Mapping[int, fl
     )
 
 
-FIGURE = Figure(unit="times as long", goal=1.25, better="lower", measure=measure, draws=True)
+BENCHMARK = Benchmark(unit="times as long", goal=1.25, better="lower", measure=measure, can_plot=True)

@@ -5,8 +5,8 @@ a leader that commits every 50 ms: 800 records in 8 segments, with the acknowled
 other side: the sum over ten rows in the same session, which is what any Spark job costs here. In turns; the value is
 the median of the rounds' ratios.
 
-Where the floor is: no run is below 1, because it is a job as well. Ours has one stage where the trivial one has two, so
-what stands above that is planning (the SQL is analysed and made a physical plan: a fixed price, which a run over a
+Where the floor is: no run is below 1, because it is a job as well. Ours has one cluster where the trivial one has two,
+so what stands above that is planning (the SQL is analysed and made a physical plan: a fixed price, which a run over a
 single chunk pays too), reading the chunks (0.4 ms each) and handing their rows over. Listing and checking hardly show.
 """
 
@@ -22,10 +22,10 @@ from statistics import median
 
 from pyspark.sql import SparkSession
 
-from bench._harness import Effort, Figure, Measured
+from bench._harness import Benchmark, Effort, Measurement
 from bench._stage import percentile
 from bench._workload import Shard, batches
-from drain.backlog.counting import Step, merge, merged_frame
+from drain.backlog.counting import ChunkBatch, aggregate_chunks, aggregation_plan
 from drain.backlog.job import BacklogJob
 from drain.backlog.merge import MergedRow
 from drain.backlog.results import publish_result
@@ -39,7 +39,7 @@ SUBSCRIPTIONS = (3, 4, 5)
 WARM_UP_RUNS = 12
 
 
-def measure(effort: Effort) -> Measured:
+def measure(effort: Effort) -> Measurement:
     """Return how many trivial aggregations a warm run takes, with its parts in milliseconds."""
     with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
         effort.progress("starting Spark")
@@ -76,7 +76,7 @@ class _Growing:
     def grow(self, chunks: int) -> None:
         for _ in range(chunks):
             builder = self._shard.begin()
-            self._shard.take(builder, next(self._batches))
+            self._shard.add_batch(builder, next(self._batches))
             tails = self._shard.state.topics["bench"].tails
             for number in SUBSCRIPTIONS:
                 ranges = [e.AcknowledgedRange(segment, 0, tail.next_offset) for segment, tail in tails.items()]
@@ -88,9 +88,9 @@ class _Growing:
         (self._folder / chunk_name(self._shard.state.chunk)).write_bytes(data)
 
 
-async def _measure(effort: Effort, session: SparkSession, ledger: _Growing) -> Measured:
-    async def count(steps: Sequence[Step]) -> Mapping[int, list[MergedRow]]:
-        return await asyncio.to_thread(merge, session, ledger.chunks.source, steps)
+async def _measure(effort: Effort, session: SparkSession, ledger: _Growing) -> Measurement:
+    async def count(batches: Sequence[ChunkBatch]) -> Mapping[int, list[MergedRow]]:
+        return await asyncio.to_thread(aggregate_chunks, session, ledger.chunks.source, batches)
 
     job = BacklogJob(ledger.chunks, count)
 
@@ -120,7 +120,7 @@ async def _measure(effort: Effort, session: SparkSession, ledger: _Growing) -> M
         await _parts(session, ledger, job, parts)
         effort.progress(f"round {number + 1}")
     ratios = [ours / theirs for ours, theirs in zip(took, floor, strict=True)]
-    return Measured(
+    return Measurement(
         median(ratios),
         {
             "run_ms": _ms(median(took)),
@@ -143,9 +143,9 @@ async def _parts(session: SparkSession, ledger: _Growing, job: BacklogJob, parts
     numbers = await ledger.chunks.newer_than(0, before.watermark)
     parts["listing"].append(time.perf_counter() - began)
     parts["reading"].append(await _seconds(lambda: ledger.chunks.check(0, numbers)))
-    step = Step(0, [source.path(0, number) for number in numbers])
-    parts["planning"].append(await _seconds(lambda: asyncio.to_thread(merged_frame, session, source, [step])))
-    parts["counting"].append(await _seconds(lambda: asyncio.to_thread(merge, session, source, [step])))
+    batch = ChunkBatch(0, [source.path(0, number) for number in numbers])
+    parts["planning"].append(await _seconds(lambda: asyncio.to_thread(aggregation_plan, session, source, [batch])))
+    parts["counting"].append(await _seconds(lambda: asyncio.to_thread(aggregate_chunks, session, source, [batch])))
     after = (await job.run([0])).results[0]
     elsewhere = replace(after, shard=1)
     parts["publishing"].append(await _seconds(lambda: publish_result(store, elsewhere)))
@@ -161,4 +161,4 @@ def _ms(seconds: float) -> float:
     return round(seconds * 1000, 2)
 
 
-FIGURE = Figure(unit="times a trivial aggregation", goal=2.5, better="lower", measure=measure)
+BENCHMARK = Benchmark(unit="times a trivial aggregation", goal=2.5, better="lower", measure=measure)

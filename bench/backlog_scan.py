@@ -1,8 +1,8 @@
 """A full count of a ledger, against DuckDB and Polars on the same Parquet files with the same answer.
 
-Ours: `drain.backlog.job --full`, from the first chunk to settled rows: each header checked, everything counted in one Spark
-job. The other sides: one query over the same files for the same numbers, as somebody would write it who has only this
-question: records, bytes and end of each segment, and how far each subscription is in it. The answers are compared
+Ours: `drain.backlog.job --full`, from the first chunk to settled rows: each header checked, everything counted in one
+Spark job. The other sides: one query over the same files for the same numbers, as somebody would write it who has only
+this question: records, bytes and end of each segment, and how far each subscription is in it. The answers are compared
 before anything is measured. Ours counts more besides (by topic, key bucket and seek generation, ranges out of order,
 removals, ages) from eleven columns where the others read six, and reads every header twice; that stays in. All sides
 are warm; Spark needs more runs for that, and gets them. The ledger is long enough for what a run takes however short it
@@ -14,7 +14,7 @@ that it looks into for each row. Ours does the same with all its columns: `ours_
 between them and 1 is the work that the others leave out, and what stands around the scan.
 
 In turns; the value is our rows a second by those of the faster of the two. Ours is there because it goes on where one
-machine ends: the plan has one stage that reads files, each independently of the others, and one shuffle of a row for
+machine ends: the plan has one cluster that reads files, each independently of the others, and one shuffle of a row for
 each key and task. On N machines of this kind the reading is N times as fast as long as there are files for all cores,
 and what is shuffled stays below a megabyte. What a second core brings here is a part with a goal of its own.
 """
@@ -32,8 +32,8 @@ from typing import Any, Self
 
 from bench import _peers
 from bench._facts import FactsLedger
-from bench._harness import Effort, Figure, Measured, Rounds, in_turns
-from drain.backlog.counting import Step, merge
+from bench._harness import Benchmark, Effort, Measurement, Rounds, run_alternating
+from drain.backlog.counting import ChunkBatch, aggregate_chunks
 from drain.backlog.job import BacklogJob
 from drain.backlog.merge import MergedRow, StateRow
 from drain.spark.chunks import LedgerChunks
@@ -63,7 +63,7 @@ _SPARK_SQL = (
 )
 
 
-def measure(effort: Effort) -> Measured:
+def measure(effort: Effort) -> Measurement:
     """Return our rows a second by those of the faster peer."""
     _peers.install(effort.progress, PEERS)
     with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
@@ -76,11 +76,11 @@ def measure(effort: Effort) -> Measured:
     return compared(rounds, on_one, ledger.rows)
 
 
-def compared(rounds: Rounds, on_one_core: Sequence[float], rows: int) -> Measured:
-    """Return the figure for what each side took, and what ours took on one core."""
+def compared(rounds: Rounds, on_one_core: Sequence[float], rows: int) -> Measurement:
+    """Return the benchmark for what each side took, and what ours took on one core."""
     best = min(("duckdb", "polars"), key=rounds.median_seconds)
     ratios = rounds.ratios(best, "ours")
-    return Measured(
+    return Measurement(
         median(ratios),
         {
             **{
@@ -122,7 +122,7 @@ def _beside_peers(folder: Path, ledger: FactsLedger, effort: Effort) -> Rounds:
         }
         answers = {name: count() for name, count in sides.items()}
         assert len(set(answers.values())) == 1, f"the answers differ: {answers}"
-        return in_turns(sides, effort.pick(7, 3), effort.progress)
+        return run_alternating(sides, effort.pick(7, 3), effort.progress)
 
 
 class _Ours:
@@ -150,8 +150,8 @@ class _Ours:
         return _answer(asyncio.run(self._count()))
 
     async def _count(self) -> Sequence[StateRow]:
-        async def count(steps: Sequence[Step]) -> Mapping[int, list[MergedRow]]:
-            return await asyncio.to_thread(merge, self._session, self._chunks.source, steps)
+        async def count(batches: Sequence[ChunkBatch]) -> Mapping[int, list[MergedRow]]:
+            return await asyncio.to_thread(aggregate_chunks, self._session, self._chunks.source, batches)
 
         outcome = await BacklogJob(self._chunks, count).run([0], full=True)
         assert not outcome.failures, outcome.failures
@@ -207,7 +207,7 @@ def _polars(paths: Sequence[str]) -> Answer:
     return _from_table(found.rows())
 
 
-FIGURE = Figure(
+BENCHMARK = Benchmark(
     unit="of the faster peer's rows a second",
     goal=0.5,
     better="higher",

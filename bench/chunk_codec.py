@@ -14,7 +14,7 @@ from statistics import median
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench._harness import Effort, Figure, Measured, in_turns
+from bench._harness import Benchmark, Effort, Measurement, run_alternating
 from bench._workload import Shard, batches
 from headgate.ledger import chunk
 from headgate.ledger.chunk import SCHEMA
@@ -26,12 +26,12 @@ PLAIN_COLUMNS = ("topic_id", "segment", "offset", "timestamp_ms", "key", "value"
 PLAIN_SCHEMA = pa.schema([SCHEMA.field(name) for name in PLAIN_COLUMNS])
 
 
-def measure(effort: Effort) -> Measured:
+def measure(effort: Effort) -> Measurement:
     """Return the ratio of our round trip to the plain one, with encoding and decoding apart."""
     shard = Shard(segments=8)
     builder = shard.begin()
     for batch in batches(effort.pick(BATCHES, QUICK_BATCHES), RECORDS_EACH, VALUE_BYTES, Shard.PRODUCER_ID):
-        shard.take(builder, batch)
+        shard.add_batch(builder, batch)
     number, count = shard.state.chunk, len(builder.records)
     ours, plain = shard.encode(builder), _write_plain(builder.records)
     assert _decode(ours, number) == _read_plain(plain), "both sides must read the same number of records"
@@ -42,17 +42,17 @@ def measure(effort: Effort) -> Measured:
         "decode": lambda: _decode(ours, number),
         "plain_read": lambda: _read_plain(plain),
     }
-    rounds = in_turns(sides, effort.pick(31, 5), effort.progress)
-    both = _together(rounds.seconds["encode"], rounds.seconds["decode"])
-    plain_both = _together(rounds.seconds["plain_write"], rounds.seconds["plain_read"])
+    rounds = run_alternating(sides, effort.pick(31, 5), effort.progress)
+    both = _combine(rounds.seconds["encode"], rounds.seconds["decode"])
+    plain_both = _combine(rounds.seconds["plain_write"], rounds.seconds["plain_read"])
     ratios = [a / b for a, b in zip(both, plain_both, strict=True)]
     rates = {f"{side}_records_a_second": round(count / rounds.median_seconds(side)) for side in sides}
-    return Measured(
+    return Measurement(
         median(ratios),
         {
             **rates,
-            "encode_ratio": round(rounds.compared("encode", "plain_write").value, 4),
-            "decode_ratio": round(rounds.compared("decode", "plain_read").value, 4),
+            "encode_ratio": round(rounds.median_ratio("encode", "plain_write").value, 4),
+            "decode_ratio": round(rounds.median_ratio("decode", "plain_read").value, 4),
             "lowest": round(min(ratios), 4),
             "highest": round(max(ratios), 4),
             "rounds": len(ratios),
@@ -63,7 +63,7 @@ def measure(effort: Effort) -> Measured:
     )
 
 
-def _together(first: Sequence[float], second: Sequence[float]) -> list[float]:
+def _combine(first: Sequence[float], second: Sequence[float]) -> list[float]:
     return [a + b for a, b in zip(first, second, strict=True)]
 
 
@@ -83,4 +83,4 @@ def _read_plain(data: bytes) -> int:
     return len(pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False))
 
 
-FIGURE = Figure(unit="times plain Parquet", goal=1.75, better="lower", measure=measure)
+BENCHMARK = Benchmark(unit="times plain Parquet", goal=1.75, better="lower", measure=measure)

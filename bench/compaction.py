@@ -16,16 +16,16 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench._harness import Effort, Figure, Measured, in_turns
+from bench._harness import Benchmark, Effort, Measurement, run_alternating
 from bench._workload import AT_MS, Shard, batches
-from drain.backlog.counting import merge
+from drain.backlog.counting import aggregate_chunks
 from drain.backlog.job import BacklogJob
-from drain.compaction.job import RollUp, RollUpSettings
+from drain.compaction.job import CompactionJob, CompactionSettings
 from drain.spark.chunks import LedgerChunks
 from drain.spark.session import build_session
 from headgate.ledger.ledger import Ledger
 from headgate.protocol.messages import Grant
-from headgate.reading.compacted_reader import RolledRecords
+from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.segment_reader import ChunkCache, Head, SegmentReader
 from headgate.storage.object_store import LocalStore, Store
 
@@ -35,7 +35,7 @@ SEGMENTS = 8
 TOPIC_ID = 1
 
 
-def measure(effort: Effort) -> Measured:
+def measure(effort: Effort) -> Measurement:
     """Return how many times as fast rolled objects are read."""
     chunks = effort.pick(CHUNKS, QUICK_CHUNKS)
     with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder, asyncio.Runner() as runner:
@@ -44,14 +44,18 @@ def measure(effort: Effort) -> Measured:
         effort.progress(f"writing {chunks} chunks")
         ends = runner.run(_fill(Ledger(store, 0), chunks))
         effort.progress("rolling up")
-        rolled_mb_a_second, objects = runner.run(_roll_up(root.as_uri(), chunks, Path(folder)))
+        compacted_mb_a_second, objects = runner.run(_compact(root.as_uri(), chunks, Path(folder)))
         bare = LocalStore(Path(folder, "bare"))
         Path(folder, "bare").mkdir()
         opened: dict[str, int] = {}
 
         async def catch_up(side: str, manifests: Store) -> None:
-            cache, rolled, head = ChunkCache(Ledger(store, 0), TOPIC_ID), RolledRecords(manifests, 0, TOPIC_ID), Head()
-            head.rise(chunks)
+            cache, compacted, head = (
+                ChunkCache(Ledger(store, 0), TOPIC_ID),
+                CompactedRecords(manifests, 0, TOPIC_ID),
+                Head(),
+            )
+            head.advance(chunks)
             read = [0] * len(ends)
 
             async def reading(segment: int, end: int) -> None:
@@ -67,32 +71,32 @@ def measure(effort: Effort) -> Measured:
                     start_chunk=1,
                     end_offset=end,
                 )
-                await SegmentReader(grant, cache=cache, rolled=rolled, head=head, deliver=deliver).run()
+                await SegmentReader(grant, cache=cache, compacted=compacted, head=head, deliver=deliver).run()
 
             await asyncio.gather(*(reading(segment, end) for segment, end in enumerate(ends)))
             await cache.close()
             assert read == ends, "every record must have been read"
-            opened[side] = cache.loads + rolled.opened
+            opened[side] = cache.loads + compacted.opened
 
         sides = {
             "raw": lambda: runner.run(catch_up("raw", bare)),
-            "rolled": lambda: runner.run(catch_up("rolled", store)),
+            "compacted": lambda: runner.run(catch_up("compacted", store)),
         }
-        rounds = in_turns(sides, effort.pick(7, 2), effort.progress)
-    measured = rounds.compared("raw", "rolled")
+        rounds = run_alternating(sides, effort.pick(7, 2), effort.progress)
+    measured = rounds.median_ratio("raw", "compacted")
     records = sum(ends)
-    return Measured(
+    return Measurement(
         measured.value,
         {
             **measured.parts,
             "records": records,
-            "rolled_records_a_second": round(records / rounds.median_seconds("rolled")),
+            "compacted_records_a_second": round(records / rounds.median_seconds("compacted")),
             "raw_records_a_second": round(records / rounds.median_seconds("raw")),
-            "rolled_objects_opened": opened["rolled"],
+            "compacted_objects_opened": opened["compacted"],
             "raw_objects_opened": opened["raw"],
-            "raw_objects_for_one_rolled": round(opened["raw"] / opened["rolled"], 1),
-            "rolled_objects": objects,
-            "roll_up_mb_a_second": round(rolled_mb_a_second, 2),
+            "raw_objects_for_one_compacted": round(opened["raw"] / opened["compacted"], 1),
+            "compacted_objects": objects,
+            "compaction_mb_a_second": round(compacted_mb_a_second, 2),
         },
     )
 
@@ -105,27 +109,29 @@ async def _fill(ledger: Ledger, chunks: int) -> list[int]:
     for number in range(2, chunks + 1):
         builder = shard.begin()
         for _ in range(BATCHES_A_CHUNK):
-            shard.take(builder, next(pending))
+            shard.add_batch(builder, next(pending))
         await ledger.append(number, shard.encode(builder))
     return [tail.next_offset for _, tail in sorted(shard.state.topics["bench"].tails.items())]
 
 
-async def _roll_up(url: str, chunks: int, folder: Path) -> tuple[float, int]:
+async def _compact(url: str, chunks: int, folder: Path) -> tuple[float, int]:
     """Roll everything up in two ranges; return MB a second of the second, which is warm, and the objects of both."""
     session = await asyncio.to_thread(build_session, wrapper_folder=folder / "java")
-    settings = RollUpSettings(chunks=chunks // 2, delay_seconds=0)
-    roll_up = RollUp(url, session, settings, now_ms=lambda: AT_MS + 1000)
+    settings = CompactionSettings(chunks=chunks // 2, delay_seconds=0)
+    compaction_job = CompactionJob(url, session, settings, now_ms=lambda: AT_MS + 1000)
     try:
         ledger = LedgerChunks(url)
-        counting = BacklogJob(ledger, lambda steps: asyncio.to_thread(merge, session, ledger.source, steps))
+        counting = BacklogJob(
+            ledger, lambda batches: asyncio.to_thread(aggregate_chunks, session, ledger.source, batches)
+        )
         outcome = await counting.run([0])
         assert not outcome.failures, outcome.failures
-        first = await roll_up.step(0)
+        first = await compaction_job.compact_next(0)
         began = time.perf_counter()
-        second = await roll_up.step(0)
+        second = await compaction_job.compact_next(0)
         seconds = time.perf_counter() - began
     finally:
-        roll_up.close()
+        compaction_job.close()
         await asyncio.to_thread(session.stop)
     assert first is not None, "two ranges are due"
     assert second is not None, "two ranges are due"
@@ -133,11 +139,11 @@ async def _roll_up(url: str, chunks: int, folder: Path) -> tuple[float, int]:
     return size / 1e6 / seconds, len(first.objects) + len(second.objects)
 
 
-FIGURE = Figure(
+BENCHMARK = Benchmark(
     unit="times the records a second",
     goal=1.5,
     better="higher",
     measure=measure,
-    part_goals={"raw_objects_for_one_rolled": 10.0},
+    part_goals={"raw_objects_for_one_compacted": 10.0},
 )
 """The rest is delivering each record to the program, which is the same for both."""

@@ -7,8 +7,8 @@ happens; the other is ten seconds in which every consumer also says once that it
 the second over the first: what heartbeats add to merely being there. How much of a core each side takes is a part.
 
 Memory is that of everything that state and coordinators keep, measured by tracemalloc, over that of the same facts in
-the barest form that Python has for them: a tuple for each consumer, holding, position and segment, in dicts. That is
-no rival, but what nobody could do without; the part says how many times as much is spent to decide quickly.
+the minimal_facts form that Python has for them: a tuple for each consumer, holding, position and segment, in dicts.
+That is no rival, but what nobody could do without; the part says how many times as much is spent to decide quickly.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
-from bench._harness import Effort, Figure, Measured, in_turns
-from controller.leader.leader import TICK_SECONDS
+from bench._harness import Benchmark, Effort, Measurement, run_alternating
+from controller.leader.leader import TICK_INTERVAL_SECONDS
 from controller.state.shard_state import ShardState
 from coordinator.ports import CoordinatorSettings
 from coordinator.subscription_coordinator import SubscriptionCoordinator
@@ -89,18 +89,20 @@ class _Shard:
         self.coordinators.append(coordinator)
         for consumer in CONSUMERS:
             coordinator.register(
-                m.RegisterConsumer(**_who(name, consumer), subscription_type="STREAM", start="earliest")
+                m.RegisterConsumer(**_consumer_key(name, consumer), subscription_type="STREAM", start="earliest")
             )
         for segment, holding in list(topic.subscriptions["bench"].holdings.items()):
             if holding.revoked_at_ms is not None:
                 assert isinstance(segment, int), "nothing is shared by two"
                 coordinator.confirm_revoked(
-                    m.ConfirmRevoked(**_who(name, holding.consumer), segment=segment, generation=holding.generation)
+                    m.ConfirmRevoked(
+                        **_consumer_key(name, holding.consumer), segment=segment, generation=holding.generation
+                    )
                 )
 
     def idle(self) -> None:
         """Let ten seconds pass in which nothing happens."""
-        for _ in range(round(PERIOD_SECONDS / TICK_SECONDS)):
+        for _ in range(round(PERIOD_SECONDS / TICK_INTERVAL_SECONDS)):
             for coordinator in self.coordinators:
                 coordinator.tick()
 
@@ -112,12 +114,14 @@ class _Shard:
             for segment, holding in topic.subscriptions["bench"].holdings.items():
                 assert isinstance(segment, int), "nothing is shared by two"
                 held[holding.consumer].append((segment, holding.generation))
-            said += [(coordinator, m.Heartbeat(**_who(topic.name, name), held=held[name])) for name in CONSUMERS]
+            said += [
+                (coordinator, m.Heartbeat(**_consumer_key(topic.name, name), held=held[name])) for name in CONSUMERS
+            ]
 
         def pass_time() -> None:
             self.idle()
             for coordinator, heartbeat in said:
-                assert isinstance(coordinator.heartbeat(heartbeat), m.Alive), "a heartbeat was refused"
+                assert isinstance(coordinator.heartbeat(heartbeat), m.HeartbeatReply), "a heartbeat was rejected"
 
         return pass_time
 
@@ -127,7 +131,7 @@ class _Shard:
             await coordinator.close()
 
 
-def _who(topic: str, consumer: str) -> dict[str, Any]:
+def _consumer_key(topic: str, consumer: str) -> dict[str, Any]:
     return {
         "request_id": 1,
         "client_id": f"{topic}-{consumer}",
@@ -138,7 +142,7 @@ def _who(topic: str, consumer: str) -> dict[str, Any]:
     }
 
 
-def barest(subscriptions: int) -> list[dict[str, Any]]:
+def minimal_facts(subscriptions: int) -> list[dict[str, Any]]:
     """Return the facts of so many subscriptions, in tuples and dicts."""
     return [
         {
@@ -153,7 +157,7 @@ def barest(subscriptions: int) -> list[dict[str, Any]]:
     ]
 
 
-def grown_bytes(make: Callable[[], object]) -> int:
+def allocated_bytes(make: Callable[[], object]) -> int:
     """Return how many bytes are kept by what ``make`` returns."""
     gc.collect()
     tracemalloc.start()
@@ -167,26 +171,26 @@ def grown_bytes(make: Callable[[], object]) -> int:
     return grown
 
 
-def measure(effort: Effort) -> Measured:
+def measure(effort: Effort) -> Measurement:
     """Return what heartbeats add to the time of merely being there."""
     return asyncio.run(_measure(effort))
 
 
-async def _measure(effort: Effort) -> Measured:
+async def _measure(effort: Effort) -> Measurement:
     count = effort.pick(SUBSCRIPTIONS, QUICK_SUBSCRIPTIONS)
     shards: list[_Shard] = []
     effort.progress(f"{count} subscriptions of {SEGMENTS} segments")
-    ours = grown_bytes(lambda: shards.append(_Shard(count)))
-    least = grown_bytes(lambda: barest(count))
+    ours = allocated_bytes(lambda: shards.append(_Shard(count)))
+    least = allocated_bytes(lambda: minimal_facts(count))
     (shard,) = shards
     try:
         sides = {"heartbeats": shard.heartbeats(), "idle": shard.idle}
-        rounds = in_turns(sides, effort.pick(15, 5), effort.progress)
+        rounds = run_alternating(sides, effort.pick(15, 5), effort.progress)
     finally:
         await shard.close()
-    measured = rounds.compared("heartbeats", "idle")
+    measured = rounds.median_ratio("heartbeats", "idle")
     a_thousand = 1000 / count / PERIOD_SECONDS * 100
-    return Measured(
+    return Measurement(
         measured.value,
         {
             **measured.parts,
@@ -200,4 +204,6 @@ async def _measure(effort: Effort) -> Measured:
     )
 
 
-FIGURE = Figure(unit="times being idle", goal=2, better="lower", measure=measure, part_goals={"memory_over_barest": 5})
+BENCHMARK = Benchmark(
+    unit="times being idle", goal=2, better="lower", measure=measure, part_goals={"memory_over_barest": 5}
+)

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from statistics import median
 
-from bench._harness import Effort, Figure, Measured, Part
-from bench._stage import SHARD, Stage, percentile
+from bench._harness import Benchmark, Effort, Measurement, Part
+from bench._stage import SHARD, BenchCluster, percentile
 from drain.checker.checker import SparkDrainChecker
 from headgate import Admin
 from headgate.client.connection import Client, MakeRequest
@@ -28,34 +28,34 @@ SUBSCRIPTIONS = (1, 10, 100)
 RECORDS = 20
 ANSWER_SECONDS = 60.0
 RUN_TIMEOUT_SECONDS = 60.0
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 2.0, 900.0
+INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 2.0, 900.0
 SHORTEST_DRAIN_SECONDS, LONGEST_DRAIN_SECONDS = 1.0, 3600.0
 DRAINS = 1001
 ALLOWED_SECONDS = 0.1
 """Beside one backlog run, for the ways there and back and the commits in between."""
 
 
-def measure(effort: Effort) -> Measured:
+def measure(effort: Effort) -> Measurement:
     """Return how many times longer a child waits under polling alone."""
     return asyncio.run(_measure(effort))
 
 
-async def _measure(effort: Effort) -> Measured:
+async def _measure(effort: Effort) -> Measurement:
     waits: dict[int, list[float]] = {count: [] for count in SUBSCRIPTIONS}
     runs: list[float] = []
     allowed: list[float] = []
     async with AsyncExitStack() as stack:
-        stage = await stack.enter_async_context(Stage(drain=True))
-        client = await stage.watcher(stack)
+        cluster = await stack.enter_async_context(BenchCluster(drain=True))
+        client = await cluster.watcher(stack)
         admin = await stack.enter_async_context(Admin(client))
-        checker = SparkDrainChecker(stage.drain_socket, timeout_seconds=RUN_TIMEOUT_SECONDS)
+        checker = SparkDrainChecker(cluster.drain_socket, timeout_seconds=RUN_TIMEOUT_SECONDS)
         await stack.enter_async_context(checker)
         rounds = effort.pick(7, 2)
         # Round 0 warms up.
         for number in range(rounds + 1):
             for count in SUBSCRIPTIONS:
                 drain = _Drain(client, admin, f"t{number}-{count}", count)
-                found = await drain.play()
+                found = await drain.run_once()
                 run = await _run_seconds(drain, checker)
                 if number:
                     waits[count] += found
@@ -84,7 +84,7 @@ class _Drain:
         self._names = [f"s{number}" for number in range(subscriptions)]
         self._loop = asyncio.get_running_loop()
 
-    async def play(self) -> list[float]:
+    async def run_once(self) -> list[float]:
         """Return how long each subscription waited for both children."""
         await self._admin.create_topic(self._topic)
         await self.store(RECORDS)
@@ -171,9 +171,9 @@ def polling_waits(drains_seconds: Sequence[float]) -> list[float]:
     """Return how long each drain's children wait if nothing but the clock makes the poller ask."""
     waits = []
     for drain in drains_seconds:
-        poll, pause = FIRST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS
+        poll, pause = INITIAL_BACKOFF_SECONDS, INITIAL_BACKOFF_SECONDS
         while poll < drain:
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            pause = min(2 * pause, MAX_BACKOFF_SECONDS)
             poll += pause
         waits.append(poll - drain)
     return waits
@@ -185,7 +185,7 @@ def drains_seconds() -> list[float]:
     return [SHORTEST_DRAIN_SECONDS * float(ratio ** (number / (DRAINS - 1))) for number in range(DRAINS)]
 
 
-def compared(waits: dict[int, list[float]], runs: list[float], allowed: list[float]) -> Measured:
+def compared(waits: dict[int, list[float]], runs: list[float], allowed: list[float]) -> Measurement:
     """Return the measured value from subscriptions at a time → seconds waited."""
     polling = median(polling_waits(drains_seconds()))
     everyone = [wait for found in waits.values() for wait in found]
@@ -199,10 +199,10 @@ def compared(waits: dict[int, list[float]], runs: list[float], allowed: list[flo
     for count, found in waits.items():
         parts[f"median_of_{count}_ms"] = round(median(found) * 1000, 1)
     # Each subscription size counts alike: a hundred at a time must not drown the single one.
-    return Measured(median(polling / median(found) for found in waits.values()), parts)
+    return Measurement(median(polling / median(found) for found in waits.values()), parts)
 
 
-FIGURE = Figure(
+BENCHMARK = Benchmark(
     unit="times shorter than polling alone",
     goal=10.0,
     better="higher",

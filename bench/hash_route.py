@@ -1,15 +1,15 @@
 """What placing a record costs beyond hashing its key.
 
-Ours: controller.decisions.placement.place on whole batches: hash, route among the active segments, next offset, columns of the
-chunk in the making, and the entry. The other side: a loop over the same records that only hashes each key, which no
-placement by key can do without. Everything a leader does for each single record is in this ratio.
+Ours: controller.decisions.placement.route_batch on whole batches: hash, route among the active segments, next offset,
+columns of the chunk in the making, and the entry. The other side: a loop over the same records that only hashes each
+key, which no placement by key can do without. Everything a leader does for each single record is in this ratio.
 """
 
 from __future__ import annotations
 
-from bench._harness import Effort, Figure, Measured, in_turns
+from bench._harness import Benchmark, Effort, Measurement, run_alternating
 from bench._workload import Shard, batches
-from controller.decisions.placement import place
+from controller.decisions.placement import route_batch
 from headgate.ledger.record_columns import RecordColumns
 from headgate.model.hashing import segment_hash
 
@@ -17,7 +17,7 @@ BATCHES, QUICK_BATCHES = 400, 40
 RECORDS_EACH, VALUE_BYTES, SEGMENTS = 100, 100, 64
 
 
-def measure(effort: Effort) -> Measured:
+def measure(effort: Effort) -> Measurement:
     """Return the ratio of placing to hashing."""
     topic = Shard(SEGMENTS).state.topics["bench"]
     pending = batches(effort.pick(BATCHES, QUICK_BATCHES), RECORDS_EACH, VALUE_BYTES, Shard.PRODUCER_ID)
@@ -26,7 +26,7 @@ def measure(effort: Effort) -> Measured:
     def place_all() -> int:
         columns = RecordColumns()
         for batch in pending:
-            place(topic, batch, columns)
+            route_batch(topic, batch, columns)
         return len(columns)
 
     def hash_all() -> int:
@@ -38,9 +38,9 @@ def measure(effort: Effort) -> Measured:
         return hashed
 
     assert place_all() == hash_all() == count, "both sides must see every record"
-    rounds = in_turns({"place": place_all, "hash": hash_all}, effort.pick(31, 5), effort.progress)
-    measured = rounds.compared("place", "hash")
-    return Measured(
+    rounds = run_alternating({"place": place_all, "hash": hash_all}, effort.pick(31, 5), effort.progress)
+    measured = rounds.median_ratio("place", "hash")
+    return Measurement(
         measured.value,
         {
             **measured.parts,
@@ -52,4 +52,4 @@ def measure(effort: Effort) -> Measured:
     )
 
 
-FIGURE = Figure(unit="times hashing alone", goal=6.5, better="lower", measure=measure)
+BENCHMARK = Benchmark(unit="times hashing alone", goal=6.5, better="lower", measure=measure)

@@ -13,11 +13,11 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from statistics import median
 
-from bench._harness import Effort, Figure, Measured, without_collector
-from bench._stage import SHARD, TOPIC, Stage, leader_epoch
+from bench._harness import Benchmark, Effort, Measurement, gc_disabled
+from bench._stage import SHARD, TOPIC, BenchCluster, leader_epoch
 from headgate import Delivery, Producer, ProducerSettings
 from headgate.client.connection import Client
-from headgate.errors import HeadgateError, NotStoredError, OutcomeUnknownToProducerError
+from headgate.errors import DeliveryFailedError, DeliveryUnknownError, HeadgateError
 
 BATCHES, QUICK_BATCHES = 10_000, 10_000
 DEADLINE_SECONDS = 5.0
@@ -28,31 +28,31 @@ Outcomes = list[tuple[float, str]]
 """(seconds after its deadline, what it was) of each batch."""
 
 
-def measure(effort: Effort) -> Measured:
+def measure(effort: Effort) -> Measurement:
     """Return the lateness of the latest outcome over the deadline."""
     return asyncio.run(_measure(effort))
 
 
-async def _measure(effort: Effort) -> Measured:
+async def _measure(effort: Effort) -> Measurement:
     rounds: list[Outcomes] = []
     flows: list[float] = []
     async with AsyncExitStack() as stack:
-        stage = await stack.enter_async_context(Stage())
-        watcher = await stage.watcher(stack)
+        cluster = await stack.enter_async_context(BenchCluster())
+        watcher = await cluster.watcher(stack)
         settings = ProducerSettings(
             batch_bytes=1,  # each record is a batch
             request_timeout_seconds=2.0,
             delivery_timeout_seconds=DEADLINE_SECONDS,
         )
-        producer = await stack.enter_async_context(Producer(stage.config(), settings=settings))
+        producer = await stack.enter_async_context(Producer(cluster.config(), settings=settings))
         count, total = effort.pick(BATCHES, QUICK_BATCHES), effort.pick(5, 2)
         for number in range(total):
             await (await producer.send(TOPIC, b"before", VALUE))
             name = f"d{number + 1}"
-            await stage.kill(name)
-            with without_collector():
+            await cluster.kill(name)
+            with gc_disabled():
                 rounds.append(await _expire(producer, count))
-            flows.append(await _flow_again(stage, watcher, producer, f"d{number + 2}"))
+            flows.append(await _flow_again(cluster, watcher, producer, f"d{number + 2}"))
             effort.progress(f"round {number + 1} of {total}")
     return compared(rounds, flows)
 
@@ -65,9 +65,9 @@ async def _expire(producer: Producer, count: int) -> Outcomes:
     async def outcome(delivery: Delivery, deadline: float) -> None:
         try:
             await delivery
-        except NotStoredError:
+        except DeliveryFailedError:
             what = "not_stored"
-        except OutcomeUnknownToProducerError:
+        except DeliveryUnknownError:
             what = "unknown"
         else:
             what = "committed"
@@ -81,7 +81,7 @@ async def _expire(producer: Producer, count: int) -> Outcomes:
     return outcomes
 
 
-async def _flow_again(stage: Stage, watcher: Client, producer: Producer, daemon: str) -> float:
+async def _flow_again(cluster: BenchCluster, watcher: Client, producer: Producer, daemon: str) -> float:
     """Start a daemon; return the seconds from the announcement of its reign to the first commit."""
     loop = asyncio.get_running_loop()
     epoch, heard = leader_epoch(watcher), asyncio.Event()
@@ -93,8 +93,8 @@ async def _flow_again(stage: Stage, watcher: Client, producer: Producer, daemon:
             heard_at = loop.time()
             heard.set()
 
-    take_back = watcher.on_leader(SHARD, on_leader)
-    await stage.start(daemon)
+    remove_handlers = watcher.on_leader(SHARD, on_leader)
+    await cluster.start(daemon)
     committed_at = 0.0
     async with asyncio.timeout(LEADER_SECONDS):
         while not committed_at:
@@ -104,16 +104,16 @@ async def _flow_again(stage: Stage, watcher: Client, producer: Producer, daemon:
                 continue  # its time was up before anybody led
             committed_at = loop.time()
         await heard.wait()
-    take_back()
+    remove_handlers()
     return committed_at - heard_at
 
 
-def compared(rounds: list[Outcomes], flows: list[float]) -> Measured:
+def compared(rounds: list[Outcomes], flows: list[float]) -> Measurement:
     """Return the measured value from the outcomes of each round, and the seconds until it flowed again."""
     latest = [max(late for late, _ in outcomes) for outcomes in rounds]
     kinds = Counter(what for outcomes in rounds for _, what in outcomes)
     early = min(late for outcomes in rounds for late, _ in outcomes)
-    return Measured(
+    return Measurement(
         median(latest) / DEADLINE_SECONDS,
         {
             "latest_ms": round(median(latest) * 1000, 3),
@@ -130,4 +130,4 @@ def compared(rounds: list[Outcomes], flows: list[float]) -> Measured:
     )
 
 
-FIGURE = Figure(unit="of the deadline", goal=0.01, better="lower", measure=measure)
+BENCHMARK = Benchmark(unit="of the deadline", goal=0.01, better="lower", measure=measure)

@@ -13,8 +13,8 @@ import itertools
 from contextlib import AsyncExitStack
 from functools import partial
 
-from bench._harness import Effort, Figure, Measured, Part, without_collector
-from bench._stage import SHARD, TOPIC, Stage, leader_epoch, percentile
+from bench._harness import Benchmark, Effort, Measurement, Part, gc_disabled
+from bench._stage import SHARD, TOPIC, BenchCluster, leader_epoch, percentile
 from headgate.client.connection import Client
 from headgate.protocol import messages as m
 
@@ -52,7 +52,7 @@ class _Sender:
 
         def on_reply(request_id: int, began: float, reply: m.Reply) -> None:
             seconds.append(self._loop.time() - began)
-            self._client.forget(request_id)
+            self._client.remove_reply_handler(request_id)
             if not isinstance(reply, m.Committed) or reply.duplicate:
                 if not done.done():
                     done.set_exception(AssertionError(f"not committed at once: {reply}"))
@@ -81,15 +81,15 @@ class _Sender:
         )
 
 
-def measure(effort: Effort) -> Measured:
+def measure(effort: Effort) -> Measurement:
     """Return the greater ratio of medians."""
     return asyncio.run(_measure(effort))
 
 
-async def _measure(effort: Effort) -> Measured:
+async def _measure(effort: Effort) -> Measurement:
     async with AsyncExitStack() as stack:
-        stage = await stack.enter_async_context(Stage())
-        client = await stage.watcher(stack)
+        cluster = await stack.enter_async_context(BenchCluster())
+        client = await cluster.watcher(stack)
         token = client.new_token()
         identity = await client.request(
             SHARD,
@@ -104,7 +104,7 @@ async def _measure(effort: Effort) -> Measured:
             count = STRETCH * depth
             pairs = effort.pick(12_000, 1_200) // count * (1 if depth == 1 else 4)
             await sender.stretch(True, depth, count)
-            with without_collector():
+            with gc_disabled():
                 for number in range(pairs):
                     for with_id in (True, False) if number % 2 else (False, True):
                         seconds.setdefault((depth, with_id), []).extend(await sender.stretch(with_id, depth, count))
@@ -112,7 +112,7 @@ async def _measure(effort: Effort) -> Measured:
     return compared(seconds)
 
 
-def compared(seconds: dict[tuple[int, bool], list[float]]) -> Measured:
+def compared(seconds: dict[tuple[int, bool], list[float]]) -> Measurement:
     """Return the measured value from (depth, with an id) → seconds of each batch."""
     parts: dict[str, Part] = {}
     medians = []
@@ -126,10 +126,10 @@ def compared(seconds: dict[tuple[int, bool], list[float]]) -> Measured:
             if name == "p50":
                 medians.append(ours / theirs)
         parts[f"batches_depth_{depth}"] = len(having)
-    return Measured(max(medians), parts)
+    return Measurement(max(medians), parts)
 
 
-FIGURE = Figure(
+BENCHMARK = Benchmark(
     unit="times the latency without an id",
     goal=1.03,
     better="lower",

@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
-from bench._harness import Effort, Figure, Measured, Part, without_collector
+from bench._harness import Benchmark, Effort, Measurement, Part, gc_disabled
 from bench._peer import BACK_TOPIC, ECHO_TOPIC
-from bench._stage import TOPIC, Stage, percentile
+from bench._stage import TOPIC, BenchCluster, percentile
 from bench._workload import Shard, batches
 from bench.ledger_commit import bare_commit
 from headgate import Producer
@@ -45,7 +45,7 @@ class _Echo:
         assert self._back is not None, "nothing was sent"
         self._back.set_result(None)
 
-    async def there_and_back(self, topic: str, payload: bytes) -> None:
+    async def round_trip(self, topic: str, payload: bytes) -> None:
         """Send ``payload`` and wait for it."""
         self._back = self._loop.create_future()
         assert self._transport.publish(topic, payload), "the broker is out of reach"
@@ -53,24 +53,24 @@ class _Echo:
             await self._back
 
 
-def measure(effort: Effort) -> Measured:
+def measure(effort: Effort) -> Measurement:
     """Return the greater of the ratios at the median and at the 99th percentile."""
     return asyncio.run(_measure(effort))
 
 
-async def _measure(effort: Effort) -> Measured:
+async def _measure(effort: Effort) -> Measurement:
     batch, chunk = _sample()
     payload = m.encode(batch)
     record = batch.records[0]
     seconds: dict[str, list[float]] = {"ours": [], "way": [], "put": [], "alone": []}
     async with AsyncExitStack() as stack:
-        stage = await stack.enter_async_context(Stage())
-        await stage.peer(stack)
-        echo = _Echo(await stage.watcher(stack))
+        cluster = await stack.enter_async_context(BenchCluster())
+        await cluster.peer(stack)
+        echo = _Echo(await cluster.watcher(stack))
         await echo.start()
-        producer = await stack.enter_async_context(Producer(stage.config()))
+        producer = await stack.enter_async_context(Producer(cluster.config()))
         await producer.open(TOPIC)
-        folder = stage.folder / "bare"
+        folder = cluster.folder / "bare"
         folder.mkdir()
         rounds, loop = effort.pick(3000, 500), asyncio.get_running_loop()
 
@@ -81,10 +81,10 @@ async def _measure(effort: Effort) -> Measured:
             elif side == "put":
                 bare_commit(folder, f"{len(seconds['put']):012d}", chunk)
             else:
-                await echo.there_and_back(ECHO_TOPIC if side == "way" else ALONE_TOPIC, payload)
+                await echo.round_trip(ECHO_TOPIC if side == "way" else ALONE_TOPIC, payload)
             seconds[side].append(loop.time() - began)
 
-        with without_collector():
+        with gc_disabled():
             for number in range(rounds):
                 for side in ("ours", "way", "put", "alone") if number % 2 else ("alone", "way", "put", "ours"):
                     await timed(side)
@@ -94,7 +94,7 @@ async def _measure(effort: Effort) -> Measured:
     return compared(seconds)
 
 
-def compared(seconds: dict[str, list[float]]) -> Measured:
+def compared(seconds: dict[str, list[float]]) -> Measurement:
     """Return the measured value from side → seconds, turn by turn; way and put of one turn belong together."""
     floor = [way + put for way, put in zip(seconds["way"], seconds["put"], strict=True)]
     alone = [way + put for way, put in zip(seconds["alone"], seconds["put"], strict=True)]
@@ -106,7 +106,7 @@ def compared(seconds: dict[str, list[float]]) -> Measured:
         parts[f"{name}_ratio"] = round(ours / least, 4)
         parts[f"{name}_ratio_alone"] = round(ours / percentile(alone, share), 4)
         parts |= {f"{name}_{side}_ms": round(percentile(found, share) * 1000, 3) for side, found in seconds.items()}
-    return Measured(max(ratios), {**parts, "records": len(floor)})
+    return Measurement(max(ratios), {**parts, "records": len(floor)})
 
 
 def _sample() -> tuple[m.ProduceBatch, bytes]:
@@ -114,8 +114,8 @@ def _sample() -> tuple[m.ProduceBatch, bytes]:
     shard = Shard(segments=4)
     builder = shard.begin()
     (batch,) = batches(1, 1, VALUE_BYTES, Shard.PRODUCER_ID)
-    shard.take(builder, batch)
+    shard.add_batch(builder, batch)
     return batch, shard.encode(builder)
 
 
-FIGURE = Figure(unit="times way and disk", goal=1.5, better="lower", measure=measure)
+BENCHMARK = Benchmark(unit="times way and disk", goal=1.5, better="lower", measure=measure)

@@ -16,9 +16,9 @@ from contextlib import AsyncExitStack
 from functools import partial
 from statistics import median
 
-from bench._harness import Effort, Figure, Measured, Part, Rounds, in_turns_async
+from bench._harness import Benchmark, Effort, Measurement, Part, Rounds, run_alternating_async
 from bench._load import BATCH_BYTES, batch_of_records, steady_seconds, whole_batches
-from bench._stage import TOPIC, Stage
+from bench._stage import TOPIC, BenchCluster
 from bench._svg import line_chart
 from headgate import Producer, ProducerSettings
 
@@ -28,23 +28,23 @@ QUICK_TABLE_WINDOWS = (1, WINDOW)
 SIDES = ("pipelined", "sequential", "no_delay")
 
 
-def measure(effort: Effort) -> Measured:
+def measure(effort: Effort) -> Measurement:
     """Return the share of the best possible throughput."""
     return asyncio.run(_measure(effort))
 
 
-def share_of_best(pipelined: float, sequential: float, no_delay: float, window: int) -> float:
+def ratio_to_best(pipelined: float, sequential: float, no_delay: float, window: int) -> float:
     """Return pipelined throughput ÷ the best possible, all in bytes a second."""
     return pipelined / min(window * sequential, no_delay)
 
 
-async def _measure(effort: Effort) -> Measured:
+async def _measure(effort: Effort) -> Measurement:
     async with AsyncExitStack() as stack:
-        stage = await stack.enter_async_context(Stage())
-        ports = await stage.delayed(stack, sorted({0, DELAY_MS, *TABLE_DELAYS_MS}))
+        cluster = await stack.enter_async_context(BenchCluster())
+        ports = await cluster.delayed(stack, sorted({0, DELAY_MS, *TABLE_DELAYS_MS}))
 
         async def opened(delay_ms: int, window: int) -> Producer:
-            config = stage.config(ports[delay_ms])
+            config = cluster.config(ports[delay_ms])
             producer = await stack.enter_async_context(Producer(config, settings=whole_batches(window)))
             await producer.open(TOPIC)
             return producer
@@ -53,7 +53,7 @@ async def _measure(effort: Effort) -> Measured:
         batches["no_delay"] = batches["pipelined"]
         chosen = {"pipelined": (DELAY_MS, WINDOW), "sequential": (DELAY_MS, 1), "no_delay": (0, WINDOW)}
         sides = {name: _side(await opened(*chosen[name]), batches[name]) for name in SIDES}
-        rounds = await in_turns_async(sides, effort.pick(9, 3), effort.progress)
+        rounds = await run_alternating_async(sides, effort.pick(9, 3), effort.progress)
         table = await _table(effort, opened)
     if effort.plot is not None:
         effort.plot.write_text(_plot(table))
@@ -64,18 +64,18 @@ def _side(producer: Producer, batches: int) -> Callable[[], Awaitable[float]]:
     return partial(steady_seconds, producer, batch_of_records(), batches)
 
 
-def _compared(rounds: Rounds, batches: dict[str, int], table: dict[tuple[int, int], float]) -> Measured:
+def _compared(rounds: Rounds, batches: dict[str, int], table: dict[tuple[int, int], float]) -> Measurement:
     rates = {
         side: [(batches[side] - 1) * BATCH_BYTES / seconds for seconds in rounds.seconds[side]]
         for side in rounds.seconds
     }
     shares = [
-        share_of_best(pipelined, sequential, no_delay, WINDOW)
+        ratio_to_best(pipelined, sequential, no_delay, WINDOW)
         for pipelined, sequential, no_delay in zip(*(rates[side] for side in SIDES), strict=True)
     ]
     middle = {side: median(found) for side, found in rates.items()}
     parts: dict[str, Part] = {f"{side}_mb_a_second": round(rate / 1e6, 3) for side, rate in middle.items()}
-    return Measured(
+    return Measurement(
         median(shares),
         {
             **parts,
@@ -119,4 +119,4 @@ def _plot(table: dict[tuple[int, int], float]) -> str:
     )
 
 
-FIGURE = Figure(unit="of the best possible", goal=0.9, better="higher", measure=measure, draws=True)
+BENCHMARK = Benchmark(unit="of the best possible", goal=0.9, better="higher", measure=measure, can_plot=True)

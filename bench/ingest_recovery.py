@@ -18,16 +18,16 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from statistics import median
 
-from bench._harness import Effort, Figure, Measured, Part, without_collector
+from bench._harness import Benchmark, Effort, Measurement, Part, gc_disabled
 from bench._load import batch_of_records, whole_batches
-from bench._stage import SHARD, TOPIC, Stage, leader_epoch
+from bench._stage import SHARD, TOPIC, BenchCluster, leader_epoch
 from headgate import Delivery, Producer, ProducerSettings
 from headgate.client.connection import Client
 
 WINDOW = ProducerSettings().max_in_flight
 BATCHES_BEFORE = 4 * WINDOW
 """Committed before the change, so that it meets a window in full swing."""
-ROOM_BATCHES = 4 * WINDOW
+MAX_OUTSTANDING_BATCHES = 4 * WINDOW
 """Most batches handed to the producer and not committed: the window is full, and more waits behind it."""
 CHANGE_SECONDS = 60.0
 
@@ -51,7 +51,7 @@ class _Stream:
         """When the newest commit came that was not the answer to a repetition."""
         self.last: list[Delivery] = []
         self._producer = producer
-        self._room = asyncio.Semaphore(ROOM_BATCHES)
+        self._outstanding = asyncio.Semaphore(MAX_OUTSTANDING_BATCHES)
         self._progress = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
@@ -60,7 +60,7 @@ class _Stream:
         records = batch_of_records()
         async with asyncio.TaskGroup() as tasks:
             while not enough.is_set():
-                await self._room.acquire()
+                await self._outstanding.acquire()
                 delivery = None
                 for key, value in records:
                     delivery = await self._producer.send(TOPIC, key, value)
@@ -73,7 +73,7 @@ class _Stream:
         self.committed += 1
         if not stored.duplicate:
             self.new_at = self._loop.time()
-        self._room.release()
+        self._outstanding.release()
         self._progress.set()
 
     async def until(self, committed: int) -> None:
@@ -90,29 +90,29 @@ class _Stream:
         return self.new_at
 
 
-def measure(effort: Effort) -> Measured:
+def measure(effort: Effort) -> Measurement:
     """Return the median of the producer's standstill over the cluster's."""
     return asyncio.run(_measure(effort))
 
 
-async def _measure(effort: Effort) -> Measured:
+async def _measure(effort: Effort) -> Measurement:
     changes: dict[str, list[Change]] = {"kill": [], "handover": []}
     async with AsyncExitStack() as stack:
-        stage = await stack.enter_async_context(Stage(daemons=2))
-        watcher = await stage.watcher(stack)
+        cluster = await stack.enter_async_context(BenchCluster(daemons=2))
+        watcher = await cluster.watcher(stack)
         rounds = effort.pick(7, 2)
         for number in range(rounds):
             for how, found in changes.items():
-                with without_collector():
-                    found.append(await _change(stage, watcher, how))
+                with gc_disabled():
+                    found.append(await _change(cluster, watcher, how))
             effort.progress(f"round {number + 1} of {rounds}")
     return compared(changes)
 
 
-async def _change(stage: Stage, watcher: Client, how: str) -> Change:
+async def _change(cluster: BenchCluster, watcher: Client, how: str) -> Change:
     """Change the leader once under load, and bring a contender back."""
     loop = asyncio.get_running_loop()
-    leader = (await stage.reigns())[-1]
+    leader = (await cluster.terms())[-1]
     epoch, enough = leader_epoch(watcher), asyncio.Event()
     announced: asyncio.Future[float] = loop.create_future()
 
@@ -120,36 +120,36 @@ async def _change(stage: Stage, watcher: Client, how: str) -> Change:
         if leader_epoch(watcher) > epoch and not announced.done():
             announced.set_result(loop.time())
 
-    async with asyncio.timeout(CHANGE_SECONDS), Producer(stage.config(), settings=whole_batches(WINDOW)) as producer:
+    async with asyncio.timeout(CHANGE_SECONDS), Producer(cluster.config(), settings=whole_batches(WINDOW)) as producer:
         stream = _Stream(producer)
         async with asyncio.TaskGroup() as tasks:
             streaming = tasks.create_task(stream.run(enough))
             await stream.until(BATCHES_BEFORE)
-            take_back = watcher.on_leader(SHARD, on_leader)
+            remove_handlers = watcher.on_leader(SHARD, on_leader)
             began = loop.time()
-            ending = tasks.create_task(stage.kill(leader) if how == "kill" else stage.stop(leader))
+            ending = tasks.create_task(cluster.kill(leader) if how == "kill" else cluster.stop(leader))
             announced_at = await announced
-            take_back()
+            remove_handlers()
             # What was committed before was the old leader's.
             committed_at = await stream.until_new(announced_at)
             await stream.until(stream.committed + BATCHES_BEFORE)
             enough.set()
             await streaming
             await ending
-        await _look_at_offsets(stream.last)
+        await _check_offsets(stream.last)
         change = Change(announced_at - began, committed_at - began, producer.resent_batches, producer.sent_batches)
-    await stage.start(leader)
+    await cluster.start(leader)
     return change
 
 
-async def _look_at_offsets(deliveries: list[Delivery]) -> None:
+async def _check_offsets(deliveries: list[Delivery]) -> None:
     """Check that no two batches stand at one place: only one of two equal ones may have been stored."""
     places = {(stored.segment, stored.offset) for stored in [await delivery for delivery in deliveries]}
     unknown = sum(1 for _, offset in places if offset is None)
     assert len(places) == len(deliveries) or unknown, "two batches stand at one place"
 
 
-def compared(changes: Mapping[str, list[Change]]) -> Measured:
+def compared(changes: Mapping[str, list[Change]]) -> Measurement:
     """Return the measured value from the changes of each kind."""
     parts: dict[str, Part] = {}
     for how, found in changes.items():
@@ -164,7 +164,7 @@ def compared(changes: Mapping[str, list[Change]]) -> Measured:
         }
     ratios = [each.committed_seconds / each.announced_seconds for each in changes["kill"]]
     parts |= {"lowest": round(min(ratios), 4), "highest": round(max(ratios), 4), "rounds": len(ratios)}
-    return Measured(median(ratios), {**parts, "window": WINDOW})
+    return Measurement(median(ratios), {**parts, "window": WINDOW})
 
 
-FIGURE = Figure(unit="times the cluster's own standstill", goal=1.1, better="lower", measure=measure)
+BENCHMARK = Benchmark(unit="times the cluster's own standstill", goal=1.1, better="lower", measure=measure)

@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from statistics import median
 
-from bench._harness import Effort, Figure, Measured, Part, Rounds, in_turns_async
+from bench._harness import Benchmark, Effort, Measurement, Part, Rounds, run_alternating_async
 from bench._load import pump
 from bench._peer import BACK_TOPIC, SINK_TOPIC
-from bench._stage import TOPIC, Stage
+from bench._stage import TOPIC, BenchCluster
 from bench._workload import records
 from headgate import Producer, ProducerSettings
 from headgate.client.connection import Client
@@ -65,18 +65,18 @@ class _Carrier:
             await asyncio.sleep(0)
 
 
-def measure(effort: Effort) -> Measured:
+def measure(effort: Effort) -> Measurement:
     """Return the lesser ratio of records a second."""
     return asyncio.run(_measure(effort))
 
 
-async def _measure(effort: Effort) -> Measured:
+async def _measure(effort: Effort) -> Measurement:
     async with AsyncExitStack() as stack:
-        stage = await stack.enter_async_context(Stage())
-        await stage.peer(stack)
-        carrier = _Carrier(await stage.watcher(stack))
+        cluster = await stack.enter_async_context(BenchCluster())
+        await cluster.peer(stack)
+        carrier = _Carrier(await cluster.watcher(stack))
         await carrier.start()
-        producer = await stack.enter_async_context(Producer(stage.config()))
+        producer = await stack.enter_async_context(Producer(cluster.config()))
         await producer.open(TOPIC)
         parts: dict[str, Part] = {}
         ratios = []
@@ -84,10 +84,10 @@ async def _measure(effort: Effort) -> Measured:
             count = effort.pick(40_000, 8_000) if size_bytes == SIZES_BYTES[0] else effort.pick(16_000, 4_000)
             effort.progress(f"{count} records of {size_bytes} bytes")
             sides = _sides(producer, carrier, size_bytes, count)
-            rounds = await in_turns_async(sides, effort.pick(9, 3), effort.progress)
+            rounds = await run_alternating_async(sides, effort.pick(9, 3), effort.progress)
             ratios.append(median(rounds.ratios("carried", "stored")))
             parts |= _parts(rounds, size_bytes, count)
-    return Measured(min(ratios), parts)
+    return Measurement(min(ratios), parts)
 
 
 def _sides(
@@ -125,4 +125,4 @@ def _parts(rounds: Rounds, size_bytes: int, count: int) -> dict[str, Part]:
     }
 
 
-FIGURE = Figure(unit="of carrying alone", goal=0.5, better="higher", measure=measure)
+BENCHMARK = Benchmark(unit="of carrying alone", goal=0.5, better="higher", measure=measure)

@@ -1,9 +1,9 @@
 """What a durable commit costs beyond what this disk charges for any durable commit.
 
-Ours: one chunk is encoded and created through headgate.storage.object_store.LocalStore, as a leader does it: Parquet, a draft that is
-written and fsynced, a link to its number, an fsync of the folder. The other side: the same bytes, ready beforehand,
-with the bare system calls that nothing durable and put-if-absent can do without. The difference is what we add:
-encoding, a change of thread, a draft to remove. On a slower disk the ratio falls towards 1.
+Ours: one chunk is encoded and created through headgate.storage.object_store.LocalStore, as a leader does it: Parquet,
+a draft that is written and fsynced, a link to its number, an fsync of the folder. The other side: the same bytes,
+ready beforehand, with the bare system calls that nothing durable and put-if-absent can do without. The difference is
+what we add: encoding, a change of thread, a draft to remove. On a slower disk the ratio falls towards 1.
 
 A chunk holds 10 batches of 50 records of 200 bytes: what gathers during one commit of 3 ms at some 170 000
 records a second. TMPDIR chooses the disk; a folder in memory makes the floor nearly free and the ratio meaningless.
@@ -16,7 +16,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from bench._harness import Effort, Figure, Measured, in_turns
+from bench._harness import Benchmark, Effort, Measurement, run_alternating
 from bench._workload import Shard, batches
 from headgate.ledger.ledger import chunk_folder, chunk_name
 from headgate.storage.object_store import LocalStore
@@ -25,12 +25,12 @@ BATCHES, RECORDS_EACH, VALUE_BYTES = 10, 50, 200
 COMMITS_A_ROUND = 20
 
 
-def measure(effort: Effort) -> Measured:
+def measure(effort: Effort) -> Measurement:
     """Return the ratio of our commit to the bare one, with the cost of encoding apart."""
     shard = Shard(segments=8)
     builder = shard.begin()
     for batch in batches(BATCHES, RECORDS_EACH, VALUE_BYTES, Shard.PRODUCER_ID):
-        shard.take(builder, batch)
+        shard.add_batch(builder, batch)
     data = shard.encode(builder)
     with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
         root = Path(folder)
@@ -55,10 +55,10 @@ def measure(effort: Effort) -> Measured:
 
         with asyncio.Runner() as runner:
             sides = {"ours": lambda: runner.run(commit()), "bare": bare, "encode": encode}
-            rounds = in_turns(sides, effort.pick(15, 3), effort.progress)
-    measured = rounds.compared("ours", "bare")
+            rounds = run_alternating(sides, effort.pick(15, 3), effort.progress)
+    measured = rounds.median_ratio("ours", "bare")
     each = {side: round(rounds.median_seconds(side) / COMMITS_A_ROUND * 1000, 4) for side in rounds.seconds}
-    return Measured(
+    return Measurement(
         measured.value,
         {
             **measured.parts,
@@ -89,4 +89,4 @@ def bare_commit(folder: Path, name: str, data: bytes) -> None:
         os.close(handle)
 
 
-FIGURE = Figure(unit="times the bare commit", goal=3.2, better="lower", measure=measure)
+BENCHMARK = Benchmark(unit="times the bare commit", goal=3.2, better="lower", measure=measure)

@@ -27,24 +27,24 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.recipe.partitioner import PartitionState, SetPartitioner
 
-from bench._harness import Effort, Figure, Measured, Part
-from bench._stage import SHARD, Stage
+from bench._harness import Benchmark, Effort, Measurement, Part
+from bench._stage import SHARD, BenchCluster
 from headgate import Admin, Producer
 from headgate.client.connection import Client
-from headgate.client.decisions.held_segments import Assignment, Changes
+from headgate.client.decisions.held_segments import Changes, HeldSegments
 from headgate.errors import HeadgateError
 from headgate.protocol import messages as m
 
 SUBSCRIPTION = "bench"
-BEFORE = ("a", "b", "c")
+INITIAL_CONSUMERS = ("a", "b", "c")
 JOINER = "d"
 SETTLE_SECONDS = 120.0
 QUIET_SECONDS = 1.0
-LOOK_SECONDS = 0.1
+POLL_INTERVAL_SECONDS = 0.1
 
 
 @dataclass(slots=True)
-class Seen:
+class RebalanceTrace:
     """What one rebalance looked like; all in seconds of one clock. Every segment has one holder when it begins."""
 
     began: float = 0.0
@@ -58,21 +58,21 @@ class Seen:
         self.began = now
         self.steps.clear()
 
-    def gave_up(self, segments: Iterable[int], now: float) -> None:
+    def record_released(self, segments: Iterable[int], now: float) -> None:
         """Note that somebody stopped reading ``segments``."""
         for segment in segments:
             self.steps.setdefault(segment, []).append((now, -1))
 
-    def took(self, segments: Iterable[int], now: float) -> None:
+    def record_acquired(self, segments: Iterable[int], now: float) -> None:
         """Note that somebody began to read ``segments``."""
         for segment in segments:
             self.steps.setdefault(segment, []).append((now, 1))
 
-    def unread(self) -> list[float]:
+    def unread_durations(self) -> list[float]:
         """Return for how long each segment that changed hands was read by nobody."""
-        return [unread_seconds(steps) for steps in self.within().values()]
+        return [unread_seconds(steps) for steps in self.steps_before_end().values()]
 
-    def within(self) -> dict[int, list[tuple[float, int]]]:
+    def steps_before_end(self) -> dict[int, list[tuple[float, int]]]:
         """Return the steps up to the end; what holders do after that is no part of it."""
         found = {segment: [step for step in steps if step[0] <= self.ended] for segment, steps in self.steps.items()}
         return {segment: steps for segment, steps in found.items() if steps}
@@ -90,15 +90,15 @@ def unread_seconds(steps: Iterable[tuple[float, int]]) -> float:
 
 
 class Reader:
-    """A consumer that reads nothing: holds what headgate.client.decisions.held_segments says, gives up at once what it is asked for."""
+    """A consumer that reads nothing and confirms each revocation at once."""
 
-    def __init__(self, client: Client, topic: str, name: str, seen: Seen) -> None:
+    def __init__(self, client: Client, topic: str, name: str, seen: RebalanceTrace) -> None:
         self.incarnation = 1
         self.changed = asyncio.Event()
         self._client = client
-        self._address = {"topic": topic, "subscription": SUBSCRIPTION, "consumer": name}
-        self._seen = seen
-        self._assignment = Assignment()
+        self._push_key = {"topic": topic, "subscription": SUBSCRIPTION, "consumer": name}
+        self._trace = seen
+        self._assignment = HeldSegments()
         self._loop = asyncio.get_running_loop()
         self._confirming: set[asyncio.Task[m.Reply]] = set()
         client.on_push((topic, SUBSCRIPTION, name), self._on_push)
@@ -110,26 +110,26 @@ class Reader:
 
     async def register(self) -> None:
         """Join, and hold what the answer lists."""
-        self._assignment.asking()
+        self._assignment.registration_requested()
         reply = await self._ask(m.RegisterConsumer, subscription_type="STREAM", start="earliest")
         assert isinstance(reply, m.Registered), reply
-        self._follow(self._assignment.registered(reply))
+        self._apply_changes(self._assignment.registered(reply))
 
     async def leave(self) -> None:
         """Give up everything at once; what comes next is another incarnation, and grants to this one are ignored."""
         left, self.incarnation = self.incarnation, self.incarnation + 1
-        self._seen.gave_up(self.held, self._loop.time())
-        self._assignment = Assignment()
+        self._trace.record_released(self.held, self._loop.time())
+        self._assignment = HeldSegments()
         await self._ask(m.LeaveConsumer, incarnation=left)
 
     def _on_push(self, push: m.Push) -> None:
         if isinstance(push, m.AssignmentChanged) and push.incarnation == self.incarnation:
-            self._follow(self._assignment.changed(push))
+            self._apply_changes(self._assignment.changed(push))
 
-    def _follow(self, changes: Changes) -> None:
+    def _apply_changes(self, changes: Changes) -> None:
         now = self._loop.time()
         assert not changes.stop, "fenced while it answers everything"
-        self._seen.gave_up((revocation.segment for revocation in changes.finish), now)
+        self._trace.record_released((revocation.segment for revocation in changes.finish), now)
         for revocation in [*changes.finish, *changes.confirm]:
             self._assignment.confirmed(revocation)
             task = self._loop.create_task(
@@ -137,55 +137,57 @@ class Reader:
             )
             self._confirming.add(task)
             task.add_done_callback(self._confirming.discard)
-        self._seen.took((grant.segment for grant in changes.start), now)
+        self._trace.record_acquired((grant.segment for grant in changes.start), now)
         self.changed.set()
 
     async def _ask(self, kind: type[m.Request], **fields: Any) -> m.Reply:
         def make(request_id: int, leader_epoch: int | None) -> m.Request:
-            address: dict[str, Any] = {**self._address, "incarnation": self.incarnation, **fields}
+            address: dict[str, Any] = {**self._push_key, "incarnation": self.incarnation, **fields}
             return kind(request_id=request_id, client_id=self._client.client_id, leader_epoch=leader_epoch, **address)
 
         return await self._client.request(SHARD, make, SETTLE_SECONDS)
 
 
-def measure(effort: Effort) -> Measured:
+def measure(effort: Effort) -> Measurement:
     """Return the unread time of stopping everybody over ours."""
     return asyncio.run(_measure(effort))
 
 
-async def _measure(effort: Effort) -> Measured:
+async def _measure(effort: Effort) -> Measurement:
     segments, rounds = effort.pick(1000, 200), effort.pick(5, 1)
-    seen: dict[str, list[Seen]] = {"ours": [], "stop": [], "kazoo": []}
+    seen: dict[str, list[RebalanceTrace]] = {"ours": [], "stop": [], "kazoo": []}
     async with AsyncExitStack() as stack:
-        stage = await stack.enter_async_context(Stage())
-        client = await stage.watcher(stack)
+        cluster = await stack.enter_async_context(BenchCluster())
+        client = await cluster.watcher(stack)
         admin = await stack.enter_async_context(Admin(client))
         for number in range(rounds + 1):
             for side in ("ours", "stop"):
                 topic = f"{side}-{number}"
                 await admin.create_topic(topic, segments=segments)
-                found = await _under_load(stage, client, topic, segments, side)
+                found = await _under_load(cluster, client, topic, segments, side)
                 if number:
                     seen[side].append(found)
                 effort.progress(f"{side}: {'warm-up' if not number else f'round {number} of {rounds}'}")
         # It takes a minute each time.
         kazoo_rounds = effort.pick(2, 1)
         for number in range(kazoo_rounds):
-            seen["kazoo"].append(await asyncio.to_thread(partitioned, stage.zookeeper_address, f"/p{number}", segments))
+            seen["kazoo"].append(
+                await asyncio.to_thread(run_kazoo_rebalance, cluster.zookeeper_address, f"/p{number}", segments)
+            )
             effort.progress(f"kazoo: round {number + 1} of {kazoo_rounds}")
     return compared(seen, segments)
 
 
-async def _under_load(stage: Stage, client: Client, topic: str, segments: int, side: str) -> Seen:
+async def _under_load(cluster: BenchCluster, client: Client, topic: str, segments: int, side: str) -> RebalanceTrace:
     """Let one consumer join three while records are produced."""
-    seen = Seen()
+    seen = RebalanceTrace()
     readers: list[Reader] = []
-    for name in BEFORE:
+    for name in INITIAL_CONSUMERS:
         readers.append(Reader(client, topic, name, seen))
         await readers[-1].register()
         await balanced(readers, segments)
     enough = asyncio.Event()
-    async with Producer(stage.config()) as producer, asyncio.TaskGroup() as tasks:
+    async with Producer(cluster.config()) as producer, asyncio.TaskGroup() as tasks:
         tasks.create_task(_produce(producer, topic, enough))
         seen.begin(asyncio.get_running_loop().time())
         joiner = Reader(client, topic, JOINER, seen)
@@ -229,24 +231,24 @@ def is_balanced(held: Collection[Collection[int]], segments: int) -> bool:
     return max(Counter(segment for each in held for segment in each).values()) == 1
 
 
-class _Party:
+class _PartitionerMember:
     """One of kazoo's partitioners, driven as its documentation says, by a thread of its own."""
 
-    def __init__(self, hosts: str, path: str, items: int, name: str, seen: Seen) -> None:
+    def __init__(self, hosts: str, path: str, items: int, name: str, seen: RebalanceTrace) -> None:
         self._client = KazooClient(hosts=hosts)
         self._client.start()
         self._partitioner = SetPartitioner(
             self._client, path, tuple(range(items)), identifier=name, time_boundary=QUIET_SECONDS
         )
-        self._seen = seen
-        self._over = False
+        self._trace = seen
+        self._stopped = False
         self.held: list[int] = []
         self.thread = threading.Thread(target=self._run, name=f"party-{name}")
         self.thread.start()
 
     def stop(self) -> None:
         """Look no more; keep what is held."""
-        self._over = True
+        self._stopped = True
         self.thread.join()
 
     def close(self) -> None:
@@ -256,69 +258,69 @@ class _Party:
         self._client.close()
 
     def _run(self) -> None:
-        while not self._over:
+        while not self._stopped:
             state = self._partitioner.state
             if state == PartitionState.ALLOCATING:
-                self._partitioner.wait_for_acquire(timeout=LOOK_SECONDS)
+                self._partitioner.wait_for_acquire(timeout=POLL_INTERVAL_SECONDS)
             elif state == PartitionState.RELEASE:
                 # In this order, so that nobody takes it for balanced after that was noted.
                 given, self.held = self.held, []
-                self._seen.gave_up(given, time.monotonic())
+                self._trace.record_released(given, time.monotonic())
                 self._partitioner.release_set()
             elif state == PartitionState.ACQUIRED:
                 if not self.held:
                     taken = list(self._partitioner)
-                    self._seen.took(taken, time.monotonic())
+                    self._trace.record_acquired(taken, time.monotonic())
                     self.held = taken
-                self._partitioner.state_change_event.wait(LOOK_SECONDS)
+                self._partitioner.state_change_event.wait(POLL_INTERVAL_SECONDS)
             else:
                 raise HeadgateError(f"kazoo's partitioner is in state {state}")
 
 
-def partitioned(hosts: str, path: str, items: int) -> Seen:
+def run_kazoo_rebalance(hosts: str, path: str, items: int) -> RebalanceTrace:
     """Let one of kazoo's partitioners join three; blocks until all have acquired their share."""
-    seen = Seen()
-    parties = [_Party(hosts, path, items, name, seen) for name in BEFORE]
+    seen = RebalanceTrace()
+    members = [_PartitionerMember(hosts, path, items, name, seen) for name in INITIAL_CONSUMERS]
     try:
-        _until_balanced(parties, items)
+        _until_balanced(members, items)
         seen.begin(time.monotonic())
-        parties.append(_Party(hosts, path, items, JOINER, seen))
-        _until_balanced(parties, items)
+        members.append(_PartitionerMember(hosts, path, items, JOINER, seen))
+        _until_balanced(members, items)
         seen.ended = time.monotonic()
     finally:
         # First all of them look no more: that one leaves is no part of what was measured.
-        for party in parties:
+        for party in members:
             party.stop()
-        for party in parties:
+        for party in members:
             party.close()
     return seen
 
 
-def _until_balanced(parties: Collection[_Party], items: int) -> None:
+def _until_balanced(members: Collection[_PartitionerMember], items: int) -> None:
     end = time.monotonic() + SETTLE_SECONDS
-    while not is_balanced([party.held for party in parties], items):
-        if time.monotonic() > end or not all(party.thread.is_alive() for party in parties):
+    while not is_balanced([party.held for party in members], items):
+        if time.monotonic() > end or not all(party.thread.is_alive() for party in members):
             raise HeadgateError(f"kazoo's partitioners did not come to a balance in {SETTLE_SECONDS:g} s")
-        time.sleep(LOOK_SECONDS / 10)
+        time.sleep(POLL_INTERVAL_SECONDS / 10)
 
 
-def compared(seen: Mapping[str, Collection[Seen]], segments: int) -> Measured:
+def compared(seen: Mapping[str, Collection[RebalanceTrace]], segments: int) -> Measurement:
     """Return the measured value: medians over the rounds of each side."""
     parts: dict[str, Part] = {"segments": segments, "rounds": len(seen["ours"])}
     totals: dict[str, float] = {}
     for side, rounds in seen.items():
-        totals[side] = median(sum(each.unread()) for each in rounds)
+        totals[side] = median(sum(each.unread_durations()) for each in rounds)
         parts |= {
             f"{side}_balanced_after_ms": round(median(each.ended - each.began for each in rounds) * 1000, 1),
-            f"{side}_given_up": round(median(len(each.within()) for each in rounds)),
-            f"{side}_unread_longest_ms": round(median(max(each.unread()) for each in rounds) * 1000, 1),
+            f"{side}_given_up": round(median(len(each.steps_before_end()) for each in rounds)),
+            f"{side}_unread_longest_ms": round(median(max(each.unread_durations()) for each in rounds) * 1000, 1),
             f"{side}_unread_in_all_seconds": round(totals[side], 3),
         }
     parts["kazoo_over_ours"] = round(totals["kazoo"] / totals["ours"], 2)
-    return Measured(totals["stop"] / totals["ours"], parts)
+    return Measurement(totals["stop"] / totals["ours"], parts)
 
 
-FIGURE = Figure(
+BENCHMARK = Benchmark(
     unit="times the unread time, when everybody stops",
     goal=7,
     better="higher",

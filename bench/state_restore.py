@@ -13,7 +13,7 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from bench._harness import Effort, Figure, Measured, in_turns
+from bench._harness import Benchmark, Effort, Measurement, run_alternating
 from bench._workload import Shard, batches
 from controller.state.shard_state import ShardState
 from headgate.ledger import chunk
@@ -27,7 +27,7 @@ SEGMENTS = 8
 SUBSCRIPTION_ID = 3
 
 
-def measure(effort: Effort) -> Measured:
+def measure(effort: Effort) -> Measurement:
     """Return the ratio of restoring to merely reading and decoding."""
     chunks = effort.pick(CHUNKS, QUICK_CHUNKS)
     with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
@@ -52,9 +52,9 @@ def measure(effort: Effort) -> Measured:
             assert runner.run(restore()).chunk == chunks, "every chunk must have been folded"
             assert runner.run(read()) == entries, "both sides must see the same entries"
             sides = {"restore": lambda: runner.run(restore()), "read": lambda: runner.run(read())}
-            rounds = in_turns(sides, effort.pick(11, 3), effort.progress)
-    measured = rounds.compared("restore", "read")
-    return Measured(
+            rounds = run_alternating(sides, effort.pick(11, 3), effort.progress)
+    measured = rounds.median_ratio("restore", "read")
+    return Measurement(
         measured.value,
         {
             **measured.parts,
@@ -87,7 +87,7 @@ async def _fill(ledger: Ledger, chunks: int) -> int:
     for number in range(2, chunks + 1):
         builder = shard.begin()
         for _ in range(BATCHES_A_CHUNK):
-            shard.take(builder, next(pending))
+            shard.add_batch(builder, next(pending))
             shard.add(builder, _acknowledged(topic.topic_id, {s: tail.next_offset for s, tail in topic.tails.items()}))
         await ledger.append(number, shard.encode(builder))
         entries += len(builder)
@@ -104,4 +104,4 @@ def _acknowledged(topic_id: int, ends: dict[int, int]) -> e.RecordsAcknowledged:
     )
 
 
-FIGURE = Figure(unit="times reading and decoding", goal=1.6, better="lower", measure=measure)
+BENCHMARK = Benchmark(unit="times reading and decoding", goal=1.6, better="lower", measure=measure)

@@ -24,8 +24,8 @@ from prometheus_client import CollectorRegistry
 
 from controller.commit import GroupCommit
 from controller.devices.session_port import Delivery, DeviceSession
-from controller.leader.drain_check import asking
-from controller.leader.leader import ShardReign
+from controller.leader.drain_check import drain_check_for
+from controller.leader.leader import ShardLeader
 from controller.leader.shard_controller import ShardController
 from controller.leader.subscription_registry import DrainCheck
 from controller.leadership.election import Acquired, Connected, ElectionEvent, Elections, Lost, Released, Suspended
@@ -33,33 +33,33 @@ from controller.leadership.transitions import Event, Role
 from controller.leadership.zookeeper import ZooKeeperElections
 from controller.logs import change_level
 from controller.retention.trimmer import Trimmer
-from controller.settings.load import RollUpSettings, Settings, ledger_out_of_sight
+from controller.settings.load import CompactionSettings, Settings, ledger_unreachable_from_executors
 from controller.settings.reload import reloaded
-from controller.snapshots.scheduler import SnapshotKeeper
+from controller.snapshots.scheduler import SnapshotScheduler
 from controller.state.shard_state import ShardState
-from controller.status import snapshot_of
+from controller.status import daemon_status
 from coordinator.ports import CoordinatorSettings
 from drain.checker.checker import SparkDrainChecker
 from drain.checker.results_checker import ResultsChecker
 from drain.checker.supervisor import DrainSupervisor
-from drain.protocol import BacklogTold, ExternalQuestion
+from drain.protocol import BacklogResponse, ExternalBacklogQuery
 from headgate.errors import ConfigError
-from headgate.ledger.compacted import delete_rolled_segments
+from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
 from headgate.storage.object_store import Store, open_store
 from headgate.transport.mqtt import MqttTransport
-from headgate.transport.mqtt_persistent_session import MqttIntake
+from headgate.transport.mqtt_persistent_session import MqttPersistentSession
 from headgate.transport.port import Transport
 from metrics.health import Health, HealthFacts, judge_health
 from metrics.http import HttpServer
 from metrics.instruments import Instruments
-from metrics.status import Snapshot
+from metrics.status import DaemonStatus
 from metrics.systemd import SystemdNotifier
 
-TICK_SECONDS = 0.25
+TICK_INTERVAL_SECONDS = 0.25
 """How often the loop proves that it runs; liveness and the watchdog rest on it."""
-GAUGE_SECONDS = 5.0
+GAUGE_INTERVAL_SECONDS = 5.0
 """How often the gauges that are read off the state are set."""
 
 log = structlog.get_logger(__name__)
@@ -70,14 +70,14 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def rollup_arguments(settings: RollUpSettings) -> list[str]:
+def compaction_arguments(settings: CompactionSettings) -> list[str]:
     """Return what the Spark process is told of roll-up; nothing where it is not wanted."""
     if not settings.enabled:
         return []
     return [
-        *("--rollup-chunks", str(settings.min_chunks)),
-        *("--rollup-delay-seconds", f"{settings.delay_seconds:g}"),
-        *("--rollup-delete-after-seconds", f"{settings.delete_after_seconds:g}"),
+        *("--compaction-chunks", str(settings.min_chunks)),
+        *("--compaction-delay-seconds", f"{settings.delay_seconds:g}"),
+        *("--compaction-delete-after-seconds", f"{settings.delete_delay_seconds:g}"),
     ]
 
 
@@ -104,7 +104,7 @@ class Daemon:
         self.http_address = ""
         self.registry = CollectorRegistry()
         self.instruments = Instruments(self.registry, settings.metrics.backlog_topics)
-        self.instruments.queue_limit(settings.ingest.queue_bytes)
+        self.instruments.set_queue_limit(settings.ingest.queue_bytes)
         self._rng = random.Random()  # noqa: S311 - jitter
         self._controllers: list[ShardController] = []
         self._ticked_at = 0.0
@@ -127,7 +127,7 @@ class Daemon:
                 settings.http.port,
                 registry=self.registry,
                 health=self.health,
-                snapshot=self.snapshot,
+                status=self.status,
             )
             await stack.enter_async_context(http)
             self.http_address = http.address
@@ -183,21 +183,21 @@ class Daemon:
         running = [
             tasks.create_task(controller.run(), name=f"shard-{controller.shard}") for controller in self._controllers
         ]
-        keeping = tasks.create_task(self._snapshot_keeper(store).run(), name="snapshots")
+        scheduling = tasks.create_task(self._snapshot_scheduler(store).run(), name="snapshots")
         notifier.ready(f"{self.instance}: contending for {shards} shards")
         log.info("daemon.started", instance=self.instance, shards=shards, http=self.http_address)
         await stop.wait()
         log.info("daemon.stopping", instance=self.instance)
-        keeping.cancel()
+        scheduling.cancel()
         notifier.stopping()
         for controller in self._controllers:
             controller.post(Event.STOP_REQUESTED)
         await asyncio.gather(*running)
         log.info("daemon.stopped", instance=self.instance)
 
-    def snapshot(self) -> Snapshot:
+    def status(self) -> DaemonStatus:
         """Return what the status page shows now."""
-        return snapshot_of(self.instance, self.settings.cluster.name, self._controllers)
+        return daemon_status(self.instance, self.settings.cluster.name, self._controllers)
 
     def health(self) -> Health:
         """Return what `/livez` and `/readyz` say now."""
@@ -223,11 +223,11 @@ class Daemon:
         log.info("settings.reloaded", applied=reload.applied, needs_restart=reload.needs_restart)
         for setting in reload.needs_restart:
             log.warning("settings.needs_restart", setting=setting)
-        for reign in [controller.reign for controller in self._controllers if controller.reign is not None]:
-            reign.autoscaler.settings, reign.pruner.settings = self.settings.scaling, self.settings.retention
+        for leader in [controller.leader for controller in self._controllers if controller.leader is not None]:
+            leader.autoscaler.settings, leader.pruner.settings = self.settings.scaling, self.settings.retention
             if "ingest.pipelining" in reload.applied:
-                reign.switch_pipelining(self.settings.ingest.pipelining)
-            reign.devices.following.switch(self.settings.ingest.devices)
+                leader.switch_pipelining(self.settings.ingest.pipelining)
+            leader.devices.subscriptions.set_enabled(self.settings.ingest.mqtt_devices)
 
     # --- putting together ---------------------------------------------------------------------------------------------
 
@@ -238,12 +238,12 @@ class Daemon:
         transport: Transport,
         drain_check: DrainCheck,
     ) -> ShardController:
-        def new_reign(state: ShardState, makes_room: object) -> ShardReign:
-            assert callable(makes_room), "makes_room is a question"
+        def new_leader(state: ShardState, yields_to_contender: object) -> ShardLeader:
+            assert callable(yields_to_contender), "yields_to_contender is a question"
             settings = self.settings  # as they are when the reign begins: `reload` may have changed them
 
             def new_trimmer(commit: GroupCommit) -> Trimmer:
-                delay = settings.rollup.delete_after_seconds
+                delay = settings.compaction.delete_delay_seconds
                 return Trimmer(
                     ledger, state, commit, delay_seconds=delay, observer=self.instruments, now_ms=wall_clock_ms
                 )
@@ -251,7 +251,7 @@ class Daemon:
             # What was restored lives as long as the reign. The collector would look through it again and again: 0.3 s
             # for 670 000 objects, with everybody waiting.
             gc.freeze()
-            return ShardReign(
+            return ShardLeader(
                 cluster=settings.cluster.name,
                 instance=self.instance,
                 state=state,
@@ -261,41 +261,41 @@ class Daemon:
                 subscriptions=coordinator_settings(settings),
                 scaling=settings.scaling,
                 retention=settings.retention,
-                delete_data=partial(delete_rolled_segments, ledger.store),
+                delete_data=partial(delete_compacted_segments, ledger.store),
                 observer=self.instruments,
                 drain_check=drain_check,
                 now_ms=wall_clock_ms,
                 rng=self._rng,
-                makes_room=makes_room,
+                yields_to_contender=yields_to_contender,
                 open_session=self._device_session,
-                new_trimmer=new_trimmer if settings.rollup.enabled else None,
-                backlog_source=self._counted,
-                backlog_every_seconds=settings.metrics.backlog_every_seconds,
+                new_trimmer=new_trimmer if settings.compaction.enabled else None,
+                backlog_source=self._query_backlog,
+                backlog_interval_seconds=settings.metrics.backlog_interval_seconds,
             )
 
         return ShardController(
             ledger=ledger,
             instance=self.instance,
             elections=elections,
-            new_reign=new_reign,
+            new_leader=new_leader,
             observer=self.instruments,
             now_ms=wall_clock_ms,
         )
 
-    def _snapshot_keeper(self, store: Store) -> SnapshotKeeper:
+    def _snapshot_scheduler(self, store: Store) -> SnapshotScheduler:
         def heads() -> dict[int, int]:
             return {
-                controller.shard: controller.reign.commit.durable
+                controller.shard: controller.leader.commit.durable
                 for controller in self._controllers
-                if controller.reign is not None
+                if controller.leader is not None
             }
 
         settings = self.settings.snapshots
-        return SnapshotKeeper(
+        return SnapshotScheduler(
             store=store,
             ledger_url=self.settings.ledger.url,
-            chunks=settings.chunks,
-            pause_seconds=settings.pause_seconds,
+            chunks=settings.min_chunks,
+            pause_seconds=settings.min_interval_seconds,
             heads=heads,
             observer=self.instruments,
         )
@@ -303,7 +303,7 @@ class Daemon:
     def _device_session(self, shard: int, handler: Callable[[Delivery], None]) -> DeviceSession:
         """Return the session of plain devices of one shard: one name, whichever daemon leads it."""
         broker = self.settings.broker
-        return MqttIntake(
+        return MqttPersistentSession(
             broker.host,
             broker.port,
             f"headgate-{self.settings.cluster.name}-shard-{shard}",
@@ -312,7 +312,7 @@ class Daemon:
             password=broker.password(),
             rng=self._rng,
             # A part of what may wait in all: producers with an identity are not to be pushed out.
-            max_waiting_bytes=self.settings.ingest.queue_bytes // 4,
+            max_unacknowledged_bytes=self.settings.ingest.queue_bytes // 4,
         )
 
     async def _join_cluster(self, elections: Elections, stop: asyncio.Event) -> int | None:
@@ -345,10 +345,12 @@ class Daemon:
         settings = self.settings.drain
         if settings.results is not None:
             results = self._checker = await stack.enter_async_context(self._results_checker(settings.results))
-            return asking(results)
+            return drain_check_for(results)
         if settings.spawn:
-            if ledger_out_of_sight(self.settings):
-                log.warning("drain.ledger_may_be_out_of_sight", master=settings.master, ledger=self.settings.ledger.url)
+            if ledger_unreachable_from_executors(self.settings):
+                log.warning(
+                    "drain.ledger_unreachable_from_executors", master=settings.master, ledger=self.settings.ledger.url
+                )
             supervisor = DrainSupervisor(
                 ledger_url=self.settings.ledger.url,
                 socket=settings.socket,
@@ -360,8 +362,8 @@ class Daemon:
                 run_timeout_seconds=settings.run_timeout_seconds,
                 external=settings.external,
                 on_state=self._on_drain_state,
-                rollup=rollup_arguments(self.settings.rollup),
-                on_restart=self.instruments.drain_restarted,
+                compaction_arguments=compaction_arguments(self.settings.compaction),
+                on_restart=self.instruments.drain_service_restarted,
                 rng=self._rng,
             )
             await stack.enter_async_context(supervisor)
@@ -374,17 +376,19 @@ class Daemon:
             rng=self._rng,
         )
         self._checker = await stack.enter_async_context(checker)
-        return asking(checker)
+        return drain_check_for(checker)
 
     def _results_checker(self, url: str) -> ResultsChecker:
         return ResultsChecker(
             open_store(url),
             stale_seconds=self.settings.drain.results_stale_seconds,
             on_state=self._on_drain_state,
-            on_result=self._ask_again,
+            on_result=self._recheck_drained,
         )
 
-    async def _counted(self, shard: int, now_ms: int, external: Sequence[ExternalQuestion]) -> BacklogTold:
+    async def _query_backlog(
+        self, shard: int, now_ms: int, external: Sequence[ExternalBacklogQuery]
+    ) -> BacklogResponse:
         assert self._checker is not None, "leading before the drain checker was made"
         return await self._checker.backlog([shard], now_ms, external)
 
@@ -392,14 +396,14 @@ class Daemon:
 
     async def _tick(self, notifier: SystemdNotifier) -> None:
         loop = asyncio.get_running_loop()
-        gauged_at = 0.0
+        gauges_set_at = 0.0
         while True:
-            await asyncio.sleep(TICK_SECONDS)
+            await asyncio.sleep(TICK_INTERVAL_SECONDS)
             now = loop.time()
-            if now - gauged_at >= GAUGE_SECONDS:
-                gauged_at = now
-                self.instruments.snapshot_taken(self.snapshot(), now)
-            self.instruments.loop_lag(max(0.0, now - self._ticked_at - TICK_SECONDS))
+            if now - gauges_set_at >= GAUGE_INTERVAL_SECONDS:
+                gauges_set_at = now
+                self.instruments.status_collected(self.status(), now)
+            self.instruments.loop_lag_measured(max(0.0, now - self._ticked_at - TICK_INTERVAL_SECONDS))
             self._ticked_at = now
             notifier.watchdog()
 
@@ -412,27 +416,27 @@ class Daemon:
             case Released(shard):
                 self._controllers[shard].post(Event.LOCK_LOST)
             case Suspended():
-                self._zookeeper_is("suspended")
+                self._set_zookeeper_state("suspended")
                 # A blip is no reason to slow down: room is made once a contender may have been given our lock.
                 if self._suspended is None:
                     patience = self.settings.zookeeper.session_timeout_seconds
-                    self._suspended = loop.call_later(patience, self._tell_all, Event.CONTACT_LOST)
+                    self._suspended = loop.call_later(patience, self._post_to_all, Event.CONTACT_LOST)
             case Connected():
-                self._zookeeper_is("connected")
+                self._set_zookeeper_state("connected")
                 if self._suspended is not None:
                     self._suspended.cancel()
                     self._suspended = None
-                self._tell_all(Event.CONTACT_REGAINED)
+                self._post_to_all(Event.CONTACT_REGAINED)
             case Lost():
-                self._zookeeper_is("lost")
+                self._set_zookeeper_state("lost")
 
-    def _zookeeper_is(self, state: str) -> None:
+    def _set_zookeeper_state(self, state: str) -> None:
         if state != self._zookeeper_state:
             log.info("zookeeper.state", state=state)
         self._zookeeper_state = state
-        self.instruments.zookeeper_state(state)
+        self.instruments.zookeeper_state_changed(state)
 
-    def _tell_all(self, event: Event) -> None:
+    def _post_to_all(self, event: Event) -> None:
         for controller in self._controllers:
             controller.post(event)
 
@@ -442,8 +446,8 @@ class Daemon:
             topic = m.cluster_topic(self.settings.cluster.name)
             self._transport.publish(topic, m.encode(self._description), retain=True)
         for controller in self._controllers:
-            if controller.reign is not None:
-                controller.reign.connection_changed(connected)
+            if controller.leader is not None:
+                controller.leader.connection_changed(connected)
 
     def _on_presence(self, _: str, payload: bytes) -> None:
         if not payload:
@@ -455,22 +459,22 @@ class Daemon:
             log.debug("presence.malformed", error=str(error))
             return
         for controller in self._controllers:
-            if controller.reign is not None:
-                controller.reign.presence(presence)
+            if controller.leader is not None:
+                controller.leader.on_presence(presence)
 
     def _on_drain_state(self, state: str, reason: str) -> None:
         if state != self._drain_state[0]:
             log.info("drain.state", state=state, reason=reason)
         became_ready = state == "ready" and self._drain_state[0] != "ready"
         self._drain_state = (state, reason)
-        self.instruments.drain_state(state)
+        self.instruments.drain_service_state_changed(state)
         if became_ready:
             if isinstance(self._checker, SparkDrainChecker):
-                self._checker.process_is_well()
-            self._ask_again()
+                self._checker.on_process_ready()
+            self._recheck_drained()
 
-    def _ask_again(self) -> None:
+    def _recheck_drained(self) -> None:
         """Let children that no answer was known for not wait for the next poll."""
         for controller in self._controllers:
-            if controller.reign is not None:
-                controller.reign.room.checker_ready()
+            if controller.leader is not None:
+                controller.leader.subscription_registry.drain_checker_ready()

@@ -16,26 +16,26 @@ from collections.abc import Set as AbstractSet
 import structlog
 
 from coordinator.balancing import handover
-from coordinator.balancing.affinity import heirs_of
-from coordinator.balancing.balance import owners
+from coordinator.balancing.affinity import preferred_owners_of
+from coordinator.balancing.balance import compute_owners
 from coordinator.balancing.bucket_split import pools
-from coordinator.decisions.gate import Gate, open_gate
+from coordinator.decisions.gate import Gate, compute_gate
 from coordinator.ports import CoordinatorObserver, LedgerPort
-from coordinator.reporting.description import grant_of
-from coordinator.reporting.explanation import Held
+from coordinator.reporting.description import build_grant
+from coordinator.reporting.explanation import SegmentHolder
 from coordinator.state.subscription import RegisteredConsumer, Subscription
 from coordinator.state.topic_view import TopicView
 from headgate.model import entries as e
-from headgate.model.bucket_ranges import Place, Share, bounds_of, overlap, segment_of
+from headgate.model.bucket_ranges import BucketRange, SegmentSlice, bucket_bounds, overlaps, segment_of
 from headgate.protocol import messages as m
 
-GRANTS_PER_PUSH = 1000
+MAX_GRANTS_PER_PUSH = 1000
 """Grants in one push, so that it stays far below the largest message."""
 
 log = structlog.get_logger(__name__)
 
 
-class Assignment:
+class Assignor:
     """Who reads which segments and shares of one subscription, during one reign."""
 
     def __init__(
@@ -59,13 +59,13 @@ class Assignment:
         now = clock()
         self._revoking = {p: now for p, holding in subscription.holdings.items() if holding.revoked_at_ms is not None}
         """Revoked segment or share → since when this leader has known it to wait for its holder."""
-        self._promised: dict[Place, str] = {}
+        self._next_owner: dict[SegmentSlice, str] = {}
         """Revoked segment that stays whole → who gets it next."""
-        self._moving: dict[Place, tuple[float, e.ReleaseReason]] = {}
+        self._in_handover: dict[SegmentSlice, tuple[float, e.ReleaseReason]] = {}
         """What is between two holders → since when, and how the last one let go."""
         self._gate: Gate | None = None
-        self._blocked_told = 0
-        self._held: dict[str, list[Place]] | None = None
+        self._reported_blocked = 0
+        self._held_by_consumer: dict[str, list[SegmentSlice]] | None = None
         """Consumer → what it holds, revoked or not; None after a change."""
 
     # --- what is ------------------------------------------------------------------------------------------------------
@@ -75,78 +75,85 @@ class Assignment:
         """Which segments may be read now."""
         if self._gate is None:
             subscription, layout = self._subscription, self._topic.layout
-            self._gate = open_gate(layout, subscription.drained, subscription.type, subscription.order)
-            self._tell_blocked(len(self._gate.blocked))
+            self._gate = compute_gate(layout, subscription.drained, subscription.type, subscription.order)
+            self._report_blocked(len(self._gate.blocked))
         return self._gate
 
     @property
-    def unread(self) -> list[int]:
+    def unfinished_segments(self) -> list[int]:
         """Segments that are not read to their end yet, blocked ones included."""
         return [*self.gate.grantable, *self.gate.blocked]
 
     @property
-    def settled(self) -> bool:
+    def handovers_complete(self) -> bool:
         """Whether no segment is on its way from one holder to another."""
         return not self._revoking
 
     def grants(self, name: str) -> list[m.Grant]:
         """Return all that ``name`` may read; what it has been told to finish is not among it."""
-        return [self._grant(place) for place in self._held_by(name) if place not in self._revoking]
+        return [
+            self._build_grant(segment_slice)
+            for segment_slice in self._slices_held_by(name)
+            if segment_slice not in self._revoking
+        ]
 
-    def held(self) -> dict[int, list[Held]]:
+    def holders(self) -> dict[int, list[SegmentHolder]]:
         """Return segment → who holds it or a share of it, for `coordinator.reporting.explanation`."""
         now = self._clock()
-        held: dict[int, list[Held]] = {}
-        for place, holding in sorted(self._subscription.holdings.items()):
-            since = self._revoking.get(place)
-            each = Held(
+        held: dict[int, list[SegmentHolder]] = {}
+        for segment_slice, holding in sorted(self._subscription.holdings.items()):
+            since = self._revoking.get(segment_slice)
+            each = SegmentHolder(
                 consumer=holding.consumer,
-                buckets=place.buckets if isinstance(place, Share) else "",
+                buckets=segment_slice.buckets if isinstance(segment_slice, BucketRange) else "",
                 waited_seconds=None if since is None else now - since,
-                heir=self._promised.get(place),
+                next_owner=self._next_owner.get(segment_slice),
             )
-            held.setdefault(segment_of(place), []).append(each)
+            held.setdefault(segment_of(segment_slice), []).append(each)
         return held
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
-    def facts_changed(self) -> None:
+    def invalidate_gate(self) -> None:
         """Forget the gate: drained facts, the type or the order changed."""
         self._gate = None
 
     def layout_changed(self) -> None:
         """Forget segments that are gone from the layout, and the gate with them."""
-        self._gate = self._held = None
-        for known in (self._revoking, self._moving):
-            for place in [place for place in known if segment_of(place) not in self._topic.layout.segments]:
-                del known[place]
+        self._gate = self._held_by_consumer = None
+        for known in (self._revoking, self._in_handover):
+            for segment_slice in [
+                segment_slice for segment_slice in known if segment_of(segment_slice) not in self._topic.layout.segments
+            ]:
+                del known[segment_slice]
 
-    def holder_gone(self, name: str) -> None:
+    def holder_removed(self, name: str) -> None:
         """Note that what ``name`` holds is about to be free, because its consumer leaves the record."""
-        for place in self._held_by(name):
-            since = self._revoking.pop(place, None)
+        for segment_slice in self._slices_held_by(name):
+            since = self._revoking.pop(segment_slice, None)
             if since is not None:
-                self._moving[place] = (since, "holder_left")
-        self._held = None
+                self._in_handover[segment_slice] = (since, "holder_left")
+        self._held_by_consumer = None
 
-    def look(
+    def reconcile(
         self,
         reason: str,
         *,
-        heirs: Mapping[Place, Sequence[str]] | None = None,
-        answered: str | None = None,
-        timed_out: AbstractSet[Place] = frozenset(),
-        confirmed: AbstractSet[Place] = frozenset(),
+        preferred_owners: Mapping[SegmentSlice, Sequence[str]] | None = None,
+        requester: str | None = None,
+        timed_out: AbstractSet[SegmentSlice] = frozenset(),
+        confirmed: AbstractSet[SegmentSlice] = frozenset(),
     ) -> None:
         """Compare what should be with what is, and do what may be done now.
 
-        ``heirs``: who should rather get what has just become free. ``answered`` learns of its grants from the answer to
-        its own request. ``timed_out``: what `late` returned. ``confirmed``: what its holder has finished with.
+        ``preferred_owners``: who should rather get what has just become free. ``requester`` learns of its grants from
+        the answer to its own request. ``timed_out``: what `overdue_revocations` returned. ``confirmed``: what its
+        holder has finished with.
         """
         subscription, gate = self._subscription, self.gate
-        target = self._target(gate, heirs or {})
+        target = self._compute_target(gate, preferred_owners or {})
         moves = handover.plan(
-            handover.Standing(
+            handover.HandoverState(
                 target=target,
                 holdings=subscription.holdings,
                 consumers=subscription.consumers,
@@ -155,108 +162,121 @@ class Assignment:
                 timed_out=timed_out,
             ),
         )
-        self._carry_out(moves, reason, answered)
-        self._promised = {place: target[place] for place in self._revoking if place in target}
+        self._apply_moves(moves, reason, requester)
+        self._next_owner = {
+            segment_slice: target[segment_slice] for segment_slice in self._revoking if segment_slice in target
+        }
 
     def confirm(self, segment: int, name: str, generation: int) -> None:
         """Pass a revoked segment on, now that its holder has finished; anything else changes nothing."""
-        place = self._subscription.held_at(segment, generation)
-        if place not in self._revoking or self._subscription.holdings[place].consumer != name:
+        segment_slice = self._subscription.held_at(segment, generation)
+        if segment_slice not in self._revoking or self._subscription.holdings[segment_slice].consumer != name:
             return
-        if place not in self._promised:
+        if segment_slice not in self._next_owner:
             # It is cut, or joined with others: what is granted now depends on who else has let go.
-            self.look("confirmed", confirmed={place})
+            self.reconcile("confirmed", confirmed={segment_slice})
             return
         # Who gets it was decided by the last look, and nothing changed since: no need to look at all segments again.
-        standing = handover.Standing(
-            target={place: self._promised[place]},
-            holdings={place: self._subscription.holdings[place]},
+        state = handover.HandoverState(
+            target={segment_slice: self._next_owner[segment_slice]},
+            holdings={segment_slice: self._subscription.holdings[segment_slice]},
             consumers=self._subscription.consumers,
-            confirmed={place},
+            confirmed={segment_slice},
         )
-        self._carry_out(handover.plan(standing), "confirmed", None)
+        self._apply_moves(handover.plan(state), "confirmed", None)
 
-    def rewind(self) -> dict[Place, Sequence[str]]:
+    def release_all(self) -> dict[SegmentSlice, Sequence[str]]:
         """Take everything from everybody, because positions moved; return who held it."""
-        former = {place: (holding.consumer,) for place, holding in self._subscription.holdings.items()}
+        former = {segment_slice: (holding.consumer,) for segment_slice, holding in self._subscription.holdings.items()}
         self._gate = None
-        releases: list[tuple[Place, e.ReleaseReason]] = [(place, "rewound") for place in sorted(former)]
-        self._carry_out(handover.Moves(releases=tuple(releases)), "sought", None)
+        releases: list[tuple[SegmentSlice, e.ReleaseReason]] = [
+            (segment_slice, "rewound") for segment_slice in sorted(former)
+        ]
+        self._apply_moves(handover.Moves(releases=tuple(releases)), "positions changed", None)
         return dict(former)
 
-    def let_go(self, segments: Iterable[int]) -> None:
+    def release_pruned(self, segments: Iterable[int]) -> None:
         """Take ``segments``, which are about to be pruned, from whoever holds them; nobody gets them."""
         pruned = set(segments)
-        releases: list[tuple[Place, e.ReleaseReason]] = [
-            (place, "pruned") for place in sorted(self._subscription.holdings) if segment_of(place) in pruned
+        releases: list[tuple[SegmentSlice, e.ReleaseReason]] = [
+            (segment_slice, "pruned")
+            for segment_slice in sorted(self._subscription.holdings)
+            if segment_of(segment_slice) in pruned
         ]
-        for place, _ in releases:
-            self._revoking.pop(place, None)
-        self._carry_out(handover.Moves(releases=tuple(releases)), "pruned", None)
+        for segment_slice, _ in releases:
+            self._revoking.pop(segment_slice, None)
+        self._apply_moves(handover.Moves(releases=tuple(releases)), "pruned", None)
 
-    def late(self, now_ms: int, timeout_seconds: float) -> frozenset[Place]:
+    def overdue_revocations(self, now_ms: int, timeout_seconds: float) -> frozenset[SegmentSlice]:
         """Return the revoked segments and shares whose holder did not confirm in time."""
         now = self._clock()
         return handover.timed_out(
             self._subscription.holdings,
             now_ms=now_ms,
             timeout_seconds=timeout_seconds,
-            waited_seconds={place: now - since for place, since in self._revoking.items()},
+            waited_seconds={segment_slice: now - since for segment_slice, since in self._revoking.items()},
         )
 
-    def push_again(self, name: str, known: Iterable[tuple[int, int]] | None) -> None:
+    def resend(self, name: str, known: Iterable[tuple[int, int]] | None) -> None:
         """Send again what ``name`` may have missed.
 
         ``known`` is what it says it has, as (segment, generation). None: it does not say; then only revocations
         that wait for its confirmation are sent again.
         """
         holdings = self._subscription.holdings
-        revoked = [self._revocation(p) for p in sorted(self._revoking) if holdings[p].consumer == name]
+        revoked = [self._build_revocation(p) for p in sorted(self._revoking) if holdings[p].consumer == name]
         granted: list[m.Grant] = []
         if known is not None:
             said = set(known)
             granted = [grant for grant in self.grants(name) if (grant.segment, grant.generation) not in said]
-            mine = {(segment_of(place), holdings[place].generation) for place in self._held_by(name)}
+            mine = {
+                (segment_of(segment_slice), holdings[segment_slice].generation)
+                for segment_slice in self._slices_held_by(name)
+            }
             revoked += [m.Revocation(segment=s, generation=g, final=True) for s, g in sorted(said - mine)]
         if granted or revoked:
             self._push(self._subscription.consumers[name], granted, revoked)
 
     def close(self) -> None:
         """Take this subscription's blocked segments off the count."""
-        self._tell_blocked(0)
+        self._report_blocked(0)
 
     # --- how ----------------------------------------------------------------------------------------------------------
 
-    def _target(self, gate: Gate, heirs: Mapping[Place, Sequence[str]]) -> dict[Place, str]:
+    def _compute_target(
+        self, gate: Gate, preferred_owners: Mapping[SegmentSlice, Sequence[str]]
+    ) -> dict[SegmentSlice, str]:
         """Return what should be read by whom, with segments cut where there are more consumers than segments."""
         subscription = self._subscription
         holders = {p: holding.consumer for p, holding in subscription.holdings.items() if p not in self._revoking}
-        everybody = {place: holding.consumer for place, holding in subscription.holdings.items()}
-        able = {name: consumer.shares for name, consumer in subscription.consumers.items()}
-        target: dict[Place, str] = {}
+        all_holders = {segment_slice: holding.consumer for segment_slice, holding in subscription.holdings.items()}
+        able = {name: consumer.supports_bucket_ranges for name, consumer in subscription.consumers.items()}
+        target: dict[SegmentSlice, str] = {}
         for pool in pools(subscription.type, gate.grantable, able, holders):
-            wanted = {**heirs_of(everybody, self._topic.layout, pool.places), **heirs}
-            target |= owners(subscription, pool, holders, wanted)
+            wanted = {**preferred_owners_of(all_holders, self._topic.layout, pool.slices), **preferred_owners}
+            target |= compute_owners(subscription, pool, holders, wanted)
         return target
 
-    def _carry_out(self, moves: handover.Moves, reason: str, answered: str | None) -> None:
+    def _apply_moves(self, moves: handover.Moves, reason: str, requester: str | None) -> None:
         if not moves:
             return
         holdings, consumers = self._subscription.holdings, self._subscription.consumers
         revoked: dict[str, list[m.Revocation]] = {}
-        for place, how in moves.releases:
+        for segment_slice, how in moves.releases:
             if how != "confirmed":
-                revoked.setdefault(holdings[place].consumer, []).append(self._revocation(place, final=True))
-        for place in moves.revocations:
-            revoked.setdefault(holdings[place].consumer, []).append(self._revocation(place))
-        self._propose(moves)
-        self._note(moves)
-        granted: dict[str, list[Place]] = {}
-        for place, name in moves.grants:
-            if name != answered:
-                granted.setdefault(name, []).append(place)
+                revoked.setdefault(holdings[segment_slice].consumer, []).append(
+                    self._build_revocation(segment_slice, final=True)
+                )
+        for segment_slice in moves.revocations:
+            revoked.setdefault(holdings[segment_slice].consumer, []).append(self._build_revocation(segment_slice))
+        self._propose_moves(moves)
+        self._record_moves(moves)
+        granted: dict[str, list[SegmentSlice]] = {}
+        for segment_slice, name in moves.grants:
+            if name != requester:
+                granted.setdefault(name, []).append(segment_slice)
         for name in sorted(consumers.keys() & (revoked.keys() | granted.keys())):
-            self._push(consumers[name], [self._grant(p) for p in granted.get(name, ())], revoked.get(name, []))
+            self._push(consumers[name], [self._build_grant(p) for p in granted.get(name, ())], revoked.get(name, []))
         self._log.info(
             "assignment.changed",
             reason=reason,
@@ -266,83 +286,92 @@ class Assignment:
             blocked=len(self.gate.blocked),
         )
 
-    def _propose(self, moves: handover.Moves) -> None:
+    def _propose_moves(self, moves: handover.Moves) -> None:
         holdings = self._subscription.holdings
         entries: list[e.AnyEntry] = [
-            e.SegmentReleased(**self._named(place), generation=holdings[place].generation, reason=how)
-            for place, how in moves.releases
+            e.SegmentReleased(
+                **self._entry_fields(segment_slice), generation=holdings[segment_slice].generation, reason=how
+            )
+            for segment_slice, how in moves.releases
         ]
         entries += [
-            e.SegmentRevoked(**self._named(place), generation=holdings[place].generation) for place in moves.revocations
+            e.SegmentRevoked(**self._entry_fields(segment_slice), generation=holdings[segment_slice].generation)
+            for segment_slice in moves.revocations
         ]
         entries += [
-            e.SegmentGranted(**self._named(place), consumer=name, generation=generation)
-            for generation, (place, name) in enumerate(moves.grants, self._subscription.next_generation)
+            e.SegmentGranted(**self._entry_fields(segment_slice), consumer=name, generation=generation)
+            for generation, (segment_slice, name) in enumerate(moves.grants, self._subscription.next_generation)
         ]
         self._ledger.propose(*entries)
-        self._held = None
+        self._held_by_consumer = None
 
-    def _named(self, place: Place) -> dict[str, int]:
-        """Return the fields by which an entry names ``place`` of this subscription."""
-        first_bucket, end_bucket = bounds_of(place)
+    def _entry_fields(self, segment_slice: SegmentSlice) -> dict[str, int]:
+        """Return the fields by which an entry names ``segment_slice`` of this subscription."""
+        first_bucket, end_bucket = bucket_bounds(segment_slice)
         return {
             "topic_id": self._topic.topic_id,
             "subscription_id": self._subscription.subscription_id,
-            "segment": segment_of(place),
+            "segment": segment_of(segment_slice),
             "first_bucket": first_bucket,
             "end_bucket": end_bucket,
         }
 
-    def _note(self, moves: handover.Moves) -> None:
+    def _record_moves(self, moves: handover.Moves) -> None:
         """Keep the time of what is under way, and tell the observer."""
         now = self._clock()
-        for place, how in moves.releases:
-            since = self._revoking.pop(place, None)
+        for segment_slice, how in moves.releases:
+            since = self._revoking.pop(segment_slice, None)
             if since is not None and how != "drained":
-                self._moving[place] = (since, how)
-        for place in moves.revocations:
-            self._revoking[place] = now
+                self._in_handover[segment_slice] = (since, how)
+        for segment_slice in moves.revocations:
+            self._revoking[segment_slice] = now
             self._observer.segment_revoked()
-        for place, _ in moves.grants:
+        for segment_slice, _ in moves.grants:
             self._observer.segment_granted()
-            for moved in [place] if place in self._moving else [p for p in self._moving if overlap(p, place)]:
-                since, how = self._moving.pop(moved)
+            for moved in (
+                [segment_slice]
+                if segment_slice in self._in_handover
+                else [p for p in self._in_handover if overlaps(p, segment_slice)]
+            ):
+                since, how = self._in_handover.pop(moved)
                 self._observer.handover_finished(now - since, how)
 
     def _push(self, consumer: RegisteredConsumer, granted: list[m.Grant], revoked: list[m.Revocation]) -> None:
-        for begin in range(0, max(len(granted), 1), GRANTS_PER_PUSH):
+        for begin in range(0, max(len(granted), 1), MAX_GRANTS_PER_PUSH):
             message = m.AssignmentChanged(
                 topic=self._topic.name,
                 subscription=self._subscription.name,
                 consumer=consumer.consumer,
                 incarnation=consumer.incarnation,
                 leader_epoch=self._leader_epoch,
-                granted=granted[begin : begin + GRANTS_PER_PUSH],
+                granted=granted[begin : begin + MAX_GRANTS_PER_PUSH],
                 revoked=revoked if begin == 0 else [],
             )
             self._ledger.push(consumer.client_id, message)
 
-    def _grant(self, place: Place) -> m.Grant:
-        return grant_of(self._subscription, self._topic, place)
+    def _build_grant(self, segment_slice: SegmentSlice) -> m.Grant:
+        return build_grant(self._subscription, self._topic, segment_slice)
 
-    def _revocation(self, place: Place, *, final: bool = False) -> m.Revocation:
-        first_bucket, end_bucket = bounds_of(place)
+    def _build_revocation(self, segment_slice: SegmentSlice, *, final: bool = False) -> m.Revocation:
+        first_bucket, end_bucket = bucket_bounds(segment_slice)
         return m.Revocation(
-            segment=segment_of(place),
-            generation=self._subscription.holdings[place].generation,
+            segment=segment_of(segment_slice),
+            generation=self._subscription.holdings[segment_slice].generation,
             final=final,
             first_bucket=first_bucket,
             end_bucket=end_bucket,
         )
 
-    def _held_by(self, name: str) -> list[Place]:
-        if self._held is None:
-            self._held = {}
-            for place in sorted(self._subscription.holdings):
-                self._held.setdefault(self._subscription.holdings[place].consumer, []).append(place)
-        return self._held.get(name, [])
+    def _slices_held_by(self, name: str) -> list[SegmentSlice]:
+        if self._held_by_consumer is None:
+            self._held_by_consumer = {}
+            for segment_slice in sorted(self._subscription.holdings):
+                self._held_by_consumer.setdefault(self._subscription.holdings[segment_slice].consumer, []).append(
+                    segment_slice
+                )
+        return self._held_by_consumer.get(name, [])
 
-    def _tell_blocked(self, count: int) -> None:
-        if count != self._blocked_told:
-            self._observer.blocked_changed(count - self._blocked_told)
-            self._blocked_told = count
+    def _report_blocked(self, count: int) -> None:
+        if count != self._reported_blocked:
+            self._observer.blocked_segments_changed(count - self._reported_blocked)
+            self._reported_blocked = count

@@ -9,11 +9,11 @@ The rules:
    less up to a tenth, so that many pollers do not fall into step.
 2. `reset` cancels the pending sleep and starts again at the shortest pause. It never moves a poll further away:
    progress that keeps coming must not put off for ever what it calls for.
-3. `ask_now` asks at once. Called while a check is in flight, it makes another one right after it: the one in
+3. `poll_now` asks at once. Called while a check is in flight, it makes another one right after it: the one in
    flight may have looked before whatever the caller has seen.
 4. One check at a time. It has a time limit; one that raises, in whatever way, or gives no answer in time, means "not
    drained yet". A check that goes on although it was cancelled keeps the next one from starting.
-5. When there is nothing left to ask about, the poller stops; `reset` and `ask_now` start it again.
+5. When there is nothing left to ask about, the poller stops; `reset` and `poll_now` start it again.
 6. After `close`, nothing is asked, started or reported, whatever is still in flight; `close` cancels and waits.
 
 A checker is a part outside of ours, so what it raises never ends the reign. What `on_drained` raises is a bug of ours:
@@ -32,7 +32,7 @@ from coordinator.ports import CheckDrained, PollOutcome
 
 JITTER = 0.1
 """Largest share by which a pause is shortened."""
-CANCEL_SECONDS = 1.0
+CANCEL_TIMEOUT_SECONDS = 1.0
 """How long a check may take to end once it was cancelled."""
 
 log = structlog.get_logger(__name__)
@@ -54,7 +54,7 @@ class DrainPoller:
         rng: random.Random,
         name: str,
     ) -> None:
-        """Do nothing yet: `reset` or `ask_now` begins.
+        """Do nothing yet: `reset` or `poll_now` begins.
 
         ``pending`` returns what to ask about now. ``on_drained`` gets those of them that are drained, if
         any; ``on_poll`` the outcome of each poll.
@@ -69,13 +69,13 @@ class DrainPoller:
         self._rng = rng
         self._name = name
         self._closed = False
-        self._ask_now = False
+        self._poll_requested = False
         self._pause_seconds = min_seconds
         self._poll_at: float | None = None
         """When the sleep under way ends; None while there is none."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._asking: asyncio.Task[frozenset[int]] | None = None
+        self._check_task: asyncio.Task[frozenset[int]] | None = None
 
     @property
     def running(self) -> bool:
@@ -83,7 +83,7 @@ class DrainPoller:
         return self._task is not None and not self._task.done()
 
     @property
-    def due_seconds(self) -> float | None:
+    def next_poll_seconds(self) -> float | None:
         """Until the next poll; 0 while one is under way, None while nothing is planned."""
         if not self.running:
             return None
@@ -98,9 +98,9 @@ class DrainPoller:
             self._poll_at = min(self._poll_at, self._begin_pause())
         self._arm()
 
-    def ask_now(self) -> None:
+    def poll_now(self) -> None:
         """Ask at once, or right after the check in flight; later pauses start again at the shortest."""
-        self._ask_now = True
+        self._poll_requested = True
         self._pause_seconds = self._min_seconds
         self._arm()
 
@@ -112,12 +112,12 @@ class DrainPoller:
     async def close(self) -> None:
         """Stop for good; returns once nothing runs any more, or, for a check that will not end, after a second."""
         self._closed = True
-        tasks = [task for task in (self._task, self._asking) if task is not None and not task.done()]
+        tasks = [task for task in (self._task, self._check_task) if task is not None and not task.done()]
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks, timeout=CANCEL_SECONDS)
-        if self._asking is not None and not self._asking.done():
+            await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT_SECONDS)
+        if self._check_task is not None and not self._check_task.done():
             log.error("drain_poll.abandoned", poller=self._name, reason="the check ignores its cancellation")
 
     def _arm(self) -> None:
@@ -127,10 +127,10 @@ class DrainPoller:
             self._wake.set()
         elif self._pending():
             self.raise_failure()
-            self._poll_at = None if self._ask_now else self._begin_pause()
+            self._poll_at = None if self._poll_requested else self._begin_pause()
             self._task = asyncio.get_running_loop().create_task(self._run(), name=f"drain-poller-{self._name}")
         else:
-            self._ask_now = False
+            self._poll_requested = False
 
     def _begin_pause(self) -> float:
         """Return when the pause that begins now is over, and double the one after it."""
@@ -140,21 +140,21 @@ class DrainPoller:
 
     async def _run(self) -> None:
         while not self._closed:
-            due = await self._is_time()
+            due = await self._wait_until_due()
             segments = self._pending()
             if not segments:
-                self._ask_now = False
+                self._poll_requested = False
                 return
             if due:
-                self._ask_now = False
+                self._poll_requested = False
                 self._poll_at = None
                 await self._poll(segments)
                 self._poll_at = self._begin_pause()
 
-    async def _is_time(self) -> bool:
+    async def _wait_until_due(self) -> bool:
         """Sleep until the next poll is due; False if woken, since everything may be different then."""
         self._wake.clear()
-        if self._ask_now:
+        if self._poll_requested:
             return True
         try:
             async with asyncio.timeout_at(self._poll_at):
@@ -164,7 +164,7 @@ class DrainPoller:
         return False
 
     async def _poll(self, segments: frozenset[int]) -> None:
-        outcome, drained = await self._ask(segments)
+        outcome, drained = await self._check_with_timeout(segments)
         if self._closed:
             return
         self._on_poll(outcome)
@@ -172,31 +172,31 @@ class DrainPoller:
             self._pause_seconds = self._min_seconds
             self._on_drained(drained)
 
-    async def _ask(self, segments: frozenset[int]) -> tuple[PollOutcome, frozenset[int]]:
-        if self._asking is not None and not self._asking.done():
+    async def _check_with_timeout(self, segments: frozenset[int]) -> tuple[PollOutcome, frozenset[int]]:
+        if self._check_task is not None and not self._check_task.done():
             return "stuck", frozenset()
         # In a task of its own: a check that raises before it first waits is then the same case as any other.
-        asking = asyncio.get_running_loop().create_task(self._answer(segments), name=f"drain-check-{self._name}")
-        self._asking = asking
-        asking.add_done_callback(_look_at)
-        await asyncio.wait({asking}, timeout=self._check_timeout_seconds)
-        if not asking.done():
-            asking.cancel()
-            await asyncio.wait({asking}, timeout=CANCEL_SECONDS)
+        check_task = asyncio.get_running_loop().create_task(self._run_check(segments), name=f"drain-check-{self._name}")
+        self._check_task = check_task
+        check_task.add_done_callback(_retrieve_exception)
+        await asyncio.wait({check_task}, timeout=self._check_timeout_seconds)
+        if not check_task.done():
+            check_task.cancel()
+            await asyncio.wait({check_task}, timeout=CANCEL_TIMEOUT_SECONDS)
             log.warning("drain_poll.timed_out", poller=self._name, seconds=self._check_timeout_seconds)
             return "timed_out", frozenset()
-        if asking.cancelled() or (error := asking.exception()) is not None:
-            reason = "cancelled" if asking.cancelled() else repr(error)
+        if check_task.cancelled() or (error := check_task.exception()) is not None:
+            reason = "cancelled" if check_task.cancelled() else repr(error)
             log.warning("drain_poll.failed", poller=self._name, reason=reason)
             return "failed", frozenset()
-        drained = asking.result() & segments
+        drained = check_task.result() & segments
         return ("drained" if drained else "waiting"), drained
 
-    async def _answer(self, segments: frozenset[int]) -> frozenset[int]:
+    async def _run_check(self, segments: frozenset[int]) -> frozenset[int]:
         return await self._check(segments)
 
 
-def _look_at(asking: asyncio.Task[frozenset[int]]) -> None:
+def _retrieve_exception(check_task: asyncio.Task[frozenset[int]]) -> None:
     """Take note of how a check ended that nobody waits for any more, so that the loop does not complain about it."""
-    if not asking.cancelled():
-        asking.exception()
+    if not check_task.cancelled():
+        check_task.exception()

@@ -20,7 +20,7 @@ PollOutcome = Literal["drained", "waiting", "failed", "timed_out", "stuck"]
 """How a poll ended: something is drained, nothing is, the check raised, it gave no answer in time, or the one before
 still has not ended although it was cancelled."""
 
-WeightChange = Literal["first", "heavier", "lighter"]
+WeightChange = Literal["initial", "increased", "decreased"]
 """How the weight of a segment that is balanced by load changed."""
 
 
@@ -61,10 +61,10 @@ class CoordinatorObserver(Protocol):
     def consumer_reconnected(self) -> None:
         """Tell of a consumer that came back within its grace period."""
 
-    def consumer_silent(self) -> None:
+    def consumer_disconnected(self) -> None:
         """Tell of a consumer that went silent: its grace period begins."""
 
-    def consumer_gone(self, reason: e.LeaveReason) -> None:
+    def consumer_removed(self, reason: e.LeaveReason) -> None:
         """Tell of a consumer that left, was replaced or was evicted."""
 
     def segment_granted(self) -> None:
@@ -79,20 +79,20 @@ class CoordinatorObserver(Protocol):
     def segments_drained(self, count: int, waited_seconds: float) -> None:
         """Tell of newly drained segments, and how long ago the last acknowledgement of one of them came in."""
 
-    def subscription_sought(self) -> None:
+    def subscription_seek_completed(self) -> None:
         """Tell of one seek."""
 
-    def segment_weighed(self, change: WeightChange) -> None:
+    def segment_weight_changed(self, change: WeightChange) -> None:
         """Tell that the weight of a segment changed, and how."""
 
-    def drain_poll(self, outcome: PollOutcome) -> None:
+    def drain_poll_completed(self, outcome: PollOutcome) -> None:
         """Tell how one drain poll ended."""
 
-    def blocked_changed(self, change: int) -> None:
+    def blocked_segments_changed(self, change: int) -> None:
         """Tell by how many the number of blocked segments changed, over all subscriptions."""
 
 
-class SilentObserver:
+class NoopObserver:
     """An observer that does nothing."""
 
     def consumer_registered(self) -> None:
@@ -101,10 +101,10 @@ class SilentObserver:
     def consumer_reconnected(self) -> None:
         """See `CoordinatorObserver`."""
 
-    def consumer_silent(self) -> None:
+    def consumer_disconnected(self) -> None:
         """See `CoordinatorObserver`."""
 
-    def consumer_gone(self, reason: e.LeaveReason) -> None:
+    def consumer_removed(self, reason: e.LeaveReason) -> None:
         """See `CoordinatorObserver`."""
 
     def segment_granted(self) -> None:
@@ -119,14 +119,14 @@ class SilentObserver:
     def segments_drained(self, count: int, waited_seconds: float) -> None:
         """See `CoordinatorObserver`."""
 
-    def subscription_sought(self) -> None:
+    def subscription_seek_completed(self) -> None:
         """See `CoordinatorObserver`."""
 
-    def segment_weighed(self, change: WeightChange) -> None:
+    def segment_weight_changed(self, change: WeightChange) -> None:
         """See `CoordinatorObserver`."""
 
-    def drain_poll(self, outcome: PollOutcome) -> None:
+    def drain_poll_completed(self, outcome: PollOutcome) -> None:
         """See `CoordinatorObserver`."""
 
-    def blocked_changed(self, change: int) -> None:
+    def blocked_segments_changed(self, change: int) -> None:
         """See `CoordinatorObserver`."""

@@ -30,21 +30,21 @@ from functools import partial
 
 import structlog
 
-from coordinator.assignor import Assignment
+from coordinator.assignor import Assignor
 from coordinator.decisions import sessions
 from coordinator.decisions.gate import Gate, tracks_acknowledgements, undrained_sealed
-from coordinator.decisions.registration import Rejection, judge_registration, replaced_by
+from coordinator.decisions.registration import Refusal, judge_registration, replaced_reason
 from coordinator.drain_poller import DrainPoller
-from coordinator.load_watch import LoadWatch
-from coordinator.ports import CheckDrained, CoordinatorObserver, CoordinatorSettings, LedgerPort, SilentObserver
+from coordinator.load_watch import LoadMonitor
+from coordinator.ports import CheckDrained, CoordinatorObserver, CoordinatorSettings, LedgerPort, NoopObserver
 from coordinator.reporting.description import describe, fenced_push
-from coordinator.reporting.drain_rate import Progress
-from coordinator.reporting.explanation import Circumstances
+from coordinator.reporting.drain_rate import DrainRate
+from coordinator.reporting.explanation import ExplanationContext
 from coordinator.reporting.idle_reasons import idle_reasons
 from coordinator.state.subscription import RegisteredConsumer, Subscription
 from coordinator.state.topic_view import TopicView
 from headgate.model import entries as e
-from headgate.model.bucket_ranges import Place
+from headgate.model.bucket_ranges import SegmentSlice
 from headgate.protocol import messages as m
 
 log = structlog.get_logger(__name__)
@@ -81,19 +81,19 @@ class SubscriptionCoordinator:
         self._now_ms = now_ms
         self._rng = rng
         self._head = head
-        self._observer: CoordinatorObserver = SilentObserver() if observer is None else observer
+        self._observer: CoordinatorObserver = NoopObserver() if observer is None else observer
         self._log = log.bind(topic=topic.name, subscription=subscription.name)
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()
-        self._began_at = now
-        self._heard_at = dict.fromkeys(subscription.consumers, now)
-        self._ended_at: dict[int, float] = {}
+        self._started_at = now
+        self._last_seen_at = dict.fromkeys(subscription.consumers, now)
+        self._end_reached_at: dict[int, float] = {}
         """Sealed segment, not known to be drained → when its last acknowledgement was seen here."""
         self._restored = False
-        self._progress = Progress()
+        self._drain_rate = DrainRate()
         self._poller: DrainPoller | None = None
-        self._asked_generation = subscription.seek_generation
-        self._assignment = Assignment(
+        self._checked_seek_generation = subscription.seek_generation
+        self._assignor = Assignor(
             subscription=subscription,
             topic=topic,
             ledger=ledger,
@@ -101,7 +101,7 @@ class SubscriptionCoordinator:
             observer=self._observer,
             clock=self._loop.time,
         )
-        self._loads = LoadWatch(subscription=subscription, topic=topic, ledger=ledger, observer=self._observer)
+        self._load_monitor = LoadMonitor(subscription=subscription, topic=topic, ledger=ledger, observer=self._observer)
         if tracks_acknowledgements(subscription.type):
             self.install_drain_checker(check_drained)
 
@@ -110,32 +110,32 @@ class SubscriptionCoordinator:
     @property
     def gate(self) -> Gate:
         """Which segments may be read now."""
-        return self._assignment.gate
+        return self._assignor.gate
 
     @property
     def blocked(self) -> Mapping[int, tuple[int, ...]]:
         """Segment that waits → the undrained ancestors that it waits for, nearest first."""
-        return self._assignment.gate.blocked
+        return self._assignor.gate.blocked
 
     @property
-    def settled(self) -> bool:
+    def handovers_complete(self) -> bool:
         """Whether no grant waits for a handover."""
-        return self._assignment.settled
+        return self._assignor.handovers_complete
 
     def describe(self) -> m.SubscriptionDescription:
         """Return the subscription as people and programs see it."""
-        return describe(self._subscription, self._topic, self._assignment.gate)
+        return describe(self._subscription, self._topic, self._assignor.gate)
 
-    def circumstances(self) -> Circumstances:
+    def explanation_context(self) -> ExplanationContext:
         """Return what `coordinator.reporting.explanation` needs to know beside the ledger."""
-        return Circumstances(
+        return ExplanationContext(
             now_ms=self._now_ms(),
             revoke_timeout_seconds=self._settings.revoke_timeout_seconds,
             grace_seconds=self._settings.grace_seconds,
-            held=self._assignment.held(),
-            has_checker=self._poller is not None,
-            next_poll_seconds=None if self._poller is None else self._poller.due_seconds,
-            rates=self._progress.rates(),
+            held=self._assignor.holders(),
+            has_drain_checker=self._poller is not None,
+            next_poll_seconds=None if self._poller is None else self._poller.next_poll_seconds,
+            rates=self._drain_rate.rates(),
             idle=idle_reasons(self._subscription, self.gate),
         )
 
@@ -148,9 +148,9 @@ class SubscriptionCoordinator:
             return
         self._poller = DrainPoller(
             pending=self._undrained,
-            check=partial(self._ask, checker),
+            check=partial(self._run_drain_check, checker),
             on_drained=self._on_drained,
-            on_poll=self._observer.drain_poll,
+            on_poll=self._observer.drain_poll_completed,
             min_seconds=self._settings.poll_min_seconds,
             max_seconds=self._settings.poll_max_seconds,
             check_timeout_seconds=self._settings.poll_check_timeout_seconds,
@@ -158,137 +158,137 @@ class SubscriptionCoordinator:
             name=f"{self._topic.name}/{self._subscription.name}",
         )
         self._log.debug("drain_checker.installed", type=self._subscription.type)
-        self._poll_again()
+        self._wake_poller()
 
     async def close(self) -> None:
         """Stop polling; returns once nothing runs any more."""
-        self._assignment.close()
+        self._assignor.close()
         if self._poller is not None:
             await self._poller.close()
 
     # --- what consumers ask -------------------------------------------------------------------------------------------
 
-    def register(self, request: m.RegisterConsumer) -> m.Registered | m.Refused:
+    def register(self, request: m.RegisterConsumer) -> m.Registered | m.Rejected:
         """Let a consumer join, come back, or take over its name; the answer holds all that it may read now."""
         known = self._subscription.consumers.get(request.consumer)
         judged = judge_registration(self._subscription, request)
-        if isinstance(judged, Rejection):
-            return self._refuse(request, judged.verdict, judged.reason)
-        if judged.typed is not None:
-            self._retype(judged.typed, request.consumer)
+        if isinstance(judged, Refusal):
+            return self._reject(request, judged.verdict, judged.reason)
+        if judged.configured is not None:
+            self._reconfigure(judged.configured, request.consumer)
         if judged.claim is sessions.Claim.CURRENT:
-            self._heard(request.consumer)
-            if judged.resized:
-                self._put_on_record(request)
-            if judged.typed is not None or judged.resized:
-                self._assignment.look("terms changed", answered=request.consumer)
-            self._assignment.push_again(request.consumer, None)
+            self._record_contact(request.consumer)
+            if judged.capacity_changed:
+                self._propose_registration(request)
+            if judged.configured is not None or judged.capacity_changed:
+                self._assignor.reconcile("configuration changed", requester=request.consumer)
+            self._assignor.resend(request.consumer, None)
         else:
             self._join(request, known)
-        self._poll_again()
+        self._wake_poller()
         return m.Registered(
             request_id=request.request_id,
             leader_epoch=self._leader_epoch,
             topic_id=self._topic.topic_id,
             subscription_id=self._subscription.subscription_id,
-            grants=self._assignment.grants(request.consumer),
+            grants=self._assignor.grants(request.consumer),
             head=self._head(),
             blocked=len(self.blocked),
             heartbeat_interval_seconds=self._settings.heartbeat_interval_seconds,
         )
 
-    def heartbeat(self, request: m.Heartbeat) -> m.Alive | m.Refused:
+    def heartbeat(self, request: m.Heartbeat) -> m.HeartbeatReply | m.Rejected:
         """Note that a consumer lives, and send again what it lacks."""
         known = self._subscription.consumers.get(request.consumer)
         if known is None or request.incarnation > known.incarnation:
-            return self._refuse(
+            return self._reject(
                 request, "out_of_order", f"consumer {request.consumer!r} is not registered: register first"
             )
         if sessions.judge_claim(known, request.incarnation, request.client_id) is not sessions.Claim.CURRENT:
-            return self._refuse(request, "fenced", replaced_by(self._subscription, request.consumer))
-        if self._heard(request.consumer):
-            self._poll_again()
-        self._assignment.push_again(request.consumer, request.held)
-        return m.Alive(
+            return self._reject(request, "fenced", replaced_reason(self._subscription, request.consumer))
+        if self._record_contact(request.consumer):
+            self._wake_poller()
+        self._assignor.resend(request.consumer, request.held)
+        return m.HeartbeatReply(
             request_id=request.request_id,
             leader_epoch=self._leader_epoch,
             head=self._head(),
             blocked=len(self.blocked),
-            settled=self.settled,
+            stable=self.handovers_complete,
         )
 
     def leave(self, request: m.LeaveConsumer) -> m.Done:
         """Free at once what the consumer holds; a stale leave changes nothing."""
         if self._is_current(request):
-            self._gone([request.consumer], "left")
+            self._remove_consumers([request.consumer], "left")
         return m.Done(request_id=request.request_id, leader_epoch=self._leader_epoch)
 
     def confirm_revoked(self, request: m.ConfirmRevoked) -> m.Done:
         """Pass a revoked segment on; a confirmation that fits no revocation changes nothing."""
         if self._is_current(request):
-            self._assignment.confirm(request.segment, request.consumer, request.generation)
+            self._assignor.confirm(request.segment, request.consumer, request.generation)
         return m.Done(request_id=request.request_id, leader_epoch=self._leader_epoch)
 
     # --- what the leader tells ----------------------------------------------------------------------------------------
 
-    def client_gone(self, client_id: str) -> None:
+    def client_disconnected(self, client_id: str) -> None:
         """Note that a client is cut off; the will of a client that has been replaced changes nothing."""
         names = [
             name
             for name, consumer in self._subscription.consumers.items()
             if consumer.client_id == client_id and consumer.disconnected_at_ms is None
         ]
-        self._went_silent(sorted(names))
+        self._mark_disconnected(sorted(names))
 
-    def client_here(self, client_id: str) -> None:
+    def client_connected(self, client_id: str) -> None:
         """Note that a client is connected. A silent consumer of it is not back before it says so itself."""
         for name, consumer in self._subscription.consumers.items():
             if consumer.client_id == client_id and consumer.disconnected_at_ms is None:
-                self._heard_at[name] = self._loop.time()
+                self._last_seen_at[name] = self._loop.time()
 
-    def acknowledged(self, segments: Iterable[int]) -> None:
+    def acknowledgements_applied(self, segments: Iterable[int]) -> None:
         """Ask at once if the acknowledgements in ``segments``, folded already, reached a sealed end."""
         reached = [segment for segment in segments if self._is_end_reached(segment)]
         if reached and self._poller is not None:
-            self._note_ends(reached)
-            self._poller.ask_now()
+            self._record_reached_ends(reached)
+            self._poller.poll_now()
 
-    def let_go(self, segments: Iterable[int]) -> None:
+    def release_pruned(self, segments: Iterable[int]) -> None:
         """Take ``segments`` from whoever holds them: they are about to be pruned."""
-        self._assignment.let_go(segments)
+        self._assignor.release_pruned(segments)
 
     def layout_changed(self) -> None:
         """Follow a split, merge or prune, folded already."""
-        self._assignment.layout_changed()
-        self._ended_at = {s: at for s, at in self._ended_at.items() if s in self._topic.layout.segments}
-        self._assignment.look("layout changed")
-        self._poll_again()
+        self._assignor.layout_changed()
+        self._end_reached_at = {s: at for s, at in self._end_reached_at.items() if s in self._topic.layout.segments}
+        self._assignor.reconcile("layout changed")
+        self._wake_poller()
 
-    def sought(self) -> None:
+    def positions_changed(self) -> None:
         """Follow a seek, folded already: everybody begins again at the new positions, with new generations."""
-        self._log.warning("subscription.sought", seek_generation=self._subscription.seek_generation)
-        self._observer.subscription_sought()
-        self._ended_at.clear()
-        self._assignment.look("sought", heirs=self._assignment.rewind())
-        self._poll_again()
+        self._log.warning("subscription.seek_completed", seek_generation=self._subscription.seek_generation)
+        self._observer.subscription_seek_completed()
+        self._end_reached_at.clear()
+        self._assignor.reconcile("positions changed", preferred_owners=self._assignor.release_all())
+        self._wake_poller()
 
     def order_changed(self) -> None:
         """Follow a change of the order, folded already: what must wait from now on is revoked from who reads it."""
-        self._log.warning("subscription.reordered", order=self._subscription.order)
-        self._assignment.facts_changed()
-        self._assignment.look("order changed")
-        self._poll_again()
+        self._log.warning("subscription.order_changed", order=self._subscription.order)
+        self._assignor.invalidate_gate()
+        self._assignor.reconcile("order changed")
+        self._wake_poller()
 
-    def deleted(self) -> None:
+    def subscription_deleted(self) -> None:
         """Tell all consumers that the subscription, or its topic, is gone; that is folded already."""
         for consumer in self._subscription.consumers.values():
             fenced = fenced_push(self._subscription, consumer, self._leader_epoch, "the subscription was deleted")
             self._ledger.push(consumer.client_id, fenced)
-            self._observer.consumer_gone("subscription_deleted")
+            self._observer.consumer_removed("subscription_deleted")
 
-    def checker_ready(self) -> None:
+    def drain_checker_ready(self) -> None:
         """Ask again at once: the drain checker answers now, and may have been away when it was asked last."""
-        self._poll_again()
+        self._wake_poller()
 
     def tick(self) -> None:
         """Look at all deadlines; raises what a bug in the drain poller raised."""
@@ -296,46 +296,46 @@ class SubscriptionCoordinator:
             self._poller.raise_failure()
         if not self._restored:
             self._restored = True
-            self._assignment.look("restored")
-        gone = sessions.lapsed(
+            self._assignor.reconcile("restored")
+        expired = sessions.find_expired(
             self._subscription.consumers,
-            self._heard_at,
+            self._last_seen_at,
             now_seconds=self._loop.time(),
             now_ms=self._now_ms(),
             heartbeat_interval_seconds=self._settings.heartbeat_interval_seconds,
             grace_seconds=self._settings.grace_seconds,
         )
-        self._went_silent(gone.silent)
+        self._mark_disconnected(expired.disconnected)
         now = self._loop.time()
-        if self._loads.is_due(now) and self._loads.read(now, self._assignment.unread):
-            self._assignment.look("weights changed")
-        if gone.evicted:
-            self._gone(gone.evicted, "evicted")
-        late = self._assignment.late(self._now_ms(), self._settings.revoke_timeout_seconds)
+        if self._load_monitor.is_due(now) and self._load_monitor.add_sample(now, self._assignor.unfinished_segments):
+            self._assignor.reconcile("weights changed")
+        if expired.evicted:
+            self._remove_consumers(expired.evicted, "evicted")
+        late = self._assignor.overdue_revocations(self._now_ms(), self._settings.revoke_timeout_seconds)
         blocking = {ancestor for ancestors in self.blocked.values() for ancestor in ancestors}
-        self._progress.note(self._loop.time(), {s: self._subscription.position(s) for s in blocking})
+        self._drain_rate.add_sample(self._loop.time(), {s: self._subscription.position(s) for s in blocking})
         if late:
-            self._log.warning("revocation.timed_out", segments=[str(place) for place in sorted(late)])
-            self._assignment.look("revocation timed out", timed_out=late)
+            self._log.warning("revocation.timed_out", segments=[str(segment_slice) for segment_slice in sorted(late)])
+            self._assignor.reconcile("revocation timed out", timed_out=late)
 
     # --- consumers ----------------------------------------------------------------------------------------------------
 
     def _join(self, request: m.RegisterConsumer, known: RegisteredConsumer | None) -> None:
-        heirs: dict[Place, Sequence[str]] = {}
+        preferred_owners: dict[SegmentSlice, Sequence[str]] = {}
         if known is not None:
             # The newer one wins, and loudly: its predecessor may be alive and reading.
-            heirs = dict.fromkeys(self._subscription.held_by(known.consumer), (known.consumer,))
+            preferred_owners = dict.fromkeys(self._subscription.held_by(known.consumer), (known.consumer,))
             reason = f"incarnation {request.incarnation} at client {request.client_id!r} took its place"
             self._log.warning(
                 "consumer.replaced", consumer=known.consumer, incarnation=known.incarnation, reason=reason
             )
-            self._strike_off([known.consumer], "replaced", reason)
-        self._put_on_record(request)
-        self._heard_at[request.consumer] = self._loop.time()
+            self._unregister([known.consumer], "replaced", reason)
+        self._propose_registration(request)
+        self._last_seen_at[request.consumer] = self._loop.time()
         self._observer.consumer_registered()
-        self._assignment.look("consumer registered", heirs=heirs, answered=request.consumer)
+        self._assignor.reconcile("consumer registered", preferred_owners=preferred_owners, requester=request.consumer)
 
-    def _put_on_record(self, request: m.RegisterConsumer) -> None:
+    def _propose_registration(self, request: m.RegisterConsumer) -> None:
         self._ledger.propose(
             e.ConsumerRegistered(
                 topic_id=self._topic.topic_id,
@@ -343,14 +343,14 @@ class SubscriptionCoordinator:
                 consumer=request.consumer,
                 incarnation=request.incarnation,
                 client_id=request.client_id,
-                shares=request.shares,
+                supports_bucket_ranges=request.supports_bucket_ranges,
                 capacity=request.capacity,
             ),
         )
 
-    def _heard(self, name: str) -> bool:
+    def _record_contact(self, name: str) -> bool:
         """Note that a registered consumer lives; tell whether it had been silent."""
-        self._heard_at[name] = self._loop.time()
+        self._last_seen_at[name] = self._loop.time()
         consumer = self._subscription.consumers[name]
         if consumer.disconnected_at_ms is None:
             return False
@@ -366,9 +366,9 @@ class SubscriptionCoordinator:
         self._observer.consumer_reconnected()
         return True
 
-    def _went_silent(self, names: Iterable[str]) -> None:
+    def _mark_disconnected(self, names: Iterable[str]) -> None:
         for name in names:
-            self._heard_at[name] = self._loop.time()
+            self._last_seen_at[name] = self._loop.time()
             self._ledger.propose(
                 e.ConsumerDisconnected(
                     topic_id=self._topic.topic_id,
@@ -377,23 +377,23 @@ class SubscriptionCoordinator:
                     incarnation=self._subscription.consumers[name].incarnation,
                 ),
             )
-            self._log.info("consumer.silent", consumer=name, grace_seconds=self._settings.grace_seconds)
-            self._observer.consumer_silent()
+            self._log.info("consumer.disconnected", consumer=name, grace_seconds=self._settings.grace_seconds)
+            self._observer.consumer_disconnected()
 
-    def _gone(self, names: Sequence[str], reason: e.LeaveReason) -> None:
+    def _remove_consumers(self, names: Sequence[str], reason: e.LeaveReason) -> None:
         fenced = f"silent for {self._settings.grace_seconds:g} s: register again" if reason == "evicted" else None
-        self._log.info("consumer.gone", consumers=list(names), reason=reason)
-        self._strike_off(names, reason, fenced)
-        self._assignment.look(f"consumer {reason}")
-        self._poll_again()
+        self._log.info("consumer.removed", consumers=list(names), reason=reason)
+        self._unregister(names, reason, fenced)
+        self._assignor.reconcile(f"consumer {reason}")
+        self._wake_poller()
 
-    def _strike_off(self, names: Iterable[str], reason: e.LeaveReason, fenced: str | None) -> None:
+    def _unregister(self, names: Iterable[str], reason: e.LeaveReason, fenced: str | None) -> None:
         """Take ``names`` off the record and free what they hold; tell them why unless ``fenced`` is None."""
         for name in names:
             consumer = self._subscription.consumers[name]
-            self._assignment.holder_gone(name)
+            self._assignor.holder_removed(name)
             self._ledger.propose(
-                e.ConsumerGone(
+                e.ConsumerRemoved(
                     topic_id=self._topic.topic_id,
                     subscription_id=self._subscription.subscription_id,
                     consumer=name,
@@ -405,22 +405,22 @@ class SubscriptionCoordinator:
                 self._ledger.push(
                     consumer.client_id, fenced_push(self._subscription, consumer, self._leader_epoch, fenced)
                 )
-            del self._heard_at[name]
-            self._observer.consumer_gone(reason)
+            del self._last_seen_at[name]
+            self._observer.consumer_removed(reason)
 
-    def _retype(self, typed: e.SubscriptionTyped, consumer: str) -> None:
+    def _reconfigure(self, configured: e.SubscriptionConfigured, consumer: str) -> None:
         """Put type, order and balance on record; from a type that acknowledges on, drains are asked about."""
         subscription = self._subscription
         self._log.warning(
-            "subscription.retyped",
-            type=typed.subscription_type,
-            order=typed.order,
-            order_before=subscription.order,
-            balance=typed.balance,
+            "subscription.configured",
+            type=configured.subscription_type,
+            order=configured.order,
+            previous_order=subscription.order,
+            balance=configured.balance,
             consumer=consumer,
         )
-        self._ledger.propose(typed)
-        self._assignment.facts_changed()
+        self._ledger.propose(configured)
+        self._assignor.invalidate_gate()
         if tracks_acknowledgements(subscription.type) and self._poller is None:
             self.install_drain_checker(self._check_drained)
 
@@ -429,8 +429,8 @@ class SubscriptionCoordinator:
         claim = sessions.judge_claim(known, request.incarnation, request.client_id)
         return claim is sessions.Claim.CURRENT
 
-    def _refuse(self, request: m.Request, verdict: m.Verdict, reason: str) -> m.Refused:
-        return m.Refused(
+    def _reject(self, request: m.Request, verdict: m.Verdict, reason: str) -> m.Rejected:
+        return m.Rejected(
             request_id=request.request_id,
             leader_epoch=self._leader_epoch,
             verdict=verdict,
@@ -446,14 +446,14 @@ class SubscriptionCoordinator:
             return frozenset()
         return undrained_sealed(self._topic.layout, subscription.drained)
 
-    async def _ask(self, checker: CheckDrained, segments: frozenset[int]) -> frozenset[int]:
+    async def _run_drain_check(self, checker: CheckDrained, segments: frozenset[int]) -> frozenset[int]:
         # The answer is about the positions of this moment: a seek before it comes makes it worthless.
-        self._asked_generation = self._subscription.seek_generation
+        self._checked_seek_generation = self._subscription.seek_generation
         return await checker(segments)
 
     def _on_drained(self, answer: frozenset[int]) -> None:
         """Put on record what is drained, and let the children through."""
-        if self._asked_generation != self._subscription.seek_generation:
+        if self._checked_seek_generation != self._subscription.seek_generation:
             return
         segments = sorted(answer & undrained_sealed(self._topic.layout, self._subscription.drained))
         if not segments:
@@ -463,16 +463,16 @@ class SubscriptionCoordinator:
                 topic_id=self._topic.topic_id,
                 subscription_id=self._subscription.subscription_id,
                 segments=segments,
-                seek_generation=self._asked_generation,
+                seek_generation=self._checked_seek_generation,
             ),
         )
         now = self._loop.time()
-        last = max((self._ended_at.pop(segment, self._began_at) for segment in segments), default=now)
+        last = max((self._end_reached_at.pop(segment, self._started_at) for segment in segments), default=now)
         self._log.info("segments.drained", segments=segments, waited_seconds=round(now - last, 3))
         self._observer.segments_drained(len(segments), now - last)
-        self._assignment.facts_changed()
+        self._assignor.invalidate_gate()
         # The poller goes on at its shortest pause by itself; what it has just been told needs no other question.
-        self._assignment.look("drained")
+        self._assignor.reconcile("drained")
 
     def _is_end_reached(self, segment: int) -> bool:
         """Tell whether a segment is sealed, acknowledged to its end, and not on record as drained."""
@@ -484,17 +484,17 @@ class SubscriptionCoordinator:
             and self._subscription.position(segment) >= known.end_offset
         )
 
-    def _poll_again(self) -> None:
+    def _wake_poller(self) -> None:
         """Begin polling again after progress: at once if there is an end that the acknowledgements have reached."""
         if self._poller is None:
             return
         reached = [segment for segment in self._undrained() if self._is_end_reached(segment)]
-        self._note_ends(reached)
+        self._record_reached_ends(reached)
         if reached:
-            self._poller.ask_now()
+            self._poller.poll_now()
         else:
             self._poller.reset()
 
-    def _note_ends(self, segments: Iterable[int]) -> None:
+    def _record_reached_ends(self, segments: Iterable[int]) -> None:
         for segment in segments:
-            self._ended_at.setdefault(segment, self._loop.time())
+            self._end_reached_at.setdefault(segment, self._loop.time())

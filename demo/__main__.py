@@ -19,52 +19,52 @@ from rich.console import Console
 from controller.logs import configure_logging
 from controller.settings.load import LogSettings
 from demo.evidence import read_committed, read_deliveries, read_ledger
-from demo.report import findings, show
-from demo.scenario import SUBSCRIPTIONS, Run, play, topic_shard
-from demo.stage import SHARDS, Stage
+from demo.report import evaluate_run, show
+from demo.scenario import SUBSCRIPTIONS, Run, run_scenario, topic_shard
+from demo.stage import SHARDS, DemoCluster
 from demo.view import View
 from headgate.errors import HeadgateError
 from headgate.ledger.ledger import Ledger
 from headgate.storage.object_store import open_store
 
 
-async def demonstrate(folder: Path, *, rate: int, seconds: float, as_json: bool) -> bool:
+async def run_demo(folder: Path, *, rate: int, seconds: float, as_json: bool) -> bool:
     """Play and judge; return whether every promise was kept."""
     console = Console(stderr=as_json)
     run = Run()
-    stage = Stage(folder)
-    view = View(console, stage, run)
-    view.tell(f"ZooKeeper, a broker and Spark are starting on this machine; the run's folder is {folder}")
-    async with stage:
-        view.tell(f"ZooKeeper, {stage.broker_kind} and Spark are ready")
+    cluster = DemoCluster(folder)
+    view = View(console, cluster, run)
+    view.report_step(f"ZooKeeper, a broker and Spark are starting on this machine; the run's folder is {folder}")
+    async with cluster:
+        view.report_step(f"ZooKeeper, {cluster.broker_kind} and Spark are ready")
         showing = asyncio.create_task(view.run(), name="view")
         try:
-            await play(stage, run, rate=rate, seconds=seconds, tell=view.tell)
+            await run_scenario(cluster, run, rate=rate, seconds=seconds, report_step=view.report_step)
         finally:
             showing.cancel()
             await asyncio.wait({showing})
         if console.is_terminal:
             for line in view.steps():
                 console.print(line, highlight=False)
-        view.tell("reading the ledger and the consumers' notes")
+        view.report_step("reading the ledger and the consumers' notes")
         shard = topic_shard(SHARDS)
-        committed, produced = read_committed(stage.notes("producer"))
-        chunks, stored = await read_ledger(Ledger(open_store(stage.ledger_url), shard))
+        committed, produced = read_committed(cluster.output_path("producer"))
+        chunks, stored = await read_ledger(Ledger(open_store(cluster.ledger_url), shard))
         deliveries = {
             name: [
                 delivery
                 for consumer, subscription in run.consumers.items()
                 if subscription == name
-                for delivery in read_deliveries(stage.notes(consumer), consumer)
+                for delivery in read_deliveries(cluster.output_path(consumer), consumer)
             ]
             for name in SUBSCRIPTIONS
         }
-    found = findings(
+    found = evaluate_run(
         run, shard=shard, produced=produced, committed=committed, chunks=chunks, stored=stored, deliveries=deliveries
     )
     show(found, console)
     if as_json:
-        answer = found.figures | {"steps": run.steps, "violations": msgspec.to_builtins(found.violations)}
+        answer = found.summary | {"steps": run.steps, "violations": msgspec.to_builtins(found.violations)}
         sys.stdout.write(json.dumps(answer) + "\n")
     return not found.violations
 
@@ -84,7 +84,7 @@ def main(rate: int, seconds: float, keep: bool, as_json: bool) -> None:
     folder = Path(tempfile.mkdtemp(prefix="headgate-demo-"))
     kept = False
     try:
-        kept = asyncio.run(demonstrate(folder, rate=rate, seconds=seconds, as_json=as_json))
+        kept = asyncio.run(run_demo(folder, rate=rate, seconds=seconds, as_json=as_json))
     except HeadgateError as error:
         sys.stderr.write(f"demo: {error}\n")
         keep = True

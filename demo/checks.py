@@ -42,7 +42,7 @@ class Delivery:
 class Violation:
     """One broken promise: which, and an example."""
 
-    promise: str
+    invariant: str
     detail: str
 
 
@@ -75,7 +75,7 @@ def stored_twice(stored: Iterable[StoredRecord]) -> list[Violation]:
 
 def stored_out_of_order(stored: Iterable[StoredRecord]) -> list[Violation]:
     """Return records that stand behind a later one of their key."""
-    return _falling("stored out of order", ((record.key, record.counter) for record in stored))
+    return _out_of_order("stored out of order", ((record.key, record.counter) for record in stored))
 
 
 def undelivered(stored: Iterable[StoredRecord], deliveries: Iterable[Delivery]) -> list[Violation]:
@@ -106,7 +106,7 @@ def reordered(deliveries: Iterable[Delivery]) -> list[Violation]:
         if (delivery.key, delivery.counter) not in seen:
             seen.add((delivery.key, delivery.counter))
             first.append((delivery.key, delivery.counter))
-    return _falling("reordered", first)
+    return _out_of_order("reordered", first)
 
 
 def repeated(deliveries: Sequence[Delivery]) -> int:
@@ -115,18 +115,18 @@ def repeated(deliveries: Sequence[Delivery]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldBack:
+class BlockedSegment:
     """A child segment that waited for its ancestors, in the ledger's own time."""
 
     segment: int
     parents: tuple[int, ...]
-    held_seconds: float
+    blocked_seconds: float
     """From the split or merge to the grant."""
     release_seconds: float | None
     """From the last acknowledgement that its ancestors needed to the grant; None if they needed none."""
 
 
-def held_back(chunks: Iterable[Chunk], shard: int, topic: str, subscription: str) -> list[HeldBack]:
+def blocked_segments(chunks: Iterable[Chunk], shard: int, topic: str, subscription: str) -> list[BlockedSegment]:
     """Return every child of a split or merge and how long ``subscription`` waited for it."""
     state = ShardState(shard)
     completed: dict[int, int] = {}  # segment → when everything in it had been acknowledged
@@ -152,7 +152,7 @@ def held_back(chunks: Iterable[Chunk], shard: int, topic: str, subscription: str
             waited_for = [completed[parent] for parent in layout.ancestors(segment_id) if parent in completed]
             last = max(waited_for, default=None)
             found.append(
-                HeldBack(
+                BlockedSegment(
                     segment_id,
                     segment.parents,
                     (granted[segment_id] - segment.created_at_ms) / 1000,
@@ -191,11 +191,11 @@ def _counters(stored: Iterable[StoredRecord]) -> dict[str, set[int]]:
     return held
 
 
-def _falling(promise: str, counted: Iterable[tuple[str, int]]) -> list[Violation]:
+def _out_of_order(invariant: str, counted: Iterable[tuple[str, int]]) -> list[Violation]:
     highest: dict[str, int] = {}
     found = []
     for key, counter in counted:
         if counter < highest.get(key, -1):
-            found.append(Violation(promise, f"{key} #{counter} came after #{highest[key]}"))
+            found.append(Violation(invariant, f"{key} #{counter} came after #{highest[key]}"))
         highest[key] = max(counter, highest.get(key, -1))
     return found

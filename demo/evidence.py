@@ -23,11 +23,11 @@ class _Value(msgspec.Struct):
 _VALUE: msgspec.json.Decoder[_Value] = msgspec.json.Decoder(_Value)
 
 
-def read_committed(notes: Path) -> tuple[dict[str, list[int]], str]:
+def read_committed(path: Path) -> tuple[dict[str, list[int]], str]:
     """Return (key → counters that were committed, the producer's own last line)."""
     committed: dict[str, list[int]] = defaultdict(list)
     summary = ""
-    for line in notes.read_text().splitlines():
+    for line in path.read_text().splitlines():
         key, _, rest = line.partition("\t")
         if key == "#":
             summary = rest
@@ -36,11 +36,11 @@ def read_committed(notes: Path) -> tuple[dict[str, list[int]], str]:
     return dict(committed), summary
 
 
-def read_deliveries(notes: Path, consumer: str) -> Iterator[Delivery]:
+def read_deliveries(path: Path, consumer: str) -> Iterator[Delivery]:
     """Return the deliveries of one consumer; a last line cut short by a kill is left out."""
-    if not notes.exists():
+    if not path.exists():
         return
-    data = notes.read_bytes()
+    data = path.read_bytes()
     for line in data[: data.rfind(b"\n") + 1].splitlines():
         at_ns, segment, offset, key, counter = line.split(b"\t")
         yield Delivery(int(at_ns), consumer, int(segment), int(offset), key.decode(), int(counter))

@@ -1,4 +1,4 @@
-"""The demo's producer: reads the machine's figures at a steady rate and writes down what was committed.
+"""The demo's producer: reads the machine's samples at a steady rate and writes down what was committed.
 
 A process of its own: ``python -m demo.producer --config FILE --topic NAME --rate N --out FILE``. It runs until SIGTERM,
 then flushes. Each committed record is one line ``key<TAB>counter``; the last line counts what was sent and how it went.
@@ -15,12 +15,12 @@ from typing import TextIO
 
 import click
 
-from demo.telemetry import Figure, Telemetry
+from demo.telemetry import Sample, Telemetry
 from headgate import Producer, load_client_config
 from headgate.client.producer import Delivery
 from headgate.errors import HeadgateError
 
-OUTSTANDING = 200_000
+MAX_OUTSTANDING = 200_000
 """Most deliveries waited for at a time; far above what a failover of the demo piles up."""
 
 
@@ -31,24 +31,24 @@ class Recorder:
         self.sent = 0
         self.outcomes: Counter[str] = Counter()
         self._out = out
-        self._waiting: asyncio.Queue[tuple[Figure, Delivery] | None] = asyncio.Queue(OUTSTANDING)
+        self._waiting: asyncio.Queue[tuple[Sample, Delivery] | None] = asyncio.Queue(MAX_OUTSTANDING)
 
-    async def add(self, figure: Figure, delivery: Delivery) -> None:
+    async def add(self, sample: Sample, delivery: Delivery) -> None:
         """Wait for ``delivery`` later."""
         self.sent += 1
-        await self._waiting.put((figure, delivery))
+        await self._waiting.put((sample, delivery))
 
     async def run(self) -> None:
         """Write outcomes in the order of sending until `finish`."""
         while (item := await self._waiting.get()) is not None:
-            figure, delivery = item
+            sample, delivery = item
             try:
                 await delivery
             except HeadgateError as error:
                 self.outcomes[type(error).__name__] += 1
             else:
                 self.outcomes["committed"] += 1
-                self._out.write(f"{figure.key}\t{figure.counter}\n")
+                self._out.write(f"{sample.key}\t{sample.counter}\n")
 
     async def finish(self) -> None:
         """Let `run` end once everything sent so far has its outcome."""
@@ -69,14 +69,14 @@ async def produce(config: Path, topic: str, rate: int, out: Path) -> None:
             async with Producer(load_client_config(config), name="demo-telemetry") as producer:
                 began = loop.time()
                 while not stop.is_set():
-                    for figure in telemetry.read():
+                    for sample in telemetry.read():
                         pending = await producer.send(
                             topic,
-                            figure.key.encode(),
-                            figure.encode(),
+                            sample.key.encode(),
+                            sample.encode(),
                             timestamp_ms=time.time_ns() // 1_000_000,
                         )
-                        await recorder.add(figure, pending)
+                        await recorder.add(sample, pending)
                     ahead = recorder.sent / rate - (loop.time() - began)
                     await asyncio.sleep(max(ahead, 0))
                 await producer.flush()
@@ -91,7 +91,7 @@ async def produce(config: Path, topic: str, rate: int, out: Path) -> None:
 @click.option("--rate", type=int, default=2000)
 @click.option("--out", type=click.Path(path_type=Path), required=True)
 def main(config: Path, topic: str, rate: int, out: Path) -> None:
-    """Send this machine's figures to TOPIC."""
+    """Send this machine's samples to TOPIC."""
     asyncio.run(produce(config, topic, rate, out))
 
 

@@ -1,4 +1,4 @@
-"""The demo's last word: figures and violations, as a table for people or JSON for programs.
+"""The demo's last word: summary and violations, as a table for people or JSON for programs.
 
 Built from demo.evidence alone. The exit code is the number of broken promises, at most 1.
 """
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from demo import checks
-from demo.checks import Delivery, HeldBack, StoredRecord, Violation
+from demo.checks import BlockedSegment, Delivery, StoredRecord, Violation
 from demo.scenario import STREAM, SUBSCRIPTIONS, Run
 from demo.stage import TOPIC
 from headgate.ledger.chunk import Chunk
@@ -27,12 +27,12 @@ EXAMPLES = 5
 class Findings:
     """What a run showed."""
 
-    figures: dict[str, Any]
+    summary: dict[str, Any]
     violations: list[Violation]
-    held: list[HeldBack]
+    blocked: list[BlockedSegment]
 
 
-def findings(
+def evaluate_run(
     run: Run,
     *,
     shard: int,
@@ -57,8 +57,8 @@ def findings(
             violations += checks.reordered(found)
         received[name] = {"delivered": len(found), "again": checks.repeated(found)}
         received[name]["type"] = kind  # type: ignore[assignment]
-    held = checks.held_back(chunks, shard, TOPIC, STREAM)
-    figures: dict[str, Any] = {
+    blocked = checks.blocked_segments(chunks, shard, TOPIC, STREAM)
+    summary: dict[str, Any] = {
         "produced": produced,
         "committed": sum(len(counters) for counters in committed.values()),
         "stored": len(stored),
@@ -66,51 +66,51 @@ def findings(
         "chunks": len(chunks),
         "subscriptions": received,
         "failover_seconds": failover_seconds(chunks, run.killed_leader_at_ms),
-        "children": len(held),
-        "held_seconds": [child.held_seconds for child in held],
-        "release_seconds": [child.release_seconds for child in held if child.release_seconds is not None],
+        "children": len(blocked),
+        "blocked_seconds": [child.blocked_seconds for child in blocked],
+        "release_seconds": [child.release_seconds for child in blocked if child.release_seconds is not None],
     }
-    if not held:
+    if not blocked:
         violations.append(Violation("nothing held back", "no child segment waited: the run proves nothing"))
-    return Findings(figures, violations, held)
+    return Findings(summary, violations, blocked)
 
 
 def failover_seconds(chunks: list[Chunk], killed_at_ms: int | None) -> float | None:
     """Return the time from the kill to the first records of the next reign, in the ledger's own time."""
     if killed_at_ms is None:
         return None
-    new_reign = False
+    new_term = False
     for chunk in chunks:
         if chunk.header.at_ms < killed_at_ms:
             continue
-        new_reign = new_reign or any(isinstance(entry, e.ReignBegan) for entry in chunk.entries)
-        if new_reign and any(isinstance(entry, e.RecordsStored) for entry in chunk.entries):
+        new_term = new_term or any(isinstance(entry, e.TermStarted) for entry in chunk.entries)
+        if new_term and any(isinstance(entry, e.RecordsStored) for entry in chunk.entries):
             return (chunk.header.at_ms - killed_at_ms) / 1000
     return None
 
 
 def show(found: Findings, console: Console) -> None:
     """Print the report."""
-    figures = found.figures
+    summary = found.summary
     console.print()
     table = Table(title="What the ledger and the consumers say", title_justify="left", show_header=False, box=None)
-    table.add_row("produced", figures["produced"])
-    table.add_row("committed", f"{figures['committed']:,} records, {figures['keys']} keys")
-    table.add_row("stored", f"{figures['stored']:,} records in {figures['chunks']:,} chunks")
-    for name, counts in figures["subscriptions"].items():
+    table.add_row("produced", summary["produced"])
+    table.add_row("committed", f"{summary['committed']:,} records, {summary['keys']} keys")
+    table.add_row("stored", f"{summary['stored']:,} records in {summary['chunks']:,} chunks")
+    for name, counts in summary["subscriptions"].items():
         again = f", {counts['again']:,} of them again after a crash or handover" if counts["again"] else ""
         table.add_row(f"delivered to {name} ({counts['type']})", f"{counts['delivered']:,}{again}")
-    for promise in ("lost", "stored twice", "stored out of order", "not delivered", "altered", "reordered"):
-        table.add_row(promise, str(sum(violation.promise == promise for violation in found.violations)))
-    table.add_row("child before parent", str(sum(v.promise == "child before parent" for v in found.violations)))
-    table.add_row("children held back", f"{figures['children']}: {_span(figures['held_seconds'])}")
-    table.add_row("last acknowledgement to release", _span(figures["release_seconds"]))
-    failover = figures["failover_seconds"]
+    for invariant in ("lost", "stored twice", "stored out of order", "not delivered", "altered", "reordered"):
+        table.add_row(invariant, str(sum(violation.invariant == invariant for violation in found.violations)))
+    table.add_row("child before parent", str(sum(v.invariant == "child before parent" for v in found.violations)))
+    table.add_row("children held back", f"{summary['children']}: {_span(summary['blocked_seconds'])}")
+    table.add_row("last acknowledgement to release", _span(summary["release_seconds"]))
+    failover = summary["failover_seconds"]
     table.add_row("failover, kill to next record stored", "none seen" if failover is None else f"{failover:.1f} s")
     console.print(table)
-    for child in found.held:
+    for child in found.blocked:
         console.print(
-            f"  segment {child.segment} waited {child.held_seconds:.1f} s for {', '.join(map(str, child.parents))}",
+            f"  segment {child.segment} waited {child.blocked_seconds:.1f} s for {', '.join(map(str, child.parents))}",
             highlight=False,
         )
     console.print()
@@ -120,9 +120,9 @@ def show(found: Findings, console: Console) -> None:
     console.print(f"{len(found.violations)} violations", style="bold red")
     shown: dict[str, int] = {}
     for violation in found.violations:
-        shown[violation.promise] = shown.get(violation.promise, 0) + 1
-        if shown[violation.promise] <= EXAMPLES:
-            console.print(f"  {violation.promise}: {violation.detail}", highlight=False)
+        shown[violation.invariant] = shown.get(violation.invariant, 0) + 1
+        if shown[violation.invariant] <= EXAMPLES:
+            console.print(f"  {violation.invariant}: {violation.detail}", highlight=False)
 
 
 def _span(seconds: list[float]) -> str:

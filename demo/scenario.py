@@ -1,6 +1,6 @@
 """What happens during the demo, and when: two splits, a merge, a join, a silent departure, a killed leader.
 
-Runs on a `Stage` and leaves `Evidence` behind. The times are seconds after the first record; each step is told to
+Runs on a `DemoCluster` and leaves `Evidence` behind. The times are seconds after the first record; each step is told to
 whoever shows the run. Commands go through the public client, as a user's would.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from demo.stage import TOPIC, Stage
+from demo.stage import TOPIC, DemoCluster
 from headgate import Admin
 from headgate.errors import HeadgateError, NoLeaderError
 from headgate.model.hashing import shard_of
@@ -36,17 +36,17 @@ class Run:
     layout: m.TopicDescription | None = None
 
 
-Tell = Callable[[str], None]
+ReportStep = Callable[[str], None]
 
 
-async def play(stage: Stage, run: Run, *, rate: int, seconds: float, tell: Tell) -> None:
+async def run_scenario(cluster: DemoCluster, run: Run, *, rate: int, seconds: float, report_step: ReportStep) -> None:
     """Play the whole scenario; raises HeadgateError if a step cannot be done, or a process ended by itself."""
-    await stage.start_daemon("daemon-1")
-    await stage.start_daemon("daemon-2")
-    async with Admin(stage.client_config()) as admin:
-        tell("waiting for leaders")
+    await cluster.start_daemon("daemon-1")
+    await cluster.start_daemon("daemon-2")
+    async with Admin(cluster.client_config()) as admin:
+        report_step("waiting for leaders")
         run.layout = await admin.create_topic(TOPIC, segments=2)
-        tell(f"topic {TOPIC!r} created with 2 segments")
+        report_step(f"topic {TOPIC!r} created with 2 segments")
         for name, subscription in (
             ("billing-1", STREAM),
             ("billing-2", STREAM),
@@ -54,26 +54,26 @@ async def play(stage: Stage, run: Run, *, rate: int, seconds: float, tell: Tell)
             ("alarms-1", QUEUE),
             ("archive-1", CHECKPOINT),
         ):
-            await _start_consumer(stage, run, name, subscription)
-        await stage.start_producer(rate)
-        tell(f"three STREAM consumers, one QUEUE, one CHECKPOINT; producing {rate} records/s")
+            await _start_consumer(cluster, run, name, subscription)
+        await cluster.start_producer(rate)
+        report_step(f"three STREAM consumers, one QUEUE, one CHECKPOINT; producing {rate} records/s")
         watching = asyncio.create_task(_watch_layout(run, admin), name="watch-layout")
         try:
-            await _steps(stage, run, admin, seconds, tell)
+            await _steps(cluster, run, admin, seconds, report_step)
         finally:
             watching.cancel()
             await asyncio.wait({watching})
-        tell("stopping the producer")
-        if await stage.stop("producer") != 0:
-            raise HeadgateError(f"the producer failed; its log is {stage.log('producer')}")
-        tell("waiting until everything has been delivered")
-        await _until_delivered(stage, run, admin)
-    for name in [name for name in stage.processes if name in run.consumers]:
-        if await stage.stop(name) != 0:
-            raise HeadgateError(f"consumer {name} failed; its log is {stage.log(name)}")
-    for name in [name for name in stage.processes if name.startswith("daemon")]:
-        if await stage.stop(name) != 0:
-            raise HeadgateError(f"{name} failed to end in good order; its log is {stage.log(name)}")
+        report_step("stopping the producer")
+        if await cluster.stop("producer") != 0:
+            raise HeadgateError(f"the producer failed; its log is {cluster.log('producer')}")
+        report_step("waiting until everything has been delivered")
+        await _wait_until_delivered(cluster, run, admin)
+    for name in [name for name in cluster.processes if name in run.consumers]:
+        if await cluster.stop(name) != 0:
+            raise HeadgateError(f"consumer {name} failed; its log is {cluster.log(name)}")
+    for name in [name for name in cluster.processes if name.startswith("daemon")]:
+        if await cluster.stop(name) != 0:
+            raise HeadgateError(f"{name} failed to end in good order; its log is {cluster.log(name)}")
 
 
 async def _watch_layout(run: Run, admin: Admin) -> None:
@@ -86,7 +86,7 @@ async def _watch_layout(run: Run, admin: Admin) -> None:
             continue
 
 
-async def _steps(stage: Stage, run: Run, admin: Admin, seconds: float, tell: Tell) -> None:
+async def _steps(cluster: DemoCluster, run: Run, admin: Admin, seconds: float, report_step: ReportStep) -> None:
     loop = asyncio.get_running_loop()
     began = loop.time()
 
@@ -96,17 +96,17 @@ async def _steps(stage: Stage, run: Run, admin: Admin, seconds: float, tell: Tel
         return f"segment {segment} split into {_children(run.layout, segment)}"
 
     async def join() -> str:
-        await _start_consumer(stage, run, "billing-4", STREAM)
+        await _start_consumer(cluster, run, "billing-4", STREAM)
         return "consumer billing-4 joins"
 
     async def vanish() -> str:
-        await stage.kill("billing-2")
+        await cluster.kill("billing-2")
         return "consumer billing-2 is killed without a word"
 
     async def crash() -> str:
         leader = await admin.leader_of(TOPIC)
         run.killed_leader_at_ms = time.time_ns() // 1_000_000
-        await stage.kill(leader)
+        await cluster.kill(leader)
         return f"the leader, {leader}, is killed with SIGKILL"
 
     async def merge() -> str:
@@ -123,41 +123,41 @@ async def _steps(stage: Stage, run: Run, admin: Admin, seconds: float, tell: Tel
         (0.85, merge),
     ]
     for share, step in plan:
-        await _sleep_until(stage, began + share * seconds)
+        await _sleep_until(cluster, began + share * seconds)
         what = await step()
         run.steps.append(what)
-        tell(what)
-    await _sleep_until(stage, began + seconds)
+        report_step(what)
+    await _sleep_until(cluster, began + seconds)
 
 
-async def _start_consumer(stage: Stage, run: Run, name: str, subscription: str) -> None:
+async def _start_consumer(cluster: DemoCluster, run: Run, name: str, subscription: str) -> None:
     run.consumers[name] = subscription
-    await stage.start_consumer(name, subscription, SUBSCRIPTIONS[subscription])
+    await cluster.start_consumer(name, subscription, SUBSCRIPTIONS[subscription])
 
 
-async def _sleep_until(stage: Stage, at: float) -> None:
+async def _sleep_until(cluster: DemoCluster, at: float) -> None:
     """Wait, and notice at once if a process ends that should not."""
     loop = asyncio.get_running_loop()
     while (left := at - loop.time()) > 0:
-        if ended := stage.ended():
-            raise HeadgateError(f"{', '.join(ended)} ended by itself; see {stage.log(ended[0])}")
+        if ended := cluster.exited_processes():
+            raise HeadgateError(f"{', '.join(ended)} ended by itself; see {cluster.log(ended[0])}")
         await asyncio.sleep(min(left, 0.5))
 
 
-async def _until_delivered(stage: Stage, run: Run, admin: Admin) -> None:
+async def _wait_until_delivered(cluster: DemoCluster, run: Run, admin: Admin) -> None:
     """Wait until everything stored has been acknowledged, or for the limit: the checks judge then."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + SETTLE_SECONDS
     while loop.time() < deadline:
-        if ended := stage.ended():
-            raise HeadgateError(f"{', '.join(ended)} ended by itself; see {stage.log(ended[0])}")
+        if ended := cluster.exited_processes():
+            raise HeadgateError(f"{', '.join(ended)} ended by itself; see {cluster.log(ended[0])}")
         waiting = 0
         for name in (STREAM, QUEUE):
             description = await admin.describe_subscription(TOPIC, name)
             waiting += sum(part.next_offset - part.acknowledged_offset for part in description.segments)
         run.layout = await admin.describe_topic(TOPIC)
         stored = sum(segment.next_offset for segment in run.layout.segments)
-        archived = sum(1 for _ in stage.notes("archive-1").open("rb"))
+        archived = sum(1 for _ in cluster.output_path("archive-1").open("rb"))
         if waiting == 0 and archived >= stored:
             return
         await asyncio.sleep(0.5)

@@ -15,7 +15,7 @@ from typing import Self
 
 from controller.local.daemon_process import end_processes, settings_text, start_daemon
 from controller.local.embedded import EmbeddedBroker, EmbeddedZooKeeper
-from controller.local.parent_death_signal import tethered
+from controller.local.parent_death_signal import with_parent_death_signal
 from controller.settings.load import (
     BrokerSettings,
     ClusterSettings,
@@ -42,7 +42,7 @@ STOP_SECONDS = 20.0
 """Longest wait for a process that was asked to end; then it is killed."""
 
 
-class Stage:
+class DemoCluster:
     """Everything that runs during the demo."""
 
     def __init__(self, folder: Path) -> None:
@@ -93,7 +93,7 @@ class Stage:
 
     def client_config(self) -> ClientConfig:
         """Return what a client of this cluster needs."""
-        assert self._broker is not None, "the stage is not up"
+        assert self._broker is not None, "the cluster is not up"
         return ClientConfig(
             cluster=CLUSTER,
             broker_host=self._broker.host,
@@ -103,8 +103,8 @@ class Stage:
 
     async def start_daemon(self, name: str) -> None:
         """Start a daemon; it logs to ``NAME.log``."""
-        assert self._broker is not None, "the stage is not up"
-        assert self._zookeeper is not None, "the stage is not up"
+        assert self._broker is not None, "the cluster is not up"
+        assert self._zookeeper is not None, "the cluster is not up"
         settings = Settings(
             cluster=ClusterSettings(name=CLUSTER, shards=SHARDS),
             instance=InstanceSettings(name=name),
@@ -127,7 +127,7 @@ class Stage:
         await self._start(
             "producer",
             *("-m", "demo.producer", "--config", str(self.config_path), "--topic", TOPIC),
-            *("--rate", str(rate), "--out", str(self.notes("producer"))),
+            *("--rate", str(rate), "--out", str(self.output_path("producer"))),
         )
 
     async def start_consumer(self, name: str, subscription: str, kind: str) -> None:
@@ -135,7 +135,7 @@ class Stage:
         await self._start(
             name,
             *("-m", "demo.consumer", "--config", str(self.config_path), "--topic", TOPIC, "--name", name),
-            *("--subscription", subscription, "--type", kind, "--out", str(self.notes(name))),
+            *("--subscription", subscription, "--type", kind, "--out", str(self.output_path(name))),
         )
 
     async def stop(self, name: str) -> int:
@@ -150,11 +150,11 @@ class Stage:
         process.kill()
         await process.wait()
 
-    def ended(self) -> list[str]:
+    def exited_processes(self) -> list[str]:
         """Return the names of processes that ended although nobody asked them to."""
         return sorted(name for name, process in self.processes.items() if process.returncode is not None)
 
-    def notes(self, name: str) -> Path:
+    def output_path(self, name: str) -> Path:
         """Return where a producer or consumer writes down what it saw."""
         return self.folder / f"{name}.notes"
 
@@ -165,7 +165,7 @@ class Stage:
     async def _start(self, name: str, *arguments: str) -> None:
         with self.log(name).open("ab") as log:
             self.processes[name] = await asyncio.create_subprocess_exec(
-                *tethered(sys.executable, *arguments),
+                *with_parent_death_signal(sys.executable, *arguments),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

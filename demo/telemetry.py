@@ -1,6 +1,6 @@
-"""Real input: this machine's own figures, keyed by what is measured.
+"""Real input: this machine's own samples, keyed by what is measured.
 
-Each reading takes a few dozen figures (every CPU, disk and network interface, the busiest processes), each with a
+Each reading takes a few dozen samples (every CPU, disk and network interface, the busiest processes), each with a
 counter of its own key, so that whoever receives them can tell a missing, doubled or early one without asking anybody.
 """
 
@@ -20,7 +20,7 @@ REFRESH_READINGS = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class Sample:
     """One measured value."""
 
     key: str
@@ -28,7 +28,7 @@ class Figure:
     value: float
 
     def encode(self) -> bytes:
-        """Return the record's value: JSON with the counter and the figure."""
+        """Return the record's value: JSON with the counter and the sample."""
         return msgspec.json.encode({"counter": self.counter, "value": self.value})
 
 
@@ -40,17 +40,17 @@ class Telemetry:
         self._busiest: list[psutil.Process] = []
         self._readings = 0
 
-    def read(self) -> list[Figure]:
+    def read(self) -> list[Sample]:
         """Return one reading of everything; takes a few milliseconds."""
         if self._readings % REFRESH_READINGS == 0:
             self._busiest = _busiest()
         self._readings += 1
-        return [self._figure(key, value) for key, value in self._measured()]
+        return [self._sample(key, value) for key, value in self._measured()]
 
-    def _figure(self, key: str, value: float) -> Figure:
+    def _sample(self, key: str, value: float) -> Sample:
         counter = self._counters[key]
         self._counters[key] += 1
-        return Figure(key, counter, value)
+        return Sample(key, counter, value)
 
     def _measured(self) -> Iterator[tuple[str, float]]:
         for number, times in enumerate(psutil.cpu_times(percpu=True)):

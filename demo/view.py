@@ -15,13 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from demo.scenario import SUBSCRIPTIONS, Run
-from demo.stage import Stage
+from demo.stage import DemoCluster
 
-LINE_SECONDS = 10.0
+LINE_INTERVAL_SECONDS = 10.0
 """How often plain lines tell the counts."""
 
 
-class _Counted:
+class _LineCounter:
     """Counts the lines of a file that grows."""
 
     def __init__(self, path: Path) -> None:
@@ -43,18 +43,18 @@ class _Counted:
 class View:
     """Tells a person what is going on."""
 
-    def __init__(self, console: Console, stage: Stage, run: Run) -> None:
+    def __init__(self, console: Console, cluster: DemoCluster, run: Run) -> None:
         self._console = console
-        self._stage = stage
+        self._cluster = cluster
         self._run = run
-        self._counted: dict[str, _Counted] = {}
-        self._told: list[str] = []
+        self._line_counters: dict[str, _LineCounter] = {}
+        self._reported_steps: list[str] = []
         self._began = asyncio.get_running_loop().time()
 
-    def tell(self, what: str) -> None:
+    def report_step(self, what: str) -> None:
         """Say that a step was taken."""
         line = f"{self._elapsed():6.1f} s  {what}"
-        self._told.append(line)
+        self._reported_steps.append(line)
         if not self._console.is_terminal:
             self._console.print(line, highlight=False, soft_wrap=True)
 
@@ -64,33 +64,33 @@ class View:
             with Live(console=self._console, refresh_per_second=4, transient=True) as live:
                 try:
                     while True:
-                        live.update(self._picture())
+                        live.update(self._render())
                         await asyncio.sleep(0.5)
                 finally:
                     live.update(Text(""))
         while True:
-            await asyncio.sleep(LINE_SECONDS)
+            await asyncio.sleep(LINE_INTERVAL_SECONDS)
             counts = self._counts()
             said = ", ".join(f"{name} {count:,}" for name, count in counts.items())
             self._console.print(f"{self._elapsed():6.1f} s  received: {said}", highlight=False, soft_wrap=True)
 
     def steps(self) -> list[str]:
         """Return every step that was told, in order."""
-        return self._told
+        return self._reported_steps
 
     def _elapsed(self) -> float:
         return asyncio.get_running_loop().time() - self._began
 
     def _count(self, name: str, path: Callable[[str], Path]) -> int:
-        return self._counted.setdefault(name, _Counted(path(name))).update()
+        return self._line_counters.setdefault(name, _LineCounter(path(name))).update()
 
     def _counts(self) -> dict[str, int]:
         found = dict.fromkeys(SUBSCRIPTIONS, 0)
         for consumer, subscription in self._run.consumers.items():
-            found[subscription] += self._count(consumer, self._stage.notes)
+            found[subscription] += self._count(consumer, self._cluster.output_path)
         return found
 
-    def _picture(self) -> Group:
+    def _render(self) -> Group:
         topic = Table(title="segments", title_justify="left", box=None)
         for heading in ("segment", "range", "state", "records", "parents"):
             topic.add_column(heading, justify="right" if heading == "records" else "left")
@@ -108,8 +108,8 @@ class View:
             consumers.add_column(heading, justify="right" if heading == "received" else "left")
         self._counts()
         for consumer, subscription in self._run.consumers.items():
-            gone = consumer not in self._stage.processes
-            received = f"{self._counted[consumer].lines:,}"
+            gone = consumer not in self._cluster.processes
+            received = f"{self._line_counters[consumer].lines:,}"
             style = "dim" if gone else ""
             consumers.add_row(consumer, subscription, SUBSCRIPTIONS[subscription], received, style=style)
-        return Group(Text(f"{self._elapsed():.0f} s"), topic, consumers, Text("\n".join(self._told[-10:])))
+        return Group(Text(f"{self._elapsed():.0f} s"), topic, consumers, Text("\n".join(self._reported_steps[-10:])))

@@ -1,6 +1,6 @@
 """What the daemon and the Spark process say to each other: one JSON object a line, over a local socket.
 
-Several questions may be open on one connection; a reply carries its request's id, and replies may overtake each other.
+Several queries may be open on one connection; a reply carries its request's id, and replies may overtake each other.
 Every request names the version it speaks; a field that may be left out, and then means what it meant before, needs no
 new one. This module does no I/O and knows nothing of Spark.
 """
@@ -18,18 +18,18 @@ from drain.external.table_mapping import ExternalView
 from headgate.errors import ConfigError, HeadgateError
 
 VERSION: Final = 1
-LINE_LIMIT_BYTES: Final = 32 * 1024 * 1024
+MAX_LINE_BYTES: Final = 32 * 1024 * 1024
 """The longest line: about 100 000 rows of backlog."""
-EXTERNAL_LIMIT_BYTES: Final = LINE_LIMIT_BYTES // 4
-"""Names that travel with one question about backlogs: some 100 000 segments. Topics beyond that are not asked about."""
-REASON_LIMIT: Final = 1000
+MAX_EXTERNAL_BYTES: Final = MAX_LINE_BYTES // 4
+"""Names that travel with one query about backlogs: some 100 000 segments. Topics beyond that are not asked about."""
+MAX_REASON_LENGTH: Final = 1000
 """Characters of what is told of a table: its path, its faults and an example each."""
 
 Failure = Literal["unreachable", "timed_out", "failed", "invalid"]
 
 
 class DrainCheckError(HeadgateError):
-    """The question was not answered. Whoever asked takes the segments for not drained yet, and asks again."""
+    """The query was not answered. Whoever asked takes the segments for not drained yet, and asks again."""
 
     def __init__(self, text: str, failure: Failure = "failed") -> None:
         """``failure``: nobody there, no answer in time, told that it failed, or an answer that is none."""
@@ -37,7 +37,7 @@ class DrainCheckError(HeadgateError):
         self.failure: Failure = failure
 
 
-class DrainQuestion(msgspec.Struct, frozen=True):
+class DrainQuery(msgspec.Struct, frozen=True):
     """Asks which of ``segments`` the subscription has drained, at this seek generation.
 
     The answer counts only if it rests on chunk ``at_least_chunk`` or a later one. ``external``: the names of an
@@ -53,8 +53,8 @@ class DrainQuestion(msgspec.Struct, frozen=True):
     external: ExternalView | None = None
 
 
-class DrainAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The drained ones among the segments asked for; with ``error`` the question could not be answered."""
+class DrainQueryResult(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The drained ones among the segments asked for; with ``error`` the query could not be answered."""
 
     drained: frozenset[int] = frozenset()
     watermark: int = 0
@@ -90,20 +90,20 @@ class BacklogRow(msgspec.Struct, frozen=True, kw_only=True):
     acknowledged_per_second: float | None = None
 
 
-class ExternalQuestion(msgspec.Struct, frozen=True):
+class ExternalBacklogQuery(msgspec.Struct, frozen=True):
     """Asks for the backlog of one external topic, which the ledger's facts do not tell."""
 
     shard: int
     topic_id: int
-    names: ExternalView
+    view: ExternalView
 
     @property
-    def place(self) -> tuple[int, int]:
+    def topic_key(self) -> tuple[int, int]:
         """(shard, topic id)."""
         return self.shard, self.topic_id
 
 
-class ExternalTold(msgspec.Struct, frozen=True, kw_only=True):
+class ExternalBacklogResponse(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of one external topic's backlog; in a row, what is not known is None."""
 
     shard: int
@@ -113,7 +113,7 @@ class ExternalTold(msgspec.Struct, frozen=True, kw_only=True):
     """The time that the rows hold for; None: its tables have not been counted."""
     reason: str = ""
     """Why something is not known, in words; names the table if one is at fault."""
-    at_fault: bool = False
+    failing: bool = False
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -127,13 +127,13 @@ class Ping(Request, frozen=True, tag="ping"):
     """Asks whether process and JVM are alive."""
 
 
-class AskDrained(Request, frozen=True, kw_only=True, tag="ask_drained"):
+class DrainedRequest(Request, frozen=True, kw_only=True, tag="drained"):
     """Everything that is to be known now; one run answers all of it."""
 
-    questions: list[DrainQuestion]
+    queries: list[DrainQuery]
 
 
-class AskBacklog(Request, frozen=True, kw_only=True, tag="ask_backlog"):
+class BacklogRequest(Request, frozen=True, kw_only=True, tag="backlog"):
     """The backlog of these shards; of all that have a folder if None.
 
     ``now_ms``: the time by the clock that the chunks' own times come from; None: that of the newest chunk.
@@ -143,28 +143,28 @@ class AskBacklog(Request, frozen=True, kw_only=True, tag="ask_backlog"):
 
     shards: list[int] | None = None
     now_ms: int | None = None
-    external: list[ExternalQuestion] = []
+    external: list[ExternalBacklogQuery] = []
 
 
-class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+class Response(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """What the Spark process sends."""
 
     id: int
 
 
-class Pong(Reply, frozen=True, kw_only=True, tag="pong"):
+class Pong(Response, frozen=True, kw_only=True, tag="pong"):
     """Both are alive."""
 
     runs: int
 
 
-class Drained(Reply, frozen=True, kw_only=True, tag="drained"):
-    """One answer per question, in their order."""
+class DrainedResponse(Response, frozen=True, kw_only=True, tag="drained"):
+    """One answer per query, in their order."""
 
-    answers: list[DrainAnswer]
+    answers: list[DrainQueryResult]
 
 
-class BacklogTold(Reply, frozen=True, kw_only=True, tag="backlog"):
+class BacklogResponse(Response, frozen=True, kw_only=True, tag="backlog"):
     """The rows, and which shards could not be counted (shard → why)."""
 
     rows: list[BacklogRow]
@@ -172,22 +172,22 @@ class BacklogTold(Reply, frozen=True, kw_only=True, tag="backlog"):
     watermarks: dict[int, int] = {}
     as_of_ms: dict[int, int] = {}
     """Shard → the time that its rows hold for."""
-    external: list[ExternalTold] = []
+    external: list[ExternalBacklogResponse] = []
     """The external topics that were asked about; a shard that could not be counted has none."""
 
 
-class Failed(Reply, frozen=True, kw_only=True, tag="failed"):
+class FailureResponse(Response, frozen=True, kw_only=True, tag="failed"):
     """The request could not be carried out, or not understood (then the id is 0)."""
 
     error: str
 
 
-AnyRequest = Ping | AskDrained | AskBacklog
-AnyReply = Pong | Drained | BacklogTold | Failed
+AnyRequest = Ping | DrainedRequest | BacklogRequest
+AnyResponse = Pong | DrainedResponse | BacklogResponse | FailureResponse
 
 _ENCODER = msgspec.json.Encoder()
 _REQUESTS: msgspec.json.Decoder[AnyRequest] = msgspec.json.Decoder(AnyRequest)
-_REPLIES: msgspec.json.Decoder[AnyReply] = msgspec.json.Decoder(AnyReply)
+_RESPONSES: msgspec.json.Decoder[AnyResponse] = msgspec.json.Decoder(AnyResponse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,25 +213,25 @@ class Address:
         return f"tcp:{self.host}:{self.port}" if self.path is None else f"unix:{self.path}"
 
 
-def fitting(
-    questions: Iterable[ExternalQuestion], limit_bytes: int = EXTERNAL_LIMIT_BYTES
-) -> tuple[list[ExternalQuestion], list[ExternalTold]]:
-    """Return the questions that fit into one line, by shard and topic, and what is told of the others."""
-    asked: list[ExternalQuestion] = []
-    left_out: list[ExternalTold] = []
-    room = limit_bytes
-    for question in sorted(questions, key=lambda each: each.place):
-        size = len(_ENCODER.encode(question))
-        if size <= room:
-            asked.append(question)
-            room -= size
+def fit_into_line(
+    queries: Iterable[ExternalBacklogQuery], limit_bytes: int = MAX_EXTERNAL_BYTES
+) -> tuple[list[ExternalBacklogQuery], list[ExternalBacklogResponse]]:
+    """Return the queries that fit into one line, by shard and topic, and what is told of the others."""
+    asked: list[ExternalBacklogQuery] = []
+    omitted: list[ExternalBacklogResponse] = []
+    remaining_bytes = limit_bytes
+    for query in sorted(queries, key=lambda each: each.topic_key):
+        size = len(_ENCODER.encode(query))
+        if size <= remaining_bytes:
+            asked.append(query)
+            remaining_bytes -= size
         else:
-            reason = f"the names of its {len(question.names.labels)} segments do not fit into a question any more"
-            left_out.append(ExternalTold(shard=question.shard, topic_id=question.topic_id, reason=reason))
-    return asked, left_out
+            reason = f"the names of its {len(query.view.labels)} segments do not fit into a query any more"
+            omitted.append(ExternalBacklogResponse(shard=query.shard, topic_id=query.topic_id, reason=reason))
+    return asked, omitted
 
 
-def encode_line(message: Request | Reply) -> bytes:
+def encode_line(message: Request | Response) -> bytes:
     """Return ``message`` as a line."""
     return _ENCODER.encode(message) + b"\n"
 
@@ -241,6 +241,6 @@ def decode_request(line: bytes) -> AnyRequest:
     return _REQUESTS.decode(line)
 
 
-def decode_reply(line: bytes) -> AnyReply:
+def decode_response(line: bytes) -> AnyResponse:
     """Return the reply in ``line``; raises msgspec.DecodeError."""
-    return _REPLIES.decode(line)
+    return _RESPONSES.decode(line)

@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from headgate.client.consumer import ConsumedRecord, Consumer
     from headgate.client.external_consumer import ExternalConsumer, GrantedSegment
     from headgate.client.producer import CloseReport, Producer, ProducerSettings
-    from headgate.client.record_batch import Delivery, Stored
+    from headgate.client.record_batch import Delivery, RecordMetadata
     from headgate.client.source_listing import ExternalLayout, read_layout, read_list_shards
     from headgate.config import ClientConfig, load_client_config
     from headgate.errors import (
         ConfigError,
+        DeliveryFailedError,
+        DeliveryUnknownError,
         FencedError,
         HeadgateError,
         NoLeaderError,
-        NotStoredError,
-        OutcomeUnknownToProducerError,
         ProtocolError,
-        RefusedError,
+        RequestRejectedError,
     )
 
-_PLACES = {
+_MODULES = {
     "Admin": "client.admin",
     "Client": "client.connection",
     "ClientConfig": "config",
@@ -45,13 +45,13 @@ _PLACES = {
     "GrantedSegment": "client.external_consumer",
     "HeadgateError": "errors",
     "NoLeaderError": "errors",
-    "NotStoredError": "errors",
-    "OutcomeUnknownToProducerError": "errors",
+    "DeliveryFailedError": "errors",
+    "DeliveryUnknownError": "errors",
     "Producer": "client.producer",
     "ProducerSettings": "client.producer",
     "ProtocolError": "errors",
-    "RefusedError": "errors",
-    "Stored": "client.record_batch",
+    "RequestRejectedError": "errors",
+    "RecordMetadata": "client.record_batch",
     "load_client_config": "config",
     "read_layout": "client.source_listing",
     "read_list_shards": "client.source_listing",
@@ -66,19 +66,19 @@ __all__ = [
     "ConsumedRecord",
     "Consumer",
     "Delivery",
+    "DeliveryFailedError",
+    "DeliveryUnknownError",
     "ExternalConsumer",
     "ExternalLayout",
     "FencedError",
     "GrantedSegment",
     "HeadgateError",
     "NoLeaderError",
-    "NotStoredError",
-    "OutcomeUnknownToProducerError",
     "Producer",
     "ProducerSettings",
     "ProtocolError",
-    "RefusedError",
-    "Stored",
+    "RecordMetadata",
+    "RequestRejectedError",
     "load_client_config",
     "read_layout",
     "read_list_shards",
@@ -87,7 +87,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Import what is asked for."""
-    place = _PLACES.get(name)
-    if place is None:
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module 'headgate' has no attribute {name!r}")
-    return getattr(import_module(f"headgate.{place}"), name)
+    return getattr(import_module(f"headgate.{module}"), name)

@@ -53,14 +53,15 @@ class ProtocolError(HeadgateError):
 
 
 class TransportError(HeadgateError):
-    """The broker is out of reach, or refused us."""
+    """The broker is out of reach, or rejected us."""
 
 
-class RefusedError(HeadgateError):
-    """The leader refused a request for good.
+class RequestRejectedError(HeadgateError):
+    """The leader rejected a request for good.
 
     Attributes:
-        verdict: the row of the verdict table, e.g. ``invalid`` or ``fenced`` (see ``headgate.protocol.messages.Verdict``).
+        verdict: the row of the verdict table, e.g. ``invalid`` or ``fenced`` (see
+        ``headgate.protocol.messages.Verdict``).
 
     """
 
@@ -69,15 +70,15 @@ class RefusedError(HeadgateError):
         self.verdict = verdict
 
 
-class FencedError(RefusedError):
+class FencedError(RequestRejectedError):
     """A newer incarnation has taken this producer's or consumer's place; this one must stop."""
 
 
-class NotStoredError(HeadgateError):
+class DeliveryFailedError(HeadgateError):
     """The record was certainly not stored."""
 
 
-class OutcomeUnknownToProducerError(HeadgateError):
+class DeliveryUnknownError(HeadgateError):
     """The deadline passed while the batch was in flight: it may or may not have been stored."""
 
 

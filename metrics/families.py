@@ -16,7 +16,7 @@ WAIT_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 9
 Family = TypeVar("Family", Counter, Gauge, Histogram)
 
 
-class Children(Generic[Family]):
+class LabeledMetric(Generic[Family]):
     """The label children of one metric, each looked up once."""
 
     def __init__(self, family: Family, *allowed: Sequence[str] | None) -> None:
@@ -26,9 +26,9 @@ class Children(Generic[Family]):
         self._children: dict[tuple[str | int, ...], Family] = {}
         if len(allowed) == 1 and allowed[0] is not None:
             for value in allowed[0]:
-                self.of(value)
+                self.child(value)
 
-    def of(self, *labels: str | int) -> Family:
+    def child(self, *labels: str | int) -> Family:
         """Return the child for ``labels``; values that are not listed share one, so that their number is bounded."""
         if (child := self._children.get(labels)) is not None:
             return child
@@ -39,21 +39,21 @@ class Children(Generic[Family]):
         return self._children.setdefault(bounded, self._family.labels(*bounded))
 
 
-class OneHot:
+class StateGauge:
     """A state as one gauge a value, of which exactly one is 1."""
 
     def __init__(self, family: Gauge, states: Sequence[str]) -> None:
-        self._children = Children(family, states)
-        self._now = self._children.of(states[0])
+        self._children = LabeledMetric(family, states)
+        self._now = self._children.child(states[0])
         self._now.set(1)
 
-    def turn_to(self, state: str) -> None:
+    def set_state(self, state: str) -> None:
         self._now.set(0)
-        self._now = self._children.of(state)
+        self._now = self._children.child(state)
         self._now.set(1)
 
 
-class Maker:
+class MetricFactory:
     """Makes metrics in one registry, under the names of this program."""
 
     def __init__(self, registry: CollectorRegistry) -> None:

@@ -1,7 +1,8 @@
 """Whether this daemon is alive, and whether it is safe to rely on.
 
-Pure: facts in, two judgements and their reasons out. Alive means that the event loop turns, and nothing else: a daemon
-that is cut off is not cured by a restart. Ready means that this daemon can take part in its cluster, leading or not.
+Pure: facts in, two judgements and their reasons out. HeartbeatReply means that the event loop turns, and nothing else:
+a daemon that is cut off is not cured by a restart. Ready means that this daemon can take part in its cluster, leading
+or not.
 
 The rules:
 
@@ -22,7 +23,7 @@ STALLED_SECONDS = 10.0
 """The loop ticks four times a second; far above any pause of a busy machine, below the watchdog's 30 s."""
 
 
-class PartState(StrEnum):
+class ComponentState(StrEnum):
     """How one part is."""
 
     OK = "ok"
@@ -50,11 +51,11 @@ class HealthFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class PartHealth:
+class ComponentHealth:
     """One part's state, and why."""
 
-    part: str
-    state: PartState
+    name: str
+    state: ComponentState
     reason: str
 
 
@@ -64,19 +65,19 @@ class Health:
 
     live: bool
     live_reason: str
-    parts: tuple[PartHealth, ...]
+    components: tuple[ComponentHealth, ...]
 
     @property
     def ready(self) -> bool:
         """Whether no part has failed."""
-        return all(part.state is not PartState.FAILED for part in self.parts)
+        return all(component.state is not ComponentState.FAILED for component in self.components)
 
     @property
     def state(self) -> str:
         """In a word: ``ready``, ``degraded`` (ready all the same) or ``not_ready``."""
         if not self.ready:
             return "not_ready"
-        return "ready" if all(part.state is PartState.OK for part in self.parts) else "degraded"
+        return "ready" if all(component.state is ComponentState.OK for component in self.components) else "degraded"
 
 
 def judge_health(facts: HealthFacts) -> Health:
@@ -88,7 +89,7 @@ def judge_health(facts: HealthFacts) -> Health:
         live,
         live_reason,
         (
-            PartHealth("loop", PartState.OK if live else PartState.FAILED, live_reason),
+            ComponentHealth("loop", ComponentState.OK if live else ComponentState.FAILED, live_reason),
             _cluster(facts),
             _zookeeper(facts),
             _broker(facts),
@@ -98,39 +99,45 @@ def judge_health(facts: HealthFacts) -> Health:
     )
 
 
-def _cluster(facts: HealthFacts) -> PartHealth:
+def _cluster(facts: HealthFacts) -> ComponentHealth:
     if facts.shards == 0:
-        return PartHealth("cluster", PartState.FAILED, "not joined yet: the number of shards is kept in ZooKeeper")
-    return PartHealth("cluster", PartState.OK, f"leads {facts.shards_led} of {facts.shards} shards")
+        return ComponentHealth(
+            "cluster", ComponentState.FAILED, "not joined yet: the number of shards is kept in ZooKeeper"
+        )
+    return ComponentHealth("cluster", ComponentState.OK, f"leads {facts.shards_led} of {facts.shards} shards")
 
 
-def _zookeeper(facts: HealthFacts) -> PartHealth:
+def _zookeeper(facts: HealthFacts) -> ComponentHealth:
     if facts.zookeeper == "connected":
-        return PartHealth("zookeeper", PartState.OK, "connected")
-    return PartHealth(
+        return ComponentHealth("zookeeper", ComponentState.OK, "connected")
+    return ComponentHealth(
         "zookeeper",
-        PartState.DEGRADED,
+        ComponentState.DEGRADED,
         f"{facts.zookeeper}: leaders go on, but no new leader is elected; see that its servers run and can be reached",
     )
 
 
-def _broker(facts: HealthFacts) -> PartHealth:
+def _broker(facts: HealthFacts) -> ComponentHealth:
     if facts.broker_connected:
-        return PartHealth("broker", PartState.OK, "connected")
-    return PartHealth("broker", PartState.FAILED, "not connected: clients cannot reach this daemon; see [broker]")
+        return ComponentHealth("broker", ComponentState.OK, "connected")
+    return ComponentHealth(
+        "broker", ComponentState.FAILED, "not connected: clients cannot reach this daemon; see [broker]"
+    )
 
 
-def _store(facts: HealthFacts) -> PartHealth:
+def _store(facts: HealthFacts) -> ComponentHealth:
     if facts.store_reachable:
-        return PartHealth("store", PartState.OK, "no error since it was last asked")
-    return PartHealth("store", PartState.FAILED, "out of reach: nothing can be committed or read; see [ledger] url")
+        return ComponentHealth("store", ComponentState.OK, "no error since it was last asked")
+    return ComponentHealth(
+        "store", ComponentState.FAILED, "out of reach: nothing can be committed or read; see [ledger] url"
+    )
 
 
-def _drain(facts: HealthFacts) -> PartHealth:
+def _drain(facts: HealthFacts) -> ComponentHealth:
     if facts.drain == "ready":
-        return PartHealth("drain", PartState.OK, "ready")
-    return PartHealth(
+        return ComponentHealth("drain", ComponentState.OK, "ready")
+    return ComponentHealth(
         "drain",
-        PartState.DEGRADED,
+        ComponentState.DEGRADED,
         f"{facts.drain}: {facts.drain_reason or 'no reason given'}; children of split and merged segments wait",
     )

@@ -33,7 +33,7 @@ from prometheus_client.exposition import choose_encoder
 from headgate.errors import HeadgateError
 from headgate.protocol.backlog import document
 from metrics.health import Health
-from metrics.status import Snapshot
+from metrics.status import DaemonStatus
 from metrics.status_page import STYLE, status_page
 
 CACHE_SECONDS = 1.0
@@ -67,14 +67,14 @@ class HttpServer:
         *,
         registry: CollectorRegistry,
         health: Callable[[], Health],
-        snapshot: Callable[[], Snapshot],
+        status: Callable[[], DaemonStatus],
     ) -> None:
         """Take what to show; port 0 takes any free one."""
         self._host = host
         self._port = port
         self._registry = registry
         self._health = health
-        self._snapshot = snapshot
+        self._status_source = status
         self._runner: web.AppRunner | None = None
         self._address = ""
         self._rendering = asyncio.Lock()
@@ -132,16 +132,19 @@ class HttpServer:
             self._runner = None
 
     async def _page(self, _: web.Request) -> web.Response:
-        return web.Response(text=status_page(self._snapshot(), self._health()), content_type="text/html")
+        return web.Response(text=status_page(self._status_source(), self._health()), content_type="text/html")
 
     async def _status(self, _: web.Request) -> web.Response:
-        snapshot, health = self._snapshot(), self._health()
-        return _json({"health": _health_report(health), "snapshot": snapshot}, 200)
+        status, health = self._status_source(), self._health()
+        return _json({"health": _health_report(health), "daemon": status}, 200)
 
     async def _backlog(self, request: web.Request) -> web.Response:
         topic = request.query.get("topic")
         found = [
-            backlog for shard in self._snapshot().shards for backlog in shard.backlogs if topic in (None, backlog.topic)
+            backlog
+            for shard in self._status_source().shards
+            for backlog in shard.backlogs
+            if topic in (None, backlog.topic)
         ]
         found.sort(key=lambda each: (each.topic, each.subscription))
         return _json({"backlogs": [document(each) for each in found]}, 200)
@@ -170,7 +173,9 @@ def _health_report(health: Health) -> dict[str, object]:
     return {
         "state": health.state,
         "live": health.live,
-        "parts": {part.part: {"state": part.state, "reason": part.reason} for part in health.parts},
+        "components": {
+            component.name: {"state": component.state, "reason": component.reason} for component in health.components
+        },
     }
 
 

@@ -6,7 +6,7 @@ two. Lines join parents and children. What a box is too narrow to say stands in 
 
 A segment that consumers of a subscription share is a bar over its key buckets, one box a share, with its holder.
 
-Only the newest `MAX_DRAWN` segments are drawn, so that a page stays a page.
+Only the newest `MAX_DRAWN_SEGMENTS` segments are drawn, so that a page stays a page.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from headgate.model.bucket_ranges import Share
+from headgate.model.bucket_ranges import BucketRange
 from headgate.model.hashing import KEY_BUCKETS
-from headgate.protocol.messages import SegmentDescription, SegmentProgress, ShareProgress
+from headgate.protocol.messages import BucketRangeProgress, SegmentDescription, SegmentProgress
 
-MAX_DRAWN = 400
+MAX_DRAWN_SEGMENTS = 400
 WIDTH = 960
 ROW = 46
 BOX = 28
@@ -28,13 +28,13 @@ _LABEL_WIDTH = 26
 _LETTER_WIDTH = 7
 _BAR_LEFT = 100
 _BAR_WIDTH = WIDTH - _BAR_LEFT
-_SHARE_STATES = {"revoking": "blocked", "waiting": "sealed"}
+_BUCKET_RANGE_CLASSES = {"revoking": "blocked", "waiting": "sealed"}
 """Status of a share → the colours that it has; the others are those of an active segment."""
 
 
 def segment_graph(segments: Sequence[SegmentDescription], blocked: frozenset[int] = frozenset()) -> str:
     """Return ``<svg>…</svg>``; ``blocked`` segments are those that some subscription may not read yet."""
-    drawn = {each.segment: each for each in sorted(segments, key=lambda each: each.segment)[-MAX_DRAWN:]}
+    drawn = {each.segment: each for each in sorted(segments, key=lambda each: each.segment)[-MAX_DRAWN_SEGMENTS:]}
     rows = _rows(drawn)
     height = (max(rows.values(), default=0) + 1) * ROW
     parts = [
@@ -85,9 +85,9 @@ def _box(segment: SegmentDescription, rows: Mapping[int, int], blocked: frozense
     )
 
 
-def share_bars(segments: Sequence[SegmentProgress]) -> str:
-    """Return ``<svg>…</svg>`` with a bar for each shared one of ``segments``, `MAX_DRAWN` at most; empty: none is."""
-    shared = [each for each in segments if each.shares][:MAX_DRAWN]
+def bucket_range_bars(segments: Sequence[SegmentProgress]) -> str:
+    """Return ``<svg>…</svg>`` with a bar for each shared segment, at most `MAX_DRAWN_SEGMENTS`; empty if none is."""
+    shared = [each for each in segments if each.bucket_ranges][:MAX_DRAWN_SEGMENTS]
     if not shared:
         return ""
     height = len(shared) * ROW
@@ -96,14 +96,14 @@ def share_bars(segments: Sequence[SegmentProgress]) -> str:
     for row, segment in enumerate(shared):
         middle = row * ROW + BOX / 2 + 5
         parts.append(f'<text x="{_BAR_LEFT / 2}" y="{middle:.1f}">segment {segment.segment}</text>')
-        parts += [_share(segment.segment, share, row * ROW) for share in segment.shares]
+        parts += [_bucket_range_bar(segment.segment, share, row * ROW) for share in segment.bucket_ranges]
     return "\n".join([*parts, "</svg>"])
 
 
-def _share(segment: int, share: ShareProgress, top: int) -> str:
+def _bucket_range_bar(segment: int, share: BucketRangeProgress, top: int) -> str:
     left = _BAR_LEFT + share.first_bucket * _BAR_WIDTH / KEY_BUCKETS
     width = (share.end_bucket - share.first_bucket) * _BAR_WIDTH / KEY_BUCKETS
-    buckets = Share(segment, share.first_bucket, share.end_bucket).buckets
+    buckets = BucketRange(segment, share.first_bucket, share.end_bucket).buckets
     holder = share.consumer or share.status
     label = ""
     if len(holder) * _LETTER_WIDTH < width:
@@ -112,6 +112,6 @@ def _share(segment: int, share: ShareProgress, top: int) -> str:
         f"buckets {buckets} of segment {segment}: {holder}, {share.status}, {share.acknowledged_offset} acknowledged"
     )
     return (
-        f'<g class="{_SHARE_STATES.get(share.status, "active")}"><title>{escape(title)}</title>'
+        f'<g class="{_BUCKET_RANGE_CLASSES.get(share.status, "active")}"><title>{escape(title)}</title>'
         f'<rect x="{left + 1:.1f}" y="{top}" width="{width - 2:.1f}" height="{BOX}" rx="3"/>{label}</g>'
     )

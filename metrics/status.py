@@ -12,7 +12,7 @@ from headgate.protocol.messages import SubscriptionBacklog, SubscriptionDescript
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShardSnapshot:
+class ShardStatus:
     """One shard as this daemon sees it."""
 
     shard: int
@@ -39,9 +39,9 @@ class ShardSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class DaemonStatus:
     """One daemon at one instant."""
 
     instance: str
-    shards: tuple[ShardSnapshot, ...] = ()
+    shards: tuple[ShardStatus, ...] = ()
     cluster: str = ""

@@ -3,7 +3,7 @@
 No script and nothing from elsewhere: the page works behind any proxy and under the strictest content policy. It shows
 what this daemon leads; for the rest it says who to ask: another daemon's page.
 
-At most `MAX_SHOWN` topics a page, and as many subscriptions a topic.
+At most `MAX_ROWS` topics a page, and as many subscriptions a topic.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from headgate.model.bucket_ranges import Share
+from headgate.model.bucket_ranges import BucketRange
 from headgate.protocol.messages import SegmentProgress, SubscriptionBacklog, SubscriptionDescription, TopicDescription
 from metrics.health import Health
-from metrics.segment_graph import MAX_DRAWN, segment_graph, share_bars
-from metrics.status import ShardSnapshot, Snapshot
+from metrics.segment_graph import MAX_DRAWN_SEGMENTS, bucket_range_bars, segment_graph
+from metrics.status import DaemonStatus, ShardStatus
 
-MAX_SHOWN = 100
+MAX_ROWS = 100
 
 STYLE = (
     "body{font:14px/1.5 system-ui,sans-serif;max-width:64rem;margin:1.5rem auto;padding:0 1rem;color:#1d2327;"
@@ -30,17 +30,17 @@ STYLE = (
 )
 
 
-def status_page(snapshot: Snapshot, health: Health) -> str:
+def status_page(status: DaemonStatus, health: Health) -> str:
     """Return the whole page."""
     body = [
-        f"<h1>headgate {escape(snapshot.instance)}</h1>",
+        f"<h1>headgate {escape(status.instance)}</h1>",
         f'<p>This daemon is <strong class="{escape(health.state)}">{escape(health.state.replace("_", " "))}</strong>'
-        + (f" in cluster {escape(snapshot.cluster)}." if snapshot.cluster else ".")
+        + (f" in cluster {escape(status.cluster)}." if status.cluster else ".")
         + ' Also <a href="/status">/status</a>, <a href="/backlog">/backlog</a>, '
         '<a href="/readyz">/readyz</a>, <a href="/metrics">/metrics</a>.</p>',
         _table(
             ("part", "state", "reason"),
-            ((part.part, part.state.value, part.reason) for part in health.parts),
+            ((component.name, component.state.value, component.reason) for component in health.components),
         ),
         "<h2>Shards</h2>",
         _table(
@@ -55,30 +55,30 @@ def status_page(snapshot: Snapshot, health: Health) -> str:
                     shard.in_flight_batches,
                     len(shard.topics) if shard.leading else "ask its leader",
                 )
-                for shard in snapshot.shards
+                for shard in status.shards
             ),
         ),
-        *_topics(snapshot.shards),
+        *_topics(status.shards),
     ]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>headgate {escape(snapshot.instance)}</title><style>{STYLE}</style></head><body>\n"
+        f"<title>headgate {escape(status.instance)}</title><style>{STYLE}</style></head><body>\n"
         + "\n".join(body)
         + "\n</body></html>\n"
     )
 
 
-def _topics(shards: Sequence[ShardSnapshot]) -> list[str]:
+def _topics(shards: Sequence[ShardStatus]) -> list[str]:
     found = [(topic, shard) for shard in shards for topic in shard.topics]
     found.sort(key=lambda pair: pair[0].topic)
-    parts = [part for topic, shard in found[:MAX_SHOWN] for part in _topic(topic, shard)]
-    if len(found) > MAX_SHOWN:
-        parts.append(f"<p>{len(found) - MAX_SHOWN} more topics are not shown here; /status has them all.</p>")
+    parts = [part for topic, shard in found[:MAX_ROWS] for part in _topic(topic, shard)]
+    if len(found) > MAX_ROWS:
+        parts.append(f"<p>{len(found) - MAX_ROWS} more topics are not shown here; /status has them all.</p>")
     return parts or ["<p>No topics on the shards that this daemon leads.</p>"]
 
 
-def _topic(topic: TopicDescription, shard: ShardSnapshot) -> list[str]:
+def _topic(topic: TopicDescription, shard: ShardStatus) -> list[str]:
     held = [each for each in shard.subscriptions if each.topic == topic.topic]
     blocked = frozenset(progress.segment for each in held for progress in each.segments if progress.status == "blocked")
     active = sum(segment.state == "active" for segment in topic.segments)
@@ -90,13 +90,15 @@ def _topic(topic: TopicDescription, shard: ShardSnapshot) -> list[str]:
         ),
         segment_graph(topic.segments, blocked),
     ]
-    if len(topic.segments) > MAX_DRAWN:
-        parts.append(f"<p>{len(topic.segments) - MAX_DRAWN} older segments are not drawn; /status has them all.</p>")
-    for subscription in held[:MAX_SHOWN]:
-        backlog = next((each for each in shard.backlogs if _is_of(each, subscription)), None)
+    if len(topic.segments) > MAX_DRAWN_SEGMENTS:
+        parts.append(
+            f"<p>{len(topic.segments) - MAX_DRAWN_SEGMENTS} older segments are not drawn; /status has them all.</p>"
+        )
+    for subscription in held[:MAX_ROWS]:
+        backlog = next((each for each in shard.backlogs if _belongs_to(each, subscription)), None)
         parts += _subscription(subscription, backlog)
-    if len(held) > MAX_SHOWN:
-        parts.append(f"<p>{len(held) - MAX_SHOWN} more subscriptions are not shown here; /status has them all.</p>")
+    if len(held) > MAX_ROWS:
+        parts.append(f"<p>{len(held) - MAX_ROWS} more subscriptions are not shown here; /status has them all.</p>")
     return parts
 
 
@@ -106,32 +108,32 @@ def _source(topic: TopicDescription) -> str:
     return escape(f", external, its records stand at {topic.external.source or 'their source'}")
 
 
-def _is_of(backlog: SubscriptionBacklog, subscription: SubscriptionDescription) -> bool:
+def _belongs_to(backlog: SubscriptionBacklog, subscription: SubscriptionDescription) -> bool:
     return (backlog.topic, backlog.subscription) == (subscription.topic, subscription.subscription)
 
 
 def _subscription(subscription: SubscriptionDescription, backlog: SubscriptionBacklog | None) -> list[str]:
-    here = sum(consumer.connected for consumer in subscription.consumers)
-    away = len(subscription.consumers) - here
-    left = {} if backlog is None else {part.segment: part.records for part in backlog.segments}
+    connected = sum(consumer.connected for consumer in subscription.consumers)
+    disconnected = len(subscription.consumers) - connected
+    remaining = {} if backlog is None else {part.segment: part.records for part in backlog.segments}
     return [
         (
             f"<h3>Subscription {escape(subscription.subscription)} "
             f"({escape(subscription.type or 'type not known yet')})</h3>"
         ),
-        f"<p>{here} consumers connected, {away} in their grace period.{_backlog(backlog)}</p>",
+        f"<p>{connected} consumers connected, {disconnected} in their grace period.{_backlog(backlog)}</p>",
         _table(
             ("segment", "status", "held by", "generation", "acknowledged", "behind", "waits for"),
-            (row for progress in subscription.segments for row in _progress(progress, left.get(progress.segment))),
+            (row for progress in subscription.segments for row in _progress(progress, remaining.get(progress.segment))),
         ),
-        share_bars(subscription.segments),
+        bucket_range_bars(subscription.segments),
     ]
 
 
 def _backlog(backlog: SubscriptionBacklog | None) -> str:
     if backlog is None or backlog.outlook == "not_tracked":
         return ""
-    why = f" {escape(backlog.not_counted)}." if backlog.not_counted else ""
+    why = f" {escape(backlog.unknown_reason)}." if backlog.unknown_reason else ""
     if backlog.records is None:
         return f" How much is not acknowledged is not known.{why}"
     size = "" if backlog.size_bytes is None else f", {backlog.size_bytes} bytes"
@@ -149,7 +151,7 @@ def _backlog(backlog: SubscriptionBacklog | None) -> str:
     return f" {escape('; '.join(parts))}.{why}"
 
 
-def _progress(progress: SegmentProgress, left: int | None) -> list[tuple[object, ...]]:
+def _progress(progress: SegmentProgress, remaining: int | None) -> list[tuple[object, ...]]:
     """Return the row of a segment, and below it one for each of its shares; ``left``: its backlog, if that is known."""
     external = progress.label is not None
     whole = (
@@ -159,12 +161,12 @@ def _progress(progress: SegmentProgress, left: int | None) -> list[tuple[object,
         "" if progress.generation is None else progress.generation,
         progress.acknowledged_offset,
         # Where a segment of an external topic ends is known from its tables, if at all.
-        ("-" if left is None else left) if external else progress.next_offset - progress.acknowledged_offset,
+        ("-" if remaining is None else remaining) if external else progress.next_offset - progress.acknowledged_offset,
         ", ".join(str(ancestor) for ancestor in progress.blocked_by),
     )
     shares = [
         (
-            str(Share(progress.segment, share.first_bucket, share.end_bucket)),
+            str(BucketRange(progress.segment, share.first_bucket, share.end_bucket)),
             share.status,
             share.consumer or "",
             "" if share.generation is None else share.generation,
@@ -172,7 +174,7 @@ def _progress(progress: SegmentProgress, left: int | None) -> list[tuple[object,
             "-" if external else progress.next_offset - share.acknowledged_offset,
             "",
         )
-        for share in progress.shares
+        for share in progress.bucket_ranges
     ]
     return [whole, *shares]
 

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from controller.state.shard_state import ShardState, Topic
 from coordinator.state.subscription import Subscription
 from drain.external.table_mapping import ExternalView
-from drain.protocol import ExternalQuestion
+from drain.protocol import ExternalBacklogQuery
 
 
-def names_of(topic: Topic, subscriptions: Iterable[Subscription]) -> ExternalView | None:
+def external_view(topic: Topic, subscriptions: Iterable[Subscription]) -> ExternalView | None:
     """Return the names of ``topic`` and of these subscriptions of it; None for a topic that is stored here."""
     if topic.external is None:
         return None
@@ -28,13 +28,13 @@ def names_of(topic: Topic, subscriptions: Iterable[Subscription]) -> ExternalVie
     )
 
 
-def questions_of(state: ShardState) -> list[ExternalQuestion]:
-    """Return the question about the backlog of each external topic of a shard, with all checkpoints."""
-    found: list[ExternalQuestion] = []
+def external_queries(state: ShardState) -> list[ExternalBacklogQuery]:
+    """Return the query about the backlog of each external topic of a shard, with all checkpoints."""
+    found: list[ExternalBacklogQuery] = []
     for topic in state.topics.values():
         subscriptions = topic.subscriptions.values()
-        names = names_of(topic, subscriptions)
+        names = external_view(topic, subscriptions)
         if names is not None:
             marks = {each.subscription_id: dict(each.checkpoints) for each in subscriptions if each.checkpoints}
-            found.append(ExternalQuestion(state.shard, topic.topic_id, replace(names, checkpoints=marks)))
+            found.append(ExternalBacklogQuery(state.shard, topic.topic_id, replace(names, checkpoints=marks)))
     return found

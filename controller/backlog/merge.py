@@ -18,82 +18,86 @@ from collections.abc import Iterable
 
 from controller.state.shard_state import ShardState, Topic
 from coordinator.state.subscription import Subscription
-from drain.protocol import BacklogRow, BacklogTold, ExternalTold
+from drain.protocol import BacklogResponse, BacklogRow, ExternalBacklogResponse
 from headgate.model.external_topic import ExternalTopic
 from headgate.model.layout import Segment, SegmentState
-from headgate.protocol.backlog import TRACKED, SegmentBacklog, SubscriptionBacklog, backlog_of
+from headgate.protocol.backlog import TRACKED, SegmentBacklog, SubscriptionBacklog, summarize_backlog
 
 OUTDATED = "its tables were counted before its last seek, or before its last import: ask again"
 
 
-def backlogs(state: ShardState, told: BacklogTold | None, now_ms: int) -> tuple[SubscriptionBacklog, ...]:
-    """Return every subscription's backlog, by topic and name; ``told``: what Spark has counted, if it has."""
+def backlogs(state: ShardState, response: BacklogResponse | None, now_ms: int) -> tuple[SubscriptionBacklog, ...]:
+    """Return every subscription's backlog, by topic and name; ``response``: what Spark has counted, if it has."""
     rows: dict[int, list[BacklogRow]] = defaultdict(list)
-    external: dict[int, ExternalTold] = {}
-    as_of_ms = None if told is None else told.as_of_ms.get(state.shard)
-    if told is not None and as_of_ms is not None:
-        external = {each.topic_id: each for each in told.external if each.shard == state.shard}
-        for row in told.rows:
+    external: dict[int, ExternalBacklogResponse] = {}
+    as_of_ms = None if response is None else response.as_of_ms.get(state.shard)
+    if response is not None and as_of_ms is not None:
+        external = {each.topic_id: each for each in response.external if each.shard == state.shard}
+        for row in response.rows:
             if row.shard == state.shard:
                 rows[row.subscription_id].append(row)
     found: list[SubscriptionBacklog] = []
     for _, topic in sorted(state.topics.items()):
         for _, subscription in sorted(topic.subscriptions.items()):
             if topic.external is not None:
-                found.append(_of_external(subscription, topic, external.get(topic.topic_id), now_ms))
+                found.append(_external_backlog(subscription, topic, external.get(topic.topic_id), now_ms))
             elif as_of_ms is not None and subscription.subscription_id in rows:
-                found.append(_by_spark(subscription, rows[subscription.subscription_id], as_of_ms))
+                found.append(_spark_backlog(subscription, rows[subscription.subscription_id], as_of_ms))
             else:
-                found.append(by_leader(subscription, topic, now_ms))
+                found.append(leader_backlog(subscription, topic, now_ms))
     return tuple(found)
 
 
-def by_leader(subscription: Subscription, topic: Topic, now_ms: int) -> SubscriptionBacklog:
+def leader_backlog(subscription: Subscription, topic: Topic, now_ms: int) -> SubscriptionBacklog:
     """Return the backlog as the leader's own state has it."""
-    return backlog_of(
+    return summarize_backlog(
         topic=topic.name,
         subscription=subscription.name,
         subscription_type=subscription.type,
         counted_by="leader",
         as_of_ms=now_ms,
-        segments=[_segment_by_leader(subscription, topic, segment) for segment in topic.layout.segments],
+        segments=[_leader_segment_backlog(subscription, topic, segment) for segment in topic.layout.segments],
     )
 
 
-def _of_external(
-    subscription: Subscription, topic: Topic, told: ExternalTold | None, now_ms: int
+def _external_backlog(
+    subscription: Subscription, topic: Topic, response: ExternalBacklogResponse | None, now_ms: int
 ) -> SubscriptionBacklog:
-    leaders = by_leader(subscription, topic, now_ms)
-    if told is None or subscription.type not in TRACKED:
+    leaders = leader_backlog(subscription, topic, now_ms)
+    if response is None or subscription.type not in TRACKED:
         return leaders
     segments = {part.segment: part for part in leaders.segments}
     mine = subscription.subscription_id, subscription.seek_generation
-    rows = [row for row in told.rows if (row.subscription_id, row.seek_generation) == mine and row.segment in segments]
+    rows = [
+        row for row in response.rows if (row.subscription_id, row.seek_generation) == mine and row.segment in segments
+    ]
     # What was not counted is as the leader knows it: segments that are newer, and marks that nobody can place.
-    segments |= {row.segment: _part(row, segments[row.segment].label) for row in rows if row.records is not None}
-    reason = told.reason or OUTDATED
+    segments |= {
+        row.segment: _spark_segment_backlog(row, segments[row.segment].label) for row in rows if row.records is not None
+    }
+    reason = response.reason or OUTDATED
     unknown = any(part.records is None for part in segments.values())
-    return backlog_of(
+    return summarize_backlog(
         topic=topic.name,
         subscription=subscription.name,
         subscription_type=subscription.type,
         counted_by="spark" if rows else "leader",
-        as_of_ms=now_ms if told.as_of_ms is None else told.as_of_ms,
+        as_of_ms=now_ms if response.as_of_ms is None else response.as_of_ms,
         segments=segments.values(),
-        not_counted=reason if unknown or told.at_fault else "",
-        at_fault=told.at_fault,
+        unknown_reason=reason if unknown or response.failing else "",
+        failing=response.failing,
     )
 
 
-def _segment_by_leader(subscription: Subscription, topic: Topic, segment: int) -> SegmentBacklog:
+def _leader_segment_backlog(subscription: Subscription, topic: Topic, segment: int) -> SegmentBacklog:
     tail, known = topic.tails[segment], topic.layout.segments[segment]
     sealed = known.state is SegmentState.SEALED
     if subscription.type not in TRACKED:
         return SegmentBacklog(segment=segment, sealed=sealed, label=known.label)
     if topic.external is not None:
-        nothing = 0 if _read_to_its_end(subscription, topic.external, known) else None
+        nothing = 0 if _is_fully_acknowledged(subscription, topic.external, known) else None
         return SegmentBacklog(segment=segment, sealed=sealed, records=nothing, size_bytes=nothing, label=known.label)
-    above = sum(end - first for first, end in subscription.above.get(segment, ()))
+    above = sum(end - first for first, end in subscription.acknowledged_ranges.get(segment, ()))
     records = max(0, tail.next_offset - subscription.position(segment) - above)
     return SegmentBacklog(
         segment=segment,
@@ -103,23 +107,23 @@ def _segment_by_leader(subscription: Subscription, topic: Topic, segment: int) -
     )
 
 
-def _read_to_its_end(subscription: Subscription, external: ExternalTopic, segment: Segment) -> bool:
-    end = external.limit(segment)
+def _is_fully_acknowledged(subscription: Subscription, external: ExternalTopic, segment: Segment) -> bool:
+    end = external.max_end_offset(segment)
     return end is not None and subscription.position(segment.segment_id) >= end
 
 
-def _by_spark(subscription: Subscription, rows: Iterable[BacklogRow], as_of_ms: int) -> SubscriptionBacklog:
-    return backlog_of(
+def _spark_backlog(subscription: Subscription, rows: Iterable[BacklogRow], as_of_ms: int) -> SubscriptionBacklog:
+    return summarize_backlog(
         topic=subscription.topic,
         subscription=subscription.name,
         subscription_type=subscription.type,
         counted_by="spark",
         as_of_ms=as_of_ms,
-        segments=[_part(row) for row in rows],
+        segments=[_spark_segment_backlog(row) for row in rows],
     )
 
 
-def _part(row: BacklogRow, label: str | None = None) -> SegmentBacklog:
+def _spark_segment_backlog(row: BacklogRow, label: str | None = None) -> SegmentBacklog:
     return SegmentBacklog(
         segment=row.segment,
         sealed=row.sealed,

@@ -13,21 +13,21 @@ import select
 import stat
 from collections.abc import AsyncGenerator, Callable
 
-READ_BYTES = 256 * 1024
-WRITE_BYTES = select.PIPE_BUF
+READ_BLOCK_BYTES = 256 * 1024
+WRITE_BLOCK_BYTES = select.PIPE_BUF
 """A pipe that is ready takes this much without blocking; a larger write could hang."""
 
 
 async def read_blocks(file: int) -> AsyncGenerator[bytes, None]:
     """Yield what the descriptor ``file`` gives, block by block, until its end."""
-    waits = _can_wait(file)
+    waits = _is_pollable(file)
     loop = asyncio.get_running_loop()
     while True:
         if waits:
-            await _ready(file, loop.add_reader, loop.remove_reader)
+            await _wait_until_ready(file, loop.add_reader, loop.remove_reader)
         else:
             await asyncio.sleep(0)
-        block = os.read(file, READ_BYTES)
+        block = os.read(file, READ_BLOCK_BYTES)
         if not block:
             return
         yield block
@@ -35,22 +35,22 @@ async def read_blocks(file: int) -> AsyncGenerator[bytes, None]:
 
 async def write_all(file: int, data: bytes) -> None:
     """Write ``data`` to the descriptor ``file``. Raises BrokenPipeError if nobody reads any more."""
-    waits = _can_wait(file)
+    waits = _is_pollable(file)
     loop = asyncio.get_running_loop()
     rest = memoryview(data)
     while rest:
         if waits:
-            await _ready(file, loop.add_writer, loop.remove_writer)
-        rest = rest[os.write(file, rest[:WRITE_BYTES] if waits else rest) :]
+            await _wait_until_ready(file, loop.add_writer, loop.remove_writer)
+        rest = rest[os.write(file, rest[:WRITE_BLOCK_BYTES] if waits else rest) :]
 
 
-def _can_wait(file: int) -> bool:
+def _is_pollable(file: int) -> bool:
     mode = os.fstat(file).st_mode
     # epoll takes terminals, but no other character device (/dev/null is always ready) and no regular file.
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or (stat.S_ISCHR(mode) and os.isatty(file))
 
 
-async def _ready(file: int, add: Callable[..., None], remove: Callable[[int], bool]) -> None:
+async def _wait_until_ready(file: int, add: Callable[..., None], remove: Callable[[int], bool]) -> None:
     ready = asyncio.Event()
     add(file, ready.set)
     try:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from headgate import Admin
     from headgate.protocol.backlog import SubscriptionBacklog
 
-WATCH_SECONDS: Final = 2.0
-SHOWN_NAMES: Final = 10
+WATCH_INTERVAL_SECONDS: Final = 2.0
+MAX_NAMES_SHOWN: Final = 10
 
 
 class _ShowByDefault(click.Group):
@@ -117,15 +117,17 @@ async def _watch(topic: str | None, subscription: str | None, *, by_segment: boo
             while True:
                 found = await admin.backlog(topic, subscription)
                 click.echo(msgspec.json.encode([document(each) for each in found]).decode())
-                await asyncio.sleep(WATCH_SECONDS)
+                await asyncio.sleep(WATCH_INTERVAL_SECONDS)
         # Nothing is drawn into a pipe but what changes: one table a look.
         with Live(console=Console(highlight=False), auto_refresh=False, screen=False) as live:
             while True:
-                live.update(await _looked(admin, topic, subscription, history, by_segment=by_segment), refresh=True)
-                await asyncio.sleep(WATCH_SECONDS)
+                live.update(
+                    await _render_table(admin, topic, subscription, history, by_segment=by_segment), refresh=True
+                )
+                await asyncio.sleep(WATCH_INTERVAL_SECONDS)
 
 
-async def _looked(
+async def _render_table(
     admin: Admin,
     topic: str | None,
     subscription: str | None,
@@ -196,18 +198,18 @@ def verify(
     command = [sys.executable, "-m", "drain.backlog.verify", "--master", master, "--reader", reader]
     command += [part for pair in conf for part in ("--conf", pair)]
     if ledger is None or topic is not None:
-        url, shard, topic_id, external = session.run(_place(topic))
+        url, shard, topic_id, external = session.run(_locate_topic(topic))
         ledger = ledger or url
         if external:
-            names = ", ".join(external[:SHOWN_NAMES]) + (", …" if len(external) > SHOWN_NAMES else "")
+            names = ", ".join(external[:MAX_NAMES_SHOWN]) + (", …" if len(external) > MAX_NAMES_SHOWN else "")
             click.echo(f"external, their tables are not read here: {names}", err=True)
         if topic_id is not None:
             command += ["--shard", str(shard), "--topic-id", str(topic_id)]
     command += ["--ledger", ledger, *(["--json"] if as_json else [])]
     sys.stdout.flush()
-    code, noise = _run(command)
+    code, jvm_output = _run(command)
     if code not in {0, 1}:
-        click.echo(noise, err=True, nl=False)
+        click.echo(jvm_output, err=True, nl=False)
         raise HeadgateError(f"the recount could not be carried out (code {code}); the lines above say why")
     if code:
         raise click.exceptions.Exit(code)
@@ -215,18 +217,18 @@ def verify(
 
 def _run(command: list[str]) -> tuple[int, str]:
     """Run ``command``; return its exit code, and what a JVM says while it starts, which nobody wants to read."""
-    noise = []
+    jvm_output = []
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None, "asked for"
         for line in process.stderr:
             if line.startswith("headgate:") or line.endswith("…\n"):
                 click.echo(line, err=True, nl=False)
             else:
-                noise.append(line)
-    return process.returncode, "".join(noise)
+                jvm_output.append(line)
+    return process.returncode, "".join(jvm_output)
 
 
-async def _place(topic: str | None) -> tuple[str, int | None, int | None, list[str]]:
+async def _locate_topic(topic: str | None) -> tuple[str, int | None, int | None, list[str]]:
     """Return the cluster's ledger, shard and id of ``topic``, and which of the topics that are meant are external."""
     async with session.open_admin(session.client_config()) as admin:
         url = await admin.ledger_url()

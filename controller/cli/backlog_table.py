@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from controller.cli.segment_tree import byte_count
+from controller.cli.segment_tree import format_bytes
 from coordinator.reporting.explanation import duration
-from headgate.protocol.backlog import Outlook, SegmentBacklog, SubscriptionBacklog, outlook_of
+from headgate.protocol.backlog import Outlook, SegmentBacklog, SubscriptionBacklog, estimate_drain
 
 COLUMNS: Final = ("topic", "subscription", "type", "records", "bytes", "oldest", "in/s", "acked/s", "drained in")
 NUMBERS: Final = ("segment", "records", "bytes", "oldest", "in/s", "acked/s", "drained in")
@@ -36,7 +36,7 @@ def subscription_row(backlog: SubscriptionBacklog) -> list[str]:
 def segment_row(part: SegmentBacklog, whole: SubscriptionBacklog) -> list[str]:
     """Return the same cells for one of its segments."""
     tracked = whole.outlook != "not_tracked"
-    outlook = outlook_of(part.records, part.stored_per_second, part.acknowledged_per_second, tracked=tracked)
+    outlook = estimate_drain(part.records, part.stored_per_second, part.acknowledged_per_second, tracked=tracked)
     name = f"  segment {part.segment}" + ("" if part.label is None else f" {part.label}")
     return ["", name, "sealed" if part.sealed else "active", *_cells(part, whole, *outlook)]
 
@@ -51,7 +51,7 @@ def _cells(
         oldest = duration(max(0, whole.as_of_ms - backlog.oldest_ms) / 1000)
     return [
         f"{backlog.records:,}".replace(",", " "),
-        "-" if backlog.size_bytes is None else byte_count(backlog.size_bytes),
+        "-" if backlog.size_bytes is None else format_bytes(backlog.size_bytes),
         oldest,
         _rate(backlog.stored_per_second),
         _rate(backlog.acknowledged_per_second),
@@ -71,9 +71,9 @@ def counted_lines(backlogs: Sequence[SubscriptionBacklog], now_ms: int) -> list[
         )
     elif age_seconds > STALE_SECONDS:
         lines.append(f"as of {duration(age_seconds)} ago")
-    notes = sorted({(each.topic, each.at_fault, each.not_counted) for each in backlogs if each.not_counted})
-    for topic, at_fault, reason in notes[:NOTES]:
-        lines.append(f"{topic} {'could not be counted' if at_fault else 'is not known in full'}: {reason}")
+    notes = sorted({(each.topic, each.failing, each.unknown_reason) for each in backlogs if each.unknown_reason})
+    for topic, failing, reason in notes[:NOTES]:
+        lines.append(f"{topic} {'could not be counted' if failing else 'is not known in full'}: {reason}")
     if len(notes) > NOTES:
         lines.append(f"and {len(notes) - NOTES} more; --json has all reasons")
     return lines
@@ -81,7 +81,7 @@ def counted_lines(backlogs: Sequence[SubscriptionBacklog], now_ms: int) -> list[
 
 def _needs_spark(backlog: SubscriptionBacklog) -> bool:
     """Return whether the leader has counted what Spark would know more about; of an external topic it says why not."""
-    said = bool(backlog.not_counted) or (backlog.external and backlog.records == 0)
+    said = bool(backlog.unknown_reason) or (backlog.external and backlog.records == 0)
     return backlog.counted_by == "leader" and not said
 
 

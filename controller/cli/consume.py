@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from headgate.model.entries import Balance, SubscriptionType
     from headgate.protocol.messages import Start
 
-PRINTED_AT_ONCE = 512
+PRINT_BATCH_RECORDS = 512
 """Most records that are printed and acknowledged together, and that wait to be printed."""
-ASK_SECONDS = 0.2
+CAUGHT_UP_POLL_SECONDS = 0.2
 """How long nothing must have come before we ask whether we are caught up."""
-SETTLE_SECONDS = 0.05
+CAUGHT_UP_SETTLE_SECONDS = 0.05
 """A record that was handed out just now may still be on its way through this process's queue."""
 
 _ANYTHING = msgspec.json.Decoder(msgspec.Raw)
@@ -91,7 +91,7 @@ def _put_text(line: dict[str, Any], name: str, data: bytes) -> None:
     show_default=True,
     help="Where a new subscription begins; one that exists goes on where it was.",
 )
-@click.option("--max", "most", type=click.IntRange(min=1), metavar="N", help="Stop after N records.")
+@click.option("--max", "max_records", type=click.IntRange(min=1), metavar="N", help="Stop after N records.")
 @click.option("--exit-when-caught-up", is_flag=True, help="Stop once everything stored so far has been printed.")
 @click.option(
     "--balance",
@@ -107,7 +107,7 @@ def consume(
     subscription: str,
     type_: str,
     start: Start,
-    most: int | None,
+    max_records: int | None,
     exit_when_caught_up: bool,
     consumer: str | None,
     balance: Balance | None,
@@ -135,7 +135,7 @@ def consume(
             capacity=capacity,
         )
         async with opened:
-            printer = _Printer(opened, kind, most=most, exit_when_caught_up=exit_when_caught_up)
+            printer = _Printer(opened, kind, max_records=max_records, exit_when_caught_up=exit_when_caught_up)
             return await printer.run()
 
     printed = session.run(print_records())
@@ -144,32 +144,32 @@ def consume(
 
 
 class _Printer:
-    """Takes records from a consumer, prints them in groups, and acknowledges each group."""
+    """Takes records from a consumer, prints them in groups, and acknowledges each batch."""
 
     def __init__(
         self,
         consumer: Consumer,
         kind: SubscriptionType,
         *,
-        most: int | None,
+        max_records: int | None,
         exit_when_caught_up: bool,
     ) -> None:
         self._consumer = consumer
         self._kind = kind
-        self._most = most
+        self._max_records = max_records
         self._exit_when_caught_up = exit_when_caught_up
-        self._records: asyncio.Queue[ConsumedRecord] = asyncio.Queue(PRINTED_AT_ONCE)
+        self._records: asyncio.Queue[ConsumedRecord] = asyncio.Queue(PRINT_BATCH_RECORDS)
         self._printed = 0
 
     async def run(self) -> int:
         """Print until there is a reason to stop; return how many."""
         reading = asyncio.get_running_loop().create_task(self._read(), name="read-records")
         try:
-            while self._most is None or self._printed < self._most:
-                group = await self._next_group(reading)
-                if not group:
+            while self._max_records is None or self._printed < self._max_records:
+                batch = await self._next_batch(reading)
+                if not batch:
                     break
-                await self._print(group)
+                await self._print(batch)
         finally:
             reading.cancel()
             await asyncio.wait([reading])
@@ -179,21 +179,25 @@ class _Printer:
         async for record in self._consumer:
             await self._records.put(record)
 
-    async def _next_group(self, reading: asyncio.Task[None]) -> list[ConsumedRecord]:
+    async def _next_batch(self, reading: asyncio.Task[None]) -> list[ConsumedRecord]:
         """Return the records that have come, at least one; none if it is time to stop."""
-        room = PRINTED_AT_ONCE if self._most is None else min(PRINTED_AT_ONCE, self._most - self._printed)
-        first = await self._first(reading)
-        group = [] if first is None else [first]
-        while group and len(group) < room and not self._records.empty():
-            group.append(self._records.get_nowait())
-        return group
+        capacity_left = (
+            PRINT_BATCH_RECORDS
+            if self._max_records is None
+            else min(PRINT_BATCH_RECORDS, self._max_records - self._printed)
+        )
+        first = await self._next_record(reading)
+        batch = [] if first is None else [first]
+        while batch and len(batch) < capacity_left and not self._records.empty():
+            batch.append(self._records.get_nowait())
+        return batch
 
-    async def _first(self, reading: asyncio.Task[None]) -> ConsumedRecord | None:
+    async def _next_record(self, reading: asyncio.Task[None]) -> ConsumedRecord | None:
         getting = asyncio.get_running_loop().create_task(self._records.get(), name="next-record")
-        patience = ASK_SECONDS if self._exit_when_caught_up else None
+        timeout = CAUGHT_UP_POLL_SECONDS if self._exit_when_caught_up else None
         try:
             while True:
-                await asyncio.wait({getting, reading}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({getting, reading}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
                 if getting.done():
                     return getting.result()
                 if reading.done():
@@ -201,7 +205,7 @@ class _Printer:
                     reading.result()
                     return None
                 if await self._consumer.caught_up():
-                    await asyncio.wait({getting}, timeout=SETTLE_SECONDS)
+                    await asyncio.wait({getting}, timeout=CAUGHT_UP_SETTLE_SECONDS)
                     if not getting.done():
                         return None
         finally:
@@ -209,15 +213,15 @@ class _Printer:
                 getting.cancel()
                 await asyncio.wait([getting])
 
-    async def _print(self, group: list[ConsumedRecord]) -> None:
-        await _write(b"".join(map(record_line, group)))
-        self._printed += len(group)
+    async def _print(self, batch: list[ConsumedRecord]) -> None:
+        await _write(b"".join(map(record_line, batch)))
+        self._printed += len(batch)
         if self._kind == "QUEUE":
-            for record in group:
+            for record in batch:
                 await self._consumer.acknowledge(record)
         elif self._kind == "STREAM":
             # Cumulative: the last record of each segment speaks for those before it.
-            for record in {record.segment: record for record in group}.values():
+            for record in {record.segment: record for record in batch}.values():
                 await self._consumer.acknowledge(record)
 
 

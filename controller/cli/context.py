@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 import click
 
 from headgate.config import ClientConfig, load_client_config
-from headgate.errors import HeadgateError, RefusedError
+from headgate.errors import HeadgateError, RequestRejectedError
 
 if TYPE_CHECKING:
     from controller.settings.load import LogSettings
@@ -112,7 +112,7 @@ async def require_topic(config: ClientConfig, topic: str) -> None:
     async with open_admin(config) as admin:
         try:
             await admin.describe_topic(topic)
-        except RefusedError as error:
+        except RequestRejectedError as error:
             if error.verdict != "invalid":
                 raise
             raise HeadgateError(

@@ -8,7 +8,7 @@ import click
 
 from controller.cli import context as session
 from controller.cli.output import examples, json_option, print_json, print_table
-from headgate.model.bucket_ranges import place_of
+from headgate.model.bucket_ranges import slice_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,9 +109,9 @@ def plan(
             ],
             numbers=("segment",),
         )
-    _print_moves("would move at once:", planned.at_once)
-    _print_moves("would move once every sealed segment is drained:", planned.when_drained)
-    if not (planned.at_once or planned.when_drained):
+    _print_moves("would move at once:", planned.after_rebalance)
+    _print_moves("would move once every sealed segment is drained:", planned.after_drain)
+    if not (planned.after_rebalance or planned.after_drain):
         click.echo("nothing would move")
     if planned.consumers:
         print_table(
@@ -119,7 +119,7 @@ def plan(
             [
                 (each.consumer, *("-" if count is None else str(count) for count in counts))
                 for each in planned.consumers
-                for counts in [(each.before, each.at_once, each.when_drained)]
+                for counts in [(each.before, each.after_rebalance, each.after_drain)]
             ],
             numbers=("segments now", "at once", "when drained"),
         )
@@ -141,7 +141,7 @@ def _print_moves(heading: str, moves: Sequence[PlannedMove]) -> None:
         ("segment", "from", "to"),
         [
             (
-                str(place_of(move.segment, move.first_bucket, move.end_bucket)),
+                str(slice_of(move.segment, move.first_bucket, move.end_bucket)),
                 move.before or "nobody",
                 move.after or "nobody",
             )

@@ -39,9 +39,9 @@ COMMANDS = {
 }
 """Name → (module, one line of help). The module holds the command under its name, with ``_`` for ``-``."""
 
-_FAILED = 1
-_MISUSED = 2
-_SIGNALLED = 128
+_EXIT_FAILED = 1
+_USAGE_ERROR = 2
+_EXIT_SIGNAL_BASE = 128
 
 
 class HeadgateGroup(click.Group):
@@ -85,13 +85,13 @@ class HeadgateGroup(click.Group):
         except click.exceptions.Exit as finished:
             return finished.exit_code
         except InterruptedBySignalError as signalled:
-            return _SIGNALLED + signalled.number
+            return _EXIT_SIGNAL_BASE + signalled.number
         except (KeyboardInterrupt, click.Abort):
-            return _SIGNALLED + signal.SIGINT
+            return _EXIT_SIGNAL_BASE + signal.SIGINT
         except BrokenPipeError:
             # What is still buffered has no reader; without this the interpreter complains about it at its end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
-            return _SIGNALLED + signal.SIGPIPE
+            return _EXIT_SIGNAL_BASE + signal.SIGPIPE
         except Exception as error:  # noqa: BLE001 - ends the process and says so
             return _report(error, debug=invocation.debug)
         return 0
@@ -105,20 +105,20 @@ def _report(error: Exception, *, debug: bool) -> int:
     match leaf:
         case click.exceptions.NoArgsIsHelpError():
             click.echo(leaf.format_message(), err=True)
-            return _MISUSED
+            return _USAGE_ERROR
         case click.UsageError():
             hint = f"; see: {leaf.ctx.command_path} --help" if leaf.ctx is not None else ""
-            text, code = f"{leaf.format_message().rstrip('.')}{hint}", _MISUSED
+            text, code = f"{leaf.format_message().rstrip('.')}{hint}", _USAGE_ERROR
         case click.ClickException():
             text, code = leaf.format_message(), leaf.exit_code
         case HeadgateError():
-            text, code = str(leaf), _FAILED
+            text, code = str(leaf), _EXIT_FAILED
         case OSError():
             where = f"{leaf.filename}: " if leaf.filename else ""
-            text, code = f"{where}{leaf.strerror or leaf}", _FAILED
+            text, code = f"{where}{leaf.strerror or leaf}", _EXIT_FAILED
         case _:
             hint = "" if debug else " (headgate --debug … shows where)"
-            text, code = f"this is a bug: {type(leaf).__name__}: {leaf}{hint}", _FAILED
+            text, code = f"this is a bug: {type(leaf).__name__}: {leaf}{hint}", _EXIT_FAILED
     click.echo(f"headgate: {' '.join(text.split())}", err=True)
     return code
 

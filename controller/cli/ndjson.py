@@ -24,7 +24,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _OBJECT: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ANYTHING = msgspec.json.Decoder(msgspec.Raw)
 _STRING = msgspec.json.Decoder(str)
-_SHOWN_FIELDS = 8
+_MAX_FIELDS_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,43 +58,43 @@ class KeyedRecord:
 class LineSplitter:
     """Cuts a stream of bytes into lines, in order; holds at most one line and one block."""
 
-    def __init__(self, *, offset: int = 0, number: int = 0, longest_bytes: int = MAX_RECORD_BYTES) -> None:
+    def __init__(self, *, offset: int = 0, number: int = 0, max_line_bytes: int = MAX_RECORD_BYTES) -> None:
         """Go on at byte ``offset``, after line ``number``."""
         self._offset = offset
         self._number = number
-        self._longest_bytes = longest_bytes
-        self._held = bytearray()
-        self._overlong = False
+        self._max_line_bytes = max_line_bytes
+        self._partial_line = bytearray()
+        self._is_too_long = False
 
     def feed(self, block: bytes) -> Iterator[Line]:
         """Yield the lines that ``block`` completes."""
         parts = block.split(b"\n")
         for part in parts[:-1]:
-            self._hold(part)
+            self._buffer(part)
             self._offset += len(part) + 1
             yield from self._complete()
-        self._hold(parts[-1])
+        self._buffer(parts[-1])
         self._offset += len(parts[-1])
 
     def end(self) -> Iterator[Line]:
         """Yield the last line, if it had no line end."""
-        if self._held or self._overlong:
+        if self._partial_line or self._is_too_long:
             yield from self._complete()
 
-    def _hold(self, part: bytes) -> None:
-        if self._overlong or len(self._held) + len(part) > self._longest_bytes + 1:
-            self._overlong = True
-            self._held.clear()
+    def _buffer(self, part: bytes) -> None:
+        if self._is_too_long or len(self._partial_line) + len(part) > self._max_line_bytes + 1:
+            self._is_too_long = True
+            self._partial_line.clear()
         else:
-            self._held += part
+            self._partial_line += part
 
     def _complete(self) -> Iterator[Line]:
         self._number += 1
-        text = bytes(self._held).removesuffix(b"\r")
+        text = bytes(self._partial_line).removesuffix(b"\r")
         if self._number == 1:
             text = text.removeprefix(_BYTE_ORDER_MARK)
-        overlong, self._overlong = self._overlong, False
-        self._held.clear()
+        overlong, self._is_too_long = self._is_too_long, False
+        self._partial_line.clear()
         if overlong:
             yield Line(self._number, self._offset, None)
         elif text.strip():
@@ -116,7 +116,7 @@ def keyed_record(line: Line, key_field: str | None, key: bytes | None) -> KeyedR
         return BadLine(line.number, f"is JSON but no object, so it has no field {key_field!r}")
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return BadLine(line.number, f"is not JSON: {_reason(error)}")
-    except _NoKeyError as error:
+    except _MissingKeyError as error:
         return BadLine(line.number, str(error))
     assert found is not None, "a key was found"
     if len(found) + len(line.text) > MAX_RECORD_BYTES:
@@ -126,7 +126,7 @@ def keyed_record(line: Line, key_field: str | None, key: bytes | None) -> KeyedR
     return KeyedRecord(line.number, line.end_offset, found, line.text)
 
 
-class _NoKeyError(Exception):
+class _MissingKeyError(Exception):
     """The object has no usable key; the text says why."""
 
 
@@ -138,18 +138,18 @@ def _key_text(fields: dict[str, msgspec.Raw], name: str) -> bytes:
         if inner is not None and bytes(inner)[:1] == b"{":
             return _key_text(_OBJECT.decode(inner), rest)
     if raw is None:
-        raise _NoKeyError(f"has no field {name!r}; it has {_listed(fields)}")
+        raise _MissingKeyError(f"has no field {name!r}; it has {_format_names(fields)}")
     text = bytes(raw)
     kind = {b"{": "an object", b"[": "a list", b"n": "null"}.get(text[:1])
     if kind is not None:
-        raise _NoKeyError(f"has {kind} in field {name!r}; a key is a string, a number, true or false")
+        raise _MissingKeyError(f"has {kind} in field {name!r}; a key is a string, a number, true or false")
     return _STRING.decode(text).encode() if text[:1] == b'"' else text
 
 
-def _listed(fields: dict[str, msgspec.Raw]) -> str:
+def _format_names(fields: dict[str, msgspec.Raw]) -> str:
     names = list(fields)
-    shown = ", ".join(repr(name) for name in names[:_SHOWN_FIELDS])
-    return (shown or "no fields at all") + (", …" if len(names) > _SHOWN_FIELDS else "")
+    shown = ", ".join(repr(name) for name in names[:_MAX_FIELDS_SHOWN])
+    return (shown or "no fields at all") + (", …" if len(names) > _MAX_FIELDS_SHOWN else "")
 
 
 def _reason(error: Exception) -> str:

@@ -13,8 +13,8 @@ DEFAULT: Final = "default"
 """Back to the cluster's settings."""
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION = re.compile(r"([0-9]{1,9})([smhdw])")
-_FOR_EVER: Final = -1
-MOST_SEGMENTS: Final = 1024
+_FOREVER: Final = -1
+MAX_SEGMENTS: Final = 1024
 
 
 def switch(value: str) -> bool | str:
@@ -29,15 +29,15 @@ def count(value: str) -> int | str:
     """Return a number of segments, or ``default``. Raises click.BadParameter."""
     if value == DEFAULT:
         return DEFAULT
-    if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= MOST_SEGMENTS:
-        raise click.BadParameter(f"{value!r}: write a number from 1 to {MOST_SEGMENTS}, or default")
+    if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= MAX_SEGMENTS:
+        raise click.BadParameter(f"{value!r}: write a number from 1 to {MAX_SEGMENTS}, or default")
     return int(value)
 
 
 def retention(value: str) -> int | str:
     """Return a duration in milliseconds, -1 for ``none``, or ``default``. Raises click.BadParameter."""
     if value in ("none", DEFAULT):
-        return _FOR_EVER if value == "none" else DEFAULT
+        return _FOREVER if value == "none" else DEFAULT
     parts = _DURATION.fullmatch(value)
     if parts is None:
         raise click.BadParameter(f"{value!r}: write a number and a unit (30s, 15m, 12h, 7d, 2w), none, or default")
@@ -62,5 +62,5 @@ def policy_line(policy: TopicPolicy) -> str:
         if number is not None:
             said.append(f"{option} {number}")
     if policy.retention_ms is not None:
-        said.append(f"retention {'none' if policy.retention_ms == _FOR_EVER else duration(policy.retention_ms)}")
+        said.append(f"retention {'none' if policy.retention_ms == _FOREVER else duration(policy.retention_ms)}")
     return f"policy: {', '.join(said)}" if said else ""

@@ -27,8 +27,8 @@ from controller.cli import context as session
 from controller.cli import ndjson as lines
 from controller.cli.async_stdio import read_blocks
 from controller.cli.output import examples, print_json
-from controller.cli.produce_progress import Progress, Tally
-from headgate.errors import HeadgateError, NotStoredError, OutcomeUnknownToProducerError, RefusedError
+from controller.cli.produce_progress import OutcomeCounts, ProgressLine
+from headgate.errors import DeliveryFailedError, DeliveryUnknownError, HeadgateError, RequestRejectedError
 from headgate.protocol.messages import MAX_RECORD_BYTES
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from headgate import Producer
     from headgate.config import ClientConfig
 
-IN_FLIGHT = 20_000
+MAX_IN_FLIGHT = 20_000
 """Most records whose outcome is awaited; the producer's own byte budget is the narrower limit for large ones."""
-FLUSH_SECONDS = 5.0
+FLUSH_TIMEOUT_SECONDS = 5.0
 """After Ctrl-C: how long what was taken already may take to be stored."""
 REPORTED = 5
 """Failures and bad lines that are shown one by one; the rest is counted."""
@@ -94,9 +94,9 @@ def produce(
     finally:
         if command.began:
             if as_json:
-                print_json(command.tally.as_dict())
-            click.echo(command.tally.summary(), err=True)
-    if command.tally.failed:
+                print_json(command.counts.as_dict())
+            click.echo(command.counts.summary(), err=True)
+    if command.counts.failed:
         raise click.exceptions.Exit(1)
 
 
@@ -118,7 +118,7 @@ class _Produce:
         skip_bad_lines: bool,
         name: str | None,
     ) -> None:
-        self.tally = Tally()
+        self.counts = OutcomeCounts()
         self.began = False
         self._topic = topic
         self._sources = sources
@@ -126,28 +126,28 @@ class _Produce:
         self._key = key
         self._skip_bad_lines = skip_bad_lines
         self._name = name
-        self._outcomes: asyncio.Queue[tuple[str, Awaitable[object]]] = asyncio.Queue(IN_FLIGHT)
+        self._outcomes: asyncio.Queue[tuple[str, Awaitable[object]]] = asyncio.Queue(MAX_IN_FLIGHT)
         self._stop: HeadgateError | None = None
 
     async def run(self, config: ClientConfig) -> None:
         """Send everything and wait for all outcomes; raises HeadgateError for what stopped it."""
         await session.require_topic(config, self._topic)
-        progress = Progress(self.tally, _total_bytes(self._sources), sys.stderr)
+        progress = ProgressLine(self.counts, _total_bytes(self._sources), sys.stderr)
         async with session.open_producer(config, name=self._name) as producer:
-            settling = asyncio.get_running_loop().create_task(self._settle(progress), name="settle")
+            collecting = asyncio.get_running_loop().create_task(self._collect_outcomes(progress), name="settle")
             try:
                 with progress:
                     try:
                         await self._send_all(producer, progress)
                     except asyncio.CancelledError:
                         # What was taken is owed an outcome, if there is one soon; a second signal ends the wait.
-                        async with asyncio.timeout(FLUSH_SECONDS):
+                        async with asyncio.timeout(FLUSH_TIMEOUT_SECONDS):
                             await self._finish(producer)
                         raise
                     await self._finish(producer)
             finally:
-                settling.cancel()
-                await asyncio.wait([settling])
+                collecting.cancel()
+                await asyncio.wait([collecting])
         if self._stop is not None:
             raise self._stop
 
@@ -155,20 +155,20 @@ class _Produce:
         await producer.flush()
         await self._outcomes.join()
 
-    async def _send_all(self, producer: Producer, progress: Progress) -> None:
+    async def _send_all(self, producer: Producer, progress: ProgressLine) -> None:
         resumed = await self._resume(producer)
         self.began = True
         for source in self._sources:
             async with aclosing(self._records(source, resumed, progress)) as records:
                 async for record in records:
                     position = None if self._name is None else lines.encode_position(record)
-                    where = f"{_shown(source)}:{record.number}"
+                    where = f"{_display_name(source)}:{record.number}"
                     try:
                         outcome = await producer.send(self._topic, record.key, record.value, source_position=position)
-                    except (NotStoredError, OutcomeUnknownToProducerError, RefusedError) as error:
+                    except (DeliveryFailedError, DeliveryUnknownError, RequestRejectedError) as error:
                         self._failed(where, error)
                     else:
-                        self.tally.accepted += 1
+                        self.counts.accepted += 1
                         await self._outcomes.put((where, outcome))
                     if self._stop is not None:
                         return
@@ -179,13 +179,13 @@ class _Produce:
         self,
         source: Path,
         resumed: lines.SourcePosition | None,
-        progress: Progress,
+        progress: ProgressLine,
     ) -> AsyncGenerator[lines.KeyedRecord, None]:
         """Yield the records of ``source``; deal with its bad lines."""
         try:
             async with aclosing(_lines(source, resumed)) as found:
                 async for line in found:
-                    progress.at(line.end_offset)
+                    progress.advance_to(line.end_offset)
                     record = self._record(source, line, progress)
                     if self._stop is not None:
                         return
@@ -193,20 +193,20 @@ class _Produce:
                         yield record
         except OSError as error:
             # Stop as for a bad line: what was read before is sent and counted.
-            self._stop = HeadgateError(f"{_shown(source)}: cannot be read: {error.strerror or error}")
+            self._stop = HeadgateError(f"{_display_name(source)}: cannot be read: {error.strerror or error}")
 
-    def _record(self, source: Path, line: lines.Line, progress: Progress) -> lines.KeyedRecord | None:
+    def _record(self, source: Path, line: lines.Line, progress: ProgressLine) -> lines.KeyedRecord | None:
         """Return the record in ``line``; None for a bad line, which is then skipped or the reason to stop."""
         record = lines.keyed_record(line, self._key_field, self._key)
         if isinstance(record, lines.KeyedRecord):
             return record
-        problem = f"{_shown(source)}:{record.number} {record.problem}"
+        problem = f"{_display_name(source)}:{record.number} {record.problem}"
         if not self._skip_bad_lines:
             self._stop = HeadgateError(f"{problem}; mend the line, or pass over such lines: --skip-bad-lines")
             return None
-        self.tally.skipped += 1
-        if self.tally.skipped <= REPORTED:
-            progress.say(f"headgate: skipped {problem}")
+        self.counts.skipped += 1
+        if self.counts.skipped <= REPORTED:
+            progress.print_line(f"headgate: skipped {problem}")
         return None
 
     async def _resume(self, producer: Producer) -> lines.SourcePosition | None:
@@ -218,7 +218,7 @@ class _Produce:
             return None
         position = lines.decode_position(producer.source_position)
         source = self._sources[0]
-        if position is None or not _holds(source, position):
+        if position is None or not _matches_position(source, position):
             raise HeadgateError(
                 f"{source} is not the file that producer {self._name!r} was reading (its line "
                 f"{'?' if position is None else position.number} differs); give the same file, or another --name",
@@ -226,25 +226,25 @@ class _Produce:
         click.echo(f"headgate: {source}: {position.number} lines are stored already; going on after them", err=True)
         return position
 
-    async def _settle(self, progress: Progress) -> None:
+    async def _collect_outcomes(self, progress: ProgressLine) -> None:
         """Await the outcomes in the order of sending."""
         while True:
             where, outcome = await self._outcomes.get()
             try:
                 await outcome
-            except (NotStoredError, OutcomeUnknownToProducerError, RefusedError) as error:
+            except (DeliveryFailedError, DeliveryUnknownError, RequestRejectedError) as error:
                 self._failed(where, error)
             else:
-                self.tally.stored += 1
+                self.counts.stored += 1
                 progress.refresh()
             self._outcomes.task_done()
 
     def _failed(self, where: str, error: HeadgateError) -> None:
-        self.tally.failed += 1
-        self.tally.unknown += isinstance(error, OutcomeUnknownToProducerError)
-        if self.tally.failed <= REPORTED:
+        self.counts.failed += 1
+        self.counts.unknown += isinstance(error, DeliveryUnknownError)
+        if self.counts.failed <= REPORTED:
             click.echo(f"headgate: {where}: {error}", err=True)
-        fatal = isinstance(error, RefusedError) or self._name is not None
+        fatal = isinstance(error, RequestRejectedError) or self._name is not None
         if fatal and self._stop is None:
             self._stop = HeadgateError(f"stopped at {where}: {error}")
 
@@ -268,7 +268,7 @@ async def _lines(source: Path, resumed: lines.SourcePosition | None) -> AsyncGen
             os.close(file)
 
 
-def _holds(source: Path, position: lines.SourcePosition) -> bool:
+def _matches_position(source: Path, position: lines.SourcePosition) -> bool:
     """Whether ``source`` still has the line at ``position``."""
     with source.open("rb") as file:
         start = max(0, position.end_offset - MAX_RECORD_BYTES - 4)
@@ -277,7 +277,7 @@ def _holds(source: Path, position: lines.SourcePosition) -> bool:
     return start + len(tail) == position.end_offset and lines.ends_with_line(tail, position)
 
 
-def _shown(source: Path) -> str:
+def _display_name(source: Path) -> str:
     return "standard input" if str(source) == "-" else str(source)
 
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Self, TextIO
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
-REFRESH_SECONDS = 0.2
+REFRESH_INTERVAL_SECONDS = 0.2
 
 
 @dataclass(slots=True)
-class Tally:
+class OutcomeCounts:
     """How many records came to what."""
 
     accepted: int = 0
@@ -41,12 +41,12 @@ class Tally:
         return text
 
 
-class Progress:
+class ProgressLine:
     """A bar on a terminal; nothing anywhere else. Refreshed by the caller, so that no thread draws."""
 
-    def __init__(self, tally: Tally, total_bytes: int | None, stream: TextIO) -> None:
+    def __init__(self, counts: OutcomeCounts, total_bytes: int | None, stream: TextIO) -> None:
         """``total_bytes`` None: nobody knows how much there is."""
-        self._tally = tally
+        self._counts = counts
         self._total_bytes = total_bytes
         self._stream = stream
         self._bar: RichProgress | None = None
@@ -78,7 +78,7 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def at(self, offset: int) -> None:
+    def advance_to(self, offset: int) -> None:
         """Tell how far the current source has been read; a lower offset than before begins the next one."""
         if offset < self._offset:
             self._before += self._offset
@@ -90,13 +90,13 @@ class Progress:
         if self._bar is None:
             return
         now = asyncio.get_running_loop().time()
-        if now - self._drawn_at >= REFRESH_SECONDS:
+        if now - self._drawn_at >= REFRESH_INTERVAL_SECONDS:
             self._drawn_at = now
-            text = f"{self._tally.accepted} accepted, {self._tally.stored} stored"
+            text = f"{self._counts.accepted} accepted, {self._counts.stored} stored"
             self._bar.update(self._bar.task_ids[0], completed=self._before + self._offset, description=text)
             self._bar.refresh()
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print one line, above the bar if there is one."""
         if self._bar is not None:
             self._bar.console.print(text, markup=False, highlight=False)

@@ -27,7 +27,7 @@ from headgate.errors import ConfigError, HeadgateError
 if TYPE_CHECKING:
     from controller.daemon import Daemon
 
-_LONGEST_NAME = 100
+_MAX_NAME_CHARS = 100
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +36,7 @@ def instance_name() -> str:
     """Return a name that no other live process has: this host's name and this process's number."""
     host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).lstrip("._-") or "host"
     number = f"-{os.getpid()}"
-    return host[: _LONGEST_NAME - len(number)] + number
+    return host[: _MAX_NAME_CHARS - len(number)] + number
 
 
 def read_settings(path: Path) -> Settings:
@@ -56,16 +56,16 @@ def new_daemon(settings: Settings) -> Daemon:
     return Daemon(settings)
 
 
-async def run_daemon(daemon: Daemon, reread: Callable[[], Settings]) -> None:
+async def run_daemon(daemon: Daemon, load_new_settings: Callable[[], Settings]) -> None:
     """Run ``daemon`` until this task is cancelled; then let it hand over and close, and be cancelled.
 
-    On SIGHUP it takes over what it can of the settings that ``reread`` returns.
+    On SIGHUP it takes over what it can of the settings that ``load_new_settings`` returns.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     running = loop.create_task(daemon.run(stop), name="daemon")
     before = signal.getsignal(signal.SIGHUP)
-    loop.add_signal_handler(signal.SIGHUP, _on_hangup, daemon, reread, sys.stderr.isatty())
+    loop.add_signal_handler(signal.SIGHUP, _on_hangup, daemon, load_new_settings, sys.stderr.isatty())
     try:
         await asyncio.wait([running])
     except asyncio.CancelledError:
@@ -77,28 +77,28 @@ async def run_daemon(daemon: Daemon, reread: Callable[[], Settings]) -> None:
         signal.signal(signal.SIGHUP, before)
     error = running.exception()
     if error is not None:
-        if not _is_foreseen(error):
+        if not _is_self_explanatory(error):
             # The command line shows one line; whoever looks for the cause finds the rest in the log.
             log.error("daemon.failed", exc_info=error)
         raise error
 
 
-def _is_foreseen(error: BaseException) -> bool:
+def _is_self_explanatory(error: BaseException) -> bool:
     """Whether ``error`` says by itself what is wrong; the daemon's task groups wrap what is raised inside them."""
     if isinstance(error, BaseExceptionGroup):
-        return all(map(_is_foreseen, error.exceptions))
+        return all(map(_is_self_explanatory, error.exceptions))
     return isinstance(error, HeadgateError)
 
 
-def _on_hangup(daemon: Daemon, reread: Callable[[], Settings], had_terminal: bool) -> None:
+def _on_hangup(daemon: Daemon, load_new_settings: Callable[[], Settings], had_terminal: bool) -> None:
     if had_terminal and not sys.stderr.isatty():
         # The terminal was closed, which is the signal's first meaning: nobody is left to stop us otherwise.
         signal.raise_signal(signal.SIGTERM)
         return
     try:
-        read = reread()
+        read = load_new_settings()
     except ConfigError as error:
-        log.error("settings.unusable", error=str(error))  # noqa: TRY400 - its text says all
+        log.error("settings.invalid", error=str(error))  # noqa: TRY400 - its text says all
         return
     daemon.reload(read)
 
@@ -114,8 +114,8 @@ def run(config: Path) -> None:
     """Run the daemon against a ZooKeeper, a broker and a store that run already.
 
     SIGTERM and Ctrl-C hand over to another daemon, if there is one, and end with exit code 0. SIGHUP reads the settings
-    again: ingest.pipelining, ingest.devices, [scaling], [retention] and log.level change at once, and the log names
-    what needs a restart. Under systemd (Type=notify) readiness and the watchdog are told.
+    again: ingest.pipelining, ingest.mqtt_devices, [scaling], [retention] and log.level change at once, and the log
+    names what needs a restart. Under systemd (Type=notify) readiness and the watchdog are told.
     """
     settings = read_settings(config)
     settings.broker.password()

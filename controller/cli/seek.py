@@ -12,9 +12,9 @@ from controller.cli.output import examples, json_option, print_json, print_table
 
 if TYPE_CHECKING:
     from headgate.model.entries import Order
-    from headgate.protocol.messages import SegmentMove, SoughtAnswer, Start, SubscriptionDescription
+    from headgate.protocol.messages import SeekReply, SegmentMove, Start, SubscriptionDescription
 
-_LARGEST = 2**63 - 1
+_MAX_INT64 = 2**63 - 1
 
 
 class Timestamp(click.ParamType[int]):
@@ -52,8 +52,8 @@ class Position(click.ParamType[tuple[int, int]]):
         segment, _, offset = value.partition("=")
         if not (segment.isascii() and segment.isdigit() and offset.isascii() and offset.isdigit()):
             self.fail(f"{value!r} is not a position; write it like 3=1200", param, ctx)
-        if max(int(segment), int(offset)) > _LARGEST:
-            self.fail(f"{value!r}: no segment or offset is beyond {_LARGEST}", param, ctx)
+        if max(int(segment), int(offset)) > _MAX_INT64:
+            self.fail(f"{value!r}: no segment or offset is beyond {_MAX_INT64}", param, ctx)
         return int(segment), int(offset)
 
 
@@ -95,7 +95,7 @@ def seek(
     if len(positions) < len(pairs):
         raise click.UsageError("A segment is named twice with --position.")
 
-    async def carry_out() -> SoughtAnswer:
+    async def carry_out() -> SeekReply:
         async with session.open_admin(session.client_config()) as admin:
             return await admin.seek(
                 topic, name, to=to, timestamp_ms=timestamp_ms, positions=positions or None, dry_run=dry_run
@@ -108,7 +108,7 @@ def seek(
     print_table(
         ("segment", "from", "to", "end", "what follows"),
         [
-            (str(move.segment), str(move.from_offset), str(move.to_offset), str(move.end_offset), what_follows(move))
+            (str(move.segment), str(move.from_offset), str(move.to_offset), str(move.end_offset), describe_move(move))
             for move in answer.moves
         ],
         numbers=("segment", "from", "to", "end"),
@@ -119,7 +119,7 @@ def seek(
         click.echo(f"subscription {name} of {topic} is moved (seek {answer.seek_generation})", err=True)
 
 
-def what_follows(move: SegmentMove) -> str:
+def describe_move(move: SegmentMove) -> str:
     """Return what ``move`` means for the consumers, in a few words."""
     if move.to_offset > move.from_offset:
         return f"{move.to_offset - move.from_offset} passed over"

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from controller.cli.policy_format import policy_line
 from headgate.model.entries import NO_POLICY
-from headgate.protocol.messages import SegmentDescription, TopicDescription, TopicImportAnswer
+from headgate.protocol.messages import SegmentDescription, TopicDescription, TopicImportReply
 
-RING_CELLS = 64
+HASH_BAR_CELLS = 64
 _HASHES = 65_536
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _THOUSAND = 1000
 
 
-def byte_count(size: int) -> str:
+def format_bytes(size: int) -> str:
     """Return ``size`` as people read it."""
     value, unit = float(size), 0
     while value >= _THOUSAND and unit < len(_UNITS) - 1:
@@ -50,14 +50,14 @@ def draw_topic(topic: TopicDescription) -> list[str]:
         )
         lines.append("  ".join(cells).rstrip())
     if topic.external is None or topic.external.hash_bits:
-        lines += ["", f"0000 {_ring(active)} ffff"]
+        lines += ["", f"0000 {_hash_range_bar(active)} ffff"]
     lines += ["", "subscriptions: " + (", ".join(topic.subscriptions) or "none")]
     if topic.policy != NO_POLICY:
         lines.append(policy_line(topic.policy))
     return lines
 
 
-def import_lines(answer: TopicImportAnswer, *, dry_run: bool) -> list[str]:
+def import_lines(answer: TopicImportReply, *, dry_run: bool) -> list[str]:
     """Return what an import changed, or would change, line by line."""
     would = "would be " if dry_run else ""
     lines = [
@@ -65,8 +65,8 @@ def import_lines(answer: TopicImportAnswer, *, dry_run: bool) -> list[str]:
         for what, labels in (("created", answer.created), ("sealed", answer.sealed))
         if labels
     ]
-    if answer.gone:
-        lines.append(f"gone from the source with all their records: {', '.join(answer.gone)}")
+    if answer.expired_parents:
+        lines.append(f"gone from the source with all their records: {', '.join(answer.expired_parents)}")
     return lines or ["nothing new: the topic is what its source says"]
 
 
@@ -83,7 +83,7 @@ def _row(tree: str, segment: SegmentDescription | None) -> tuple[str, str, str, 
         hashes,
         segment.state,
         f"{segment.next_offset:,}".replace(",", " "),
-        byte_count(segment.size_bytes),
+        format_bytes(segment.size_bytes),
         note,
     )
 
@@ -122,18 +122,18 @@ def _forest(segments: list[SegmentDescription]) -> list[tuple[str, SegmentDescri
     return drawn
 
 
-def _ring(active: list[SegmentDescription]) -> str:
+def _hash_range_bar(active: list[SegmentDescription]) -> str:
     """Return the ring as one bar, each active segment with its number where there is room."""
-    bar = ["─"] * RING_CELLS
-    marks: list[tuple[int, int, str]] = []
+    bar = ["─"] * HASH_BAR_CELLS
+    labels_at: list[tuple[int, int, str]] = []
     for segment in active:
-        first = segment.first_hash * RING_CELLS // _HASHES
-        end = (segment.last_hash + 1) * RING_CELLS // _HASHES
+        first = segment.first_hash * HASH_BAR_CELLS // _HASHES
+        end = (segment.last_hash + 1) * HASH_BAR_CELLS // _HASHES
         bar[first] = "├"
-        marks.append((first, end, str(segment.segment)))
-    for first, end, name in marks:
-        room = end - first - 1
-        if len(name) <= room:
-            start = first + 1 + (room - len(name)) // 2
+        labels_at.append((first, end, str(segment.segment)))
+    for first, end, name in labels_at:
+        width = end - first - 1
+        if len(name) <= width:
+            start = first + 1 + (width - len(name)) // 2
             bar[start : start + len(name)] = list(name)
     return "".join(bar) + "┤"

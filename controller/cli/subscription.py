@@ -10,7 +10,7 @@ import msgspec
 from controller.cli import context as session
 from controller.cli.output import examples, json_option, print_json, print_table
 from controller.cli.seek import seek, set_order
-from headgate.model.bucket_ranges import place_of
+from headgate.model.bucket_ranges import slice_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -92,12 +92,12 @@ def list_(topic: str | None, as_json: bool) -> None:
     )
 
 
-def with_shares(segments: Sequence[SegmentProgress]) -> Iterator[tuple[str, SegmentProgress]]:
+def format_grants(segments: Sequence[SegmentProgress]) -> Iterator[tuple[str, SegmentProgress]]:
     """Yield every segment under its name, and below a shared one its shares, e.g. ``0[0-7]``."""
     for segment in segments:
         yield str(segment.segment), segment
-        for share in segment.shares:
-            name = str(place_of(segment.segment, share.first_bucket, share.end_bucket))
+        for share in segment.bucket_ranges:
+            name = str(slice_of(segment.segment, share.first_bucket, share.end_bucket))
             yield (
                 name,
                 msgspec.structs.replace(
@@ -110,11 +110,11 @@ def with_shares(segments: Sequence[SegmentProgress]) -> Iterator[tuple[str, Segm
             )
 
 
-def held_by(consumer: ConsumerDescription) -> list[str]:
+def describe_holdings(consumer: ConsumerDescription) -> list[str]:
     """Return what ``consumer`` holds: segments, and shares of them."""
-    cut = {share[0] for share in consumer.shares}
+    cut = {share[0] for share in consumer.bucket_ranges}
     whole = [str(segment) for segment in consumer.segments if segment not in cut]
-    return whole + [str(place_of(*share)) for share in consumer.shares]
+    return whole + [str(slice_of(*share)) for share in consumer.bucket_ranges]
 
 
 @subscription.command(
@@ -161,7 +161,7 @@ def describe(topic: str, name: str, as_json: bool) -> None:
                 *((segment.label, segment.checkpoint or "") if segment.label is not None else ()),
                 *["" if segment.weight is None else str(segment.weight)] * by_load,
             )
-            for name, segment in with_shares(described.segments)
+            for name, segment in format_grants(described.segments)
         ],
         numbers=("segment", "acknowledged", "end", "generation", "weight"),
     )
@@ -175,7 +175,7 @@ def describe(topic: str, name: str, as_json: bool) -> None:
             (
                 consumer.consumer,
                 "yes" if consumer.connected else "no",
-                ", ".join(held_by(consumer)) or f"none: {consumer.idle}",
+                ", ".join(describe_holdings(consumer)) or f"none: {consumer.idle}",
                 *[f"{consumer.capacity / 100:g}"] * by_load,
             )
             for consumer in described.consumers

@@ -10,12 +10,12 @@ import click
 from controller.cli import context as session
 from controller.cli.output import examples, json_option, print_json, print_table
 from controller.cli.policy_format import DEFAULT, count, retention, switch
-from controller.cli.segment_tree import byte_count, draw_topic, import_lines
+from controller.cli.segment_tree import draw_topic, format_bytes, import_lines
 from headgate.protocol.requests import PolicyField
 
 if TYPE_CHECKING:
     from headgate import Admin
-    from headgate.protocol.messages import Pruned, TopicDescription, TopicImportAnswer
+    from headgate.protocol.messages import Pruned, TopicDescription, TopicImportReply
 
 
 @click.group(
@@ -91,7 +91,7 @@ def import_(name: str, file: BinaryIO, form: str, partial: bool, dry_run: bool, 
     data = file.read()
     layout = read_layout(data) if form == "headgate" else read_list_shards(data)
 
-    async def carry_out() -> TopicImportAnswer:
+    async def carry_out() -> TopicImportReply:
         async with session.open_admin(session.client_config()) as admin:
             return await admin.import_topic(name, layout, complete=not partial, dry_run=dry_run)
 
@@ -150,7 +150,7 @@ def _amounts(found: TopicDescription) -> tuple[str, str]:
     if found.external is not None:
         return "", ""
     records = sum(segment.next_offset for segment in found.segments)
-    return str(records), byte_count(sum(segment.size_bytes for segment in found.segments))
+    return str(records), format_bytes(sum(segment.size_bytes for segment in found.segments))
 
 
 @topic.command(
@@ -260,7 +260,7 @@ def prune(name: str, dry_run: bool, as_json: bool) -> None:
 
     pruned = session.run(carry_out())
     if as_json:
-        print_json({"segments": pruned.segments, "kept": pruned.kept, "abandoned": pruned.abandoned})
+        print_json({"segments": pruned.segments, "retained": pruned.retained, "abandoned": pruned.abandoned})
         return
     for name_of_subscription in pruned.abandoned:
         click.echo(f"not asked, because nobody has used it for too long: {name_of_subscription}", err=True)
@@ -269,7 +269,7 @@ def prune(name: str, dry_run: bool, as_json: bool) -> None:
         ("segment", "", "why"),
         [
             *((str(segment), what, "") for segment in pruned.segments),
-            *((str(kept.segment), "stays", kept.reason) for kept in pruned.kept),
+            *((str(kept.segment), "stays", kept.reason) for kept in pruned.retained),
         ],
         numbers=("segment",),
     )

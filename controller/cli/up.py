@@ -24,7 +24,7 @@ from controller.cli import context as session
 from controller.cli import run as cli_run
 from controller.cli.output import examples
 from controller.local.daemon_process import end_processes, settings_text, start_daemon
-from controller.local.data_folder import NodeFolder, Remembered, choose_port
+from controller.local.data_folder import DataFolder, NodeState, reserve_port
 from controller.local.reserved_port import LOOPBACK
 from controller.settings.load import (
     BrokerSettings,
@@ -48,19 +48,19 @@ if TYPE_CHECKING:
     from controller.local.embedded import EmbeddedBroker, EmbeddedZooKeeper
     from metrics.health import Health
 
-READY_SECONDS = 60.0
+READY_WARNING_SECONDS = 60.0
 """How long a node may take until it leads; then we say so and go on waiting."""
-LOOK_SECONDS = 0.1
-STOP_SECONDS = 15.0
+READY_POLL_INTERVAL_SECONDS = 0.1
+STOP_TIMEOUT_SECONDS = 15.0
 """How long a further daemon may take to hand over before it is killed."""
 SETTINGS_FILE = "headgate.toml"
-USUAL_PORTS = Remembered(mqtt_port=1883, zookeeper_port=2181, http_port=9464, shards=4)
+DEFAULT_PORTS = NodeState(mqtt_port=1883, zookeeper_port=2181, http_port=9464, shards=4)
 
 _PORT = click.IntRange(0, 65_535)
 
 
 @dataclass(frozen=True, slots=True)
-class _Wishes:
+class _UpOptions:
     """The options of the command; None: whatever it was, or is usual."""
 
     shards: int | None
@@ -118,11 +118,11 @@ def up(
     """
     if results is not None and external is not None:
         raise click.UsageError("--results and --external: where results are polled nobody reads tables; leave one out")
-    wishes = _Wishes(shards, mqtt_port, zookeeper_port, http_port, daemons, results, external)
-    with NodeFolder(data) as folder, _log_stream(folder, verbose) as stream, contextlib.ExitStack() as held:
+    options = _UpOptions(shards, mqtt_port, zookeeper_port, http_port, daemons, results, external)
+    with DataFolder(data) as folder, _log_stream(folder, verbose) as stream, contextlib.ExitStack() as reserved_ports:
         instance = cli_run.instance_name()
         # Resolved before anything starts: a wrong wish must not leave servers behind.
-        node = _Node(folder, wishes, instance, held)
+        node = _Node(folder, options, instance, reserved_ports)
         try:
             session.run(
                 node.run(),
@@ -132,21 +132,21 @@ def up(
                 patient=True,
             )
         except session.InterruptedBySignalError:
-            _step("everything has stopped; nothing is lost")
+            _print_status("everything has stopped; nothing is lost")
 
 
-def _step(text: str) -> None:
+def _print_status(text: str) -> None:
     click.echo(text, err=True)
 
 
 @contextlib.contextmanager
-def _log_stream(folder: NodeFolder, verbose: bool) -> Iterator[TextIO]:
+def _log_stream(folder: DataFolder, verbose: bool) -> Iterator[TextIO]:
     if verbose:
         yield sys.stderr
         return
     path = folder.log_path("daemon.log")
     with path.open("a") as stream:
-        _step(f"logs: {path.parent}")
+        _print_status(f"logs: {path.parent}")
         yield stream
 
 
@@ -167,55 +167,57 @@ def start_broker(folder: Path, port: int) -> EmbeddedBroker:
 class _Node:
     """One run of the node."""
 
-    def __init__(self, folder: NodeFolder, wishes: _Wishes, instance: str, held: contextlib.ExitStack) -> None:
-        """Decide shards and ports, and keep those until ``held`` ends; raises ConfigError for what cannot be."""
-        last = folder.remembered()
-        if last.shards and wishes.shards not in (None, last.shards):
+    def __init__(
+        self, folder: DataFolder, options: _UpOptions, instance: str, reserved_ports: contextlib.ExitStack
+    ) -> None:
+        """Choose shards and ports; reserve the ports until ``reserved_ports`` ends. Raises ConfigError."""
+        previous = folder.load_state()
+        if previous.shards and options.shards not in (None, previous.shards):
             raise ConfigError(
-                f"--shards {wishes.shards}: the first start of {folder.path} fixed {last.shards} shards; "
+                f"--shards {options.shards}: the first start of {folder.path} fixed {previous.shards} shards; "
                 "leave the option out, or choose another folder with --data",
             )
         self._folder = folder
         self._instance = instance
-        self._daemons = wishes.daemons
-        self._results = wishes.results
-        self._external = None if wishes.external is None else wishes.external.absolute()
+        self._daemons = options.daemons
+        self._results = options.results
+        self._external = None if options.external is None else options.external.absolute()
         if self._external is not None:
             read_tables(self._external)
-        self._held = held
-        usual = USUAL_PORTS
-        self._plan = Remembered(
-            mqtt_port=self._port("--mqtt-port", wishes.mqtt_port, last.mqtt_port, usual.mqtt_port),
+        self._reserved_ports = reserved_ports
+        defaults = DEFAULT_PORTS
+        self._node_state = NodeState(
+            mqtt_port=self._port("--mqtt-port", options.mqtt_port, previous.mqtt_port, defaults.mqtt_port),
             zookeeper_port=self._port(
-                "--zookeeper-port", wishes.zookeeper_port, last.zookeeper_port, usual.zookeeper_port
+                "--zookeeper-port", options.zookeeper_port, previous.zookeeper_port, defaults.zookeeper_port
             ),
-            http_port=self._port("--http-port", wishes.http_port, last.http_port, usual.http_port),
-            shards=last.shards or wishes.shards or USUAL_PORTS.shards,
+            http_port=self._port("--http-port", options.http_port, previous.http_port, defaults.http_port),
+            shards=previous.shards or options.shards or DEFAULT_PORTS.shards,
         )
 
-    def _port(self, option: str, asked: int | None, remembered: int, usual: int) -> int:
-        return self._held.enter_context(choose_port(option, asked, remembered, usual)).number
+    def _port(self, option: str, requested: int | None, previous: int, default: int) -> int:
+        return self._reserved_ports.enter_context(reserve_port(option, requested, previous, default)).number
 
     async def run(self) -> None:
         """Start everything, say where it is, and serve until cancelled."""
-        folder, plan = self._folder, self._plan
-        _step(f"headgate on Python {platform.python_version()}, data in {folder.path}")
+        folder, state = self._folder, self._node_state
+        _print_status(f"headgate on Python {platform.python_version()}, data in {folder.path}")
         async with contextlib.AsyncExitStack() as stack:
             zookeeper = await stack.enter_async_context(
-                start_zookeeper(folder.path / "zookeeper", plan.zookeeper_port),
+                start_zookeeper(folder.path / "zookeeper", state.zookeeper_port),
             )
-            _step(f"ZooKeeper at {zookeeper.address}")
-            broker = await stack.enter_async_context(start_broker(folder.path / "broker", plan.mqtt_port))
-            _step(f"MQTT broker ({broker.kind}) at {broker.host}:{broker.port}")
+            _print_status(f"ZooKeeper at {zookeeper.address}")
+            broker = await stack.enter_async_context(start_broker(folder.path / "broker", state.mqtt_port))
+            _print_status(f"MQTT broker ({broker.kind}) at {broker.host}:{broker.port}")
             settings = self._settings(zookeeper.address, broker.host, broker.port)
-            folder.remember(plan)
+            folder.save_state(state)
             client_file = self._write_files(settings)
-            _step(f"ledger at {settings.ledger.url}")
+            _print_status(f"ledger at {settings.ledger.url}")
             daemon = cli_run.new_daemon(settings)
-            await stack.enter_async_context(self._telling_when_ready(daemon, client_file))
+            await stack.enter_async_context(self._reporting_when_ready(daemon, client_file))
             if self._daemons > 1:
-                await stack.enter_async_context(_further_daemons(folder, settings, self._daemons - 1))
-            await cli_run.run_daemon(daemon, lambda: _reread(folder.path / SETTINGS_FILE, settings))
+                await stack.enter_async_context(_additional_daemons(folder, settings, self._daemons - 1))
+            await cli_run.run_daemon(daemon, lambda: _reload_settings(folder.path / SETTINGS_FILE, settings))
 
     def _settings(self, zookeeper: str, broker_host: str, broker_port: int) -> Settings:
         path = self._folder.path
@@ -226,7 +228,7 @@ class _Node:
         (path / "drain").mkdir(exist_ok=True)
         (path / "ledger").mkdir(exist_ok=True)
         return Settings(
-            cluster=ClusterSettings(shards=self._plan.shards),
+            cluster=ClusterSettings(shards=self._node_state.shards),
             instance=InstanceSettings(name=self._instance),
             zookeeper=ZooKeeperSettings(hosts=zookeeper),
             broker=BrokerSettings(host=broker_host, port=broker_port),
@@ -237,7 +239,7 @@ class _Node:
                 results=self._results,
                 external=None if self._external is None else str(self._external),
             ),
-            http=HttpSettings(port=self._plan.http_port),
+            http=HttpSettings(port=self._node_state.http_port),
         )
 
     def _write_files(self, settings: Settings) -> Path:
@@ -266,8 +268,8 @@ class _Node:
         )
 
     @contextlib.asynccontextmanager
-    async def _telling_when_ready(self, daemon: Daemon, client_file: Path) -> AsyncIterator[None]:
-        task = asyncio.get_running_loop().create_task(self._tell_when_ready(daemon, client_file), name="tell-ready")
+    async def _reporting_when_ready(self, daemon: Daemon, client_file: Path) -> AsyncIterator[None]:
+        task = asyncio.get_running_loop().create_task(self._report_when_ready(daemon, client_file), name="report-ready")
         try:
             yield
         finally:
@@ -276,20 +278,24 @@ class _Node:
             if not task.cancelled():
                 task.result()
 
-    async def _tell_when_ready(self, daemon: Daemon, client_file: Path) -> None:
+    async def _report_when_ready(self, daemon: Daemon, client_file: Path) -> None:
         loop = asyncio.get_running_loop()
-        late_at: float | None = loop.time() + READY_SECONDS
-        _step("the daemon is starting; Spark follows in the background")
+        warn_at: float | None = loop.time() + READY_WARNING_SECONDS
+        _print_status("the daemon is starting; Spark follows in the background")
         while not (health := daemon.health()).ready:
-            if late_at is not None and loop.time() >= late_at:
-                _step(f"not ready after {READY_SECONDS:.0f} s ({_reasons(health)}); still trying, see the logs")
-                late_at = None
-            await asyncio.sleep(LOOK_SECONDS)
-        _step(_welcome(daemon.http_address, client_file))
+            if warn_at is not None and loop.time() >= warn_at:
+                _print_status(
+                    f"not ready after {READY_WARNING_SECONDS:.0f} s ({_reasons(health)}); still trying, see the logs"
+                )
+                warn_at = None
+            await asyncio.sleep(READY_POLL_INTERVAL_SECONDS)
+        _print_status(_welcome(daemon.http_address, client_file))
 
 
 def _reasons(health: Health) -> str:
-    return "; ".join(f"{part.part}: {part.reason}" for part in health.parts if part.state == "failed")
+    return "; ".join(
+        f"{component.name}: {component.reason}" for component in health.components if component.state == "failed"
+    )
 
 
 def _welcome(http: str, client_file: Path) -> str:
@@ -319,7 +325,7 @@ def _shared_drain(settings: Settings) -> DrainSettings:
     return msgspec.structs.replace(settings.drain, spawn=False)
 
 
-def _reread(path: Path, running: Settings) -> Settings:
+def _reload_settings(path: Path, running: Settings) -> Settings:
     """Return the settings in ``path`` for this node's own daemon; raises ConfigError.
 
     The file is meant for a further daemon: where the two differ on purpose, ours stay.
@@ -332,7 +338,7 @@ def _reread(path: Path, running: Settings) -> Settings:
 
 
 @contextlib.asynccontextmanager
-async def _further_daemons(folder: NodeFolder, settings: Settings, count: int) -> AsyncIterator[None]:
+async def _additional_daemons(folder: DataFolder, settings: Settings, count: int) -> AsyncIterator[None]:
     """Run ``count`` daemons as processes of their own, and stop them on leaving."""
     processes: list[asyncio.subprocess.Process] = []
     try:
@@ -346,7 +352,7 @@ async def _further_daemons(folder: NodeFolder, settings: Settings, count: int) -
             log_path = folder.log_path(f"daemon-{number}.log")
             process = await start_daemon(path, log_path)
             processes.append(process)
-            _step(f"daemon {number} has process id {process.pid}, its log is {log_path}")
+            _print_status(f"daemon {number} has process id {process.pid}, its log is {log_path}")
         yield
     finally:
-        await end_processes(processes, STOP_SECONDS)
+        await end_processes(processes, STOP_TIMEOUT_SECONDS)

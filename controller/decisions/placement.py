@@ -13,7 +13,7 @@ from headgate.model.hashing import segment_hash
 from headgate.protocol import messages as m
 
 
-def place(topic: Topic, batch: m.ProduceBatch, columns: RecordColumns) -> e.RecordsStored:
+def route_batch(topic: Topic, batch: m.ProduceBatch, columns: RecordColumns) -> e.RecordsStored:
     """Append the records of ``batch`` to ``columns`` and return the entry that states where they are."""
     route, tails = topic.layout.route, topic.tails
     next_offsets: dict[int, int] = {}
@@ -53,7 +53,7 @@ def place(topic: Topic, batch: m.ProduceBatch, columns: RecordColumns) -> e.Reco
     )
 
 
-def oversized(batch: m.ProduceBatch) -> str | None:
+def oversized_reason(batch: m.ProduceBatch) -> str | None:
     """Return why a record of ``batch`` is too large, or None."""
     for index, record in enumerate(batch.records):
         size = len(record.key) + len(record.value)

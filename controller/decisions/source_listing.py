@@ -1,6 +1,7 @@
 """Judge one listing of a source's segments by itself: each segment, and the graph that they make.
 
-What it means for a topic that is there already is judged in controller.decisions.topic_import, which also numbers the rules.
+What it means for a topic that is there already is judged in controller.decisions.topic_import, which also numbers the
+rules.
 Raises LayoutError, naming the segment by the source's name.
 """
 
@@ -11,12 +12,12 @@ from dataclasses import dataclass
 
 from headgate.errors import LayoutError
 from headgate.model import entries as e
-from headgate.model.external_topic import OPAQUE_END, Hashes, numbers
+from headgate.model.external_topic import OPAQUE_END_OFFSET, Hashes, parse_hashes
 from headgate.protocol import messages as m
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class GraphNode:
     """A segment in the graph as it would be."""
 
     label: str
@@ -28,7 +29,7 @@ class Node:
     """Every parent that its source names is in the graph."""
 
 
-def listed_segments(request: m.ImportTopic) -> dict[str, m.SegmentImport]:
+def index_listing(request: m.ImportTopic) -> dict[str, m.SegmentImport]:
     """Return the segments by name; rules 1 and 2, for each by itself."""
     listed: dict[str, m.SegmentImport] = {}
     for item in request.segments:
@@ -50,7 +51,7 @@ def _check_hashes(item: m.SegmentImport, hash_bits: int) -> None:
     if (item.hashes is None) != (hash_bits == 0):
         fault = "has no hashes" if item.hashes is None else "has hashes"
         raise LayoutError(f"segment {item.segment!r} {fault}, but the listing says hash_bits = {hash_bits}")
-    if (hashes := numbers(item.hashes)) is not None:
+    if (hashes := parse_hashes(item.hashes)) is not None:
         first, last = hashes
         if not first <= last < 1 << hash_bits:
             raise LayoutError(
@@ -61,7 +62,7 @@ def _check_hashes(item: m.SegmentImport, hash_bits: int) -> None:
 def end_of(item: m.SegmentImport, positions: e.Positions) -> int | None:
     """Return the end offset of a sealed segment, None for an active one."""
     if positions == "opaque":
-        return OPAQUE_END if item.sealed else None
+        return OPAQUE_END_OFFSET if item.sealed else None
     return item.end_offset
 
 
@@ -81,7 +82,7 @@ def parents_first(parents: Mapping[str, list[str]]) -> list[str]:
     return ordered
 
 
-def check_graph(nodes: Mapping[int, Node], hash_bits: int) -> None:
+def check_graph(nodes: Mapping[int, GraphNode], hash_bits: int) -> None:
     """Rules 3, 4 and 5."""
     for node in nodes.values():
         for parent in node.parents:
@@ -94,7 +95,7 @@ def check_graph(nodes: Mapping[int, Node], hash_bits: int) -> None:
         _check_tiling([node for node in nodes.values() if not node.sealed], hash_bits)
 
 
-def _check_inherited(node: Node, hashes: Hashes, inherited: list[Hashes]) -> None:
+def _check_inherited(node: GraphNode, hashes: Hashes, inherited: list[Hashes]) -> None:
     first, last = hashes
     for parent in inherited:
         if parent[1] < first or last < parent[0]:
@@ -109,7 +110,7 @@ def _check_inherited(node: Node, hashes: Hashes, inherited: list[Hashes]) -> Non
         raise LayoutError(f"segment {node.label!r} ({range_text(hashes)}) has hash {reached}, which no parent had")
 
 
-def _check_tiling(active: Iterable[Node], hash_bits: int) -> None:
+def _check_tiling(active: Iterable[GraphNode], hash_bits: int) -> None:
     expected, before = 0, ""
     for node in sorted(active, key=lambda node: node.hashes or (0, 0)):
         assert node.hashes is not None, f"segment {node.label!r} has no hashes"

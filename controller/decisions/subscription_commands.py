@@ -8,39 +8,39 @@ chunk, so nothing is ever half done.
 from __future__ import annotations
 
 from controller.decisions.topic_commands import Answer, Decision, no_subscription, no_topic
-from controller.decisions.verdicts import Refuse
+from controller.decisions.verdicts import Refusal
 from controller.state.shard_state import ShardState, Topic
-from coordinator.decisions.external_topics import known_ends
-from coordinator.decisions.gate import is_gated, open_gate
-from coordinator.decisions.seek import Wanted, drained_at, sought_positions
+from coordinator.decisions.external_topics import seekable_ends
+from coordinator.decisions.gate import compute_gate, is_gated
+from coordinator.decisions.seek import SeekTarget, drained_by_seek, seek_positions
 from coordinator.reporting.description import describe
 from coordinator.state.subscription import Subscription
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 
 
-def seek_subscription(request: m.SeekSubscription, state: ShardState) -> Decision | Refuse:
-    """Move a subscription; coordinator.decisions.seek says where to, and what is refused."""
+def seek_subscription(request: m.SeekSubscription, state: ShardState) -> Decision | Refusal:
+    """Move a subscription; coordinator.decisions.seek says where to, and what is rejected."""
     found = _find(request.topic, request.subscription, state)
-    if isinstance(found, Refuse):
+    if isinstance(found, Refusal):
         return found
     topic, subscription = found
     if request.token in state.commands:
-        return Decision((), _sought(subscription.subscription_id, request))
+        return Decision((), _seek_answer(subscription.subscription_id, request))
     if subscription.type == "CHECKPOINT":
         return _invalid(
             f"subscription {request.subscription!r} is of type CHECKPOINT: its consumers keep their own positions; "
             "start them with the positions that they should have",
         )
     wanted = _wanted(request)
-    if isinstance(wanted, Refuse):
+    if isinstance(wanted, Refusal):
         return wanted
     if topic.external is not None and wanted == "latest":
         return _invalid(f"topic {topic.name!r} is external: only its source knows where it ends; seek to 'earliest'")
-    positions = sought_positions(
+    positions = seek_positions(
         wanted,
         layout=topic.layout,
-        ends=known_ends(subscription, topic),
+        ends=seekable_ends(subscription, topic),
         positions=subscription.positions,
         gated=is_gated(subscription.type, subscription.order),
     )
@@ -48,16 +48,16 @@ def seek_subscription(request: m.SeekSubscription, state: ShardState) -> Decisio
         return _invalid(positions)
     if request.dry_run:
         moves = tuple((s, subscription.position(s), to) for s, to in positions.items())
-        return Decision((), _sought(subscription.subscription_id, request, moves))
-    entry = e.Sought(
+        return Decision((), _seek_answer(subscription.subscription_id, request, moves))
+    entry = e.SubscriptionSeek(
         topic_id=topic.topic_id,
         subscription_id=subscription.subscription_id,
         seek_generation=subscription.seek_generation + 1,
         positions=positions,
         token=request.token,
     )
-    answer = _sought(subscription.subscription_id, request)
-    drained = drained_at(topic.layout, positions)
+    answer = _seek_answer(subscription.subscription_id, request)
+    drained = drained_by_seek(topic.layout, positions)
     if not drained:
         return Decision((entry,), answer)
     # Nothing there is left to count, so the children need not wait for somebody to count it.
@@ -70,10 +70,10 @@ def seek_subscription(request: m.SeekSubscription, state: ShardState) -> Decisio
     return Decision((entry, fact), answer)
 
 
-def set_order(request: m.SetSubscriptionOrder, state: ShardState) -> Decision | Refuse:
+def set_order(request: m.SetSubscriptionOrder, state: ShardState) -> Decision | Refusal:
     """Change the order of a subscription. The order that it has already is fine."""
     found = _find(request.topic, request.subscription, state)
-    if isinstance(found, Refuse):
+    if isinstance(found, Refusal):
         return found
     topic, subscription = found
     answer = _described(topic.topic_id, subscription.subscription_id)
@@ -87,7 +87,7 @@ def set_order(request: m.SetSubscriptionOrder, state: ShardState) -> Decision | 
     if request.order == "strict" and subscription.type != "STREAM":
         return _invalid(f"order 'strict' is for STREAM; a {subscription.type} takes records in any order")
     # The same order again is an entry too: a late copy of this command must not undo a later one.
-    entry = e.SubscriptionTyped(
+    entry = e.SubscriptionConfigured(
         topic_id=topic.topic_id,
         subscription_id=subscription.subscription_id,
         subscription_type=subscription.type,
@@ -98,7 +98,7 @@ def set_order(request: m.SetSubscriptionOrder, state: ShardState) -> Decision | 
     return Decision((entry,), answer)
 
 
-def _wanted(request: m.SeekSubscription) -> Wanted | Refuse:
+def _wanted(request: m.SeekSubscription) -> SeekTarget | Refusal:
     if (request.to is None) == (not request.positions):
         return _invalid("a seek needs a place ('earliest' or 'latest') or positions, and not both")
     if request.to is not None:
@@ -109,7 +109,7 @@ def _wanted(request: m.SeekSubscription) -> Wanted | Refuse:
     return positions
 
 
-def _sought(
+def _seek_answer(
     subscription_id: int,
     request: m.SeekSubscription,
     dry_moves: tuple[tuple[int, int, int], ...] | None = None,
@@ -121,7 +121,7 @@ def _sought(
         last = subscription.last_seek
         if dry_moves is None and last is not None and last.token == request.token:
             moves = last.moves
-        return m.SoughtAnswer(
+        return m.SeekReply(
             request_id=request_id,
             leader_epoch=state.leader_epoch,
             seek_generation=subscription.seek_generation,
@@ -138,8 +138,8 @@ def _sought(
 def _described(topic_id: int, subscription_id: int) -> Answer:
     def answer(state: ShardState, request_id: int) -> m.Reply:
         topic, subscription = state.topics_by_id[topic_id], state.subscriptions[subscription_id]
-        gate = open_gate(topic.layout, subscription.drained, subscription.type, subscription.order)
-        return m.SubscriptionAnswer(
+        gate = compute_gate(topic.layout, subscription.drained, subscription.type, subscription.order)
+        return m.SubscriptionReply(
             request_id=request_id,
             leader_epoch=state.leader_epoch,
             subscription=describe(subscription, topic, gate),
@@ -148,7 +148,7 @@ def _described(topic_id: int, subscription_id: int) -> Answer:
     return answer
 
 
-def _find(topic_name: str, name: str, state: ShardState) -> tuple[Topic, Subscription] | Refuse:
+def _find(topic_name: str, name: str, state: ShardState) -> tuple[Topic, Subscription] | Refusal:
     topic = state.topics.get(topic_name)
     if topic is None:
         return no_topic(topic_name, state)
@@ -158,5 +158,5 @@ def _find(topic_name: str, name: str, state: ShardState) -> tuple[Topic, Subscri
     return topic, subscription
 
 
-def _invalid(reason: str) -> Refuse:
-    return Refuse("invalid", reason, proved=True)
+def _invalid(reason: str) -> Refusal:
+    return Refusal("invalid", reason, after_barrier=True)

@@ -14,7 +14,7 @@ from typing import get_args
 
 import msgspec
 
-from controller.decisions.verdicts import Refuse
+from controller.decisions.verdicts import Refusal
 from controller.state.shard_state import ShardState, Topic
 from headgate.errors import LayoutError
 from headgate.model import entries as e
@@ -38,7 +38,7 @@ class Decision:
     answer: Answer
 
 
-def open_producer(request: m.OpenProducer, state: ShardState) -> Decision | Refuse:
+def open_producer(request: m.OpenProducer, state: ShardState) -> Decision | Refusal:
     """Give out an identity (KIP-360's table, with the token in place of its "last epoch").
 
     * The token of the current incarnation: the same answer again, whatever else the request says.
@@ -55,19 +55,19 @@ def open_producer(request: m.OpenProducer, state: ShardState) -> Decision | Refu
     if known.token == request.token:
         return Decision((), _identity(known.producer_id))
     if request.token in known.earlier_tokens:
-        return Refuse(
+        return Refusal(
             "fenced",
             f"this opening of producer {known.producer_id} was answered before; it goes on at epoch "
             f"{known.producer_epoch} since",
-            proved=True,
+            after_barrier=True,
         )
     current = known.producer_id, known.producer_epoch
     if request.producer_id is not None and (request.producer_id, request.producer_epoch) != current:
-        return Refuse(
+        return Refusal(
             "fenced",
             f"producer {known.producer_id} goes on at epoch {known.producer_epoch}, past epoch "
             f"{request.producer_epoch} of {request.producer_id}",
-            proved=True,
+            after_barrier=True,
         )
     if known.producer_epoch >= LAST_PRODUCER_EPOCH:
         return _opened(state.next_id, 0, request)
@@ -98,12 +98,12 @@ def _identity(producer_id: int) -> Answer:
     return answer
 
 
-def create_topic(request: m.CreateTopic, state: ShardState) -> Decision | Refuse:
-    """Create a topic; a name that is taken is refused unless it was this very command."""
+def create_topic(request: m.CreateTopic, state: ShardState) -> Decision | Refusal:
+    """Create a topic; a name that is taken is rejected unless it was this very command."""
     if request.token in state.commands and request.topic in state.topics:
         return Decision((), _describe(request.topic))
     if request.topic in state.topics:
-        return Refuse("invalid", f"topic {request.topic!r} exists already", proved=True)
+        return Refusal("invalid", f"topic {request.topic!r} exists already", after_barrier=True)
     entry = e.TopicCreated(
         topic_id=state.next_id,
         topic=request.topic,
@@ -113,8 +113,8 @@ def create_topic(request: m.CreateTopic, state: ShardState) -> Decision | Refuse
     return Decision((entry,), _describe(request.topic))
 
 
-def delete_topic(request: m.DeleteTopic, state: ShardState) -> Decision | Refuse:
-    """Delete a topic; one that consumers use is refused without ``force``."""
+def delete_topic(request: m.DeleteTopic, state: ShardState) -> Decision | Refusal:
+    """Delete a topic; one that consumers use is rejected without ``force``."""
     if request.token in state.commands:
         return Decision((), _done)
     topic = state.topics.get(request.topic)
@@ -126,11 +126,11 @@ def delete_topic(request: m.DeleteTopic, state: ShardState) -> Decision | Refuse
         if subscription.consumers
     )
     if users and not request.force:
-        return Refuse("invalid", f"topic {request.topic!r} is in use by {'; '.join(users)}: stop them, or use force")
+        return Refusal("invalid", f"topic {request.topic!r} is in use by {'; '.join(users)}: stop them, or use force")
     return Decision((e.TopicDeleted(topic_id=topic.topic_id, token=request.token),), _done)
 
 
-def split_segment(request: m.SplitSegment, state: ShardState) -> Decision | Refuse:
+def split_segment(request: m.SplitSegment, state: ShardState) -> Decision | Refusal:
     """Split a segment at the middle of its range."""
     topic = state.topics.get(request.topic)
     if topic is None:
@@ -138,19 +138,19 @@ def split_segment(request: m.SplitSegment, state: ShardState) -> Decision | Refu
     if request.token in state.commands:
         return Decision((), _describe(request.topic))
     entry = split_entry(topic, request.segment, token=request.token)
-    return entry if isinstance(entry, Refuse) else Decision((entry,), _describe(request.topic))
+    return entry if isinstance(entry, Refusal) else Decision((entry,), _describe(request.topic))
 
 
-def split_entry(topic: Topic, segment: int, *, token: str, reason: str = "") -> e.SegmentSplit | Refuse:
+def split_entry(topic: Topic, segment: int, *, token: str, reason: str = "") -> e.SegmentSplit | Refusal:
     """Return the entry that splits ``segment``; ``token`` empty and a ``reason``: nobody asked for it."""
     if topic.external is not None:
-        return _changes_at_its_source(topic)
+        return _refuse_external(topic)
     try:
         topic.layout.split(segment, 0, 0)
     except LayoutError as error:
-        return Refuse("invalid", str(error), proved=True)
+        return Refusal("invalid", str(error), after_barrier=True)
     if len(topic.layout.segments) + 2 > MAX_SEGMENTS:
-        return _too_many_segments(topic)
+        return _refuse_segment_limit(topic)
     return e.SegmentSplit(
         topic_id=topic.topic_id,
         segment=segment,
@@ -160,7 +160,7 @@ def split_entry(topic: Topic, segment: int, *, token: str, reason: str = "") -> 
     )
 
 
-def merge_segments(request: m.MergeSegments, state: ShardState) -> Decision | Refuse:
+def merge_segments(request: m.MergeSegments, state: ShardState) -> Decision | Refusal:
     """Merge two neighbours."""
     topic = state.topics.get(request.topic)
     if topic is None:
@@ -168,19 +168,19 @@ def merge_segments(request: m.MergeSegments, state: ShardState) -> Decision | Re
     if request.token in state.commands:
         return Decision((), _describe(request.topic))
     entry = merge_entry(topic, *request.segments, token=request.token)
-    return entry if isinstance(entry, Refuse) else Decision((entry,), _describe(request.topic))
+    return entry if isinstance(entry, Refusal) else Decision((entry,), _describe(request.topic))
 
 
-def merge_entry(topic: Topic, first: int, second: int, *, token: str, reason: str = "") -> e.SegmentsMerged | Refuse:
+def merge_entry(topic: Topic, first: int, second: int, *, token: str, reason: str = "") -> e.SegmentsMerged | Refusal:
     """Return the entry that merges two neighbours; ``token`` empty and a ``reason``: nobody asked for it."""
     if topic.external is not None:
-        return _changes_at_its_source(topic)
+        return _refuse_external(topic)
     try:
         topic.layout.merge(first, second, {first: 0, second: 0}, 0)
     except LayoutError as error:
-        return Refuse("invalid", str(error), proved=True)
+        return Refusal("invalid", str(error), after_barrier=True)
     if len(topic.layout.segments) + 1 > MAX_SEGMENTS:
-        return _too_many_segments(topic)
+        return _refuse_segment_limit(topic)
     return e.SegmentsMerged(
         topic_id=topic.topic_id,
         segments=(first, second),
@@ -190,7 +190,7 @@ def merge_entry(topic: Topic, first: int, second: int, *, token: str, reason: st
     )
 
 
-def set_topic_policy(request: m.SetTopicPolicy, state: ShardState) -> Decision | Refuse:
+def set_topic_policy(request: m.SetTopicPolicy, state: ShardState) -> Decision | Refusal:
     """Change fields of a topic's policy: those that are given, and those that go back to the cluster's settings."""
     topic = state.topics.get(request.topic)
     if topic is None:
@@ -199,13 +199,13 @@ def set_topic_policy(request: m.SetTopicPolicy, state: ShardState) -> Decision |
         return Decision((), _describe(request.topic))
     given = {field: value for field in get_args(m.PolicyField) if (value := getattr(request, field)) is not None}
     if both := sorted(given.keys() & set(request.reset)):
-        return Refuse("invalid", f"{', '.join(both)}: give a value or go back to the cluster's, not both")
+        return Refusal("invalid", f"{', '.join(both)}: give a value or go back to the cluster's, not both")
     if topic.external is not None and (given.get("auto_split") or given.get("auto_merge")):
-        return _changes_at_its_source(topic)
+        return _refuse_external(topic)
     policy = msgspec.structs.replace(topic.policy, **{**dict.fromkeys(request.reset), **given})
     fewest, most = policy.min_segments, policy.max_segments
     if fewest is not None and most is not None and fewest > most:
-        return Refuse("invalid", f"min_segments {fewest} is above max_segments {most}")
+        return Refusal("invalid", f"min_segments {fewest} is above max_segments {most}")
     entry = e.TopicPolicySet(topic_id=topic.topic_id, policy=policy, token=request.token)
     return Decision((entry,), _describe(request.topic))
 
@@ -226,8 +226,8 @@ def create_subscription(request: m.RegisterConsumer, topic: Topic, subscription_
     )
 
 
-def delete_subscription(request: m.DeleteSubscription, state: ShardState) -> Decision | Refuse:
-    """Delete a subscription; one with consumers is refused without ``force``."""
+def delete_subscription(request: m.DeleteSubscription, state: ShardState) -> Decision | Refusal:
+    """Delete a subscription; one with consumers is rejected without ``force``."""
     if request.token in state.commands:
         return Decision((), _done)
     topic = state.topics.get(request.topic)
@@ -238,7 +238,7 @@ def delete_subscription(request: m.DeleteSubscription, state: ShardState) -> Dec
         return no_subscription(request.subscription, topic)
     if subscription.consumers and not request.force:
         names = ", ".join(sorted(subscription.consumers))
-        return Refuse(
+        return Refusal(
             "invalid", f"subscription {request.subscription!r} has consumers {names}: stop them, or use force"
         )
     entry = e.SubscriptionDeleted(
@@ -259,7 +259,7 @@ def list_topics() -> Decision:
     return Decision((), answer)
 
 
-def describe_topic(request: m.DescribeTopic, state: ShardState) -> Decision | Refuse:
+def describe_topic(request: m.DescribeTopic, state: ShardState) -> Decision | Refusal:
     """Describe one topic."""
     return Decision((), _describe(request.topic)) if request.topic in state.topics else no_topic(request.topic, state)
 
@@ -297,37 +297,37 @@ def _source_of(external: ExternalTopic) -> m.ExternalDescription:
     return m.ExternalDescription(source=external.source, positions=external.positions, hash_bits=external.hash_bits)
 
 
-def no_subscription(name: str, topic: Topic) -> Refuse:
+def no_subscription(name: str, topic: Topic) -> Refusal:
     """Refuse, naming the subscriptions that exist."""
     known = ", ".join(sorted(topic.subscriptions)) or "none"
-    return Refuse("invalid", f"topic {topic.name!r} has no subscription {name!r}; it has: {known}", proved=True)
+    return Refusal("invalid", f"topic {topic.name!r} has no subscription {name!r}; it has: {known}", after_barrier=True)
 
 
-def no_topic(name: str, state: ShardState) -> Refuse:
+def no_topic(name: str, state: ShardState) -> Refusal:
     """Refuse, naming some of the topics that exist."""
     known = ", ".join(sorted(state.topics)[:10])
     hint = f"; this shard has: {known}" if known else ""
-    return Refuse("invalid", f"there is no topic {name!r}{hint}", proved=True)
+    return Refusal("invalid", f"there is no topic {name!r}{hint}", after_barrier=True)
 
 
-def _changes_at_its_source(topic: Topic) -> Refuse:
-    return Refuse(
+def _refuse_external(topic: Topic) -> Refusal:
+    return Refusal(
         "invalid",
         f"topic {topic.name!r} is external: split or merge at its source, then import it again "
         f"(headgate topic import {topic.name} FILE)",
-        proved=True,
+        after_barrier=True,
     )
 
 
-def _too_many_segments(topic: Topic) -> Refuse:
-    return Refuse(
+def _refuse_segment_limit(topic: Topic) -> Refusal:
+    return Refusal(
         "invalid", f"topic {topic.name!r} holds {len(topic.layout.segments)} segments; the limit is {MAX_SEGMENTS}"
     )
 
 
 def _describe(name: str) -> Answer:
     def answer(state: ShardState, request_id: int) -> m.Reply:
-        return m.TopicAnswer(
+        return m.TopicReply(
             request_id=request_id,
             leader_epoch=state.leader_epoch,
             topic=describe(state.topics[name], state.shard),

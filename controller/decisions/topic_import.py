@@ -1,8 +1,8 @@
 """Judge what a source says of its segments: the import of an external topic, and every later one.
 
 Values in, entries or a refusal out. The first import creates the topic. A later one is an update: it may add segments
-and seal others, nothing else. Importing the same listing twice changes nothing. What a listing may not do, each refused
-naming the segment:
+and seal others, nothing else. Importing the same listing twice changes nothing. What a listing may not do, each
+rejected naming the segment:
 
 1. List a segment twice, name a parent that is nowhere, or go round in a circle.
 2. Give no end offset for a sealed segment where offsets count, or one where positions are opaque; a range where the
@@ -25,47 +25,49 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from controller.decisions.source_listing import Node, check_graph, end_of, listed_segments, parents_first, range_text
+from controller.decisions.source_listing import GraphNode, check_graph, end_of, index_listing, parents_first, range_text
 from controller.decisions.topic_commands import MAX_SEGMENTS, Answer, Decision, describe
-from controller.decisions.verdicts import Refuse
+from controller.decisions.verdicts import Refusal
 from controller.state.shard_state import SegmentTail, ShardState, Topic
 from headgate.errors import LayoutError
 from headgate.model import entries as e
-from headgate.model.external_topic import OPAQUE_END, ExternalTopic, imported_segments, numbers
+from headgate.model.external_topic import OPAQUE_END_OFFSET, ExternalTopic, imported_segments, parse_hashes
 from headgate.model.layout import Segment, SegmentState
 from headgate.protocol import messages as m
 
 
 @dataclass(slots=True)
-class Plan:
+class ImportPlan:
     """What an import comes to; all labels are the source's."""
 
     created: list[e.ImportedSegment] = field(default_factory=list)
     sealed: dict[int, int] = field(default_factory=dict)
     """Known segment → its end offset."""
     sealed_labels: list[str] = field(default_factory=list)
-    gone: list[str] = field(default_factory=list)
+    expired_parents: list[str] = field(default_factory=list)
     """Parents that the source does not have any more."""
 
 
-def import_topic(request: m.ImportTopic, state: ShardState) -> Decision | Refuse:
+def import_topic(request: m.ImportTopic, state: ShardState) -> Decision | Refusal:
     """Create an external topic, or bring it up to what its source has become."""
     topic = state.topics.get(request.topic)
     if request.token in state.commands and topic is not None:
-        return Decision((), _answer(request.topic, Plan()))
+        return Decision((), _answer(request.topic, ImportPlan()))
     try:
-        plan = planned(request, topic)
+        plan = plan_import(request, topic)
     except LayoutError as error:
-        return Refuse("invalid", f"topic {request.topic!r} cannot be imported: {error}", proved=True)
+        return Refusal("invalid", f"topic {request.topic!r} cannot be imported: {error}", after_barrier=True)
     entry = _entry(request, topic, plan, state.next_id)
     if entry is None:
         return Decision((), _answer(request.topic, plan))
     if request.dry_run:
-        return Decision((), _answer(request.topic, plan, describe(_tried(entry, topic, state.at_ms), state.shard)))
+        return Decision(
+            (), _answer(request.topic, plan, describe(_dry_run_topic(entry, topic, state.at_ms), state.shard))
+        )
     return Decision((entry,), _answer(request.topic, plan))
 
 
-def planned(request: m.ImportTopic, topic: Topic | None) -> Plan:
+def plan_import(request: m.ImportTopic, topic: Topic | None) -> ImportPlan:
     """Return what ``request`` adds to ``topic`` (None: all of it is new).
 
     Raises:
@@ -73,19 +75,24 @@ def planned(request: m.ImportTopic, topic: Topic | None) -> Plan:
 
     """
     external = _source_of(request, topic)
-    listed = listed_segments(request)
+    listed = index_listing(request)
     known = {} if topic is None else {_label(segment): segment for segment in topic.layout.segments.values()}
-    news = {label: item for label, item in listed.items() if label not in known and label not in external.pruned}
-    plan = Plan()
+    new_segments = {
+        label: item for label, item in listed.items() if label not in known and label not in external.pruned
+    }
+    plan = ImportPlan()
     for label in sorted(listed.keys() & known.keys()):
-        _follow_known(listed[label], known[label], topic, external, plan)
-    parents = {label: _parents_of(item, request, topic, known, news, external, plan) for label, item in news.items()}
+        _update_known_segment(listed[label], known[label], topic, external, plan)
+    parents = {
+        label: _parents_of(item, request, topic, known, new_segments, external, plan)
+        for label, item in new_segments.items()
+    }
     _seal_unlisted_parents(request, known, listed, parents, plan)
     ids = {label: segment.segment_id for label, segment in known.items()}
     first_id = 0 if topic is None else topic.layout.next_segment_id
     for number, label in enumerate(parents_first(parents), start=first_id):
         ids[label] = number
-        item = news[label]
+        item = new_segments[label]
         plan.created.append(
             e.ImportedSegment(
                 segment=number,
@@ -118,17 +125,17 @@ def _source_of(request: m.ImportTopic, topic: Topic | None) -> ExternalTopic:
     return external
 
 
-def _follow_known(
+def _update_known_segment(
     item: m.SegmentImport,
     segment: Segment,
     topic: Topic | None,
     external: ExternalTopic,
-    plan: Plan,
+    plan: ImportPlan,
 ) -> None:
     """Rule 6, for a segment that is listed again; note it if it has been sealed since."""
     assert topic is not None, "a known segment of no topic"
     label, segment_id = item.segment, segment.segment_id
-    hashes, before = numbers(item.hashes), numbers(external.hashes.get(segment_id))
+    hashes, before = parse_hashes(item.hashes), parse_hashes(external.hashes.get(segment_id))
     if hashes != before:
         raise LayoutError(f"segment {label!r} has hashes {range_text(hashes)}; it had {range_text(before)}")
     had = {_label(topic.layout.segments[parent]) for parent in segment.parents}
@@ -155,17 +162,17 @@ def _parents_of(
     request: m.ImportTopic,
     topic: Topic | None,
     known: Mapping[str, Segment],
-    news: Mapping[str, m.SegmentImport],
+    new_segments: Mapping[str, m.SegmentImport],
     external: ExternalTopic,
-    plan: Plan,
+    plan: ImportPlan,
 ) -> list[str]:
     """Return the parents of a new segment that are still there; rules 1 and 7."""
-    found = [parent for parent in item.parents if parent in known or parent in news]
+    found = [parent for parent in item.parents if parent in known or parent in new_segments]
     missing = [parent for parent in item.parents if parent not in found and parent not in external.pruned]
-    if missing and (topic is not None or request.missing_parents == "refused"):
+    if missing and (topic is not None or request.missing_parents == "rejected"):
         hint = "" if topic is None else "; if it has left the source unimported, import under another name"
         raise LayoutError(f"segment {item.segment!r} has the parent {missing[0]!r}, which is not listed{hint}")
-    plan.gone += [parent for parent in missing if parent not in plan.gone]
+    plan.expired_parents += [parent for parent in missing if parent not in plan.expired_parents]
     if topic is not None and not item.parents and request.hash_bits:
         raise LayoutError(
             f"segment {item.segment!r} is new and has no parents: nobody can say what it comes after",
@@ -178,7 +185,7 @@ def _seal_unlisted_parents(
     known: Mapping[str, Segment],
     listed: Mapping[str, m.SegmentImport],
     parents: Mapping[str, list[str]],
-    plan: Plan,
+    plan: ImportPlan,
 ) -> None:
     """Rules 3 and 6: a parent that its source has forgotten was sealed before; any other active one must be listed."""
     named = {parent for found in parents.values() for parent in found}
@@ -186,7 +193,7 @@ def _seal_unlisted_parents(
         if label in listed or segment.state is SegmentState.SEALED:
             continue
         if label in named and request.positions == "opaque":
-            plan.sealed[segment.segment_id] = OPAQUE_END
+            plan.sealed[segment.segment_id] = OPAQUE_END_OFFSET
             plan.sealed_labels.append(label)
         elif label in named:
             raise LayoutError(f"segment {label!r} has children now and is not listed: list it with its end_offset")
@@ -194,17 +201,19 @@ def _seal_unlisted_parents(
             raise LayoutError(f"segment {label!r} is active and not listed, and has no children")
 
 
-def _graph(request: m.ImportTopic, topic: Topic | None, external: ExternalTopic, plan: Plan) -> dict[int, Node]:
+def _graph(
+    request: m.ImportTopic, topic: Topic | None, external: ExternalTopic, plan: ImportPlan
+) -> dict[int, GraphNode]:
     """Return the graph as it would be."""
-    nodes: dict[int, Node] = {}
+    nodes: dict[int, GraphNode] = {}
     for segment in () if topic is None else topic.layout.segments.values():
         sealed = segment.state is SegmentState.SEALED or segment.segment_id in plan.sealed
-        hashes = numbers(external.hashes.get(segment.segment_id))
-        nodes[segment.segment_id] = Node(_label(segment), hashes, segment.parents, sealed)
+        hashes = parse_hashes(external.hashes.get(segment.segment_id))
+        nodes[segment.segment_id] = GraphNode(_label(segment), hashes, segment.parents, sealed)
     parents = {item.segment: len(item.parents) for item in request.segments}
     for item in plan.created:
-        hashes = numbers(item.hashes)
-        nodes[item.segment] = Node(
+        hashes = parse_hashes(item.hashes)
+        nodes[item.segment] = GraphNode(
             item.label,
             hashes,
             tuple(item.parents),
@@ -216,7 +225,7 @@ def _graph(request: m.ImportTopic, topic: Topic | None, external: ExternalTopic,
 
 
 def _entry(
-    request: m.ImportTopic, topic: Topic | None, plan: Plan, next_id: int
+    request: m.ImportTopic, topic: Topic | None, plan: ImportPlan, next_id: int
 ) -> e.TopicImported | e.LayoutExtended | None:
     if topic is None:
         return e.TopicImported(
@@ -235,7 +244,7 @@ def _entry(
     )
 
 
-def _tried(entry: e.TopicImported | e.LayoutExtended, topic: Topic | None, at_ms: int) -> Topic:
+def _dry_run_topic(entry: e.TopicImported | e.LayoutExtended, topic: Topic | None, at_ms: int) -> Topic:
     """Return the topic as it would be, and leave the one that is alone."""
     if isinstance(entry, e.TopicImported):
         trial = ShardState(0)
@@ -249,15 +258,15 @@ def _tried(entry: e.TopicImported | e.LayoutExtended, topic: Topic | None, at_ms
     return replace(topic, layout=layout, tails=tails)
 
 
-def _answer(name: str, plan: Plan, tried: m.TopicDescription | None = None) -> Answer:
+def _answer(name: str, plan: ImportPlan, dry_run_topic: m.TopicDescription | None = None) -> Answer:
     def answer(state: ShardState, request_id: int) -> m.Reply:
-        return m.TopicImportAnswer(
+        return m.TopicImportReply(
             request_id=request_id,
             leader_epoch=state.leader_epoch,
-            topic=tried or describe(state.topics[name], state.shard),
+            topic=dry_run_topic or describe(state.topics[name], state.shard),
             created=[segment.label for segment in plan.created],
             sealed=plan.sealed_labels,
-            gone=plan.gone,
+            expired_parents=plan.expired_parents,
         )
 
     return answer

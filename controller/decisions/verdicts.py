@@ -16,7 +16,7 @@ first match wins (design, section 4; the numbers in the comments are the table's
 10. further ahead                            → ``out_of_order``, proved
 11. older than the window                    → duplicate, offsets unknown
 
-Three places are stricter than the table as it was first drawn. A producer nobody knows is refused at sequence 0 too:
+Three places are stricter than the table as it was first drawn. A producer nobody knows is rejected at sequence 0 too:
 identities are opened by an entry, so an unknown one was forgotten, and its sequence 0 may be a late copy. An unknown
 topic is looked up after row 2 and proved, because a deposed leader may not have heard of it. A repeated sequence with
 another number of records is ``invalid``: that batch was rebuilt.
@@ -46,34 +46,34 @@ class Duplicate:
 
     chunk: int
     placements: list[e.Placement] | None
-    refused: tuple[int, ...] = ()
+    rejected: tuple[int, ...] = ()
     """Segments of acknowledgements that did not count then. They are not judged again: by now the answer may differ."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse:
+class Refusal:
     """Do not take it, and leave no trace of it."""
 
     verdict: m.Verdict
     reason: str
-    proved: bool = False
+    after_barrier: bool = False
     delayed: bool = False
 
 
-Judgement = Accept | Duplicate | Refuse
+Judgement = Accept | Duplicate | Refusal
 Batch = m.ProduceBatch | m.AcknowledgeBatch
 
 
-def judge_reign(request: m.AnyRequest, leader_epoch: int) -> Refuse | None:
+def judge_term(request: m.AnyRequest, leader_epoch: int) -> Refusal | None:
     """Rows 2 and 3: is ``request`` meant for this reign? None if it is."""
     if request.leader_epoch == leader_epoch:
         return None
     if request.leader_epoch is not None:
-        return Refuse(
+        return Refusal(
             "not_leader", f"this node leads at epoch {leader_epoch}, the request is for {request.leader_epoch}"
         )
     if isinstance(request, m.ProduceBatch | m.AcknowledgeBatch):
-        return Refuse(
+        return Refusal(
             "not_leader",
             "a batch without leader_epoch cannot be kept in order: upgrade this client",
             delayed=True,
@@ -87,48 +87,50 @@ def judge_batch(batch: Batch, state: ShardState, durable: int) -> Judgement:
     ``durable`` is the newest durable chunk; what ``state`` holds beyond it is in flight.
     """
     if batch.topic not in state.topics:
-        return Refuse("invalid", f"there is no topic {batch.topic!r}; create it first", proved=True)  # row 1
+        return Refusal("invalid", f"there is no topic {batch.topic!r}; create it first", after_barrier=True)  # row 1
     if isinstance(batch, m.ProduceBatch) and state.topics[batch.topic].external is not None:
-        return Refuse("invalid", f"topic {batch.topic!r} is external: produce to its source", proved=True)
+        return Refusal("invalid", f"topic {batch.topic!r} is external: produce to its source", after_barrier=True)
     if batch.producer_id is None:
         return Accept()
     producer = state.producers.get(batch.producer_id)
     if producer is None:
-        return Refuse("out_of_order", f"producer {batch.producer_id} is not known; open a new identity", proved=True)
+        return Refusal(
+            "out_of_order", f"producer {batch.producer_id} is not known; open a new identity", after_barrier=True
+        )
     if batch.producer_epoch != producer.producer_epoch:
         return _judge_other_epoch(batch, producer)
     ahead = batch.sequence - producer.next_sequence
     if ahead == 0:
         return _judge_next(producer, durable)
     if ahead > 0:  # row 10
-        return Refuse(
+        return Refusal(
             "out_of_order",
             f"sequence {batch.sequence} came before {producer.next_sequence}",
-            proved=True,
+            after_barrier=True,
         )
     return _judge_repeated(batch, producer)
 
 
 def _judge_other_epoch(batch: Batch, producer: ProducerState) -> Judgement:
     if batch.producer_epoch < producer.producer_epoch:  # row 4
-        return Refuse(
+        return Refusal(
             "fenced",
             f"producer {producer.producer_id} goes on at epoch {producer.producer_epoch}, past {batch.producer_epoch}",
-            proved=True,
+            after_barrier=True,
         )
     if batch.sequence == 0:  # row 5
         return Accept()
-    return Refuse(  # row 6
+    return Refusal(  # row 6
         "out_of_order",
         f"producer epoch {batch.producer_epoch} is new here and has to begin at sequence 0, not {batch.sequence}",
-        proved=True,
+        after_barrier=True,
     )
 
 
 def _judge_next(producer: ProducerState, durable: int) -> Judgement:
     """Row 9, within the window: one more in flight, and the oldest would no longer be remembered."""
     if len(producer.finished) == WINDOW and producer.finished.oldest_chunk > durable:
-        return Refuse("unavailable", f"more than {WINDOW} batches of producer {producer.producer_id} are in flight")
+        return Refusal("unavailable", f"more than {WINDOW} batches of producer {producer.producer_id} are in flight")
     return Accept()
 
 
@@ -139,10 +141,12 @@ def _judge_repeated(batch: Batch, producer: ProducerState) -> Judgement:
         return Duplicate(0, None)
     count = len(batch.records) if isinstance(batch, m.ProduceBatch) else len(batch.acknowledgements)
     if count != known.count:
-        return Refuse(
-            "invalid", f"sequence {batch.sequence} had {known.count} parts before and has {count} now", proved=True
+        return Refusal(
+            "invalid",
+            f"sequence {batch.sequence} had {known.count} parts before and has {count} now",
+            after_barrier=True,
         )
-    return Duplicate(known.chunk, known.placements, tuple(known.refused))  # rows 7 and 8
+    return Duplicate(known.chunk, known.placements, tuple(known.rejected))  # rows 7 and 8
 
 
 def _finished(producer: ProducerState, sequence: int) -> FinishedBatch | None:

@@ -1,6 +1,6 @@
 """Plain devices: any MQTT client that publishes to ``headgate/<cluster>/publish/<topic>/<key>`` is a producer.
 
-One per reign. It puts each message that comes by the shard's session (`DeviceFollowing` says which do) through the
+One per reign. It puts each message that comes by the shard's session (`DeviceSubscriptions` says which do) through the
 same placement and commit as a batch without producer id, and acknowledges it to the broker once its chunk is durable.
 What it did not acknowledge, the broker gives to the next leader: at least once, in the order of the broker. What comes
 while it is switched off waited at the broker before, and is taken like everything else.
@@ -12,7 +12,7 @@ Rules:
    again for ever. The same holds for copies of retained messages, which are no publications.
 3. A topic that this leader does not know may be one that its successor created. So such a message is acknowledged only
    after a chunk of this reign was created since; the filter by which it came, left by an earlier reign, is dropped.
-4. Nothing is taken once the reign no longer serves (it stops calling `take`): it is the next leader's.
+4. Nothing is taken once the reign no longer serves (it stops calling `accept`): it is the next leader's.
 
 What it deliberately does not do: recognise a message that came before. MQTT 3.1.1 has nothing to recognise it by.
 """
@@ -28,39 +28,39 @@ from typing import Protocol
 import structlog
 
 from controller.commit import GroupCommit
-from controller.decisions.placement import place
+from controller.decisions.placement import route_batch
 from controller.devices.session_port import Delivery
-from controller.devices.subscriptions import DeviceFollowing, FollowingObserver
+from controller.devices.subscriptions import DeviceSubscriptionObserver, DeviceSubscriptions
 from controller.state.shard_state import ShardState
 from headgate.protocol import messages as m
 
-COMPLAINT_SECONDS = 60.0
+REJECTION_LOG_INTERVAL_SECONDS = 60.0
 """Least pause between two log lines about one kind of refusal."""
-SHOWN_TOPIC = 200
+MAX_LOGGED_TOPIC_CHARS = 200
 """Characters of an MQTT topic in a log line."""
 
 log = structlog.get_logger(__name__)
 
 
-class DeviceObserver(FollowingObserver, Protocol):
+class DeviceObserver(DeviceSubscriptionObserver, Protocol):
     """Who is told of what devices send (metrics)."""
 
-    def device_stored(self, shard: int) -> None:
+    def device_record_stored(self, shard: int) -> None:
         """Tell of a durable record."""
 
-    def device_refused(self, reason: str) -> None:
+    def device_message_rejected(self, reason: str) -> None:
         """Tell of a message that was thrown away."""
 
-    def device_waiting(self, shard: int, records: int) -> None:
+    def device_records_pending(self, shard: int, records: int) -> None:
         """Tell how many records are taken and not durable."""
 
 
 @dataclass(slots=True)
-class _Complaint:
+class _LoggedRejection:
     """When a kind of refusal was logged last, and how many have come since."""
 
     at_seconds: float
-    untold: int = 0
+    suppressed: int = 0
 
 
 class DeviceIntake:
@@ -74,76 +74,78 @@ class DeviceIntake:
         commit: GroupCommit,
         observer: DeviceObserver,
         now_ms: Callable[[], int],
-        on: bool = True,
+        enabled: bool = True,
     ) -> None:
         """``state`` and ``commit`` are the reign's."""
-        self.following = DeviceFollowing(cluster=cluster, state=state, commit=commit, observer=observer, on=on)
+        self.subscriptions = DeviceSubscriptions(
+            cluster=cluster, state=state, commit=commit, observer=observer, enabled=enabled
+        )
         self._cluster = cluster
         self._state = state
         self._commit = commit
         self._observer = observer
         self._now_ms = now_ms
-        self._waiting = 0
-        self._complaints: dict[str, _Complaint] = {}
+        self._pending_records = 0
+        self._logged_rejections: dict[str, _LoggedRejection] = {}
 
-    def take(self, delivery: Delivery) -> None:
+    def accept(self, delivery: Delivery) -> None:
         """Store one message, or throw it away with a reason; acknowledged when that is certain."""
-        if delivery.topic == self.following.mark_topic:
-            self.following.mark_arrived(delivery)
+        if delivery.topic == self.subscriptions.sentinel_topic:
+            self.subscriptions.on_sentinel(delivery)
             return
-        name, text = m.published_to(self._cluster, delivery.topic)
+        name, text = m.parse_publish_address(self._cluster, delivery.topic)
         key = text.encode()
         topic = self._state.topics.get(name)
         if topic is None:
             self._unknown_topic(name, delivery)
         elif topic.external is not None:
-            self._throw_away("external_topic", delivery)
+            self._discard("external_topic", delivery)
         elif delivery.retained:
-            self._throw_away("retained", delivery)
+            self._discard("retained", delivery)
         elif not key:
-            self._throw_away("empty_key", delivery)
+            self._discard("empty_key", delivery)
         elif len(key) + len(delivery.payload) > m.MAX_RECORD_BYTES:
-            self._throw_away("too_large", delivery)
+            self._discard("too_large", delivery)
         else:
             record = m.Record(key, delivery.payload, self._now_ms())
             batch = m.ProduceBatch(request_id=0, client_id="devices", topic=name, records=[record])
-            self._commit.propose(place(topic, batch, self._commit.records()))
-            self._set_waiting(self._waiting + 1)
+            self._commit.propose(route_batch(topic, batch, self._commit.records()))
+            self._set_pending(self._pending_records + 1)
             self._commit.when_durable(self._commit.newest, partial(self._stored, delivery))
 
     # --- how ----------------------------------------------------------------------------------------------------------
 
     def _stored(self, delivery: Delivery) -> None:
-        self._set_waiting(self._waiting - 1)
-        self._observer.device_stored(self._state.shard)
+        self._set_pending(self._pending_records - 1)
+        self._observer.device_record_stored(self._state.shard)
         delivery.acknowledge()
 
-    def _set_waiting(self, records: int) -> None:
-        self._waiting = records
-        self._observer.device_waiting(self._state.shard, records)
+    def _set_pending(self, records: int) -> None:
+        self._pending_records = records
+        self._observer.device_records_pending(self._state.shard, records)
 
     def _unknown_topic(self, name: str, delivery: Delivery) -> None:
-        self._commit.prove()
-        self._commit.when_durable(self._commit.newest, partial(self._throw_away, "unknown_topic", delivery))
-        self.following.drop(name)
+        self._commit.barrier()
+        self._commit.when_durable(self._commit.newest, partial(self._discard, "unknown_topic", delivery))
+        self.subscriptions.remove_filter(name)
 
-    def _throw_away(self, reason: str, delivery: Delivery) -> None:
-        self._observer.device_refused(reason)
-        self._complain(reason, delivery)
+    def _discard(self, reason: str, delivery: Delivery) -> None:
+        self._observer.device_message_rejected(reason)
+        self._log_rejection(reason, delivery)
         delivery.acknowledge()
 
-    def _complain(self, reason: str, delivery: Delivery) -> None:
+    def _log_rejection(self, reason: str, delivery: Delivery) -> None:
         now = asyncio.get_running_loop().time()
-        complaint = self._complaints.get(reason)
-        if complaint is not None and now - complaint.at_seconds < COMPLAINT_SECONDS:
-            complaint.untold += 1
+        logged = self._logged_rejections.get(reason)
+        if logged is not None and now - logged.at_seconds < REJECTION_LOG_INTERVAL_SECONDS:
+            logged.suppressed += 1
             return
-        self._complaints[reason] = _Complaint(now)
+        self._logged_rejections[reason] = _LoggedRejection(now)
         log.warning(
-            "device.refused",
+            "device.message_rejected",
             shard=self._state.shard,
             reason=reason,
-            mqtt_topic=delivery.topic[:SHOWN_TOPIC],
+            mqtt_topic=delivery.topic[:MAX_LOGGED_TOPIC_CHARS],
             size_bytes=len(delivery.payload),
-            more_since_last=0 if complaint is None else complaint.untold,
+            suppressed=0 if logged is None else logged.suppressed,
         )

@@ -42,16 +42,16 @@ class DeviceSession(Protocol):
     def on_connection(self, handler: Callable[[bool], None]) -> None:
         """Call ``handler(connected)`` whenever that changes."""
 
-    async def follow(self, topic_filter: str) -> None:
-        """Take in what matches; at once while the broker is out of reach. Raises TransportError if it is refused."""
+    async def add_subscription(self, topic_filter: str) -> None:
+        """Take in what matches; at once while the broker is out of reach. Raises TransportError if it is rejected."""
 
-    async def unfollow(self, topic_filters: Sequence[str], connection: int) -> bool:
+    async def remove_subscriptions(self, topic_filters: Sequence[str], connection: int) -> bool:
         """Take in no more of them, whoever began to: asked of the broker on this ``connection``, or not at all.
 
         Returns whether the broker confirmed it. It does so after it has handled everything that was sent before.
         """
 
-    def mark(self, topic: str, payload: bytes) -> None:
+    def publish_sentinel(self, topic: str, payload: bytes) -> None:
         """Publish at QoS 1, if there is a connection; comes back behind what waits here if ``topic`` is followed."""
 
     async def __aenter__(self) -> Self:

@@ -38,20 +38,20 @@ from controller.state.shard_state import ShardState
 from headgate.errors import TransportError
 from headgate.protocol import messages as m
 
-MARK_SECONDS = 10.0
+SENTINEL_INTERVAL_SECONDS = 10.0
 """Between two marks: far above what a broker needs for its queue, if there is no outage."""
 
 log = structlog.get_logger(__name__)
 
 
-class FollowingObserver(Protocol):
+class DeviceSubscriptionObserver(Protocol):
     """Who is told of the session (metrics)."""
 
-    def device_session(self, shard: int, *, is_open: bool) -> None:
+    def device_session_changed(self, shard: int, *, is_open: bool) -> None:
         """Tell whether the session of devices is being read."""
 
 
-class DeviceFollowing:
+class DeviceSubscriptions:
     """The filters of one shard's session, during one reign."""
 
     def __init__(
@@ -60,139 +60,148 @@ class DeviceFollowing:
         cluster: str,
         state: ShardState,
         commit: GroupCommit,
-        observer: FollowingObserver,
-        on: bool,
+        observer: DeviceSubscriptionObserver,
+        enabled: bool,
     ) -> None:
         """``state`` and ``commit`` are the reign's."""
-        self.mark_topic = m.device_mark_topic(cluster, state.shard)
-        """What is published here is for `mark_arrived`."""
+        self.sentinel_topic = m.device_sentinel_topic(cluster, state.shard)
+        """What is published here is for `on_sentinel`."""
         self._cluster = cluster
         self._state = state
         self._commit = commit
         self._observer = observer
-        self._on = on
+        self._enabled = enabled
         self._session: DeviceSession | None = None
-        self._standing: set[str] = set()
+        self._active_filters: set[str] = set()
         """Filters that stand at the broker as far as we know, or will as soon as it is in reach."""
         self._changed = asyncio.Event()
-        self._releases: list[Callable[[], None]] = []
-        self._marks = 0
-        self._first_mark = 1
+        self._callbacks: list[Callable[[], None]] = []
+        self._sentinels_sent = 0
+        self._first_valid_sentinel = 1
         """Those before it say nothing: more was followed since."""
-        self._marked_at = -math.inf
-        self._empty_on = 0
+        self._sentinel_sent_at = -math.inf
+        self._empty_connection = 0
         """The connection by which one came back; 0: none did."""
 
-    def switch(self, on: bool) -> None:
+    def set_enabled(self, enabled: bool) -> None:
         """Follow the topics of the shard, or none."""
-        self._on = on
-        self._first_mark = self._marks + 1
-        self._marked_at = -math.inf
-        self._empty_on = 0
+        self._enabled = enabled
+        self._first_valid_sentinel = self._sentinels_sent + 1
+        self._sentinel_sent_at = -math.inf
+        self._empty_connection = 0
         self._changed.set()
 
     async def run(self, open_session: Callable[[], DeviceSession]) -> None:
         """Keep a session for as long as there is something to read in it, until cancelled."""
         while True:
             # Whoever led before may have left these.
-            self._standing = set() if self._on else self._filters()
+            self._active_filters = set() if self._enabled else self._publish_filters()
             async with open_session() as session:
                 session.on_connection(lambda _: self._changed.set())
                 self._session = session
-                self._observer.device_session(self._state.shard, is_open=True)
+                self._observer.device_session_changed(self._state.shard, is_open=True)
                 try:
-                    await self._keep(session)
+                    await self._maintain(session)
                 finally:
                     self._session = None
-                    self._observer.device_session(self._state.shard, is_open=False)
+                    self._observer.device_session_changed(self._state.shard, is_open=False)
             log.info("device.session_left", shard=self._state.shard)
-            while not self._on:
+            while not self._enabled:
                 self._changed.clear()
                 await self._changed.wait()
 
-    def topics_changed(self, release: Callable[[], None]) -> None:
-        """Follow what the state holds now, and call ``release`` when that is done; at once without a broker."""
+    def topics_changed(self, callback: Callable[[], None]) -> None:
+        """Follow what the state holds now, and call ``callback`` when that is done; at once without a broker."""
         if self._session is None or not self._session.connected:
-            release()
+            callback()
         else:
-            self._releases.append(release)
+            self._callbacks.append(callback)
         self._changed.set()
 
-    def drop(self, topic: str) -> None:
+    def remove_filter(self, topic: str) -> None:
         """Drop the filter of a topic that does not exist; an earlier reign left it."""
-        self._standing.add(m.publish_filter(self._cluster, topic))
+        self._active_filters.add(m.publish_filter(self._cluster, topic))
         self._changed.set()
 
-    def mark_arrived(self, mark: Delivery) -> None:
+    def on_sentinel(self, mark: Delivery) -> None:
         """Take note of a mark, if it is one that says something."""
-        sent = {b"%d.%d" % (self._state.leader_epoch, mark) for mark in range(self._first_mark, self._marks + 1)}
+        sent = {
+            b"%d.%d" % (self._state.leader_epoch, mark)
+            for mark in range(self._first_valid_sentinel, self._sentinels_sent + 1)
+        }
         if self._session is not None and mark.payload in sent:
-            self._empty_on = self._session.connection
+            self._empty_connection = self._session.connection
             self._changed.set()
         mark.acknowledge()
 
     # --- how ----------------------------------------------------------------------------------------------------------
 
-    async def _keep(self, session: DeviceSession) -> None:
+    async def _maintain(self, session: DeviceSession) -> None:
         """Return once it is switched off and nothing waits. A cancelled wait leaves nothing half done."""
         while True:
             self._changed.clear()
-            releases, self._releases = self._releases, []
-            await self._follow_wanted(session)
-            await self._drop_unwanted(session)
-            for release in releases:
-                release()
-            if not self._on and not self._standing:
-                for release in self._releases:  # there is nothing to follow
-                    release()
-                self._releases = []
+            callbacks, self._callbacks = self._callbacks, []
+            await self._add_wanted_filters(session)
+            await self._remove_unwanted_filters(session)
+            for callback in callbacks:
+                callback()
+            if not self._enabled and not self._active_filters:
+                for callback in self._callbacks:  # there is nothing to follow
+                    callback()
+                self._callbacks = []
                 return
-            self._mark(session)
+            self._send_sentinel(session)
             with suppress(TimeoutError):
-                async with asyncio.timeout(None if self._on else MARK_SECONDS):
+                async with asyncio.timeout(None if self._enabled else SENTINEL_INTERVAL_SECONDS):
                     await self._changed.wait()
 
-    async def _follow_wanted(self, session: DeviceSession) -> None:
-        for topic_filter in sorted(self._wanted(session) - self._standing):
-            self._standing.add(topic_filter)
+    async def _add_wanted_filters(self, session: DeviceSession) -> None:
+        for topic_filter in sorted(self._wanted_filters(session) - self._active_filters):
+            self._active_filters.add(topic_filter)
             try:
-                await session.follow(topic_filter)
+                await session.add_subscription(topic_filter)
             except TransportError as error:
                 # Nothing of this topic comes in before the next connection; everything else goes on.
                 log.warning("device.filter_refused", shard=self._state.shard, reason=str(error))
 
-    async def _drop_unwanted(self, session: DeviceSession) -> None:
+    async def _remove_unwanted_filters(self, session: DeviceSession) -> None:
         connection = session.connection
-        if connection == 0 or self._standing <= self._wanted(session):
+        if connection == 0 or self._active_filters <= self._wanted_filters(session):
             return
-        await self._chunk_created()
-        unwanted = sorted(self._standing - self._wanted(session))  # it may have been switched on meanwhile
-        if unwanted and await session.unfollow(unwanted, connection):
-            self._standing.difference_update(unwanted)
+        await self._wait_for_barrier()
+        unwanted = sorted(
+            self._active_filters - self._wanted_filters(session)
+        )  # it may have been switched on meanwhile
+        if unwanted and await session.remove_subscriptions(unwanted, connection):
+            self._active_filters.difference_update(unwanted)
 
-    async def _chunk_created(self) -> None:
+    async def _wait_for_barrier(self) -> None:
         """Return once a chunk was created after this moment."""
-        self._commit.prove()
+        self._commit.barrier()
         created = asyncio.Event()
         self._commit.when_durable(self._commit.newest, created.set)
         await created.wait()
 
-    def _mark(self, session: DeviceSession) -> None:
+    def _send_sentinel(self, session: DeviceSession) -> None:
         """Ask for the end of what waits, if that can be asked now."""
         now = asyncio.get_running_loop().time()
-        if self._on or not session.connected or self._standing != {self.mark_topic}:
+        if self._enabled or not session.connected or self._active_filters != {self.sentinel_topic}:
             return
-        if now - self._marked_at >= MARK_SECONDS:
-            self._marks += 1
-            self._marked_at = now
-            session.mark(self.mark_topic, b"%d.%d" % (self._state.leader_epoch, self._marks))
+        if now - self._sentinel_sent_at >= SENTINEL_INTERVAL_SECONDS:
+            self._sentinels_sent += 1
+            self._sentinel_sent_at = now
+            session.publish_sentinel(self.sentinel_topic, b"%d.%d" % (self._state.leader_epoch, self._sentinels_sent))
 
-    def _wanted(self, session: DeviceSession) -> set[str]:
-        if self._on:
-            return self._filters()
-        return set() if self._empty_on != 0 and self._empty_on == session.connection else {self.mark_topic}
+    def _wanted_filters(self, session: DeviceSession) -> set[str]:
+        if self._enabled:
+            return self._publish_filters()
+        return (
+            set()
+            if self._empty_connection != 0 and self._empty_connection == session.connection
+            else {self.sentinel_topic}
+        )
 
-    def _filters(self) -> set[str]:
+    def _publish_filters(self) -> set[str]:
         return {
             m.publish_filter(self._cluster, name) for name, topic in self._state.topics.items() if not topic.external
         }

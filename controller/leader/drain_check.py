@@ -7,10 +7,10 @@ from coordinator.state.subscription import Subscription
 from drain.checker.checker import SparkDrainChecker
 from drain.checker.results_checker import ResultsChecker
 from drain.external.table_mapping import ExternalView
-from drain.protocol import DrainQuestion
+from drain.protocol import DrainQuery
 
 
-def asking(checker: SparkDrainChecker | ResultsChecker) -> DrainCheck:
+def drain_check_for(checker: SparkDrainChecker | ResultsChecker) -> DrainCheck:
     """Return the question that subscriptions ask, put to ``checker``."""
 
     async def check(
@@ -21,7 +21,7 @@ def asking(checker: SparkDrainChecker | ResultsChecker) -> DrainCheck:
         external: ExternalView | None,
     ) -> frozenset[int]:
         return await checker.drained(
-            DrainQuestion(
+            DrainQuery(
                 shard=shard,
                 topic_id=subscription.topic_id,
                 subscription_id=subscription.subscription_id,

@@ -4,7 +4,7 @@ A request is decoded, judged and folded in one go, without waiting, in the order
 about it leaves when the chunk it depends on stands. The decisions are elsewhere: verdicts, placement, topic commands,
 and one SubscriptionCoordinator per subscription. This module carries them out.
 
-A reign ends by an exception out of `serve` (`ReignEndedError`), or because it is told to hand over. A bug ends it too,
+A reign ends by an exception out of `serve` (`TermEndedError`), or because it is told to hand over. A bug ends it too,
 and with it the process.
 """
 
@@ -18,18 +18,18 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from controller.backlog.service import BACKLOG_EVERY_SECONDS, BacklogDesk, BacklogObserver, BacklogSource
-from controller.commit import CommitObserver, GroupCommit, ReignEndedError
+from controller.backlog.service import BACKLOG_INTERVAL_SECONDS, BacklogObserver, BacklogService, BacklogSource
+from controller.commit import CommitObserver, GroupCommit, TermEndedError
 from controller.decisions import subscription_commands
 from controller.decisions import topic_commands as commands
-from controller.decisions.placement import oversized, place
+from controller.decisions.placement import oversized_reason, route_batch
 from controller.decisions.topic_import import import_topic
-from controller.decisions.verdicts import Accept, Duplicate, Refuse, judge_batch, judge_reign
+from controller.decisions.verdicts import Accept, Duplicate, Refusal, judge_batch, judge_term
 from controller.devices.intake import DeviceIntake, DeviceObserver
 from controller.devices.session_port import Delivery, OpenSession
 from controller.leader.outbox import Outbox
 from controller.leader.request_decoding import Malformed, read_request
-from controller.leader.subscription_registry import DrainCheck, SubscriptionRoom
+from controller.leader.subscription_registry import DrainCheck, SubscriptionRegistry
 from controller.leadership.transitions import Event
 from controller.retention.pruner import DeleteData, PruneObserver, Pruner
 from controller.retention.trimmer import Trimmer
@@ -43,11 +43,11 @@ from headgate.model import entries as e
 from headgate.protocol import messages as m
 from headgate.transport.port import Transport
 
-LOOK_SECONDS = 1.0
+SUCCESSOR_CHECK_INTERVAL_SECONDS = 1.0
 """How often an idle leader looks at the next number."""
-TICK_SECONDS = 0.25
+TICK_INTERVAL_SECONDS = 0.25
 """How often deadlines (heartbeats, grace, revocations) are looked at."""
-DELAYED_REFUSALS = 1000
+MAX_DELAYED_REFUSALS = 1000
 """Most refusals that wait at a time; a client beyond that gets no answer and tries again even later."""
 
 Arrival = TypeVar("Arrival", bytes, Delivery)
@@ -66,11 +66,11 @@ class LeaderObserver(
     def message_malformed(self, reason: str) -> None:
         """Tell of a message that is not of the protocol."""
 
-    def epochless_refused(self, shard: int) -> None:
+    def request_without_epoch_rejected(self, shard: int) -> None:
         """Tell of a batch from a client too old to be safe."""
 
 
-class ShardReign:
+class ShardLeader:
     """The leader of one shard, from its reign chunk to its end."""
 
     def __init__(
@@ -90,11 +90,11 @@ class ShardReign:
         drain_check: DrainCheck | None,
         now_ms: Callable[[], int],
         rng: random.Random,
-        makes_room: Callable[[], bool],
+        yields_to_contender: Callable[[], bool],
         open_session: OpenSession | None = None,
         new_trimmer: Callable[[GroupCommit], Trimmer] | None = None,
         backlog_source: BacklogSource | None = None,
-        backlog_every_seconds: float = BACKLOG_EVERY_SECONDS,
+        backlog_interval_seconds: float = BACKLOG_INTERVAL_SECONDS,
     ) -> None:
         """``state`` ends with the reign chunk and belongs to this reign; None: no devices, no trimming, no Spark."""
         self.state = state
@@ -114,7 +114,7 @@ class ShardReign:
         self._failed = asyncio.Event()
         self.autoscaler = Autoscaler(
             state=state,
-            carry_out=self._carry_out,
+            apply_entries=self._apply_entries,
             settings=scaling,
             observer=observer,
             now_ms=now_ms,
@@ -126,8 +126,8 @@ class ShardReign:
             observer=observer,
             write_timeout_seconds=ingest.write_timeout_seconds,
             unreachable_seconds=ingest.unreachable_seconds,
-            makes_room=makes_room,
-            on_durable=self._head_moved,
+            yields_to_contender=yields_to_contender,
+            on_durable=self._on_head_advanced,
             on_records=self.autoscaler.sample,
         )
         self._outbox = Outbox(
@@ -141,14 +141,14 @@ class ShardReign:
         self.pruner = Pruner(
             state=state,
             commit=self.commit,
-            carry_out=self._carry_out,
+            apply_entries=self._apply_entries,
             delete_data=delete_data,
             settings=retention,
             observer=observer,
             now_ms=now_ms,
             rng=rng,
         )
-        self.room = SubscriptionRoom(
+        self.subscription_registry = SubscriptionRegistry(
             state=state,
             commit=self.commit,
             send=self._outbox.push,
@@ -164,29 +164,29 @@ class ShardReign:
             commit=self.commit,
             observer=observer,
             now_ms=now_ms,
-            on=ingest.devices,
+            enabled=ingest.mqtt_devices,
         )
-        self.backlogs = BacklogDesk(
+        self.backlogs = BacklogService(
             state=state,
             source=backlog_source,
             observer=observer,
             now_ms=now_ms,
-            every_seconds=backlog_every_seconds,
+            interval_seconds=backlog_interval_seconds,
         )
         self._open_session = open_session
         self.trimmer = None if new_trimmer is None else new_trimmer(self.commit)
 
     async def serve(self) -> None:
-        """Lead until the reign ends; raises ReignEndedError, or whatever a bug raised. Cancel it to end it at once."""
+        """Lead until the reign ends; raises TermEndedError, or whatever a bug raised. Cancel it to end it at once."""
         requests = m.requests_topic(self._cluster, self._shard)
         self._serving = True
         try:
-            self.room.restore()
+            self.subscription_registry.restore()
             await self._transport.subscribe(requests, self._on_request)
             self.connection_changed(self._transport.connected)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.commit.run(), name=f"commit-{self._shard}")
-                tasks.create_task(self._watch(), name=f"watch-{self._shard}")
+                tasks.create_task(self._run_timers(), name=f"watch-{self._shard}")
                 tasks.create_task(self.pruner.run(), name=f"prune-{self._shard}")
                 tasks.create_task(self.backlogs.run(), name=f"backlogs-{self._shard}")
                 tasks.create_task(self._fail_with_handler(), name=f"failure-{self._shard}")
@@ -194,9 +194,9 @@ class ShardReign:
                     tasks.create_task(self.trimmer.run(), name=f"trim-{self._shard}")
                 if self._open_session is not None:
                     opening = partial(self._open_session, self._shard, self._on_delivery)
-                    tasks.create_task(self.devices.following.run(opening), name=f"devices-{self._shard}")
+                    tasks.create_task(self.devices.subscriptions.run(opening), name=f"devices-{self._shard}")
         except BaseExceptionGroup as group:
-            ended, bugs = group.split(ReignEndedError)
+            ended, bugs = group.split(TermEndedError)
             if bugs is not None or ended is None:
                 raise
             raise ended.exceptions[0] from None
@@ -204,7 +204,7 @@ class ShardReign:
             self._serving = False
             for handle in self._delayed:
                 handle.cancel()
-            await self.room.close()
+            await self.subscription_registry.close()
             await self._transport.unsubscribe(requests)
 
     async def hand_over(self) -> None:
@@ -230,12 +230,12 @@ class ShardReign:
     # --- what arrives -------------------------------------------------------------------------------------------------
 
     def _on_request(self, _: str, payload: bytes) -> None:
-        self._guard(self._handle, payload)
+        self._dispatch(self._handle_request, payload)
 
     def _on_delivery(self, delivery: Delivery) -> None:
-        self._guard(self.devices.take, delivery)
+        self._dispatch(self.devices.accept, delivery)
 
-    def _guard(self, handle: Callable[[Arrival], None], arrival: Arrival) -> None:
+    def _dispatch(self, handle: Callable[[Arrival], None], arrival: Arrival) -> None:
         """Handle what arrived, as long as this reign serves."""
         if not self._serving:
             return
@@ -252,39 +252,39 @@ class ShardReign:
         assert self._failure is not None, "woken without a failure"
         raise self._failure
 
-    def _handle(self, payload: bytes) -> None:
+    def _handle_request(self, payload: bytes) -> None:
         request = read_request(payload)
         if isinstance(request, Malformed):
             self._observer.message_malformed(request.kind)
             log.debug("request.malformed", shard=self._shard, reason=request.reason, size_bytes=len(payload))
             if request.address is not None:
                 known = request.address
-                self._outbox.refuse(known.client_id, known.request_id, Refuse("invalid", request.reason))
+                self._outbox.refuse(known.client_id, known.request_id, Refusal("invalid", request.reason))
             return
-        refusal = judge_reign(request, self.leader_epoch)
+        refusal = judge_term(request, self.leader_epoch)
         if refusal is not None:
-            self._refuse_for_other_reign(request, refusal)
+            self._refuse_for_other_term(request, refusal)
         elif isinstance(request, m.ProduceBatch | m.AcknowledgeBatch):
-            self._batch(request)
+            self._handle_batch(request)
         else:
-            self._command(request)
+            self._handle_command(request)
 
-    def _refuse_for_other_reign(self, request: m.AnyRequest, refusal: Refuse) -> None:
+    def _refuse_for_other_term(self, request: m.AnyRequest, refusal: Refusal) -> None:
         self._observer.batch_judged(self._shard, refusal.verdict)
         if not refusal.delayed:
             self._refuse(request, refusal)
             return
-        self._observer.epochless_refused(self._shard)
-        if len(self._delayed) < DELAYED_REFUSALS:
+        self._observer.request_without_epoch_rejected(self._shard)
+        if len(self._delayed) < MAX_DELAYED_REFUSALS:
             loop = asyncio.get_running_loop()
-            handle = loop.call_later(self._ingest.refuse_epochless_after_seconds, self._refuse, request, refusal)
+            handle = loop.call_later(self._ingest.missing_epoch_rejection_delay_seconds, self._refuse, request, refusal)
             self._delayed = {waiting for waiting in self._delayed if waiting.when() > loop.time()} | {handle}
 
-    def _batch(self, batch: m.ProduceBatch | m.AcknowledgeBatch) -> None:
+    def _handle_batch(self, batch: m.ProduceBatch | m.AcknowledgeBatch) -> None:
         judgement = judge_batch(batch, self.state, self.commit.durable)
         if isinstance(judgement, Accept):
-            judgement = self._take(batch) or judgement
-        if isinstance(judgement, Refuse):
+            judgement = self._accept(batch) or judgement
+        if isinstance(judgement, Refusal):
             self._observer.batch_judged(self._shard, judgement.verdict)
             self._refuse(batch, judgement)
         elif isinstance(judgement, Duplicate):
@@ -294,26 +294,26 @@ class ShardReign:
                 leader_epoch=self.leader_epoch,
                 placements=judgement.placements,
                 duplicate=True,
-                refused=[(segment, "it did not count when this batch was taken") for segment in judgement.refused],
+                rejected=[(segment, "it did not count when this batch was taken") for segment in judgement.rejected],
             )
             self._outbox.reply(batch.client_id, reply, judgement.chunk)
 
-    def _take(self, batch: m.ProduceBatch | m.AcknowledgeBatch) -> Refuse | None:
-        """Fold an accepted batch and promise the reply; a Refuse if what it carries cannot be taken after all."""
-        refused: list[tuple[int, str]] = []
+    def _accept(self, batch: m.ProduceBatch | m.AcknowledgeBatch) -> Refusal | None:
+        """Fold an accepted batch and promise the reply; a Refusal if what it carries cannot be taken after all."""
+        rejected: list[tuple[int, str]] = []
         placements: list[e.Placement] | None = None
         if isinstance(batch, m.AcknowledgeBatch):
-            outcome = self.room.acknowledge(batch)
-            if isinstance(outcome, Refuse):
+            outcome = self.subscription_registry.acknowledge(batch)
+            if isinstance(outcome, Refusal):
                 return outcome
-            refused = outcome
+            rejected = outcome
         else:
-            reason = oversized(batch)
+            reason = oversized_reason(batch)
             if reason is not None:
-                return Refuse("invalid", reason)
+                return Refusal("invalid", reason)
             if self.commit.queued_bytes > self._ingest.queue_bytes:
-                return Refuse("unavailable", f"more than {self._ingest.queue_bytes} bytes wait to be written")
-            entry = place(self.state.topics[batch.topic], batch, self.commit.records())
+                return Refusal("unavailable", f"more than {self._ingest.queue_bytes} bytes wait to be written")
+            entry = route_batch(self.state.topics[batch.topic], batch, self.commit.records())
             self.commit.propose(entry)
             placements = entry.placements
         self._observer.batch_judged(self._shard, "accept")
@@ -321,42 +321,45 @@ class ShardReign:
             request_id=batch.request_id,
             leader_epoch=self.leader_epoch,
             placements=placements,
-            refused=refused,
+            rejected=rejected,
         )
-        self.commit.judged()
+        self.commit.batch_accepted()
         self._outbox.reply(batch.client_id, reply, self.commit.newest)
         return None
 
-    def _command(self, request: m.AnyRequest) -> None:
-        if isinstance(request, m.DescribeBacklog) and self.room.unknown(request.topic, request.subscription) is None:
+    def _handle_command(self, request: m.AnyRequest) -> None:
+        if (
+            isinstance(request, m.DescribeBacklog)
+            and self.subscription_registry.refuse_unknown(request.topic, request.subscription) is None
+        ):
             # Spark is asked first; everything else is answered from what the leader knows.
             self.backlogs.answer_later(
                 request, lambda reply: self._outbox.reply(request.client_id, reply, self.commit.newest)
             )
             return
         decision = self._decide(request)
-        if isinstance(decision, Refuse):
+        if isinstance(decision, Refusal):
             self._refuse(request, decision)
             return
         if isinstance(decision, commands.Decision):
             if decision.entries:
-                self._carry_out(decision.entries)
+                self._apply_entries(decision.entries)
                 if any(isinstance(entry, e.TopicCreated | e.TopicDeleted) for entry in decision.entries):
                     # The answer to a creation says that devices may begin.
                     answer = decision.answer(self.state, request.request_id)
-                    self.devices.following.topics_changed(
+                    self.devices.subscriptions.topics_changed(
                         partial(self._outbox.reply, request.client_id, answer, self.commit.newest)
                     )
                     return
             decision = decision.answer(self.state, request.request_id)
         self._outbox.reply(request.client_id, decision, self.commit.newest)
 
-    def _carry_out(self, entries: Sequence[e.AnyEntry]) -> None:
-        self.room.before(entries)
+    def _apply_entries(self, entries: Sequence[e.AnyEntry]) -> None:
+        self.subscription_registry.before_entries(entries)
         self.commit.propose(*entries)
-        self.room.after(entries)
+        self.subscription_registry.after_entries(entries)
 
-    def _decide(self, request: m.AnyRequest) -> commands.Decision | Refuse | m.Reply:
+    def _decide(self, request: m.AnyRequest) -> commands.Decision | Refusal | m.Reply:
         match request:
             case m.OpenProducer():
                 return commands.open_producer(request, self.state)
@@ -385,19 +388,19 @@ class ShardReign:
             case m.SetSubscriptionOrder():
                 return subscription_commands.set_order(request, self.state)
             case _:
-                return self.room.decide(request)
+                return self.subscription_registry.decide(request)
 
-    def presence(self, presence: m.Presence) -> None:
+    def on_presence(self, presence: m.Presence) -> None:
         """Tell that a client came or went."""
         if self._serving:
-            self.room.presence(presence)
+            self.subscription_registry.on_presence(presence)
 
     # --- what leaves --------------------------------------------------------------------------------------------------
 
-    def _head_moved(self, number: int) -> None:
+    def _on_head_advanced(self, number: int) -> None:
         self._outbox.announce_head(number)
 
-    def _refuse(self, request: m.AnyRequest, refusal: Refuse) -> None:
+    def _refuse(self, request: m.AnyRequest, refusal: Refusal) -> None:
         self._outbox.refuse(request.client_id, request.request_id, refusal)
 
     def connection_changed(self, connected: bool) -> None:
@@ -417,13 +420,13 @@ class ShardReign:
 
     # --- the tasks ----------------------------------------------------------------------------------------------------
 
-    async def _watch(self) -> None:
+    async def _run_timers(self) -> None:
         """Look at deadlines, at the broker, and at the next number while idle."""
         loop = asyncio.get_running_loop()
-        looked_at = loop.time()
+        checked_at = loop.time()
         while True:
-            await asyncio.sleep(TICK_SECONDS)
-            self.room.tick()
+            await asyncio.sleep(TICK_INTERVAL_SECONDS)
+            self.subscription_registry.tick()
             self._expire_producers()
             self.autoscaler.tick()
             if (
@@ -431,10 +434,10 @@ class ShardReign:
                 and loop.time() - self._broker_lost_at > self._ingest.unreachable_seconds
             ):
                 seconds = round(loop.time() - self._broker_lost_at, 1)
-                raise ReignEndedError(Event.BROKER_UNREACHABLE, f"the broker has been out of reach for {seconds} s")
-            if loop.time() - looked_at >= LOOK_SECONDS:
-                looked_at = loop.time()
-                await self.commit.look_for_successor()
+                raise TermEndedError(Event.BROKER_UNREACHABLE, f"the broker has been out of reach for {seconds} s")
+            if loop.time() - checked_at >= SUCCESSOR_CHECK_INTERVAL_SECONDS:
+                checked_at = loop.time()
+                await self.commit.check_for_successor()
 
     def _expire_producers(self) -> None:
         """Forget producers that were idle too long, and the least recently used ones beyond the limit."""

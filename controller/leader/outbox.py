@@ -9,7 +9,7 @@ import asyncio
 from functools import partial
 
 from controller.commit import GroupCommit
-from controller.decisions.verdicts import Refuse
+from controller.decisions.verdicts import Refusal
 from headgate.protocol import messages as m
 from headgate.transport.port import Transport
 
@@ -38,17 +38,17 @@ class Outbox:
         topic, payload = m.replies_topic(self._cluster, client_id), m.encode(message)
         self._commit.when_durable(self._commit.newest, partial(self._publish, topic, payload))
 
-    def refuse(self, client_id: str, request_id: int, refusal: Refuse) -> None:
+    def refuse(self, client_id: str, request_id: int, refusal: Refusal) -> None:
         """Send a refusal; one that is to be proved once a chunk was created after this moment."""
-        reply = m.Refused(
+        reply = m.Rejected(
             request_id=request_id,
             leader_epoch=self._leader_epoch,
             verdict=refusal.verdict,
             reason=refusal.reason,
             instance=self._instance,
         )
-        if refusal.proved:
-            self._commit.prove()
+        if refusal.after_barrier:
+            self._commit.barrier()
             self.reply(client_id, reply, self._commit.newest)
         else:
             self._publish(m.replies_topic(self._cluster, client_id), m.encode(reply))

@@ -1,8 +1,8 @@
 """One daemon's part in one shard: follow the ledger, contend, lead, hand over.
 
-The decisions are controller.leadership.transitions's; this module performs its actions and turns what happens into its events.
-While it follows it keeps reading the ledger, so that a new reign begins with the last second's chunks left to read,
-whatever the ledger's length.
+The decisions are controller.leadership.transitions's; this module performs its actions and turns what happens into its
+events. While it follows it keeps reading the ledger, so that a new reign begins with the last second's chunks left to
+read, whatever the ledger's length.
 
 `run` returns when a stop was requested and carried out. It raises what a bug raised, or ChunkError for a ledger that
 cannot be read: the process must not go on then.
@@ -16,26 +16,26 @@ from typing import Protocol
 
 import structlog
 
-from controller.commit import ReignEndedError
-from controller.leader.leader import ShardReign
+from controller.commit import TermEndedError
+from controller.leader.leader import ShardLeader
 from controller.leadership.election import Elections
 from controller.leadership.transitions import Action, Event, Leadership, Role
-from controller.snapshots.restore import caught_up, newest_state, read_on
+from controller.snapshots.restore import apply_new_chunks, catch_up, load_newest_snapshot
 from controller.state.shard_state import ShardState
 from headgate.errors import ObjectExistsError, OutcomeUnknownError, StoreUnavailableError
 from headgate.ledger.chunk import ChunkBuilder
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
 
-TAIL_SECONDS = 1.0
+TAIL_INTERVAL_SECONDS = 1.0
 """How often a follower reads on."""
-LOOK_SECONDS = 300.0
+LISTING_INTERVAL_SECONDS = 300.0
 """How often a follower that finds nothing new lists the ledger: what it waits for may have been deleted meanwhile."""
 WRITE_TIMEOUT_SECONDS = 10.0
-HAND_OVER_SECONDS = 5.0
+HANDOVER_TIMEOUT_SECONDS = 5.0
 """Longest wait for the last commit of a reign that hands over."""
-FIRST_PAUSE_SECONDS = 0.25
-LONGEST_PAUSE_SECONDS = 5.0
+INITIAL_BACKOFF_SECONDS = 0.25
+MAX_BACKOFF_SECONDS = 5.0
 """Pause before contending again after an attempt or a reign that failed; doubles until a reign has begun."""
 
 log = structlog.get_logger(__name__)
@@ -44,25 +44,25 @@ log = structlog.get_logger(__name__)
 class ControllerObserver(Protocol):
     """Who is told of leadership (metrics)."""
 
-    def reign_began(self, shard: int, epoch: int) -> None:
+    def term_started(self, shard: int, epoch: int) -> None:
         """Tell that this daemon leads."""
 
-    def reign_ended(self, shard: int, reason: str) -> None:
+    def term_ended(self, shard: int, reason: str) -> None:
         """Tell that it no longer does."""
 
-    def restored(self, shard: int, seconds: float, chunks: int) -> None:
+    def restore_completed(self, shard: int, seconds: float, chunks: int) -> None:
         """Tell how long reading the ledger to its end took before a reign."""
 
-    def head_moved(self, shard: int, chunk: int) -> None:
+    def head_advanced(self, shard: int, chunk: int) -> None:
         """Tell the newest chunk this daemon knows."""
 
     def snapshot_unusable(self, shard: int) -> None:
         """Tell of a snapshot that is damaged, or of another version."""
 
-    def store_error(self, operation: str) -> None:
+    def store_failed(self, operation: str) -> None:
         """Tell that the object store failed."""
 
-    def store_answered(self) -> None:
+    def store_succeeded(self) -> None:
         """Tell that the object store did what was asked."""
 
 
@@ -75,21 +75,21 @@ class ShardController:
         ledger: Ledger,
         instance: str,
         elections: Elections,
-        new_reign: Callable[[ShardState, Callable[[], bool]], ShardReign],
+        new_leader: Callable[[ShardState, Callable[[], bool]], ShardLeader],
         observer: ControllerObserver,
         now_ms: Callable[[], int],
     ) -> None:
-        """``new_reign(state, makes_room)`` builds a reign on a state that ends with its reign chunk."""
+        """``new_leader(state, yields_to_contender)`` builds a reign on a state that ends with its reign chunk."""
         self.shard = ledger.shard
         self.leadership = Leadership()
-        self.reign: ShardReign | None = None
+        self.leader: ShardLeader | None = None
         self.following_chunk = 0
         """Newest chunk that was read while following."""
         self.following_epoch = 0
         self._ledger = ledger
         self._instance = instance
         self._elections = elections
-        self._new_reign = new_reign
+        self._new_leader = new_leader
         self._observer = observer
         self._now_ms = now_ms
         self._log = log.bind(shard=self.shard)
@@ -98,7 +98,7 @@ class ShardController:
         self._reading = asyncio.Lock()
         self._serving: asyncio.Task[None] | None = None
         self._catching_up: asyncio.Task[None] | None = None
-        self._pause_seconds = 0.0
+        self._backoff_seconds = 0.0
 
     def post(self, event: Event) -> None:
         """Tell what happened; never blocks. Each outside event is posted once, so the queue stays short."""
@@ -127,60 +127,62 @@ class ShardController:
     async def _perform(self, action: Action, event: Event, tasks: asyncio.TaskGroup) -> None:
         match action:
             case Action.CATCH_UP:
-                self._catching_up = tasks.create_task(self._begin_reign(), name=f"catch-up-{self.shard}")
+                self._catching_up = tasks.create_task(self._start_term(), name=f"catch-up-{self.shard}")
             case Action.SERVE:
-                assert self.reign is not None, "no reign to serve"
-                self._serving = tasks.create_task(self._serve(self.reign), name=f"reign-{self.shard}")
-            case Action.END_REIGN:
-                await self._end_reign(event.value)
+                assert self.leader is not None, "no reign to serve"
+                self._serving = tasks.create_task(self._serve(self.leader), name=f"leader-{self.shard}")
+            case Action.END_TERM:
+                await self._end_term(event.value)
             case Action.HAND_OVER:
                 await self._hand_over()
             case Action.WITHDRAW:
                 self._elections.withdraw(self.shard)
             case Action.CONTEND:
-                await asyncio.sleep(self._pause_seconds)
-                self._pause_seconds = min(max(self._pause_seconds * 2, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
+                await asyncio.sleep(self._backoff_seconds)
+                self._backoff_seconds = min(
+                    max(self._backoff_seconds * 2, INITIAL_BACKOFF_SECONDS), MAX_BACKOFF_SECONDS
+                )
                 self._elections.contend(self.shard)
 
     # --- following ----------------------------------------------------------------------------------------------------
 
     async def _tail(self) -> None:
         """Keep up with the ledger for as long as somebody else leads."""
-        looked_at = asyncio.get_running_loop().time()
+        listed_at = asyncio.get_running_loop().time()
         while True:
-            await asyncio.sleep(TAIL_SECONDS)
-            if self.leadership.role is not Role.FOLLOWING or self.reign is not None:
+            await asyncio.sleep(TAIL_INTERVAL_SECONDS)
+            if self.leadership.role is not Role.FOLLOWING or self.leader is not None:
                 continue
             async with self._reading:
                 try:
                     loop = asyncio.get_running_loop()
-                    if not await self._read_on() and loop.time() - looked_at > LOOK_SECONDS:
-                        looked_at = loop.time()
+                    if not await self._apply_new_chunks() and loop.time() - listed_at > LISTING_INTERVAL_SECONDS:
+                        listed_at = loop.time()
                         await self._catch_up()
                 except StoreUnavailableError as error:
-                    self._observer.store_error("read")
+                    self._observer.store_failed("read")
                     self._log.warning("ledger.unreachable", error=str(error))
                 else:
-                    self._observer.store_answered()
+                    self._observer.store_succeeded()
 
-    async def _read_on(self) -> int:
+    async def _apply_new_chunks(self) -> int:
         """Fold every chunk that is not folded yet, as far as the numbers go on; return how many."""
         if self._state.chunk == 0:
-            self._state = await newest_state(self._ledger, self._observer.snapshot_unusable)
-        return self._followed(await read_on(self._ledger, self._state))
+            self._state = await load_newest_snapshot(self._ledger, self._observer.snapshot_unusable)
+        return self._record_progress(await apply_new_chunks(self._ledger, self._state))
 
     async def _catch_up(self) -> int:
         """Fold up to the end of the ledger, as a listing shows it; return how many chunks that took."""
-        self._state, read = await caught_up(self._ledger, self._state, self._observer.snapshot_unusable)
-        return self._followed(read)
+        self._state, read = await catch_up(self._ledger, self._state, self._observer.snapshot_unusable)
+        return self._record_progress(read)
 
-    def _followed(self, read: int) -> int:
+    def _record_progress(self, read: int) -> int:
         if read:
             self.following_chunk, self.following_epoch = self._state.chunk, self._state.leader_epoch
-            self._observer.head_moved(self.shard, self._state.chunk)
+            self._observer.head_advanced(self.shard, self._state.chunk)
         return read
 
-    async def _begin_reign(self) -> None:
+    async def _start_term(self) -> None:
         """Read the ledger to its end and try to write the next number as a reign chunk."""
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -188,36 +190,36 @@ class ShardController:
             try:
                 # The end that is reached by number may be a hole: writing into it would fork the truth.
                 chunks = await self._catch_up()
-                await self._write_reign_chunk()
+                await self._write_term_chunk()
             except ObjectExistsError:
                 self.post(Event.NUMBER_TAKEN)
             except (OutcomeUnknownError, TimeoutError) as error:
-                self._log.warning("reign.outcome_unknown", error=str(error))
+                self._log.warning("term.outcome_unknown", error=str(error))
                 # Whether it is ours or not, it is in the ledger or it is not: read it as a follower.
                 self.post(Event.OUTCOME_UNKNOWN)
             except StoreUnavailableError as error:
-                self._observer.store_error("create")
+                self._observer.store_failed("create")
                 self._log.warning("ledger.unreachable", error=str(error))
                 self.post(Event.STORE_UNREACHABLE)
             else:
                 state, self._state = self._state, ShardState(self.shard)
-                self.reign = self._new_reign(state, lambda: self.leadership.makes_room)
-                self._pause_seconds = 0.0
+                self.leader = self._new_leader(state, lambda: self.leadership.yields_to_contender)
+                self._backoff_seconds = 0.0
                 seconds = loop.time() - began
-                self._observer.restored(self.shard, seconds, chunks)
-                self._observer.reign_began(self.shard, state.leader_epoch)
+                self._observer.restore_completed(self.shard, seconds, chunks)
+                self._observer.term_started(self.shard, state.leader_epoch)
                 self._log.info(
-                    "reign.began",
+                    "term.started",
                     leader_epoch=state.leader_epoch,
                     chunk=state.chunk,
                     topics=len(state.topics),
                     restore_seconds=round(seconds, 3),
                 )
-                self.post(Event.REIGN_WRITTEN)
+                self.post(Event.TERM_STARTED)
 
-    async def _write_reign_chunk(self) -> None:
+    async def _write_term_chunk(self) -> None:
         state = self._state
-        entry = e.ReignBegan(leader_epoch=state.leader_epoch + 1, instance=self._instance)
+        entry = e.TermStarted(leader_epoch=state.leader_epoch + 1, instance=self._instance)
         builder = ChunkBuilder()
         builder.add(entry)
         number, at_ms = state.chunk + 1, max(state.at_ms, self._now_ms())
@@ -233,34 +235,34 @@ class ShardController:
 
     # --- leading ------------------------------------------------------------------------------------------------------
 
-    async def _serve(self, reign: ShardReign) -> None:
+    async def _serve(self, leader: ShardLeader) -> None:
         try:
-            await reign.serve()
-        except ReignEndedError as error:
+            await leader.serve()
+        except TermEndedError as error:
             self._log.warning(
-                "reign.ended", leader_epoch=reign.leader_epoch, reason=error.event.value, detail=str(error)
+                "term.ended", leader_epoch=leader.leader_epoch, reason=error.event.value, detail=str(error)
             )
             self.post(error.event)
 
     async def _hand_over(self) -> None:
-        assert self.reign is not None, "no reign to hand over"
+        assert self.leader is not None, "no reign to hand over"
         try:
-            async with asyncio.timeout(HAND_OVER_SECONDS):
-                await self.reign.hand_over()
+            async with asyncio.timeout(HANDOVER_TIMEOUT_SECONDS):
+                await self.leader.hand_over()
         except TimeoutError:
             # What was not committed was not answered: its clients ask the next leader.
-            self._log.warning("handover.incomplete", limit_seconds=HAND_OVER_SECONDS)
-        await self._end_reign("handover")
+            self._log.warning("handover.incomplete", limit_seconds=HANDOVER_TIMEOUT_SECONDS)
+        await self._end_term("handover")
 
-    async def _end_reign(self, reason: str) -> None:
+    async def _end_term(self, reason: str) -> None:
         for task in (self._catching_up, self._serving):
             if task is not None and not task.done():
                 task.cancel()
                 await asyncio.wait([task])
         self._catching_up = self._serving = None
-        if self.reign is not None:
-            self._observer.reign_ended(self.shard, reason)
-            self._log.info("reign.over", leader_epoch=self.reign.leader_epoch, reason=reason)
-            self.reign = None
+        if self.leader is not None:
+            self._observer.term_ended(self.shard, reason)
+            self._log.info("term.ended", leader_epoch=self.leader.leader_epoch, reason=reason)
+            self.leader = None
         # The state of a reign may be ahead of the ledger: begin again from what is durable.
         self._state = ShardState(self.shard)

@@ -14,16 +14,16 @@ from functools import partial
 
 import msgspec
 
-from controller.backlog.external_query import names_of
+from controller.backlog.external_query import external_view
 from controller.commit import GroupCommit
 from controller.decisions import topic_commands as commands
-from controller.decisions.verdicts import Refuse
+from controller.decisions.verdicts import Refusal
 from controller.state.shard_state import ShardState, Topic
 from coordinator.decisions import acknowledgements, external_topics
-from coordinator.decisions.registration import judge_deleted
+from coordinator.decisions.registration import judge_deleted_subscription
 from coordinator.ports import CoordinatorObserver, CoordinatorSettings
 from coordinator.reporting.explanation import explain
-from coordinator.reporting.plan import what_if
+from coordinator.reporting.plan import plan_changes
 from coordinator.state.subscription import Subscription
 from coordinator.subscription_coordinator import SubscriptionCoordinator
 from drain.external.table_mapping import ExternalView
@@ -52,7 +52,7 @@ class _CoordinatorLedger:
         self._send(client_id, message)
 
 
-class SubscriptionRoom:
+class SubscriptionRegistry:
     """The coordinators of one reign, by subscription id."""
 
     def __init__(
@@ -82,7 +82,7 @@ class SubscriptionRoom:
     def restore(self) -> None:
         """Take up every subscription that the ledger knows."""
         for subscription in self._state.subscriptions.values():
-            self._open(subscription)
+            self._add_coordinator(subscription)
 
     async def close(self) -> None:
         """Stop all polling; returns once nothing runs any more."""
@@ -101,58 +101,58 @@ class SubscriptionRoom:
         for coordinator in list(self._coordinators.values()):
             coordinator.tick()
 
-    def checker_ready(self) -> None:
+    def drain_checker_ready(self) -> None:
         """Tell every coordinator that the drain checker answers (again)."""
         for coordinator in self._coordinators.values():
-            coordinator.checker_ready()
+            coordinator.drain_checker_ready()
 
-    def presence(self, presence: m.Presence) -> None:
+    def on_presence(self, presence: m.Presence) -> None:
         """Tell every coordinator that a client came or went."""
         for coordinator in self._coordinators.values():
-            if presence.here:
-                coordinator.client_here(presence.client_id)
+            if presence.online:
+                coordinator.client_connected(presence.client_id)
             else:
-                coordinator.client_gone(presence.client_id)
+                coordinator.client_disconnected(presence.client_id)
 
-    def before(self, entries: Iterable[e.AnyEntry]) -> None:
+    def before_entries(self, entries: Iterable[e.AnyEntry]) -> None:
         """Prepare for a command's entries: nobody may hold a segment that goes."""
         for entry in entries:
             if isinstance(entry, e.SegmentsPruned):
                 for subscription in self._state.topics_by_id[entry.topic_id].subscriptions.values():
-                    self._coordinators[subscription.subscription_id].let_go(entry.segments)
+                    self._coordinators[subscription.subscription_id].release_pruned(entry.segments)
 
-    def after(self, entries: Iterable[e.AnyEntry]) -> None:
+    def after_entries(self, entries: Iterable[e.AnyEntry]) -> None:
         """Follow up on a command's entries, which are folded already."""
         for entry in entries:
             if isinstance(entry, e.SegmentSplit | e.SegmentsMerged | e.SegmentsPruned | e.LayoutExtended):
                 topic = self._state.topics_by_id[entry.topic_id]
                 for subscription in topic.subscriptions.values():
                     self._coordinators[subscription.subscription_id].layout_changed()
-            elif isinstance(entry, e.Sought):
-                self._coordinators[entry.subscription_id].sought()
-            elif isinstance(entry, e.SubscriptionTyped):
+            elif isinstance(entry, e.SubscriptionSeek):
+                self._coordinators[entry.subscription_id].positions_changed()
+            elif isinstance(entry, e.SubscriptionConfigured):
                 self._coordinators[entry.subscription_id].order_changed()
             elif isinstance(entry, e.TopicDeleted | e.SubscriptionDeleted):
                 for subscription_id in [
                     known for known in self._coordinators if known not in self._state.subscriptions
                 ]:
                     gone = self._coordinators.pop(subscription_id)
-                    gone.deleted()
+                    gone.subscription_deleted()
                     self._close_later(gone)
 
-    def acknowledge(self, batch: m.AcknowledgeBatch) -> Refuse | list[tuple[int, str]]:
+    def acknowledge(self, batch: m.AcknowledgeBatch) -> Refusal | list[tuple[int, str]]:
         """Fold the acknowledgements that count; return those that do not, as (segment, reason)."""
         topic = self._state.topics[batch.topic]
         subscription = topic.subscriptions.get(batch.subscription)
         if subscription is None:
             return commands.no_subscription(batch.subscription, topic)
         ranges: list[e.AcknowledgedRange] = []
-        refused: list[tuple[int, str]] = []
+        rejected: list[tuple[int, str]] = []
         for acknowledgement in batch.acknowledgements:
             single = msgspec.structs.replace(batch, acknowledgements=[acknowledgement])
             outcome = acknowledgements.judge(subscription, topic, single)
             if isinstance(outcome, str):
-                refused.append((acknowledgement.segment, outcome))
+                rejected.append((acknowledgement.segment, outcome))
             else:
                 ranges.extend(outcome.ranges)
         # A batch of which nothing counts is an entry all the same: its sequence is used, and what follows it can go on.
@@ -166,14 +166,14 @@ class SubscriptionRoom:
                 producer_id=batch.producer_id,
                 producer_epoch=batch.producer_epoch,
                 sequence=batch.sequence,
-                refused=[segment for segment, _ in refused],
-                checkpoints=external_topics.counting_checkpoints(batch, (part.segment for part in ranges)),
+                rejected=[segment for segment, _ in rejected],
+                checkpoints=external_topics.accepted_checkpoints(batch, (part.segment for part in ranges)),
             ),
         )
-        self._coordinators[subscription.subscription_id].acknowledged({part.segment for part in ranges})
-        return refused
+        self._coordinators[subscription.subscription_id].acknowledgements_applied({part.segment for part in ranges})
+        return rejected
 
-    def decide(self, request: m.AnyRequest) -> commands.Decision | Refuse | m.Reply:
+    def decide(self, request: m.AnyRequest) -> commands.Decision | Refusal | m.Reply:
         """Answer a consumer's request, or a question about subscriptions."""
         match request:
             case m.RegisterConsumer():
@@ -181,7 +181,7 @@ class SubscriptionRoom:
             case m.ListSubscriptions():
                 return self._list(request)
             case m.DescribeBacklog():
-                refusal = self.unknown(request.topic, request.subscription)
+                refusal = self.refuse_unknown(request.topic, request.subscription)
                 assert refusal is not None, "known ones are the backlog desk's"
                 return refusal
         assert isinstance(
@@ -194,7 +194,7 @@ class SubscriptionRoom:
             | m.PlanChanges,
         ), f"no room for {type(request).__name__}"
         found = self._find(request.topic, request.subscription)
-        if isinstance(found, Refuse):
+        if isinstance(found, Refusal):
             return found
         match request:
             case m.Heartbeat():
@@ -208,48 +208,48 @@ class SubscriptionRoom:
             case m.PlanChanges():
                 return self._plan(request)
             case m.DescribeSubscription():
-                return m.SubscriptionAnswer(
+                return m.SubscriptionReply(
                     request_id=request.request_id,
                     leader_epoch=self._state.leader_epoch,
                     subscription=found.describe(),
                 )
 
-    def unknown(self, topic_name: str | None, name: str | None) -> Refuse | None:
+    def refuse_unknown(self, topic_name: str | None, name: str | None) -> Refusal | None:
         """Return what to say of a topic, or a subscription of it, that is not there; None: all is well."""
         if topic_name is None:
             return None
         topic = self._state.topics.get(topic_name)
         if topic is None:
-            return Refuse("invalid", f"there is no topic {topic_name!r}", proved=True)
+            return Refusal("invalid", f"there is no topic {topic_name!r}", after_barrier=True)
         if name is not None and name not in topic.subscriptions:
             return commands.no_subscription(name, topic)
         return None
 
-    def _register(self, request: m.RegisterConsumer) -> Refuse | m.Reply:
+    def _register(self, request: m.RegisterConsumer) -> Refusal | m.Reply:
         topic = self._state.topics.get(request.topic)
         if topic is None:
-            return Refuse("invalid", f"there is no topic {request.topic!r}; create it first", proved=True)
+            return Refusal("invalid", f"there is no topic {request.topic!r}; create it first", after_barrier=True)
         found = topic.subscriptions.get(request.subscription)
-        ghost = judge_deleted(found, topic.ended_programs(request.subscription), request)
-        if ghost is not None:
-            return Refuse(ghost.verdict, ghost.reason, proved=True)
+        stale = judge_deleted_subscription(found, topic.deleted_registrations(request.subscription), request)
+        if stale is not None:
+            return Refusal(stale.verdict, stale.reason, after_barrier=True)
         is_new = found is None
-        reason = external_topics.reason_against_registering(topic, request, creates=is_new)
+        reason = external_topics.registration_error(topic, request, creates=is_new)
         if reason is not None:
-            return Refuse("invalid", reason, proved=True)
+            return Refusal("invalid", reason, after_barrier=True)
         if is_new:
             if request.order == "strict" and request.subscription_type != "STREAM":
                 # Judged before anything is created: a refusal must leave no trace.
                 kind = request.subscription_type
-                return Refuse("invalid", f"order 'strict' is for STREAM; a {kind} takes records in any order")
+                return Refusal("invalid", f"order 'strict' is for STREAM; a {kind} takes records in any order")
             self._commit.propose(commands.create_subscription(request, topic, self._state.next_id))
-            self._open(topic.subscriptions[request.subscription])
+            self._add_coordinator(topic.subscriptions[request.subscription])
         return self._coordinators[topic.subscriptions[request.subscription].subscription_id].register(request)
 
-    def _list(self, request: m.ListSubscriptions) -> Refuse | m.Reply:
+    def _list(self, request: m.ListSubscriptions) -> Refusal | m.Reply:
         topics = [topic for name, topic in sorted(self._state.topics.items()) if request.topic in (None, name)]
         if request.topic is not None and not topics:
-            return Refuse("invalid", f"there is no topic {request.topic!r}", proved=True)
+            return Refusal("invalid", f"there is no topic {request.topic!r}", after_barrier=True)
         found = [
             self._coordinators[subscription.subscription_id].describe()
             for topic in topics
@@ -261,48 +261,48 @@ class SubscriptionRoom:
             subscriptions=found,
         )
 
-    def _explain(self, request: m.ExplainSubscription, found: SubscriptionCoordinator) -> Refuse | m.Reply:
+    def _explain(self, request: m.ExplainSubscription, found: SubscriptionCoordinator) -> Refusal | m.Reply:
         topic = self._state.topics[request.topic]
         subscription, gate = topic.subscriptions[request.subscription], found.gate
         segments, consumers = sorted(topic.layout.segments), sorted(subscription.consumers)
         if request.segment is not None and request.segment not in topic.layout.segments:
-            return Refuse("invalid", f"topic {topic.name!r} has no segment {request.segment}; segments: {segments}")
+            return Refusal("invalid", f"topic {topic.name!r} has no segment {request.segment}; segments: {segments}")
         if request.consumer is not None and request.consumer not in subscription.consumers:
             known = ", ".join(consumers) or "none"
-            return Refuse(
+            return Refusal(
                 "invalid",
                 f"{subscription.name!r} has no consumer {request.consumer!r}; consumers: {known}",
-                proved=True,
+                after_barrier=True,
             )
         if request.segment is not None or request.consumer is not None:
             segments = [] if request.segment is None else [request.segment]
             consumers = [] if request.consumer is None else [request.consumer]
-        return m.ExplanationAnswer(
+        return m.ExplanationReply(
             request_id=request.request_id,
             leader_epoch=self._state.leader_epoch,
             explanation=explain(
-                subscription, topic, gate, found.circumstances(), segments=segments, consumers=consumers
+                subscription, topic, gate, found.explanation_context(), segments=segments, consumers=consumers
             ),
         )
 
-    def _plan(self, request: m.PlanChanges) -> Refuse | m.Reply:
+    def _plan(self, request: m.PlanChanges) -> Refusal | m.Reply:
         topic = self._state.topics[request.topic]
         try:
-            plan = what_if(topic.subscriptions[request.subscription], topic, request)
+            plan = plan_changes(topic.subscriptions[request.subscription], topic, request)
         except LayoutError as error:
-            return Refuse("invalid", str(error), proved=True)
-        return m.PlanAnswer(request_id=request.request_id, leader_epoch=self._state.leader_epoch, plan=plan)
+            return Refusal("invalid", str(error), after_barrier=True)
+        return m.PlanReply(request_id=request.request_id, leader_epoch=self._state.leader_epoch, plan=plan)
 
-    def _find(self, topic_name: str, name: str) -> SubscriptionCoordinator | Refuse:
+    def _find(self, topic_name: str, name: str) -> SubscriptionCoordinator | Refusal:
         topic = self._state.topics.get(topic_name)
         if topic is None:
-            return Refuse("invalid", f"there is no topic {topic_name!r}", proved=True)
+            return Refusal("invalid", f"there is no topic {topic_name!r}", after_barrier=True)
         subscription = topic.subscriptions.get(name)
         if subscription is None:
             return commands.no_subscription(name, topic)
         return self._coordinators[subscription.subscription_id]
 
-    def _open(self, subscription: Subscription) -> None:
+    def _add_coordinator(self, subscription: Subscription) -> None:
         topic: Topic = self._state.topics_by_id[subscription.topic_id]
         self._coordinators[subscription.subscription_id] = SubscriptionCoordinator(
             subscription=subscription,
@@ -324,7 +324,7 @@ class SubscriptionRoom:
         durable = asyncio.Event()
         self._commit.when_durable(newest, durable.set)
         await durable.wait()
-        names = names_of(self._state.topics_by_id[subscription.topic_id], [subscription])
+        names = external_view(self._state.topics_by_id[subscription.topic_id], [subscription])
         return await self._drain_check(self._state.shard, subscription, segments, newest, names)
 
     def _close_later(self, coordinator: SubscriptionCoordinator) -> None:

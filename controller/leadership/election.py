@@ -1,8 +1,8 @@
 """What headgate needs of an election service, in its own words.
 
-`Elections` is implemented by controller.leadership.zookeeper over ZooKeeper and by tests/support/zookeeper.py in memory; one
-contract suite runs against both. It tells who may *try* to lead a shard. It does not say who leads: the ledger does,
-and losing contact here ends no reign (see controller.leadership.transitions).
+`Elections` is implemented by controller.leadership.zookeeper over ZooKeeper and by tests/support/zookeeper.py in
+memory; one contract suite runs against both. It tells who may *try* to lead a shard. It does not say who leads: the
+ledger does, and losing contact here ends no reign (see controller.leadership.transitions).
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Event(StrEnum):
     LOCK_LOST = "lock_lost"
     CONTACT_LOST = "contact_lost"
     CONTACT_REGAINED = "contact_regained"
-    REIGN_WRITTEN = "reign_written"
+    TERM_STARTED = "term_started"
     NUMBER_TAKEN = "number_taken"
     OUTCOME_UNKNOWN = "outcome_unknown"
     STORE_UNREACHABLE = "store_unreachable"
@@ -50,7 +50,7 @@ class Action(StrEnum):
     """Read the ledger to its end and write the reign chunk."""
     SERVE = "serve"
     """Announce itself and take requests."""
-    END_REIGN = "end_reign"
+    END_TERM = "end_term"
     """Stop taking requests; throw away what is not durable."""
     HAND_OVER = "hand_over"
     """Commit what was accepted, then stop taking requests."""
@@ -60,7 +60,7 @@ class Action(StrEnum):
     """Queue for the lock."""
 
 
-_STEP_DOWN = (Action.END_REIGN, Action.WITHDRAW, Action.CONTEND)
+_STEP_DOWN = (Action.END_TERM, Action.WITHDRAW, Action.CONTEND)
 _RETRY = (Action.WITHDRAW, Action.CONTEND)
 
 TRANSITIONS: dict[Role, dict[Event, tuple[Role, tuple[Action, ...]]]] = {
@@ -69,13 +69,13 @@ TRANSITIONS: dict[Role, dict[Event, tuple[Role, tuple[Action, ...]]]] = {
         Event.STOP_REQUESTED: (Role.STOPPED, (Action.WITHDRAW,)),
     },
     Role.CATCHING_UP: {
-        Event.REIGN_WRITTEN: (Role.LEADING, (Action.SERVE,)),
+        Event.TERM_STARTED: (Role.LEADING, (Action.SERVE,)),
         # The last reign was not quite over: read what it wrote, and try the next number.
         Event.NUMBER_TAKEN: (Role.CATCHING_UP, (Action.CATCH_UP,)),
         # Ours may be the reign chunk that was written, or not: reading on tells, under a later epoch.
         Event.OUTCOME_UNKNOWN: (Role.FOLLOWING, _RETRY),
         Event.STORE_UNREACHABLE: (Role.FOLLOWING, _RETRY),
-        Event.STOP_REQUESTED: (Role.STOPPED, (Action.END_REIGN, Action.WITHDRAW)),
+        Event.STOP_REQUESTED: (Role.STOPPED, (Action.END_TERM, Action.WITHDRAW)),
     },
     Role.LEADING: {
         Event.NUMBER_TAKEN: (Role.FOLLOWING, _STEP_DOWN),
@@ -97,7 +97,7 @@ class Leadership:
     in_contact: bool = True
 
     @property
-    def makes_room(self) -> bool:
+    def yields_to_contender(self) -> bool:
         """Whether a leader must pause between its commits for whoever may be entitled to the next number."""
         return self.role is Role.LEADING and not (self.holds_lock and self.in_contact)
 

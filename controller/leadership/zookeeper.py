@@ -47,13 +47,13 @@ from kazoo.protocol.states import KazooState
 from controller.leadership.election import Acquired, Connected, EventHandler, Lost, Released, Suspended
 from headgate.errors import ConfigError
 
-LOOK_AGAIN_SECONDS: Final = 5.0
+RECONCILE_INTERVAL_SECONDS: Final = 5.0
 """Longest time without comparing what is there with what should be."""
-REGISTER_AGAIN_SECONDS: Final = 1.0
-CLOSE_SECONDS: Final = 3.0
-CALL_SECONDS: Final = 30.0
+REGISTRATION_CHECK_INTERVAL_SECONDS: Final = 1.0
+CLOSE_TIMEOUT_SECONDS: Final = 3.0
+CALL_TIMEOUT_SECONDS: Final = 30.0
 """kazoo fails a call when it notices the loss of the connection; this is for the case that it does not."""
-PATIENCE_SECONDS: Final = 3.0
+CONNECT_WARNING_SECONDS: Final = 3.0
 """How long the first connection may take before a line in the log says so."""
 
 # kazoo logs every attempt to connect; an outage is logged once, here.
@@ -101,11 +101,11 @@ class ZooKeeperElections:
         self._in_contact = asyncio.Event()
         self._first: set[int] = set()
         self._contests: dict[int, _Task] = {}
-        self._pokes: dict[int, asyncio.Event] = {}
+        self._wakeups: dict[int, asyncio.Event] = {}
         """One for each contest: look again."""
         self._leaving: set[tuple[str, str]] = set()
         """(folder, prefix) of the places to give up."""
-        self._leave = asyncio.Event()
+        self._leave_requested = asyncio.Event()
         self._tasks: set[_Task] = set()
         """All that run; a task takes itself out when it ends."""
         self._registering: _Task | None = None
@@ -116,7 +116,7 @@ class ZooKeeperElections:
     def contend(self, shard: int) -> None:
         """See `Elections.contend`."""
         if shard not in self._contests:
-            self._pokes[shard] = asyncio.Event()
+            self._wakeups[shard] = asyncio.Event()
             self._contests[shard] = self._start(self._contest(shard), f"contest-{shard}")
 
     def withdraw(self, shard: int) -> None:
@@ -125,14 +125,14 @@ class ZooKeeperElections:
         if contest is None:
             return
         contest.cancel()
-        self._pokes.pop(shard)
+        self._wakeups.pop(shard)
         self._first.discard(shard)
 
     async def register_instance(self, name: str, data: bytes) -> None:
         """See `Elections.register_instance`."""
         if self._registering is not None:
             self._registering.cancel()
-        self._registering = self._start(self._stay_registered(name, data), "zookeeper-registration")
+        self._registering = self._start(self._keep_registered(name, data), "zookeeper-registration")
 
     async def live_instances(self) -> dict[str, bytes]:
         """See `Elections.live_instances`."""
@@ -171,8 +171,8 @@ class ZooKeeperElections:
         )
         self._client.add_listener(self._on_kazoo_state)
         self._client.start_async()
-        self._start(self._leave_places(), "zookeeper-leave")
-        self._start(self._complain_if_slow(), "zookeeper-patience")
+        self._start(self._delete_queue_nodes(), "zookeeper-leave")
+        self._start(self._warn_if_slow(), "zookeeper-connect-warning")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -185,7 +185,7 @@ class ZooKeeperElections:
         self._client.remove_listener(self._on_kazoo_state)
         stopped = self._loop.create_future()
 
-        def tell() -> None:
+        def on_stopped() -> None:
             if not stopped.done():
                 stopped.set_result(None)
 
@@ -195,14 +195,14 @@ class ZooKeeperElections:
                 self._client.stop()
                 self._client.close()
             with suppress(RuntimeError):  # the loop is closed: nobody waits any longer
-                self._loop.call_soon_threadsafe(tell)
+                self._loop.call_soon_threadsafe(on_stopped)
 
         threading.Thread(target=stop, name="zookeeper-stop", daemon=True).start()
         try:
-            async with asyncio.timeout(CLOSE_SECONDS):
+            async with asyncio.timeout(CLOSE_TIMEOUT_SECONDS):
                 await stopped
         except TimeoutError:
-            self._log.warning("zookeeper.close_timed_out", seconds=CLOSE_SECONDS)
+            self._log.warning("zookeeper.close_timed_out", seconds=CLOSE_TIMEOUT_SECONDS)
         await asyncio.gather(*tasks, return_exceptions=True)
 
     # --- the connection -----------------------------------------------------------------------------------------------
@@ -229,9 +229,9 @@ class ZooKeeperElections:
             self._first.clear()
             self._on_event(Lost())
 
-    async def _complain_if_slow(self) -> None:
+    async def _warn_if_slow(self) -> None:
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(CONNECT_WARNING_SECONDS):
                 await self._in_contact.wait()
         except TimeoutError:
             self._log.warning("zookeeper.unreachable", advice="check [zookeeper] hosts; headgate keeps trying")
@@ -241,8 +241,10 @@ class ZooKeeperElections:
         if isinstance(error, _OUT_OF_CONTACT):
             await asyncio.sleep(0.1)
         else:
-            self._log.warning("zookeeper.refused", error=repr(error), advice="check the access rules below the root")
-            await asyncio.sleep(LOOK_AGAIN_SECONDS)
+            self._log.warning(
+                "zookeeper.request_rejected", error=repr(error), advice="check the access rules below the root"
+            )
+            await asyncio.sleep(RECONCILE_INTERVAL_SECONDS)
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> _Task:
         task = self._loop.create_task(work, name=name)
@@ -264,36 +266,36 @@ class ZooKeeperElections:
         prefix = f"{self._instance}-{secrets.token_hex(4)}-"
         session = -1
         joined = False
-        poke = self._pokes[shard]
+        wakeup = self._wakeups[shard]
         try:
             while True:
                 await self._in_contact.wait()
-                poke.clear()
+                wakeup.clear()
                 joined = joined and session == self._session
                 session = self._session
                 try:
-                    await self._stand_in_queue(shard, folder, prefix, joined)
+                    await self._reconcile_queue(shard, folder, prefix, joined)
                 except _FAILURES as error:
                     await self._pause_after(error)
                     continue
                 joined = True
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_AGAIN_SECONDS):
-                        await poke.wait()
+                    async with asyncio.timeout(RECONCILE_INTERVAL_SECONDS):
+                        await wakeup.wait()
         finally:
             # A create whose answer never came may have left a place: all with our prefix go.
             self._leaving.add((folder, prefix))
-            self._leave.set()
+            self._leave_requested.set()
 
-    async def _stand_in_queue(self, shard: int, folder: str, prefix: str, joined: bool) -> None:
+    async def _reconcile_queue(self, shard: int, folder: str, prefix: str, joined: bool) -> None:
         """Look at the queue, join it if we are not in it, watch what matters, and tell whether we are first."""
         session = self._session
         queue = await self._queue(folder)
         mine = next((name for name in queue if name.startswith(prefix)), None)
         if mine is None:
             if joined:
-                self._log.warning("contest.place_gone", shard=shard)
-            self._told(shard, first=False)
+                self._log.warning("contest.queue_node_lost", shard=shard)
+            self._set_first(shard, first=False)
             await self._call("ensure_path", folder)
             await self._call("create", f"{folder}/{prefix}", b"", ephemeral=True, sequence=True)
             queue = await self._queue(folder)
@@ -303,16 +305,16 @@ class ZooKeeperElections:
         rank = queue.index(mine)
         # First: our own node is what can change. Otherwise the one before us.
         watched = mine if rank == 0 else queue[rank - 1]
-        there = await self._call("exists", f"{folder}/{watched}", watch=self._watcher(self._pokes[shard]))
+        there = await self._call("exists", f"{folder}/{watched}", watch=self._watcher(self._wakeups[shard]))
         if session != self._session or not self._in_contact.is_set():
             # kazoo's threads may tell the answer after the loss that came later.
             raise ConnectionLoss("out of contact")
         if there is None:
-            self._pokes[shard].set()
+            self._wakeups[shard].set()
         else:
-            self._told(shard, first=rank == 0)
+            self._set_first(shard, first=rank == 0)
 
-    def _told(self, shard: int, *, first: bool) -> None:
+    def _set_first(self, shard: int, *, first: bool) -> None:
         if first and shard not in self._first:
             self._first.add(shard)
             self._on_event(Acquired(shard))
@@ -320,11 +322,11 @@ class ZooKeeperElections:
             self._first.discard(shard)
             self._on_event(Released(shard))
 
-    def _watcher(self, poke: asyncio.Event) -> Callable[[object], None]:
+    def _watcher(self, wakeup: asyncio.Event) -> Callable[[object], None]:
         def fired(_event: object) -> None:
             """Run on a kazoo thread."""
             with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(poke.set)
+                self._loop.call_soon_threadsafe(wakeup.set)
 
         return fired
 
@@ -337,11 +339,11 @@ class ZooKeeperElections:
 
     # --- giving up places ---------------------------------------------------------------------------------------------
 
-    async def _leave_places(self) -> None:
+    async def _delete_queue_nodes(self) -> None:
         while True:
-            await self._leave.wait()
+            await self._leave_requested.wait()
             await self._in_contact.wait()
-            self._leave.clear()
+            self._leave_requested.clear()
             for folder, prefix in list(self._leaving):
                 try:
                     for name in await self._queue(folder):
@@ -349,16 +351,16 @@ class ZooKeeperElections:
                             with suppress(NoNodeError):
                                 await self._call("delete", f"{folder}/{name}")
                 except _FAILURES as error:
-                    self._leave.set()
+                    self._leave_requested.set()
                     await self._pause_after(error)
                     break
                 self._leaving.discard((folder, prefix))
 
     # --- instances and config -----------------------------------------------------------------------------------------
 
-    async def _stay_registered(self, name: str, data: bytes) -> None:
+    async def _keep_registered(self, name: str, data: bytes) -> None:
         path = f"{self._root}/instances/{name}"
-        complained = False
+        warned = False
         while True:
             await self._in_contact.wait()
             try:
@@ -366,10 +368,10 @@ class ZooKeeperElections:
             except _FAILURES as error:
                 await self._pause_after(error)
                 continue
-            if not registered and not complained:
-                self._log.warning("instance.name_held", instance=name, advice="an older session has yet to expire")
-                complained = True
-            await asyncio.sleep(REGISTER_AGAIN_SECONDS)
+            if not registered and not warned:
+                self._log.warning("instance.name_in_use", instance=name, advice="an older session has yet to expire")
+                warned = True
+            await asyncio.sleep(REGISTRATION_CHECK_INTERVAL_SECONDS)
 
     async def _register(self, path: str, data: bytes) -> bool:
         """Return whether the instance is listed under our own session now."""
@@ -402,7 +404,7 @@ class ZooKeeperElections:
         """Make one of kazoo's ``*_async`` calls; raises what kazoo answers, TimeoutError if it does not."""
         answered: asyncio.Future[Any] = self._loop.create_future()
 
-        def settle(value: Any, error: BaseException | None) -> None:
+        def complete(value: Any, error: BaseException | None) -> None:
             if answered.done():
                 return
             if error is None:
@@ -413,9 +415,9 @@ class ZooKeeperElections:
         def linked(result: Any) -> None:
             """Run on a kazoo thread."""
             with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(settle, result.value, result.exception)
+                self._loop.call_soon_threadsafe(complete, result.value, result.exception)
 
         getattr(self._client, f"{operation}_async")(*arguments, **options).rawlink(linked)
         # Not wait_for: in Python 3.11 it can swallow a cancellation that comes together with the answer.
-        async with asyncio.timeout(CALL_SECONDS):
+        async with asyncio.timeout(CALL_TIMEOUT_SECONDS):
             return await answered

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from controller.local.parent_death_signal import tethered
+from controller.local.parent_death_signal import with_parent_death_signal
 from controller.settings.load import Settings
 from controller.settings.toml_text import toml_text
 
@@ -28,7 +28,7 @@ async def start_daemon(config: Path, log_path: Path) -> asyncio.subprocess.Proce
     """Start a daemon with the settings in ``config``; what it says is added to ``log_path``. It dies with us."""
     with log_path.open("ab") as log:
         return await asyncio.create_subprocess_exec(
-            *tethered(sys.executable, "-m", "controller", "run", "--config", str(config)),
+            *with_parent_death_signal(sys.executable, "-m", "controller", "run", "--config", str(config)),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -15,15 +15,15 @@ from typing import Self
 
 import msgspec
 
-from controller.local.reserved_port import HeldPort, port_is_free
+from controller.local.reserved_port import ReservedPort, port_is_free
 from headgate.errors import ConfigError
 
-PRIVATE = 0o600
-_LOG_BYTES = 16 * 1024 * 1024
+OWNER_ONLY = 0o600
+_MAX_LOG_BYTES = 16 * 1024 * 1024
 """A log that is larger when the node starts is put aside as ``.1``."""
 
 
-class Remembered(msgspec.Struct, frozen=True):
+class NodeState(msgspec.Struct, frozen=True):
     """What a node's next start wants to know of the last one; 0: nothing."""
 
     mqtt_port: int = 0
@@ -32,7 +32,7 @@ class Remembered(msgspec.Struct, frozen=True):
     shards: int = 0
 
 
-class NodeFolder:
+class DataFolder:
     """A data folder, locked while entered."""
 
     def __init__(self, path: Path) -> None:
@@ -44,7 +44,7 @@ class NodeFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             (self.path / "logs").mkdir(exist_ok=True)
-            self._lock = os.open(self.path / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+            self._lock = os.open(self.path / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY)
         except OSError as error:
             raise ConfigError(f"data folder {self.path}: {error.strerror}; choose another with --data") from None
         try:
@@ -69,25 +69,25 @@ class NodeFolder:
         """Let go of the folder. The lock's file stays: deleting it would let two nodes lock two files of one name."""
         os.close(self._lock)
 
-    def remembered(self) -> Remembered:
+    def load_state(self) -> NodeState:
         """Return what the last start left, if anything."""
         try:
-            return msgspec.json.decode((self.path / "up.json").read_bytes(), type=Remembered)
+            return msgspec.json.decode((self.path / "up.json").read_bytes(), type=NodeState)
         except FileNotFoundError:
-            return Remembered()
+            return NodeState()
         except msgspec.DecodeError as error:
             raise ConfigError(f"{self.path / 'up.json'}: {error}; delete the file to forget the last ports") from None
 
-    def remember(self, remembered: Remembered) -> None:
-        """Keep ``remembered`` for the next start."""
-        self.write("up.json", msgspec.json.encode(remembered).decode())
+    def save_state(self, state: NodeState) -> None:
+        """Keep ``state`` for the next start."""
+        self.write("up.json", msgspec.json.encode(state).decode())
 
     def write(self, name: str, text: str) -> Path:
         """Write a file that is always whole, and readable for its owner alone; return its path."""
         target = self.path / name
         draft = self.path / f".{name}.{secrets.token_hex(4)}"
         try:
-            draft.touch(PRIVATE, exist_ok=False)
+            draft.touch(OWNER_ONLY, exist_ok=False)
             with draft.open("w") as file:
                 file.write(text)
                 file.flush()
@@ -101,35 +101,35 @@ class NodeFolder:
     def log_path(self, name: str) -> Path:
         """Return the path of a log, put aside first if it has grown large."""
         path = self.path / "logs" / name
-        if path.exists() and path.stat().st_size > _LOG_BYTES:
+        if path.exists() and path.stat().st_size > _MAX_LOG_BYTES:
             path.replace(path.with_name(f"{name}.1"))
         return path
 
 
-def choose_port(option: str, asked: int | None, remembered: int, usual: int) -> HeldPort:
-    """Take a free port: the one ``asked`` for (0: any); else the last start's, or the usual one, or any.
+def reserve_port(option: str, requested: int | None, previous: int, default: int) -> ReservedPort:
+    """Take a free port: the one ``requested`` for (0: any); else the last start's, or the usual one, or any.
 
     Raises:
         ConfigError: the port asked for is in use.
 
     """
-    if asked:
-        held = _held(asked)
-        if held is None:
-            raise ConfigError(f"{option} {asked}: the port is in use; choose another, or 0 for any free one")
-        return held
-    if asked is None:
-        for port in (remembered, usual):
-            held = _held(port) if port else None
-            if held is not None:
-                return held
-    return HeldPort()
+    if requested:
+        reserved = _try_reserve(requested)
+        if reserved is None:
+            raise ConfigError(f"{option} {requested}: the port is in use; choose another, or 0 for any free one")
+        return reserved
+    if requested is None:
+        for port in (previous, default):
+            reserved = _try_reserve(port) if port else None
+            if reserved is not None:
+                return reserved
+    return ReservedPort()
 
 
-def _held(port: int) -> HeldPort | None:
+def _try_reserve(port: int) -> ReservedPort | None:
     if not port_is_free(port):
         return None
     try:
-        return HeldPort(port)
+        return ReservedPort(port)
     except OSError:
         return None  # Somebody was quicker.

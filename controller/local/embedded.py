@@ -4,8 +4,8 @@ ZooKeeper comes out of the jars that PySpark ships, so nothing needs to be insta
 where it is on the PATH, else amqtt. Both listen on the loopback only, without passwords, and keep what they keep in a
 folder of ours. For more than one machine, run real ones: see deploy/.
 
-Each is kept running by controller.local.supervised_process and keeps its port over restarts, which nobody else gets meanwhile
-(controller.local.reserved_port).
+Each is kept running by controller.local.supervised_process and keeps its port over restarts, which nobody else gets
+meanwhile (controller.local.reserved_port).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import Final, Self
 
 import structlog
 
-from controller.local.reserved_port import LOOPBACK, HeldPort, port_is_free
-from controller.local.supervised_process import ServerPlan, ServerStartError, SupervisedServer
+from controller.local.reserved_port import LOOPBACK, ReservedPort, port_is_free
+from controller.local.supervised_process import ProcessSpec, ProcessStartError, SupervisedProcess
 from drain.spark.java import find_java
 
 HOST: Final = LOOPBACK
-NEEDED_BYTES: Final = 64 * 1024 * 1024
+MIN_FREE_BYTES: Final = 64 * 1024 * 1024
 """Free space a server's folder must have: logs and snapshots of a small cluster, with room to spare."""
 PORT_ATTEMPTS: Final = 3
 """A free port can be taken by somebody else between choosing and using it, where it cannot be held."""
@@ -58,8 +58,8 @@ class EmbeddedZooKeeper:
         """``folder`` is made if it is missing; ``port`` 0 means any free one."""
         self._folder = folder.absolute()
         self._port = port
-        self._server: SupervisedServer | None = None
-        self._held: HeldPort | None = None
+        self._server: SupervisedProcess | None = None
+        self._reserved_port: ReservedPort | None = None
 
     @property
     def address(self) -> str:
@@ -80,26 +80,26 @@ class EmbeddedZooKeeper:
         """Start it; returns when it serves.
 
         Raises:
-            ServerStartError: it cannot run here; the text says why.
+            ProcessStartError: it cannot run here; the text says why.
             ConfigError: there is no Java that fits.
 
         """
         _prepare_folder("ZooKeeper", self._folder)
         home = await asyncio.to_thread(find_java, self._folder / "java")
         classpath = zookeeper_classpath()
-        self._server, self._held = await _start_on_free_port(
-            "ZooKeeper", self._port, lambda port: self._plan(home, classpath, port)
+        self._server, self._reserved_port = await _start_on_free_port(
+            "ZooKeeper", self._port, lambda port: self._process_spec(home, classpath, port)
         )
-        self._port = self._held.number
+        self._port = self._reserved_port.number
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Stop it."""
-        with self._held or contextlib.nullcontext():
+        with self._reserved_port or contextlib.nullcontext():
             if self._server is not None:
                 await self._server.__aexit__()
 
-    def _plan(self, home: Path, classpath: str, port: int) -> ServerPlan:
+    def _process_spec(self, home: Path, classpath: str, port: int) -> ProcessSpec:
         config = self._folder / "zoo.cfg"
         _write(config, zookeeper_config(self._folder / "data", port))
         command = [
@@ -116,7 +116,7 @@ class EmbeddedZooKeeper:
             "org.apache.zookeeper.server.ZooKeeperServerMain",
             str(config),
         ]
-        return ServerPlan("ZooKeeper", command, self._folder / "zookeeper.log", lambda: _zookeeper_serves(port))
+        return ProcessSpec("ZooKeeper", command, self._folder / "zookeeper.log", lambda: _is_zookeeper_ready(port))
 
 
 class EmbeddedBroker:
@@ -128,8 +128,8 @@ class EmbeddedBroker:
         self.kind = kind or ("mosquitto" if find_mosquitto() else "amqtt")
         self._folder = folder.absolute()
         self._port = port
-        self._server: SupervisedServer | None = None
-        self._held: HeldPort | None = None
+        self._server: SupervisedProcess | None = None
+        self._reserved_port: ReservedPort | None = None
 
     @property
     def port(self) -> int:
@@ -147,24 +147,24 @@ class EmbeddedBroker:
         await self._server.restart()
 
     async def __aenter__(self) -> Self:
-        """Start it; returns when it serves. Raises ServerStartError with the reason if it cannot run here."""
+        """Start it; returns when it serves. Raises ProcessStartError with the reason if it cannot run here."""
         _prepare_folder(self.kind, self._folder)
-        self._server, self._held = await _start_on_free_port(self.kind, self._port, self._plan)
-        self._port = self._held.number
+        self._server, self._reserved_port = await _start_on_free_port(self.kind, self._port, self._process_spec)
+        self._port = self._reserved_port.number
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Stop it."""
-        with self._held or contextlib.nullcontext():
+        with self._reserved_port or contextlib.nullcontext():
             if self._server is not None:
                 await self._server.__aexit__()
 
-    def _plan(self, port: int) -> ServerPlan:
+    def _process_spec(self, port: int) -> ProcessSpec:
         environ = {}
         if self.kind == "mosquitto":
             program = find_mosquitto()
             if program is None:
-                raise ServerStartError("there is no mosquitto on the PATH: install it, or use amqtt")
+                raise ProcessStartError("there is no mosquitto on the PATH: install it, or use amqtt")
             config = self._folder / "mosquitto.conf"
             _write(config, mosquitto_config(self._folder, port))
             command = [program, "-c", str(config)]
@@ -174,8 +174,8 @@ class EmbeddedBroker:
             environ["PYTHONPATH"] = os.pathsep.join(
                 [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
             )
-        return ServerPlan(
-            self.kind, command, self._folder / f"{self.kind}.log", lambda: _broker_serves(port), environ=environ
+        return ProcessSpec(
+            self.kind, command, self._folder / f"{self.kind}.log", lambda: _is_broker_ready(port), environ=environ
         )
 
 
@@ -183,12 +183,12 @@ class EmbeddedBroker:
 
 
 def zookeeper_classpath() -> str:
-    """Return the jars of PySpark that ZooKeeper needs, as a class path. Raises ServerStartError if there are none."""
+    """Return the jars of PySpark that ZooKeeper needs, as a class path. Raises ProcessStartError if there are none."""
     found = importlib.util.find_spec("pyspark")
     places = list(found.submodule_search_locations or []) if found else []
     jars = [jar for place in places for name in ZOOKEEPER_JARS for jar in sorted(Path(place).glob(f"jars/{name}.jar"))]
     if not any(jar.name.startswith("zookeeper-3") for jar in jars):
-        raise ServerStartError(
+        raise ProcessStartError(
             "ZooKeeper's jar is not among pyspark's: install pyspark, or use a ZooKeeper of your own"
         )
     return ":".join(str(jar) for jar in jars)
@@ -231,20 +231,20 @@ def find_mosquitto() -> str | None:
 # --- whether they serve -----------------------------------------------------------------------------------------------
 
 
-async def _zookeeper_serves(port: int) -> bool:
-    answer = await _ask(port, b"srvr", 1024)
+async def _is_zookeeper_ready(port: int) -> bool:
+    answer = await _probe(port, b"srvr", 1024)
     return b"Mode:" in answer
 
 
-async def _broker_serves(port: int) -> bool:
+async def _is_broker_ready(port: int) -> bool:
     """Say an MQTT hello: another server on this port would accept a connection just as well."""
     client_id = b"headgate-ready"
     body = b"\x00\x04MQTT\x04\x02\x00\x05" + len(client_id).to_bytes(2, "big") + client_id
-    answer = await _ask(port, b"\x10" + bytes([len(body)]) + body, 4, goodbye=b"\xe0\x00")
+    answer = await _probe(port, b"\x10" + bytes([len(body)]) + body, 4, goodbye=b"\xe0\x00")
     return answer[:1] == b"\x20" and answer[3:4] == b"\x00"
 
 
-async def _ask(port: int, question: bytes, answer_bytes: int, goodbye: bytes = b"") -> bytes:
+async def _probe(port: int, question: bytes, answer_bytes: int, goodbye: bytes = b"") -> bytes:
     """Return the answer, or what there was of it. Raises OSError."""
     reader, writer = await asyncio.open_connection(HOST, port)
     try:
@@ -266,29 +266,29 @@ async def _ask(port: int, question: bytes, answer_bytes: int, goodbye: bytes = b
 
 
 async def _start_on_free_port(
-    name: str, port: int, plan: Callable[[int], ServerPlan]
-) -> tuple[SupervisedServer, HeldPort]:
+    name: str, port: int, make_spec: Callable[[int], ProcessSpec]
+) -> tuple[SupervisedProcess, ReservedPort]:
     """Return the running server, and its port, which is held while it is down as well."""
     for attempt in range(1, PORT_ATTEMPTS + 1):
-        held = _take_port(name, port)
+        reserved = _reserve_port(name, port)
         try:
-            return await SupervisedServer(plan(held.number)).__aenter__(), held
+            return await SupervisedProcess(make_spec(reserved.number)).__aenter__(), reserved
         except BaseException as error:
-            held.close()
+            reserved.close()
             # Worth another try only if it was the port.
-            if not isinstance(error, ServerStartError) or port != 0 or port_is_free(held.number):
+            if not isinstance(error, ProcessStartError) or port != 0 or port_is_free(reserved.number):
                 raise
             if attempt == PORT_ATTEMPTS:
                 raise
-            log.warning("server.port_taken", server=name, port=held.number, attempt=attempt)
+            log.warning("server.port_taken", server=name, port=reserved.number, attempt=attempt)
     raise AssertionError("unreachable")
 
 
-def _take_port(name: str, port: int) -> HeldPort:
+def _reserve_port(name: str, port: int) -> ReservedPort:
     try:
-        return HeldPort(port)
+        return ReservedPort(port)
     except OSError as error:
-        raise ServerStartError(
+        raise ProcessStartError(
             f"{name} cannot listen on {HOST}:{port} ({error.strerror}): stop what does, or choose another port"
         ) from error
 
@@ -298,11 +298,11 @@ def _prepare_folder(name: str, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         free_bytes = shutil.disk_usage(folder).free
     except OSError as error:
-        raise ServerStartError(f"{name} cannot use the folder {folder}: {error.strerror or error}") from error
+        raise ProcessStartError(f"{name} cannot use the folder {folder}: {error.strerror or error}") from error
     _write(folder / ".writable", "")
-    if free_bytes < NEEDED_BYTES:
-        raise ServerStartError(
-            f"{name} needs {NEEDED_BYTES >> 20} MiB in {folder}, where {free_bytes >> 20} MiB are free: make room"
+    if free_bytes < MIN_FREE_BYTES:
+        raise ProcessStartError(
+            f"{name} needs {MIN_FREE_BYTES >> 20} MiB in {folder}, where {free_bytes >> 20} MiB are free: make room"
         )
 
 
@@ -310,4 +310,4 @@ def _write(path: Path, text: str) -> None:
     try:
         path.write_text(text)
     except OSError as error:
-        raise ServerStartError(f"cannot write {path}: {error.strerror or error}") from error
+        raise ProcessStartError(f"cannot write {path}: {error.strerror or error}") from error

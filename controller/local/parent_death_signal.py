@@ -23,7 +23,7 @@ import sys
 _PR_SET_PDEATHSIG = 1
 
 
-def tethered(*command: str) -> list[str]:
+def with_parent_death_signal(*command: str) -> list[str]:
     """Return the command line that runs ``command`` tied to this process."""
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
 

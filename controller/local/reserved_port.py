@@ -17,12 +17,12 @@ from typing import Final, Self
 LOOPBACK: Final = "127.0.0.1"
 
 
-class HeldPort:
+class ReservedPort:
     """One port, held until `close`, or while it is entered."""
 
     def __init__(self, port: int = 0) -> None:
         """Take ``port``; 0: any free one. Raises OSError if it is in use."""
-        self._socket = _bound(port)
+        self._socket = _bind(port)
         self.number: int = self._socket.getsockname()[1]
         if not port_is_free(self.number):
             self.close()
@@ -43,13 +43,13 @@ class HeldPort:
 def port_is_free(port: int) -> bool:
     """Whether a server could listen on ``port`` now; one that is held for it is free."""
     try:
-        _bound(port).close()
+        _bind(port).close()
     except OSError:
         return False
     return True
 
 
-def _bound(port: int) -> socket.socket:
+def _bind(port: int) -> socket.socket:
     found = socket.socket()
     try:
         # As servers do: connections that were closed lately do not count.

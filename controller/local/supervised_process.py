@@ -1,8 +1,8 @@
 """Start a server as a child process, watch over it, and end it.
 
 A child has its own session, so that a terminal's Ctrl-C reaches only us and we can end things in order. It dies with
-us (controller.local.parent_death_signal). Its output goes to a file, whose end is quoted when it does not start. If it dies without being
-asked to, it is started again, with growing pauses, and the log says so.
+us (controller.local.parent_death_signal). Its output goes to a file, whose end is quoted when it does not start. If it
+dies without being asked to, it is started again, with growing pauses, and the log says so.
 
 What is ready, and what the command is, the caller says.
 """
@@ -20,14 +20,14 @@ from typing import Final, Self
 
 import structlog
 
-from controller.local.parent_death_signal import tethered
+from controller.local.parent_death_signal import with_parent_death_signal
 from headgate.errors import HeadgateError
 
-PROBE_SECONDS: Final = 0.05
+PROBE_INTERVAL_SECONDS: Final = 0.05
 """Between two questions whether a child is ready."""
 PROBE_TIMEOUT_SECONDS: Final = 1.0
-FIRST_PAUSE_SECONDS: Final = 0.2
-LONGEST_PAUSE_SECONDS: Final = 5.0
+INITIAL_BACKOFF_SECONDS: Final = 0.2
+MAX_BACKOFF_SECONDS: Final = 5.0
 """Before a child that died is started again; doubles while it keeps dying before it is ready."""
 TAIL_LINES: Final = 8
 TAIL_BYTES: Final = 16 * 1024
@@ -35,12 +35,12 @@ TAIL_BYTES: Final = 16 * 1024
 log = structlog.get_logger(__name__)
 
 
-class ServerStartError(HeadgateError):
+class ProcessStartError(HeadgateError):
     """A server that headgate runs for itself cannot start; the text says which, why, and shows the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
-class ServerPlan:
+class ProcessSpec:
     """How one child is run."""
 
     name: str
@@ -56,16 +56,16 @@ class ServerPlan:
     """From SIGTERM to SIGKILL."""
 
 
-class SupervisedServer:
+class SupervisedProcess:
     """A child process that is kept running for as long as it is open."""
 
-    def __init__(self, plan: ServerPlan) -> None:
-        self.plan = plan
-        self.starts = 0
+    def __init__(self, spec: ProcessSpec) -> None:
+        self.spec = spec
+        self.start_count = 0
         """How often it has been started."""
         self._process: asyncio.subprocess.Process | None = None
-        self._watching: asyncio.Task[None] | None = None
-        self._log = log.bind(server=plan.name)
+        self._watch_task: asyncio.Task[None] | None = None
+        self._log = log.bind(server=spec.name)
 
     @property
     def pid(self) -> int | None:
@@ -76,7 +76,7 @@ class SupervisedServer:
         """Start it; returns when it is ready.
 
         Raises:
-            ServerStartError: it cannot be run, ended, or was not ready in time.
+            ProcessStartError: it cannot be run, ended, or was not ready in time.
 
         """
         await self._start()
@@ -85,12 +85,12 @@ class SupervisedServer:
 
     async def __aexit__(self, *_: object) -> None:
         """Stop it."""
-        await self._unwatch()
+        await self._stop_watching()
         await self._stop()
 
     async def restart(self) -> None:
-        """Stop it and start it again; returns when it is ready. Raises ServerStartError."""
-        await self._unwatch()
+        """Stop it and start it again; returns when it is ready. Raises ProcessStartError."""
+        await self._stop_watching()
         await self._stop()
         await self._start()
         self._watch()
@@ -98,43 +98,43 @@ class SupervisedServer:
     # --- how ----------------------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
-        plan = self.plan
-        command = tethered(*plan.command)
+        spec = self.spec
+        command = with_parent_death_signal(*spec.command)
         try:
-            with plan.log_path.open("ab") as output:
+            with spec.log_path.open("ab") as output:
                 self._process = await asyncio.create_subprocess_exec(
                     *command,
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    env={**os.environ, **plan.environ},
+                    env={**os.environ, **spec.environ},
                     start_new_session=True,
                 )
         except OSError as error:
-            raise ServerStartError(f"cannot start {plan.name}: {error}") from error
-        self.starts += 1
+            raise ProcessStartError(f"cannot start {spec.name}: {error}") from error
+        self.start_count += 1
         try:
-            await self._until_ready(self._process)
+            await self._wait_until_ready(self._process)
         except BaseException:
             # Also when cancelled: a child that nobody knows of would keep the port.
             await self._stop()
             raise
 
-    async def _until_ready(self, process: asyncio.subprocess.Process) -> None:
-        plan = self.plan
+    async def _wait_until_ready(self, process: asyncio.subprocess.Process) -> None:
+        spec = self.spec
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + plan.start_seconds
+        deadline = loop.time() + spec.start_seconds
         while process.returncode is None:
             if loop.time() > deadline:
-                raise ServerStartError(f"{plan.name} was not ready after {plan.start_seconds:g} s; {self._tail()}")
+                raise ProcessStartError(f"{spec.name} was not ready after {spec.start_seconds:g} s; {self._log_tail()}")
             with suppress(OSError, EOFError, TimeoutError):
                 # Its own port may be taken by another server that answers: then ours ends, which is looked at next.
                 async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
-                    ready = await plan.ready()
+                    ready = await spec.ready()
                 if ready and process.returncode is None:
                     return
-            await asyncio.sleep(PROBE_SECONDS)
-        raise ServerStartError(f"{plan.name} ended with {_outcome(process.returncode)}; {self._tail()}")
+            await asyncio.sleep(PROBE_INTERVAL_SECONDS)
+        raise ProcessStartError(f"{spec.name} ended with {_outcome(process.returncode)}; {self._log_tail()}")
 
     async def _stop(self) -> None:
         process, self._process = self._process, None
@@ -143,43 +143,43 @@ class SupervisedServer:
         with suppress(ProcessLookupError):
             process.send_signal(signal.SIGTERM)
         try:
-            async with asyncio.timeout(self.plan.stop_seconds):
+            async with asyncio.timeout(self.spec.stop_seconds):
                 await process.wait()
         except TimeoutError:
-            self._log.warning("server.killed", reason=f"still there {self.plan.stop_seconds:g} s after SIGTERM")
+            self._log.warning("server.killed", reason=f"still there {self.spec.stop_seconds:g} s after SIGTERM")
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
 
     def _watch(self) -> None:
-        self._watching = asyncio.create_task(self._keep_running(), name=f"watch-{self.plan.name}")
+        self._watch_task = asyncio.create_task(self._restart_on_exit(), name=f"watch-{self.spec.name}")
 
-    async def _unwatch(self) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait({self._watching})
-            self._watching = None
+    async def _stop_watching(self) -> None:
+        if self._watch_task is not None:
+            self._watch_task.cancel()
+            await asyncio.wait({self._watch_task})
+            self._watch_task = None
 
-    async def _keep_running(self) -> None:
-        pause = FIRST_PAUSE_SECONDS
+    async def _restart_on_exit(self) -> None:
+        pause = INITIAL_BACKOFF_SECONDS
         while True:
             if self._process is not None:
                 code = await self._process.wait()
                 self._process = None
-                self._log.warning("server.died", outcome=_outcome(code), log=str(self.plan.log_path))
+                self._log.warning("server.died", outcome=_outcome(code), log=str(self.spec.log_path))
             await asyncio.sleep(pause)
             try:
                 await self._start()
-            except ServerStartError as error:
+            except ProcessStartError as error:
                 self._log.error("server.not_restarted", reason=str(error))
-                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+                pause = min(pause * 2, MAX_BACKOFF_SECONDS)
             else:
                 self._log.info("server.restarted", pid=self.pid)
-                pause = FIRST_PAUSE_SECONDS
+                pause = INITIAL_BACKOFF_SECONDS
 
-    def _tail(self) -> str:
+    def _log_tail(self) -> str:
         """Return the end of the child's log as part of an error's text."""
-        path = self.plan.log_path
+        path = self.spec.log_path
         try:
             with path.open("rb") as file:
                 file.seek(max(0, path.stat().st_size - TAIL_BYTES))

@@ -1,6 +1,6 @@
 """Decide which segments of a topic are pruned now, and say of every other sealed one why it stays.
 
-Values in, a `Pruning` out. Who carries it out, and what becomes of the data, is for controller.retention.pruner.
+Values in, a `PruneDecision` out. Who carries it out, and what becomes of the data, is for controller.retention.pruner.
 
 The rules:
 
@@ -27,22 +27,22 @@ from coordinator.decisions.gate import tracks_acknowledgements
 from coordinator.state.subscription import Subscription
 from headgate.model.layout import Layout, Segment, SegmentState
 
-FOR_EVER = -1
+KEEP_FOREVER = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionRules:
     """What holds for one topic."""
 
-    keep_ms: int
-    """How long after its sealing; `FOR_EVER`: nothing goes."""
-    checkpoint_hold_ms: int
-    abandoned_ms: int
+    retention_ms: int
+    """How long after its sealing; `KEEP_FOREVER`: nothing goes."""
+    checkpoint_retention_ms: int
+    subscription_expiry_ms: int
     """0: no subscription is ever abandoned."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pruning:
+class PruneDecision:
     """What goes and what stays."""
 
     segments: tuple[int, ...]
@@ -53,7 +53,9 @@ class Pruning:
     """Subscriptions that were not asked, by name."""
 
 
-def prunable(layout: Layout, subscriptions: Iterable[Subscription], rules: RetentionRules, now_ms: int) -> Pruning:
+def decide_pruning(
+    layout: Layout, subscriptions: Iterable[Subscription], rules: RetentionRules, now_ms: int
+) -> PruneDecision:
     """Return which segments of ``layout`` go at ``now_ms``."""
     subscriptions = sorted(subscriptions, key=lambda subscription: subscription.name)
     abandoned = [subscription for subscription in subscriptions if _is_abandoned(subscription, rules, now_ms)]
@@ -64,15 +66,15 @@ def prunable(layout: Layout, subscriptions: Iterable[Subscription], rules: Reten
     for segment_id, segment in sorted(layout.segments.items()):
         if segment.state is not SegmentState.SEALED:
             continue
-        reason = _reason_to_keep(segment, gone, layout, asked, rules, now_ms)
+        reason = _retention_reason(segment, gone, layout, asked, rules, now_ms)
         if reason is None:
             gone.append(segment_id)
         else:
             kept[segment_id] = reason
-    return Pruning(tuple(gone), MappingProxyType(kept), tuple(subscription.name for subscription in abandoned))
+    return PruneDecision(tuple(gone), MappingProxyType(kept), tuple(subscription.name for subscription in abandoned))
 
 
-def _reason_to_keep(
+def _retention_reason(
     segment: Segment,
     gone: list[int],
     layout: Layout,
@@ -82,17 +84,17 @@ def _reason_to_keep(
 ) -> str | None:
     assert segment.sealed_at_ms is not None, "a sealed segment knows when"
     sealed_ms = now_ms - segment.sealed_at_ms
-    if rules.keep_ms == FOR_EVER:
+    if rules.retention_ms == KEEP_FOREVER:
         return "nothing of this topic goes: its retention is none"
     if waits := [parent for parent in segment.parents if parent in layout.segments and parent not in gone]:
         return f"its ancestors {', '.join(map(str, waits))} stay"
-    if sealed_ms < rules.keep_ms:
-        return f"sealed {_seconds(sealed_ms)} s ago, kept for {_seconds(rules.keep_ms)} s"
+    if sealed_ms < rules.retention_ms:
+        return f"sealed {_seconds(sealed_ms)} s ago, kept for {_seconds(rules.retention_ms)} s"
     for subscription in asked:
         if subscription.type == "CHECKPOINT":
-            if sealed_ms < rules.checkpoint_hold_ms:
+            if sealed_ms < rules.checkpoint_retention_ms:
                 return (
-                    f"sealed {_seconds(sealed_ms)} s ago, kept for {_seconds(rules.checkpoint_hold_ms)} s for "
+                    f"sealed {_seconds(sealed_ms)} s ago, kept for {_seconds(rules.checkpoint_retention_ms)} s for "
                     f"CHECKPOINT subscription {subscription.name!r}"
                 )
         elif not _is_drained(subscription, segment):
@@ -110,7 +112,7 @@ def _is_drained(subscription: Subscription, segment: Segment) -> bool:
 
 def _is_abandoned(subscription: Subscription, rules: RetentionRules, now_ms: int) -> bool:
     since = subscription.unused_since_ms
-    return bool(rules.abandoned_ms) and since is not None and now_ms - since >= rules.abandoned_ms
+    return bool(rules.subscription_expiry_ms) and since is not None and now_ms - since >= rules.subscription_expiry_ms
 
 
 def _seconds(milliseconds: int) -> int:

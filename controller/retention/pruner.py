@@ -1,8 +1,8 @@
 """Prune what need not be kept any more, and delete its data until that has succeeded.
 
-What goes is decided by `controller.retention.policy`; this module asks it from time to time, or when a command says so, and
-carries it out in two steps that are each an entry. First the segments leave the layout (`SegmentsPruned`), and leave
-tombstones in the state. Then, when no reader can be on its way to them any more, their data is deleted, and
+What goes is decided by `controller.retention.policy`; this module asks it from time to time, or when a command says
+so, and carries it out in two steps that are each an entry. First the segments leave the layout (`SegmentsPruned`), and
+leave tombstones in the state. Then, when no reader can be on its way to them any more, their data is deleted, and
 `DataDeleted` takes the tombstones away. A deletion that fails, or whose leader dies, is done again: it is harmless
 twice. A topic that is deleted leaves the same tombstones.
 
@@ -21,20 +21,20 @@ import structlog
 
 from controller.commit import GroupCommit
 from controller.decisions import topic_commands as commands
-from controller.decisions.verdicts import Refuse
-from controller.retention.policy import FOR_EVER, Pruning, RetentionRules, prunable
+from controller.decisions.verdicts import Refusal
+from controller.retention.policy import KEEP_FOREVER, PruneDecision, RetentionRules, decide_pruning
 from controller.settings.load import RetentionSettings
 from controller.state.shard_state import ShardState, Topic
 from headgate.errors import ChunkError, ObjectMissingError, StoreUnavailableError
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 
-LOOK_SECONDS = 10.0
+PRUNE_INTERVAL_SECONDS = 10.0
 """How often topics are looked at; retention is counted in hours and days."""
 DELETE_TIMEOUT_SECONDS = 60.0
 """Longest wait for one deletion."""
-FIRST_PAUSE_SECONDS = 5.0
-LONGEST_PAUSE_SECONDS = 300.0
+INITIAL_BACKOFF_SECONDS = 5.0
+MAX_BACKOFF_SECONDS = 300.0
 """Pause after a deletion that failed; doubles, with jitter, until one succeeds."""
 
 DeleteData = Callable[[int, int, Collection[int]], Awaitable[int]]
@@ -49,7 +49,7 @@ class PruneObserver(Protocol):
     def segments_pruned(self, count: int) -> None:
         """Tell of segments that left their layout."""
 
-    def deletions_pending(self, shard: int, segments: int, overdue_seconds: float) -> None:
+    def deletions_pending_changed(self, shard: int, segments: int, overdue_seconds: float) -> None:
         """Tell of how many segments the data is still to be deleted, and how long the oldest has been due to go."""
 
     def deletion_failed(self) -> None:
@@ -64,55 +64,57 @@ class Pruner:
         *,
         state: ShardState,
         commit: GroupCommit,
-        carry_out: Callable[[Sequence[e.AnyEntry]], None],
+        apply_entries: Callable[[Sequence[e.AnyEntry]], None],
         delete_data: DeleteData,
         settings: RetentionSettings,
         observer: PruneObserver,
         now_ms: Callable[[], int],
         rng: random.Random,
     ) -> None:
-        """``carry_out`` folds entries, makes them part of the next chunk and tells the subscriptions."""
+        """``apply_entries`` folds entries, makes them part of the next chunk and tells the subscriptions."""
         self.settings = settings
         """May be exchanged at any time."""
         self._state = state
         self._commit = commit
-        self._carry_out = carry_out
+        self._apply_entries = apply_entries
         self._delete_data = delete_data
         self._observer = observer
         self._now_ms = now_ms
         self._rng = rng
-        self._told: set[int] = set()
+        self._reported_abandoned: set[int] = set()
         """Abandoned subscriptions that the log knows of."""
 
     async def run(self) -> None:
         """Prune and delete until cancelled."""
-        pause = FIRST_PAUSE_SECONDS
+        backoff = INITIAL_BACKOFF_SECONDS
         retry_at = 0.0
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(PRUNE_INTERVAL_SECONDS)
             self._prune()
-            self._observer.deletions_pending(self._state.shard, len(self._state.tombstones), self._overdue_seconds())
+            self._observer.deletions_pending_changed(
+                self._state.shard, len(self._state.tombstones), self._overdue_seconds()
+            )
             if loop.time() < retry_at:
                 continue
             if await self._delete():
-                pause = FIRST_PAUSE_SECONDS
+                backoff = INITIAL_BACKOFF_SECONDS
             else:
                 self._observer.deletion_failed()
-                retry_at = loop.time() + pause * self._rng.uniform(0.5, 1)
-                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+                retry_at = loop.time() + backoff * self._rng.uniform(0.5, 1)
+                backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)
 
-    def command(self, request: m.PruneTopic) -> commands.Decision | Refuse:
+    def command(self, request: m.PruneTopic) -> commands.Decision | Refusal:
         """Prune one topic now, whatever its retention, or say what would go."""
         topic = self._state.topics.get(request.topic)
         if topic is None:
             return commands.no_topic(request.topic, self._state)
-        pruning = prunable(topic.layout, topic.subscriptions.values(), self._rules(0), self._time_ms())
+        pruning = decide_pruning(topic.layout, topic.subscriptions.values(), self._rules(0), self._time_ms())
         if request.token in self._state.commands:
-            return commands.Decision((), _answer(pruning, self._gone_by(topic, request.token)))
+            return commands.Decision((), _answer(pruning, self._segments_pruned_by(topic, request.token)))
         if request.dry_run or not pruning.segments:
             return commands.Decision((), _answer(pruning, pruning.segments))
-        self._tell(topic, pruning)
+        self._report(topic, pruning)
         entry = e.SegmentsPruned(topic_id=topic.topic_id, segments=list(pruning.segments), token=request.token)
         return commands.Decision((entry,), _answer(pruning, pruning.segments))
 
@@ -120,37 +122,41 @@ class Pruner:
 
     def _prune(self) -> None:
         for topic in list(self._state.topics.values()):
-            keep_ms = topic.policy.retention_ms
-            if keep_ms is None:
-                keep_ms = FOR_EVER if self.settings.keep_seconds < 0 else int(self.settings.keep_seconds * 1000)
-            if keep_ms == FOR_EVER:
+            retention_ms = topic.policy.retention_ms
+            if retention_ms is None:
+                retention_ms = (
+                    KEEP_FOREVER if self.settings.retention_seconds < 0 else int(self.settings.retention_seconds * 1000)
+                )
+            if retention_ms == KEEP_FOREVER:
                 continue
-            pruning = prunable(topic.layout, topic.subscriptions.values(), self._rules(keep_ms), self._time_ms())
+            pruning = decide_pruning(
+                topic.layout, topic.subscriptions.values(), self._rules(retention_ms), self._time_ms()
+            )
             if pruning.segments:
-                self._tell(topic, pruning)
-                self._carry_out((e.SegmentsPruned(topic_id=topic.topic_id, segments=list(pruning.segments)),))
+                self._report(topic, pruning)
+                self._apply_entries((e.SegmentsPruned(topic_id=topic.topic_id, segments=list(pruning.segments)),))
 
-    def _tell(self, topic: Topic, pruning: Pruning) -> None:
+    def _report(self, topic: Topic, pruning: PruneDecision) -> None:
         for name in pruning.abandoned:
             subscription = topic.subscriptions[name]
-            if subscription.subscription_id not in self._told:
-                self._told.add(subscription.subscription_id)
+            if subscription.subscription_id not in self._reported_abandoned:
+                self._reported_abandoned.add(subscription.subscription_id)
                 log.warning(
                     "subscription.abandoned",
                     topic=topic.name,
                     subscription=name,
                     unused_since_ms=subscription.unused_since_ms,
-                    detail="it loses what it has not read, as retention.abandoned_seconds has it",
+                    detail="it loses what it has not read, as retention.subscription_expiry_seconds has it",
                 )
         self._observer.segments_pruned(len(pruning.segments))
         log.info("segments.pruned", shard=self._state.shard, topic=topic.name, segments=list(pruning.segments))
 
     async def _delete(self) -> bool:
         """Delete the data of what has been gone for long enough; tell whether nothing failed."""
-        latest = self._time_ms() - int(self.settings.delete_after_seconds * 1000)
+        latest = self._time_ms() - int(self.settings.delete_delay_seconds * 1000)
         due: dict[int, list[int]] = {}
-        for (topic_id, segment), stone in self._state.tombstones.items():
-            if stone.at_ms <= latest and stone.chunk <= self._commit.durable:
+        for (topic_id, segment), tombstone in self._state.tombstones.items():
+            if tombstone.at_ms <= latest and tombstone.chunk <= self._commit.durable:
                 due.setdefault(topic_id, []).append(segment)
         for topic_id, segments in due.items():
             try:
@@ -170,38 +176,40 @@ class Pruner:
         return True
 
     def _overdue_seconds(self) -> float:
-        oldest = min((stone.at_ms for stone in self._state.tombstones.values()), default=self._time_ms())
-        return max(0.0, (self._time_ms() - oldest) / 1000 - self.settings.delete_after_seconds)
+        oldest = min((tombstone.at_ms for tombstone in self._state.tombstones.values()), default=self._time_ms())
+        return max(0.0, (self._time_ms() - oldest) / 1000 - self.settings.delete_delay_seconds)
 
-    def _rules(self, keep_ms: int) -> RetentionRules:
+    def _rules(self, retention_ms: int) -> RetentionRules:
         return RetentionRules(
-            keep_ms=keep_ms,
-            checkpoint_hold_ms=int(self.settings.checkpoint_hold_seconds * 1000),
-            abandoned_ms=int(self.settings.abandoned_seconds * 1000),
+            retention_ms=retention_ms,
+            checkpoint_retention_ms=int(self.settings.checkpoint_retention_seconds * 1000),
+            subscription_expiry_ms=int(self.settings.subscription_expiry_seconds * 1000),
         )
 
     def _time_ms(self) -> int:
         # Ledger time never falls, even where this machine's clock is behind the last leader's.
         return max(self._now_ms(), self._state.at_ms)
 
-    def _gone_by(self, topic: Topic, token: str) -> tuple[int, ...]:
+    def _segments_pruned_by(self, topic: Topic, token: str) -> tuple[int, ...]:
         """Return what the command ``token`` pruned, as far as its tombstones still stand."""
         chunk = self._state.commands[token]
-        stones = self._state.tombstones.items()
+        tombstones = self._state.tombstones.items()
         return tuple(
-            segment for (topic_id, segment), stone in stones if (topic_id, stone.chunk) == (topic.topic_id, chunk)
+            segment
+            for (topic_id, segment), tombstone in tombstones
+            if (topic_id, tombstone.chunk) == (topic.topic_id, chunk)
         )
 
 
-def _answer(pruning: Pruning, segments: Sequence[int]) -> commands.Answer:
-    kept = [m.KeptSegment(segment=segment, reason=reason) for segment, reason in pruning.kept.items()]
+def _answer(pruning: PruneDecision, segments: Sequence[int]) -> commands.Answer:
+    kept = [m.RetainedSegment(segment=segment, reason=reason) for segment, reason in pruning.kept.items()]
 
     def answer(state: ShardState, request_id: int) -> m.Reply:
         return m.Pruned(
             request_id=request_id,
             leader_epoch=state.leader_epoch,
             segments=list(segments),
-            kept=kept,
+            retained=kept,
             abandoned=list(pruning.abandoned),
         )
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from headgate.ledger.chunk_ranges import ChunkRange, cover, rolled_to
+from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, cover
 
 
 def trim_point(
@@ -41,10 +41,10 @@ def trim_point(
     visible = [chunks for chunks, written_at_ms in manifests if now_ms - written_at_ms >= delay_ms]
     if not snapshots:
         return 1
-    return max(1, min(snapshots[0], rolled_to(cover(visible))))
+    return max(1, min(snapshots[0], compacted_through(cover(visible))))
 
 
-def deletable(numbers: Iterable[int], *, below: int, reign_chunks: Iterable[int]) -> list[int]:
+def deletable(numbers: Iterable[int], *, below: int, term_start_chunks: Iterable[int]) -> list[int]:
     """Return those of ``numbers`` that are to be deleted, oldest first."""
-    kept = set(reign_chunks)
+    kept = set(term_start_chunks)
     return sorted(number for number in numbers if number < below and number not in kept)

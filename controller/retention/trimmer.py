@@ -15,16 +15,16 @@ import structlog
 
 from controller.commit import GroupCommit
 from controller.retention.trim_policy import deletable, trim_point
-from controller.snapshots.format import SnapshotError, checking
+from controller.snapshots.format import SnapshotError, verify_steps
 from controller.state.shard_state import ShardState
 from headgate.errors import ChunkError, ObjectMissingError, StoreUnavailableError
-from headgate.ledger.chunk_ranges import ChunkRange, cover, rolled_to
+from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, cover
 from headgate.ledger.compacted import manifest_ranges, read_manifest
 from headgate.ledger.ledger import Ledger, snapshot_path
 from headgate.model import entries as e
 
-LOOK_SECONDS: Final = 30.0
-DELETIONS_A_LOOK: Final = 2000
+TRIM_INTERVAL_SECONDS: Final = 30.0
+MAX_DELETIONS_PER_ROUND: Final = 2000
 """A look deletes no more than this, so that a store that is slow to delete is not asked for hours on end."""
 
 log = structlog.get_logger(__name__)
@@ -39,10 +39,10 @@ class TrimObserver(Protocol):
     def trim_failed(self, shard: int) -> None:
         """Tell of a look that ended in a failure; the next one goes on."""
 
-    def objects_counted(self, shard: int, kind: str, count: int) -> None:
+    def set_object_count(self, shard: int, kind: str, count: int) -> None:
         """Tell how many objects of a kind (chunk, snapshot, manifest, rolled) a shard has."""
 
-    def rolled_up(self, shard: int, chunk: int, size_bytes: int) -> None:
+    def compaction_advanced(self, shard: int, chunk: int, size_bytes: int) -> None:
         """Tell the last chunk that is rolled up, and the bytes of keys and values in rolled objects."""
 
     def snapshot_unusable(self, shard: int) -> None:
@@ -78,18 +78,18 @@ class Trimmer:
     async def run(self) -> None:
         """Look and delete until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            await self.look()
+            await asyncio.sleep(TRIM_INTERVAL_SECONDS)
+            await self.trim_once()
 
-    async def look(self) -> None:
+    async def trim_once(self) -> None:
         """Decide once, and delete what may be deleted."""
         shard = self._ledger.shard
         try:
             await self._decide()
             numbers = await self._ledger.numbers()
-            chunks = deletable(numbers, below=self._below, reign_chunks=self._state.reign_chunks)
-            self._observer.objects_counted(shard, "chunk", len(numbers))
-            for number in chunks[:DELETIONS_A_LOOK]:
+            chunks = deletable(numbers, below=self._below, term_start_chunks=self._state.term_start_chunks)
+            self._observer.set_object_count(shard, "chunk", len(numbers))
+            for number in chunks[:MAX_DELETIONS_PER_ROUND]:
                 await self._ledger.delete(number)
                 self._observer.chunks_deleted(shard, 1)
         except (StoreUnavailableError, ChunkError) as error:
@@ -98,7 +98,7 @@ class Trimmer:
             log.warning("ledger.trim_failed", shard=shard, reason=str(error))
             return
         if chunks:
-            log.info("ledger.trimmed", shard=shard, below=self._below, deleted=len(chunks[:DELETIONS_A_LOOK]))
+            log.info("ledger.trimmed", shard=shard, below=self._below, deleted=len(chunks[:MAX_DELETIONS_PER_ROUND]))
 
     async def _decide(self) -> None:
         """Write down how far chunks may be deleted, if that is further than before."""
@@ -115,29 +115,31 @@ class Trimmer:
                 self._sizes[chunks] = len(manifest.objects), sum(item.size_bytes for item in manifest.objects)
         for known in set(self._written_at).difference(ranges):
             del self._written_at[known], self._sizes[known]
-        self._tell(len(snapshots), cover(self._written_at))
+        self._report_objects(len(snapshots), cover(self._written_at))
         below = trim_point(snapshots, self._written_at.items(), now_ms=self._now_ms(), delay_ms=self._delay_ms)
-        if below > self._state.trimmed_below and await self._can_be_read(snapshots[0]):
+        if below > self._state.trimmed_below and await self._is_readable(snapshots[0]):
             self._commit.propose(e.LedgerTrimmed(below=below))
-            self._commit.when_durable(self._commit.newest, lambda: self._allow(below))
+            self._commit.when_durable(self._commit.newest, lambda: self._set_trim_point(below))
 
-    def _allow(self, below: int) -> None:
+    def _set_trim_point(self, below: int) -> None:
         self._below = below
 
-    def _tell(self, snapshots: int, covering: list[ChunkRange]) -> None:
+    def _report_objects(self, snapshots: int, covering: list[ChunkRange]) -> None:
         shard = self._ledger.shard
-        self._observer.objects_counted(shard, "snapshot", snapshots)
-        self._observer.objects_counted(shard, "manifest", len(self._written_at))
-        self._observer.objects_counted(shard, "rolled", sum(objects for objects, _ in self._sizes.values()))
-        self._observer.rolled_up(shard, rolled_to(covering), sum(self._sizes[chunks][1] for chunks in covering))
+        self._observer.set_object_count(shard, "snapshot", snapshots)
+        self._observer.set_object_count(shard, "manifest", len(self._written_at))
+        self._observer.set_object_count(shard, "compacted", sum(objects for objects, _ in self._sizes.values()))
+        self._observer.compaction_advanced(
+            shard, compacted_through(covering), sum(self._sizes[chunks][1] for chunks in covering)
+        )
 
-    async def _can_be_read(self, number: int) -> bool:
+    async def _is_readable(self, number: int) -> bool:
         """Return whether the snapshot that is to stand for the deleted chunks is whole; each is looked at once."""
         if number not in self._readable:
             shard = self._ledger.shard
             try:
                 data = await self._ledger.store.read(snapshot_path(shard, number))
-                for _ in checking(data, shard=shard, chunk=number):
+                for _ in verify_steps(data, shard=shard, chunk=number):
                     await asyncio.sleep(0)
             except ObjectMissingError:
                 return False  # Newer ones have taken its place.

@@ -14,27 +14,27 @@ from typing import Protocol
 import structlog
 
 from controller.decisions import topic_commands as commands
-from controller.decisions.verdicts import Refuse
-from controller.scaling.hot_key_sampler import HashSamples
+from controller.decisions.verdicts import Refusal
+from controller.scaling.hot_key_sampler import HotKeySampler
 from controller.scaling.policy import (
-    Held,
     Merge,
-    Plan,
+    ScalingDecision,
     SegmentLoad,
     Split,
+    SuppressedSplit,
     TopicLoad,
     decide,
-    settings_of,
-    waiting_generations,
+    effective_settings,
+    undrained_generations,
 )
 from controller.settings.load import ScalingSettings
 from controller.state.shard_state import ShardState, Topic
 from headgate.ledger.record_columns import RecordColumns
 from headgate.model import entries as e
 
-LOOK_SECONDS = 5.0
+EVALUATION_INTERVAL_SECONDS = 5.0
 """How often topics are looked at: half of the shortest window."""
-SAMPLE_SECONDS = 0.5
+SAMPLE_INTERVAL_SECONDS = 0.5
 """How often a chunk is sampled, so that samples reach back over a whole window."""
 
 log = structlog.get_logger(__name__)
@@ -46,7 +46,7 @@ class ScalingObserver(Protocol):
     def layout_changed_automatically(self, kind: str, reason: str) -> None:
         """Tell of a split or merge, and of its reason."""
 
-    def split_held(self, limit: str) -> None:
+    def split_suppressed(self, limit: str) -> None:
         """Tell of a segment that ought to split, and of the limit that is against it; once a segment and limit."""
 
 
@@ -57,48 +57,48 @@ class Autoscaler:
         self,
         *,
         state: ShardState,
-        carry_out: Callable[[Sequence[e.AnyEntry]], None],
+        apply_entries: Callable[[Sequence[e.AnyEntry]], None],
         settings: ScalingSettings,
         observer: ScalingObserver,
         now_ms: Callable[[], int],
     ) -> None:
-        """``carry_out`` folds entries, makes them part of the next chunk and tells the subscriptions."""
+        """``apply_entries`` folds entries, makes them part of the next chunk and tells the subscriptions."""
         self.settings = settings
         """May be exchanged at any time."""
         self._state = state
-        self._carry_out = carry_out
+        self._apply_entries = apply_entries
         self._observer = observer
         self._now_ms = now_ms
-        self._samples = HashSamples()
-        self._sampled_at = self._looked_at = asyncio.get_running_loop().time()
-        self._told: set[tuple[int, int, str]] = set()
+        self._sampler = HotKeySampler()
+        self._sampled_at = self._evaluated_at = asyncio.get_running_loop().time()
+        self._reported: set[tuple[int, int, str]] = set()
         """(topic id, segment, limit) that the log knows of."""
 
     def sample(self, records: RecordColumns) -> None:
         """Look at the records of a chunk, if it is time for it."""
         now = asyncio.get_running_loop().time()
-        if now - self._sampled_at >= SAMPLE_SECONDS:
+        if now - self._sampled_at >= SAMPLE_INTERVAL_SECONDS:
             self._sampled_at = now
-            self._samples.look(records)
+            self._sampler.sample(records)
 
     def tick(self) -> None:
         """Look at all topics, if it is time for it."""
         now = asyncio.get_running_loop().time()
-        if now - self._looked_at < LOOK_SECONDS:
+        if now - self._evaluated_at < EVALUATION_INTERVAL_SECONDS:
             return
-        self._looked_at = now
+        self._evaluated_at = now
         self._forget_sealed()
         # Ledger time never falls, even where this machine's clock is behind the last leader's.
         now_ms = max(self._now_ms(), self._state.at_ms)
         for topic in list(self._state.topics.values()):
-            settings = settings_of(self.settings, topic.policy, topic.first_segments)
+            settings = effective_settings(self.settings, topic.policy, topic.first_segments)
             # The segments of an external topic split and merge where its records are.
             if topic.external is None and (settings.split or settings.merge):
-                self._follow(topic, decide(self._load(topic, settings, now_ms), settings, now_ms))
+                self._execute(topic, decide(self._load(topic, settings, now_ms), settings, now_ms))
 
     def _load(self, topic: Topic, settings: ScalingSettings, now_ms: int) -> TopicLoad:
         split_ms, merge_ms = int(settings.split_window_seconds * 1000), int(settings.merge_window_seconds * 1000)
-        waiting = waiting_generations(topic.layout, topic.subscriptions.values())
+        waiting = undrained_generations(topic.layout, topic.subscriptions.values())
         return TopicLoad(
             layout=topic.layout,
             segments={
@@ -106,8 +106,8 @@ class Autoscaler:
                     rate=(tail := topic.tails[segment.segment_id]).traffic.rate(now_ms, split_ms),
                     peak=tail.traffic.peak(now_ms, split_ms, merge_ms),
                     size_bytes=tail.size_bytes,
-                    hottest_share=self._samples.hottest_share(topic.topic_id, segment.segment_id),
-                    waiting_generations=waiting[segment.segment_id],
+                    hottest_hash_fraction=self._sampler.hottest_hash_fraction(topic.topic_id, segment.segment_id),
+                    undrained_generations=waiting[segment.segment_id],
                 )
                 for segment in topic.layout.active()
             },
@@ -118,44 +118,44 @@ class Autoscaler:
                 ),
                 default=0,
             ),
-            reign_began_ms=self._state.reign_began_ms,
+            term_started_at_ms=self._state.term_started_at_ms,
         )
 
-    def _follow(self, topic: Topic, plan: Plan) -> None:
-        for held in plan.held:
-            self._tell(topic, held)
+    def _execute(self, topic: Topic, plan: ScalingDecision) -> None:
+        for suppressed in plan.suppressed:
+            self._report_suppressed(topic, suppressed)
         match plan.change:
-            case Split(segment, why, sentence):
-                entry = commands.split_entry(topic, segment, token="", reason=sentence)
-                self._change(topic, "split", why, sentence, entry)
-            case Merge(first, second, why, sentence):
-                merged = commands.merge_entry(topic, first, second, token="", reason=sentence)
-                self._change(topic, "merge", why, sentence, merged)
+            case Split(segment, why, detail):
+                entry = commands.split_entry(topic, segment, token="", reason=detail)
+                self._change(topic, "split", why, detail, entry)
+            case Merge(first, second, why, detail):
+                merged = commands.merge_entry(topic, first, second, token="", reason=detail)
+                self._change(topic, "merge", why, detail, merged)
 
     def _change(
-        self, topic: Topic, kind: str, why: str, sentence: str, entry: e.SegmentSplit | e.SegmentsMerged | Refuse
+        self, topic: Topic, kind: str, why: str, detail: str, entry: e.SegmentSplit | e.SegmentsMerged | Refusal
     ) -> None:
-        if isinstance(entry, Refuse):
+        if isinstance(entry, Refusal):
             # The only refusal left is that of a layout that is full, sealed segments included: pruning makes room.
-            self._tell(topic, Held(-1, "layout_full", f"{sentence}, but {entry.reason}"))
+            self._report_suppressed(topic, SuppressedSplit(-1, "layout_full", f"{detail}, but {entry.reason}"))
             return
-        self._carry_out((entry,))
+        self._apply_entries((entry,))
         self._observer.layout_changed_automatically(kind, why)
         verb = "segment.split_automatically" if kind == "split" else "segments.merged_automatically"
-        log.info(verb, shard=self._state.shard, topic=topic.name, reason=why, detail=sentence)
+        log.info(verb, shard=self._state.shard, topic=topic.name, reason=why, detail=detail)
 
-    def _tell(self, topic: Topic, held: Held) -> None:
+    def _report_suppressed(self, topic: Topic, suppressed: SuppressedSplit) -> None:
         """Say what is held back, once for each segment and limit."""
-        key = (topic.topic_id, held.segment, held.limit)
-        if key not in self._told:
-            self._told.add(key)
-            self._observer.split_held(held.limit)
+        key = (topic.topic_id, suppressed.segment, suppressed.limit)
+        if key not in self._reported:
+            self._reported.add(key)
+            self._observer.split_suppressed(suppressed.limit)
             log.warning(
-                "segment.split_held",
+                "segment.split_suppressed",
                 shard=self._state.shard,
                 topic=topic.name,
-                limit=held.limit,
-                detail=held.sentence,
+                limit=suppressed.limit,
+                detail=suppressed.detail,
             )
 
     def _forget_sealed(self) -> None:
@@ -164,9 +164,9 @@ class Autoscaler:
             for topic in self._state.topics.values()
             for segment in topic.layout.active()
         }
-        self._samples.keep(active)
-        self._told = {
+        self._sampler.retain(active)
+        self._reported = {
             (topic_id, segment, limit)
-            for topic_id, segment, limit in self._told
+            for topic_id, segment, limit in self._reported
             if (topic_id, segment) in active or (segment == -1 and topic_id in self._state.topics_by_id)
         }

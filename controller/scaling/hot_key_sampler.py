@@ -6,9 +6,10 @@ decides anything.
 
 Rules:
 
-1. A look at a chunk takes at most `PER_LOOK` records of each segment, from all over the chunk, so that one batch or one
+1. A look at a chunk takes at most `MAX_SAMPLES_PER_CHUNK` records of each segment, from all over the chunk, so that
+one batch or one
    busy moment is not taken for the whole.
-2. The newest `KEPT` samples of a segment count, and nothing is said with fewer than `FEWEST`.
+2. The newest `RETAINED_SAMPLES` samples of a segment count, and nothing is said with fewer than `MIN_SAMPLES`.
 3. What is kept is bounded by the segments that take records; sealed ones are forgotten.
 """
 
@@ -20,43 +21,45 @@ from collections.abc import Collection
 from headgate.ledger.record_columns import RecordColumns
 from headgate.model.hashing import segment_hash
 
-PER_LOOK = 2
-LOOKED_AT = 256
+MAX_SAMPLES_PER_CHUNK = 2
+MAX_SCANNED_RECORDS = 256
 """Most records of one chunk that are looked at."""
-KEPT = 128
-FEWEST = 32
+RETAINED_SAMPLES = 128
+MIN_SAMPLES = 32
 
 
-class HashSamples:
+class HotKeySampler:
     """Samples of every segment of a shard that takes records."""
 
     def __init__(self) -> None:
         self._samples: dict[tuple[int, int], deque[int]] = {}
-        self._begin = 0
+        self._next_start = 0
 
-    def look(self, records: RecordColumns) -> None:
+    def sample(self, records: RecordColumns) -> None:
         """Sample the records of one chunk."""
         count = len(records)
         if not count:
             return
-        taken: Counter[tuple[int, int]] = Counter()
+        sampled: Counter[tuple[int, int]] = Counter()
         # Another beginning each time: whoever is first in every chunk is not more than his share.
-        self._begin = (self._begin + 7919) % count
-        for step in range(0, count, count // LOOKED_AT + 1):
-            index = (self._begin + step) % count
-            place = (records.topic_id[index], records.segment[index])
-            if taken[place] < PER_LOOK:
-                taken[place] += 1
-                self._samples.setdefault(place, deque(maxlen=KEPT)).append(segment_hash(records.key[index]))
+        self._next_start = (self._next_start + 7919) % count
+        for step in range(0, count, count // MAX_SCANNED_RECORDS + 1):
+            index = (self._next_start + step) % count
+            segment_key = (records.topic_id[index], records.segment[index])
+            if sampled[segment_key] < MAX_SAMPLES_PER_CHUNK:
+                sampled[segment_key] += 1
+                self._samples.setdefault(segment_key, deque(maxlen=RETAINED_SAMPLES)).append(
+                    segment_hash(records.key[index])
+                )
 
-    def hottest_share(self, topic_id: int, segment: int) -> float | None:
+    def hottest_hash_fraction(self, topic_id: int, segment: int) -> float | None:
         """Return the share of the most frequent hash among the samples of ``segment``; None: too few to tell."""
         samples = self._samples.get((topic_id, segment), ())
-        if len(samples) < FEWEST:
+        if len(samples) < MIN_SAMPLES:
             return None
         return Counter(samples).most_common(1)[0][1] / len(samples)
 
-    def keep(self, places: Collection[tuple[int, int]]) -> None:
-        """Forget every (topic_id, segment) but ``places``."""
-        for place in [place for place in self._samples if place not in places]:
-            del self._samples[place]
+    def retain(self, segments: Collection[tuple[int, int]]) -> None:
+        """Forget every (topic_id, segment) but ``segments``."""
+        for segment_key in [segment_key for segment_key in self._samples if segment_key not in segments]:
+            del self._samples[segment_key]

@@ -28,7 +28,7 @@ def explain(message: str, root: type[msgspec.Struct]) -> str:
         kind = "section" if path == "$" else "setting"
         example = _example(missing["field"], path)
         return f"{path}.{missing['field']}: this {kind} is missing; write for example {example}"
-    right = _right(_type_at(path, root))
+    right = _expected(_type_at(path, root))
     return f"{path}: {what[0].lower()}{what[1:]}" + (f"; use {right}" if right else "")
 
 
@@ -62,7 +62,7 @@ def _fields(annotation: Any) -> list[str]:
     return []
 
 
-def _right(annotation: Any) -> str:
+def _expected(annotation: Any) -> str:
     """Return the values that ``annotation`` takes, in words; empty where no short words would help."""
     meta = None
     if get_origin(annotation) is Annotated:

@@ -22,11 +22,12 @@ import msgspec
 
 from controller.settings.error_messages import explain
 from controller.settings.sections import (
-    HIGHEST_PORT,
     LEDGER_SCHEMES,
+    MAX_PORT,
     UNIX_SOCKET_PATH_BYTES,
     BrokerSettings,
     ClusterSettings,
+    CompactionSettings,
     DrainSettings,
     HttpSettings,
     IngestSettings,
@@ -35,7 +36,6 @@ from controller.settings.sections import (
     LogSettings,
     MetricsSettings,
     RetentionSettings,
-    RollUpSettings,
     ScalingSettings,
     Section,
     SnapshotSettings,
@@ -50,6 +50,7 @@ from headgate.protocol.messages import require_name
 __all__ = [
     "BrokerSettings",
     "ClusterSettings",
+    "CompactionSettings",
     "DrainSettings",
     "HttpSettings",
     "IngestSettings",
@@ -58,13 +59,12 @@ __all__ = [
     "LogSettings",
     "MetricsSettings",
     "RetentionSettings",
-    "RollUpSettings",
     "ScalingSettings",
     "Settings",
     "SnapshotSettings",
     "SubscriptionSettings",
     "ZooKeeperSettings",
-    "ledger_out_of_sight",
+    "ledger_unreachable_from_executors",
     "load_settings",
     "parse_settings",
     "socket_problem",
@@ -100,7 +100,7 @@ class Settings(Section, frozen=True, kw_only=True):
     """Automatic splits and merges."""
     retention: RetentionSettings = RetentionSettings()
     """What is kept."""
-    rollup: RollUpSettings = RollUpSettings()
+    compaction: CompactionSettings = CompactionSettings()
     """Roll-up and deletion."""
     log: LogSettings = LogSettings()
     """Logs."""
@@ -160,7 +160,7 @@ def parse_settings(text: str, source: str) -> Settings:
         raise ConfigError(f"{source}: not TOML: {error}") from None
     except msgspec.ValidationError as error:
         raise ConfigError(f"{source}: {explain(str(error), Settings)}") from None
-    for field, problem in _senseless(settings):
+    for field, problem in _problems(settings):
         raise ConfigError(f"{source}: $.{field}: {problem}")
     return settings
 
@@ -171,10 +171,10 @@ def _password_path(name: str, folder: Path, credentials: Path | None) -> Path:
     return (folder / name).absolute()
 
 
-def _senseless(settings: Settings) -> list[tuple[str, str]]:
+def _problems(settings: Settings) -> list[tuple[str, str]]:
     """Return (field, problem) of everything that each field alone cannot show."""
     drain, subscriptions = settings.drain, settings.subscriptions
-    found = _names(settings)
+    found = _name_problems(settings)
     if problem := _hosts_problem(settings.zookeeper.hosts):
         found.append(("zookeeper.hosts", problem))
     if problem := _ledger_problem(settings.ledger.url):
@@ -184,7 +184,7 @@ def _senseless(settings: Settings) -> list[tuple[str, str]]:
         found.append(("broker.username", "a password_file is set, but no username; MQTT takes no password without one"))
     if settings.broker.password_file == "":
         found.append(("broker.password_file", "is empty; name a file, or leave it out"))
-    found += _senseless_scaling(settings.scaling)
+    found += _scaling_problems(settings.scaling)
     if subscriptions.heartbeat_interval_seconds * 3 > subscriptions.grace_seconds:
         found.append(
             (
@@ -198,7 +198,7 @@ def _senseless(settings: Settings) -> list[tuple[str, str]]:
     return found
 
 
-def _senseless_scaling(scaling: ScalingSettings) -> list[tuple[str, str]]:
+def _scaling_problems(scaling: ScalingSettings) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     if scaling.min_segments > scaling.max_segments:
         problem = f"{scaling.min_segments} is above max_segments {scaling.max_segments}"
@@ -238,12 +238,12 @@ def _drain_problems(drain: DrainSettings) -> list[tuple[str, str]]:
     return found
 
 
-def ledger_out_of_sight(settings: Settings) -> bool:
+def ledger_unreachable_from_executors(settings: Settings) -> bool:
     """Whether Spark's executors may be on machines that do not have the ledger's folder."""
     return urlsplit(settings.ledger.url).scheme == "file" and not is_on_this_machine(settings.drain.master)
 
 
-def _names(settings: Settings) -> list[tuple[str, str]]:
+def _name_problems(settings: Settings) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     named = [
         (f"metrics.backlog_topics[{at}]", "topic", name) for at, name in enumerate(settings.metrics.backlog_topics)
@@ -309,4 +309,4 @@ def socket_problem(address: str) -> str | None:
 
 
 def _is_port(text: str) -> bool:
-    return text.isascii() and text.isdigit() and 1 <= int(text) <= HIGHEST_PORT
+    return text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_PORT

@@ -14,7 +14,7 @@ from controller.settings.load import RetentionSettings, ScalingSettings, Setting
 
 AT_RUN_TIME = (
     "ingest.pipelining",
-    "ingest.devices",
+    "ingest.mqtt_devices",
     *(f"scaling.{field}" for field in ScalingSettings.__struct_fields__),
     *(f"retention.{field}" for field in RetentionSettings.__struct_fields__),
     "log.level",

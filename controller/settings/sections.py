@@ -16,11 +16,11 @@ from drain.spark.master import DEFAULT_MASTER
 from headgate.errors import ConfigError
 from headgate.protocol.messages import MAX_MESSAGE_BYTES
 
-HIGHEST_PORT = 65_535
+MAX_PORT = 65_535
 
 Seconds = Annotated[float, Meta(gt=0, le=31_536_000)]
-Port = Annotated[int, Meta(ge=1, le=HIGHEST_PORT)]
-PortOrAny = Annotated[int, Meta(ge=0, le=HIGHEST_PORT)]
+Port = Annotated[int, Meta(ge=1, le=MAX_PORT)]
+PortOrAny = Annotated[int, Meta(ge=0, le=MAX_PORT)]
 Text = Annotated[str, Meta(min_length=1)]
 
 LEDGER_SCHEMES = ("file", "s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "https")
@@ -104,8 +104,8 @@ class DrainSettings(Section, frozen=True, kw_only=True):
     """``auto``: Spark reads a folder by itself, and a bucket through obstore, which needs no jars; ``spark``: a
     bucket by itself too, with Hadoop's jars for that store, which ``spark_conf`` or the cluster must name."""
     results: str | None = None
-    """Where somebody else publishes results (``python -m drain.backlog.job --out URL``, by cron or Airflow): they are polled,
-    and no Spark process is started or asked. None: Spark is asked."""
+    """Where somebody else publishes results (``python -m drain.backlog.job --out URL``, by cron or Airflow): they are
+    polled, and no Spark process is started or asked. None: Spark is asked."""
     results_stale_seconds: Seconds = 3600.0
     """Without a newer result for so long, while somebody waits for one, the daemon says that it is degraded: above the
     interval of most jobs."""
@@ -123,8 +123,8 @@ class DrainSettings(Section, frozen=True, kw_only=True):
     run_timeout_seconds: Seconds = 60.0
     """A question that takes longer counts as "not drained yet"; a cold first run takes about 10 s."""
     external: Text | None = None
-    """TOML file that names the tables of external topics (drain.external.table_mapping); read when Spark starts. Not together
-    with ``results``, which are of the ledger alone."""
+    """TOML file that names the tables of external topics (drain.external.table_mapping); read when Spark starts. Not
+    together with ``results``, which are of the ledger alone."""
 
 
 class HttpSettings(Section, frozen=True, kw_only=True):
@@ -142,7 +142,7 @@ class MetricsSettings(Section, frozen=True, kw_only=True):
     backlog_topics: Annotated[list[str], Meta(max_length=20)] = []
     """Topics whose backlogs are exported under their names and those of their subscriptions; at most 20, because each
     makes four series a subscription."""
-    backlog_every_seconds: Annotated[float, Meta(ge=1, le=3600)] = 15.0
+    backlog_interval_seconds: Annotated[float, Meta(ge=1, le=3600)] = 15.0
     """How often Spark is asked for the backlogs of the shards led: a usual scrape interval; each costs a warm run."""
 
 
@@ -153,18 +153,18 @@ class IngestSettings(Section, frozen=True, kw_only=True):
     """Producers may keep several batches in flight. False: one at a time, should a client get it wrong. SIGHUP applies
     a change at once."""
     queue_bytes: Annotated[int, Meta(ge=MAX_MESSAGE_BYTES, le=2**40)] = 64 * 1024 * 1024
-    """Per shard: accepted bytes that may wait for the store; beyond, batches are refused as "unavailable"."""
+    """Per shard: accepted bytes that may wait for the store; beyond, batches are rejected as "unavailable"."""
     write_timeout_seconds: Seconds = 10.0
     """Longest wait for the store to take a chunk; then its outcome is unknown and the reign ends."""
     unreachable_seconds: Seconds = 15.0
     """A leader without broker or store for this long lets another try: above a restart, below an outage."""
-    refuse_epochless_after_seconds: Annotated[float, Meta(ge=0, le=60)] = 1.0
+    missing_epoch_rejection_delay_seconds: Annotated[float, Meta(ge=0, le=60)] = 1.0
     """How long the refusal of a batch without leader epoch is held back, so that an old client's retries are slow."""
     producer_idle_seconds: Annotated[float, Meta(ge=60, le=31_536_000)] = 7 * 86_400.0
     """A producer that sent nothing for this long is forgotten: a week covers the longest holiday of a device."""
     max_producers: Annotated[int, Meta(ge=1, le=10_000_000)] = 100_000
     """Per shard: producers remembered; beyond, the longest idle are forgotten first. About 1 kB each when quiet."""
-    devices: bool = True
+    mqtt_devices: bool = True
     """Take in what plain MQTT clients publish to ``headgate/<cluster>/publish/…``, at least once each. SIGHUP applies
     a change at once: off, what waits at the broker is still stored, and what is published from then on is nobody's."""
 
@@ -183,9 +183,9 @@ class SubscriptionSettings(Section, frozen=True, kw_only=True):
 class SnapshotSettings(Section, frozen=True, kw_only=True):
     """``[snapshots]``: how much of the ledger a new leader has to read."""
 
-    chunks: Annotated[int, Meta(ge=1, le=10_000_000)] = 2000
+    min_chunks: Annotated[int, Meta(ge=1, le=10_000_000)] = 2000
     """New chunks after which the shard's state is written down: some 0.6 s of reading for whoever restores."""
-    pause_seconds: Annotated[float, Meta(ge=0.5, le=86_400)] = 30.0
+    min_interval_seconds: Annotated[float, Meta(ge=0.5, le=86_400)] = 30.0
     """Shortest time between two rounds of snapshots, each a process of its own on one core for about a second."""
 
 
@@ -210,12 +210,12 @@ class ScalingSettings(Section, frozen=True, kw_only=True):
     split_size_bytes: Annotated[int, Meta(ge=0, le=2**60)] = 0
     """An active segment that holds more splits, so that nothing which is kept or deleted as a whole grows without
     end; 0: size alone splits nothing."""
-    merge_share: Annotated[float, Meta(gt=0, le=0.5)] = 0.25
+    merge_load_ratio: Annotated[float, Meta(gt=0, le=0.5)] = 0.25
     """Two neighbours merge if together they stay below this share of the split thresholds. At a quarter, traffic has to
     grow fourfold before what was merged splits again."""
-    for_consumers: bool = True
+    split_for_consumers: bool = True
     """Split also where a subscription has more consumers than the topic has segments, so that none of them idles."""
-    consumers_share: Annotated[float, Meta(gt=0, le=1)] = 0.1
+    consumer_split_load_ratio: Annotated[float, Meta(gt=0, le=1)] = 0.1
     """… but only a segment above this share of the split thresholds: idle consumers of an idle topic are no loss."""
     split_window_seconds: Annotated[float, Meta(ge=10, le=600)] = 60.0
     """Rates are means over this long: above a burst, below what makes people wait. Whole tens of seconds."""
@@ -227,7 +227,7 @@ class ScalingSettings(Section, frozen=True, kw_only=True):
     """Between two changes of one topic: one after another, so that a topic may double within two windows."""
     merge_cooldown_seconds: Annotated[float, Meta(ge=0, le=31_536_000)] = 300.0
     """After a split nothing of the topic merges for this long."""
-    max_waiting_generations: Annotated[int, Meta(ge=1, le=64)] = 8
+    max_undrained_depth: Annotated[int, Meta(ge=1, le=64)] = 8
     """A segment behind more generations of segments that some STREAM subscription has still to drain changes no more:
     each costs a reader that catches up one more handover. Eight doublings are 256 segments."""
 
@@ -235,21 +235,21 @@ class ScalingSettings(Section, frozen=True, kw_only=True):
 class RetentionSettings(Section, frozen=True, kw_only=True):
     """``[retention]``: how long data is kept that everybody has read. SIGHUP applies changes at once."""
 
-    keep_seconds: Annotated[float, Meta(ge=-1, le=3_153_600_000)] = -1.0
+    retention_seconds: Annotated[float, Meta(ge=-1, le=3_153_600_000)] = -1.0
     """A sealed segment goes this long after it was sealed, once every STREAM and QUEUE subscription has drained it and
     its ancestors are gone; -1: never, because what is gone cannot be brought back. A topic may differ."""
-    checkpoint_hold_seconds: Annotated[float, Meta(ge=0, le=3_153_600_000)] = 86_400.0
+    checkpoint_retention_seconds: Annotated[float, Meta(ge=0, le=3_153_600_000)] = 86_400.0
     """CHECKPOINT subscriptions acknowledge nothing; a sealed segment waits so long for them, and no longer: a day is
     far above the age of the checkpoint that a program restarts from."""
-    abandoned_seconds: Annotated[float, Meta(ge=0, le=3_153_600_000)] = 0.0
+    subscription_expiry_seconds: Annotated[float, Meta(ge=0, le=3_153_600_000)] = 0.0
     """A subscription without any consumer for this long keeps nothing any more, and loses what it has not read; 0: it
     keeps for ever what it has not read."""
-    delete_after_seconds: Annotated[float, Meta(ge=0, le=604_800)] = 60.0
+    delete_delay_seconds: Annotated[float, Meta(ge=0, le=604_800)] = 60.0
     """Between the moment at which a segment goes and the deletion of its data: who reads it hears of it long before."""
 
 
-class RollUpSettings(Section, frozen=True, kw_only=True):
-    """``[rollup]``: old chunks become large objects, and are deleted."""
+class CompactionSettings(Section, frozen=True, kw_only=True):
+    """``[compaction]``: old chunks become large objects, and are deleted."""
 
     enabled: bool = True
     """Roll up in the Spark process that this daemon starts, and delete chunks of shards that it leads. False: neither;
@@ -258,7 +258,7 @@ class RollUpSettings(Section, frozen=True, kw_only=True):
     """Chunks that are rolled up at once: a second of Spark's time, and one object a segment in place of them."""
     delay_seconds: Annotated[float, Meta(ge=0, le=31_536_000)] = 300.0
     """Least age of a chunk that is rolled up: consumers at the tail are past it, and read each record once."""
-    delete_after_seconds: Annotated[float, Meta(ge=1, le=31_536_000)] = 21_600.0
+    delete_delay_seconds: Annotated[float, Meta(ge=1, le=31_536_000)] = 21_600.0
     """How long chunks stay after they were rolled up: six hours, for readers of other tools and a second thought. No
     promise of ours needs it."""
 

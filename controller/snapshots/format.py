@@ -1,13 +1,13 @@
 """A shard's state as bytes, so that a restore need not fold the ledger from its first chunk.
 
 A snapshot of chunk 42 is what folding chunks 1 to 42 comes to, whoever made it: two of the same number hold the same
-state. Here is its form; which one is read, when one is written and how long it stays is for controller.snapshots.restore and
-controller.snapshots.job.
+state. Here is its form; which one is read, when one is written and how long it stays is for
+controller.snapshots.restore and controller.snapshots.job.
 
 The rules:
 
 1. A snapshot names every field it was made of. One that has a field this version does not know was written by a newer
-   one, and is refused: to ignore the field would be to forget what it says. A field that the snapshot lacks takes its
+   one, and is rejected: to ignore the field would be to forget what it says. A field that the snapshot lacks takes its
    default, which must mean what its absence meant. Where that cannot be, raise `FORMAT`.
 2. Damage is noticed: every part carries a checksum, and the parts are counted.
 3. It is decoded part by part, some milliseconds each, so that a daemon which leads other shards is not held up.
@@ -31,10 +31,10 @@ from controller.state.shard_state import ProducerState, ShardState, Tombstone, T
 from headgate.errors import HeadgateError
 
 FORMAT: Final = 1
-PRODUCERS_A_PART: Final = 500
-BATCHES_A_PART: Final = 1000
+PRODUCERS_PER_BLOCK: Final = 500
+BATCHES_PER_BLOCK: Final = 1000
 """Finished batches of those producers: 10 ms to decode, where each stands in four segments."""
-NAMES_A_PART: Final = 5000
+NAMES_PER_BLOCK: Final = 5000
 _COMPRESSION: Final = 1
 """Most of a state repeats itself; more effort than the least gains little."""
 
@@ -61,10 +61,10 @@ class _Core(msgspec.Struct, kw_only=True):
     at_ms: int
     leader_epoch: int
     leader_instance: str
-    reign_began_ms: int = 0
+    term_started_at_ms: int = 0
     next_id: int
     trimmed_below: int = 1
-    reign_chunks: list[int]
+    term_start_chunks: list[int]
     tombstones: list[tuple[int, int, int, int]] = []
     """(topic id, segment, chunk, at_ms), in their order."""
     commands: list[tuple[str, int]]
@@ -92,12 +92,13 @@ def encode_snapshot(state: ShardState, *, written_at_ms: int) -> bytes:
         at_ms=state.at_ms,
         leader_epoch=state.leader_epoch,
         leader_instance=state.leader_instance,
-        reign_began_ms=state.reign_began_ms,
+        term_started_at_ms=state.term_started_at_ms,
         next_id=state.next_id,
         trimmed_below=state.trimmed_below,
-        reign_chunks=state.reign_chunks,
+        term_start_chunks=state.term_start_chunks,
         tombstones=[
-            (topic_id, segment, stone.chunk, stone.at_ms) for (topic_id, segment), stone in state.tombstones.items()
+            (topic_id, segment, tombstone.chunk, tombstone.at_ms)
+            for (topic_id, segment), tombstone in state.tombstones.items()
         ],
         commands=list(state.commands.items()),
         topics=len(state.topics),
@@ -107,23 +108,23 @@ def encode_snapshot(state: ShardState, *, written_at_ms: int) -> bytes:
     names = list(state.producer_names.items())
     file = _File(
         header=header,
-        core=_packed(core),
-        topics=[_packed(topic) for topic in state.topics.values()],
-        producers=[_packed(block) for block in _blocks(state.producers.values())],
-        names=[_packed(names[n : n + NAMES_A_PART]) for n in range(0, len(names), NAMES_A_PART)],
+        core=_compress(core),
+        topics=[_compress(topic) for topic in state.topics.values()],
+        producers=[_compress(block) for block in _producer_blocks(state.producers.values())],
+        names=[_compress(names[n : n + NAMES_PER_BLOCK]) for n in range(0, len(names), NAMES_PER_BLOCK)],
     )
     return _ENCODER.encode(file)
 
 
 def decode_header(data: bytes, *, shard: int, chunk: int) -> SnapshotHeader:
     """Return the header in ``data``; raises SnapshotError if it is not that of this snapshot, in a form we read."""
-    return _opened(data, shard, chunk).header
+    return _decode_file(data, shard, chunk).header
 
 
-def checking(data: bytes, *, shard: int, chunk: int) -> Iterator[None]:
+def verify_steps(data: bytes, *, shard: int, chunk: int) -> Iterator[None]:
     """Look at the checksum of one part after another; raises SnapshotError at the first that is damaged."""
-    where = _where(shard, chunk)
-    file = _opened(data, shard, chunk)
+    where = _label(shard, chunk)
+    file = _decode_file(data, shard, chunk)
     for part in (file.core, *file.topics, *file.producers, *file.names):
         try:
             zlib.decompress(part)
@@ -134,7 +135,7 @@ def checking(data: bytes, *, shard: int, chunk: int) -> Iterator[None]:
 
 def decode_snapshot(data: bytes, *, shard: int, chunk: int) -> ShardState:
     """Return the state in ``data``; raises SnapshotError."""
-    steps = decoding(data, shard=shard, chunk=chunk)
+    steps = decode_steps(data, shard=shard, chunk=chunk)
     while True:
         try:
             next(steps)
@@ -143,31 +144,31 @@ def decode_snapshot(data: bytes, *, shard: int, chunk: int) -> ShardState:
             return state
 
 
-def decoding(data: bytes, *, shard: int, chunk: int) -> Generator[None, None, ShardState]:
+def decode_steps(data: bytes, *, shard: int, chunk: int) -> Generator[None, None, ShardState]:
     """Decode ``data`` part by part, and return the state in the end; raises SnapshotError."""
-    where = _where(shard, chunk)
-    file = _opened(data, shard, chunk)
+    where = _label(shard, chunk)
+    file = _decode_file(data, shard, chunk)
     yield
-    core = _unpacked(file.core, _Core, where)
+    core = _decompress(file.core, _Core, where)
     state = ShardState(shard)
     state.chunk, state.at_ms = chunk, core.at_ms
     state.leader_epoch, state.leader_instance = core.leader_epoch, core.leader_instance
-    state.reign_began_ms = core.reign_began_ms
+    state.term_started_at_ms = core.term_started_at_ms
     state.next_id, state.trimmed_below = core.next_id, core.trimmed_below
-    state.reign_chunks = core.reign_chunks
+    state.term_start_chunks = core.term_start_chunks
     state.tombstones = {(topic_id, segment): Tombstone(gone, at) for topic_id, segment, gone, at in core.tombstones}
     state.commands.update(core.commands)
     for part in file.topics:
-        topic = _unpacked(part, Topic, where)
+        topic = _decompress(part, Topic, where)
         state.topics[topic.name] = state.topics_by_id[topic.topic_id] = topic
         state.subscriptions.update((known.subscription_id, known) for known in topic.subscriptions.values())
         yield
     for part in file.producers:
-        for producer in _unpacked(part, list[ProducerState], where):
+        for producer in _decompress(part, list[ProducerState], where):
             state.producers[producer.producer_id] = producer
         yield
     for part in file.names:
-        state.producer_names.update(_unpacked(part, _NAMES, where))
+        state.producer_names.update(_decompress(part, _NAMES, where))
         yield
     found = (len(state.topics), len(state.producers), len(state.producer_names))
     if found != (core.topics, core.producers, core.names):
@@ -175,8 +176,8 @@ def decoding(data: bytes, *, shard: int, chunk: int) -> Generator[None, None, Sh
     return state
 
 
-def _opened(data: bytes, shard: int, chunk: int) -> _File:
-    where = _where(shard, chunk)
+def _decode_file(data: bytes, shard: int, chunk: int) -> _File:
+    where = _label(shard, chunk)
     try:
         form = _FORMS.decode(data).header.format
         file = None if form != FORMAT else _FILES.decode(data)
@@ -191,11 +192,11 @@ def _opened(data: bytes, shard: int, chunk: int) -> _File:
     return file
 
 
-def _blocks(producers: Iterable[ProducerState]) -> Iterator[list[ProducerState]]:
+def _producer_blocks(producers: Iterable[ProducerState]) -> Iterator[list[ProducerState]]:
     block: list[ProducerState] = []
     batches = 0
     for producer in producers:
-        if block and (len(block) == PRODUCERS_A_PART or batches + len(producer.finished) > BATCHES_A_PART):
+        if block and (len(block) == PRODUCERS_PER_BLOCK or batches + len(producer.finished) > BATCHES_PER_BLOCK):
             yield block
             block, batches = [], 0
         block.append(producer)
@@ -204,7 +205,7 @@ def _blocks(producers: Iterable[ProducerState]) -> Iterator[list[ProducerState]]
         yield block
 
 
-def _where(shard: int, chunk: int) -> str:
+def _label(shard: int, chunk: int) -> str:
     return f"snapshot {chunk} of shard {shard}"
 
 
@@ -232,7 +233,7 @@ FIELDS: Final = frozenset(_fields_of([_Core, Topic, ProducerState, FinishedBatch
 """What a snapshot of this version is made of."""
 
 
-def _plain(value: Any) -> Any:
+def _encode_hook(value: Any) -> Any:
     if isinstance(value, FinishedBatches):
         return list(value)
     if isinstance(value, MappingProxyType):
@@ -240,7 +241,7 @@ def _plain(value: Any) -> Any:
     raise NotImplementedError(f"a state cannot hold a {type(value).__name__}: teach controller.snapshots.format")
 
 
-def _rich(kind: Any, value: Any) -> Any:
+def _decode_hook(kind: Any, value: Any) -> Any:
     if kind is FinishedBatches:
         return FinishedBatches(msgspec.convert(value, list[FinishedBatch]))
     raise NotImplementedError(f"a state cannot hold a {kind}: teach controller.snapshots.format")
@@ -255,19 +256,19 @@ class _Formed(msgspec.Struct):
 
 
 _NAMES: Final = list[tuple[str, int]]
-_ENCODER = msgspec.msgpack.Encoder(enc_hook=_plain)
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_encode_hook)
 _FORMS: msgspec.msgpack.Decoder[_Formed] = msgspec.msgpack.Decoder(_Formed)
 _FILES: msgspec.msgpack.Decoder[_File] = msgspec.msgpack.Decoder(_File)
 _DECODERS: Final[Mapping[Any, msgspec.msgpack.Decoder[Any]]] = {
-    kind: msgspec.msgpack.Decoder(kind, dec_hook=_rich) for kind in (_Core, Topic, list[ProducerState], _NAMES)
+    kind: msgspec.msgpack.Decoder(kind, dec_hook=_decode_hook) for kind in (_Core, Topic, list[ProducerState], _NAMES)
 }
 
 
-def _packed(value: Any) -> bytes:
+def _compress(value: Any) -> bytes:
     return zlib.compress(_ENCODER.encode(value), _COMPRESSION)
 
 
-def _unpacked(data: bytes, kind: Any, where: str) -> Any:
+def _decompress(data: bytes, kind: Any, where: str) -> Any:
     try:
         return _DECODERS[kind].decode(zlib.decompress(data))
     except (zlib.error, msgspec.DecodeError) as error:

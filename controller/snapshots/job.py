@@ -22,14 +22,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from controller.snapshots.format import encode_snapshot
-from controller.snapshots.restore import caught_up
+from controller.snapshots.restore import catch_up
 from controller.state.shard_state import ShardState
 from drain.spark.parent import die_with_parent
 from headgate.errors import ConfigError, HeadgateError, ObjectExistsError
 from headgate.ledger.ledger import Ledger, snapshot_path
 from headgate.storage.object_store import open_store
 
-KEPT: Final = 3
+RETAINED_SNAPSHOTS: Final = 3
 """Snapshots left in place: the newest, one should that be damaged, and one that a slow restore may be reading.
 Chunks are deleted below the oldest of them only, so that each still has its tail."""
 
@@ -37,17 +37,17 @@ Chunks are deleted below the oldest of them only, so that each still has its tai
 async def take_snapshot(ledger: Ledger, *, least_chunks: int, now_ms: int) -> int | None:
     """Write a snapshot of the ledger's end, and delete all but the newest few; return its chunk.
 
-    None: fewer than ``least_chunks`` chunks since the last one. Raises what `caught_up` and `Store.create` raise, but
+    None: fewer than ``least_chunks`` chunks since the last one. Raises what `catch_up` and `Store.create` raise, but
     for ObjectExistsError: then it has been written.
     """
     before = await ledger.snapshots()
-    state, _ = await caught_up(ledger, ShardState(ledger.shard), lambda _: None)
+    state, _ = await catch_up(ledger, ShardState(ledger.shard), lambda _: None)
     if state.chunk - (before[-1] if before else 0) < max(1, least_chunks):
         return None
     data = encode_snapshot(state, written_at_ms=now_ms)
     with contextlib.suppress(ObjectExistsError):
         await ledger.store.create(snapshot_path(ledger.shard, state.chunk), data)
-    for number in (await ledger.snapshots())[:-KEPT]:
+    for number in (await ledger.snapshots())[:-RETAINED_SNAPSHOTS]:
         await ledger.store.delete(snapshot_path(ledger.shard, number))
     return state.chunk
 

@@ -18,18 +18,18 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from controller.snapshots.format import SnapshotError, decoding
+from controller.snapshots.format import SnapshotError, decode_steps
 from controller.state.shard_state import ShardState
 from headgate.errors import ChunkError, ObjectMissingError
 from headgate.ledger.ledger import Ledger, chunk_folder, run_start, snapshot_path
 
-Report = Callable[[int], None]
+OnUnusableSnapshot = Callable[[int], None]
 """Is told the shard of a snapshot that cannot be used."""
 
 log = structlog.get_logger(__name__)
 
 
-async def newest_state(ledger: Ledger, report: Report) -> ShardState:
+async def load_newest_snapshot(ledger: Ledger, on_unusable: OnUnusableSnapshot) -> ShardState:
     """Return the state of the newest usable snapshot; an empty one if there is none and the ledger begins at 1.
 
     Raises:
@@ -46,14 +46,14 @@ async def newest_state(ledger: Ledger, report: Report) -> ShardState:
                 "is only written once its chunk is durable; the ledger has lost its end, or belongs elsewhere",
             )
         try:
-            return await _decoded(await ledger.store.read(where), ledger.shard, number)
+            return await _decode_cooperatively(await ledger.store.read(where), ledger.shard, number)
         except (SnapshotError, ObjectMissingError) as error:
             # Missing: newer ones were written while we looked, and it was one too many.
-            report(ledger.shard)
+            on_unusable(ledger.shard)
             log.warning("snapshot.unusable", shard=ledger.shard, chunk=number, reason=str(error))
             faults.append(str(error))
     numbers = await ledger.numbers()
-    if (missing := await _missing(ledger, numbers, 1)) is not None:
+    if (missing := await _highest_missing(ledger, numbers, 1)) is not None:
         raise ChunkError(
             f"{chunk_folder(ledger.shard)}: chunk {missing} is missing, and no snapshot can be used in its place "
             f"({'; '.join(faults) or 'there is none'}): the ledger has a hole, or has been trimmed",
@@ -61,7 +61,7 @@ async def newest_state(ledger: Ledger, report: Report) -> ShardState:
     return ShardState(ledger.shard)
 
 
-async def read_on(ledger: Ledger, state: ShardState) -> int:
+async def apply_new_chunks(ledger: Ledger, state: ShardState) -> int:
     """Fold every chunk that is not folded yet, as far as the numbers go on; return how many."""
     read = 0
     while (found := await ledger.read_or_none(state.chunk + 1)) is not None:
@@ -70,7 +70,7 @@ async def read_on(ledger: Ledger, state: ShardState) -> int:
     return read
 
 
-async def caught_up(ledger: Ledger, state: ShardState, report: Report) -> tuple[ShardState, int]:
+async def catch_up(ledger: Ledger, state: ShardState, on_unusable: OnUnusableSnapshot) -> tuple[ShardState, int]:
     """Return a state at the end of the ledger, and how many chunks it took; goes on from ``state`` where it can.
 
     Raises:
@@ -78,24 +78,24 @@ async def caught_up(ledger: Ledger, state: ShardState, report: Report) -> tuple[
         StoreUnavailableError: the store is out of reach; ``state`` may have moved on.
 
     """
-    current = state if state.chunk else await newest_state(ledger, report)
+    current = state if state.chunk else await load_newest_snapshot(ledger, on_unusable)
     read = 0
     while True:
-        read += await read_on(ledger, current)
+        read += await apply_new_chunks(ledger, current)
         rest = await ledger.numbers(after=current.trimmed_below - 1)
         if not rest or rest[-1] <= current.chunk:
             # Whatever was not deleted on purpose must be there, also what nobody has to read again.
-            if (missing := await _missing(ledger, rest, current.trimmed_below)) is not None:
-                raise _hole(ledger, missing)
+            if (missing := await _highest_missing(ledger, rest, current.trimmed_below)) is not None:
+                raise _missing_chunk_error(ledger, missing)
             return current, read
         if not await ledger.exists(current.chunk + 1):
-            newer = await newest_state(ledger, report)
+            newer = await load_newest_snapshot(ledger, on_unusable)
             if newer.chunk <= current.chunk:
-                raise _hole(ledger, current.chunk + 1)
+                raise _missing_chunk_error(ledger, current.chunk + 1)
             current = newer
 
 
-async def _missing(ledger: Ledger, numbers: Sequence[int], first: int) -> int | None:
+async def _highest_missing(ledger: Ledger, numbers: Sequence[int], first: int) -> int | None:
     """Return the highest number from ``first`` on that is missing below the last of ``numbers``, or None."""
     if not numbers or (start := run_start(numbers)) <= first:
         return None
@@ -103,13 +103,13 @@ async def _missing(ledger: Ledger, numbers: Sequence[int], first: int) -> int | 
     return None if await ledger.exists(start - 1) else start - 1
 
 
-def _hole(ledger: Ledger, missing: int) -> ChunkError:
+def _missing_chunk_error(ledger: Ledger, missing: int) -> ChunkError:
     return ChunkError(f"{chunk_folder(ledger.shard)}: chunk {missing} is missing; the ledger has a hole")
 
 
-async def _decoded(data: bytes, shard: int, number: int) -> ShardState:
+async def _decode_cooperatively(data: bytes, shard: int, number: int) -> ShardState:
     """Decode without holding up the loop for more than a part."""
-    steps = decoding(data, shard=shard, chunk=number)
+    steps = decode_steps(data, shard=shard, chunk=number)
     while True:
         try:
             next(steps)

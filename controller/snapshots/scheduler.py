@@ -20,9 +20,9 @@ from headgate.errors import StoreUnavailableError
 from headgate.ledger.ledger import Ledger
 from headgate.storage.object_store import Store
 
-JOB_SECONDS: Final = 600.0
+JOB_TIMEOUT_SECONDS: Final = 600.0
 """A round that takes longer is ended: it hangs, and the next one begins anew."""
-LOOK_SECONDS: Final = 2.0
+CHECK_INTERVAL_SECONDS: Final = 2.0
 
 log = structlog.get_logger(__name__)
 
@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 class SnapshotObserver(Protocol):
     """Who is told of snapshots (metrics)."""
 
-    def snapshot_seen(self, shard: int, chunk: int) -> None:
+    def snapshot_found(self, shard: int, chunk: int) -> None:
         """Tell the chunk of the newest snapshot of a shard."""
 
     def snapshot_overdue(self, shard: int, seconds: float) -> None:
@@ -40,12 +40,12 @@ class SnapshotObserver(Protocol):
         """Tell that a round of snapshots failed, at least for one shard."""
 
 
-def due(heads: Mapping[int, int], snapshots: Mapping[int, int], chunks: int) -> list[int]:
+def due_shards(heads: Mapping[int, int], snapshots: Mapping[int, int], chunks: int) -> list[int]:
     """Return the shards whose head (shard → chunk) is ``chunks`` or more beyond their newest snapshot."""
     return sorted(shard for shard, head in heads.items() if head - snapshots.get(shard, 0) >= chunks)
 
 
-class SnapshotKeeper:
+class SnapshotScheduler:
     """Starts the job whenever a shard is due."""
 
     def __init__(
@@ -75,26 +75,26 @@ class SnapshotKeeper:
     async def run(self) -> None:
         """Look, and start the job, until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_INTERVAL_SECONDS)
             heads = self._heads()
             # First by what is remembered, which costs nothing; others may have written one meanwhile.
-            shards = due(heads, self._newest, self._chunks)
+            shards = due_shards(heads, self._newest, self._chunks)
             if not shards:
-                self._tell_overdue(shards)
+                self._report_overdue(shards)
                 continue
             for shard in shards:
-                await self._look(shard)
-            shards = due(heads, self._newest, self._chunks)
-            self._tell_overdue(shards)
+                await self._refresh_newest(shard)
+            shards = due_shards(heads, self._newest, self._chunks)
+            self._report_overdue(shards)
             if shards:
-                if not await self._job(shards):
+                if not await self._run_job(shards):
                     self._observer.snapshot_failed()
                 for shard in shards:
-                    await self._look(shard)
-                self._tell_overdue(due(heads, self._newest, self._chunks))
+                    await self._refresh_newest(shard)
+                self._report_overdue(due_shards(heads, self._newest, self._chunks))
             await asyncio.sleep(self._pause_seconds)
 
-    def _tell_overdue(self, shards: Sequence[int]) -> None:
+    def _report_overdue(self, shards: Sequence[int]) -> None:
         """Tell for how long ``shards`` have been due, and that others, which were, are not any more."""
         now = asyncio.get_running_loop().time()
         for shard in self._due_since.keys() - set(shards):
@@ -103,17 +103,17 @@ class SnapshotKeeper:
         for shard in shards:
             self._observer.snapshot_overdue(shard, now - self._due_since.setdefault(shard, now))
 
-    async def _look(self, shard: int) -> None:
+    async def _refresh_newest(self, shard: int) -> None:
         try:
             numbers = await Ledger(self._store, shard).snapshots()
         except StoreUnavailableError as error:
-            log.debug("snapshot.unseen", shard=shard, reason=str(error))
+            log.debug("snapshot.listing_failed", shard=shard, reason=str(error))
             return
         if numbers:
             self._newest[shard] = numbers[-1]
-            self._observer.snapshot_seen(shard, numbers[-1])
+            self._observer.snapshot_found(shard, numbers[-1])
 
-    async def _job(self, shards: Sequence[int]) -> bool:
+    async def _run_job(self, shards: Sequence[int]) -> bool:
         """Run the job for ``shards``; return whether all went well."""
         command = [*self._command, *(part for shard in shards for part in ("--shard", str(shard)))]
         try:
@@ -127,20 +127,20 @@ class SnapshotKeeper:
             log.warning("snapshot.job_failed", shards=shards, reason=str(error))
             return False
         try:
-            async with asyncio.timeout(JOB_SECONDS):
-                said, complained = await process.communicate()
+            async with asyncio.timeout(JOB_TIMEOUT_SECONDS):
+                output, errors_output = await process.communicate()
         except TimeoutError:
-            log.warning("snapshot.job_failed", shards=shards, reason=f"took longer than {JOB_SECONDS:g} s")
+            log.warning("snapshot.job_failed", shards=shards, reason=f"took longer than {JOB_TIMEOUT_SECONDS:g} s")
             return False
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
-        for line in said.decode(errors="replace").splitlines():
+        for line in output.decode(errors="replace").splitlines():
             log.info("snapshot.written", detail=line)
         if process.returncode:
-            lines = complained.decode(errors="replace").strip().splitlines()
+            lines = errors_output.decode(errors="replace").strip().splitlines()
             log.warning(
                 "snapshot.job_failed", shards=shards, code=process.returncode, reason=lines[-1] if lines else ""
             )

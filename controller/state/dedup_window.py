@@ -28,7 +28,7 @@ class FinishedBatch:
     count: int
     chunk: int
     placements: list[e.Placement] | None
-    refused: list[int] = field(default_factory=list)
+    rejected: list[int] = field(default_factory=list)
     """Acknowledgements: segments of those that did not count."""
 
 

@@ -16,17 +16,22 @@ from dataclasses import dataclass, field
 
 from controller.state.dedup_window import FinishedBatch, FinishedBatches
 from controller.state.traffic import Traffic
-from coordinator.state.subscription import DEPARTED_MS, REMEMBERED_DEPARTURES, Departed, Subscription
+from coordinator.state.subscription import (
+    MAX_REMOVED_CONSUMERS,
+    REMOVED_CONSUMER_RETENTION_MS,
+    RemovedConsumer,
+    Subscription,
+)
 from headgate.model import entries as e
 from headgate.model.external_topic import ExternalTopic, imported_layout, imported_segments
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.layout import Layout
 
-REMEMBERED_OPENINGS = 8
+MAX_EARLIER_TOKENS = 8
 """Openings remembered per producer, the current one not counted, so that a late copy of one opens nothing."""
-REMEMBERED_COMMANDS = 256
+MAX_REMEMBERED_COMMANDS = 256
 """Commands remembered by token, so that a repeated one is not carried out twice."""
-INDEX_ENTRIES = 128
+MAX_INDEX_ENTRIES = 128
 """Places per segment at which the chunk of an offset is known; when full, every second one is dropped."""
 
 
@@ -59,7 +64,7 @@ class SegmentTail:
     skipped: int = 0
     traffic: Traffic = field(default_factory=Traffic)
 
-    def note(self, first_offset: int, chunk: int) -> None:
+    def add_index_entry(self, first_offset: int, chunk: int) -> None:
         """Remember that ``first_offset`` stands in ``chunk``, if it is time for another mark."""
         if self.index and self.index[-1][1] == chunk:
             return
@@ -68,7 +73,7 @@ class SegmentTail:
             return
         self.skipped = 0
         self.index.append((first_offset, chunk))
-        if len(self.index) > INDEX_ENTRIES:
+        if len(self.index) > MAX_INDEX_ENTRIES:
             self.index = self.index[::2]
             self.stride *= 2
 
@@ -98,19 +103,21 @@ class Topic:
     """What differs from the cluster's settings."""
     external: ExternalTopic | None = None
     """Its source, if headgate does not store its records."""
-    ended: list[tuple[str, Departed]] = field(default_factory=list)
+    deleted_members: list[tuple[str, RemovedConsumer]] = field(default_factory=list)
     """Programs of subscriptions that were deleted, with the name of each subscription, the latest last."""
 
-    def end(self, subscription: Subscription, at_ms: int) -> None:
+    def remove_subscription(self, subscription: Subscription, at_ms: int) -> None:
         """Take a deleted subscription away, and remember for a while who was in it."""
         del self.subscriptions[subscription.name]
-        kept = [(name, gone) for name, gone in self.ended if at_ms - gone.at_ms < DEPARTED_MS]
-        kept += [(subscription.name, gone) for gone in subscription.programs(at_ms)]
-        self.ended = kept[-REMEMBERED_DEPARTURES:]
+        kept = [
+            (name, gone) for name, gone in self.deleted_members if at_ms - gone.at_ms < REMOVED_CONSUMER_RETENTION_MS
+        ]
+        kept += [(subscription.name, gone) for gone in subscription.known_consumers(at_ms)]
+        self.deleted_members = kept[-MAX_REMOVED_CONSUMERS:]
 
-    def ended_programs(self, subscription: str) -> list[Departed]:
+    def deleted_registrations(self, subscription: str) -> list[RemovedConsumer]:
         """Return who was in subscriptions of that name that were deleted."""
-        return [gone for name, gone in self.ended if name == subscription]
+        return [gone for name, gone in self.deleted_members if name == subscription]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +140,10 @@ class ShardState:
         self.leader_epoch = 0
         self.leader_instance = ""
         self.trimmed_below = 1
-        """Chunks below this number are deleted, or about to be, but for `reign_chunks`."""
-        self.reign_chunks: list[int] = []
+        """Chunks below this number are deleted, or about to be, but for `term_start_chunks`."""
+        self.term_start_chunks: list[int] = []
         """The first chunk of every reign, rising; they are kept for ever (DECISIONS.md says why)."""
-        self.reign_began_ms = 0
+        self.term_started_at_ms = 0
         """Ledger time of the newest reign chunk."""
         self.next_id = 1
         """The next topic, subscription or producer id: one counter, so that no id of a shard is ever used twice."""
@@ -172,24 +179,24 @@ class ShardState:
                 self.subscriptions[entry.subscription_id].apply(entry, self.at_ms)
                 if entry.producer_id is not None:
                     self._batch_finished(
-                        entry.producer_id, entry.producer_epoch, entry.sequence, entry.count, None, entry.refused
+                        entry.producer_id, entry.producer_epoch, entry.sequence, entry.count, None, entry.rejected
                     )
-            case e.ReignBegan():
+            case e.TermStarted():
                 self.leader_epoch, self.leader_instance = entry.leader_epoch, entry.instance
-                self.reign_chunks.append(self.chunk)
-                self.reign_began_ms = self.at_ms
+                self.term_start_chunks.append(self.chunk)
+                self.term_started_at_ms = self.at_ms
             case e.LedgerTrimmed():
                 self.trimmed_below = max(self.trimmed_below, entry.below)
             case e.ProducerOpened():
                 self._producer_opened(entry)
             case e.ProducersExpired():
                 for producer_id in entry.producer_ids:
-                    self._forget_producer(producer_id)
+                    self._remove_producer(producer_id)
             case e.SubscriptionCreated():
                 self._subscription_created(entry)
             case e.SubscriptionDeleted():
                 subscription = self.subscriptions.pop(entry.subscription_id)
-                self.topics_by_id[entry.topic_id].end(subscription, self.at_ms)
+                self.topics_by_id[entry.topic_id].remove_subscription(subscription, self.at_ms)
                 self._remember_command(entry.token)
             case e.TopicPolicySet():
                 self.topics_by_id[entry.topic_id].policy = entry.policy
@@ -204,7 +211,7 @@ class ShardState:
             case e.TopicCreated() | e.TopicDeleted() | e.SegmentSplit() | e.SegmentsMerged() | e.SegmentsPruned():
                 self._layout_changed(entry)
             case _:
-                if isinstance(entry, e.Sought | e.SubscriptionTyped) and entry.token:
+                if isinstance(entry, e.SubscriptionSeek | e.SubscriptionConfigured) and entry.token:
                     self._remember_command(entry.token)
                 self.subscriptions[entry.subscription_id].apply(entry, self.at_ms)
 
@@ -218,10 +225,10 @@ class ShardState:
             tail = tails[placement.segment]
             assert tail.next_offset == placement.first_offset, f"offset {placement.first_offset} is not the next one"
             size_bytes = entry.size_bytes * placement.count // entry.count
-            tail.note(placement.first_offset, self.chunk)
+            tail.add_index_entry(placement.first_offset, self.chunk)
             tail.next_offset += placement.count
             tail.size_bytes += size_bytes
-            tail.traffic.note(self.at_ms, placement.count, size_bytes)
+            tail.traffic.add(self.at_ms, placement.count, size_bytes)
         if entry.producer_id is not None:
             producer = self._batch_finished(
                 entry.producer_id,
@@ -240,7 +247,7 @@ class ShardState:
         sequence: int,
         count: int,
         placements: list[e.Placement] | None,
-        refused: Sequence[int] = (),
+        rejected: Sequence[int] = (),
     ) -> ProducerState:
         producer = self.producers[producer_id]
         if producer_epoch > producer.producer_epoch:
@@ -249,7 +256,7 @@ class ShardState:
             producer.finished.clear()
         assert sequence == producer.next_sequence, f"sequence {sequence} is not the next one"
         producer.next_sequence = sequence + 1
-        producer.finished.append(FinishedBatch(sequence, count, self.chunk, placements, list(refused)))
+        producer.finished.append(FinishedBatch(sequence, count, self.chunk, placements, list(rejected)))
         producer.last_chunk, producer.last_at_ms = self.chunk, self.at_ms
         self.producers.move_to_end(producer_id)
         return producer
@@ -268,14 +275,14 @@ class ShardState:
             entry.name if before is None else entry.name or before.name,
             entry.token,
             source_position=None if before is None else before.source_position,
-            earlier_tokens=() if before is None else (*before.earlier_tokens, before.token)[-REMEMBERED_OPENINGS:],
+            earlier_tokens=() if before is None else (*before.earlier_tokens, before.token)[-MAX_EARLIER_TOKENS:],
             last_chunk=self.chunk,
             last_at_ms=self.at_ms,
         )
         self.producers.move_to_end(entry.producer_id)
         self.next_id = max(self.next_id, entry.producer_id + 1)
 
-    def _forget_producer(self, producer_id: int) -> None:
+    def _remove_producer(self, producer_id: int) -> None:
         producer = self.producers.pop(producer_id, None)
         if producer is not None and producer.name is not None:
             del self.producer_names[producer.name]
@@ -284,7 +291,7 @@ class ShardState:
         topic = self.topics_by_id[entry.topic_id]
         subscription = Subscription.created(entry, topic.name)
         subscription.unused_since_ms = self.at_ms
-        subscription.departed = topic.ended_programs(entry.subscription)
+        subscription.removed_consumers = topic.deleted_registrations(entry.subscription)
         topic.subscriptions[entry.subscription] = subscription
         self.subscriptions[entry.subscription_id] = subscription
         self.next_id = max(self.next_id, entry.subscription_id + 1)
@@ -307,7 +314,7 @@ class ShardState:
                 del self.topics[topic.name], self.topics_by_id[entry.topic_id]
                 for subscription in topic.subscriptions.values():
                     del self.subscriptions[subscription.subscription_id]
-                self._bury(topic, sorted(topic.layout.segments))
+                self._add_tombstones(topic, sorted(topic.layout.segments))
                 self._remember_command(entry.token)
             case e.SegmentsPruned():
                 for segment in entry.segments:
@@ -317,7 +324,7 @@ class ShardState:
                     del topic.tails[segment]
                 for subscription in topic.subscriptions.values():
                     subscription.forget_segments(entry.segments)
-                self._bury(topic, entry.segments)
+                self._add_tombstones(topic, entry.segments)
                 self._remember_command(entry.token)
             case _:
                 if isinstance(entry, e.SegmentSplit):
@@ -338,7 +345,7 @@ class ShardState:
         )
         self.topics[entry.topic] = self.topics_by_id[entry.topic_id] = topic
         self.next_id = max(self.next_id, entry.topic_id + 1)
-        _end_external_tails(topic)
+        _set_external_end_offsets(topic)
         self._remember_command(entry.token)
 
     def _layout_extended(self, entry: e.LayoutExtended) -> None:
@@ -346,11 +353,11 @@ class ShardState:
         assert topic.external is not None, f"topic {topic.name!r} is not external"
         created = imported_segments(entry.created, topic.external.hash_bits, self.at_ms)
         topic.layout = topic.layout.extended(created, entry.sealed, self.at_ms)
-        topic.external.take(entry.created)
-        _end_external_tails(topic)
+        topic.external.add(entry.created)
+        _set_external_end_offsets(topic)
         self._remember_command(entry.token)
 
-    def _bury(self, topic: Topic, segments: Iterable[int]) -> None:
+    def _add_tombstones(self, topic: Topic, segments: Iterable[int]) -> None:
         if topic.external is None:
             for segment in segments:
                 self.tombstones[topic.topic_id, segment] = Tombstone(self.chunk, self.at_ms)
@@ -359,11 +366,11 @@ class ShardState:
         if not token:
             return  # Nobody asked for it, so nobody repeats it.
         self.commands[token] = self.chunk
-        while len(self.commands) > REMEMBERED_COMMANDS:
+        while len(self.commands) > MAX_REMEMBERED_COMMANDS:
             self.commands.popitem(last=False)
 
 
-def _end_external_tails(topic: Topic) -> None:
+def _set_external_end_offsets(topic: Topic) -> None:
     """Let an external topic's tails end where its source says; of an active segment it is not known."""
     for segment_id, segment in topic.layout.segments.items():
         topic.tails.setdefault(segment_id, SegmentTail()).next_offset = segment.end_offset or 0

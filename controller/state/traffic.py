@@ -34,7 +34,7 @@ class Traffic:
     slots: list[tuple[int, int, int]] = field(default_factory=list)
     """(slot, records, bytes), rising; slots without any records are left out."""
 
-    def note(self, at_ms: int, records: int, size_bytes: int) -> None:
+    def add(self, at_ms: int, records: int, size_bytes: int) -> None:
         """Count records that were stored at ``at_ms``, which never falls."""
         slot, slots = at_ms // SLOT_MS, self.slots
         if slots and slots[-1][0] == slot:

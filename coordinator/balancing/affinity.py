@@ -1,6 +1,7 @@
 """Say who should rather get what is free, because it knows the keys already.
 
-Values in, values out; whether they have room is decided in coordinator.balancing.target. For each place that nobody holds:
+Values in, values out; whether they have room is decided in coordinator.balancing.target. For each place that nobody
+holds:
 
 1. Whoever holds keys of it, because its segment was cut otherwise before; then whoever holds its neighbours.
 2. If nobody holds anything of its segment: whoever holds, or held until now, its nearest held ancestors, rather those
@@ -12,43 +13,45 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from coordinator.decisions.gate import nearest_ancestors
-from headgate.model.bucket_ranges import Place, Share, buckets_of, segment_of
+from headgate.model.bucket_ranges import BucketRange, SegmentSlice, buckets_of, segment_of
 from headgate.model.layout import Layout
 
 
-def heirs_of(
-    holders: Mapping[Place, str],
+def preferred_owners_of(
+    holders: Mapping[SegmentSlice, str],
     layout: Layout,
-    places: Iterable[Place],
-) -> dict[Place, Sequence[str]]:
-    """Return for each free one of ``places`` who should rather get it, best first; nothing where nobody should.
+    slices: Iterable[SegmentSlice],
+) -> dict[SegmentSlice, Sequence[str]]:
+    """Return for each free one of ``slices`` who should rather get it, best first; nothing where nobody should.
 
     ``holders``: what is held, revoked or not → by whom.
     """
-    shares: dict[int, list[Place]] = {}
-    for place in holders:
-        if isinstance(place, Share):
-            shares.setdefault(place.segment, []).append(place)
-    heirs: dict[Place, Sequence[str]] = {}
-    for place in places:
-        if place in holders:
+    shares: dict[int, list[SegmentSlice]] = {}
+    for segment_slice in holders:
+        if isinstance(segment_slice, BucketRange):
+            shares.setdefault(segment_slice.segment, []).append(segment_slice)
+    preferred_owners: dict[SegmentSlice, Sequence[str]] = {}
+    for segment_slice in slices:
+        if segment_slice in holders:
             continue
-        segment = segment_of(place)
-        if not shares and segment == place and not layout.segments[segment].parents:
+        segment = segment_of(segment_slice)
+        if not shares and segment == segment_slice and not layout.segments[segment].parents:
             continue
         for generation in ([segment], *nearest_ancestors(layout, segment)):
             held = [part for s in generation for part in (s, *shares.get(s, ())) if part in holders]
             if held:
-                heirs[place] = _ranked(place, held, holders)
+                preferred_owners[segment_slice] = _ranked(segment_slice, held, holders)
                 break
-    return heirs
+    return preferred_owners
 
 
-def _ranked(place: Place, held: Iterable[Place], holders: Mapping[Place, str]) -> list[str]:
+def _ranked(
+    segment_slice: SegmentSlice, held: Iterable[SegmentSlice], holders: Mapping[SegmentSlice, str]
+) -> list[str]:
     """Return the holders of ``held``, those of the same buckets first, then of buckets near by."""
-    wanted = buckets_of(place)
+    wanted = buckets_of(segment_slice)
 
-    def distance(part: Place) -> int:
+    def distance(part: SegmentSlice) -> int:
         buckets = buckets_of(part)
         return max(0, buckets.start - wanted.stop + 1, wanted.start - buckets.stop + 1)
 

@@ -1,8 +1,8 @@
 """Decide what may move now, given who should hold what and who holds what.
 
-This module is the whole policy and nothing but the policy: a `Standing` in, `Moves` out. It does not judge the target
-(coordinator.balancing.target) nor the time (the caller says whose time is up). Each step is followed by another look: what is
-released in one look is granted in the same one, what is revoked is granted once its holder has confirmed.
+This module is the whole policy and nothing but the policy: a `HandoverState` in, `Moves` out. It does not judge the
+target (coordinator.balancing.target) nor the time (the caller says whose time is up). Each step is followed by another
+look: what is released in one look is granted in the same one, what is revoked is granted once its holder has confirmed.
 
 The rules, in order of precedence:
 
@@ -23,24 +23,24 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from coordinator.state.subscription import Holding
-from headgate.model.bucket_ranges import Place, Share, overlap, segment_of
+from headgate.model.bucket_ranges import BucketRange, SegmentSlice, overlaps, segment_of
 from headgate.model.entries import ReleaseReason
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class HandoverState:
     """What should be and what is."""
 
-    target: Mapping[Place, str]
-    """Segment or share → owner, for everything that may be read; no two of them overlap."""
-    holdings: Mapping[Place, Holding]
+    target: Mapping[SegmentSlice, str]
+    """Segment or share → owner, for everything that may be read; no two of them overlaps."""
+    holdings: Mapping[SegmentSlice, Holding]
     consumers: Container[str]
     """Who is registered."""
     retired: AbstractSet[int] = frozenset()
     """Segments that nobody needs to read again."""
-    confirmed: AbstractSet[Place] = frozenset()
+    confirmed: AbstractSet[SegmentSlice] = frozenset()
     """What its holder has finished with; counts for what was revoked alone."""
-    timed_out: AbstractSet[Place] = frozenset()
+    timed_out: AbstractSet[SegmentSlice] = frozenset()
     """What was revoked and whose holder's time to confirm is up."""
 
 
@@ -48,61 +48,67 @@ class Standing:
 class Moves:
     """What to do now, in this order; each list by segment and bucket."""
 
-    releases: tuple[tuple[Place, ReleaseReason], ...] = ()
-    revocations: tuple[Place, ...] = ()
-    grants: tuple[tuple[Place, str], ...] = ()
+    releases: tuple[tuple[SegmentSlice, ReleaseReason], ...] = ()
+    revocations: tuple[SegmentSlice, ...] = ()
+    grants: tuple[tuple[SegmentSlice, str], ...] = ()
 
     def __bool__(self) -> bool:
         """Tell whether there is anything to do."""
         return bool(self.releases or self.revocations or self.grants)
 
 
-def plan(standing: Standing) -> Moves:
+def plan(state: HandoverState) -> Moves:
     """Return the moves that are allowed and needed now."""
-    target, holdings, retired = standing.target, standing.holdings, standing.retired
-    releases: dict[Place, ReleaseReason] = {}
-    revocations: list[Place] = []
-    for place, holding in holdings.items():
-        if retired and segment_of(place) in retired:
-            releases[place] = "drained"
-        elif holding.consumer not in standing.consumers:
-            releases[place] = "holder_left"
+    target, holdings, retired = state.target, state.holdings, state.retired
+    releases: dict[SegmentSlice, ReleaseReason] = {}
+    revocations: list[SegmentSlice] = []
+    for segment_slice, holding in holdings.items():
+        if retired and segment_of(segment_slice) in retired:
+            releases[segment_slice] = "drained"
+        elif holding.consumer not in state.consumers:
+            releases[segment_slice] = "holder_left"
         elif holding.revoked_at_ms is not None:
-            if place in standing.confirmed:
-                releases[place] = "confirmed"
-            elif place in standing.timed_out:
-                releases[place] = "timed_out"
-        elif target.get(place) != holding.consumer:
-            revocations.append(place)
-    grants = [(place, owner) for place, owner in target.items() if place not in holdings or place in releases]
-    grants = _free(grants, (place for place in holdings if place not in releases))
+            if segment_slice in state.confirmed:
+                releases[segment_slice] = "confirmed"
+            elif segment_slice in state.timed_out:
+                releases[segment_slice] = "timed_out"
+        elif target.get(segment_slice) != holding.consumer:
+            revocations.append(segment_slice)
+    grants = [
+        (segment_slice, owner)
+        for segment_slice, owner in target.items()
+        if segment_slice not in holdings or segment_slice in releases
+    ]
+    grants = _unheld_grants(grants, (segment_slice for segment_slice in holdings if segment_slice not in releases))
     return Moves(tuple(sorted(releases.items())), tuple(sorted(revocations)), tuple(sorted(grants)))
 
 
-def _free(grants: list[tuple[Place, str]], held: Iterable[Place]) -> list[tuple[Place, str]]:
+def _unheld_grants(
+    grants: list[tuple[SegmentSlice, str]], held: Iterable[SegmentSlice]
+) -> list[tuple[SegmentSlice, str]]:
     """Return those of ``grants`` of which no bucket is ``held`` any more."""
     if not grants:
         return grants
-    wanted = {segment_of(place) for place, _ in grants}
-    around: dict[int, list[Place]] = {}
-    for place in held:
-        segment = place.segment if isinstance(place, Share) else place
+    wanted = {segment_of(segment_slice) for segment_slice, _ in grants}
+    held_slices: dict[int, list[SegmentSlice]] = {}
+    for segment_slice in held:
+        segment = segment_slice.segment if isinstance(segment_slice, BucketRange) else segment_slice
         if segment in wanted:
-            around.setdefault(segment, []).append(place)
+            held_slices.setdefault(segment, []).append(segment_slice)
     return [
-        (place, owner)
-        for place, owner in grants
-        if not any(overlap(place, other) for other in around.get(segment_of(place), ()))
+        (segment_slice, owner)
+        for segment_slice, owner in grants
+        if not any(overlaps(segment_slice, other) for other in held_slices.get(segment_of(segment_slice), ()))
     ]
 
 
 def timed_out(
-    holdings: Mapping[Place, Holding],
+    holdings: Mapping[SegmentSlice, Holding],
     *,
     now_ms: int,
     timeout_seconds: float,
-    waited_seconds: Mapping[Place, float],
-) -> frozenset[Place]:
+    waited_seconds: Mapping[SegmentSlice, float],
+) -> frozenset[SegmentSlice]:
     """Return the revoked segments and shares whose holder did not confirm in time.
 
     Time runs since the revocation by the ledger's clock, so that a change of leader does not renew it.
@@ -110,9 +116,9 @@ def timed_out(
     the ledger's clock stood ahead of ours, and a revocation that is missing there has only just begun.
     """
     return frozenset(
-        place
-        for place, waited in waited_seconds.items()
-        if (holding := holdings.get(place)) is not None
+        segment_slice
+        for segment_slice, waited in waited_seconds.items()
+        if (holding := holdings.get(segment_slice)) is not None
         and holding.revoked_at_ms is not None
         and (now_ms - holding.revoked_at_ms >= timeout_seconds * 1000 or waited >= timeout_seconds)
     )

@@ -1,8 +1,9 @@
 """Decide which consumer should read which segment, by load: coordinator.balancing.target for weighted segments.
 
-This module is the whole policy and nothing but the policy: a `WeightedSituation` in, an owner per key out. It does not
-know where weights come from (coordinator.balancing.weights). A key is a segment, or whatever else is given to consumers as one
-piece; it only has to be hashable and sortable. Integers alone are used, so every machine comes to the same target.
+This module is the whole policy and nothing but the policy: a `WeightedAssignmentInput` in, an owner per key out. It
+does not know where weights come from (coordinator.balancing.weights). A key is a segment, or whatever else is given to
+consumers as one piece; it only has to be hashable and sortable. Integers alone are used, so every machine comes to the
+same target.
 
 A consumer's *level* is its load per capacity, its *fair load* is the fair level times its capacity. The fair level is
 the mean; keys that alone are heavier than a fair load do not count, nor does one consumer for each of them. (Otherwise
@@ -58,7 +59,7 @@ KeyT = TypeVar("KeyT", bound=Key)
 
 
 @dataclass(frozen=True, slots=True)
-class WeightedSituation(Generic[KeyT]):
+class WeightedAssignmentInput(Generic[KeyT]):
     """What one subscription looks like at one instant."""
 
     grantable: Collection[KeyT]
@@ -69,37 +70,45 @@ class WeightedSituation(Generic[KeyT]):
     """Key → who holds it and was not told to give it up. Keys and consumers not named above are ignored."""
     weights: Mapping[KeyT, int]
     """Key → its weight; counts as 1 where it is less. What is missing weighs the mean of the others."""
-    heirs: Mapping[KeyT, Sequence[str]] = field(default_factory=dict)
+    preferred_owners: Mapping[KeyT, Sequence[str]] = field(default_factory=dict)
     """Free key → who should rather get it, best first."""
 
 
-def assign_by_load(situation: WeightedSituation[KeyT]) -> dict[KeyT, str]:
+def assign_by_load(assignment_input: WeightedAssignmentInput[KeyT]) -> dict[KeyT, str]:
     """Return key → owner for everything grantable; empty if there is no consumer."""
-    if not situation.capacities:
+    if not assignment_input.capacities:
         return {}
-    weights = _weights(situation)
-    scale: _Scale[KeyT] = _Scale(situation.capacities, fair_level(weights.values(), situation.capacities.values()))
+    weights = _weights(assignment_input)
+    table: _LoadTable[KeyT] = _LoadTable(
+        assignment_input.capacities, fair_level(weights.values(), assignment_input.capacities.values())
+    )
     free: list[tuple[int, KeyT]] = []
     for key, weight in weights.items():
-        holder = situation.holders.get(key)
-        if holder is None or holder not in situation.capacities:
+        holder = assignment_input.holders.get(key)
+        if holder is None or holder not in assignment_input.capacities:
             free.append((-weight, key))
         else:
-            scale.put(holder, weight, key)
-    scale.sort()
+            table.assign(holder, weight, key)
+    table.sort()
     for negative, key in sorted(free):
-        heirs = (name for name in situation.heirs.get(key, ()) if name in situation.capacities)
-        heir = next((name for name in heirs if scale.has_room(name, -negative)), None)
-        scale.put(heir or scale.lowest_with(-negative), -negative, key, in_order=True)
-    while scale.relieve() | scale.fill():
+        preferred_owners = (
+            name for name in assignment_input.preferred_owners.get(key, ()) if name in assignment_input.capacities
+        )
+        preferred = next((name for name in preferred_owners if table.has_capacity(name, -negative)), None)
+        table.assign(preferred or table.least_loaded_after(-negative), -negative, key, in_order=True)
+    while table.relieve_overloaded() | table.fill_underloaded():
         pass
-    return {key: name for name, keys in scale.keys.items() for _, key in keys}
+    return {key: name for name, keys in table.keys.items() for _, key in keys}
 
 
-def _weights(situation: WeightedSituation[KeyT]) -> dict[KeyT, int]:
-    known = {key: max(1, situation.weights[key]) for key in situation.grantable if key in situation.weights}
+def _weights(assignment_input: WeightedAssignmentInput[KeyT]) -> dict[KeyT, int]:
+    known = {
+        key: max(1, assignment_input.weights[key])
+        for key in assignment_input.grantable
+        if key in assignment_input.weights
+    }
     mean = max(1, sum(known.values()) // len(known)) if known else 1
-    return {key: known.get(key, mean) for key in situation.grantable}
+    return {key: known.get(key, mean) for key in assignment_input.grantable}
 
 
 def fair_level(weights: Collection[int], capacities: Collection[int]) -> tuple[int, int]:
@@ -109,26 +118,26 @@ def fair_level(weights: Collection[int], capacities: Collection[int]) -> tuple[i
     consumer, the heaviest with the largest, because whatever moves it stays above the others.
     """
     load, capacity = sum(weights), sum(capacities)
-    for weight, room in zip(sorted(weights, reverse=True), sorted(capacities, reverse=True), strict=False):
-        if weight * capacity <= load * room or room == capacity:
+    for weight, consumer_capacity in zip(sorted(weights, reverse=True), sorted(capacities, reverse=True), strict=False):
+        if weight * capacity <= load * consumer_capacity or consumer_capacity == capacity:
             break
-        load, capacity = load - weight, capacity - room
+        load, capacity = load - weight, capacity - consumer_capacity
     return load, capacity
 
 
-class _Scale(Generic[KeyT]):
+class _LoadTable(Generic[KeyT]):
     """What each consumer carries. Levels are compared by products, because quotients of integers are not exact."""
 
     def __init__(self, capacities: Mapping[str, int], fair: tuple[int, int]) -> None:
         self.keys: dict[str, list[tuple[int, KeyT]]] = {name: [] for name in sorted(capacities)}
         """Consumer → (weight, key), rising once `sort` was called."""
         self._capacities = capacities
-        self._total, self._sum = fair
+        self._fair_load, self._fair_capacity = fair
         self._loads = dict.fromkeys(self.keys, 0)
-        self._lowest: dict[int, list[tuple[int, str]]] = {}
+        self._by_load: dict[int, list[tuple[int, str]]] = {}
         """Capacity → heap of (load, consumer); entries that are no longer true are dropped when they come up."""
 
-    def put(self, name: str, weight: int, key: KeyT, *, in_order: bool = False) -> None:
+    def assign(self, name: str, weight: int, key: KeyT, *, in_order: bool = False) -> None:
         """Let ``name`` carry ``key``."""
         if in_order:
             insort(self.keys[name], (weight, key))
@@ -141,64 +150,64 @@ class _Scale(Generic[KeyT]):
         """Bring into order what was put so far."""
         for name, keys in self.keys.items():
             keys.sort()
-            self._lowest.setdefault(self._capacities[name], []).append((self._loads[name], name))
-        for heap in self._lowest.values():
+            self._by_load.setdefault(self._capacities[name], []).append((self._loads[name], name))
+        for heap in self._by_load.values():
             heapify(heap)
 
-    def has_room(self, name: str, weight: int) -> bool:
+    def has_capacity(self, name: str, weight: int) -> bool:
         """Tell whether ``name`` stays within the tolerance with ``weight`` more."""
-        return self._over(name, weight) * 100 <= self._total * self._capacities[name] * TOLERANCE_PERCENT
+        return self._excess(name, weight) * 100 <= self._fair_load * self._capacities[name] * TOLERANCE_PERCENT
 
-    def lowest_with(self, weight: int) -> str:
+    def least_loaded_after(self, weight: int) -> str:
         """Return who has the lowest level after taking ``weight``."""
         best: tuple[int, int, str] | None = None
-        for capacity in sorted(self._lowest, reverse=True):
-            load, name = self._first(capacity)
+        for capacity in sorted(self._by_load, reverse=True):
+            load, name = self._least_loaded(capacity)
             if best is None or (load + weight) * best[1] < (best[0] + weight) * capacity:
                 best = (load, capacity, name)
         assert best is not None, "somebody is registered"
         return best[2]
 
-    def relieve(self) -> bool:
+    def relieve_overloaded(self) -> bool:
         """Take from those who carry too much, as far as it helps; tell whether anything moved."""
         moved = False
         for name in self.keys:
-            if not self.has_room(name, 0):
-                moved |= self._give(name)
+            if not self.has_capacity(name, 0):
+                moved |= self._offload(name)
         return moved
 
-    def fill(self) -> bool:
+    def fill_underloaded(self) -> bool:
         """Give to those who carry too little, as far as it helps; tell whether anything moved."""
         moved = False
-        for capacity in sorted(self._lowest, reverse=True):
-            moved |= self._fill_those_of(capacity)
+        for capacity in sorted(self._by_load, reverse=True):
+            moved |= self._fill_capacity_class(capacity)
         return moved
 
     # --- how ----------------------------------------------------------------------------------------------------------
 
-    def _over(self, name: str, more: int = 0) -> int:
+    def _excess(self, name: str, more: int = 0) -> int:
         """Return by how much ``name`` exceeds its fair load, times the sum of capacities; negative: falls short."""
-        return (self._loads[name] + more) * self._sum - self._total * self._capacities[name]
+        return (self._loads[name] + more) * self._fair_capacity - self._fair_load * self._capacities[name]
 
     def _level(self, name: str) -> int:
         """Return a level to sort by: rounded, the same everywhere."""
         return (self._loads[name] << 32) // self._capacities[name]
 
-    def _near(self, name: str) -> int:
-        """Return how far from its fair load a consumer is left that was beyond the tolerance, scaled as `_over`."""
-        return self._total * self._capacities[name] * TOLERANCE_PERCENT // 200
+    def _tolerance(self, name: str) -> int:
+        """Return how far from its fair load a consumer is left that was beyond the tolerance, scaled as `_excess`."""
+        return self._fair_load * self._capacities[name] * TOLERANCE_PERCENT // 200
 
-    def _give(self, giver: str) -> bool:
+    def _offload(self, giver: str) -> bool:
         moved = False
-        while self.keys[giver] and self._over(giver) > self._near(giver):
-            at = self._choose(giver, self._over(giver), self.lowest_with)
+        while self.keys[giver] and self._excess(giver) > self._tolerance(giver):
+            at = self._choose(giver, self._excess(giver), self.least_loaded_after)
             if at is None:
                 break
-            self._move(giver, at, self.lowest_with(self.keys[giver][at][0]))
+            self._move(giver, at, self.least_loaded_after(self.keys[giver][at][0]))
             moved = True
         return moved
 
-    def _fill_those_of(self, capacity: int) -> bool:
+    def _fill_capacity_class(self, capacity: int) -> bool:
         """Fill whoever is lowest of this capacity, until that one lacks nothing or nobody can help it.
 
         A giver that cannot help the lowest cannot help the others either, so it is looked at once.
@@ -206,26 +215,26 @@ class _Scale(Generic[KeyT]):
         moved = False
         givers = [(-self._level(name), name) for name in self.keys if self.keys[name]]
         heapify(givers)
-        receiver = self._first(capacity)[1]
-        is_open = self._lacks(receiver)
-        while givers and is_open:
+        receiver = self._least_loaded(capacity)[1]
+        is_underloaded = self._is_underloaded(receiver)
+        while givers and is_underloaded:
             negative, giver = heappop(givers)
             if -negative != self._level(giver):
                 heappush(givers, (-self._level(giver), giver))
                 continue
-            at = self._choose(giver, -self._over(receiver), lambda _, name=receiver: name)  # type: ignore[misc]
+            at = self._choose(giver, -self._excess(receiver), lambda _, name=receiver: name)  # type: ignore[misc]
             if at is None:
                 continue
             self._move(giver, at, receiver)
             moved = True
             heappush(givers, (-self._level(giver), giver))
-            if -self._over(receiver) <= self._near(receiver):
-                receiver = self._first(capacity)[1]
-                is_open = self._lacks(receiver)
+            if -self._excess(receiver) <= self._tolerance(receiver):
+                receiver = self._least_loaded(capacity)[1]
+                is_underloaded = self._is_underloaded(receiver)
         return moved
 
-    def _lacks(self, name: str) -> bool:
-        return -self._over(name) * 100 > self._total * self._capacities[name] * TOLERANCE_PERCENT
+    def _is_underloaded(self, name: str) -> bool:
+        return -self._excess(name) * 100 > self._fair_load * self._capacities[name] * TOLERANCE_PERCENT
 
     def _choose(self, giver: str, most: int, receiver_of: Callable[[int], str]) -> int | None:
         """Return the place of the heaviest key up to ``most`` whose move helps, else of the lightest; None: no help.
@@ -243,7 +252,7 @@ class _Scale(Generic[KeyT]):
         while low < high:
             middle = (low + high) // 2
             weight = keys[middle][0]
-            if weight * self._sum <= most and helps(weight):
+            if weight * self._fair_capacity <= most and helps(weight):
                 low = middle + 1
             else:
                 high = middle
@@ -254,15 +263,15 @@ class _Scale(Generic[KeyT]):
     def _move(self, giver: str, at: int, receiver: str) -> None:
         weight, key = self.keys[giver].pop(at)
         self._change(giver, -weight)
-        self.put(receiver, weight, key, in_order=True)
+        self.assign(receiver, weight, key, in_order=True)
 
     def _change(self, name: str, weight: int) -> None:
         self._loads[name] += weight
-        heappush(self._lowest[self._capacities[name]], (self._loads[name], name))
+        heappush(self._by_load[self._capacities[name]], (self._loads[name], name))
 
-    def _first(self, capacity: int) -> tuple[int, str]:
+    def _least_loaded(self, capacity: int) -> tuple[int, str]:
         """Return (load, consumer) of the lowest with this capacity."""
-        heap = self._lowest[capacity]
+        heap = self._by_load[capacity]
         while heap[0][0] != self._loads[heap[0][1]]:
             heappop(heap)
         return heap[0]

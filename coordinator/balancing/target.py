@@ -1,9 +1,10 @@
 """Decide which consumer should read which segment.
 
-This module is the whole policy and nothing but the policy: a `Situation` in, an owner per segment out. It does not know
-which segments are blocked (coordinator.decisions.gate), nor how they are cut when there are more consumers than segments
-(coordinator.balancing.bucket_split: a share is assigned like a segment), nor how a segment gets from one consumer to another
-(coordinator.balancing.handover). A segment that is being given up is free here: its holder has been told to finish already.
+This module is the whole policy and nothing but the policy: a `AssignmentInput` in, an owner per segment out. It does
+not know which segments are blocked (coordinator.decisions.gate), nor how they are cut when there are more consumers
+than segments (coordinator.balancing.bucket_split: a share is assigned like a segment), nor how a segment gets from one
+consumer to another (coordinator.balancing.handover). A segment that is being given up is free here: its holder has
+been told to finish already.
 
 The rules, in order of precedence:
 
@@ -27,54 +28,54 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from headgate.model.bucket_ranges import Place
+from headgate.model.bucket_ranges import SegmentSlice
 
-PlaceT = TypeVar("PlaceT", bound=Place)
+SliceT = TypeVar("SliceT", bound=SegmentSlice)
 
 
 @dataclass(frozen=True, slots=True)
-class Situation(Generic[PlaceT]):
+class AssignmentInput(Generic[SliceT]):
     """What one subscription looks like at one instant. What is said of segments is true of shares as well."""
 
-    grantable: Collection[PlaceT]
+    grantable: Collection[SliceT]
     """Segments that somebody should read; each one once."""
     consumers: Collection[str]
     """Names of all registered consumers; each one once."""
-    holders: Mapping[PlaceT, str]
+    holders: Mapping[SliceT, str]
     """Segment → who holds it and was not told to give it up. Segments and consumers not named above are ignored."""
-    heirs: Mapping[PlaceT, Sequence[str]] = field(default_factory=dict)
+    preferred_owners: Mapping[SliceT, Sequence[str]] = field(default_factory=dict)
     """Free segment → who should rather get it, best first."""
 
 
-def assign(situation: Situation[PlaceT]) -> dict[PlaceT, str]:
+def assign(assignment_input: AssignmentInput[SliceT]) -> dict[SliceT, str]:
     """Return segment → owner for every grantable segment; empty if there is no consumer."""
-    if not situation.consumers:
+    if not assignment_input.consumers:
         return {}
-    owners: dict[PlaceT, str] = {}
-    free: list[PlaceT] = []
-    held: dict[str, list[PlaceT]] = {name: [] for name in situation.consumers}
-    holder_of = situation.holders.get
-    for segment in situation.grantable:
+    owners: dict[SliceT, str] = {}
+    free: list[SliceT] = []
+    held: dict[str, list[SliceT]] = {name: [] for name in assignment_input.consumers}
+    holder_of = assignment_input.holders.get
+    for segment in assignment_input.grantable:
         holder = holder_of(segment)
         if holder is None or holder not in held:
             free.append(segment)
         else:
             held[holder].append(segment)
             owners[segment] = holder
-    quota, larger = divmod(len(situation.grantable), len(held))
-    spare = _Spare(quota, larger, {name: len(segments) for name, segments in held.items()})
-    for name in spare.overfull():
+    quota, larger = divmod(len(assignment_input.grantable), len(held))
+    quotas = _Quotas(quota, larger, {name: len(segments) for name, segments in held.items()})
+    for name in quotas.above_quota():
         segments = sorted(held[name])
-        kept = spare.keep(name)
+        kept = quotas.reduce_to_quota(name)
         for segment in segments[kept:]:
             del owners[segment]
             free.append(segment)
     free.sort()
-    _fill(free, situation.heirs, spare, owners)
+    _assign_free(free, assignment_input.preferred_owners, quotas, owners)
     return owners
 
 
-class _Spare:
+class _Quotas:
     """How much room each consumer has: ``quota`` for everyone, one more for ``larger`` of them."""
 
     def __init__(self, quota: int, larger: int, counts: dict[str, int]) -> None:
@@ -82,11 +83,11 @@ class _Spare:
         self._larger = larger
         self.counts = counts
 
-    def overfull(self) -> list[str]:
+    def above_quota(self) -> list[str]:
         """Return who holds more than the smaller quota, by name: whoever of them keeps one more saves one move."""
         return sorted(name for name, count in self.counts.items() if count > self._quota)
 
-    def keep(self, name: str) -> int:
+    def reduce_to_quota(self, name: str) -> int:
         """Cut ``name`` down to the larger quota while there is one, else to the smaller; return how many it keeps."""
         kept = self._quota
         if self._larger > 0:
@@ -95,7 +96,7 @@ class _Spare:
         self.counts[name] = kept
         return kept
 
-    def take(self, name: str) -> bool:
+    def try_assign(self, name: str) -> bool:
         """Give ``name`` one segment more if it has room; tell whether it had."""
         count = self.counts.get(name)
         if count is None or count > self._quota:
@@ -107,7 +108,7 @@ class _Spare:
         self.counts[name] = count + 1
         return True
 
-    def places(self) -> list[str]:
+    def open_slots(self) -> list[str]:
         """Return a name for every place left: the smaller quotas first, each by name."""
         names = sorted(name for name, count in self.counts.items() if count <= self._quota)
         short = [(name, self._quota - self.counts[name]) for name in names if self.counts[name] < self._quota]
@@ -115,20 +116,20 @@ class _Spare:
         return smaller + names[: self._larger]
 
 
-def _fill(
-    free: list[PlaceT],
-    heirs: Mapping[PlaceT, Sequence[str]],
-    spare: _Spare,
-    owners: dict[PlaceT, str],
+def _assign_free(
+    free: list[SliceT],
+    preferred_owners: Mapping[SliceT, Sequence[str]],
+    quotas: _Quotas,
+    owners: dict[SliceT, str],
 ) -> None:
     """Place the ``free`` segments, which are sorted: first with their heirs, then where there is room."""
-    strays: list[PlaceT] = []
+    unassigned: list[SliceT] = []
     for segment in free:
-        for name in heirs.get(segment, ()):
-            if spare.take(name):
+        for name in preferred_owners.get(segment, ()):
+            if quotas.try_assign(name):
                 owners[segment] = name
                 break
         else:
-            strays.append(segment)
-    if strays:
-        owners.update(zip(strays, spare.places(), strict=True))
+            unassigned.append(segment)
+    if unassigned:
+        owners.update(zip(unassigned, quotas.open_slots(), strict=True))

@@ -4,10 +4,10 @@ Values in, an entry or a reason out. Whether the batch itself is new, doubled or
 any batch; here it is only about who may acknowledge what. First match wins:
 
 1. CHECKPOINT keeps its own positions: nothing to acknowledge.
-2. A consumer that is not registered, or not in this incarnation, is refused.
-3. A segment that it does not hold at that very generation is refused: somebody else may be reading it. A holder that
+2. A consumer that is not registered, or not in this incarnation, is rejected.
+3. A segment that it does not hold at that very generation is rejected: somebody else may be reading it. A holder that
    was told to finish still holds it. Of a share it speaks for that share's buckets alone.
-4. An end beyond the last record is refused: it would call drained what has not been written. Where an external
+4. An end beyond the last record is rejected: it would call drained what has not been written. Where an external
    topic's segments end says coordinator.decisions.external_topics.
 5. QUEUE acknowledges ranges, and a range holds at least one record. STREAM is cumulative: the first offset means
    nothing, and an end behind the position changes nothing.
@@ -21,7 +21,7 @@ from coordinator.decisions.external_topics import acknowledgeable_end
 from coordinator.state.subscription import Subscription
 from coordinator.state.topic_view import TopicView
 from headgate.model import entries as e
-from headgate.model.bucket_ranges import bounds_of, segment_of
+from headgate.model.bucket_ranges import bucket_bounds, segment_of
 from headgate.protocol import messages as m
 
 
@@ -36,15 +36,17 @@ def judge(subscription: Subscription, topic: TopicView, batch: m.AcknowledgeBatc
         return f"consumer {batch.consumer!r} is incarnation {known.incarnation} now; this is {batch.incarnation}"
     ranges: list[e.AcknowledgedRange] = []
     for acknowledgement in batch.acknowledgements:
-        place = subscription.held_at(acknowledgement.segment, acknowledgement.generation)
-        if place is None or subscription.holdings[place].consumer != batch.consumer:
-            return _not_held(subscription, batch.consumer, acknowledgement)
-        reason = _reason_against(subscription, topic, acknowledgement)
+        segment_slice = subscription.held_at(acknowledgement.segment, acknowledgement.generation)
+        if segment_slice is None or subscription.holdings[segment_slice].consumer != batch.consumer:
+            return _not_held_error(subscription, batch.consumer, acknowledgement)
+        reason = _range_error(subscription, topic, acknowledgement)
         if reason is not None:
             return reason
         first = acknowledgement.first_offset if subscription.type == "QUEUE" else 0
         ranges.append(
-            e.AcknowledgedRange(acknowledgement.segment, first, acknowledgement.end_offset, *bounds_of(place)),
+            e.AcknowledgedRange(
+                acknowledgement.segment, first, acknowledgement.end_offset, *bucket_bounds(segment_slice)
+            ),
         )
     return e.RecordsAcknowledged(
         topic_id=subscription.topic_id,
@@ -58,19 +60,19 @@ def judge(subscription: Subscription, topic: TopicView, batch: m.AcknowledgeBatc
     )
 
 
-def _not_held(subscription: Subscription, consumer: str, acknowledgement: m.Acknowledgement) -> str:
+def _not_held_error(subscription: Subscription, consumer: str, acknowledgement: m.Acknowledgement) -> str:
     segment, generation = acknowledgement.segment, acknowledgement.generation
     holders = [
         f"{holding.consumer!r} at generation {holding.generation}"
-        for place, holding in sorted(subscription.holdings.items())
-        if segment_of(place) == segment
+        for segment_slice, holding in sorted(subscription.holdings.items())
+        if segment_of(segment_slice) == segment
     ]
     return (
         f"segment {segment} is held by {', '.join(holders) or 'nobody'}, not by {consumer!r} at generation {generation}"
     )
 
 
-def _reason_against(
+def _range_error(
     subscription: Subscription,
     topic: TopicView,
     acknowledgement: m.Acknowledgement,

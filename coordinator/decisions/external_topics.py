@@ -22,7 +22,7 @@ from coordinator.state.topic_view import TopicView
 from headgate.protocol import messages as m
 
 
-def reason_against_registering(topic: TopicView, request: m.RegisterConsumer, *, creates: bool) -> str | None:
+def registration_error(topic: TopicView, request: m.RegisterConsumer, *, creates: bool) -> str | None:
     """Return why ``request`` cannot be taken (rules 1 and 2), if it cannot."""
     if topic.external is None:
         if request.external:
@@ -42,10 +42,10 @@ def acknowledgeable_end(topic: TopicView, segment: int) -> int | None:
     """Return the highest end offset that may be acknowledged in ``segment`` (rules 3 and 4); None: any."""
     if topic.external is None:
         return topic.tails[segment].next_offset
-    return topic.external.limit(topic.layout.segments[segment])
+    return topic.external.max_end_offset(topic.layout.segments[segment])
 
 
-def known_ends(subscription: Subscription, topic: TopicView) -> dict[int, int]:
+def seekable_ends(subscription: Subscription, topic: TopicView) -> dict[int, int]:
     """Return segment → the highest offset that a seek may name (rule 5)."""
     external = topic.external is not None
     return {
@@ -54,7 +54,7 @@ def known_ends(subscription: Subscription, topic: TopicView) -> dict[int, int]:
     }
 
 
-def left_to_read(topic: TopicView, segment: int, position: int) -> str | None:
+def remaining_description(topic: TopicView, segment: int, position: int) -> str | None:
     """Return in words what is left in a segment that cannot be counted here; None where it can."""
     if topic.external is None:
         return None
@@ -65,12 +65,12 @@ def left_to_read(topic: TopicView, segment: int, position: int) -> str | None:
     return None
 
 
-def counting_checkpoints(batch: m.AcknowledgeBatch, counted: Iterable[int]) -> dict[int, str]:
+def accepted_checkpoints(batch: m.AcknowledgeBatch, counted: Iterable[int]) -> dict[int, str]:
     """Return the checkpoints of ``batch`` that count, those of the segments ``counted``."""
     return {segment: batch.checkpoints[segment] for segment in sorted(set(counted)) if segment in batch.checkpoints}
 
 
-def grant_of_external(subscription: Subscription, topic: TopicView, segment: int) -> m.ExternalGrant | None:
+def external_grant(subscription: Subscription, topic: TopicView, segment: int) -> m.ExternalGrant | None:
     """Return what a grant of ``segment`` says beside, if its topic is external."""
     label = topic.layout.segments[segment].label
     if topic.external is None or label is None:

@@ -1,7 +1,8 @@
 """Decide which segments of a topic may be read by a subscription now.
 
 This module is the whole policy of holding children back and nothing but it: values in, a `Gate` out. Who reads a
-segment is decided in coordinator.balancing.target; whether a segment is drained is decided by whoever wrote `SegmentsDrained`.
+segment is decided in coordinator.balancing.target; whether a segment is drained is decided by whoever wrote
+`SegmentsDrained`.
 
 The rules, in order of precedence:
 
@@ -47,7 +48,7 @@ def tracks_acknowledgements(subscription_type: SubscriptionType | None) -> bool:
     return subscription_type in ("STREAM", "QUEUE")
 
 
-def open_gate(
+def compute_gate(
     layout: Layout,
     drained: AbstractSet[int],
     subscription_type: SubscriptionType | None,

@@ -7,12 +7,12 @@ The rules:
 
 1. ``earliest`` is the first record of every segment of the layout; ``latest`` is the end of every segment as of now,
    the sealed ones included, so nothing older is ever read.
-2. Positions name segments of the layout, and offsets from 0 to the segment's end. Anything else is refused, with the
+2. Positions name segments of the layout, and offsets from 0 to the segment's end. Anything else is rejected, with the
    choices that there are. Nothing is moved to "the nearest": who asks for too much has mistaken something.
 3. In strict order, what comes after a named segment that is not at its end begins again at 0: its descendants, at any
    depth, unless they are named themselves.
 4. In strict order nothing is passed over unasked: a position above 0 behind an ancestor that is not at its end is
-   refused. The reason says what to name beside it.
+   rejected. The reason says what to name beside it.
 5. Every other segment stays where it is.
 6. A sealed segment whose position is its end is drained from that moment on: there is nothing left to count.
 
@@ -28,12 +28,12 @@ from typing import Literal
 
 from headgate.model.layout import Layout, SegmentState
 
-Wanted = Literal["earliest", "latest"] | Mapping[int, int]
+SeekTarget = Literal["earliest", "latest"] | Mapping[int, int]
 """A place, or segment → offset."""
 
 
-def sought_positions(
-    wanted: Wanted,
+def seek_positions(
+    seek_target: SeekTarget,
     *,
     layout: Layout,
     ends: Mapping[int, int],
@@ -45,32 +45,32 @@ def sought_positions(
     ``ends``: segment → the offset after its last record, ``positions``: segment → where the subscription is (0 if it is
     missing). ``gated``: children wait for their ancestors.
     """
-    if wanted == "earliest":
+    if seek_target == "earliest":
         return dict.fromkeys(sorted(layout.segments), 0)
-    if wanted == "latest":
+    if seek_target == "latest":
         return {segment: ends[segment] for segment in sorted(layout.segments)}
-    assert not isinstance(wanted, str), f"no place {wanted!r}"
-    if not wanted:
+    assert not isinstance(seek_target, str), f"no place {seek_target!r}"
+    if not seek_target:
         return "no position is given: name at least one segment and its offset"
-    for segment, offset in sorted(wanted.items()):
+    for segment, offset in sorted(seek_target.items()):
         if segment not in layout.segments:
             known = ", ".join(map(str, sorted(layout.segments)))
             return f"there is no segment {segment}; the segments are {known}"
         if offset > ends[segment]:
             return f"segment {segment} ends at {ends[segment]}; {offset} is beyond it: choose 0 to {ends[segment]}"
-    moved = {segment: wanted[segment] for segment in sorted(wanted)}
+    moved = {segment: seek_target[segment] for segment in sorted(seek_target)}
     if not gated:
         return moved
-    for segment in sorted(layout.segments.keys() - wanted.keys()):
-        if any(a in wanted and wanted[a] < ends[a] for a in layout.ancestors(segment)):
+    for segment in sorted(layout.segments.keys() - seek_target.keys()):
+        if any(a in seek_target and seek_target[a] < ends[a] for a in layout.ancestors(segment)):
             moved[segment] = 0
-    for segment, offset in sorted(wanted.items()):
-        if offset > 0 and (reason := _passes_over(segment, offset, layout, ends, {**positions, **moved})):
+    for segment, offset in sorted(seek_target.items()):
+        if offset > 0 and (reason := _skipped_records_error(segment, offset, layout, ends, {**positions, **moved})):
             return reason
     return dict(sorted(moved.items()))
 
 
-def drained_at(layout: Layout, positions: Mapping[int, int]) -> list[int]:
+def drained_by_seek(layout: Layout, positions: Mapping[int, int]) -> list[int]:
     """Return the sealed segments of which ``positions`` leave nothing to read."""
     found: list[int] = []
     for segment, offset in sorted(positions.items()):
@@ -80,7 +80,7 @@ def drained_at(layout: Layout, positions: Mapping[int, int]) -> list[int]:
     return found
 
 
-def _passes_over(
+def _skipped_records_error(
     segment: int,
     offset: int,
     layout: Layout,
@@ -92,9 +92,9 @@ def _passes_over(
     unread = {a: count for a, count in unread.items() if count > 0}
     if not unread:
         return None
-    wheres = ", ".join(f"{a} ({positions.get(a, 0)} of {ends[a]})" for a in unread)
+    unread_ancestors = ", ".join(f"{a} ({positions.get(a, 0)} of {ends[a]})" for a in unread)
     choices = " ".join(f"{a}={ends[a]}" for a in unread)
     return (
-        f"segment {segment} at {offset} stands behind records that are not read, in segment {wheres}: "
+        f"segment {segment} at {offset} stands behind records that are not read, in segment {unread_ancestors}: "
         f"choose {segment}=0, or {choices} beside it to pass over {sum(unread.values())} records"
     )

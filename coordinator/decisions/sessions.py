@@ -53,36 +53,36 @@ def judge_claim(known: RegisteredConsumer | None, incarnation: int, client_id: s
 
 
 @dataclass(frozen=True, slots=True)
-class Lapsed:
+class ExpiredConsumers:
     """Names, sorted."""
 
-    silent: tuple[str, ...]
+    disconnected: tuple[str, ...]
     """Connected so far, and not heard for too long."""
     evicted: tuple[str, ...]
     """Silent for longer than the grace period."""
 
 
-def lapsed(
+def find_expired(
     consumers: Mapping[str, RegisteredConsumer],
-    heard_at_seconds: Mapping[str, float],
+    last_seen_seconds: Mapping[str, float],
     *,
     now_seconds: float,
     now_ms: int,
     heartbeat_interval_seconds: float,
     grace_seconds: float,
-) -> Lapsed:
+) -> ExpiredConsumers:
     """Return whose time is up.
 
-    ``heard_at_seconds``: for a connected consumer when it was heard last, for a silent one since when this leader has
+    ``last_seen_seconds``: for a connected consumer when it was heard last, for a silent one since when this leader has
     known it to be silent. It has an entry for every consumer.
     """
-    silent: list[str] = []
+    disconnected: list[str] = []
     evicted: list[str] = []
     for name, consumer in consumers.items():
-        unheard_seconds = now_seconds - heard_at_seconds[name]
+        unseen_seconds = now_seconds - last_seen_seconds[name]
         if consumer.disconnected_at_ms is None:
-            if unheard_seconds >= MISSED_HEARTBEATS * heartbeat_interval_seconds:
-                silent.append(name)
-        elif now_ms - consumer.disconnected_at_ms >= grace_seconds * 1000 or unheard_seconds >= grace_seconds:
+            if unseen_seconds >= MISSED_HEARTBEATS * heartbeat_interval_seconds:
+                disconnected.append(name)
+        elif now_ms - consumer.disconnected_at_ms >= grace_seconds * 1000 or unseen_seconds >= grace_seconds:
             evicted.append(name)
-    return Lapsed(tuple(sorted(silent)), tuple(sorted(evicted)))
+    return ExpiredConsumers(tuple(sorted(disconnected)), tuple(sorted(evicted)))

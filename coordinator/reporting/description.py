@@ -5,45 +5,45 @@ Values in, messages out; nothing is decided here.
 
 from __future__ import annotations
 
-from coordinator.decisions.external_topics import grant_of_external
+from coordinator.decisions.external_topics import external_grant
 from coordinator.decisions.gate import Gate
 from coordinator.reporting.idle_reasons import idle_reasons
 from coordinator.state.subscription import Holding, RegisteredConsumer, Subscription
 from coordinator.state.topic_view import TopicView
-from headgate.model.bucket_ranges import Place, Share, bounds_of, buckets_of, segment_of
+from headgate.model.bucket_ranges import BucketRange, SegmentSlice, bucket_bounds, buckets_of, segment_of
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.protocol import messages as m
 
 
-def grant_of(subscription: Subscription, topic: TopicView, place: Place) -> m.Grant:
-    """Return the grant of a held ``place``: reading begins at what is acknowledged, bucket by bucket."""
-    segment, buckets = segment_of(place), buckets_of(place)
-    starts = _starts(subscription, segment, buckets) if segment in subscription.by_bucket else []
+def build_grant(subscription: Subscription, topic: TopicView, segment_slice: SegmentSlice) -> m.Grant:
+    """Return the grant of a held ``segment_slice``: reading begins at what is acknowledged, bucket by bucket."""
+    segment, buckets = segment_of(segment_slice), buckets_of(segment_slice)
+    starts = _bucket_starts(subscription, segment, buckets) if segment in subscription.progress_by_bucket else []
     start = min((part.start_offset for part in starts), default=subscription.position(segment))
     described = topic.layout.segments[segment]
-    first_bucket, end_bucket = bounds_of(place)
+    first_bucket, end_bucket = bucket_bounds(segment_slice)
     return m.Grant(
         segment=segment,
-        generation=subscription.holdings[place].generation,
+        generation=subscription.holdings[segment_slice].generation,
         first_hash=described.first_hash,
         last_hash=described.last_hash,
         start_offset=start,
         start_chunk=topic.tails[segment].chunk_of(start),
         end_offset=described.end_offset,
-        acknowledged=list(subscription.above.get(segment, [])),
-        external=grant_of_external(subscription, topic, segment),
+        acknowledged=list(subscription.acknowledged_ranges.get(segment, [])),
+        external=external_grant(subscription, topic, segment),
         first_bucket=first_bucket,
         end_bucket=end_bucket,
         starts=[part for part in starts if part.start_offset > start or part.acknowledged],
     )
 
 
-def _starts(subscription: Subscription, segment: int, buckets: range) -> list[m.BucketStart]:
+def _bucket_starts(subscription: Subscription, segment: int, buckets: range) -> list[m.BucketStart]:
     """Return where reading begins in ``buckets``; neighbours that begin alike are named together."""
     found: list[m.BucketStart] = []
     for bucket in buckets:
         progress = subscription.acknowledged_in(segment, bucket)
-        part = m.BucketStart(bucket, bucket + 1, progress.position, list(progress.above))
+        part = m.BucketStart(bucket, bucket + 1, progress.position, list(progress.acknowledged_ranges))
         if found and (found[-1].start_offset, found[-1].acknowledged) == (part.start_offset, part.acknowledged):
             part = m.BucketStart(found.pop().first_bucket, bucket + 1, part.start_offset, part.acknowledged)
         found.append(part)
@@ -66,7 +66,7 @@ def fenced_push(
 
 def describe(subscription: Subscription, topic: TopicView, gate: Gate) -> m.SubscriptionDescription:
     """Return ``subscription`` as people and programs see it."""
-    shares = _shares(subscription)
+    shares = _range_progress_by_segment(subscription)
     return m.SubscriptionDescription(
         topic=topic.name,
         subscription=subscription.name,
@@ -84,17 +84,21 @@ def describe(subscription: Subscription, topic: TopicView, gate: Gate) -> m.Subs
 
 
 def _consumers(subscription: Subscription, gate: Gate) -> list[m.ConsumerDescription]:
-    places: dict[str, list[Place]] = {name: [] for name in subscription.consumers}
-    for place, holding in sorted(subscription.holdings.items()):
-        places[holding.consumer].append(place)
+    slices: dict[str, list[SegmentSlice]] = {name: [] for name in subscription.consumers}
+    for segment_slice, holding in sorted(subscription.holdings.items()):
+        slices[holding.consumer].append(segment_slice)
     idle = idle_reasons(subscription, gate)
     return [
         m.ConsumerDescription(
             consumer=name,
             incarnation=consumer.incarnation,
             connected=consumer.disconnected_at_ms is None,
-            segments=sorted({segment_of(place) for place in places[name]}),
-            shares=[(place.segment, *bounds_of(place)) for place in places[name] if isinstance(place, Share)],
+            segments=sorted({segment_of(segment_slice) for segment_slice in slices[name]}),
+            bucket_ranges=[
+                (segment_slice.segment, *bucket_bounds(segment_slice))
+                for segment_slice in slices[name]
+                if isinstance(segment_slice, BucketRange)
+            ],
             idle=idle.get(name, ""),
             capacity=consumer.capacity,
         )
@@ -107,7 +111,7 @@ def _progress(
     topic: TopicView,
     gate: Gate,
     segment: int,
-    shares: list[m.ShareProgress],
+    shares: list[m.BucketRangeProgress],
 ) -> m.SegmentProgress:
     holding = subscription.holdings.get(segment)
     if segment in gate.retired:
@@ -130,32 +134,34 @@ def _progress(
         label=topic.layout.segments[segment].label,
         checkpoint=subscription.checkpoints.get(segment),
         weight=subscription.weights.get(segment) if subscription.balance == "load" else None,
-        shares=shares,
+        bucket_ranges=shares,
     )
 
 
-def _shares(subscription: Subscription) -> dict[int, list[m.ShareProgress]]:
+def _range_progress_by_segment(subscription: Subscription) -> dict[int, list[m.BucketRangeProgress]]:
     """Return for each segment that is held in shares who reads which buckets, and which are waiting for somebody."""
-    found: dict[int, list[m.ShareProgress]] = {}
-    for place, holding in sorted(subscription.holdings.items()):
-        if isinstance(place, Share):
-            known = found.setdefault(place.segment, [])
-            _fill_gap(subscription, place.segment, known, place.first_bucket)
+    found: dict[int, list[m.BucketRangeProgress]] = {}
+    for segment_slice, holding in sorted(subscription.holdings.items()):
+        if isinstance(segment_slice, BucketRange):
+            known = found.setdefault(segment_slice.segment, [])
+            _fill_gap(subscription, segment_slice.segment, known, segment_slice.first_bucket)
             status = "granted" if holding.revoked_at_ms is None else "revoking"
-            known.append(_share(subscription, place, status, holding))
+            known.append(_range_progress(subscription, segment_slice, status, holding))
     for segment, known in found.items():
         _fill_gap(subscription, segment, known, KEY_BUCKETS)
     return found
 
 
-def _fill_gap(subscription: Subscription, segment: int, known: list[m.ShareProgress], end_bucket: int) -> None:
+def _fill_gap(subscription: Subscription, segment: int, known: list[m.BucketRangeProgress], end_bucket: int) -> None:
     first_bucket = known[-1].end_bucket if known else 0
     if first_bucket < end_bucket:
-        known.append(_share(subscription, Share(segment, first_bucket, end_bucket), "waiting", None))
+        known.append(_range_progress(subscription, BucketRange(segment, first_bucket, end_bucket), "waiting", None))
 
 
-def _share(subscription: Subscription, share: Share, status: str, holding: Holding | None) -> m.ShareProgress:
-    return m.ShareProgress(
+def _range_progress(
+    subscription: Subscription, share: BucketRange, status: str, holding: Holding | None
+) -> m.BucketRangeProgress:
+    return m.BucketRangeProgress(
         first_bucket=share.first_bucket,
         end_bucket=share.end_bucket,
         status=status,

@@ -12,17 +12,17 @@ from typing import Final
 
 WINDOW_SECONDS: Final = 30.0
 """Long enough to smooth batches of acknowledgements, short enough to see a consumer stop."""
-SAMPLE_SECONDS: Final = 2.0
+SAMPLE_INTERVAL_SECONDS: Final = 2.0
 """Between two samples, and the least that a rate is measured over."""
 
 
-class Progress:
+class DrainRate:
     """The positions of the last `WINDOW_SECONDS`, by segment."""
 
     def __init__(self) -> None:
         self._samples: dict[int, deque[tuple[float, int]]] = {}
 
-    def note(self, now_seconds: float, positions: Mapping[int, int]) -> None:
+    def add_sample(self, now_seconds: float, positions: Mapping[int, int]) -> None:
         """Take the positions of all segments that block others now; what is missing is forgotten."""
         for segment in self._samples.keys() - positions.keys():
             del self._samples[segment]
@@ -30,7 +30,7 @@ class Progress:
             samples = self._samples.setdefault(segment, deque())
             if samples and position < samples[-1][1]:
                 samples.clear()
-            if not samples or now_seconds - samples[-1][0] >= SAMPLE_SECONDS:
+            if not samples or now_seconds - samples[-1][0] >= SAMPLE_INTERVAL_SECONDS:
                 samples.append((now_seconds, position))
             while now_seconds - samples[0][0] > WINDOW_SECONDS:
                 samples.popleft()

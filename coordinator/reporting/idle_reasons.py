@@ -32,10 +32,13 @@ def idle_reasons(subscription: Subscription, gate: Gate) -> dict[str, str]:
         nothing = f"all {waiting} segments wait for ancestors" if waiting else "every segment is drained"
         return dict.fromkeys(idle, nothing)
     more = f"; {waiting} of {readable + waiting} segments wait for ancestors" if waiting else ""
-    moving = _is_anything_free_or_moving(subscription, gate)
-    able = sum(consumer.shares for consumer in subscription.consumers.values())
+    moving = _has_pending_handover(subscription, gate)
+    able = sum(consumer.supports_bucket_ranges for consumer in subscription.consumers.values())
     return {
-        name: _reason(subscription, moving=moving, shares=subscription.consumers[name].shares, able=able) + more
+        name: _reason(
+            subscription, moving=moving, shares=subscription.consumers[name].supports_bucket_ranges, able=able
+        )
+        + more
         for name in idle
     }
 
@@ -54,11 +57,11 @@ def _reason(subscription: Subscription, *, moving: bool, shares: bool, able: int
     return f"every segment is shared by {KEY_BUCKETS} already"
 
 
-def _is_anything_free_or_moving(subscription: Subscription, gate: Gate) -> bool:
+def _has_pending_handover(subscription: Subscription, gate: Gate) -> bool:
     held = dict.fromkeys(gate.grantable, 0)
-    for place, holding in subscription.holdings.items():
+    for segment_slice, holding in subscription.holdings.items():
         if holding.revoked_at_ms is not None:
             return True
-        if segment_of(place) in held:
-            held[segment_of(place)] += len(buckets_of(place))
+        if segment_of(segment_slice) in held:
+            held[segment_of(segment_slice)] += len(buckets_of(segment_slice))
     return any(count < KEY_BUCKETS for count in held.values())

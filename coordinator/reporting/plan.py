@@ -5,10 +5,11 @@ The same gate and target that decide decide here, on a layout and on consumers t
 
 The rules:
 
-1. Changes are supposed in the order splits, merges, joins, leaves; one that would be refused is refused here, in the
+1. Changes are supposed in the order splits, merges, joins, leaves; one that would be rejected is rejected here, in the
    same words.
-2. ``at_once`` is where everything would be when the handovers are through. What is revoked now counts as given up.
-3. ``when_drained`` is what would move after that, once every sealed segment is drained.
+2. ``after_rebalance`` is where everything would be when the handovers are through. What is revoked now counts as given
+up.
+3. ``after_drain`` is what would move after that, once every sealed segment is drained.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from coordinator.balancing.affinity import heirs_of
-from coordinator.balancing.balance import owners
+from coordinator.balancing.affinity import preferred_owners_of
+from coordinator.balancing.balance import compute_owners
 from coordinator.balancing.bucket_split import pools
-from coordinator.decisions.gate import Gate, open_gate, tracks_acknowledgements
+from coordinator.decisions.gate import Gate, compute_gate, tracks_acknowledgements
 from coordinator.state.subscription import Subscription
 from coordinator.state.topic_view import TopicView
 from headgate.errors import LayoutError
-from headgate.model.bucket_ranges import Place, bounds_of, segment_of
+from headgate.model.bucket_ranges import SegmentSlice, bucket_bounds, segment_of
 from headgate.model.layout import Layout, SegmentState
 from headgate.protocol import messages as m
 
 
-def what_if(subscription: Subscription, topic: TopicView, changes: m.PlanChanges) -> m.ChangePlan:
+def plan_changes(subscription: Subscription, topic: TopicView, changes: m.PlanChanges) -> m.ChangePlan:
     """Return what ``changes`` would move.
 
     Raises:
@@ -39,16 +40,16 @@ def what_if(subscription: Subscription, topic: TopicView, changes: m.PlanChanges
     layout = _changed(topic, changes)
     consumers = _consumers(subscription, changes)
     kept = {
-        place: holding.consumer
-        for place, holding in subscription.holdings.items()
+        segment_slice: holding.consumer
+        for segment_slice, holding in subscription.holdings.items()
         if holding.revoked_at_ms is None and holding.consumer in consumers
     }
-    gate = open_gate(layout, subscription.drained, subscription.type, subscription.order)
-    at_once = _settled(subscription, layout, gate, consumers, kept)
+    gate = compute_gate(layout, subscription.drained, subscription.type, subscription.order)
+    after_rebalance = _owners_after_handovers(subscription, layout, gate, consumers, kept)
     sealed = {s for s, segment in layout.segments.items() if segment.state is SegmentState.SEALED}
     drained = subscription.drained | sealed if tracks_acknowledgements(subscription.type) else subscription.drained
-    later_gate = open_gate(layout, drained, subscription.type, subscription.order)
-    later = _settled(subscription, layout, later_gate, consumers, at_once)
+    later_gate = compute_gate(layout, drained, subscription.type, subscription.order)
+    later = _owners_after_handovers(subscription, layout, later_gate, consumers, after_rebalance)
     return m.ChangePlan(
         topic=topic.name,
         subscription=subscription.name,
@@ -62,10 +63,13 @@ def what_if(subscription: Subscription, topic: TopicView, changes: m.PlanChanges
             )
             for segment in sorted(layout.segments.keys() - topic.layout.segments.keys())
         ],
-        at_once=_moves(before, at_once),
-        when_drained=_moves(at_once, later),
+        after_rebalance=_moves(before, after_rebalance),
+        after_drain=_moves(after_rebalance, later),
         consumers=_loads(
-            {name: len(subscription.held_by(name)) for name in subscription.consumers}, consumers, at_once, later
+            {name: len(subscription.held_by(name)) for name in subscription.consumers},
+            consumers,
+            after_rebalance,
+            later,
         ),
     )
 
@@ -88,7 +92,7 @@ def _changed(topic: TopicView, changes: m.PlanChanges) -> Layout:
 
 def _consumers(subscription: Subscription, changes: m.PlanChanges) -> dict[str, bool]:
     """Return name → whether it can share segments; who is only supposed to join can."""
-    consumers = {name: consumer.shares for name, consumer in subscription.consumers.items()}
+    consumers = {name: consumer.supports_bucket_ranges for name, consumer in subscription.consumers.items()}
     for name in changes.add_consumers:
         if name in consumers:
             raise LayoutError(f"consumer {name!r} is there already: {_listed(consumers)}")
@@ -104,48 +108,48 @@ def _listed(consumers: Collection[str]) -> str:
     return f"consumers are {', '.join(sorted(consumers))}" if consumers else "there are no consumers"
 
 
-def _settled(
+def _owners_after_handovers(
     subscription: Subscription,
     layout: Layout,
     gate: Gate,
     consumers: Mapping[str, bool],
-    holders: Mapping[Place, str],
-) -> dict[Place, str]:
+    holders: Mapping[SegmentSlice, str],
+) -> dict[SegmentSlice, str]:
     """Return segment or share → owner once everybody has what the target says."""
-    settled: dict[Place, str] = {}
+    owners: dict[SegmentSlice, str] = {}
     for pool in pools(subscription.type, gate.grantable, consumers, holders):
-        heirs = heirs_of(holders, layout, pool.places)
-        settled |= owners(subscription, pool, holders, heirs)
-    return settled
+        preferred_owners = preferred_owners_of(holders, layout, pool.slices)
+        owners |= compute_owners(subscription, pool, holders, preferred_owners)
+    return owners
 
 
-def _moves(before: Mapping[Place, str], after: Mapping[Place, str]) -> list[m.PlannedMove]:
+def _moves(before: Mapping[SegmentSlice, str], after: Mapping[SegmentSlice, str]) -> list[m.PlannedMove]:
     return [
         m.PlannedMove(
-            segment=segment_of(place),
-            before=before.get(place),
-            after=after.get(place),
-            first_bucket=bounds_of(place)[0],
-            end_bucket=bounds_of(place)[1],
+            segment=segment_of(segment_slice),
+            before=before.get(segment_slice),
+            after=after.get(segment_slice),
+            first_bucket=bucket_bounds(segment_slice)[0],
+            end_bucket=bucket_bounds(segment_slice)[1],
         )
-        for place in sorted(before.keys() | after.keys())
-        if before.get(place) != after.get(place)
+        for segment_slice in sorted(before.keys() | after.keys())
+        if before.get(segment_slice) != after.get(segment_slice)
     ]
 
 
 def _loads(
     before: Mapping[str, int],
     consumers: Collection[str],
-    at_once: Mapping[Place, str],
-    later: Mapping[Place, str],
+    after_rebalance: Mapping[SegmentSlice, str],
+    later: Mapping[SegmentSlice, str],
 ) -> list[m.ConsumerLoad]:
-    there, first, then = set(consumers), Counter(at_once.values()), Counter(later.values())
+    present, first, then = set(consumers), Counter(after_rebalance.values()), Counter(later.values())
     return [
         m.ConsumerLoad(
             consumer=name,
             before=before.get(name),
-            at_once=first[name] if name in there else None,
-            when_drained=then[name] if name in there else None,
+            after_rebalance=first[name] if name in present else None,
+            after_drain=then[name] if name in present else None,
         )
         for name in sorted(before.keys() | set(consumers))
     ]

@@ -11,19 +11,19 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Acknowledged:
+class AcknowledgementProgress:
     """How far a subscription is."""
 
     position: int = 0
-    above: list[tuple[int, int]] = field(default_factory=list)
+    acknowledged_ranges: list[tuple[int, int]] = field(default_factory=list)
 
-    def reach(self, end: int) -> None:
+    def advance(self, end: int) -> None:
         """Acknowledge everything below ``end`` (STREAM)."""
         self.position = max(self.position, end)
 
-    def take(self, first: int, end: int) -> None:
+    def add_range(self, first: int, end: int) -> None:
         """Acknowledge ``first`` up to, not including, ``end`` (QUEUE)."""
-        ranges = self.above
+        ranges = self.acknowledged_ranges
         index = bisect_left(ranges, (first, first))
         if index > 0 and ranges[index - 1][1] >= first:
             index -= 1
@@ -34,7 +34,7 @@ class Acknowledged:
         if ranges[0][0] <= self.position:
             self.position = max(self.position, ranges.pop(0)[1])
 
-    def left(self, end: int) -> int:
+    def remaining(self, end: int) -> int:
         """Return how many offsets below ``end`` are not acknowledged."""
-        above = sum(min(last, end) - first for first, last in self.above if first < end)
+        above = sum(min(last, end) - first for first, last in self.acknowledged_ranges if first < end)
         return max(0, end - self.position - above)

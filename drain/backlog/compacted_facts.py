@@ -31,7 +31,7 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True):
     last: int
 
 
-def encode_facts(table: pa.Table, shard: int, first: int, last: int) -> bytes:
+def encode_range_facts(table: pa.Table, shard: int, first: int, last: int) -> bytes:
     """Return rows of schemas.MERGED as Parquet bytes."""
     header = _Header(format=FORMAT, shard=shard, first=first, last=last)
     schema = MERGED.with_metadata({_METADATA_KEY: msgspec.json.encode(header)})
@@ -40,7 +40,7 @@ def encode_facts(table: pa.Table, shard: int, first: int, last: int) -> bytes:
     return bytes(sink.getvalue())
 
 
-async def read_facts(store: Store, manifest: Manifest) -> pa.Table:
+async def read_range_facts(store: Store, manifest: Manifest) -> pa.Table:
     """Return the facts of one range; raises ChunkError, ObjectMissingError or StoreUnavailableError."""
     data = await store.read(manifest.facts)
     try:
@@ -63,7 +63,7 @@ async def read_facts(store: Store, manifest: Manifest) -> pa.Table:
 
 
 @dataclass(frozen=True, slots=True)
-class RolledFacts:
+class CompactedFacts:
     """What all rolled ranges of a shard come to together."""
 
     last: int
@@ -74,7 +74,7 @@ class RolledFacts:
     """Rows of schemas.MERGED; a key may have one for each range."""
 
 
-async def rolled_facts(store: Store, shard: int) -> RolledFacts | None:
+async def read_compacted_facts(store: Store, shard: int) -> CompactedFacts | None:
     """Return the facts of all rolled ranges; None if there are none.
 
     Raises ChunkError or StoreUnavailableError. Ranges that are replaced meanwhile are looked up once more.
@@ -85,10 +85,10 @@ async def rolled_facts(store: Store, shard: int) -> RolledFacts | None:
             return None
         try:
             manifests = [await read_manifest(store, shard, each) for each in covering]
-            tables = [await read_facts(store, manifest) for manifest in manifests]
+            tables = [await read_range_facts(store, manifest) for manifest in manifests]
         except ObjectMissingError as error:
             if attempt:
                 raise ChunkError(f"a rolled range of shard {shard} is named and missing: {error}") from error
             continue
-        return RolledFacts(manifests[-1].last, manifests[-1].last_at_ms, pa.concat_tables(tables))
+        return CompactedFacts(manifests[-1].last, manifests[-1].last_at_ms, pa.concat_tables(tables))
     raise AssertionError("the second attempt returns or raises")

@@ -1,9 +1,9 @@
 """Bring the published results up to date: the thin job around drain.backlog.plans.
 
 A run finds the chunks after each shard's last watermark, checks and counts exactly those, merges them with the last
-result, and publishes the new one. It decides nothing about what counts (drain.backlog.plans, drain.backlog.merge). Running it
-again over the same ledger changes nothing. A run that is killed leaves the previous result; of two at once, one
-publishes and the other takes what it finds.
+result, and publishes the new one. It decides nothing about what counts (drain.backlog.plans, drain.backlog.merge).
+Running it again over the same ledger changes nothing. A run that is killed leaves the previous result; of two at once,
+one publishes and the other takes what it finds.
 
 A shard whose ledger or result is at fault fails alone, with the object's name, and the others go on.
 
@@ -29,24 +29,24 @@ from typing import Final
 import msgspec
 from pyspark.sql import SparkSession
 
-from drain.backlog.compacted_facts import rolled_facts
-from drain.backlog.counting import JvmGoneError, RunError, Step, merge
-from drain.backlog.merge import MergedRow, carried, outstanding, settled
+from drain.backlog.compacted_facts import read_compacted_facts
+from drain.backlog.counting import ChunkBatch, JvmGoneError, RunError, aggregate_chunks
+from drain.backlog.merge import MergedRow, merge_rows, outstanding, previous_rows
 from drain.backlog.results import Result, newest_result, publish_result, read_result, result_path
 from drain.backlog.sums import merged_row
 from drain.spark.chunks import LedgerChunks
 from drain.spark.fact_source import READERS
 from drain.spark.master import DEFAULT_MASTER, VALID_MASTERS, conf_pair
 from drain.spark.session import build_session, submitted_session
-from drain.spark.small_chunk_reader import FEW_ROWS
+from drain.spark.small_chunk_reader import SMALL_READ_MAX_ROWS
 from headgate.errors import ChunkError, ConfigError, HeadgateError, ObjectMissingError, StoreError
 from headgate.storage.object_store import Store, open_store
 
-STEP_CHUNKS: Final = 4000
+MAX_CHUNKS_PER_JOB: Final = 4000
 """Chunks counted in one Spark job. It bounds the file list and the ranges that one task gathers, so a ledger of any
 length is counted in pieces; 4000 small files take about 4 s, far above the job's fixed cost."""
 
-Count = Callable[[Sequence[Step]], Awaitable[Mapping[int, list[MergedRow]]]]
+Count = Callable[[Sequence[ChunkBatch]], Awaitable[Mapping[int, list[MergedRow]]]]
 """Runs one merge (drain.backlog.counting.merge); raises RunError."""
 
 
@@ -78,13 +78,13 @@ class BacklogJob:
         count: Count,
         *,
         results: Store | None = None,
-        step_chunks: int = STEP_CHUNKS,
+        max_chunks_per_job: int = MAX_CHUNKS_PER_JOB,
     ) -> None:
         """Prepare. ``results`` is where results are published, and gone on from; beside the ledger if None."""
         self._chunks = chunks
         self._count = count
         self._results = results or chunks.store
-        self._step_chunks = step_chunks
+        self._max_chunks_per_job = max_chunks_per_job
         self._last: dict[int, Result] = {}
 
     async def run(
@@ -103,33 +103,33 @@ class BacklogJob:
 
         """
         outcome = RunOutcome()
-        going: dict[int, _Progress] = {}
+        progress_by_shard: dict[int, _Progress] = {}
         for shard in dict.fromkeys(shards):
             try:
-                result = Result(shard, 0, ()) if full else await self._newest(shard)
+                result = Result(shard, 0, ()) if full else await self._newest_result(shard)
                 if not result.watermark:
-                    result = await self._of_rolled(shard, publish=not full)
+                    result = await self._from_compacted(shard, publish=not full)
                 numbers = await self._chunks.newer_than(shard, result.watermark)
                 if up_to is not None and shard in up_to:
                     numbers = range(numbers.start, min(numbers.stop, up_to[shard] + 1))
-                going[shard] = _Progress(result, numbers)
+                progress_by_shard[shard] = _Progress(result, numbers)
                 outcome.results[shard] = result
             except HeadgateError as error:
                 outcome.failures[shard] = str(error)
-        while due := self._due(going):
-            await self._step(due, going, outcome, publish=not full)
+        while due := self._next_chunks(progress_by_shard):
+            await self._count_batch(due, progress_by_shard, outcome, publish=not full)
         return outcome
 
-    async def _of_rolled(self, shard: int, *, publish: bool) -> Result:
+    async def _from_compacted(self, shard: int, *, publish: bool) -> Result:
         """Return the result of the chunks that were rolled up, which may be gone; an empty one if there are none."""
-        rolled = await rolled_facts(self._chunks.store, shard)
-        if rolled is None:
+        compacted = await read_compacted_facts(self._chunks.store, shard)
+        if compacted is None:
             return Result(shard, 0, ())
-        rows = settled(merged_row(row) for row in rolled.table.to_pylist())
-        result = Result(shard, rolled.last, rows, rolled.last_at_ms)
+        rows = merge_rows(merged_row(row) for row in compacted.table.to_pylist())
+        result = Result(shard, compacted.last, rows, compacted.last_at_ms)
         return await publish_result(self._chunks.store, result) if publish else result
 
-    async def _newest(self, shard: int) -> Result:
+    async def _newest_result(self, shard: int) -> Result:
         """Return the newest result; the object in memory if it is still the newest one, to save reading it."""
         last = self._last.get(shard)
         if last is not None and last.watermark:
@@ -141,71 +141,71 @@ class BacklogJob:
                 return last
         return await newest_result(self._results, shard)
 
-    def _due(self, going: dict[int, _Progress]) -> dict[int, range]:
+    def _next_chunks(self, progress_by_shard: dict[int, _Progress]) -> dict[int, range]:
         """Return which chunks the next step takes, of which shards; room left by one shard is the next one's."""
         due: dict[int, range] = {}
-        room = self._step_chunks
-        for shard, progress in going.items():
-            if progress.numbers and room:
-                due[shard] = progress.numbers[:room]
-                room -= len(due[shard])
+        capacity = self._max_chunks_per_job
+        for shard, progress in progress_by_shard.items():
+            if progress.numbers and capacity:
+                due[shard] = progress.numbers[:capacity]
+                capacity -= len(due[shard])
         return due
 
-    async def _step(
+    async def _count_batch(
         self,
         due: dict[int, range],
-        going: dict[int, _Progress],
+        progress_by_shard: dict[int, _Progress],
         outcome: RunOutcome,
         *,
         publish: bool,
     ) -> None:
-        steps: dict[int, Step] = {}
+        batches: dict[int, ChunkBatch] = {}
         made_at_ms: dict[int, int] = {}
         for shard, numbers in due.items():
             try:
                 made_at_ms[shard], rows_of_chunks = await self._chunks.check(shard, numbers)
             except (ChunkError, StoreError) as error:
                 outcome.failures[shard] = str(error)
-                del going[shard]
+                del progress_by_shard[shard]
             else:
                 paths = [self._chunks.source.path(shard, number) for number in numbers]
-                steps[shard] = Step(shard, paths, rows_of_chunks)
-        merged, failures = await self._counted(steps)
+                batches[shard] = ChunkBatch(shard, paths, rows_of_chunks)
+        merged, failures = await self._count_shards(batches)
         for shard, reason in failures.items():
             outcome.failures[shard] = reason
-            del going[shard]
+            del progress_by_shard[shard]
         for shard, rows in merged.items():
-            progress, taken = going[shard], due[shard]
-            next_rows = settled([*carried(progress.result.rows), *rows])
-            result = Result(shard, taken[-1], next_rows, made_at_ms[shard])
+            progress, numbers_counted = progress_by_shard[shard], due[shard]
+            next_rows = merge_rows([*previous_rows(progress.result.rows), *rows])
+            result = Result(shard, numbers_counted[-1], next_rows, made_at_ms[shard])
             try:
                 progress.result = await publish_result(self._results, result) if publish else result
             except HeadgateError as error:
                 outcome.failures[shard] = str(error)
-                del going[shard]
+                del progress_by_shard[shard]
                 continue
-            progress.numbers = progress.numbers[len(taken) :]
+            progress.numbers = progress.numbers[len(numbers_counted) :]
             outcome.results[shard] = progress.result
-            outcome.chunks += len(taken)
+            outcome.chunks += len(numbers_counted)
             if publish:
                 self._last[shard] = progress.result
 
-    async def _counted(self, steps: dict[int, Step]) -> tuple[dict[int, list[MergedRow]], dict[int, str]]:
+    async def _count_shards(self, batches: dict[int, ChunkBatch]) -> tuple[dict[int, list[MergedRow]], dict[int, str]]:
         """Return the merged rows by shard, and what failed. One shard's fault must not stop the others for ever."""
-        if not steps:
+        if not batches:
             return {}, {}
         try:
-            found = await self._count(list(steps.values()))
-            return {shard: found.get(shard, []) for shard in steps}, {}
+            found = await self._count(list(batches.values()))
+            return {shard: found.get(shard, []) for shard in batches}, {}
         except JvmGoneError:
             raise
         except RunError as error:
-            if len(steps) == 1:
-                return {}, dict.fromkeys(steps, str(error))
+            if len(batches) == 1:
+                return {}, dict.fromkeys(batches, str(error))
         merged: dict[int, list[MergedRow]] = {}
         failures: dict[int, str] = {}
-        for shard, step in steps.items():
-            alone, fault = await self._counted({shard: step})
+        for shard, batch in batches.items():
+            alone, fault = await self._count_shards({shard: batch})
             merged |= alone
             failures |= fault
         return merged, failures
@@ -252,15 +252,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _run(arguments: argparse.Namespace) -> int:
-    chunks = LedgerChunks(arguments.ledger, arguments.reader, few_rows=0 if arguments.full else FEW_ROWS)
+    chunks = LedgerChunks(
+        arguments.ledger, arguments.reader, small_read_max_rows=0 if arguments.full else SMALL_READ_MAX_ROWS
+    )
     results = chunks.store if arguments.out is None else open_store(arguments.out)
     shards = arguments.shard or await chunks.shards()
     with tempfile.TemporaryDirectory(prefix="headgate-java-") as folder:
         session = await asyncio.to_thread(_session, arguments, Path(folder))
         try:
 
-            async def count(steps: Sequence[Step]) -> Mapping[int, list[MergedRow]]:
-                return await asyncio.to_thread(merge, session, chunks.source, steps)
+            async def count(batches: Sequence[ChunkBatch]) -> Mapping[int, list[MergedRow]]:
+                return await asyncio.to_thread(aggregate_chunks, session, chunks.source, batches)
 
             outcome = await BacklogJob(chunks, count, results=results).run(shards, full=arguments.full)
         finally:

@@ -1,8 +1,8 @@
 """What a merge comes to: which generations count, and what is gone.
 
-`settled` adds the rows of one merge to the previous result, which makes the next one; `outstanding` and `drained` read
-a result. All three take values and return values. They run beside Spark, not in it, because their input is bounded by
-segments times subscriptions, and by the marks of a segment (drain.backlog.timestamp_index).
+`merge_rows` adds the rows of one merge to the previous result, which makes the next one; `outstanding` and `drained`
+read a result. All three take values and return values. They run beside Spark, not in it, because their input is
+bounded by segments times subscriptions, and by the marks of a segment (drain.backlog.timestamp_index).
 
 A result has three kinds of rows:
 
@@ -33,7 +33,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from drain.backlog.timestamp_index import Marks, latest_marks, timestamp_at
+from drain.backlog.timestamp_index import TimestampIndex, build_timestamp_index, timestamp_at
 from headgate.model.hashing import KEY_BUCKETS
 
 Ranges = tuple[tuple[int, int], ...]
@@ -55,7 +55,7 @@ class StateRow:
     sealed_end_offset: int | None = None
     position: int = 0
     above: Ranges = ()
-    marks: Marks = ()
+    timestamp_index: TimestampIndex = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class MergedRow:
     removed: bool = False
     present: bool = False
     """It is known to exist, from a fact or from the previous result."""
-    carried: bool = False
+    from_previous: bool = False
     """It was in the previous result."""
 
 
@@ -90,7 +90,9 @@ class Backlog:
     holes: int | None
     """Unacknowledged stretches that have something acknowledged behind them."""
     oldest_ms: int | None
-    """Timestamp of the first unacknowledged record (drain.backlog.timestamp_index); None if there is none, or nothing is tracked."""
+    """Timestamp of the first unacknowledged record (drain.backlog.timestamp_index); None if there is none, or nothing
+    is tracked.
+    """
 
     @property
     def drained(self) -> bool:
@@ -98,12 +100,12 @@ class Backlog:
         return self.sealed and self.records == 0
 
 
-def carried(rows: Iterable[StateRow]) -> list[MergedRow]:
+def previous_rows(rows: Iterable[StateRow]) -> list[MergedRow]:
     """Return the rows of the previous result as what they add to the next one: themselves."""
-    return [MergedRow(row, present=True, carried=True) for row in rows]
+    return [MergedRow(row, present=True, from_previous=True) for row in rows]
 
 
-def settled(merge: Iterable[MergedRow]) -> tuple[StateRow, ...]:
+def merge_rows(merge: Iterable[MergedRow]) -> tuple[StateRow, ...]:
     """Return the next result: one row per key, in order, without what is gone.
 
     ``merge``: what is carried from the previous result, and what is new; a key may have several rows.
@@ -114,7 +116,7 @@ def settled(merge: Iterable[MergedRow]) -> tuple[StateRow, ...]:
     rows: list[StateRow] = []
     for _, items in sorted(by_topic.items()):
         if not any(item.removed and item.row.subscription_id is None and item.row.segment is None for item in items):
-            rows += _settled_topic(items)
+            rows += _merge_topic(items)
     return tuple(rows)
 
 
@@ -128,21 +130,21 @@ def outstanding(rows: Sequence[StateRow]) -> tuple[Backlog, ...]:
         elif row.segment is not None:
             parts[row.topic_id, row.subscription_id, row.segment].append(row)
     return tuple(
-        _backlog(subscription, segment, parts.get(row_key(subscription, segment), ()))
+        _backlog(subscription, segment, parts.get(position_key(subscription, segment), ()))
         for subscription in rows
         if subscription.subscription_id is not None and subscription.segment is None
         for segment in segments[subscription.topic_id]
     )
 
 
-def row_key(subscription: StateRow, segment: StateRow) -> tuple[int, int, int]:
+def position_key(subscription: StateRow, segment: StateRow) -> tuple[int, int, int]:
     """Return the key of the rows that hold the position of ``subscription`` in ``segment``."""
     assert subscription.subscription_id is not None
     assert segment.segment is not None
     return subscription.topic_id, subscription.subscription_id, segment.segment
 
 
-def _settled_topic(items: Sequence[MergedRow]) -> list[StateRow]:
+def _merge_topic(items: Sequence[MergedRow]) -> list[StateRow]:
     keyed: dict[tuple[int | None, int | None], list[MergedRow]] = defaultdict(list)
     for item in items:
         keyed[item.row.subscription_id, item.row.segment].append(item)
@@ -156,7 +158,7 @@ def _settled_topic(items: Sequence[MergedRow]) -> list[StateRow]:
     for item in items:
         subscription = item.row.subscription_id
         reached[subscription] = max(reached[subscription], item.row.seek_generation)
-        if item.carried:
+        if item.from_previous:
             known[subscription] = max(known[subscription], item.row.seek_generation)
     rows = []
     for (subscription, segment), versions in sorted(keyed.items(), key=_sort_key):
@@ -164,7 +166,7 @@ def _settled_topic(items: Sequence[MergedRow]) -> list[StateRow]:
         owners = {(subscription, segment)} if belongs else {(subscription, None), (None, segment)}
         if owners <= alive:
             lowest = 0 if belongs else known[subscription]
-            combined = _combined([item for item in versions if item.row.seek_generation >= lowest])
+            combined = _combine_versions([item for item in versions if item.row.seek_generation >= lowest])
             rows += [replace(row, seek_generation=reached[subscription]) for row in combined]
     return rows
 
@@ -174,7 +176,7 @@ def _sort_key(item: tuple[tuple[int | None, int | None], list[MergedRow]]) -> tu
     return (-1 if subscription is None else subscription, -1 if segment is None else segment)
 
 
-def _combined(versions: Sequence[MergedRow]) -> list[StateRow]:
+def _combine_versions(versions: Sequence[MergedRow]) -> list[StateRow]:
     """Return the rows for one place, each of whose ``versions`` saw a part of it; nothing if none is given."""
     if not versions:
         return []
@@ -186,10 +188,10 @@ def _combined(versions: Sequence[MergedRow]) -> list[StateRow]:
     for row in rows:
         acknowledged[row.bucket] += [(0, row.position), *row.above]
     for_all = acknowledged.pop(None, [(0, 0)])
-    by_bucket = {bucket: joined(for_all + parts) for bucket, parts in sorted(acknowledged.items())}
-    whole = joined(for_all)
+    by_bucket = {bucket: join_ranges(for_all + parts) for bucket, parts in sorted(acknowledged.items())}
+    whole = join_ranges(for_all)
     if len(by_bucket) == KEY_BUCKETS:
-        whole = _in_all(list(by_bucket.values()))
+        whole = _intersect(list(by_bucket.values()))
     first = replace(
         rows[0],
         bucket=None,
@@ -200,7 +202,7 @@ def _combined(versions: Sequence[MergedRow]) -> list[StateRow]:
         sealed_end_offset=max(
             (row.sealed_end_offset for row in rows if row.sealed_end_offset is not None), default=None
         ),
-        marks=latest_marks(mark for row in rows for mark in row.marks),
+        timestamp_index=build_timestamp_index(mark for row in rows for mark in row.timestamp_index),
     )
     return [
         replace(first, bucket=bucket, position=ranges[0][1], above=ranges[1:])
@@ -209,8 +211,8 @@ def _combined(versions: Sequence[MergedRow]) -> list[StateRow]:
     ]
 
 
-def _in_all(sides: Sequence[Ranges]) -> Ranges:
-    """Return what every one of ``sides`` covers; each begins with the range from 0 to its position."""
+def _intersect(sides: Sequence[Ranges]) -> Ranges:
+    """Return what every one of ``sides`` needs_tables; each begins with the range from 0 to its position."""
     ranges = [(first, end) for side in sides for first, end in side if first < end]
     bounds = sorted([(first, 1) for first, _ in ranges] + [(end, -1) for _, end in ranges])
     found: list[tuple[int, int]] = []
@@ -221,10 +223,10 @@ def _in_all(sides: Sequence[Ranges]) -> Ranges:
         covering += change
         if covering == len(sides):
             since = offset
-    return joined([(0, 0), *found])
+    return join_ranges([(0, 0), *found])
 
 
-def joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
+def join_ranges(ranges: Iterable[tuple[int, int]]) -> Ranges:
     """Return ``ranges`` sorted, with those that touch or overlap made one."""
     found: list[tuple[int, int]] = []
     for first, end in sorted(ranges):
@@ -242,7 +244,7 @@ def _backlog(subscription: StateRow, segment: StateRow, parts: Sequence[StateRow
     end = segment.end_offset if segment.sealed_end_offset is None else segment.sealed_end_offset
     kind = subscription.subscription_type or ""
     tracked = kind in {"STREAM", "QUEUE"}
-    left = {part.bucket: _left(part, end) for part in parts}
+    left = {part.bucket: _unacknowledged(part, end) for part in parts}
     others = left.pop(None, end)
     position = min((part.position for part in parts), default=0)
     records = -(-(sum(left.values()) + others * (KEY_BUCKETS - len(left))) // KEY_BUCKETS)
@@ -256,19 +258,19 @@ def _backlog(subscription: StateRow, segment: StateRow, parts: Sequence[StateRow
         end_offset=end,
         sealed=sealed,
         records=records if tracked else None,
-        size_bytes=_share(segment.size_bytes, records, segment.records) if tracked else None,
+        size_bytes=_estimated_bytes(segment.size_bytes, records, segment.records) if tracked else None,
         holes=max((len(part.above) for part in parts), default=0) if tracked else None,
-        oldest_ms=timestamp_at(segment.marks, position) if tracked and records else None,
+        oldest_ms=timestamp_at(segment.timestamp_index, position) if tracked and records else None,
     )
 
 
-def _left(part: StateRow, end: int) -> int:
+def _unacknowledged(part: StateRow, end: int) -> int:
     """Return how many offsets below ``end`` are not acknowledged in ``part``."""
     above = sum(max(0, min(last, end) - first) for first, last in part.above if first < end)
     return max(0, end - part.position) - above
 
 
-def _share(size_bytes: int, records: int, of_records: int) -> int:
+def _estimated_bytes(size_bytes: int, records: int, of_records: int) -> int:
     return 0 if of_records == 0 else size_bytes * records // of_records
 
 

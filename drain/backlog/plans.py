@@ -2,15 +2,15 @@
 
 There is no session here, no path, no setting and nothing that runs: a plan goes out for what came in.
 
-What places, parts and sums are is said in drain.backlog.sums. Facts of one part are added up by sums and maxima of whole
-numbers alone, under a key without nulls. That, and only that, is what Spark makes into one loop over the columns with a
-quick hash table in it: a null in the key, or a string or a list among the sums, costs three times as much for every
-fact, however few have it. For the same reason a fact with an offset is told by which columns it sets (headgate.ledger.chunk),
-and its name is looked at only where there is no offset.
+What places, parts and sums are is said in drain.backlog.sums. Facts of one kind are added up by sums and maxima of
+whole numbers alone, under a key without nulls. That, and only that, is what Spark makes into one loop over the columns
+with a quick hash table in it: a null in the key, or a string or a list among the sums, costs three times as much for
+every fact, however few have it. For the same reason a fact with an offset is told by which columns it sets
+(headgate.ledger.chunk), and its name is looked at only where there is no offset.
 
-Adding up has one shuffle, of a row for each part and task. Ranges acknowledged out of order are parts of their own, and
-there may be as many as facts; so `summed_up_to` stops at a number of rows, and says that it did. Then `joined` makes
-one row of ranges that touch, by windows over sorted rows, at the price of a second shuffle.
+Adding up has one shuffle, of a row for each kind and task. Ranges acknowledged out of order are parts of their own, and
+there may be as many as facts; so `aggregate_limited` stops at a number of rows, and says that it did. Then
+`aggregate_joined` makes one row of ranges that touch, by windows over sorted rows, at the price of a second shuffle.
 
 The plans are SQL, because each call on a DataFrame is a round trip to the JVM: written with Columns, the same plan took
 as long to put together as to carry out.
@@ -22,24 +22,26 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from drain.backlog.sums import NONE, NOTHING, PLACE, POSITION, PRESENT, REMOVED, SEALED, TYPES
-from drain.backlog.timestamp_index import MARK_SQL
+from drain.backlog.sums import AGGREGATE_KEY, NO_FACT, NO_ID, POSITION, PRESENT, REMOVED, SEALED, SUBSCRIPTION_TYPES
+from drain.backlog.timestamp_index import INDEX_SLOT_SQL
 
-ROW: Final = "row"
-"""The column in which `summed_up_to` numbers the rows of each task."""
+ROW_NUMBER: Final = "row"
+"""The column in which `aggregate_limited` numbers the rows of each task."""
 
 _TYPE: Final = f"""
-    CASE {" ".join(f"WHEN subscription_type = '{name}' THEN {number}L" for number, name in enumerate(TYPES))}
+    CASE {
+    " ".join(f"WHEN subscription_type = '{name}' THEN {number}L" for number, name in enumerate(SUBSCRIPTION_TYPES))
+}
          WHEN subscription_type IS NOT NULL
          THEN raise_error(concat('a subscription of type ', subscription_type, ', which this version does not know'))
          END"""
 
 _CONTRIBUTIONS: Final = f"""
     SELECT shard,
-           coalesce(topic_id, {NONE}L) AS topic_id,
-           coalesce(subscription_id, {NONE}L) AS subscription_id,
-           coalesce(segment, {NONE}L) AS segment,
-           coalesce(bucket, {NONE}L) AS bucket,
+           coalesce(topic_id, {NO_ID}L) AS topic_id,
+           coalesce(subscription_id, {NO_ID}L) AS subscription_id,
+           coalesce(segment, {NO_ID}L) AS segment,
+           coalesce(bucket, {NO_ID}L) AS bucket,
            coalesce(seek_generation, 0L) AS seek_generation,
            CASE WHEN offset IS NULL THEN
                     CASE fact WHEN 'created' THEN {PRESENT}L
@@ -48,97 +50,103 @@ _CONTRIBUTIONS: Final = f"""
                               WHEN 'pruned' THEN {REMOVED}L
                               WHEN 'topic_deleted' THEN {REMOVED}L
                               WHEN 'unsubscribed' THEN {REMOVED}L
-                              ELSE {NOTHING}L END
-                WHEN subscription_id IS NULL THEN {MARK_SQL}
+                              ELSE {NO_FACT}L END
+                WHEN subscription_id IS NULL THEN {INDEX_SLOT_SQL}
                 WHEN end_offset IS NULL THEN {POSITION}L
-                ELSE offset END AS part,
-           coalesce(end_offset, offset, {_TYPE}) AS reach,
+                ELSE offset END AS kind,
+           coalesce(end_offset, offset, {_TYPE}) AS max_value,
            subscription_id IS NULL AND offset IS NOT NULL AS is_record,
            1L AS records, size_bytes, timestamp_ms
     FROM {{facts}}
 """  # noqa: S608 - nothing in it comes from outside
 
-_AGAIN: Final = f"""
+_MERGED_CONTRIBUTIONS: Final = f"""
     SELECT shard, topic_id,
-           coalesce(subscription_id, {NONE}L) AS subscription_id,
-           coalesce(segment, {NONE}L) AS segment,
-           coalesce(bucket, {NONE}L) AS bucket,
+           coalesce(subscription_id, {NO_ID}L) AS subscription_id,
+           coalesce(segment, {NO_ID}L) AS segment,
+           coalesce(bucket, {NO_ID}L) AS bucket,
            coalesce(seek_generation, 0L) AS seek_generation,
-           stated.part, stated.reach, mark IS NOT NULL AS is_record, records, size_bytes, timestamp_ms
+           entry.kind, entry.max_value, index_slot IS NOT NULL AS is_record, records, size_bytes, timestamp_ms
     FROM (
         SELECT *, explode(filter(concat(
             array(
-                CASE WHEN mark IS NOT NULL THEN named_struct('part', mark, 'reach', end_offset - 1) END,
-                CASE WHEN present THEN named_struct('part', {PRESENT}L, 'reach', {_TYPE}) END,
-                CASE WHEN removed THEN named_struct('part', {REMOVED}L, 'reach', CAST(NULL AS BIGINT)) END,
+                CASE WHEN index_slot IS NOT NULL THEN named_struct('kind', index_slot, 'max_value', end_offset - 1) END,
+                CASE WHEN present THEN named_struct('kind', {PRESENT}L, 'max_value', {_TYPE}) END,
+                CASE WHEN removed THEN named_struct('kind', {REMOVED}L, 'max_value', CAST(NULL AS BIGINT)) END,
                 CASE WHEN sealed_end_offset IS NOT NULL
-                     THEN named_struct('part', {SEALED}L, 'reach', sealed_end_offset) END,
+                     THEN named_struct('kind', {SEALED}L, 'max_value', sealed_end_offset) END,
                 CASE WHEN subscription_id IS NOT NULL AND segment IS NOT NULL
-                     THEN named_struct('part', if(reset, {POSITION}L, 0L), 'reach', position) END
+                     THEN named_struct('kind', if(reset, {POSITION}L, 0L), 'max_value', position) END
             ),
-            transform(above, range -> named_struct('part', range.first_offset, 'reach', range.end_offset))
-        ), stated -> stated IS NOT NULL)) AS stated
+            transform(above, range -> named_struct('kind', range.first_offset, 'max_value', range.end_offset))
+        ), entry -> entry IS NOT NULL)) AS entry
         FROM {{merged}}
     )
 """  # noqa: S608 - as above
 
-_SUMMED: Final = f"""
-    SELECT {", ".join(PLACE)}, part,
+_AGGREGATED: Final = f"""
+    SELECT {", ".join(AGGREGATE_KEY)}, kind,
            sum(records) AS records,
            sum(size_bytes) FILTER (WHERE is_record) AS size_bytes,
-           max(reach) AS reach,
-           max_by(timestamp_ms, reach) FILTER (WHERE is_record) AS timestamp_ms
+           max(max_value) AS max_value,
+           max_by(timestamp_ms, max_value) FILTER (WHERE is_record) AS timestamp_ms
     FROM {{contributions}}
-    GROUP BY {", ".join(PLACE)}, part
+    GROUP BY {", ".join(AGGREGATE_KEY)}, kind
 """  # noqa: S608 - as above
 
 # In one partition there is nothing to shuffle; said here, it spares the two round trips that it takes on a frame.
-_IN_ONE: Final = "(SELECT /*+ COALESCE(1) */ * FROM {facts})"
-_OF_FEW: Final = _SUMMED.replace("{contributions}", f"({_CONTRIBUTIONS})").replace("{facts}", _IN_ONE)
+_IN_ONE_PARTITION: Final = "(SELECT /*+ COALESCE(1) */ * FROM {facts})"
+_AGGREGATED_IN_ONE_TASK: Final = _AGGREGATED.replace("{contributions}", f"({_CONTRIBUTIONS})").replace(
+    "{facts}", _IN_ONE_PARTITION
+)
 
 # The lower 33 bits of that number are the row's own within its task, from 0.
-_UP_TO: Final = f"""
-    SELECT * FROM (SELECT *, monotonically_increasing_id() & 8589934591L AS {ROW} FROM ({_SUMMED}))
-    WHERE {ROW} <= {{limit}}
+_AGGREGATED_LIMITED: Final = f"""
+    SELECT * FROM (SELECT *, monotonically_increasing_id() & 8589934591L AS {ROW_NUMBER} FROM ({_AGGREGATED}))
+    WHERE {ROW_NUMBER} <= {{limit}}
 """  # noqa: S608 - as above
 
 # A range belongs to the stretch before it unless it begins behind all that ends there. A POSITION is one from 0, and
-# the first of its place. Whatever is not about a subscription in a segment stays apart by its part.
-_SORTED: Final = f"PARTITION BY {', '.join(PLACE)}, apart ORDER BY part ROWS BETWEEN UNBOUNDED PRECEDING AND"
-_JOINED: Final = f"""
-    WITH summed AS (
-        SELECT *, CASE WHEN subscription_id = {NONE} OR segment = {NONE} THEN part END AS apart FROM ({_SUMMED})
+# the first of its place. Whatever is not about a subscription in a segment stays apart by its kind.
+_KEY_WINDOW: Final = (
+    f"PARTITION BY {', '.join(AGGREGATE_KEY)}, exact_kind ORDER BY kind ROWS BETWEEN UNBOUNDED PRECEDING AND"
+)
+_AGGREGATED_JOINED: Final = f"""
+    WITH aggregated AS (
+        SELECT *, CASE WHEN subscription_id = {NO_ID} OR segment = {NO_ID} THEN kind END AS exact_kind FROM
+        ({_AGGREGATED})
     ),
-    begun AS (
-        SELECT *, CASE WHEN part > max(reach) OVER ({_SORTED} 1 PRECEDING) THEN 1L ELSE 0L END AS begins FROM summed
+    flagged AS (
+        SELECT *, CASE WHEN kind > max(max_value) OVER ({_KEY_WINDOW} 1 PRECEDING) THEN 1L ELSE 0L END AS starts_group
+        FROM aggregated
     ),
-    numbered AS (SELECT *, sum(begins) OVER ({_SORTED} CURRENT ROW) AS stretch FROM begun)
-    SELECT {", ".join(PLACE)}, min(part) AS part, sum(records) AS records, sum(size_bytes) AS size_bytes,
-           max(reach) AS reach, max_by(timestamp_ms, reach) AS timestamp_ms
-    FROM numbered GROUP BY {", ".join(PLACE)}, apart, stretch
+    grouped AS (SELECT *, sum(starts_group) OVER ({_KEY_WINDOW} CURRENT ROW) AS range_group FROM flagged)
+    SELECT {", ".join(AGGREGATE_KEY)}, min(kind) AS kind, sum(records) AS records, sum(size_bytes) AS size_bytes,
+           max(max_value) AS max_value, max_by(timestamp_ms, max_value) AS timestamp_ms
+    FROM grouped GROUP BY {", ".join(AGGREGATE_KEY)}, exact_kind, range_group
 """  # noqa: S608 - as above
 
 
 def contributions(facts: DataFrame) -> DataFrame:
-    """Return what each fact (rows of schemas.FACTS) adds to its part. An unknown type of subscription fails the run."""
+    """Return what each fact (rows of schemas.FACTS) adds to its kind. An unknown type of subscription fails the run."""
     return facts.sparkSession.sql(_CONTRIBUTIONS, facts=facts)
 
 
-def contributions_again(merged: DataFrame) -> DataFrame:
+def contributions_from_merged(merged: DataFrame) -> DataFrame:
     """Return what rows that were merged before (schemas.MERGED) add to theirs."""
-    return merged.sparkSession.sql(_AGAIN, merged=merged)
+    return merged.sparkSession.sql(_MERGED_CONTRIBUTIONS, merged=merged)
 
 
-def summed(facts: DataFrame) -> DataFrame:
-    """Return one row (SUMS) per part of facts that are known to be few, without a shuffle."""
-    return facts.sparkSession.sql(_OF_FEW, facts=facts)
+def aggregate_in_one_task(facts: DataFrame) -> DataFrame:
+    """Return one row (AGGREGATES) per kind of facts that are known to be few, without a shuffle."""
+    return facts.sparkSession.sql(_AGGREGATED_IN_ONE_TASK, facts=facts)
 
 
-def summed_up_to(limit: int, contributions: DataFrame) -> DataFrame:
-    """Return one row (SUMS, and ROW) per part; a task that returns a row number ``limit`` may have more of them."""
-    return contributions.sparkSession.sql(_UP_TO, contributions=contributions, limit=limit)
+def aggregate_limited(limit: int, contributions: DataFrame) -> DataFrame:
+    """Return one row (AGGREGATES, ROW_NUMBER) per kind; a task that returns row ``limit`` may have more."""
+    return contributions.sparkSession.sql(_AGGREGATED_LIMITED, contributions=contributions, limit=limit)
 
 
-def joined(contributions: DataFrame) -> DataFrame:
-    """Return one row (SUMS) per part, and one for all ranges of a place that touch or overlap."""
-    return contributions.sparkSession.sql(_JOINED, contributions=contributions)
+def aggregate_joined(contributions: DataFrame) -> DataFrame:
+    """Return one row (AGGREGATES) per kind, and one for all ranges of a place that touch or overlap."""
+    return contributions.sparkSession.sql(_AGGREGATED_JOINED, contributions=contributions)

@@ -22,10 +22,10 @@ from headgate.ledger.ledger import chunk_name
 from headgate.storage.object_store import Store
 
 FORMAT: Final = 2
-KEPT: Final = 3
+RETAINED_RESULTS: Final = 3
 """Results left in place: the newest, one that a run may have begun from, and one for a run that dawdles."""
 _METADATA_KEY: Final = b"headgate-backlog"
-_NOT_PLAIN: Final = frozenset({"shard", "above", "marks"})
+_CONVERTED_COLUMNS: Final = frozenset({"shard", "above", "timestamp_index"})
 """Columns of a result that are not a field of a row as they stand."""
 
 
@@ -95,7 +95,7 @@ async def publish_result(store: Store, result: Result) -> Result:
         await store.create(result_path(result.shard, result.watermark), encode_result(result))
     except ObjectExistsError:
         return await read_result(store, result.shard, result.watermark)
-    for name in (await store.names(result_folder(result.shard)))[:-KEPT]:
+    for name in (await store.names(result_folder(result.shard)))[:-RETAINED_RESULTS]:
         await store.delete(f"{result_folder(result.shard)}/{name}")
     return result
 
@@ -132,16 +132,22 @@ def decode_result(data: bytes, *, shard: int, watermark: int) -> Result:
 def state_table(shard: int, rows: tuple[StateRow, ...], schema: pa.Schema = STATE) -> pa.Table:
     """Return ``rows`` as a table of schemas.STATE."""
     columns: dict[str, list[Any]] = {
-        name: [getattr(row, name) for row in rows] for name in STATE.names if name not in _NOT_PLAIN
+        name: [getattr(row, name) for row in rows] for name in STATE.names if name not in _CONVERTED_COLUMNS
     }
     columns["shard"] = [shard] * len(rows)
     columns["above"] = [[{"first_offset": first, "end_offset": end} for first, end in row.above] for row in rows]
-    columns["marks"] = [[{"offset": offset, "timestamp_ms": ms} for offset, ms in row.marks] for row in rows]
+    columns["timestamp_index"] = [
+        [{"offset": offset, "timestamp_ms": ms} for offset, ms in row.timestamp_index] for row in rows
+    ]
     return pa.Table.from_pydict({name: columns[name] for name in STATE.names}, schema=schema)
 
 
 def state_row(row: dict[str, Any]) -> StateRow:
     """Return a row of schemas.STATE, given as column → value, as a value."""
-    values = {name: row[name] for name in STATE.names if name not in _NOT_PLAIN}
-    above = tuple((part["first_offset"], part["end_offset"]) for part in row["above"])
-    return StateRow(**values, above=above, marks=tuple((mark["offset"], mark["timestamp_ms"]) for mark in row["marks"]))
+    values = {name: row[name] for name in STATE.names if name not in _CONVERTED_COLUMNS}
+    above = tuple((span["first_offset"], span["end_offset"]) for span in row["above"])
+    return StateRow(
+        **values,
+        above=above,
+        timestamp_index=tuple((entry["offset"], entry["timestamp_ms"]) for entry in row["timestamp_index"]),
+    )

@@ -18,35 +18,35 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Final
 
-Marks = tuple[tuple[int, int], ...]
+TimestampIndex = tuple[tuple[int, int], ...]
 """(offset, timestamp_ms), rising by offset, no two with the same mark."""
 
-MARK_SQL: Final = "offset & ((offset & -offset) | shiftleft(offset & -offset, 1))"
-"""`mark_of` in Spark's words, which has no number above 2**63 to multiply into."""
+INDEX_SLOT_SQL: Final = "offset & ((offset & -offset) | shiftleft(offset & -offset, 1))"
+"""`index_slot` in Spark's words, which has no number above 2**63 to multiply into."""
 
 
-def mark_of(offset: int) -> int:
+def index_slot(offset: int) -> int:
     """Return the mark of ``offset``."""
     return offset & (3 * (offset & -offset))
 
 
-def latest_marks(found: Iterable[tuple[int, int]]) -> Marks:
+def build_timestamp_index(found: Iterable[tuple[int, int]]) -> TimestampIndex:
     """Return the last of each mark among ``found``, in order."""
     latest: dict[int, tuple[int, int]] = {}
     for item in sorted(found):
-        latest[mark_of(item[0])] = item
+        latest[index_slot(item[0])] = item
     return tuple(sorted(latest.values()))
 
 
-def timestamp_at(marks: Marks, offset: int) -> int | None:
+def timestamp_at(timestamp_index: TimestampIndex, offset: int) -> int | None:
     """Return the timestamp (ms) of the record at ``offset``: exact at a mark, interpolated between, None outside."""
-    at = bisect_left(marks, (offset,))
-    if at == len(marks):
+    at = bisect_left(timestamp_index, (offset,))
+    if at == len(timestamp_index):
         return None
-    after, after_ms = marks[at]
+    after, after_ms = timestamp_index[at]
     if after == offset:
         return after_ms
     if at == 0:
         return None
-    before, before_ms = marks[at - 1]
+    before, before_ms = timestamp_index[at - 1]
     return before_ms + (after_ms - before_ms) * (offset - before) // (after - before)

@@ -27,7 +27,7 @@ from typing import Any, Final
 import msgspec
 from pyspark.sql import SparkSession
 
-from drain.backlog.counting import JvmGoneError, Step, merge
+from drain.backlog.counting import ChunkBatch, JvmGoneError, aggregate_chunks
 from drain.backlog.job import BacklogJob
 from drain.backlog.merge import Backlog, MergedRow, StateRow, outstanding
 from drain.backlog.results import Result
@@ -37,7 +37,7 @@ from drain.spark.master import DEFAULT_MASTER, conf_pair
 from drain.spark.session import build_session
 from headgate.errors import ConfigError
 
-SHOWN: Final = 50
+MAX_PRINTED_DIFFERENCES: Final = 50
 """Differences that are printed; the rest is counted."""
 _KEY: Final = ("topic_id", "subscription_id", "segment", "bucket")
 
@@ -51,8 +51,8 @@ class Difference:
     """``row`` of a result, or ``backlog`` told from it."""
     where: str
     column: str
-    by_increments: str
-    by_full_count: str
+    incremental: str
+    full_count: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +68,16 @@ class Verdict:
     differences: list[Difference]
 
 
-def compared(shard: int, by_increments: Result, by_full_count: Result, topic_id: int | None = None) -> Verdict:
+def compared(shard: int, incremental: Result, full_count: Result, topic_id: int | None = None) -> Verdict:
     """Return how two results of one shard differ, in all topics or in one."""
-    rows = [_of_topic(result.rows, topic_id) for result in (by_increments, by_full_count)]
-    told = [outstanding(part) for part in rows]
-    found = [*_differences(shard, "row", *rows), *_differences(shard, "backlog", *told)]
-    if by_increments.at_ms != by_full_count.at_ms:
-        times = (str(by_increments.at_ms), str(by_full_count.at_ms))
-        found.append(Difference(shard, "result", f"chunk {by_increments.watermark}", "at_ms", *times))
-    records = sum(backlog.records or 0 for backlog in told[0])
-    return Verdict(shard, by_increments.watermark, len(rows[0]), len(told[0]), records, found)
+    rows = [_of_topic(result.rows, topic_id) for result in (incremental, full_count)]
+    backlogs = [outstanding(part) for part in rows]
+    found = [*_differences(shard, "row", *rows), *_differences(shard, "backlog", *backlogs)]
+    if incremental.at_ms != full_count.at_ms:
+        times = (str(incremental.at_ms), str(full_count.at_ms))
+        found.append(Difference(shard, "result", f"chunk {incremental.watermark}", "at_ms", *times))
+    records = sum(backlog.records or 0 for backlog in backlogs[0])
+    return Verdict(shard, incremental.watermark, len(rows[0]), len(backlogs[0]), records, found)
 
 
 def _of_topic(rows: Sequence[StateRow], topic_id: int | None) -> tuple[StateRow, ...]:
@@ -87,55 +87,57 @@ def _of_topic(rows: Sequence[StateRow], topic_id: int | None) -> tuple[StateRow,
 def _differences(
     shard: int,
     what: str,
-    by_increments: Iterable[StateRow | Backlog],
-    by_full_count: Iterable[StateRow | Backlog],
+    incremental: Iterable[StateRow | Backlog],
+    full_count: Iterable[StateRow | Backlog],
 ) -> list[Difference]:
-    one, other = ({_place(row): row for row in rows} for rows in (by_increments, by_full_count))
+    one, other = ({_row_key(row): row for row in rows} for rows in (incremental, full_count))
     found = []
-    for place in sorted(one.keys() | other.keys()):
-        mine, theirs = one.get(place), other.get(place)
+    for key in sorted(one.keys() | other.keys()):
+        mine, theirs = one.get(key), other.get(key)
         if mine is None or theirs is None:
             there = ("missing", "there") if mine is None else ("there", "missing")
-            found.append(Difference(shard, what, place, "", *there))
+            found.append(Difference(shard, what, key, "", *there))
             continue
         for column in fields(mine):
             values = getattr(mine, column.name), getattr(theirs, column.name)
             if values[0] != values[1]:
-                found.append(Difference(shard, what, place, column.name, str(values[0]), str(values[1])))
+                found.append(Difference(shard, what, key, column.name, str(values[0]), str(values[1])))
     return found
 
 
-def _place(row: StateRow | Backlog) -> str:
+def _row_key(row: StateRow | Backlog) -> str:
     named = [(name.removesuffix("_id"), getattr(row, name, None)) for name in _KEY]
     return " ".join(f"{name} {value}" for name, value in named if value is not None)
 
 
 async def verify(
     increments: BacklogJob,
-    whole: BacklogJob,
+    full_job: BacklogJob,
     shards: Sequence[int],
     *,
     topic_id: int | None = None,
-    tell: Callable[[str], None] = lambda _: None,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> tuple[list[Verdict], dict[int, str]]:
     """Return the verdict on each shard, and which could not be counted (shard → why); raises JvmGoneError.
 
     Args:
         increments: brought up to date.
-        whole: counts everything, best in another way.
+        full_job: counts everything, best in another way.
         shards: which ones.
         topic_id: compare only this topic.
-        tell: is told what is being done.
+        progress: is told what is being done.
 
     """
-    tell(f"bringing {len(shards)} shards up to date by increments")
-    kept = await increments.run(shards)
-    up_to = {shard: result.watermark for shard, result in kept.results.items() if shard not in kept.failures}
-    tell(f"counting {sum(up_to.values())} chunks from the first on")
-    full = await whole.run(sorted(up_to), full=True, up_to=up_to)
-    failures = kept.failures | full.failures
+    progress(f"bringing {len(shards)} shards up to date by increments")
+    incremental = await increments.run(shards)
+    up_to = {
+        shard: result.watermark for shard, result in incremental.results.items() if shard not in incremental.failures
+    }
+    progress(f"counting {sum(up_to.values())} chunks from the first on")
+    full = await full_job.run(sorted(up_to), full=True, up_to=up_to)
+    failures = incremental.failures | full.failures
     verdicts = [
-        compared(shard, kept.results[shard], full.results[shard], topic_id)
+        compared(shard, incremental.results[shard], full.results[shard], topic_id)
         for shard in sorted(up_to)
         if shard not in failures
     ]
@@ -146,8 +148,8 @@ def report(verdicts: Sequence[Verdict], failures: Mapping[int, str], *, as_json:
     """Return what is printed."""
     differing = [difference for verdict in verdicts for difference in verdict.differences]
     if as_json:
-        said = {"same": not differing and not failures, "shards": verdicts, "failures": failures}
-        return [msgspec.json.format(msgspec.json.encode(said), indent=2).decode()]
+        document = {"same": not differing and not failures, "shards": verdicts, "failures": failures}
+        return [msgspec.json.format(msgspec.json.encode(document), indent=2).decode()]
     lines = [
         f"shard {verdict.shard}: to chunk {verdict.watermark}, {verdict.rows} rows and {verdict.backlogs} backlogs "
         f"({verdict.records} records outstanding): " + (_many(len(verdict.differences)))
@@ -155,11 +157,14 @@ def report(verdicts: Sequence[Verdict], failures: Mapping[int, str], *, as_json:
     ]
     if differing:
         cells: list[tuple[str, ...]] = [("shard", "what", "where", "column", "by increments", "by full count")]
-        cells += [tuple(_text(getattr(each, column.name)) for column in fields(each)) for each in differing[:SHOWN]]
+        cells += [
+            tuple(_text(getattr(each, column.name)) for column in fields(each))
+            for each in differing[:MAX_PRINTED_DIFFERENCES]
+        ]
         widths = [max(len(row[at]) for row in cells) for at in range(len(cells[0]))]
         lines += ["", *("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells)]
-        if len(differing) > SHOWN:
-            lines.append(f"and {len(differing) - SHOWN} more")
+        if len(differing) > MAX_PRINTED_DIFFERENCES:
+            lines.append(f"and {len(differing) - MAX_PRINTED_DIFFERENCES} more")
     return lines
 
 
@@ -192,12 +197,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _run(arguments: argparse.Namespace) -> int:
-    def tell(text: str) -> None:
+    def progress(text: str) -> None:
         print(f"{text} …", file=sys.stderr, flush=True)  # noqa: T201
 
     chunks = LedgerChunks(arguments.ledger, arguments.reader)
     shards = arguments.shard or await chunks.shards()
-    tell("starting Spark")
+    progress("starting Spark")
     with tempfile.TemporaryDirectory(prefix="headgate-java-") as folder:
         session = await asyncio.to_thread(
             build_session, master=arguments.master, wrapper_folder=Path(folder), extra=dict(arguments.conf)
@@ -205,10 +210,10 @@ async def _run(arguments: argparse.Namespace) -> int:
         try:
             verdicts, failures = await verify(
                 _job(session, chunks),
-                _job(session, LedgerChunks(arguments.ledger, arguments.reader, few_rows=0)),
+                _job(session, LedgerChunks(arguments.ledger, arguments.reader, small_read_max_rows=0)),
                 shards,
                 topic_id=arguments.topic_id,
-                tell=tell,
+                progress=progress,
             )
         finally:
             await asyncio.to_thread(session.stop)
@@ -220,8 +225,8 @@ async def _run(arguments: argparse.Namespace) -> int:
 
 
 def _job(session: SparkSession, chunks: LedgerChunks) -> BacklogJob:
-    async def count(steps: Sequence[Step]) -> Mapping[int, list[MergedRow]]:
-        return await asyncio.to_thread(merge, session, chunks.source, steps)
+    async def count(batches: Sequence[ChunkBatch]) -> Mapping[int, list[MergedRow]]:
+        return await asyncio.to_thread(aggregate_chunks, session, chunks.source, batches)
 
     return BacklogJob(chunks, count)
 

@@ -1,7 +1,7 @@
 """The daemon's side of the drain check: everything that is asked, gathered into as few runs as possible.
 
 Whoever asks while a run is under way shares the next one. A connection that breaks is opened again with a growing,
-jittered pause; a question waits for that until its own time is up. Whatever goes wrong raises DrainCheckError, which
+jittered pause; a query waits for that until its own time is up. Whatever goes wrong raises DrainCheckError, which
 its callers take for "not drained yet": a broken checker keeps gates shut and never opens one.
 
 It imports no Spark and starts no process (drain.checker.supervisor does).
@@ -21,28 +21,28 @@ from typing import Any, Final, Protocol, Self, TypeVar
 from drain.checker.connection import Connection
 from drain.protocol import (
     Address,
-    AnyReply,
-    AskBacklog,
-    AskDrained,
-    BacklogTold,
-    DrainAnswer,
+    AnyResponse,
+    BacklogRequest,
+    BacklogResponse,
     DrainCheckError,
-    Drained,
-    DrainQuestion,
-    ExternalQuestion,
+    DrainedRequest,
+    DrainedResponse,
+    DrainQuery,
+    DrainQueryResult,
+    ExternalBacklogQuery,
     Failure,
-    fitting,
+    fit_into_line,
 )
 
 _A = TypeVar("_A")
 
-__all__ = ["DrainCheckError", "DrainQuestion", "SparkDrainChecker"]
+__all__ = ["DrainCheckError", "DrainQuery", "SparkDrainChecker"]
 
 RECONNECT_SECONDS: Final = (0.1, 30.0)
 """First and longest pause before connecting again; the Spark process needs some 8 s to start."""
-GATHER_SECONDS: Final = 0.02
-"""From the first question to asking: those who reach an end together share a run, and do not wait for a second one."""
-WAITING_LIMIT: Final = 10_000
+BATCHING_DELAY_SECONDS: Final = 0.02
+"""From the first query to asking: those who reach an end together share a run, and do not wait for a second one."""
+MAX_PENDING_QUERIES: Final = 10_000
 """Questions that may wait at once: far above one per subscription of a large daemon."""
 
 
@@ -53,42 +53,42 @@ CONNECT_SECONDS: Final = 5.0
 class CheckObserver(Protocol):
     """Who is told of what the checker hears (metrics)."""
 
-    def drain_run(self, seconds: float) -> None:
+    def drain_check_completed(self, seconds: float) -> None:
         """Tell how long one answer took."""
 
-    def drain_failed(self, reason: Failure) -> None:
-        """Tell of questions that were not answered."""
+    def drain_check_failed(self, reason: Failure) -> None:
+        """Tell of queries that were not answered."""
 
-    def drain_watermark(self, shard: int, chunk: int) -> None:
+    def drain_watermark_advanced(self, shard: int, chunk: int) -> None:
         """Tell the newest chunk that an answer rested on."""
 
 
-class SilentCheckObserver:
+class NoopCheckObserver:
     """Tells nobody."""
 
-    def drain_run(self, seconds: float) -> None:
+    def drain_check_completed(self, seconds: float) -> None:
         """See `CheckObserver`."""
 
-    def drain_failed(self, reason: Failure) -> None:
+    def drain_check_failed(self, reason: Failure) -> None:
         """See `CheckObserver`."""
 
-    def drain_watermark(self, shard: int, chunk: int) -> None:
+    def drain_watermark_advanced(self, shard: int, chunk: int) -> None:
         """See `CheckObserver`."""
 
 
 @dataclass(slots=True)
-class _Round:
+class _RequestBatch:
     """What the next run is to answer, and who waits for it."""
 
-    drained: list[tuple[DrainQuestion, asyncio.Future[DrainAnswer]]] = field(default_factory=list)
-    backlog: list[asyncio.Future[BacklogTold]] = field(default_factory=list)
+    drained: list[tuple[DrainQuery, asyncio.Future[DrainQueryResult]]] = field(default_factory=list)
+    backlog: list[asyncio.Future[BacklogResponse]] = field(default_factory=list)
     shards: set[int] = field(default_factory=set)
     """Those whose backlog is asked for."""
-    external: dict[tuple[int, int], ExternalQuestion] = field(default_factory=dict)
-    """(shard, topic id) → the newest question about an external topic of theirs."""
+    external: dict[tuple[int, int], ExternalBacklogQuery] = field(default_factory=dict)
+    """(shard, topic id) → the newest query about an external topic of theirs."""
     now_ms: int = 0
 
-    def forget_those_who_left(self) -> None:
+    def drop_cancelled(self) -> None:
         """Drop whoever has given up waiting."""
         self.drained = [item for item in self.drained if not item[1].done()]
         self.backlog = [answer for answer in self.backlog if not answer.done()]
@@ -126,22 +126,22 @@ class SparkDrainChecker:
             rng: where the jitter comes from.
 
         """
-        self._observer = observer or SilentCheckObserver()
+        self._observer = observer or NoopCheckObserver()
         self._address = Address.parse(socket)
         self._timeout_seconds = timeout_seconds
         self._on_state = on_state
         self._rng = rng or random.Random()  # noqa: S311 - jitter
         self._ids = itertools.count(1)
-        self._round = _Round()
-        self._under_way = _Round()
-        self._wanted = asyncio.Event()
-        self._told_well = asyncio.Event()
+        self._pending = _RequestBatch()
+        self._in_flight = _RequestBatch()
+        self._wake_up = asyncio.Event()
+        self._process_ready = asyncio.Event()
         self._connection: Connection | None = None
         self._worker: asyncio.Task[None] | None = None
         self._state = ""
 
     async def __aenter__(self) -> Self:
-        self._worker = asyncio.get_running_loop().create_task(self._work(), name="drain checker")
+        self._worker = asyncio.get_running_loop().create_task(self._run_loop(), name="drain checker")
         return self
 
     async def __aexit__(
@@ -156,34 +156,34 @@ class SparkDrainChecker:
         with contextlib.suppress(asyncio.CancelledError):
             await worker
         self._disconnect()
-        self._under_way.fail("the drain checker was closed")
-        self._round.fail("the drain checker was closed")
+        self._in_flight.fail("the drain checker was closed")
+        self._pending.fail("the drain checker was closed")
 
-    def process_is_well(self) -> None:
+    def on_process_ready(self) -> None:
         """Connect at once if there is something to ask: whoever watches the process has just seen it answer."""
-        self._told_well.set()
+        self._process_ready.set()
 
-    async def drained(self, question: DrainQuestion) -> frozenset[int]:
+    async def drained(self, query: DrainQuery) -> frozenset[int]:
         """Return the segments among those asked for that are drained.
 
         Raises:
             DrainCheckError: no answer in time, or none that may be used.
 
         """
-        answer: asyncio.Future[DrainAnswer] = asyncio.get_running_loop().create_future()
-        self._round.drained.append((question, answer))
-        found = await self._awaited(answer)
+        answer: asyncio.Future[DrainQueryResult] = asyncio.get_running_loop().create_future()
+        self._pending.drained.append((query, answer))
+        found = await self._await_response(answer)
         if found.error is not None:
             raise DrainCheckError(found.error)
-        if found.watermark < question.at_least_chunk:
+        if found.watermark < query.at_least_chunk:
             raise DrainCheckError(
-                f"shard {question.shard} was counted to chunk {found.watermark}, needed is {question.at_least_chunk}"
+                f"shard {query.shard} was counted to chunk {found.watermark}, needed is {query.at_least_chunk}"
             )
-        return found.drained & question.segments
+        return found.drained & query.segments
 
     async def backlog(
-        self, shards: Iterable[int], now_ms: int, external: Iterable[ExternalQuestion] = ()
-    ) -> BacklogTold:
+        self, shards: Iterable[int], now_ms: int, external: Iterable[ExternalBacklogQuery] = ()
+    ) -> BacklogResponse:
         """Return the backlog of ``shards`` (and perhaps of more), with what could not be counted.
 
         ``now_ms``: the time by the clock of the shards' leader, for the rates. ``external``: their external topics.
@@ -192,111 +192,111 @@ class SparkDrainChecker:
             DrainCheckError: no answer in time, or none that may be used.
 
         """
-        answer: asyncio.Future[BacklogTold] = asyncio.get_running_loop().create_future()
-        self._round.backlog.append(answer)
-        self._round.shards.update(shards)
-        self._round.external.update((question.place, question) for question in external)
-        self._round.now_ms = max(self._round.now_ms, now_ms)
-        return await self._awaited(answer)
+        answer: asyncio.Future[BacklogResponse] = asyncio.get_running_loop().create_future()
+        self._pending.backlog.append(answer)
+        self._pending.shards.update(shards)
+        self._pending.external.update((query.topic_key, query) for query in external)
+        self._pending.now_ms = max(self._pending.now_ms, now_ms)
+        return await self._await_response(answer)
 
-    async def _awaited(self, answer: asyncio.Future[_A]) -> _A:
+    async def _await_response(self, answer: asyncio.Future[_A]) -> _A:
         assert self._worker is not None, "open the drain checker before asking"
-        if len(self._round) > WAITING_LIMIT:
+        if len(self._pending) > MAX_PENDING_QUERIES:
             answer.cancel()
-            self._round.forget_those_who_left()
-            self._observer.drain_failed("failed")
-            raise DrainCheckError(f"{WAITING_LIMIT} questions wait already")
-        self._wanted.set()
+            self._pending.drop_cancelled()
+            self._observer.drain_check_failed("failed")
+            raise DrainCheckError(f"{MAX_PENDING_QUERIES} queries wait already")
+        self._wake_up.set()
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 return await answer
         except TimeoutError as error:
-            self._observer.drain_failed("timed_out")
+            self._observer.drain_check_failed("timed_out")
             raise DrainCheckError(
                 f"no answer from {self._address} within {self._timeout_seconds:g} s", "timed_out"
             ) from error
 
-    async def _work(self) -> None:
+    async def _run_loop(self) -> None:
         pause, longest = RECONNECT_SECONDS
         while True:
-            if not self._wanted.is_set():
-                await self._wanted.wait()
-                await asyncio.sleep(GATHER_SECONDS)
-            self._round.forget_those_who_left()
-            if not self._round:
-                self._wanted.clear()
+            if not self._wake_up.is_set():
+                await self._wake_up.wait()
+                await asyncio.sleep(BATCHING_DELAY_SECONDS)
+            self._pending.drop_cancelled()
+            if not self._pending:
+                self._wake_up.clear()
                 continue
             try:
                 await self._exchange()
             except DrainCheckError as error:
                 self._disconnect()
-                self._observer.drain_failed(error.failure)
-                self._tell("degraded", str(error))
-                if await self._is_told_within(pause * self._rng.uniform(0.5, 1.0)):
+                self._observer.drain_check_failed(error.failure)
+                self._set_state("degraded", str(error))
+                if await self._process_ready_within(pause * self._rng.uniform(0.5, 1.0)):
                     pause = RECONNECT_SECONDS[0]
                 else:
                     pause = min(2 * pause, longest)
             else:
                 pause = RECONNECT_SECONDS[0]
-                self._tell("ready", f"{self._address} answers")
+                self._set_state("ready", f"{self._address} answers")
 
-    async def _is_told_within(self, seconds: float) -> bool:
+    async def _process_ready_within(self, seconds: float) -> bool:
         """Pause before the next attempt; True if the process was said to be well meanwhile."""
         try:
             async with asyncio.timeout(seconds):
-                await self._told_well.wait()
+                await self._process_ready.wait()
         except TimeoutError:
             return False
-        self._told_well.clear()
+        self._process_ready.clear()
         return True
 
     async def _exchange(self) -> None:
         """Carry one round to the other side and back. A round that was not sent yet waits for the next attempt."""
         if self._connection is None:
             self._connection = await Connection.open(self._address, CONNECT_SECONDS)
-        self._under_way, self._round = self._round, _Round()
-        self._wanted.clear()
+        self._in_flight, self._pending = self._pending, _RequestBatch()
+        self._wake_up.clear()
         try:
-            await self._ask(self._connection, self._under_way)
+            await self._send_batch(self._connection, self._in_flight)
         except DrainCheckError as error:
-            self._under_way.fail(str(error))
+            self._in_flight.fail(str(error))
             raise
 
-    async def _ask(self, connection: Connection, asked: _Round) -> None:
-        if asked.drained:
-            questions = [question for question, _ in asked.drained]
-            reply = await self._timed(connection, AskDrained(id=next(self._ids), questions=questions))
-            if not isinstance(reply, Drained) or len(reply.answers) != len(questions):
+    async def _send_batch(self, connection: Connection, batch: _RequestBatch) -> None:
+        if batch.drained:
+            queries = [query for query, _ in batch.drained]
+            reply = await self._send_timed(connection, DrainedRequest(id=next(self._ids), queries=queries))
+            if not isinstance(reply, DrainedResponse) or len(reply.answers) != len(queries):
                 raise DrainCheckError(f"{self._address} answered something else than was asked", "invalid")
-            for (question, waiting), answer in zip(asked.drained, reply.answers, strict=True):
+            for (query, waiting), answer in zip(batch.drained, reply.answers, strict=True):
                 if answer.error is None:
-                    self._observer.drain_watermark(question.shard, answer.watermark)
+                    self._observer.drain_watermark_advanced(query.shard, answer.watermark)
                 else:
-                    self._observer.drain_failed("failed")
+                    self._observer.drain_check_failed("failed")
                 if not waiting.done():
                     waiting.set_result(answer)
-        if asked.backlog:
-            external, left_out = fitting(asked.external.values())
-            told = await self._timed(
+        if batch.backlog:
+            external, omitted = fit_into_line(batch.external.values())
+            response = await self._send_timed(
                 connection,
-                AskBacklog(id=next(self._ids), shards=sorted(asked.shards), now_ms=asked.now_ms, external=external),
+                BacklogRequest(id=next(self._ids), shards=sorted(batch.shards), now_ms=batch.now_ms, external=external),
             )
-            if not isinstance(told, BacklogTold):
+            if not isinstance(response, BacklogResponse):
                 raise DrainCheckError(f"{self._address} answered something else than was asked", "invalid")
-            told.external.extend(left_out)
-            for shard, watermark in told.watermarks.items():
-                self._observer.drain_watermark(shard, watermark)
-            for _ in told.failures:
-                self._observer.drain_failed("failed")
-            for listener in asked.backlog:
-                if not listener.done():
-                    listener.set_result(told)
+            response.external.extend(omitted)
+            for shard, watermark in response.watermarks.items():
+                self._observer.drain_watermark_advanced(shard, watermark)
+            for _ in response.failures:
+                self._observer.drain_check_failed("failed")
+            for waiter in batch.backlog:
+                if not waiter.done():
+                    waiter.set_result(response)
 
-    async def _timed(self, connection: Connection, request: AskDrained | AskBacklog) -> AnyReply:
+    async def _send_timed(self, connection: Connection, request: DrainedRequest | BacklogRequest) -> AnyResponse:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        reply = await connection.ask(request, self._timeout_seconds)
-        self._observer.drain_run(loop.time() - began)
+        reply = await connection.request(request, self._timeout_seconds)
+        self._observer.drain_check_completed(loop.time() - began)
         return reply
 
     def _disconnect(self) -> None:
@@ -304,7 +304,7 @@ class SparkDrainChecker:
         if connection is not None:
             connection.close()
 
-    def _tell(self, state: str, reason: str) -> None:
+    def _set_state(self, state: str, reason: str) -> None:
         if state != self._state and self._on_state is not None:
             self._on_state(state, reason)
         self._state = state

@@ -1,6 +1,7 @@
 """One connection to the Spark process, from the daemon's side: ask, await the reply of that id, or fail.
 
-It neither retries nor reconnects; drain.checker.checker and drain.checker.supervisor do, each in its own way. Imports no Spark.
+It neither retries nor reconnects; drain.checker.checker and drain.checker.supervisor do, each in its own way. Imports
+no Spark.
 """
 
 from __future__ import annotations
@@ -10,19 +11,19 @@ import asyncio
 import msgspec
 
 from drain.protocol import (
-    LINE_LIMIT_BYTES,
+    MAX_LINE_BYTES,
     Address,
-    AnyReply,
     AnyRequest,
+    AnyResponse,
     DrainCheckError,
-    Failed,
-    decode_reply,
+    FailureResponse,
+    decode_response,
     encode_line,
 )
 
 
 class Connection:
-    """An open connection; one question at a time."""
+    """An open connection; one query at a time."""
 
     def __init__(self, address: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._address = address
@@ -35,21 +36,21 @@ class Connection:
         try:
             async with asyncio.timeout(timeout_seconds):
                 if address.path is None:
-                    streams = await asyncio.open_connection(address.host, address.port, limit=LINE_LIMIT_BYTES)
+                    streams = await asyncio.open_connection(address.host, address.port, limit=MAX_LINE_BYTES)
                 else:
-                    streams = await asyncio.open_unix_connection(address.path, limit=LINE_LIMIT_BYTES)
+                    streams = await asyncio.open_unix_connection(address.path, limit=MAX_LINE_BYTES)
         except TimeoutError as error:
             raise DrainCheckError(f"no connection to {address} within {timeout_seconds:g} s", "unreachable") from error
         except OSError as error:
             raise DrainCheckError(f"cannot connect to {address}: {error.strerror or error}", "unreachable") from error
         return cls(address, *streams)
 
-    async def ask(self, request: AnyRequest, timeout_seconds: float) -> AnyReply:
+    async def request(self, request: AnyRequest, timeout_seconds: float) -> AnyResponse:
         """Send ``request`` and return its reply.
 
         Raises:
             DrainCheckError: no reply in time, the connection broke, or what came is no reply to this. Except after
-                a `Failed` reply the connection is of no further use: a late reply would be taken for the next.
+                a `FailureResponse` reply the connection is of no further use: a late reply would be taken for the next.
 
         """
         try:
@@ -67,10 +68,10 @@ class Connection:
         if not line.endswith(b"\n"):
             raise DrainCheckError(f"{self._address} closed the connection before it answered", "unreachable")
         try:
-            reply = decode_reply(line)
+            reply = decode_response(line)
         except msgspec.DecodeError as error:
             raise DrainCheckError(f"{self._address} does not speak our protocol: {error}", "invalid") from error
-        if isinstance(reply, Failed):
+        if isinstance(reply, FailureResponse):
             raise DrainCheckError(reply.error)
         if reply.id != request.id:
             raise DrainCheckError(f"{self._address} answered request {reply.id}, asked was {request.id}", "invalid")

@@ -1,8 +1,8 @@
 """The daemon's side of the drain check where somebody else counts: it reads the newest published results.
 
-A job that cron, Airflow or `spark-submit` runs (``python -m drain.backlog.job``) publishes results; this polls for them, and
-answers as drain.checker.checker does, without any Spark process. It decides nothing about what counts (drain.backlog.merge), and
-imports no Spark.
+A job that cron, Airflow or `spark-submit` runs (``python -m drain.backlog.job``) publishes results; this polls for
+them, and answers as drain.checker.checker does, without any Spark process. It decides nothing about what counts
+(drain.backlog.merge), and imports no Spark.
 
 The rules:
 
@@ -27,18 +27,20 @@ from typing import Final, Self
 
 from drain.backlog.merge import Backlog, drained, outstanding
 from drain.backlog.results import Result, ResultError, newest_result
-from drain.external.backlog import without_tables
-from drain.protocol import BacklogRow, BacklogTold, DrainCheckError, DrainQuestion, ExternalQuestion
+from drain.external.backlog import backlog_from_ledger
+from drain.protocol import BacklogResponse, BacklogRow, DrainCheckError, DrainQuery, ExternalBacklogQuery
 from headgate.errors import StoreError
 from headgate.storage.object_store import Store
 
-LOOK_SECONDS: Final = 5.0
+POLL_INTERVAL_SECONDS: Final = 5.0
 """Between two looks for newer results: a listing of a few names for each shard that somebody has asked about."""
-NO_TABLES: Final = "published results (drain.results) tell nothing of its tables; a Spark process of the daemon's does"
+TABLES_NOT_READ: Final = (
+    "published results (drain.results) tell nothing of its tables; a Spark process of the daemon's does"
+)
 
 
 @dataclass(slots=True)
-class _Shard:
+class _ShardState:
     """What is known of one shard."""
 
     result: Result | None = None
@@ -47,9 +49,9 @@ class _Shard:
     """Why the last look failed."""
     wanted_chunk: int = 0
     """The newest chunk that anybody has asked about."""
-    waiting_since: float | None = None
+    stale_since: float | None = None
     """Loop time since when the result is behind that, without a newer one."""
-    looked: asyncio.Event = field(default_factory=asyncio.Event)
+    polled: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def watermark(self) -> int:
@@ -64,7 +66,7 @@ class ResultsChecker:
         store: Store,
         *,
         stale_seconds: float,
-        look_seconds: float = LOOK_SECONDS,
+        poll_interval_seconds: float = POLL_INTERVAL_SECONDS,
         on_state: Callable[[str, str], None] | None = None,
         on_result: Callable[[], None] | None = None,
     ) -> None:
@@ -73,24 +75,24 @@ class ResultsChecker:
         Args:
             store: where results are published.
             stale_seconds: after so long without a newer result, while somebody waits, the job is taken to have stopped.
-            look_seconds: between two looks.
+            poll_interval_seconds: between two looks.
             on_state: is told ``ready`` or ``degraded``, and why, whenever that changes.
             on_result: is called when there is a newer result of any shard.
 
         """
         self._store = store
         self._stale_seconds = stale_seconds
-        self._look_seconds = look_seconds
+        self._poll_interval_seconds = poll_interval_seconds
         self._on_state = on_state
         self._on_result = on_result
-        self._shards: dict[int, _Shard] = {}
-        self._asked = asyncio.Event()
+        self._shards: dict[int, _ShardState] = {}
+        self._wake_up = asyncio.Event()
         self._worker: asyncio.Task[None] | None = None
         self._state = ("", "")
 
     async def __aenter__(self) -> Self:
-        self._worker = asyncio.get_running_loop().create_task(self._work(), name="drain results")
-        self._tell()
+        self._worker = asyncio.get_running_loop().create_task(self._run_loop(), name="drain results")
+        self._set_state()
         return self
 
     async def __aexit__(
@@ -105,67 +107,65 @@ class ResultsChecker:
         with contextlib.suppress(asyncio.CancelledError):
             await worker
 
-    async def drained(self, question: DrainQuestion) -> frozenset[int]:
+    async def drained(self, query: DrainQuery) -> frozenset[int]:
         """Return the segments among those asked for that are drained; raises DrainCheckError if nothing is known."""
-        shard = self._known(question.shard)
-        shard.wanted_chunk = max(shard.wanted_chunk, question.at_least_chunk)
-        await shard.looked.wait()
+        shard = self._shard_state(query.shard)
+        shard.wanted_chunk = max(shard.wanted_chunk, query.at_least_chunk)
+        await shard.polled.wait()
         if shard.result is None:
-            reason = shard.fault or f"no result of shard {question.shard} has been published yet"
+            reason = shard.fault or f"no result of shard {query.shard} has been published yet"
             raise DrainCheckError(reason)
         rows = [
-            row
-            for row in shard.rows
-            if (row.topic_id, row.subscription_id) == (question.topic_id, question.subscription_id)
+            row for row in shard.rows if (row.topic_id, row.subscription_id) == (query.topic_id, query.subscription_id)
         ]
-        return drained(rows, question.seek_generation, question.segments)
+        return drained(rows, query.seek_generation, query.segments)
 
     async def backlog(
         self,
         shards: Iterable[int],
         now_ms: int,  # noqa: ARG002 - drain.checker.checker's port
-        external: Iterable[ExternalQuestion] = (),
-    ) -> BacklogTold:
+        external: Iterable[ExternalBacklogQuery] = (),
+    ) -> BacklogResponse:
         """Return the backlog of ``shards`` as of their newest results; rates are not known from one result."""
-        told = BacklogTold(id=0, rows=[], failures={})
-        questions = {question.place: question for question in external}
+        response = BacklogResponse(id=0, rows=[], failures={})
+        queries = {query.topic_key: query for query in external}
         for number in shards:
-            shard = self._known(number)
-            await shard.looked.wait()
+            shard = self._shard_state(number)
+            await shard.polled.wait()
             if shard.result is None:
-                told.failures[number] = shard.fault or f"no result of shard {number} has been published yet"
+                response.failures[number] = shard.fault or f"no result of shard {number} has been published yet"
                 continue
-            told.watermarks[number], told.as_of_ms[number] = shard.watermark, shard.result.at_ms
-            told.rows.extend(
+            response.watermarks[number], response.as_of_ms[number] = shard.watermark, shard.result.at_ms
+            response.rows.extend(
                 BacklogRow(shard=number, watermark=shard.watermark, drained=row.drained, **asdict(row))
                 for row in shard.rows
-                if (number, row.topic_id) not in questions
+                if (number, row.topic_id) not in queries
             )
-            told.external.extend(
-                without_tables(question, shard.result.rows, shard.result.at_ms, NO_TABLES)
-                for question in questions.values()
-                if question.shard == number
+            response.external.extend(
+                backlog_from_ledger(query, shard.result.rows, shard.result.at_ms, TABLES_NOT_READ)
+                for query in queries.values()
+                if query.shard == number
             )
-        return told
+        return response
 
-    def _known(self, number: int) -> _Shard:
+    def _shard_state(self, number: int) -> _ShardState:
         if number not in self._shards:
-            self._shards[number] = _Shard()
-            self._asked.set()
+            self._shards[number] = _ShardState()
+            self._wake_up.set()
         return self._shards[number]
 
-    async def _work(self) -> None:
+    async def _run_loop(self) -> None:
         while True:
-            self._asked.clear()
-            newer = [await self._look(number, shard) for number, shard in list(self._shards.items())]
-            self._tell()
+            self._wake_up.clear()
+            newer = [await self._poll(number, shard) for number, shard in list(self._shards.items())]
+            self._set_state()
             if any(newer) and self._on_result is not None:
                 self._on_result()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._look_seconds):
-                    await self._asked.wait()
+                async with asyncio.timeout(self._poll_interval_seconds):
+                    await self._wake_up.wait()
 
-    async def _look(self, number: int, shard: _Shard) -> bool:
+    async def _poll(self, number: int, shard: _ShardState) -> bool:
         """Take over the newest result of one shard; tell whether it is another one than before."""
         try:
             result = await newest_result(self._store, number)
@@ -180,24 +180,24 @@ class ResultsChecker:
             shard.result, shard.rows = result, outstanding(result.rows)
         now = asyncio.get_running_loop().time()
         if shard.watermark >= shard.wanted_chunk:
-            shard.waiting_since = None
-        elif newer or shard.waiting_since is None:
-            shard.waiting_since = now
-        shard.looked.set()
+            shard.stale_since = None
+        elif newer or shard.stale_since is None:
+            shard.stale_since = now
+        shard.polled.set()
         return newer
 
-    def _tell(self) -> None:
-        state = self._judged()
+    def _set_state(self) -> None:
+        state = self._current_state()
         if state != self._state and self._on_state is not None:
             self._on_state(*state)
         self._state = state
 
-    def _judged(self) -> tuple[str, str]:
+    def _current_state(self) -> tuple[str, str]:
         now = asyncio.get_running_loop().time()
         for number, shard in sorted(self._shards.items()):
             if shard.fault is not None:
                 return "degraded", shard.fault
-            if shard.waiting_since is not None and now - shard.waiting_since > self._stale_seconds:
+            if shard.stale_since is not None and now - shard.stale_since > self._stale_seconds:
                 return "degraded", (
                     f"shard {number} is counted to chunk {shard.watermark}, chunk {shard.wanted_chunk} is waited for, "
                     f"and no newer result came for {self._stale_seconds:g} s: does the job that counts still run?"

@@ -1,9 +1,9 @@
 """Keep one Spark process running: start it, watch it, replace it with a growing pause, stop it.
 
 It runs in a process group of its own, so that it goes together with its JVM, and dies with us however we end
-(drain.spark.parent). Whether it is well is found out by asking it: a ping that is not answered in time (the process hangs, or
-its JVM does) is the same as a death. What it says of its state is for readiness: ``starting``, ``ready``, ``degraded``.
-Nothing else of the daemon waits for it. Imports no Spark.
+(drain.spark.parent). Whether it is well is found out by asking it: a ping that is not answered in time (the process
+hangs, or its JVM does) is the same as a death. What it says of its state is for readiness: ``starting``, ``ready``,
+``degraded``. Nothing else of the daemon waits for it. Imports no Spark.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from drain.checker.connection import Connection
 from drain.protocol import Address, DrainCheckError, Ping, Pong
 
 LOG_NAME: Final = "drain.log"
-LOG_LIMIT_BYTES: Final = 4 * 1024 * 1024
+MAX_LOG_BYTES: Final = 4 * 1024 * 1024
 """A log that has grown beyond this is put aside as ``drain.log.1`` when the process is started again."""
 
 
@@ -56,12 +56,12 @@ def service_command(
     folder: Path,
     driver_memory: str,
     run_timeout_seconds: float,
-    rollup: Sequence[str] = (),
+    compaction_arguments: Sequence[str] = (),
     reader: str = "auto",
     spark_conf: Mapping[str, str] | None = None,
     external: str | None = None,
 ) -> list[str]:
-    """Return the command that starts the Spark process as our child; ``rollup``: its arguments about that."""
+    """Return the command that starts the Spark process as a child of this one."""
     return [
         *(sys.executable, "-m", "drain.service.service"),
         *("--ledger", ledger_url),
@@ -70,7 +70,7 @@ def service_command(
         *("--folder", str(folder)),
         *("--driver-memory", driver_memory),
         *("--run-timeout-seconds", f"{run_timeout_seconds:g}"),
-        *rollup,
+        *compaction_arguments,
         *("--reader", reader),
         *(part for name, value in (spark_conf or {}).items() for part in ("--conf", f"{name}={value}")),
         *("--parent", str(os.getpid())),
@@ -90,7 +90,7 @@ class DrainSupervisor:
         master: str = "local[*]",
         driver_memory: str = "1g",
         run_timeout_seconds: float = 60.0,
-        rollup: Sequence[str] = (),
+        compaction_arguments: Sequence[str] = (),
         reader: str = "auto",
         spark_conf: Mapping[str, str] | None = None,
         external: str | None = None,
@@ -109,7 +109,7 @@ class DrainSupervisor:
             master: Spark master.
             driver_memory: heap of the JVM, in Spark's notation.
             run_timeout_seconds: the longest run, after which the process cancels it.
-            rollup: the process's arguments about roll-up; none: it does not roll up.
+            compaction_arguments: the process's arguments about roll-up; none: it does not roll up.
             reader: how Spark reads the ledger, see drain.spark.fact_source.
             spark_conf: further settings of Spark; no secrets, they stand in the command.
             external: TOML file that names the tables of external topics.
@@ -129,7 +129,7 @@ class DrainSupervisor:
             folder=folder,
             driver_memory=driver_memory,
             run_timeout_seconds=run_timeout_seconds,
-            rollup=rollup,
+            compaction_arguments=compaction_arguments,
             reader=reader,
             spark_conf=spark_conf,
             external=external,
@@ -165,20 +165,20 @@ class DrainSupervisor:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         pause = self._times.pause
-        self._become("starting", "the Spark process is starting")
+        self._set_state("starting", "the Spark process is starting")
         while True:
             began = loop.time()
-            reason = await self._one_life()
+            reason = await self._run_process()
             if loop.time() - began > self._times.stable:
                 pause = self._times.pause
-            self._become("degraded", f"{reason}; next start in at most {pause:g} s")
+            self._set_state("degraded", f"{reason}; next start in at most {pause:g} s")
             await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
             pause = min(2 * pause, self._times.longest_pause)
             self.restarts += 1
             if self._on_restart is not None:
                 self._on_restart()
 
-    async def _one_life(self) -> str:
+    async def _run_process(self) -> str:
         """Start the process, watch it until it is not well any more, end it; return why."""
         try:
             with self._log() as log:
@@ -201,7 +201,7 @@ class DrainSupervisor:
             return watching.result()
         finally:
             watching.cancel()
-            await self._end(process)
+            await self._stop_process(process)
             await asyncio.gather(ended, watching, return_exceptions=True)
             self.pid = None
 
@@ -209,10 +209,10 @@ class DrainSupervisor:
         """Return what is wrong, once something is."""
         try:
             async with asyncio.timeout(self._times.start):
-                connection = await self._first_answer()
+                connection = await self._await_ready()
         except TimeoutError:
             return f"the Spark process did not answer within {self._times.start:g} s of its start"
-        self._become("ready", f"{self._address} answers")
+        self._set_state("ready", f"{self._address} answers")
         try:
             while True:
                 await asyncio.sleep(self._times.ping_interval)
@@ -222,7 +222,7 @@ class DrainSupervisor:
         finally:
             connection.close()
 
-    async def _first_answer(self) -> Connection:
+    async def _await_ready(self) -> Connection:
         while True:
             try:
                 connection = await Connection.open(self._address, self._times.ping)
@@ -242,11 +242,11 @@ class DrainSupervisor:
                 return connection
 
     async def _ping(self, connection: Connection) -> None:
-        reply = await connection.ask(Ping(id=0), self._times.ping)
+        reply = await connection.request(Ping(id=0), self._times.ping)
         if not isinstance(reply, Pong):
             raise DrainCheckError(f"{self._address} answered something else than was asked")
 
-    async def _end(self, process: asyncio.subprocess.Process) -> None:
+    async def _stop_process(self, process: asyncio.subprocess.Process) -> None:
         """Stop the process and everything that it started: kindly first."""
         _signal_group(process.pid, signal.SIGTERM, alive=process.returncode is None)
         try:
@@ -261,11 +261,11 @@ class DrainSupervisor:
 
     def _log(self) -> IO[bytes]:
         path = self._folder / LOG_NAME
-        if path.exists() and path.stat().st_size > LOG_LIMIT_BYTES:
+        if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
             path.replace(path.with_name(f"{LOG_NAME}.1"))
         return path.open("ab")
 
-    def _become(self, state: str, reason: str) -> None:
+    def _set_state(self, state: str, reason: str) -> None:
         changed = (state, reason) != (self.state, self.reason)
         self.state, self.reason = state, reason
         if changed and self._on_state is not None:

@@ -36,26 +36,26 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
 from drain.backlog import plans as backlog
-from drain.backlog.compacted_facts import encode_facts, read_facts
+from drain.backlog.compacted_facts import encode_range_facts, read_range_facts
 from drain.backlog.counting import RunError
 from drain.backlog.results import newest_result
 from drain.backlog.sums import merged_table
 from drain.compaction import plans as rollup
-from drain.compaction.policy import Roll, next_roll
+from drain.compaction.policy import PlannedCompaction, next_compaction
 from drain.spark.master import DEFAULT_MASTER
 from drain.spark.schemas import FACTS, MERGED
 from drain.spark.session import build_session
 from drain.spark.spark_schemas import spark_frame, spark_schema
 from headgate.errors import ChunkError, ConfigError, HeadgateError, ObjectExistsError, ObjectMissingError, StoreError
-from headgate.ledger.chunk_ranges import ChunkRange, cover, rolled_to
+from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, cover
 from headgate.ledger.compacted import (
+    CompactedObject,
     Manifest,
-    RolledObject,
+    compacted_folder,
     create_manifest,
     manifest_path,
     manifest_ranges,
     read_manifest,
-    rolled_folder,
 )
 from headgate.ledger.ledger import Ledger, chunk_folder, chunk_name
 from headgate.storage.object_store import Store, open_store
@@ -64,13 +64,13 @@ CHUNKS: Final = 1024
 OBJECT_BYTES: Final = 16 * 1024 * 1024
 """Bytes of keys and values in one rolled object: enough to make a request's latency small beside its transfer, little
 enough for a consumer to hold one for each of its segments."""
-READ_AT_ONCE: Final = 16
-ORPHAN_SECONDS: Final = 6 * 3600.0
+MAX_CONCURRENT_READS: Final = 16
+ORPHAN_MAX_AGE_SECONDS: Final = 6 * 3600.0
 """A folder that no manifest names is swept when it is this old: far longer than any run takes."""
 _HADOOP_SCHEMES: Final = {"s3": "s3a", "az": "abfss"}
-_PLACE: Final = re.compile(r"topic_id=(\d+)/segment=(\d+)/part=(\d+)/[^/]+\.parquet$")
-_RUN: Final = re.compile(r"\d{12}-\d{12}-(\d+)-[0-9a-f]+")
-_ROLLED: Final = t.StructType(
+_OBJECT_PATH: Final = re.compile(r"topic_id=(\d+)/segment=(\d+)/part=(\d+)/[^/]+\.parquet$")
+_RUN_FOLDER: Final = re.compile(r"\d{12}-\d{12}-(\d+)-[0-9a-f]+")
+_COMPACTED_SCHEMA: Final = t.StructType(
     [
         t.StructField("offset", t.LongType()),
         t.StructField("timestamp_ms", t.LongType()),
@@ -82,8 +82,8 @@ _ROLLED: Final = t.StructType(
         t.StructField("segment", t.LongType()),
     ]
 )
-_WRITTEN: Final = t.StructType([*_ROLLED.fields, t.StructField("part", t.LongType())])
-_CHUNK: Final = t.StructType(
+_WRITTEN_SCHEMA: Final = t.StructType([*_COMPACTED_SCHEMA.fields, t.StructField("part", t.LongType())])
+_CHUNK_SCHEMA: Final = t.StructType(
     [
         t.StructField("fact", t.StringType()),
         t.StructField("topic_id", t.LongType()),
@@ -98,7 +98,7 @@ _CHUNK: Final = t.StructType(
 
 
 @dataclass(frozen=True, slots=True)
-class RollUpSettings:
+class CompactionSettings:
     """How a ledger is rolled up."""
 
     chunks: int = CHUNKS
@@ -111,11 +111,11 @@ class RollUpSettings:
     run_timeout_seconds: float = 3600.0
 
 
-class RollUp:
+class CompactionJob:
     """Rolls up the shards of one ledger, one range at a time, on a session that others may use beside it."""
 
     def __init__(
-        self, ledger_url: str, session: SparkSession, settings: RollUpSettings, *, now_ms: Callable[[], int]
+        self, ledger_url: str, session: SparkSession, settings: CompactionSettings, *, now_ms: Callable[[], int]
     ) -> None:
         self.store: Store = open_store(ledger_url)
         parts = urlsplit(ledger_url)
@@ -125,7 +125,7 @@ class RollUp:
         self._session = session
         self._settings = settings
         self._now_ms = now_ms
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="roll-up")
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="compaction")
         self._manifests: dict[tuple[int, ChunkRange], Manifest] = {}
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ class RollUp:
 
         """
         written: list[Manifest] = []
-        while (manifest := await self.step(shard)) is not None:
+        while (manifest := await self.compact_next(shard)) is not None:
             written.append(manifest)
         await self.sweep(shard)
         return written
@@ -151,45 +151,47 @@ class RollUp:
         """Return whether a run would find enough, were all of it counted; raises like `run`."""
         covering = [await self._manifest(shard, each) for each in cover(await manifest_ranges(self.store, shard))]
         known = [(manifest.range, manifest.level) for manifest in covering]
-        after = rolled_to([chunks for chunks, _ in known])
+        after = compacted_through([chunks for chunks, _ in known])
         newer = await Ledger(self.store, shard).numbers(after=after)
         newest = newer[-1] if newer else after
-        return next_roll(known, watermark=newest, chunks=self._settings.chunks) is not None
+        return next_compaction(known, watermark=newest, chunks=self._settings.chunks) is not None
 
-    async def step(self, shard: int) -> Manifest | None:
+    async def compact_next(self, shard: int) -> Manifest | None:
         """Write the next range that is due, and return its manifest; None if there is none. Raises like `run`."""
         covering = [await self._manifest(shard, each) for each in cover(await manifest_ranges(self.store, shard))]
         result = await newest_result(self.store, shard)
-        roll = next_roll(
+        planned = next_compaction(
             [(manifest.range, manifest.level) for manifest in covering],
             watermark=result.watermark,
             chunks=self._settings.chunks,
         )
-        if roll is None:
+        if planned is None:
             return None
-        sources = [manifest for manifest in covering if manifest.range in roll.sources]
-        times = {} if sources else await self._times(shard, roll.range)
-        last_at_ms = sources[-1].last_at_ms if sources else times[roll.range.last]
+        sources = [manifest for manifest in covering if manifest.range in planned.sources]
+        times = {} if sources else await self._chunk_times(shard, planned.range)
+        last_at_ms = sources[-1].last_at_ms if sources else times[planned.range.last]
         if last_at_ms > self._now_ms() - self._settings.delay_seconds * 1000:
             return None
-        folder = f"{rolled_folder(shard)}/{_run_name(roll.range, self._now_ms())}"
-        facts = pa.concat_tables([await read_facts(self.store, source) for source in sources]) if sources else None
+        folder = f"{compacted_folder(shard)}/{_run_name(planned.range, self._now_ms())}"
+        facts = (
+            pa.concat_tables([await read_range_facts(self.store, source) for source in sources]) if sources else None
+        )
         alive = [
             (row.topic_id, row.segment)
             for row in result.rows
             if row.subscription_id is None and row.segment is not None
         ]
-        work = _Work(shard, roll, folder, sources, times, facts, alive)
-        rows, merged = await self._on_spark(work)
-        objects = await self._found(folder, rows)
-        _compare(work, rows, merged)
+        work = _CompactionWork(shard, planned, folder, sources, times, facts, alive)
+        rows, merged = await self._run_on_spark(work)
+        objects = await self._written_objects(folder, rows)
+        _check_record_counts(work, rows, merged)
         facts_path = f"{folder}/facts.parquet"
-        await self.store.create(facts_path, encode_facts(merged, shard, *roll.range))
+        await self.store.create(facts_path, encode_range_facts(merged, shard, *planned.range))
         manifest = Manifest(
             shard=shard,
-            first=roll.range.first,
-            last=roll.range.last,
-            level=roll.level,
+            first=planned.range.first,
+            last=planned.range.last,
+            level=planned.level,
             written_at_ms=self._now_ms(),
             last_at_ms=last_at_ms,
             facts=facts_path,
@@ -200,7 +202,7 @@ class RollUp:
         except ObjectExistsError:
             # Another run was first, and ours is an orphan now.
             await self._delete_folder(folder)
-            return await self._manifest(shard, roll.range)
+            return await self._manifest(shard, planned.range)
         return manifest
 
     async def sweep(self, shard: int) -> int:
@@ -223,12 +225,12 @@ class RollUp:
             (await self._manifest(shard, each)).facts.rsplit("/", 2)[1]
             for each in await manifest_ranges(self.store, shard)
         }
-        for name in await self.store.folders(rolled_folder(shard)):
-            match = _RUN.fullmatch(name)
+        for name in await self.store.folders(compacted_folder(shard)):
+            match = _RUN_FOLDER.fullmatch(name)
             if match is None or name in named:
                 continue
-            if self._now_ms() - int(match[1]) >= ORPHAN_SECONDS * 1000:
-                await self._delete_folder(f"{rolled_folder(shard)}/{name}")
+            if self._now_ms() - int(match[1]) >= ORPHAN_MAX_AGE_SECONDS * 1000:
+                await self._delete_folder(f"{compacted_folder(shard)}/{name}")
                 swept += 1
         return swept
 
@@ -240,13 +242,13 @@ class RollUp:
             self._manifests[key] = await read_manifest(self.store, shard, chunks)
         return self._manifests[key]
 
-    async def _times(self, shard: int, chunks: ChunkRange) -> dict[int, int]:
+    async def _chunk_times(self, shard: int, chunks: ChunkRange) -> dict[int, int]:
         """Return chunk → its time; every header is looked at, because Spark passes over what a foreign file lacks."""
-        ledger, room = Ledger(self.store, shard), asyncio.Semaphore(READ_AT_ONCE)
+        ledger, slots = Ledger(self.store, shard), asyncio.Semaphore(MAX_CONCURRENT_READS)
 
         async def time_of(number: int) -> int:
             try:
-                async with room:
+                async with slots:
                     return (await ledger.header(number)).at_ms
             except ObjectMissingError as error:
                 raise ChunkError(f"it is counted, not rolled up, and gone: {error}") from error
@@ -254,7 +256,7 @@ class RollUp:
         numbers = range(chunks.first, chunks.last + 1)
         return dict(zip(numbers, await asyncio.gather(*(time_of(number) for number in numbers)), strict=True))
 
-    async def _on_spark(self, work: _Work) -> tuple[list[dict[str, Any]], pa.Table]:
+    async def _run_on_spark(self, work: _CompactionWork) -> tuple[list[dict[str, Any]], pa.Table]:
         """Return what was written, part by part, and the facts of the range; raises RunError."""
         loop = asyncio.get_running_loop()
         group = f"roll-up-{work.folder.rsplit('/', 1)[1]}"
@@ -278,27 +280,31 @@ class RollUp:
         if job.done() and not job.cancelled():
             job.exception()  # Asked, so that asyncio does not complain.
 
-    def _write(self, group: str, work: _Work) -> tuple[list[dict[str, Any]], pa.Table]:
+    def _write(self, group: str, work: _CompactionWork) -> tuple[list[dict[str, Any]], pa.Table]:
         try:
-            self._session.sparkContext.setJobGroup(group, "roll-up", interruptOnCancel=True)
+            self._session.sparkContext.setJobGroup(group, "compaction", interruptOnCancel=True)
             # Counting has the default pool: consumers wait for it, and nobody for this.
-            self._session.sparkContext.setLocalProperty("spark.scheduler.pool", "roll-up")
+            self._session.sparkContext.setLocalProperty("spark.scheduler.pool", "compaction")
             target = f"{self._root}/{work.folder}"
             tasks = max(1, min(len(work.alive), self._session.sparkContext.defaultParallelism * 4))
-            laid_out = rollup.laid_out(self.records(work), tasks=tasks, object_bytes=self._settings.object_bytes)
-            writer = laid_out.write.option("compression", "zstd").option(_NO_MARK, "false")
-            writer.partitionBy(*rollup.PLACE).parquet(target)
-            written = self._session.read.schema(_WRITTEN).option("basePath", target)
-            rows = rollup.described(written.parquet(target)).collect() if work.alive else []
-            merged = merged_table(backlog.joined(self.facts(work)).toArrow())
+            laid_out = rollup.sort_into_objects(
+                self.records(work), tasks=tasks, object_bytes=self._settings.object_bytes
+            )
+            writer = laid_out.write.option("compression", "zstd").option(_SUCCESS_FILE_OPTION, "false")
+            writer.partitionBy(*rollup.PARTITION_COLUMNS).parquet(target)
+            written = self._session.read.schema(_WRITTEN_SCHEMA).option("basePath", target)
+            rows = rollup.describe_objects(written.parquet(target)).collect() if work.alive else []
+            merged = merged_table(backlog.aggregate_joined(self.facts(work)).toArrow())
         except (Py4JError, PySparkException, OSError, EOFError) as error:
             first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-            raise RunError(f"Spark could not roll up shard {work.shard}, chunks {work.roll.range}: {first}") from error
+            raise RunError(
+                f"Spark could not roll up shard {work.shard}, chunks {work.planned.range}: {first}"
+            ) from error
         if self._folder is not None:
             _make_durable(self._folder / work.folder)
         return [row.asDict() for row in rows], merged
 
-    def records(self, work: _Work) -> DataFrame:
+    def records(self, work: _CompactionWork) -> DataFrame:
         """Return the records that are to be laid out."""
         alive = self._session.createDataFrame(
             work.alive, t.StructType([t.StructField(name, t.LongType()) for name in ("topic_id", "segment")])
@@ -311,41 +317,41 @@ class RollUp:
                 if (item.topic_id, item.segment) in set(work.alive)
             ]
             if not paths:
-                return self._session.createDataFrame([], _ROLLED)
+                return self._session.createDataFrame([], _COMPACTED_SCHEMA)
             # The same columns stand in several runs' folders, so the place is read from the path of each file.
-            frame = self._session.read.schema(_ROLLED).option("recursiveFileLookup", "true").parquet(*paths)
-            return rollup.of_segments(rollup.with_place(frame), alive)
+            frame = self._session.read.schema(_COMPACTED_SCHEMA).option("recursiveFileLookup", "true").parquet(*paths)
+            return rollup.only_segments(rollup.with_partition_columns(frame), alive)
         names = [chunk_name(number) for number in work.times]
         times = self._session.createDataFrame(
             list(zip(names, work.times.values(), strict=True)), "chunk_name string, stored_at_ms long"
         )
         base = f"{self._root}/{chunk_folder(work.shard)}"
-        chunks = self._session.read.schema(_CHUNK).parquet(*(f"{base}/{name}" for name in names))
-        return rollup.of_segments(rollup.stored_records(rollup.with_chunk_name(chunks), times), alive)
+        chunks = self._session.read.schema(_CHUNK_SCHEMA).parquet(*(f"{base}/{name}" for name in names))
+        return rollup.only_segments(rollup.stored_records(rollup.with_chunk_name(chunks), times), alive)
 
-    def facts(self, work: _Work) -> DataFrame:
+    def facts(self, work: _CompactionWork) -> DataFrame:
         """Return what is to be merged into the facts of the range."""
         if work.facts is not None:
-            return backlog.contributions_again(spark_frame(self._session, work.facts, spark_schema(MERGED)))
+            return backlog.contributions_from_merged(spark_frame(self._session, work.facts, spark_schema(MERGED)))
         paths = [f"{self._root}/{chunk_folder(work.shard)}/{chunk_name(number)}" for number in work.times]
         facts = self._session.read.schema(spark_schema(FACTS)).option("basePath", f"{self._root}/ledger")
         return backlog.contributions(facts.parquet(*paths))
 
-    async def _found(self, folder: str, rows: list[dict[str, Any]]) -> list[RolledObject]:
+    async def _written_objects(self, folder: str, rows: list[dict[str, Any]]) -> list[CompactedObject]:
         """Return the objects that were written, each with its bounds."""
         paths: dict[tuple[int, ...], str] = {}
         for path in await self.store.paths(folder):
-            if match := _PLACE.search(path):
-                place = tuple(int(each) for each in match.groups())
-                if place in paths:
-                    raise RunError(f"{path} is a second object of its part: {paths[place]}")
-                paths[place] = path
+            if match := _OBJECT_PATH.search(path):
+                key = tuple(int(each) for each in match.groups())
+                if key in paths:
+                    raise RunError(f"{path} is a second object of its part: {paths[key]}")
+                paths[key] = path
         found = []
         for row in sorted(rows, key=lambda row: (row["topic_id"], row["segment"], row["part"])):
             if row["end_offset"] - row["first_offset"] != row["records"]:
                 raise RunError(f"{folder}: offsets of {row} have holes or stand twice")
-            bounds = {name: row[name] for name in RolledObject.__struct_fields__ if name != "path"}
-            found.append(RolledObject(path=paths.pop((row["topic_id"], row["segment"], row["part"])), **bounds))
+            bounds = {name: row[name] for name in CompactedObject.__struct_fields__ if name != "path"}
+            found.append(CompactedObject(path=paths.pop((row["topic_id"], row["segment"], row["part"])), **bounds))
         if paths:
             raise RunError(f"{next(iter(paths.values()))} was written and cannot be read back")
         return found
@@ -355,15 +361,15 @@ class RollUp:
             await self.store.delete(path)
 
 
-_NO_MARK: Final = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
+_SUCCESS_FILE_OPTION: Final = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _CompactionWork:
     """One range on its way through Spark."""
 
     shard: int
-    roll: Roll
+    planned: PlannedCompaction
     folder: str
     sources: Sequence[Manifest]
     times: dict[int, int]
@@ -375,36 +381,36 @@ def _run_name(chunks: ChunkRange, now_ms: int) -> str:
     return f"{chunks.first:012d}-{chunks.last:012d}-{now_ms}-{secrets.token_hex(4)}"
 
 
-def _compare(work: _Work, rows: list[dict[str, Any]], merged: pa.Table) -> None:
+def _check_record_counts(work: _CompactionWork, rows: list[dict[str, Any]], merged: pa.Table) -> None:
     """Raise RunError unless every segment that is alive has as many records written as its facts say."""
-    stated: dict[tuple[int, int], int] = {}
+    expected: dict[tuple[int, int], int] = {}
     for row in merged.to_pylist():
         if row["subscription_id"] is None and row["segment"] is not None:
-            place = (row["topic_id"], row["segment"])
-            stated[place] = stated.get(place, 0) + row["records"]
+            key = (row["topic_id"], row["segment"])
+            expected[key] = expected.get(key, 0) + row["records"]
     found: dict[tuple[int, int], int] = {}
     for row in rows:
-        place = (row["topic_id"], row["segment"])
-        found[place] = found.get(place, 0) + row["records"]
-    for place in work.alive:
-        if stated.get(place, 0) != found.get(place, 0):
+        key = (row["topic_id"], row["segment"])
+        found[key] = found.get(key, 0) + row["records"]
+    for key in work.alive:
+        if expected.get(key, 0) != found.get(key, 0):
             raise RunError(
-                f"shard {work.shard}, chunks {work.roll.range}: topic {place[0]}, segment {place[1]} has "
-                f"{stated.get(place, 0)} records, and {found.get(place, 0)} were written"
+                f"shard {work.shard}, chunks {work.planned.range}: topic {key[0]}, segment {key[1]} has "
+                f"{expected.get(key, 0)} records, and {found.get(key, 0)} were written"
             )
 
 
 def _make_durable(folder: Path) -> None:
     """Have everything below ``folder`` on the disk; Hadoop's own checksum files, which nobody reads, go."""
-    for place, _, names in os.walk(folder, topdown=False):
+    for directory, _, names in os.walk(folder, topdown=False):
         for name in names:
-            path = Path(place, name)
+            path = Path(directory, name)
             if name.startswith("."):
                 path.unlink()
                 continue
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-        handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(handle)
         finally:
@@ -445,7 +451,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def _run(arguments: argparse.Namespace) -> int:
     shards = arguments.shard or await _shards(open_store(arguments.ledger), arguments.ledger)
-    settings = RollUpSettings(
+    settings = CompactionSettings(
         chunks=arguments.chunks,
         delay_seconds=arguments.delay_seconds,
         delete_after_seconds=arguments.delete_after_seconds,
@@ -453,22 +459,22 @@ async def _run(arguments: argparse.Namespace) -> int:
     code = 0
     with tempfile.TemporaryDirectory(prefix="headgate-java-") as folder:
         session = await asyncio.to_thread(build_session, master=arguments.master, wrapper_folder=Path(folder))
-        roll_up = RollUp(arguments.ledger, session, settings, now_ms=wall_clock_ms)
+        compaction_job = CompactionJob(arguments.ledger, session, settings, now_ms=wall_clock_ms)
         try:
             for shard in shards:
                 try:
-                    for manifest in await roll_up.run(shard):
-                        print(line_about(manifest))  # noqa: T201
+                    for manifest in await compaction_job.run(shard):
+                        print(summary_line(manifest))  # noqa: T201
                 except HeadgateError as error:
                     print(f"error: shard {shard}: {error}", file=sys.stderr)  # noqa: T201
                     code = 1
         finally:
-            roll_up.close()
+            compaction_job.close()
             await asyncio.to_thread(session.stop)
     return code
 
 
-def line_about(manifest: Manifest) -> str:
+def summary_line(manifest: Manifest) -> str:
     """Return one line for people about a range that was written."""
     records = sum(item.end_offset - item.first_offset for item in manifest.objects)
     size = sum(item.size_bytes for item in manifest.objects)

@@ -11,9 +11,9 @@ from typing import Final
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
-PLACE: Final = ("topic_id", "segment", "part")
+PARTITION_COLUMNS: Final = ("topic_id", "segment", "part")
 """The folders that a rolled object stands in."""
-COLUMNS: Final = ("offset", "timestamp_ms", "stored_at_ms", "size_bytes", "key", "value")
+RECORD_COLUMNS: Final = ("offset", "timestamp_ms", "stored_at_ms", "size_bytes", "key", "value")
 """What a rolled object holds; topic and segment are in its place."""
 
 
@@ -26,7 +26,7 @@ def stored_records(chunks: DataFrame, times: DataFrame) -> DataFrame:
     return (
         chunks.where(f.col("fact") == "record")
         .join(f.broadcast(times), "chunk_name")
-        .select("topic_id", "segment", *COLUMNS)
+        .select("topic_id", "segment", *RECORD_COLUMNS)
     )
 
 
@@ -35,19 +35,23 @@ def with_chunk_name(chunks: DataFrame) -> DataFrame:
     return chunks.select("*", f.col("_metadata.file_name").alias("chunk_name"))
 
 
-def with_place(rolled: DataFrame) -> DataFrame:
+def with_partition_columns(compacted: DataFrame) -> DataFrame:
     """Return rows that were read from rolled objects with their topic and segment, which the path of each says."""
     path = f.col("_metadata.file_path")
-    place = {name: f.regexp_extract(path, f"/{name}=([0-9]+)/", 1).cast("long") for name in ("topic_id", "segment")}
-    return rolled.drop(*place).select("*", *(column.alias(name) for name, column in place.items()))
+    partition_columns = {
+        name: f.regexp_extract(path, f"/{name}=([0-9]+)/", 1).cast("long") for name in ("topic_id", "segment")
+    }
+    return compacted.drop(*partition_columns).select(
+        "*", *(column.alias(name) for name, column in partition_columns.items())
+    )
 
 
-def of_segments(records: DataFrame, alive: DataFrame) -> DataFrame:
+def only_segments(records: DataFrame, alive: DataFrame) -> DataFrame:
     """Return the records of the segments in ``alive`` (topic_id, segment): what was pruned or deleted stays out."""
     return records.join(f.broadcast(alive), ["topic_id", "segment"], "left_semi")
 
 
-def laid_out(records: DataFrame, *, tasks: int, object_bytes: int) -> DataFrame:
+def sort_into_objects(records: DataFrame, *, tasks: int, object_bytes: int) -> DataFrame:
     """Return ``records`` with the column ``part``, sorted as they are to be written.
 
     A part is one object: it ends with the record whose bytes, added to those before it in its segment, pass the next
@@ -60,14 +64,14 @@ def laid_out(records: DataFrame, *, tasks: int, object_bytes: int) -> DataFrame:
     return (
         records.repartition(tasks, "topic_id", "segment")
         .withColumn("part", part)
-        .sortWithinPartitions(*PLACE, "offset")
-        .select(*PLACE, *COLUMNS)
+        .sortWithinPartitions(*PARTITION_COLUMNS, "offset")
+        .select(*PARTITION_COLUMNS, *RECORD_COLUMNS)
     )
 
 
-def described(written: DataFrame) -> DataFrame:
+def describe_objects(written: DataFrame) -> DataFrame:
     """Return, for each part as it was written, its bounds, how many records it has, their bytes and their times."""
-    return written.groupBy(*PLACE).agg(
+    return written.groupBy(*PARTITION_COLUMNS).agg(
         f.min("offset").alias("first_offset"),
         (f.max("offset") + 1).alias("end_offset"),
         f.count("*").alias("records"),

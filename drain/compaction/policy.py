@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headgate.ledger.chunk_ranges import FANOUT, ChunkRange, rolled_to
+from headgate.ledger.chunk_ranges import FANOUT, ChunkRange, compacted_through
 
 
 @dataclass(frozen=True, slots=True)
-class Roll:
+class PlannedCompaction:
     """One range to write, and what from."""
 
     range: ChunkRange
@@ -28,16 +28,18 @@ class Roll:
     """The ranges that it takes the place of; none: written from chunks."""
 
 
-def next_roll(covering: Sequence[tuple[ChunkRange, int]], *, watermark: int, chunks: int) -> Roll | None:
+def next_compaction(
+    covering: Sequence[tuple[ChunkRange, int]], *, watermark: int, chunks: int
+) -> PlannedCompaction | None:
     """Return what is to be written next, or None; ``covering`` is (range, level) of what `cover` returned."""
     for at in range(len(covering) - FANOUT + 1):
         group = covering[at : at + FANOUT]
         if len({level for _, level in group}) == 1:
             sources = tuple(each for each, _ in group)
-            return Roll(ChunkRange(sources[0].first, sources[-1].last), group[0][1] + 1, sources)
-    behind = rolled_to([each for each, _ in covering])
+            return PlannedCompaction(ChunkRange(sources[0].first, sources[-1].last), group[0][1] + 1, sources)
+    behind = compacted_through([each for each, _ in covering])
     if behind + chunks <= watermark:
-        return Roll(ChunkRange(behind + 1, behind + chunks), 0, ())
+        return PlannedCompaction(ChunkRange(behind + 1, behind + chunks), 0, ())
     return None
 
 

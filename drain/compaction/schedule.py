@@ -14,48 +14,50 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from drain.backlog.counting import JvmGoneError
-from drain.compaction.job import RollUp, line_about
+from drain.compaction.job import CompactionJob, summary_line
 from headgate.errors import HeadgateError
 
-LOOK_SECONDS: Final = 30.0
-SWEEP_LOOKS: Final = 10
-LONGEST_PAUSE_SECONDS: Final = 1800.0
+CHECK_INTERVAL_SECONDS: Final = 30.0
+CHECKS_PER_SWEEP: Final = 10
+MAX_PAUSE_SECONDS: Final = 1800.0
 
 
-class RollUpSchedule:
+class CompactionScheduler:
     """Looks at every shard of a ledger, for as long as it runs."""
 
     def __init__(
         self,
-        roll_up: RollUp,
+        compaction_job: CompactionJob,
         *,
         shards: Callable[[], Awaitable[list[int]]],
         count: Callable[[int], Awaitable[object]],
         rng: random.Random,
-        look_seconds: float = LOOK_SECONDS,
+        check_interval_seconds: float = CHECK_INTERVAL_SECONDS,
     ) -> None:
         """``shards`` names the shards; ``count`` brings a shard's published result up to date."""
-        self._roll_up = roll_up
+        self._job = compaction_job
         self._shards = shards
         self._count = count
         self._rng = rng
-        self._look_seconds = look_seconds
+        self._check_interval_seconds = check_interval_seconds
         self._failures = 0
 
     async def run(self) -> None:
         """Look until cancelled; returns when the JVM is gone, which others tell."""
-        looks = 0
+        checks = 0
         while True:
-            pause = min(self._look_seconds * 2**self._failures, max(LONGEST_PAUSE_SECONDS, self._look_seconds))
+            pause = min(
+                self._check_interval_seconds * 2**self._failures, max(MAX_PAUSE_SECONDS, self._check_interval_seconds)
+            )
             await asyncio.sleep(pause * self._rng.uniform(0.5, 1.5))
             try:
-                failed = await self.look(sweeping=looks % SWEEP_LOOKS == 0)
+                failed = await self.check(sweep=checks % CHECKS_PER_SWEEP == 0)
             except JvmGoneError:
                 return
             self._failures = min(self._failures + 1, 10) if failed else 0
-            looks += 1
+            checks += 1
 
-    async def look(self, *, sweeping: bool) -> bool:
+    async def check(self, *, sweep: bool) -> bool:
         """Roll up what is due, once; return whether something failed. Raises JvmGoneError."""
         try:
             shards = await self._shards()
@@ -64,12 +66,12 @@ class RollUpSchedule:
         failed = False
         for shard in shards:
             try:
-                if await self._roll_up.is_due(shard):
+                if await self._job.is_due(shard):
                     await self._count(shard)
-                    for manifest in await self._roll_up.run(shard):
-                        print(line_about(manifest), flush=True)  # noqa: T201 - the process's log
-                if sweeping:
-                    await self._roll_up.sweep(shard)
+                    for manifest in await self._job.run(shard):
+                        print(summary_line(manifest), flush=True)  # noqa: T201 - the process's log
+                if sweep:
+                    await self._job.sweep(shard)
             except JvmGoneError:
                 raise
             except HeadgateError as error:

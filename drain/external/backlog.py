@@ -19,17 +19,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from drain.backlog.merge import Backlog, StateRow, outstanding
-from drain.backlog.rates import Place, Rates
+from drain.backlog.rates import BacklogKey, Rates
 from drain.external.table_mapping import EntriesTable, ExternalTables, ExternalView
-from drain.protocol import BacklogRow, ExternalQuestion, ExternalTold
+from drain.protocol import BacklogRow, ExternalBacklogQuery, ExternalBacklogResponse
 from headgate.protocol.backlog import TRACKED
 
-Mark = tuple[int, str | None]
+CheckpointKey = tuple[int, str | None]
 """A segment, and the checkpoint in it behind which entries are counted; None: all entries."""
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
+class RemainingEntries:
     """The entries behind a mark."""
 
     records: int
@@ -37,7 +37,7 @@ class Behind:
     oldest_ms: int | None
 
 
-def of_offsets(rows: Sequence[StateRow], entries: EntriesTable | None) -> tuple[Backlog, ...]:
+def offset_backlog(rows: Sequence[StateRow], entries: EntriesTable | None) -> tuple[Backlog, ...]:
     """Return the backlog where offsets count (rules 2 and 3); ``rows`` hold what ``entries``, if mapped, came to."""
     stored = {row.segment: row.records for row in rows if row.subscription_id is None}
     found: list[Backlog] = []
@@ -52,8 +52,10 @@ def of_offsets(rows: Sequence[StateRow], entries: EntriesTable | None) -> tuple[
     return tuple(found)
 
 
-def of_opaque(
-    rows: Sequence[StateRow], checkpoints: Mapping[int, Mapping[int, str]], counted: Mapping[Mark, Behind]
+def opaque_backlog(
+    rows: Sequence[StateRow],
+    checkpoints: Mapping[int, Mapping[int, str]],
+    counted: Mapping[CheckpointKey, RemainingEntries],
 ) -> tuple[Backlog, ...]:
     """Return the backlog where positions are opaque (rule 4).
 
@@ -66,7 +68,7 @@ def of_opaque(
             continue
         whole = counted.get((row.segment, None))
         if row.position:
-            left: Behind | None = Behind(0, 0, None)
+            left: RemainingEntries | None = RemainingEntries(0, 0, None)
         else:
             left = counted.get((row.segment, checkpoints.get(row.subscription_id, {}).get(row.segment)))
         found.append(
@@ -82,48 +84,52 @@ def of_opaque(
     return tuple(found)
 
 
-def marks_of(view: ExternalView) -> list[Mark]:
+def checkpoint_keys(view: ExternalView) -> list[CheckpointKey]:
     """Return the marks behind which the entries of an opaque topic are counted: beginnings, and all checkpoints."""
     checkpoints = {(segment, mark) for found in view.checkpoints.values() for segment, mark in found.items()}
     known = {(segment, mark) for segment, mark in checkpoints if segment in view.labels}
     return [(segment, None) for segment in sorted(view.labels)] + sorted(known)
 
 
-def without_tables(question: ExternalQuestion, rows: Iterable[StateRow], as_of_ms: int, reason: str) -> ExternalTold:
+def backlog_from_ledger(
+    query: ExternalBacklogQuery, rows: Iterable[StateRow], as_of_ms: int, reason: str
+) -> ExternalBacklogResponse:
     """Return what the ledger alone tells; ``reason``: why there are no tables, said where something is not known."""
-    view = question.names
-    mine = [row for row in rows if row.topic_id == question.topic_id]
-    known = of_opaque(mine, view.checkpoints, {}) if view.opaque else of_offsets(mine, None)
-    return told(question, known, as_of_ms, reason=reason if _unknown(known) else "")
+    view = query.view
+    mine = [row for row in rows if row.topic_id == query.topic_id]
+    known = opaque_backlog(mine, view.checkpoints, {}) if view.opaque else offset_backlog(mine, None)
+    return backlog_response(query, known, as_of_ms, reason=reason if _unknown(known) else "")
 
 
-def told(
-    question: ExternalQuestion,
+def backlog_response(
+    query: ExternalBacklogQuery,
     known: Sequence[Backlog],
     as_of_ms: int,
     *,
-    rates: Mapping[Place, Rates] | None = None,
+    rates: Mapping[BacklogKey, Rates] | None = None,
     reason: str = "",
     watermark: int = 0,
-) -> ExternalTold:
+) -> ExternalBacklogResponse:
     """Return backlogs as they travel."""
     rows: list[BacklogRow] = []
     for row in known:
         rate = (rates or {}).get((row.topic_id, row.subscription_id, row.segment))
         rows.append(
             BacklogRow(
-                shard=question.shard,
+                shard=query.shard,
                 watermark=watermark,
-                drained=row.drained and not (question.names.opaque and not row.position),
+                drained=row.drained and not (query.view.opaque and not row.position),
                 stored_per_second=None if rate is None else rate.stored_per_second,
                 acknowledged_per_second=None if rate is None else rate.acknowledged_per_second,
                 **asdict(row),
             )
         )
-    return ExternalTold(shard=question.shard, topic_id=question.topic_id, rows=rows, as_of_ms=as_of_ms, reason=reason)
+    return ExternalBacklogResponse(
+        shard=query.shard, topic_id=query.topic_id, rows=rows, as_of_ms=as_of_ms, reason=reason
+    )
 
 
-def why_unknown(known: Iterable[Backlog], tables: ExternalTables, view: ExternalView) -> str:
+def unknown_reason(known: Iterable[Backlog], tables: ExternalTables, view: ExternalView) -> str:
     """Return why some of ``known``, which was counted from ``tables``, is not known; empty if all is."""
     if not _unknown(known):
         return ""

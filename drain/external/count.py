@@ -22,13 +22,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
 from drain.backlog import plans as backlog
-from drain.backlog.counting import JvmGoneError, RunError, added_up, one_line
-from drain.backlog.merge import Backlog, MergedRow, StateRow, carried, settled
+from drain.backlog.counting import JvmGoneError, RunError, aggregate_contributions, error_summary
+from drain.backlog.merge import Backlog, MergedRow, StateRow, merge_rows, previous_rows
 from drain.backlog.sums import merged_rows
 from drain.external import offset_facts as external_facts
 from drain.external import opaque_facts
-from drain.external.backlog import Behind, Mark, marks_of, of_offsets, of_opaque
-from drain.external.offset_facts import PLACES, TableError
+from drain.external.backlog import CheckpointKey, RemainingEntries, checkpoint_keys, offset_backlog, opaque_backlog
+from drain.external.offset_facts import SEGMENT_SCHEMA, TableError
 from drain.external.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
 from drain.spark.engines import ENGINE_ERRORS, is_gone
 
@@ -66,50 +66,57 @@ def count_external(
         )
     try:
         if view.opaque:
-            behind = {} if tables.entries is None else _behind(session, tables.entries, view)
-            return of_opaque(rows, view.checkpoints, behind)
+            behind = {} if tables.entries is None else _count_remaining(session, tables.entries, view)
+            return opaque_backlog(rows, view.checkpoints, behind)
         merged = _merged(session, tables, view, rows, shard)
     except ENGINE_ERRORS as error:
         if is_gone(error):
             raise JvmGoneError(f"Spark does not answer: {str(error) or type(error).__name__}") from error
-        raise RunError(f"external.{view.topic}: {one_line(error)}") from error
-    return of_offsets(settled([*carried(rows), *merged]), tables.entries)
+        raise RunError(f"external.{view.topic}: {error_summary(error)}") from error
+    return offset_backlog(merge_rows([*previous_rows(rows), *merged]), tables.entries)
 
 
-def _behind(session: SparkSession, table: EntriesTable, view: ExternalView) -> dict[Mark, Behind]:
+def _count_remaining(
+    session: SparkSession, table: EntriesTable, view: ExternalView
+) -> dict[CheckpointKey, RemainingEntries]:
     """Return what lies behind each checkpoint whose place among the entries is known."""
-    with _named(table, view):
+    with _table_errors(table, view):
         found = opaque_facts.entries(_read(session, table), table)
-        _judge(opaque_facts.faults(found))
-        _judge_labels(found, view)
-        marks = _placed_marks(session, found, table, view)
-        rows = opaque_facts.behind(found, _marks_frame(session, view, marks)).collect()
-    nothing = Behind(0, None if table.size_bytes is None else 0, None)
+        _raise_faults(opaque_facts.faults(found))
+        _check_labels(found, view)
+        marks = _resolve_checkpoints(session, found, table, view)
+        rows = opaque_facts.remaining_entries(found, _checkpoints_frame(session, view, marks)).collect()
+    nothing = RemainingEntries(0, None if table.size_bytes is None else 0, None)
     behind = {
-        (row["segment"], row["mark"]): Behind(row["records"], row["size_bytes"], row["oldest_ms"]) for row in rows
+        (row["segment"], row["checkpoint"]): RemainingEntries(row["records"], row["size_bytes"], row["oldest_ms"])
+        for row in rows
     }
     return {mark: behind.get(mark, nothing) for mark in marks}
 
 
-def _placed_marks(
+def _resolve_checkpoints(
     session: SparkSession, found: DataFrame, table: EntriesTable, view: ExternalView
-) -> dict[Mark, str | None]:
+) -> dict[CheckpointKey, str | None]:
     """Return the marks whose place is known, each with the version of its entry; none for a segment's beginning."""
-    marks = marks_of(view)
-    placed: dict[Mark, str | None] = {(segment, mark): None for segment, mark in marks if mark is None}
+    marks = checkpoint_keys(view)
+    resolved: dict[CheckpointKey, str | None] = {(segment, mark): None for segment, mark in marks if mark is None}
     checkpoints = [(segment, mark) for segment, mark in marks if mark is not None]
     if table.version == table.offset:
-        return placed | {(segment, mark): mark for segment, mark in checkpoints if mark.isascii() and mark.isdecimal()}
+        return resolved | {
+            (segment, mark): mark for segment, mark in checkpoints if mark.isascii() and mark.isdecimal()
+        }
     if table.version is None or not checkpoints:
-        return placed
-    frame = _marks_frame(session, view, dict.fromkeys(checkpoints))
-    versions = opaque_facts.versions_at(found, frame).collect()
-    return placed | {(row["segment"], row["mark"]): row["version"] for row in versions}
+        return resolved
+    frame = _checkpoints_frame(session, view, dict.fromkeys(checkpoints))
+    versions = opaque_facts.checkpoint_versions(found, frame).collect()
+    return resolved | {(row["segment"], row["checkpoint"]): row["version"] for row in versions}
 
 
-def _marks_frame(session: SparkSession, view: ExternalView, marks: Mapping[Mark, str | None]) -> DataFrame:
+def _checkpoints_frame(
+    session: SparkSession, view: ExternalView, marks: Mapping[CheckpointKey, str | None]
+) -> DataFrame:
     rows = [(segment, view.labels[segment], mark, after) for (segment, mark), after in marks.items()]
-    return session.createDataFrame(rows, opaque_facts.MARKS)
+    return session.createDataFrame(rows, opaque_facts.CHECKPOINT_SCHEMA)
 
 
 def _merged(
@@ -117,39 +124,41 @@ def _merged(
 ) -> list[MergedRow]:
     topic_id = next(row.topic_id for row in rows)
     ends = {row.segment: row.sealed_end_offset for row in rows if row.subscription_id is None}
-    places = session.createDataFrame([(label, s, ends.get(s)) for s, label in sorted(view.labels.items())], PLACES)
+    segments = session.createDataFrame(
+        [(label, s, ends.get(s)) for s, label in sorted(view.labels.items())], SEGMENT_SCHEMA
+    )
     parts: list[DataFrame] = []
     if tables.entries is not None:
-        with _named(tables.entries, view):
+        with _table_errors(tables.entries, view):
             found = external_facts.entries(_read(session, tables.entries), tables.entries)
-            _judge(external_facts.entry_faults(found, places))
-            _judge_labels(found, view)
-        parts.append(external_facts.entry_facts(found, places, shard=shard, topic_id=topic_id))
+            _raise_faults(external_facts.entry_faults(found, segments))
+            _check_labels(found, view)
+        parts.append(external_facts.entry_facts(found, segments, shard=shard, topic_id=topic_id))
     if tables.acknowledgements is not None:
         known = {row.subscription_id: row.seek_generation for row in rows if row.segment is None}
         subscriptions = session.createDataFrame(
             [(name, number, known.get(number, 0)) for number, name in sorted(view.subscriptions.items())],
             _SUBSCRIPTIONS,
         )
-        with _named(tables.acknowledgements, view):
+        with _table_errors(tables.acknowledgements, view):
             found = external_facts.acknowledgements(_read(session, tables.acknowledgements), tables.acknowledgements)
-            _judge(external_facts.acknowledgement_faults(found, places))
-            _judge_labels(found, view)
+            _raise_faults(external_facts.acknowledgement_faults(found, segments))
+            _check_labels(found, view)
         parts.append(
-            external_facts.acknowledgement_facts(found, places, subscriptions, shard=shard, topic_id=topic_id),
+            external_facts.acknowledgement_facts(found, segments, subscriptions, shard=shard, topic_id=topic_id),
         )
     if not parts:
         return []
-    sums = added_up(backlog.contributions(reduce(DataFrame.unionByName, parts)))
-    merged = [row for rows in merged_rows(sums).values() for row in rows]
+    aggregates = aggregate_contributions(backlog.contributions(reduce(DataFrame.unionByName, parts)))
+    merged = [row for rows in merged_rows(aggregates).values() for row in rows]
     if tables.entries is not None and tables.entries.timestamp_ms is None:
         # Nobody said when a record was made, so its age is not known.
-        merged = [replace(item, row=replace(item.row, marks=())) for item in merged]
+        merged = [replace(item, row=replace(item.row, timestamp_index=())) for item in merged]
     return merged
 
 
 @contextlib.contextmanager
-def _named(table: EntriesTable | AcknowledgementsTable, view: ExternalView) -> Iterator[None]:
+def _table_errors(table: EntriesTable | AcknowledgementsTable, view: ExternalView) -> Iterator[None]:
     """Put the table's name before what is wrong with it; what Spark says of a file in it is wrong with it too."""
     kind = "entries" if isinstance(table, EntriesTable) else "acknowledgements"
     where = f"external.{view.topic}.{kind} ({table.path})"
@@ -160,20 +169,20 @@ def _named(table: EntriesTable | AcknowledgementsTable, view: ExternalView) -> I
     except ENGINE_ERRORS as error:
         if is_gone(error):
             raise
-        raise TableError(f"{where}: {one_line(error)}") from error
+        raise TableError(f"{where}: {error_summary(error)}") from error
 
 
 def _read(session: SparkSession, table: EntriesTable | AcknowledgementsTable) -> DataFrame:
     return session.read.format(table.format).options(**_READ_OPTIONS.get(table.format, {})).load(table.path)
 
 
-def _judge(faults: DataFrame) -> None:
+def _raise_faults(faults: DataFrame) -> None:
     found = faults.orderBy("fault").collect()
     if found:
         raise TableError("; ".join(f"{row['fault']} ({row['count']} times, e.g. {row['example']})" for row in found))
 
 
-def _judge_labels(found: DataFrame, view: ExternalView) -> None:
+def _check_labels(found: DataFrame, view: ExternalView) -> None:
     """Rule 6 of drain.external.offset_facts."""
     if not found.where(found["label"].isin(list(view.labels.values()))).isEmpty():
         return

@@ -31,7 +31,7 @@ from headgate.errors import HeadgateError
 
 _WHOLE = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
 
-PLACES = t.StructType(
+SEGMENT_SCHEMA = t.StructType(
     [
         t.StructField("label", t.StringType()),
         t.StructField("segment", t.LongType()),
@@ -95,9 +95,9 @@ def _value(column: str | None) -> Column:
     return f.lit(None) if column is None else f.col(f"`{column.replace('`', '``')}`")
 
 
-def entry_faults(found: DataFrame, places: DataFrame) -> DataFrame:
+def entry_faults(found: DataFrame, segments: DataFrame) -> DataFrame:
     """Return what is wrong with `entries`, as (fault, count, example)."""
-    row = found.join(f.broadcast(places), "label", "left")
+    row = found.join(f.broadcast(segments), "label", "left")
     fault = (
         f.when(f.col("bad").isNotNull(), f.col("bad"))
         .when(f.col("offset") < 0, "an offset is negative")
@@ -115,9 +115,9 @@ def entry_faults(found: DataFrame, places: DataFrame) -> DataFrame:
     return counted([row.select(fault.alias("fault"), example("label", "offset")), twice, back])
 
 
-def acknowledgement_faults(found: DataFrame, places: DataFrame) -> DataFrame:
+def acknowledgement_faults(found: DataFrame, segments: DataFrame) -> DataFrame:
     """Return what is wrong with `acknowledgements`, as (fault, count, example)."""
-    row = found.join(f.broadcast(places), "label", "left")
+    row = found.join(f.broadcast(segments), "label", "left")
     fault = (
         f.when(f.col("bad").isNotNull(), f.col("bad"))
         .when(f.col("first_offset") < 0, "an offset is negative")
@@ -129,14 +129,14 @@ def acknowledgement_faults(found: DataFrame, places: DataFrame) -> DataFrame:
     return counted([row.select(fault.alias("fault"), shown), back])
 
 
-def _backward(found: DataFrame, place: Sequence[str], offset: str, fault: str) -> DataFrame:
+def _backward(found: DataFrame, key_columns: Sequence[str], offset: str, fault: str) -> DataFrame:
     """Rule 4; nothing where no version is mapped, for then all of them are null."""
-    before = f.lag(offset).over(Window.partitionBy(*place).orderBy("version"))
+    before = f.lag(offset).over(Window.partitionBy(*key_columns).orderBy("version"))
     return (
         found.where("bad IS NULL AND version IS NOT NULL")
         .withColumn("before", before)
         .where(f.col("before") > f.col(offset))
-        .select(f.lit(fault).alias("fault"), example(*place, "version", "before", offset))
+        .select(f.lit(fault).alias("fault"), example(*key_columns, "version", "before", offset))
     )
 
 
@@ -155,18 +155,18 @@ def counted(parts: Sequence[DataFrame]) -> DataFrame:
     )
 
 
-def entry_facts(found: DataFrame, places: DataFrame, *, shard: int, topic_id: int) -> DataFrame:
+def entry_facts(found: DataFrame, segments: DataFrame, *, shard: int, topic_id: int) -> DataFrame:
     """Return `entries` as rows of schemas.FACTS; those of other segments are left out."""
-    placed = found.join(f.broadcast(places), "label")
+    placed = found.join(f.broadcast(segments), "label")
     fixed = {"fact": f.lit("record"), "shard": f.lit(shard), "topic_id": f.lit(topic_id)}
     return _as_facts(placed, {**fixed, **_same("segment", "offset", "size_bytes", "timestamp_ms")})
 
 
 def acknowledgement_facts(
-    found: DataFrame, places: DataFrame, subscriptions: DataFrame, *, shard: int, topic_id: int
+    found: DataFrame, segments: DataFrame, subscriptions: DataFrame, *, shard: int, topic_id: int
 ) -> DataFrame:
     """Return `acknowledgements` as rows of schemas.FACTS; ``subscriptions``: subscription, its id and generation."""
-    placed = found.join(f.broadcast(places), "label").join(f.broadcast(subscriptions), "subscription")
+    placed = found.join(f.broadcast(segments), "label").join(f.broadcast(subscriptions), "subscription")
     fixed = {"fact": f.lit("acknowledged"), "shard": f.lit(shard), "topic_id": f.lit(topic_id)}
     same = _same("segment", "subscription_id", "seek_generation", "end_offset")
     return _as_facts(placed, {**fixed, **same, "offset": f.col("first_offset")})

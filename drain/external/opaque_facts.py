@@ -5,7 +5,8 @@ The rules are those of drain.external.offset_facts for entries, with these in pl
 3. No mark, and no version, of a segment stands there twice.
 4. A version is a whole number of any length; where it is mapped, it tells the order. The mark may be its own version.
 
-Marks and versions are text, or whole numbers: a number with a fraction may have lost digits before it came here.
+TimestampIndex and versions are text, or whole numbers: a number with a fraction may have lost digits before it came
+here.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from pyspark.sql import types as t
 from drain.external.offset_facts import TableError, counted, example, is_whole, mapped
 from drain.external.table_mapping import EntriesTable
 
-MARKS = t.StructType(
+CHECKPOINT_SCHEMA = t.StructType(
     [
         t.StructField("segment", t.LongType()),
         t.StructField("label", t.StringType()),
-        t.StructField("mark", t.StringType()),
+        t.StructField("checkpoint", t.StringType()),
         t.StructField("after", t.StringType()),
     ],
 )
@@ -48,10 +49,16 @@ def faults(found: DataFrame) -> DataFrame:
         .when(~version.rlike("^[0-9]+$"), "a version is no whole number")
     )
     row = found.select(fault.alias("fault"), example("label", "offset", "version"))
-    return counted([row, _twice(found, f.col("offset"), "a mark"), _twice(found, _digits(version), "a version")])
+    return counted(
+        [
+            row,
+            _duplicates(found, f.col("offset"), "a mark"),
+            _duplicates(found, _strip_leading_zeros(version), "a version"),
+        ]
+    )
 
 
-def _twice(found: DataFrame, what: Column, name: str) -> DataFrame:
+def _duplicates(found: DataFrame, what: Column, name: str) -> DataFrame:
     return (
         found.where("bad IS NULL")
         .where(what.isNotNull())
@@ -62,27 +69,29 @@ def _twice(found: DataFrame, what: Column, name: str) -> DataFrame:
     )
 
 
-def versions_at(found: DataFrame, marks: DataFrame) -> DataFrame:
-    """Return segment, mark and version of those ``marks`` (MARKS) that are an entry's."""
+def checkpoint_versions(found: DataFrame, checkpoints: DataFrame) -> DataFrame:
+    """Return segment, mark and version of those ``checkpoints`` (CHECKPOINT_SCHEMA) that are an entry's."""
     return (
-        found.withColumnRenamed("offset", "mark")
-        .join(f.broadcast(marks), ["label", "mark"])
-        .select("segment", "mark", "version")
+        found.withColumnRenamed("offset", "checkpoint")
+        .join(f.broadcast(checkpoints), ["label", "checkpoint"])
+        .select("segment", "checkpoint", "version")
     )
 
 
-def behind(found: DataFrame, marks: DataFrame) -> DataFrame:
-    """Return segment, mark, records, size_bytes and oldest_ms: the entries behind each of ``marks`` (MARKS).
+def remaining_entries(found: DataFrame, checkpoints: DataFrame) -> DataFrame:
+    """Count the entries behind each of ``checkpoints`` (CHECKPOINT_SCHEMA).
+
+    Columns: segment, mark, records, size_bytes and oldest_ms.
 
     A mark without a version at it counts from the beginning, so only beginnings may have none.
     """
-    version, after = _digits(f.col("version")), _digits(f.col("after"))
+    version, after = _strip_leading_zeros(f.col("version")), _strip_leading_zeros(f.col("after"))
     longer = f.length(version) > f.length(after)
     later = longer | ((f.length(version) == f.length(after)) & (version > after))
-    placed = f.broadcast(marks).withColumnRenamed("label", "of")
+    placed = f.broadcast(checkpoints).withColumnRenamed("label", "of")
     return (
         found.join(placed, (f.col("label") == f.col("of")) & (f.col("after").isNull() | later))
-        .groupBy("segment", "mark")
+        .groupBy("segment", "checkpoint")
         .agg(
             f.count("*").alias("records"),
             f.sum("size_bytes").alias("size_bytes"),
@@ -91,6 +100,6 @@ def behind(found: DataFrame, marks: DataFrame) -> DataFrame:
     )
 
 
-def _digits(version: Column) -> Column:
+def _strip_leading_zeros(version: Column) -> Column:
     """Return a whole number without zeros before it: the longer one of two such texts is the greater number."""
     return f.regexp_replace(version, "^0+(?=.)", "")

@@ -18,7 +18,8 @@ In the daemon's configuration, and in whatever TOML file ``python -m drain.servi
     first_offset = "first"                    # optional: left out, it is 0, and each row is cumulative
     version = "commit"                        # optional: rises from row to row; a falling end_offset is a fault then
 
-``delta`` and ``iceberg`` need their jars in the Spark session. What may stand in the tables says drain.external.offset_facts.
+``delta`` and ``iceberg`` need their jars in the Spark session. What may stand in the tables says
+drain.external.offset_facts.
 
 Of a topic whose positions are opaque (Kinesis) the entries alone can be counted. ``offset`` is then the source's own
 mark, as text, and ``version`` tells the order of the marks: a whole number of any length, which may be the mark itself:

@@ -1,16 +1,17 @@
 """Answer for topics whose entries or acknowledgements are tables of their own (drain.external.table_mapping).
 
-Two kinds of questions, answered differently:
+Two kinds of queries, answered differently:
 
 * What is drained is counted there and then, one count after the other on the one session, since a gate waits for it.
   Whoever asks is told a fault, and keeps the gate shut.
 * A backlog is answered at once, with what was counted last; whoever asks for it has it counted anew, and does not wait
-  for that. Tables that take a minute hold up what else is asked while the session is theirs, and not at each question.
+  for that. Tables that take a minute hold up what else is asked while the session is theirs, and not at each query.
 
 The rules for backlogs:
 
 1. Nothing is counted that nobody asks for. One that is asked for again while it waits for its turn waits once.
-2. Topics are counted one at a time. After a count there is a rest of `REST` times as long: tables are read as a whole
+2. Topics are counted one at a time. After a count there is a rest of `IDLE_FACTOR` times as long: tables are read as a
+whole
    each time, and take no more than a fifth of the session, however many there are and however often one asks.
 3. A fault is told for its own topic, and in place of its rows, until a count succeeds. The other topics' rows stay.
 4. What was counted for a topic that is gone from the ledger is forgotten.
@@ -25,16 +26,16 @@ from typing import Final
 
 from drain.backlog.counting import JvmGoneError
 from drain.backlog.merge import Backlog, StateRow
-from drain.backlog.rates import History, count_of, rates, remembered
+from drain.backlog.rates import History, append_count, count_of, rates
 from drain.backlog.results import Result
-from drain.external.backlog import told, why_unknown, without_tables
+from drain.external.backlog import backlog_from_ledger, backlog_response, unknown_reason
 from drain.external.table_mapping import ExternalTables, ExternalView
-from drain.protocol import REASON_LIMIT, DrainQuestion, ExternalQuestion, ExternalTold
+from drain.protocol import MAX_REASON_LENGTH, DrainQuery, ExternalBacklogQuery, ExternalBacklogResponse
 from headgate.errors import HeadgateError
 
-FRESH_SECONDS: Final = 1.0
+MAX_RESULT_AGE_SECONDS: Final = 1.0
 """What the ledger said before that is not settled with tables that are read now: rates would be off."""
-REST: Final = 4.0
+IDLE_FACTOR: Final = 4.0
 """How many times as long as a count took nothing is counted: four fifths of the session are for gates."""
 NOT_MAPPED: Final = "no table of it is mapped where backlogs are counted (drain.external)"
 NOT_YET: Final = "its tables are being counted for the first time: ask again"
@@ -46,10 +47,10 @@ NewestResult = Callable[[int], Awaitable[Result]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Due:
-    """What is to be counted: the newest question, and what the ledger said when it came."""
+class _PendingCount:
+    """What is to be counted: the newest query, and what the ledger said when it came."""
 
-    question: ExternalQuestion
+    query: ExternalBacklogQuery
     tables: ExternalTables
     result: Result
     as_of_ms: int
@@ -58,10 +59,10 @@ class _Due:
 
 
 @dataclass(frozen=True, slots=True)
-class _Counted:
+class _CountResult:
     """What a count came to, or why it came to nothing; the ledger's whole result does not stay for it."""
 
-    question: ExternalQuestion
+    query: ExternalBacklogQuery
     history: History
     """Of the counts that succeeded."""
     fault: str = ""
@@ -71,42 +72,44 @@ class _Counted:
     watermark: int = 0
 
 
-class ExternalTopics:
+class ExternalTopicCounter:
     """The external topics of one process. `work` has to run for backlogs to be counted."""
 
-    def __init__(self, tables: Mapping[str, ExternalTables], count: CountExternal, *, rest: float = REST) -> None:
-        """``tables``: topic → where its entries and acknowledgements stand. ``rest``: see rule 2."""
+    def __init__(
+        self, tables: Mapping[str, ExternalTables], count: CountExternal, *, idle_factor: float = IDLE_FACTOR
+    ) -> None:
+        """``tables``: topic → where its entries and acknowledgements stand. ``idle_factor``: see rule 2."""
         self._tables = tables
         self._count = count
-        self._rest = rest
-        self._due: dict[tuple[int, int], _Due] = {}
+        self._idle_factor = idle_factor
+        self._due: dict[tuple[int, int], _PendingCount] = {}
         """In the order of turns; at most one for each topic."""
-        self._asked = asyncio.Event()
-        self._counted: dict[tuple[int, int], _Counted] = {}
+        self._wake_up = asyncio.Event()
+        self._counted: dict[tuple[int, int], _CountResult] = {}
         self._gone: JvmGoneError | None = None
 
     # --- what is drained ----------------------------------------------------------------------------------------------
 
-    def covers(self, question: DrainQuestion) -> bool:
+    def needs_tables(self, query: DrainQuery) -> bool:
         """Return whether tables have to be read to answer; entries with opaque positions decide nothing."""
-        view = question.external
+        view = query.external
         if view is None or view.topic not in self._tables:
             return False
         return not view.opaque or self._tables[view.topic].acknowledgements is not None
 
-    async def rows(self, question: DrainQuestion, result: Result) -> tuple[Backlog, ...]:
+    async def rows(self, query: DrainQuery, result: Result) -> tuple[Backlog, ...]:
         """Return the backlog of the subscription that is asked about; raises TableError, RunError or JvmGoneError."""
-        view = question.external
-        assert view is not None, "a question without names"
-        rows = _of_topic(result, question.topic_id)
+        view = query.external
+        assert view is not None, "a query without names"
+        rows = _of_topic(result, query.topic_id)
         if not rows:
             return ()
-        counted = await self._count(self._tables[view.topic], view, rows, question.shard)
-        return tuple(row for row in counted if row.subscription_id == question.subscription_id)
+        counted = await self._count(self._tables[view.topic], view, rows, query.shard)
+        return tuple(row for row in counted if row.subscription_id == query.subscription_id)
 
     # --- backlogs -----------------------------------------------------------------------------------------------------
 
-    def backlog(self, question: ExternalQuestion, result: Result, as_of_ms: int) -> ExternalTold:
+    def backlog(self, query: ExternalBacklogQuery, result: Result, as_of_ms: int) -> ExternalBacklogResponse:
         """Return what is known now, and have it counted anew; ``as_of_ms``: the time that ``result`` holds for.
 
         Raises:
@@ -115,19 +118,19 @@ class ExternalTopics:
         """
         if self._gone is not None:
             raise self._gone
-        tables = self._tables.get(question.names.topic)
-        rows = _of_topic(result, question.topic_id)
+        tables = self._tables.get(query.view.topic)
+        rows = _of_topic(result, query.topic_id)
         if tables is None or not rows:
-            return without_tables(question, rows, as_of_ms, NOT_MAPPED)
+            return backlog_from_ledger(query, rows, as_of_ms, NOT_MAPPED)
         now = asyncio.get_running_loop().time()
-        self._due[question.place] = _Due(question, tables, result, as_of_ms, now)
-        self._asked.set()
-        counted = self._counted.get(question.place)
+        self._due[query.topic_key] = _PendingCount(query, tables, result, as_of_ms, now)
+        self._wake_up.set()
+        counted = self._counted.get(query.topic_key)
         if counted is None:
-            return ExternalTold(shard=question.shard, topic_id=question.topic_id, reason=NOT_YET)
-        return _told(counted)
+            return ExternalBacklogResponse(shard=query.shard, topic_id=query.topic_id, reason=NOT_YET)
+        return _response(counted)
 
-    def forget_gone(self, result: Result) -> None:
+    def remove_deleted_topics(self, result: Result) -> None:
         """Forget the topics that the ledger of a shard does not know any more (rule 4)."""
         there = {row.topic_id for row in result.rows}
         for known in (self._counted, self._due):
@@ -139,24 +142,24 @@ class ExternalTopics:
         """Count what is asked for, until cancelled or until the JVM is gone, which whoever asks next is told."""
         loop = asyncio.get_running_loop()
         while True:
-            await self._asked.wait()
+            await self._wake_up.wait()
             if not self._due:
-                self._asked.clear()
+                self._wake_up.clear()
                 continue
             began = loop.time()
             due = self._due.pop(next(iter(self._due)))
             try:
-                await self._take_up(due, newest)
+                await self._refresh_and_count(due, newest)
             except JvmGoneError as error:
                 self._gone = error
                 return
-            await asyncio.sleep(self._rest * (loop.time() - began))
+            await asyncio.sleep(self._idle_factor * (loop.time() - began))
 
-    async def _take_up(self, due: _Due, newest: NewestResult) -> None:
+    async def _refresh_and_count(self, due: _PendingCount, newest: NewestResult) -> None:
         waited_seconds = asyncio.get_running_loop().time() - due.asked_at
-        if waited_seconds > FRESH_SECONDS:
+        if waited_seconds > MAX_RESULT_AGE_SECONDS:
             try:
-                result = await newest(due.question.shard)
+                result = await newest(due.query.shard)
             except JvmGoneError:
                 raise
             except HeadgateError:
@@ -165,38 +168,38 @@ class ExternalTopics:
             due = replace(due, result=result, as_of_ms=due.as_of_ms + round(waited_seconds * 1000))
         await self._count_now(due)
 
-    async def _count_now(self, due: _Due) -> None:
-        question, names = due.question, due.question.names
-        before = self._counted.get(question.place)
+    async def _count_now(self, due: _PendingCount) -> None:
+        query, names = due.query, due.query.view
+        before = self._counted.get(query.topic_key)
         history = () if before is None else before.history
-        rows = _of_topic(due.result, question.topic_id)
+        rows = _of_topic(due.result, query.topic_id)
         if not rows:
             return
         try:
-            known = await self._count(due.tables, names, rows, question.shard)
+            known = await self._count(due.tables, names, rows, query.shard)
         except JvmGoneError:
             raise
         except HeadgateError as error:
             where = f"external.{names.topic}"
             text = str(error) if str(error).startswith(where) else f"{where}: {error}"
-            self._counted[question.place] = _Counted(question, history, fault=text[:REASON_LIMIT])
+            self._counted[query.topic_key] = _CountResult(query, history, fault=text[:MAX_REASON_LENGTH])
         else:
-            self._counted[question.place] = _Counted(
-                question,
-                remembered(history, count_of(due.as_of_ms, known)),
+            self._counted[query.topic_key] = _CountResult(
+                query,
+                append_count(history, count_of(due.as_of_ms, known)),
                 known=known,
-                reason=why_unknown(known, due.tables, names),
+                reason=unknown_reason(known, due.tables, names),
                 as_of_ms=due.as_of_ms,
                 watermark=due.result.watermark,
             )
 
 
-def _told(counted: _Counted) -> ExternalTold:
+def _response(counted: _CountResult) -> ExternalBacklogResponse:
     if counted.fault:
-        shard, topic_id = counted.question.place
-        return ExternalTold(shard=shard, topic_id=topic_id, reason=counted.fault, at_fault=True)
-    return told(
-        counted.question,
+        shard, topic_id = counted.query.topic_key
+        return ExternalBacklogResponse(shard=shard, topic_id=topic_id, reason=counted.fault, failing=True)
+    return backlog_response(
+        counted.query,
         counted.known,
         counted.as_of_ms,
         rates=rates(counted.history),

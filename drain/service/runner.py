@@ -1,8 +1,8 @@
 """Run merges on one warm session, each within a time limit, and know whether the JVM is still there.
 
 Spark's calls block, so they have a thread of their own; the pings have another, to be answered while a job runs. A run
-that takes too long is cancelled in the engine's own way (drain.spark.engines). If even that does not return, the JVM hangs,
-and nothing in this process can help it: JvmGoneError, and the process ends.
+that takes too long is cancelled in the engine's own way (drain.spark.engines). If even that does not return, the JVM
+hangs, and nothing in this process can help it: JvmGoneError, and the process ends.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from pyspark.sql import SparkSession
 
-from drain.backlog.counting import JvmGoneError, RunError, Step, merge
+from drain.backlog.counting import ChunkBatch, JvmGoneError, RunError, aggregate_chunks
 from drain.backlog.merge import Backlog, MergedRow, StateRow
 from drain.external.count import count_external
 from drain.external.table_mapping import ExternalTables, ExternalView
@@ -28,7 +28,7 @@ Counted = TypeVar("Counted")
 
 CANCEL_SECONDS: Final = 10.0
 """A cancelled job is gone within 0.1 s; a JVM that takes this long hangs."""
-_AGAIN_SECONDS: Final = 0.5
+_CANCEL_RETRY_SECONDS: Final = 0.5
 """A job that is still being planned cannot be cancelled yet, so cancelling is repeated."""
 
 
@@ -41,14 +41,14 @@ class SparkRunner:
         self._source = source
         self._run_timeout_seconds = run_timeout_seconds
         self._groups = itertools.count(1)
-        self._turn = asyncio.Lock()
+        self._run_lock = asyncio.Lock()
         self._runs = ThreadPoolExecutor(1, thread_name_prefix="spark-run")
         self._calls = ThreadPoolExecutor(1, thread_name_prefix="spark-call")
         self._pinging: asyncio.Future[None] | None = None
 
-    async def count(self, steps: Sequence[Step]) -> Mapping[int, list[MergedRow]]:
+    async def count(self, batches: Sequence[ChunkBatch]) -> Mapping[int, list[MergedRow]]:
         """Run one merge; raises RunError (too slow, or failed) or JvmGoneError."""
-        return await self._run(lambda session: merge(session, self._source, steps))
+        return await self._run(lambda session: aggregate_chunks(session, self._source, batches))
 
     async def count_external(
         self, tables: ExternalTables, view: ExternalView, rows: Sequence[StateRow], shard: int
@@ -58,13 +58,13 @@ class SparkRunner:
 
     async def _run(self, work: Callable[[SparkSession], Counted]) -> Counted:
         # The time limit begins with the run: one that waited in the thread's queue could not be cancelled there.
-        async with self._turn:
+        async with self._run_lock:
             return await self._run_now(work)
 
     async def _run_now(self, work: Callable[[SparkSession], Counted]) -> Counted:
         group = f"backlog-{next(self._groups)}"
         loop = asyncio.get_running_loop()
-        job = loop.run_in_executor(self._runs, partial(self._grouped, group, work))
+        job = loop.run_in_executor(self._runs, partial(self._run_in_job_group, group, work))
         try:
             done, _ = await asyncio.wait({job}, timeout=self._run_timeout_seconds)
         except asyncio.CancelledError:
@@ -90,7 +90,7 @@ class SparkRunner:
         self._runs.shutdown(wait=False, cancel_futures=True)
         self._calls.shutdown(wait=False, cancel_futures=True)
 
-    def _grouped(self, group: str, work: Callable[[SparkSession], Counted]) -> Counted:
+    def _run_in_job_group(self, group: str, work: Callable[[SparkSession], Counted]) -> Counted:
         try:
             self._engine.begin(group)
         except ENGINE_ERRORS as error:
@@ -108,10 +108,10 @@ class SparkRunner:
         until = loop.time() + CANCEL_SECONDS
         while loop.time() < until:
             call = loop.run_in_executor(self._calls, self._engine.cancel, group)
-            await asyncio.wait({call}, timeout=_AGAIN_SECONDS)
+            await asyncio.wait({call}, timeout=_CANCEL_RETRY_SECONDS)
             if call.done() and call.exception() is not None:
                 break
-            await asyncio.wait({job}, timeout=_AGAIN_SECONDS)
+            await asyncio.wait({job}, timeout=_CANCEL_RETRY_SECONDS)
             if job.done():
                 # How it ended is of no interest any more; asking is what keeps asyncio from complaining.
                 job.exception()

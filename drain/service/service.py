@@ -2,7 +2,8 @@
 
 Any number of daemons may connect. Requests that arrive while a run is under way share the next one, whichever
 connection they came by. A JVM that is gone or hangs ends the process with code 1: whoever supervises it (the daemon's
-drain.checker.supervisor, or systemd) starts another. SIGTERM cancels the run under way, stops Spark and ends with code 0.
+drain.checker.supervisor, or systemd) starts another. SIGTERM cancels the run under way, stops Spark and ends with code
+0.
 
     python -m drain.service.service --ledger file:///var/lib/headgate/ledger --listen unix:/run/headgate/drain.sock
 
@@ -28,24 +29,24 @@ from pyspark.sql import SparkSession
 
 from drain.backlog.counting import JvmGoneError
 from drain.backlog.job import BacklogJob
-from drain.compaction.job import RollUp, RollUpSettings, wall_clock_ms
-from drain.compaction.schedule import LOOK_SECONDS, RollUpSchedule
+from drain.compaction.job import CompactionJob, CompactionSettings, wall_clock_ms
+from drain.compaction.schedule import CHECK_INTERVAL_SECONDS, CompactionScheduler
 from drain.external.table_mapping import read_tables
-from drain.external.topics import REST, ExternalTopics
+from drain.external.topics import IDLE_FACTOR, ExternalTopicCounter
 from drain.protocol import (
-    LINE_LIMIT_BYTES,
+    MAX_LINE_BYTES,
     VERSION,
     Address,
-    AnyReply,
     AnyRequest,
-    AskBacklog,
-    Failed,
+    AnyResponse,
+    BacklogRequest,
+    FailureResponse,
     Ping,
     Pong,
     decode_request,
     encode_line,
 )
-from drain.service.run_coalescer import Answers
+from drain.service.run_coalescer import RunCoalescer
 from drain.service.runner import SparkRunner
 from drain.service.warmup import warm_up
 from drain.spark.chunks import LedgerChunks
@@ -56,7 +57,7 @@ from drain.spark.parent import die_with_parent
 from drain.spark.session import build_session
 from headgate.errors import ConfigError, HeadgateError
 
-OPEN_REQUESTS: Final = 64
+MAX_OPEN_REQUESTS: Final = 64
 """Requests of one connection that are worked on at once; the next is read when one is done."""
 STOP_SECONDS: Final = 8.0
 """For Spark to stop; then the process ends without it, and the JVM with the process."""
@@ -65,21 +66,21 @@ STOP_SECONDS: Final = 8.0
 class DrainServer:
     """Reads requests and writes replies; what they say is for drain.service.run_coalescer."""
 
-    def __init__(self, answers: Answers, runner: SparkRunner) -> None:
-        self._answers = answers
+    def __init__(self, coalescer: RunCoalescer, runner: SparkRunner) -> None:
+        self._coalescer = coalescer
         self._runner = runner
         self.jvm_gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Is set to the reason when the JVM has been found gone."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection until it ends."""
-        room = asyncio.Semaphore(OPEN_REQUESTS)
+        slots = asyncio.Semaphore(MAX_OPEN_REQUESTS)
         try:
             async with asyncio.TaskGroup() as tasks:
                 while line := await reader.readline():
-                    await room.acquire()
+                    await slots.acquire()
                     task = tasks.create_task(self._handle(line, writer))
-                    task.add_done_callback(lambda _: room.release())
+                    task.add_done_callback(lambda _: slots.release())
         except* (OSError, ValueError) as errors:
             # The peer is gone, or sent a line beyond the limit: there is nobody to tell.
             print(f"connection ended: {errors.exceptions[0]}", file=sys.stderr)  # noqa: T201
@@ -90,27 +91,27 @@ class DrainServer:
         try:
             request = decode_request(line)
         except msgspec.DecodeError as error:
-            reply: AnyReply = Failed(id=0, error=f"not a request of ours: {error}")
+            reply: AnyResponse = FailureResponse(id=0, error=f"not a request of ours: {error}")
         else:
             reply = await self._reply(request)
         # One write per line, so that lines of several tasks cannot mix.
         writer.write(encode_line(reply))
         await writer.drain()
 
-    async def _reply(self, request: AnyRequest) -> AnyReply:
+    async def _reply(self, request: AnyRequest) -> AnyResponse:
         if request.version != VERSION:
-            return Failed(id=request.id, error=f"you speak version {request.version}, this process {VERSION}")
+            return FailureResponse(id=request.id, error=f"you speak version {request.version}, this process {VERSION}")
         try:
             if isinstance(request, Ping):
                 await self._runner.ping()
-                return Pong(id=request.id, runs=self._answers.runs)
-            return await self._answers.reply(request)
+                return Pong(id=request.id, runs=self._coalescer.runs)
+            return await self._coalescer.reply(request)
         except JvmGoneError as error:
             if not self.jvm_gone.done():
                 self.jvm_gone.set_result(str(error))
-            return Failed(id=request.id, error=str(error))
+            return FailureResponse(id=request.id, error=str(error))
         except HeadgateError as error:
-            return Failed(id=request.id, error=str(error))
+            return FailureResponse(id=request.id, error=str(error))
 
 
 async def serve(arguments: argparse.Namespace, session: SparkSession, stopping: asyncio.Event) -> int:
@@ -122,80 +123,84 @@ async def serve(arguments: argparse.Namespace, session: SparkSession, stopping: 
         stack.callback(runner.close)
         external = None
         if arguments.tables:
-            external = ExternalTopics(arguments.tables, runner.count_external, rest=arguments.external_rest)
-        answers = await stack.enter_async_context(Answers(BacklogJob(chunks, runner.count), chunks, external=external))
-        server = DrainServer(answers, runner)
+            external = ExternalTopicCounter(
+                arguments.tables, runner.count_external, idle_factor=arguments.external_idle_factor
+            )
+        coalescer = await stack.enter_async_context(
+            RunCoalescer(BacklogJob(chunks, runner.count), chunks, external=external)
+        )
+        server = DrainServer(coalescer, runner)
         listener = await _listen(server, address)
-        stack.callback(_forget, address)
+        stack.callback(_unlink_socket, address)
         stack.callback(listener.close)
         port = listener.sockets[0].getsockname()[1] if address.path is None else 0
         bound = address if address.path is not None else Address(host=address.host, port=port)
         print(f"ready {bound}", flush=True)  # noqa: T201 - the readiness line
         stopped: asyncio.Future[object] = asyncio.ensure_future(stopping.wait())
-        ends: set[asyncio.Future[Any]] = {stopped, server.jvm_gone, answers.worker}
-        rolling = asyncio.create_task(_roll_up(arguments, session, chunks, answers), name="roll-up")
+        ends: set[asyncio.Future[Any]] = {stopped, server.jvm_gone, coalescer.worker}
+        compacting = asyncio.create_task(_run_compaction(arguments, session, chunks, coalescer), name="compaction")
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        rolling.cancel()
-        await asyncio.wait({rolling})
-        if not rolling.cancelled():
-            rolling.result()  # Only a bug ends it.
+        compacting.cancel()
+        await asyncio.wait({compacting})
+        if not compacting.cancelled():
+            compacting.result()  # Only a bug ends it.
         stopped.cancel()
-        if answers.worker.done():
-            answers.worker.result()  # Only a bug ends it: let it end the process, with its traceback.
+        if coalescer.worker.done():
+            coalescer.worker.result()  # Only a bug ends it: let it end the process, with its traceback.
         if server.jvm_gone.done():
             print(f"error: {server.jvm_gone.result()}", file=sys.stderr)  # noqa: T201
             return 1
     return 0
 
 
-async def _roll_up(
-    arguments: argparse.Namespace, session: SparkSession, chunks: LedgerChunks, answers: Answers
+async def _run_compaction(
+    arguments: argparse.Namespace, session: SparkSession, chunks: LedgerChunks, coalescer: RunCoalescer
 ) -> None:
     """Roll up for as long as the process answers, if it is wanted."""
-    if not arguments.rollup_chunks:
+    if not arguments.compaction_chunks:
         return
     if chunks.source.checks_headers or engine_of(arguments.master) == "connect":
         reason = "Spark writes to folders, or with Hadoop's jars, and from a session of its own"
         print(f"not rolling up: {reason}; chunks are kept", file=sys.stderr)  # noqa: T201
         return
-    settings = RollUpSettings(
-        chunks=arguments.rollup_chunks,
-        delay_seconds=arguments.rollup_delay_seconds,
-        delete_after_seconds=arguments.rollup_delete_after_seconds,
+    settings = CompactionSettings(
+        chunks=arguments.compaction_chunks,
+        delay_seconds=arguments.compaction_delay_seconds,
+        delete_after_seconds=arguments.compaction_delete_after_seconds,
     )
-    roll_up = RollUp(arguments.ledger, session, settings, now_ms=wall_clock_ms)
-    schedule = RollUpSchedule(
-        roll_up,
+    compaction_job = CompactionJob(arguments.ledger, session, settings, now_ms=wall_clock_ms)
+    schedule = CompactionScheduler(
+        compaction_job,
         shards=chunks.shards,
-        count=lambda shard: answers.reply(AskBacklog(id=0, shards=[shard])),
+        count=lambda shard: coalescer.reply(BacklogRequest(id=0, shards=[shard])),
         rng=random.Random(),  # noqa: S311 - jitter
-        look_seconds=min(LOOK_SECONDS, max(1.0, settings.delay_seconds)),
+        check_interval_seconds=min(CHECK_INTERVAL_SECONDS, max(1.0, settings.delay_seconds)),
     )
     try:
         await schedule.run()
     finally:
-        roll_up.close()
+        compaction_job.close()
 
 
 async def _listen(server: DrainServer, address: Address) -> asyncio.Server:
     if address.path is None:
-        return await asyncio.start_server(server.serve, address.host, address.port, limit=LINE_LIMIT_BYTES)
+        return await asyncio.start_server(server.serve, address.host, address.port, limit=MAX_LINE_BYTES)
     with contextlib.suppress(OSError):
         # A socket file outlives the process that made it; only one that answers is in use.
         _, writer = await asyncio.open_unix_connection(address.path)
         writer.close()
         raise ConfigError(f"{address} is in use by another process")
     address.path.parent.mkdir(parents=True, exist_ok=True)
-    _forget(address)
+    _unlink_socket(address)
     # Whoever may connect may ask what a ledger holds.
     mask = os.umask(0o177)
     try:
-        return await asyncio.start_unix_server(server.serve, address.path, limit=LINE_LIMIT_BYTES)
+        return await asyncio.start_unix_server(server.serve, address.path, limit=MAX_LINE_BYTES)
     finally:
         os.umask(mask)
 
 
-def _forget(address: Address) -> None:
+def _unlink_socket(address: Address) -> None:
     if address.path is not None:
         address.path.unlink(missing_ok=True)
 
@@ -211,7 +216,7 @@ async def _run(arguments: argparse.Namespace) -> int:
         master=arguments.master,
         wrapper_folder=folder / "java",
         driver_memory=arguments.driver_memory,
-        extra=_own_folders(folder, arguments.master) | dict(arguments.conf),
+        extra=_spark_folders(folder, arguments.master) | dict(arguments.conf),
     )
     if engine_of(arguments.master) == "local" and not stopping.is_set():
         await asyncio.to_thread(warm_up, session, folder / "warm-up")
@@ -221,7 +226,7 @@ async def _run(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _own_folders(folder: Path, master: str) -> dict[str, str]:
+def _spark_folders(folder: Path, master: str) -> dict[str, str]:
     """Return the settings that keep Spark's files together; a Connect server has folders of its own."""
     if engine_of(master) == "connect":
         return {}
@@ -246,16 +251,21 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--reader", choices=READERS, default="auto", help="auto, or spark: its own file systems")
     parser.add_argument("--driver-memory", default="1g", help="heap of the JVM (default: %(default)s)")
     parser.add_argument("--run-timeout-seconds", type=float, default=60.0, help="longest run (default: %(default)s)")
-    parser.add_argument("--rollup-chunks", type=int, default=0, help="roll up so many at once (default: none)")
-    parser.add_argument("--rollup-delay-seconds", type=float, default=300.0, help="least age (default: %(default)s)")
+    parser.add_argument("--compaction-chunks", type=int, default=0, help="roll up so many at once (default: none)")
     parser.add_argument(
-        "--rollup-delete-after-seconds", type=float, default=21600.0, help="for replaced ranges (default: %(default)s)"
+        "--compaction-delay-seconds", type=float, default=300.0, help="least age (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--compaction-delete-after-seconds",
+        type=float,
+        default=21600.0,
+        help="for replaced ranges (default: %(default)s)",
     )
     parser.add_argument("--external", type=Path, help="TOML file whose section external names tables of other logs")
     parser.add_argument(
-        "--external-rest",
+        "--external-idle-factor",
         type=float,
-        default=REST,
+        default=IDLE_FACTOR,
         metavar="TIMES",
         help="after tables were counted for a backlog, TIMES as long none are (default: %(default)s)",
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from drain.backlog.counting import Step, merge
+from drain.backlog.counting import ChunkBatch, aggregate_chunks
 from drain.spark.fact_source import SparkFiles
 from headgate.ledger.chunk import ChunkBuilder
 from headgate.ledger.ledger import chunk_folder, chunk_name
@@ -25,13 +25,13 @@ RUNS = 3
 
 
 def warm_up(session: SparkSession, folder: Path) -> None:
-    """Count a made-up ledger under ``folder`` some times; blocks for a few seconds. Raises what `merge` raises."""
+    """Count a made-up ledger under ``folder`` a few times; blocks for seconds. Raises RunError."""
     path = folder / chunk_folder(0) / chunk_name(1)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(_chunk())
-    sources = (SparkFiles(folder.as_uri()), SparkFiles(folder.as_uri(), few_rows=0))
+    sources = (SparkFiles(folder.as_uri()), SparkFiles(folder.as_uri(), small_read_max_rows=0))
     for source in sources * RUNS:
-        merge(session, source, [Step(0, [source.path(0, 1)])])
+        aggregate_chunks(session, source, [ChunkBatch(0, [source.path(0, 1)])])
 
 
 def _chunk() -> bytes:

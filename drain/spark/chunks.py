@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from drain.spark.fact_source import FactSource, Reader, fact_source
-from drain.spark.small_chunk_reader import FEW_ROWS
+from drain.spark.small_chunk_reader import SMALL_READ_MAX_ROWS
 from headgate.errors import ChunkError, ConfigError
 from headgate.ledger.chunk import METADATA_KEY, checked_header
 from headgate.ledger.ledger import chunk_folder, chunk_name
@@ -30,13 +30,15 @@ _SHARD_FOLDER: Final = re.compile(r"shard=(\d{4,})")
 class LedgerChunks:
     """The chunks of all shards of one ledger, as the backlog job sees them."""
 
-    def __init__(self, ledger_url: str, reader: Reader = "auto", *, few_rows: int = FEW_ROWS) -> None:
+    def __init__(
+        self, ledger_url: str, reader: Reader = "auto", *, small_read_max_rows: int = SMALL_READ_MAX_ROWS
+    ) -> None:
         """Open the ledger at ``ledger_url``; raises ConfigError for a URL that names no store.
 
-        ``few_rows``: see `drain.spark.fact_source.SparkFiles`; 0 leaves every chunk to Spark.
+        ``small_read_max_rows``: see `drain.spark.fact_source.SparkFiles`; 0 leaves every chunk to Spark.
         """
         self.store: Store = open_store(ledger_url)
-        self.source: FactSource = fact_source(ledger_url, reader, few_rows=few_rows)
+        self.source: FactSource = fact_source(ledger_url, reader, small_read_max_rows=small_read_max_rows)
         """How Spark reads the chunks."""
         parts = urlsplit(ledger_url)
         self._folder = Path(unquote(parts.path)) if parts.scheme == "file" else None

@@ -1,7 +1,8 @@
 """Where Spark gets the facts of chunks from: its own file systems, our reader of objects, or this process.
 
-A folder is read by Spark itself, which is the quickest. A bucket is read through drain.spark.object_data_source, for which no jar is
-needed, unless an operator has put Hadoop's jars for that store into Spark and says so (``reader = "spark"``).
+A folder is read by Spark itself, which is the quickest. A bucket is read through drain.spark.object_data_source, for
+which no jar is needed, unless an operator has put Hadoop's jars for that store into Spark and says so (``reader =
+"spark"``).
 
 What has come since the last run is mostly a few small chunks, and for these a scan costs more than the rows in them:
 Spark looks for each file twice, plans a scan, and opens them in tasks of their own. So the rows of a few chunks in a
@@ -18,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from drain.spark import object_data_source as objects
 from drain.spark.schemas import FACTS
-from drain.spark.small_chunk_reader import FEW_ROWS, read_few
+from drain.spark.small_chunk_reader import SMALL_READ_MAX_ROWS, read_small_chunks
 from drain.spark.spark_schemas import spark_frame, spark_schema
 from headgate.ledger.ledger import chunk_folder, chunk_name
 
@@ -43,7 +44,7 @@ class FactSource(Protocol):
     def frame(self, session: SparkSession, paths: Sequence[str]) -> DataFrame:
         """Return the rows of these chunks, as schemas.FACTS."""
 
-    def few(self, session: SparkSession, paths: Sequence[str]) -> DataFrame | None:
+    def small_frame(self, session: SparkSession, paths: Sequence[str]) -> DataFrame | None:
         """Return the same rows, read in this process; None if they are not few, or cannot be read here."""
 
 
@@ -52,10 +53,10 @@ class SparkFiles:
 
     checks_headers = False
 
-    def __init__(self, ledger_url: str, *, few_rows: int = FEW_ROWS) -> None:
-        """``few_rows``: so many rows in a folder are few (`FactSource.few`); 0 leaves every chunk to Spark."""
+    def __init__(self, ledger_url: str, *, small_read_max_rows: int = SMALL_READ_MAX_ROWS) -> None:
+        """Folders with at most ``small_read_max_rows`` rows are read in this process; 0 leaves all to Spark."""
         parts = urlsplit(ledger_url)
-        self._few_rows = few_rows if parts.scheme == "file" else 0
+        self._small_read_max_rows = small_read_max_rows if parts.scheme == "file" else 0
         scheme = _HADOOP_SCHEMES.get(parts.scheme, parts.scheme)
         # Hadoop takes a path as it is, without decoding it.
         self._root = f"{scheme}://{parts.netloc}{unquote(parts.path).rstrip('/')}"
@@ -69,9 +70,9 @@ class SparkFiles:
         """See `FactSource.frame`; below the base Spark takes ``shard=0003`` for the value of the column shard."""
         return session.read.schema(_FACTS).option("basePath", self.base).parquet(*paths)
 
-    def few(self, session: SparkSession, paths: Sequence[str]) -> DataFrame | None:
-        """See `FactSource.few`."""
-        table = read_few([path.removeprefix("file://") for path in paths], self._few_rows)
+    def small_frame(self, session: SparkSession, paths: Sequence[str]) -> DataFrame | None:
+        """See `FactSource.small_frame`."""
+        table = read_small_chunks([path.removeprefix("file://") for path in paths], self._small_read_max_rows)
         return None if table is None else spark_frame(session, table, _FACTS)
 
 
@@ -93,12 +94,14 @@ class StoreObjects:
         objects.register(session)
         return objects.object_frame(session, self._ledger_url, paths, _FACTS)
 
-    def few(self, session: SparkSession, paths: Sequence[str]) -> DataFrame | None:  # noqa: ARG002
-        """See `FactSource.few`; objects are fetched by workers only."""
+    def small_frame(self, session: SparkSession, paths: Sequence[str]) -> DataFrame | None:  # noqa: ARG002
+        """See `FactSource.small_frame`; objects are fetched by workers only."""
         return None
 
 
-def fact_source(ledger_url: str, reader: Reader = "auto", *, few_rows: int = FEW_ROWS) -> FactSource:
+def fact_source(
+    ledger_url: str, reader: Reader = "auto", *, small_read_max_rows: int = SMALL_READ_MAX_ROWS
+) -> FactSource:
     """Return how the ledger at ``ledger_url`` is read; ``spark`` trusts in jars that an operator configured."""
     native = reader == "spark" or urlsplit(ledger_url).scheme == "file"
-    return SparkFiles(ledger_url, few_rows=few_rows) if native else StoreObjects(ledger_url)
+    return SparkFiles(ledger_url, small_read_max_rows=small_read_max_rows) if native else StoreObjects(ledger_url)

@@ -10,7 +10,8 @@ The rules:
 
 1. The header of each object is compared with its place before a row of it counts: what is not that chunk fails the run.
 2. Every error names its object, as one line: `ObjectError`.
-3. What a worker holds is bounded: FETCHED_AT_ONCE objects of up to WHOLE_BYTES; of larger ones only the ranges of the
+3. What a worker holds is bounded: MAX_CONCURRENT_FETCHES objects of up to MAX_WHOLE_READ_BYTES; of larger ones only
+the ranges of the
    wanted columns.
 """
 
@@ -40,13 +41,13 @@ from pyspark.sql.types import StructType
 NAME: Final = "headgate_objects"
 OBJECTS_PER_TASK: Final = 64
 """Small objects cost a round trip each, which overlap within a task; a task itself costs some 10 ms."""
-FETCHED_AT_ONCE: Final = 16
-WHOLE_BYTES: Final = 4 * 1024 * 1024
+MAX_CONCURRENT_FETCHES: Final = 16
+MAX_WHOLE_READ_BYTES: Final = 4 * 1024 * 1024
 """Up to here one request for all of an object is quicker than one for its footer and one a column."""
 ROWS_PER_BATCH: Final = 65_536
 _METADATA_KEY: Final = b"headgate"
 _FORMAT: Final = 1
-_PLACE: Final = re.compile(r"shard=(\d+)/(\d+)\.parquet$")
+_CHUNK_PATH: Final = re.compile(r"shard=(\d+)/(\d+)\.parquet$")
 
 
 class ObjectError(Exception):
@@ -111,7 +112,7 @@ class ObjectReader(DataSourceReader):
         )
         gathered: list[pa.Table] = []
         rows = 0
-        for table in _ahead(store, partition.value, self._schema):
+        for table in _prefetch(store, partition.value, self._schema):
             gathered.append(table)
             rows += len(table)
             if rows >= ROWS_PER_BATCH:
@@ -161,14 +162,14 @@ def _batches(tables: Sequence[pa.Table]) -> Iterator[pa.RecordBatch]:
         yield from pa.concat_tables(tables).combine_chunks().to_batches(max_chunksize=ROWS_PER_BATCH)
 
 
-def _ahead(store: Any, paths: Sequence[str], schema: pa.Schema) -> Iterator[pa.Table]:
+def _prefetch(store: Any, paths: Sequence[str], schema: pa.Schema) -> Iterator[pa.Table]:
     """Yield the tables in order, while the next ones are being fetched."""
     pending: deque[Future[pa.Table]] = deque()
-    with ThreadPoolExecutor(FETCHED_AT_ONCE, thread_name_prefix="objects") as threads:
+    with ThreadPoolExecutor(MAX_CONCURRENT_FETCHES, thread_name_prefix="objects") as threads:
         try:
             for path in paths:
                 pending.append(threads.submit(_table, store, path, schema))
-                if len(pending) == FETCHED_AT_ONCE:
+                if len(pending) == MAX_CONCURRENT_FETCHES:
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()
@@ -181,7 +182,9 @@ def _table(store: Any, path: str, schema: pa.Schema) -> pa.Table:
     try:
         found = obstore.get(store, path)
         size = found.meta["size"]
-        source: Any = pa.BufferReader(found.bytes()) if size <= WHOLE_BYTES else RangedObject(store, path, size)
+        source: Any = (
+            pa.BufferReader(found.bytes()) if size <= MAX_WHOLE_READ_BYTES else RangedObject(store, path, size)
+        )
         file = pq.ParquetFile(source, pre_buffer=True)
         shard = _checked_shard(file.metadata.metadata, path)
         table = file.read(columns=[name for name in schema.names if name in file.schema_arrow.names], use_threads=False)
@@ -200,9 +203,9 @@ def _table(store: Any, path: str, schema: pa.Schema) -> pa.Table:
 
 
 def _checked_shard(metadata: dict[bytes, bytes] | None, path: str) -> int:
-    place = _PLACE.search(path)
-    assert place is not None, f"{path} is not the name of a chunk"
-    shard, number = int(place[1]), int(place[2])
+    match = _CHUNK_PATH.search(path)
+    assert match is not None, f"{path} is not the name of a chunk"
+    shard, number = int(match[1]), int(match[2])
     try:
         header = json.loads((metadata or {})[_METADATA_KEY])
         found = (header["format"], header["shard"], header["number"])

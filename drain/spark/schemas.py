@@ -31,7 +31,7 @@ SHARD: Final = pa.field("shard", pa.int64())
 
 FACTS: Final = pa.schema([*(chunk.SCHEMA.field(name) for name in FACT_COLUMNS), SHARD])
 
-MARKS: Final = pa.list_(pa.struct([pa.field("offset", pa.int64()), pa.field("timestamp_ms", pa.int64())]))
+TIMESTAMP_INDEX: Final = pa.list_(pa.struct([pa.field("offset", pa.int64()), pa.field("timestamp_ms", pa.int64())]))
 
 RANGES: Final = pa.list_(pa.struct([pa.field("first_offset", pa.int64()), pa.field("end_offset", pa.int64())]))
 
@@ -50,7 +50,7 @@ STATE: Final = pa.schema(
         pa.field("sealed_end_offset", pa.int64()),
         pa.field("position", pa.int64()),
         pa.field("above", RANGES),
-        pa.field("marks", MARKS),
+        pa.field("timestamp_index", TIMESTAMP_INDEX),
     ],
 )
 """What a result holds; drain.backlog.merge says what each kind of row means."""
@@ -61,7 +61,7 @@ MERGED: Final = pa.schema(
             STATE.field(name)
             for name in ("shard", "topic_id", "subscription_id", "segment", "bucket", "seek_generation")
         ),
-        pa.field("mark", pa.int64()),
+        pa.field("index_slot", pa.int64()),
         *(STATE.field(name) for name in ("subscription_type", "records", "size_bytes", "end_offset")),
         pa.field("timestamp_ms", pa.int64()),
         *(STATE.field(name) for name in ("sealed_end_offset", "position", "above")),

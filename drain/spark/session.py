@@ -2,8 +2,8 @@
 
 ``local`` and clusters mean a JVM that is a child of this process; ``sc://`` means a session on a Spark Connect server,
 which has been configured by whoever runs it: there only what a session may set is set. Everything that is set here is
-set for a reason that stands beside it. Nothing is read from the environment but what drain.spark.java looks up and what tells
-that `spark-submit` has started us, and nothing runs at import.
+set for a reason that stands beside it. Nothing is read from the environment but what drain.spark.java looks up and
+what tells that `spark-submit` has started us, and nothing runs at import.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ def build_session(
         return _connect(master, extra or {})
     os.environ["JAVA_HOME"] = str(find_java(wrapper_folder))
     settings = dict(SETTINGS, **{"spark.driver.memory": driver_memory})
-    # Workers that read objects (drain.spark.object_data_source) need the packages of this interpreter; a cluster's may be elsewhere.
+    # Workers that read objects (drain.spark.object_data_source) need the packages of this interpreter; a cluster's may
+    # be elsewhere.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if is_on_this_machine(master):
         settings |= LOCAL_SETTINGS

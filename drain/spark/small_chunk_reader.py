@@ -16,18 +16,18 @@ import pyarrow.parquet as pq
 
 from drain.spark.schemas import FACT_COLUMNS, FACTS
 
-FEW_ROWS: Final = 25_000
+SMALL_READ_MAX_ROWS: Final = 25_000
 """Rows that are few. Each is made a row of Spark's in the driver, and one task counts them all, where a scan shares its
 files out. Measured with both in turns: of 20 chunks with 500 or 1 000 rows each a scan takes 1.6 to 1.9 times as long,
 with 2 500 each 1.2, and 5 chunks of 20 000 are the scan's. A row is some 100 bytes, on both sides."""
-FEW_CHUNKS: Final = 200
+SMALL_READ_MAX_CHUNKS: Final = 200
 """Chunks that are few. Each takes 0.4 ms here, one after the other; tasks open them side by side."""
 _SHARD: Final = re.compile(r"/shard=(\d+)/[^/]+$")
 
 
-def read_few(paths: Sequence[str], limit_rows: int) -> pa.Table | None:
+def read_small_chunks(paths: Sequence[str], limit_rows: int) -> pa.Table | None:
     """Return the rows of the chunks at ``paths`` as schemas.FACTS; None if they are many, or one cannot be read."""
-    if len(paths) > FEW_CHUNKS:
+    if len(paths) > SMALL_READ_MAX_CHUNKS:
         return None
     tables: list[pa.Table] = []
     rows = 0
@@ -38,9 +38,9 @@ def read_few(paths: Sequence[str], limit_rows: int) -> pa.Table | None:
                 if rows > limit_rows:
                     return None
                 table = file.read(columns=list(FACT_COLUMNS), use_threads=False)
-            place = _SHARD.search(path)
-            assert place is not None, f"{path} is not the place of a chunk"
-            tables.append(table.append_column("shard", pa.repeat(int(place[1]), len(table))))
+            match = _SHARD.search(path)
+            assert match is not None, f"{path} is not the place of a chunk"
+            tables.append(table.append_column("shard", pa.repeat(int(match[1]), len(table))))
         return _as_facts(pa.concat_tables(tables, promote_options="default"))
     except (pa.ArrowException, OSError):
         return None

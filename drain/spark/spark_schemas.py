@@ -1,4 +1,4 @@
-"""Schemas and tables in Spark's words, apart from drain.spark.schemas because a daemon reads results and imports no Spark."""
+"""Schemas and tables as Spark types. Apart from drain.spark.schemas, which the daemon imports without Spark."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import structlog
 from stream import FolderStream
 
-from headgate import Admin, ExternalConsumer, GrantedSegment, RefusedError, load_client_config, read_list_shards
+from headgate import Admin, ExternalConsumer, GrantedSegment, RequestRejectedError, load_client_config, read_list_shards
 
 IDLE_SECONDS = 0.2
 """Between two looks at an open shard that has nothing new; Kinesis allows five a second."""
@@ -38,7 +38,7 @@ async def consume(arguments: argparse.Namespace) -> None:
         listing = read_list_shards(await asyncio.to_thread(stream.list_shards), source=str(arguments.folder))
         try:
             answer = await admin.import_topic(arguments.topic, listing)
-        except RefusedError as error:
+        except RequestRejectedError as error:
             # Another copy of this program was here with a newer listing than ours.
             print(f"not imported: {error}", file=sys.stderr)
         else:

@@ -24,14 +24,14 @@ from headgate.client.shard_session import ShardSession
 from headgate.model.entries import SubscriptionType
 from headgate.protocol import messages as m
 
-GATHERED_AT_MOST: Final = 1000
+FLUSH_THRESHOLD: Final = 1000
 """Acknowledgements that leave without waiting for the interval."""
-RANGES_PER_BATCH: Final = 5000
-IN_FLIGHT: Final = 8
+MAX_RANGES_PER_BATCH: Final = 5000
+MAX_IN_FLIGHT: Final = 8
 REQUEST_TIMEOUT_SECONDS: Final = 5.0
 DELIVERY_TIMEOUT_SECONDS: Final = 30.0
-WAITING_AT_MOST: Final = 100_000
-"""QUEUE acknowledgements that may wait; beyond that `room` blocks."""
+MAX_PENDING_ACKNOWLEDGEMENTS: Final = 100_000
+"""QUEUE acknowledgements that may wait; beyond that `wait_for_capacity` blocks."""
 
 log = structlog.get_logger(__name__)
 
@@ -65,7 +65,7 @@ class _AcknowledgementBatch:
         )
 
     def resolve(self, outcome: Outcome, reply: m.Committed | None, reason: str) -> None:
-        self._owner.settled(self, outcome, reply, reason)
+        self._owner.on_batch_completed(self, outcome, reply, reason)
 
 
 class Acknowledger:
@@ -90,7 +90,7 @@ class Acknowledger:
         self.consumer = consumer
         self.incarnation = incarnation
         self.committed = 0
-        self.refused = 0
+        self.rejected = 0
         self._kind = kind
         self._interval_seconds = interval_seconds
         self._on_fenced = on_fenced
@@ -101,16 +101,16 @@ class Acknowledger:
         """QUEUE: (segment, generation) → offsets."""
         self._checkpoints: dict[int, tuple[int, str]] = {}
         """Segment → (generation, newest checkpoint)."""
-        self._waiting = 0
+        self._pending_count = 0
         self._in_flight: set[_AcknowledgementBatch] = set()
-        self._settled = asyncio.Event()
+        self._batch_completed = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._due = False
         self._closing = False
         self._session = ShardSession(
             client,
             shard,
-            max_in_flight=IN_FLIGHT,
+            max_in_flight=MAX_IN_FLIGHT,
             request_timeout_seconds=REQUEST_TIMEOUT_SECONDS,
             on_progress=self._offer_due,
         )
@@ -129,29 +129,29 @@ class Acknowledger:
 
     def acknowledge(self, segment: int, generation: int, offset: int) -> None:
         """Take one acknowledgement; for STREAM it speaks for all offsets before."""
-        place = (segment, generation)
+        key = (segment, generation)
         if self._kind == "STREAM":
-            self._ends[place] = max(self._ends.get(place, 0), offset + 1)
+            self._ends[key] = max(self._ends.get(key, 0), offset + 1)
         else:
-            self._offsets.setdefault(place, set()).add(offset)
-        self._gathered()
+            self._offsets.setdefault(key, set()).add(offset)
+        self._schedule_flush()
 
     def acknowledge_range(self, segment: int, generation: int, first_offset: int, end_offset: int) -> None:
         """Take records that were gone past, because they are in key buckets of others; STREAM ignores the first."""
-        place = (segment, generation)
+        key = (segment, generation)
         if self._kind == "STREAM":
-            self._ends[place] = max(self._ends.get(place, 0), end_offset)
+            self._ends[key] = max(self._ends.get(key, 0), end_offset)
         else:
-            self._offsets.setdefault(place, set()).update(range(first_offset, end_offset))
-        self._gathered()
+            self._offsets.setdefault(key, set()).update(range(first_offset, end_offset))
+        self._schedule_flush()
 
     def checkpoint(self, segment: int, generation: int, end_offset: int, checkpoint: str | None) -> None:
         """Take how far the reader of an external segment is: everything below ``end_offset``, and a mark of its own."""
-        place = (segment, generation)
-        self._ends[place] = max(self._ends.get(place, 0), end_offset)
+        key = (segment, generation)
+        self._ends[key] = max(self._ends.get(key, 0), end_offset)
         if checkpoint is not None:
             self._checkpoints[segment] = (generation, checkpoint)
-        self._gathered()
+        self._schedule_flush()
 
     def checkpoints_of(self, acknowledgements: list[m.Acknowledgement]) -> dict[int, str]:
         """Return the newest checkpoint of each acknowledged segment, also for a batch that is gathered again."""
@@ -162,10 +162,10 @@ class Acknowledger:
                 found[part.segment] = checkpoint
         return found
 
-    async def room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         """Wait while too many acknowledgements wait."""
-        while self._waiting > WAITING_AT_MOST and self._kind == "QUEUE":
-            await self._next_settled()
+        while self._pending_count > MAX_PENDING_ACKNOWLEDGEMENTS and self._kind == "QUEUE":
+            await self._wait_for_completion()
 
     async def flush(self, timeout_seconds: float) -> bool:
         """Bring everything that was gathered; False if it could not be done in time."""
@@ -175,18 +175,18 @@ class Acknowledger:
                     self._due = True
                     self._offer_due()
                     if self._in_flight:
-                        await self._next_settled()
+                        await self._wait_for_completion()
         except TimeoutError:
             return False
         return True
 
-    async def _next_settled(self) -> None:
-        self._settled.clear()
-        await self._settled.wait()
+    async def _wait_for_completion(self) -> None:
+        self._batch_completed.clear()
+        await self._batch_completed.wait()
 
-    def _gathered(self) -> None:
-        self._waiting += 1
-        if self._waiting >= GATHERED_AT_MOST:
+    def _schedule_flush(self) -> None:
+        self._pending_count += 1
+        if self._pending_count >= FLUSH_THRESHOLD:
             self._due = True
             self._offer_due()
         elif self._timer is None and not self._due:
@@ -199,65 +199,67 @@ class Acknowledger:
 
     def _offer_due(self) -> None:
         """Offer a batch if it is time and nothing queues."""
-        while self._due and not self._closing and self._session.wants_batch:
-            acknowledgements = list(islice(self._take(), RANGES_PER_BATCH))
+        while self._due and not self._closing and self._session.ready_for_batch:
+            acknowledgements = list(islice(self._pop_pending(), MAX_RANGES_PER_BATCH))
             if not acknowledgements:
                 self._due = False
-                self._waiting = 0
+                self._pending_count = 0
                 return
             batch = _AcknowledgementBatch(self, self._loop.time() + DELIVERY_TIMEOUT_SECONDS, acknowledgements)
             self._in_flight.add(batch)
             self._session.offer(batch)
 
-    def _take(self) -> Iterator[m.Acknowledgement]:
+    def _pop_pending(self) -> Iterator[m.Acknowledgement]:
         """Yield what is gathered; each is taken out as it is yielded."""
         while self._ends:
             (segment, generation), end = self._ends.popitem()
             yield m.Acknowledgement(segment, generation, 0, end)
         while self._offsets:
-            place = next(iter(self._offsets))
-            offsets = self._offsets[place]
+            key = next(iter(self._offsets))
+            offsets = self._offsets[key]
             for first, end in ranges(offsets):
                 offsets.difference_update(range(first, end))
                 if not offsets:
-                    del self._offsets[place]
-                yield m.Acknowledgement(*place, first, end)
+                    del self._offsets[key]
+                yield m.Acknowledgement(*key, first, end)
 
-    def settled(self, batch: _AcknowledgementBatch, outcome: Outcome, reply: m.Committed | None, reason: str) -> None:
+    def on_batch_completed(
+        self, batch: _AcknowledgementBatch, outcome: Outcome, reply: m.Committed | None, reason: str
+    ) -> None:
         """Take a batch's outcome."""
         self._in_flight.discard(batch)
         match outcome:
             case Outcome.COMMITTED:
-                refused = reply.refused if reply is not None else []
-                self.committed += len(batch.acknowledgements) - len(refused)
-                self._count_refused(len(refused), refused[0][1] if refused else "")
+                rejected = reply.rejected if reply is not None else []
+                self.committed += len(batch.acknowledgements) - len(rejected)
+                self._count_rejected(len(rejected), rejected[0][1] if rejected else "")
             case Outcome.INVALID:
-                self._count_refused(len(batch.acknowledgements), reason)
+                self._count_rejected(len(batch.acknowledgements), reason)
             case Outcome.FENCED:
                 self._on_fenced(reason)
-            case Outcome.UNKNOWN | Outcome.NOT_STORED if not self._closing:
-                self._gather_again(batch.acknowledgements)
-        self._settled.set()
+            case Outcome.UNKNOWN | Outcome.FAILED if not self._closing:
+                self._requeue(batch.acknowledgements)
+        self._batch_completed.set()
 
-    def _count_refused(self, count: int, reason: str) -> None:
-        self.refused += count
+    def _count_rejected(self, count: int, reason: str) -> None:
+        self.rejected += count
         if count:
             log.info(
-                "acknowledgements.refused",
+                "acknowledgements.rejected",
                 topic=self.topic,
                 subscription=self.subscription,
                 count=count,
                 reason=reason,
             )
 
-    def _gather_again(self, acknowledgements: list[m.Acknowledgement]) -> None:
+    def _requeue(self, acknowledgements: list[m.Acknowledgement]) -> None:
         for again in acknowledgements:
-            place = (again.segment, again.generation)
+            key = (again.segment, again.generation)
             if self._kind == "STREAM":
-                self._ends[place] = max(self._ends.get(place, 0), again.end_offset)
+                self._ends[key] = max(self._ends.get(key, 0), again.end_offset)
             else:
-                self._offsets.setdefault(place, set()).update(range(again.first_offset, again.end_offset))
-        self._gathered()
+                self._offsets.setdefault(key, set()).update(range(again.first_offset, again.end_offset))
+        self._schedule_flush()
 
 
 def ranges(offsets: Iterable[int]) -> list[tuple[int, int]]:

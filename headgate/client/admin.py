@@ -29,8 +29,8 @@ ReplyT = TypeVar("ReplyT", bound=m.Reply)
 class Admin:
     """Manages topics and subscriptions. Use it as an async context manager.
 
-    Every method raises NoLeaderError if nobody answers in time, RefusedError (its text says why, and the valid choices)
-    if the leader refuses, and InvalidNameError for a name that cannot be used.
+    Every method raises NoLeaderError if nobody answers in time, RequestRejectedError (its text says why, and the valid
+    choices) if the leader refuses, and InvalidNameError for a name that cannot be used.
     """
 
     def __init__(self, config: ClientConfig | Client, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
@@ -75,7 +75,7 @@ class Admin:
             token=token,
         )
 
-        return (await self._ask(shard, request, m.TopicAnswer)).topic
+        return (await self._request(shard, request, m.TopicReply)).topic
 
     async def import_topic(
         self,
@@ -84,7 +84,7 @@ class Admin:
         *,
         complete: bool = True,
         dry_run: bool = False,
-    ) -> m.TopicImportAnswer:
+    ) -> m.TopicImportReply:
         """Create the external ``topic``, or bring it up to what its source has become; returns what that changes.
 
         Args:
@@ -109,7 +109,7 @@ class Admin:
             dry_run=dry_run,
         )
 
-        return await self._ask(shard, request, m.TopicImportAnswer)
+        return await self._request(shard, request, m.TopicImportReply)
 
     async def list_topics(self) -> list[m.TopicDescription]:
         """Return all topics of all shards, by name."""
@@ -117,7 +117,7 @@ class Admin:
 
         found: list[m.TopicDescription] = []
         for shard in range(self._all_shards()):
-            found += (await self._ask(shard, request, m.TopicList)).topics
+            found += (await self._request(shard, request, m.TopicList)).topics
         return sorted(found, key=lambda description: description.topic)
 
     async def describe_topic(self, topic: str) -> m.TopicDescription:
@@ -125,7 +125,7 @@ class Admin:
         shard = self._shard(topic)
         request = m.DescribeTopic(request_id=0, client_id=self._client.client_id, topic=topic)
 
-        return (await self._ask(shard, request, m.TopicAnswer)).topic
+        return (await self._request(shard, request, m.TopicReply)).topic
 
     async def leader_of(self, topic: str) -> str:
         """Return the name of the daemon that leads the topic's shard, as far as is known; waits for one."""
@@ -145,7 +145,7 @@ class Admin:
             token=token,
         )
 
-        return (await self._ask(shard, request, m.TopicAnswer)).topic
+        return (await self._request(shard, request, m.TopicReply)).topic
 
     async def merge(self, topic: str, first: int, second: int) -> m.TopicDescription:
         """Merge two active neighbours; returns the new layout."""
@@ -158,7 +158,7 @@ class Admin:
             token=token,
         )
 
-        return (await self._ask(shard, request, m.TopicAnswer)).topic
+        return (await self._request(shard, request, m.TopicReply)).topic
 
     async def set_topic_policy(
         self,
@@ -190,7 +190,7 @@ class Admin:
             reset=list(reset),
         )
 
-        return (await self._ask(shard, request, m.TopicAnswer)).topic
+        return (await self._request(shard, request, m.TopicReply)).topic
 
     async def prune_topic(self, topic: str, *, dry_run: bool = False) -> m.Pruned:
         """Prune now what every subscription of ``topic`` has drained; returns what goes, and why the rest stays."""
@@ -203,7 +203,7 @@ class Admin:
             dry_run=dry_run,
         )
 
-        return await self._ask(shard, request, m.Pruned)
+        return await self._request(shard, request, m.Pruned)
 
     async def delete_topic(self, topic: str, *, force: bool = False) -> None:
         """Delete ``topic``; one that consumers use only with ``force``."""
@@ -216,7 +216,7 @@ class Admin:
             token=token,
         )
 
-        await self._ask(shard, request, m.Done)
+        await self._request(shard, request, m.Done)
 
     # --- subscriptions ------------------------------------------------------------------------------------------------
 
@@ -227,7 +227,7 @@ class Admin:
         shards = range(self._all_shards()) if topic is None else [self._shard(topic)]
         found: list[m.SubscriptionDescription] = []
         for shard in shards:
-            found += (await self._ask(shard, request, m.SubscriptionList)).subscriptions
+            found += (await self._request(shard, request, m.SubscriptionList)).subscriptions
         return sorted(found, key=lambda description: (description.topic, description.subscription))
 
     async def backlog(self, topic: str | None = None, subscription: str | None = None) -> list[m.SubscriptionBacklog]:
@@ -242,7 +242,7 @@ class Admin:
         )
 
         shards = range(self._all_shards()) if topic is None else [self._shard(topic)]
-        answers = await asyncio.gather(*(self._ask(shard, request, m.BacklogAnswer) for shard in shards))
+        answers = await asyncio.gather(*(self._request(shard, request, m.BacklogReply) for shard in shards))
         found = [backlog for answer in answers for backlog in answer.backlogs]
         return sorted(found, key=lambda backlog: (backlog.topic, backlog.subscription))
 
@@ -257,7 +257,7 @@ class Admin:
             subscription=subscription,
         )
 
-        return (await self._ask(shard, request, m.SubscriptionAnswer)).subscription
+        return (await self._request(shard, request, m.SubscriptionReply)).subscription
 
     async def explain(
         self, topic: str, subscription: str, *, segment: int | None = None, consumer: str | None = None
@@ -276,7 +276,7 @@ class Admin:
             consumer=consumer,
         )
 
-        return (await self._ask(shard, request, m.ExplanationAnswer)).explanation
+        return (await self._request(shard, request, m.ExplanationReply)).explanation
 
     async def plan(
         self,
@@ -304,7 +304,7 @@ class Admin:
             remove_consumers=list(remove_consumers),
         )
 
-        return (await self._ask(shard, request, m.PlanAnswer)).plan
+        return (await self._request(shard, request, m.PlanReply)).plan
 
     async def delete_subscription(self, topic: str, subscription: str, *, force: bool = False) -> None:
         """Delete a subscription; one that consumers use only with ``force``."""
@@ -319,7 +319,7 @@ class Admin:
             token=token,
         )
 
-        await self._ask(shard, request, m.Done)
+        await self._request(shard, request, m.Done)
 
     async def seek(
         self,
@@ -330,7 +330,7 @@ class Admin:
         timestamp_ms: int | None = None,
         positions: Mapping[int, int] | None = None,
         dry_run: bool = False,
-    ) -> m.SoughtAnswer:
+    ) -> m.SeekReply:
         """Move a subscription, while its consumers run; everything from its new positions on is delivered again.
 
         Give exactly one of: ``to`` "earliest" or "latest"; ``timestamp_ms``, for the first record of each segment that
@@ -365,7 +365,7 @@ class Admin:
             dry_run=dry_run,
         )
 
-        return await self._ask(shard, request, m.SoughtAnswer)
+        return await self._request(shard, request, m.SeekReply)
 
     async def set_order(self, topic: str, subscription: str, order: Order) -> m.SubscriptionDescription:
         """Let the children of a split wait for their ancestors ("strict") or not ("none"), from now on."""
@@ -380,7 +380,7 @@ class Admin:
             token=token,
         )
 
-        return (await self._ask(shard, request, m.SubscriptionAnswer)).subscription
+        return (await self._request(shard, request, m.SubscriptionReply)).subscription
 
     # --- how ----------------------------------------------------------------------------------------------------------
 
@@ -397,7 +397,7 @@ class Admin:
             raise HeadgateError("this Admin is not open; use it as an async context manager")
         return self._shards
 
-    async def _ask(self, shard: int, request: m.Request, kind: type[ReplyT]) -> ReplyT:
+    async def _request(self, shard: int, request: m.Request, kind: type[ReplyT]) -> ReplyT:
         """Return the answer to ``request``, which gets an id and an epoch of its own with each attempt."""
 
         def make(request_id: int, leader_epoch: int | None) -> m.Request:

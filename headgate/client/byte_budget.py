@@ -23,7 +23,7 @@ class ByteBudget:
         self._common = max(0, total_bytes - guaranteed_bytes)
         self._common_used = 0
         self._used: dict[int, int] = {}
-        self._waiting: dict[int, deque[tuple[int, asyncio.Future[None]]]] = {}
+        self._waiters: dict[int, deque[tuple[int, asyncio.Future[None]]]] = {}
 
     @property
     def used_bytes(self) -> int:
@@ -34,15 +34,15 @@ class ByteBudget:
         """Return how much ``shard`` holds."""
         return self._used.get(shard, 0)
 
-    def try_take(self, shard: int, size_bytes: int) -> bool:
+    def try_reserve(self, shard: int, size_bytes: int) -> bool:
         """Take room for one record; False if there is none, or somebody waits before us."""
-        return not self._waiting.get(shard) and self._admit(shard, size_bytes)
+        return not self._waiters.get(shard) and self._admit(shard, size_bytes)
 
-    async def take(self, shard: int, size_bytes: int) -> None:
+    async def reserve(self, shard: int, size_bytes: int) -> None:
         """Wait for room, in order within a shard. Cancelling gives up the place in the line."""
-        if self.try_take(shard, size_bytes):
+        if self.try_reserve(shard, size_bytes):
             return
-        line = self._waiting.setdefault(shard, deque())
+        line = self._waiters.setdefault(shard, deque())
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (size_bytes, ready)
         line.append(entry)
@@ -50,23 +50,23 @@ class ByteBudget:
             await ready
         except asyncio.CancelledError:
             if ready.done() and not ready.cancelled():
-                self.give_back(shard, size_bytes)
+                self.release(shard, size_bytes)
             else:
                 with contextlib.suppress(ValueError):  # passed over already
                     line.remove(entry)
                 self._wake()
             raise
 
-    def give_back(self, shard: int, size_bytes: int) -> None:
+    def release(self, shard: int, size_bytes: int) -> None:
         """Return what was taken."""
         before = self._used[shard]
         self._used[shard] = before - size_bytes
-        self._common_used -= self._over(before) - self._over(before - size_bytes)
+        self._common_used -= self._above_guarantee(before) - self._above_guarantee(before - size_bytes)
         self._wake()
 
     def _admit(self, shard: int, size_bytes: int) -> bool:
         used = self._used.get(shard, 0)
-        more = self._over(used + size_bytes) - self._over(used)
+        more = self._above_guarantee(used + size_bytes) - self._above_guarantee(used)
         goes_alone = used == 0 and size_bytes > self._guaranteed + self._common
         if more and self._common_used + more > self._common and not goes_alone:
             return False
@@ -74,11 +74,11 @@ class ByteBudget:
         self._used[shard] = used + size_bytes
         return True
 
-    def _over(self, used: int) -> int:
+    def _above_guarantee(self, used: int) -> int:
         return used - self._guaranteed if used > self._guaranteed else 0
 
     def _wake(self) -> None:
-        for shard, line in self._waiting.items():
+        for shard, line in self._waiters.items():
             while line:
                 size_bytes, ready = line[0]
                 if not ready.done():

@@ -21,9 +21,9 @@ from typing import Final, Protocol, Self, TypeVar
 import msgspec
 import structlog
 
-from headgate.client.retry import Schedule
+from headgate.client.retry import BackoffSchedule
 from headgate.config import ClientConfig
-from headgate.errors import FencedError, HeadgateError, NoLeaderError, ProtocolError, RefusedError
+from headgate.errors import FencedError, HeadgateError, NoLeaderError, ProtocolError, RequestRejectedError
 from headgate.protocol import messages as m
 from headgate.storage.object_store import Store, open_store
 from headgate.transport.mqtt import MqttTransport
@@ -84,11 +84,11 @@ class Client:
         self._store = store
         self._cluster_known = asyncio.Event()
         self._description: m.ClusterDescription | None = None
-        self._other_protocol: int | None = None
+        self._incompatible_protocol: int | None = None
         self._leaders: dict[int, m.LeaderAnnouncement] = {}
-        self._highest: dict[int, int] = {}
-        self._watched: set[int] = set()
-        self._heads_watched: set[int] = set()
+        self._highest_epochs: dict[int, int] = {}
+        self._watched_leaders: set[int] = set()
+        self._watched_heads: set[int] = set()
         self._replies: dict[int, ReplyHandler] = {}
         self._pushes: dict[tuple[str, str, str], PushHandler] = {}
         self._leader_watchers: dict[int, list[Callable[[m.LeaderAnnouncement], None]]] = {}
@@ -99,12 +99,12 @@ class Client:
     @staticmethod
     def will(cluster: str, client_id: str) -> tuple[str, bytes, bool]:
         """Return the last will (topic, payload, retain) for this client's transport."""
-        gone = m.Presence(client_id=client_id, here=False)
+        gone = m.Presence(client_id=client_id, online=False)
         return m.presence_topic(cluster, client_id), m.encode(gone), True
 
     @classmethod
-    def from_config(cls, config: ClientConfig, kind: str, *, reads: bool = False) -> Client:
-        """Return a client over MQTT, not yet entered; ``reads``: with the ledger's store. Raises ConfigError."""
+    def from_config(cls, config: ClientConfig, kind: str, *, with_store: bool = False) -> Client:
+        """Return a client over MQTT, not yet entered; ``with_store``: with the ledger's store. Raises ConfigError."""
         rng = random.Random()  # noqa: S311
         client_id = f"{kind}-{rng.getrandbits(48):012x}"
         transport = MqttTransport(
@@ -116,7 +116,7 @@ class Client:
             password=config.password(),
             rng=rng,
         )
-        store = open_store(config.ledger_url) if reads else None
+        store = open_store(config.ledger_url) if with_store else None
         return cls(transport=transport, store=store, cluster=config.cluster, client_id=client_id, rng=rng)
 
     @property
@@ -142,27 +142,27 @@ class Client:
         await self.transport.subscribe(m.replies_topic(self.cluster, self.client_id), self._on_reply)
         await self.transport.subscribe(m.cluster_topic(self.cluster), self._on_cluster)
         if self.transport.connected:
-            self._say(here=True)
+            self._publish_presence(online=True)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Say that this client is gone, and close."""
-        self._say(here=False)
+        self._publish_presence(online=False)
         self.entered = False
         await self.transport.__aexit__(None, None, None)
 
     def on_connection(self, handler: Callable[[bool], None]) -> Callable[[], None]:
         """Call ``handler`` at each connection and loss; returns what takes it back."""
-        return _added(self._connection_watchers, handler)
+        return _add_handler(self._connection_watchers, handler)
 
     def _on_connection(self, connected: bool) -> None:
         if connected and self.entered:
-            self._say(here=True)
+            self._publish_presence(online=True)
         for handler in list(self._connection_watchers):
             handler(connected)
 
-    def _say(self, *, here: bool) -> None:
-        presence = m.Presence(client_id=self.client_id, here=here)
+    def _publish_presence(self, *, online: bool) -> None:
+        presence = m.Presence(client_id=self.client_id, online=online)
         self.transport.publish(m.presence_topic(self.cluster, self.client_id), m.encode(presence), retain=True)
 
     # --- what is known of the cluster ---------------------------------------------------------------------------------
@@ -183,10 +183,10 @@ class Client:
             raise NoLeaderError(
                 f"cluster {self.cluster!r}: {reached} after {timeout_seconds:g} s; is it running, under this name?",
             ) from None
-        if self._other_protocol is not None:
+        if self._incompatible_protocol is not None:
             raise ProtocolError(
-                f"cluster {self.cluster!r} speaks protocol {self._other_protocol}, this client {m.PROTOCOL_VERSION}: "
-                "install the version of headgate that the cluster runs",
+                f"cluster {self.cluster!r} speaks protocol {self._incompatible_protocol}, this client "
+                f"{m.PROTOCOL_VERSION}: install the version of headgate that the cluster runs",
             )
         assert self._description is not None, "woken without a description"
         return self._description
@@ -195,10 +195,10 @@ class Client:
         """Return the number of shards; raises like `description`."""
         return (await self.description(timeout_seconds)).shards
 
-    async def watch(self, shard: int) -> None:
+    async def watch_leader(self, shard: int) -> None:
         """Follow who leads ``shard``."""
-        if shard not in self._watched:
-            self._watched.add(shard)
+        if shard not in self._watched_leaders:
+            self._watched_leaders.add(shard)
             await self.transport.subscribe(m.leader_topic(self.cluster, shard), self._on_leader)
 
     def leader(self, shard: int) -> m.LeaderAnnouncement | None:
@@ -207,13 +207,13 @@ class Client:
 
     def on_leader(self, shard: int, handler: Callable[[m.LeaderAnnouncement], None]) -> Callable[[], None]:
         """Call ``handler`` with each announcement that is not older than the last; returns what takes it back."""
-        return _added(self._leader_watchers.setdefault(shard, []), handler)
+        return _add_handler(self._leader_watchers.setdefault(shard, []), handler)
 
     async def watch_head(self, shard: int, handler: Callable[[m.HeadAnnouncement], None]) -> Callable[[], None]:
         """Call ``handler`` whenever a chunk of ``shard`` is announced; returns what takes it back."""
-        remove = _added(self._head_watchers.setdefault(shard, []), handler)
-        if shard not in self._heads_watched:
-            self._heads_watched.add(shard)
+        remove = _add_handler(self._head_watchers.setdefault(shard, []), handler)
+        if shard not in self._watched_heads:
+            self._watched_heads.add(shard)
             await self.transport.subscribe(m.head_topic(self.cluster, shard), self._on_head)
         return remove
 
@@ -224,10 +224,10 @@ class Client:
         return self.transport.publish(m.requests_topic(self.cluster, shard), m.encode(request))
 
     def on_reply(self, request_id: int, handler: ReplyHandler) -> None:
-        """Bring every reply to ``request_id`` to ``handler`` until `forget`."""
+        """Bring every reply to ``request_id`` to ``handler`` until `remove_reply_handler`."""
         self._replies[request_id] = handler
 
-    def forget(self, request_id: int) -> None:
+    def remove_reply_handler(self, request_id: int) -> None:
         """Expect no reply any more."""
         self._replies.pop(request_id, None)
 
@@ -235,7 +235,7 @@ class Client:
         """Bring what is pushed to (topic, subscription, consumer) to ``handler``."""
         self._pushes[key] = handler
 
-    def forget_push(self, key: tuple[str, str, str]) -> None:
+    def remove_push_handler(self, key: tuple[str, str, str]) -> None:
         """Expect no pushes any more."""
         self._pushes.pop(key, None)
 
@@ -250,32 +250,32 @@ class Client:
         Raises:
             NoLeaderError: no leader answered in time.
             FencedError: a newer incarnation has taken our place.
-            RefusedError: the leader refuses it for good.
+            RequestRejectedError: the leader refuses it for good.
 
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_seconds
-        schedule = Schedule(self.rng)
+        schedule = BackoffSchedule(self.rng)
         reason = "nobody leads it"
-        await self.watch(shard)
+        await self.watch_leader(shard)
         while True:
             try:
                 async with asyncio.timeout_at(deadline):
                     leader_epoch = await self._leader_epoch(shard)
-                    reply = await self._ask_once(shard, make, leader_epoch)
+                    reply = await self._try_request(shard, make, leader_epoch)
             except TimeoutError:
                 break
-            if reply is not None and not isinstance(reply, m.Refused):
+            if reply is not None and not isinstance(reply, m.Rejected):
                 return reply
             if reply is None:
                 reason = "its leader does not answer"
             elif reply.verdict == "fenced":
                 raise FencedError(reply.verdict, reply.reason)
             elif reply.verdict in ("invalid", "out_of_order"):
-                raise RefusedError(reply.verdict, reply.reason)
+                raise RequestRejectedError(reply.verdict, reply.reason)
             else:
                 reason = reply.reason
-                self._saw_epoch(shard, reply.leader_epoch)
+                self._observe_epoch(shard, reply.leader_epoch)
             pause = min(schedule.next_seconds(), deadline - loop.time())
             if pause <= 0:
                 break
@@ -287,12 +287,16 @@ class Client:
     async def _leader_epoch(self, shard: int) -> int:
         """Wait until a leader is known that is no older than the highest epoch seen, and the broker is in reach."""
         changed = asyncio.Event()
-        take_back = [self.on_leader(shard, lambda _: changed.set()), self.on_connection(lambda _: changed.set())]
+        remove_handlers = [self.on_leader(shard, lambda _: changed.set()), self.on_connection(lambda _: changed.set())]
         try:
             waited = False
             while True:
                 known = self._leaders.get(shard)
-                if known is not None and known.leader_epoch >= self._highest.get(shard, 0) and self.transport.connected:
+                if (
+                    known is not None
+                    and known.leader_epoch >= self._highest_epochs.get(shard, 0)
+                    and self.transport.connected
+                ):
                     return known.leader_epoch
                 if not waited:
                     self.leader_waits += 1
@@ -300,16 +304,16 @@ class Client:
                 changed.clear()
                 await changed.wait()
         finally:
-            for remove in take_back:
+            for remove in remove_handlers:
                 remove()
 
-    async def _ask_once(self, shard: int, make: MakeRequest, leader_epoch: int) -> m.Reply | None:
+    async def _try_request(self, shard: int, make: MakeRequest, leader_epoch: int) -> m.Reply | None:
         """Return the reply; None if none came, or the leader changed meanwhile."""
         answered: asyncio.Future[m.Reply | None] = asyncio.get_running_loop().create_future()
         request_id = next(self.request_ids)
 
         def on_reply(reply: m.Reply) -> None:
-            stale = isinstance(reply, m.Refused) and reply.leader_epoch < leader_epoch
+            stale = isinstance(reply, m.Rejected) and reply.leader_epoch < leader_epoch
             if not stale and not answered.done():
                 answered.set_result(reply)
 
@@ -318,7 +322,7 @@ class Client:
                 answered.set_result(None)
 
         self.on_reply(request_id, on_reply)
-        take_back = self.on_leader(shard, on_leader)
+        remove_handlers = self.on_leader(shard, on_leader)
         try:
             if not self.send(shard, make(request_id, leader_epoch)):
                 return None
@@ -327,8 +331,8 @@ class Client:
         except TimeoutError:
             return None
         finally:
-            self.forget(request_id)
-            take_back()
+            self.remove_reply_handler(request_id)
+            remove_handlers()
 
     # --- what arrives -------------------------------------------------------------------------------------------------
 
@@ -340,10 +344,12 @@ class Client:
             return
         if description.protocol != m.PROTOCOL_VERSION:
             # Whoever is at work already finds out by the refusals: each request carries our version.
-            self._log.error("cluster.protocol_differs", theirs=description.protocol, ours=m.PROTOCOL_VERSION)
-            self._other_protocol = description.protocol
+            self._log.error(
+                "cluster.protocol_mismatch", cluster_protocol=description.protocol, client_protocol=m.PROTOCOL_VERSION
+            )
+            self._incompatible_protocol = description.protocol
         else:
-            self._description, self._other_protocol = description, None
+            self._description, self._incompatible_protocol = description, None
         self._cluster_known.set()
 
     def _on_leader(self, _: str, payload: bytes) -> None:
@@ -356,12 +362,12 @@ class Client:
         if known is not None and announcement.leader_epoch < known.leader_epoch:
             return
         self._leaders[announcement.shard] = announcement
-        self._saw_epoch(announcement.shard, announcement.leader_epoch)
+        self._observe_epoch(announcement.shard, announcement.leader_epoch)
         for handler in list(self._leader_watchers.get(announcement.shard, ())):
             handler(announcement)
 
-    def _saw_epoch(self, shard: int, leader_epoch: int) -> None:
-        self._highest[shard] = max(self._highest.get(shard, 0), leader_epoch)
+    def _observe_epoch(self, shard: int, leader_epoch: int) -> None:
+        self._highest_epochs[shard] = max(self._highest_epochs.get(shard, 0), leader_epoch)
 
     def _on_head(self, _: str, payload: bytes) -> None:
         try:
@@ -396,7 +402,7 @@ class Client:
 HandlerT = TypeVar("HandlerT")
 
 
-def _added(handlers: list[HandlerT], handler: HandlerT) -> Callable[[], None]:
+def _add_handler(handlers: list[HandlerT], handler: HandlerT) -> Callable[[], None]:
     handlers.append(handler)
 
     def remove() -> None:

@@ -2,7 +2,8 @@
 
 It registers with the subscription's coordinator, says every few seconds that it lives, reads granted segments from the
 ledger's chunks, and gives segments back when asked. What a message from the coordinator means is decided in
-headgate.client.decisions.held_segments; headgate.client.record_feed reads, headgate.client.acknowledger brings acknowledgements.
+headgate.client.decisions.held_segments; headgate.client.record_feed reads, headgate.client.acknowledger brings
+acknowledgements.
 
 The rules:
 
@@ -28,19 +29,19 @@ import structlog
 
 from headgate.client.acknowledger import Acknowledger
 from headgate.client.connection import Client
-from headgate.client.decisions.held_segments import Assignment, Changes
+from headgate.client.decisions.held_segments import Changes, HeldSegments
 from headgate.client.record_feed import ConsumedRecord, RecordFeed
 from headgate.config import ClientConfig
-from headgate.errors import ConfigError, FencedError, HeadgateError, NoLeaderError, RefusedError
-from headgate.model.bucket_ranges import place_of
+from headgate.errors import ConfigError, FencedError, HeadgateError, NoLeaderError, RequestRejectedError
+from headgate.model.bucket_ranges import slice_of
 from headgate.model.entries import Balance, Order, SubscriptionType
 from headgate.model.hashing import shard_of
 from headgate.protocol import messages as m
 
 ACK_INTERVAL_SECONDS: Final = 0.1
-FINISH_SECONDS: Final = 10.0
+REVOCATION_TIMEOUT_SECONDS: Final = 10.0
 """For a revoked segment's delivered records to be acknowledged; well below the leader's limit."""
-CLOSE_SECONDS: Final = 5.0
+CLOSE_TIMEOUT_SECONDS: Final = 5.0
 """For the last acknowledgements, and again for saying goodbye."""
 
 __all__ = ["ConsumedRecord", "Consumer"]
@@ -95,7 +96,7 @@ class Consumer:
         self._client = (
             config
             if isinstance(config, Client)
-            else Client.from_config(config, "consumer", reads=not self._reads_source)
+            else Client.from_config(config, "consumer", with_store=not self._reads_source)
         )
         if balance not in (None, "count", "load"):
             raise ConfigError(f"balance={balance!r}: use 'count' or 'load', or leave it out")
@@ -112,14 +113,14 @@ class Consumer:
         """Rises with every start of the program; it is the wall clock when this consumer was entered."""
         self._subscription_id: int | None = None
         """Of the subscription that it is in; None: it has not been told yet."""
-        self._assignment = Assignment()
+        self._held_segments = HeldSegments()
         self._feed = self._new_feed(positions or {})
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: HeadgateError | None = None
         self._closed = False
-        self._register_now = asyncio.Event()
+        self._registration_needed = asyncio.Event()
         self._interval_seconds = 5.0
-        self._take_back: list[Any] = []
+        self._cleanup_callbacks: list[Any] = []
         self._log = log.bind(topic=topic, subscription=subscription, consumer=self.name)
 
     def _new_feed(self, positions: Mapping[int, int]) -> RecordFeed:
@@ -132,7 +133,7 @@ class Consumer:
 
         Raises:
             NoLeaderError: the cluster, or the leader of the topic's shard, is not there.
-            RefusedError: the leader refuses us, e.g. because there is no such topic.
+            RequestRejectedError: the leader refuses us, e.g. because there is no such topic.
 
         """
         if self._owns_client:
@@ -147,7 +148,7 @@ class Consumer:
     async def _open(self) -> None:
         self._shard = shard_of(self._topic, await self._client.shards())
         self.incarnation = self._client.now_ms()
-        self._feed.on_passed = self._on_passed
+        self._feed.on_skipped = self._on_skipped
         self._acknowledger = Acknowledger(
             self._client,
             self._shard,
@@ -159,13 +160,15 @@ class Consumer:
             interval_seconds=ACK_INTERVAL_SECONDS,
             on_fenced=lambda reason: self._fail(FencedError("fenced", reason)),
         )
-        self._client.on_push(self._address, self._on_push)
-        self._take_back.append(lambda: self._client.forget_push(self._address))
-        self._take_back.append(await self._client.watch_head(self._shard, lambda head: self._feed.head.rise(head.head)))
+        self._client.on_push(self._push_key, self._on_push)
+        self._cleanup_callbacks.append(lambda: self._client.remove_push_handler(self._push_key))
+        self._cleanup_callbacks.append(
+            await self._client.watch_head(self._shard, lambda head: self._feed.head.advance(head.head))
+        )
         await self._acknowledger.start()
         await self._register()
-        self._take_back.append(self._client.on_leader(self._shard, lambda _: self._register_now.set()))
-        self._spawn(self._stay_registered(), "membership")
+        self._cleanup_callbacks.append(self._client.on_leader(self._shard, lambda _: self._registration_needed.set()))
+        self._spawn(self._maintain_registration(), "membership")
 
     async def __aexit__(self, exc_type: object, *_: object) -> None:
         """Flush acknowledgements and leave; a few seconds at most."""
@@ -173,7 +176,7 @@ class Consumer:
         try:
             await self._feed.close()
             if not isinstance(self._failure, FencedError):
-                if not await self._acknowledger.flush(CLOSE_SECONDS):
+                if not await self._acknowledger.flush(CLOSE_TIMEOUT_SECONDS):
                     self._log.warning("consumer.acknowledgements_not_flushed")
                 await self._leave()
         finally:
@@ -186,15 +189,15 @@ class Consumer:
                 lambda request_id, leader_epoch: m.LeaveConsumer(
                     **self._request_fields(request_id, leader_epoch),
                 ),
-                timeout_seconds=CLOSE_SECONDS,
+                timeout_seconds=CLOSE_TIMEOUT_SECONDS,
             )
-        except (NoLeaderError, RefusedError) as error:
+        except (NoLeaderError, RequestRejectedError) as error:
             self._log.warning("consumer.leave_failed", reason=str(error))
 
     async def _release(self) -> None:
-        for remove in self._take_back:
+        for remove in self._cleanup_callbacks:
             remove()
-        self._take_back.clear()
+        self._cleanup_callbacks.clear()
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
@@ -232,7 +235,7 @@ class Consumer:
     async def acknowledge(self, record: ConsumedRecord) -> None:
         """Say that ``record`` needs no further delivery: with STREAM it and all delivered before it in its segment.
 
-        Too late for a segment that somebody else holds by now, it changes nothing and is counted in `refused`.
+        Too late for a segment that somebody else holds by now, it changes nothing and is counted in `rejected`.
 
         Raises:
             HeadgateError: a CHECKPOINT consumer acknowledges nothing, it keeps its `positions`.
@@ -242,8 +245,8 @@ class Consumer:
             raise HeadgateError("a CHECKPOINT consumer acknowledges nothing: keep its positions and pass them on")
         if self._feed.acknowledge(record):
             self._acknowledger.acknowledge(record.segment, record.generation, record.offset)
-            self._feed.pass_others(record.segment, record.generation)
-            await self._acknowledger.room()
+            self._feed.acknowledge_skipped(record.segment, record.generation)
+            await self._acknowledger.wait_for_capacity()
 
     @property
     def positions(self) -> dict[int, int]:
@@ -261,9 +264,9 @@ class Consumer:
         return self._acknowledger.committed
 
     @property
-    def refused(self) -> int:
-        """How many acknowledgements the leader has refused, because they came too late."""
-        return self._acknowledger.refused
+    def rejected(self) -> int:
+        """How many acknowledgements the leader has rejected, because they came too late."""
+        return self._acknowledger.rejected
 
     async def caught_up(self) -> bool:
         """Return whether everything durable at this moment was delivered, and nothing is blocked or changing hands.
@@ -276,7 +279,7 @@ class Consumer:
 
         """
         alive = await self._heartbeat()
-        if alive.blocked or not alive.settled or not self._feed.has_delivered(alive.head):
+        if alive.blocked or not alive.stable or not self._feed.has_delivered(alive.head):
             return False
         # A grant that was pushed and lost would look as if there were nothing to read: compare the whole list.
         held = self._feed.generations()
@@ -286,7 +289,7 @@ class Consumer:
     # --- membership ---------------------------------------------------------------------------------------------------
 
     @property
-    def _address(self) -> tuple[str, str, str]:
+    def _push_key(self) -> tuple[str, str, str]:
         return self._topic, self._subscription, self.name
 
     def _request_fields(self, request_id: int, leader_epoch: int | None) -> dict[str, Any]:
@@ -302,7 +305,7 @@ class Consumer:
 
     async def _register(self) -> None:
         """Register and follow the answer."""
-        self._assignment.asking()
+        self._held_segments.registration_requested()
         reply = await self._client.request(
             self._shard,
             lambda request_id, leader_epoch: m.RegisterConsumer(
@@ -313,21 +316,21 @@ class Consumer:
                 external=self._reads_source,
                 balance=self._balance,
                 capacity=self._capacity_percent,
-                shares=self._kind != "CHECKPOINT" and not self._reads_source,
+                supports_bucket_ranges=self._kind != "CHECKPOINT" and not self._reads_source,
                 subscription_id=self._subscription_id,
             ),
         )
         assert isinstance(reply, m.Registered), f"registering was answered by {type(reply).__name__}"
         self._subscription_id = reply.subscription_id
-        self._feed.head.rise(reply.head)
+        self._feed.head.advance(reply.head)
         self._interval_seconds = reply.heartbeat_interval_seconds
         self._open_feed(reply.topic_id)
-        self._follow(self._assignment.registered(reply))
+        self._apply_changes(self._held_segments.registered(reply))
 
     def _open_feed(self, topic_id: int) -> None:
         self._feed.open(self._client.store, self._shard, topic_id)
 
-    async def _heartbeat(self) -> m.Alive:
+    async def _heartbeat(self) -> m.HeartbeatReply:
         reply = await self._client.request(
             self._shard,
             lambda request_id, leader_epoch: m.Heartbeat(
@@ -335,34 +338,34 @@ class Consumer:
                 held=self._feed.generations(),
             ),
         )
-        assert isinstance(reply, m.Alive), f"a heartbeat was answered by {type(reply).__name__}"
-        self._feed.head.rise(reply.head)
+        assert isinstance(reply, m.HeartbeatReply), f"a heartbeat was answered by {type(reply).__name__}"
+        self._feed.head.advance(reply.head)
         return reply
 
-    async def _stay_registered(self) -> None:
+    async def _maintain_registration(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._interval_seconds):
-                    await self._register_now.wait()
+                    await self._registration_needed.wait()
             try:
-                if self._register_now.is_set():
-                    self._register_now.clear()
+                if self._registration_needed.is_set():
+                    self._registration_needed.clear()
                     await self._register()
                 else:
                     await self._heartbeat_or_register()
             except NoLeaderError as error:
                 self._log.warning("consumer.no_leader", reason=str(error))
-                self._register_now.set()
+                self._registration_needed.set()
 
     async def _heartbeat_or_register(self) -> None:
         try:
             await self._heartbeat()
         except FencedError:
             raise
-        except RefusedError as error:
+        except RequestRejectedError as error:
             # Evicted while nobody could reach us. Registering says whether for good.
-            self._log.warning("consumer.heartbeat_refused", reason=str(error))
-            self._follow(self._assignment.drop_all())
+            self._log.warning("consumer.heartbeat_rejected", reason=str(error))
+            self._apply_changes(self._held_segments.drop_all())
             await self._register()
 
     def _on_push(self, push: m.Push) -> None:
@@ -370,18 +373,18 @@ class Consumer:
             # Before the first answer there is nothing to change; what it says stands in the answer, or comes again.
             return
         if isinstance(push, m.AssignmentChanged):
-            self._follow(self._assignment.changed(push))
+            self._apply_changes(self._held_segments.changed(push))
         elif isinstance(push, m.ConsumerFenced):
             self._log.warning("consumer.fenced", reason=push.reason)
             known = self._client.leader(self._shard)
             if known is None or push.leader_epoch >= known.leader_epoch:
-                self._follow(self._assignment.drop_all())
+                self._apply_changes(self._held_segments.drop_all())
                 # The answer says whether somebody else has our name, or we were only silent for too long.
-                self._register_now.set()
+                self._registration_needed.set()
 
     # --- segments -----------------------------------------------------------------------------------------------------
 
-    def _follow(self, changes: Changes) -> None:
+    def _apply_changes(self, changes: Changes) -> None:
         if self._closed:
             return
         for segment, generation in changes.stop:
@@ -393,10 +396,10 @@ class Consumer:
             self._spawn(self._confirm(revocation), f"confirm-{revocation.segment}")
         for grant in changes.start:
             self._feed.begin(grant)
-            place = place_of(grant.segment, grant.first_bucket, grant.end_bucket)
-            self._log.info("segment.granted", segment=str(place), generation=grant.generation)
+            segment_slice = slice_of(grant.segment, grant.first_bucket, grant.end_bucket)
+            self._log.info("segment.granted", segment=str(segment_slice), generation=grant.generation)
 
-    def _on_passed(self, grant: m.Grant, first_offset: int, end_offset: int) -> None:
+    def _on_skipped(self, grant: m.Grant, first_offset: int, end_offset: int) -> None:
         """Acknowledge records whose keys are in other consumers' buckets."""
         self._acknowledger.acknowledge_range(grant.segment, grant.generation, first_offset, end_offset)
 
@@ -405,7 +408,7 @@ class Consumer:
         holding = self._feed.holdings[revocation.segment, revocation.generation]
         self._feed.stop(holding)
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + FINISH_SECONDS
+        deadline = loop.time() + REVOCATION_TIMEOUT_SECONDS
         if self._kind != "CHECKPOINT":
             try:
                 async with asyncio.timeout_at(deadline):
@@ -413,7 +416,7 @@ class Consumer:
                         holding.progress.clear()
                         await holding.progress.wait()
             except TimeoutError:
-                self._log.warning("segment.given_up_unacknowledged", segment=revocation.segment)
+                self._log.warning("segment.released_unacknowledged", segment=revocation.segment)
             await self._acknowledger.flush(max(1.0, deadline - loop.time()))
         if self._feed.holds(holding):
             await self._confirm(revocation)
@@ -428,10 +431,10 @@ class Consumer:
                     generation=revocation.generation,
                 ),
             )
-        except (NoLeaderError, RefusedError) as error:
+        except (NoLeaderError, RequestRejectedError) as error:
             # The leader takes the segment back by itself when its time is over.
             self._log.warning("segment.confirm_failed", segment=revocation.segment, reason=str(error))
-        self._assignment.confirmed(revocation)
+        self._held_segments.confirmed(revocation)
         self._feed.drop(revocation.segment, revocation.generation)
 
     # --- tasks --------------------------------------------------------------------------------------------------------

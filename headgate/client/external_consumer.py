@@ -9,8 +9,8 @@
     async with ExternalConsumer(config, topic="orders", subscription="billing") as consumer:
         await consumer.run(read)
 
-Registering, handovers and acknowledgements are headgate.client.consumer's; here a granted segment's reader is a call of the
-program's function, in a task of its own.
+Registering, handovers and acknowledgements are headgate.client.consumer's; here a granted segment's reader is a call
+of the program's function, in a task of its own.
 
 The rules:
 
@@ -29,12 +29,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Self
 
 from headgate.client.connection import Client
-from headgate.client.consumer import CLOSE_SECONDS, FINISH_SECONDS, Consumer
-from headgate.client.record_feed import Holding, Reader, RecordFeed, Spawn
+from headgate.client.consumer import CLOSE_TIMEOUT_SECONDS, REVOCATION_TIMEOUT_SECONDS, Consumer
+from headgate.client.record_feed import HeldSegment, Reader, RecordFeed, Spawn
 from headgate.config import ClientConfig
 from headgate.errors import HeadgateError
 from headgate.model.entries import Order
-from headgate.model.external_topic import OPAQUE_END
+from headgate.model.external_topic import OPAQUE_END_OFFSET
 from headgate.protocol import messages as m
 from headgate.storage.object_store import Store
 
@@ -47,7 +47,7 @@ __all__ = ["ExternalConsumer", "GrantedSegment"]
 class GrantedSegment:
     """A segment that this consumer reads now."""
 
-    def __init__(self, grant: m.Grant, member: _Member) -> None:
+    def __init__(self, grant: m.Grant, member: _ExternalGroupMember) -> None:
         assert grant.external is not None, f"segment {grant.segment} was granted without its name at the source"
         self.segment = grant.segment
         """Its number in headgate."""
@@ -95,7 +95,7 @@ class GrantedSegment:
         if self._positions == "opaque":
             if end_offset is not None:
                 raise HeadgateError(f"positions of {self.label} are opaque: finish() without end_offset")
-            end_offset = OPAQUE_END
+            end_offset = OPAQUE_END_OFFSET
         elif end_offset is None:
             end_offset = self.end_offset
         if end_offset is None:
@@ -130,7 +130,7 @@ class ExternalConsumer:
             InvalidNameError: a name cannot be used.
 
         """
-        self._member = _Member(
+        self._member = _ExternalGroupMember(
             config, topic=topic, subscription=subscription, type="STREAM", name=name, start="earliest", order=order
         )
 
@@ -151,7 +151,7 @@ class ExternalConsumer:
 
     async def __aexit__(self, *error: object) -> None:
         """End every call, bring what they acknowledged, and leave; some seconds at most."""
-        await self._member.end_readers()
+        await self._member.cancel_readers()
         await self._member.__aexit__(*error)
 
     async def run(self, read: Read) -> None:
@@ -167,7 +167,7 @@ class ExternalConsumer:
             raise AssertionError(f"a record of a topic that is not stored: {record}")
 
 
-class _Member(Consumer):
+class _ExternalGroupMember(Consumer):
     """A consumer whose segments are read by the program."""
 
     _reads_source = True
@@ -183,32 +183,32 @@ class _Member(Consumer):
 
     def start_reading(self, read: Read) -> None:
         self._grants.read = read
-        self._grants.begun.set()
+        self._grants.started.set()
 
-    async def end_readers(self) -> None:
+    async def cancel_readers(self) -> None:
         """Cancel every call, and wait until what they acknowledged can be brought."""
-        readers = [holding.reading for holding in self._feed.holdings.values() if holding.reading is not None]
+        readers = [holding.read_task for holding in self._feed.holdings.values() if holding.read_task is not None]
         for reader in readers:
             reader.cancel()
         if readers:
-            await asyncio.wait(readers, timeout=CLOSE_SECONDS)
+            await asyncio.wait(readers, timeout=CLOSE_TIMEOUT_SECONDS)
 
     def acknowledge_segment(self, segment: int, generation: int, end_offset: int, checkpoint: str | None) -> None:
         self._acknowledger.checkpoint(segment, generation, end_offset, checkpoint)
 
     async def flush_acknowledgements(self) -> None:
-        if not await self._acknowledger.flush(FINISH_SECONDS):
+        if not await self._acknowledger.flush(REVOCATION_TIMEOUT_SECONDS):
             self._log.warning("consumer.acknowledgements_not_flushed")
 
 
 class _GrantFeed(RecordFeed):
     """In place of records: calls of the program's function, one for each segment that is held."""
 
-    def __init__(self, topic: str, positions: Mapping[int, int], spawn: Spawn, member: _Member) -> None:
+    def __init__(self, topic: str, positions: Mapping[int, int], spawn: Spawn, member: _ExternalGroupMember) -> None:
         super().__init__(topic, "STREAM", positions, spawn)
         self.registered = False
         self.read: Read | None = None
-        self.begun = asyncio.Event()
+        self.started = asyncio.Event()
         """Set once ``read`` is there: segments may be granted before the program calls `run`."""
         self._member = member
 
@@ -219,16 +219,16 @@ class _GrantFeed(RecordFeed):
     def open(self, store: Store, shard: int, topic_id: int) -> None:
         raise AssertionError(f"topic {topic_id} of shard {shard} is external: nothing of it is in {store}")
 
-    def begin(self, grant: m.Grant) -> Holding:
+    def begin(self, grant: m.Grant) -> HeldSegment:
         holding = super().begin(grant)
         # A call that runs counts as one delivery that is out: a revocation waits for its end.
         holding.delivered = holding.acknowledged + 1
         return holding
 
     def _reader(self, grant: m.Grant, _start: int, /) -> Reader:
-        return _ProgramReader(GrantedSegment(grant, self._member), self, grant.generation)
+        return _CallbackReader(GrantedSegment(grant, self._member), self, grant.generation)
 
-    def ended(self, segment: int, generation: int) -> None:
+    def reader_ended(self, segment: int, generation: int) -> None:
         """Note that a call has ended."""
         holding = self.holdings.get((segment, generation))
         if holding is not None:
@@ -236,7 +236,7 @@ class _GrantFeed(RecordFeed):
             holding.progress.set()
 
 
-class _ProgramReader:
+class _CallbackReader:
     """One call of the program's function. See `headgate.client.record_feed.Reader`."""
 
     def __init__(self, segment: GrantedSegment, feed: _GrantFeed, generation: int) -> None:
@@ -246,11 +246,11 @@ class _ProgramReader:
 
     async def run(self) -> None:
         try:
-            await self._feed.begun.wait()
-            assert self._feed.read is not None, "begun without a function"
+            await self._feed.started.wait()
+            assert self._feed.read is not None, "started without a function"
             await self._feed.read(self._segment)
         finally:
-            self._feed.ended(self._segment.segment, self._generation)
+            self._feed.reader_ended(self._segment.segment, self._generation)
         if not self._segment.finished:
             raise HeadgateError(
                 f"reading {self._segment.label} returned before its end: call finish() once it is read to the end",

@@ -1,7 +1,8 @@
 """The producer that a user's program sees: records in, outcomes out.
 
 It gathers records into batches per topic, keeps the order in which they were sent, bounds what it holds in bytes, and
-hands the batches to one session per shard (headgate.client.shard_session), which brings them to the leader exactly once.
+hands the batches to one session per shard (headgate.client.shard_session), which brings them to the leader exactly
+once.
 
 The rules:
 
@@ -29,14 +30,14 @@ import structlog
 from headgate.client.byte_budget import ByteBudget
 from headgate.client.connection import Client
 from headgate.client.decisions.session_types import Outcome
-from headgate.client.record_batch import RECORD_OVERHEAD_BYTES, Delivery, RecordBatch, Stored
+from headgate.client.record_batch import RECORD_OVERHEAD_BYTES, Delivery, RecordBatch, RecordMetadata
 from headgate.client.shard_session import ShardSession
 from headgate.config import ClientConfig
-from headgate.errors import ConfigError, HeadgateError, NotStoredError, RefusedError
+from headgate.errors import ConfigError, DeliveryFailedError, HeadgateError, RequestRejectedError
 from headgate.model.hashing import shard_of
 from headgate.protocol import messages as m
 
-__all__ = ["CloseReport", "Delivery", "Producer", "ProducerSettings", "Stored"]
+__all__ = ["CloseReport", "Delivery", "Producer", "ProducerSettings", "RecordMetadata"]
 
 YIELD_BYTES: Final = 256 * 1024
 """After this many bytes without a pause `send` lets the loop turn once, or nothing would leave."""
@@ -68,7 +69,7 @@ class ProducerSettings:
     guaranteed_bytes: int = 1024 * 1024
     """What each shard may hold whatever the others do."""
     when_full: Literal["wait", "fail"] = "wait"
-    """Whether `send` waits for room or raises NotStoredError at once."""
+    """Whether `send` waits for room or raises DeliveryFailedError at once."""
     max_record_bytes: int = m.MAX_RECORD_BYTES
     """Most bytes of key and value together. A leader takes no more than the default."""
 
@@ -108,13 +109,13 @@ class ProducerSettings:
 class CloseReport:
     """What became of all records of a producer, each counted once.
 
-    ``refused``: by the leader, for good (invalid or fenced).
+    ``rejected``: by the leader, for good (invalid or fenced).
     """
 
     committed: int = 0
-    not_stored: int = 0
+    failed: int = 0
     unknown: int = 0
-    refused: int = 0
+    rejected: int = 0
 
 
 class Producer:
@@ -138,14 +139,14 @@ class Producer:
         self._settings = settings or ProducerSettings()
         self._budget = ByteBudget(self._settings.buffer_bytes, self._settings.guaranteed_bytes)
         self._shards = 0
-        self._lanes: dict[int, _Lane] = {}
-        self._lane_of_topic: dict[str, _Lane] = {}
+        self._shard_batches: dict[int, _ShardBatches] = {}
+        self._batches_of_topic: dict[str, _ShardBatches] = {}
         self._opening = asyncio.Lock()
         self._counts: Counter[Outcome] = Counter()
         self._pending: set[RecordBatch] = set()
-        self._since_pause_bytes = 0
+        self._bytes_since_yield = 0
         self._closed = False
-        self._last_opened: _Lane | None = None
+        self._last_opened: _ShardBatches | None = None
 
     async def __aenter__(self) -> Self:
         """Connect; raises NoLeaderError if the cluster is not there."""
@@ -184,29 +185,29 @@ class Producer:
             source_position: for a named producer, how far it has read its source, at most 1 KiB.
 
         Raises:
-            RefusedError: the record is too large, or its timestamp or source position cannot be.
-            NotStoredError: no room within the delivery timeout, or at once with ``when_full="fail"``.
+            RequestRejectedError: the record is too large, or its timestamp or source position cannot be.
+            DeliveryFailedError: no room within the delivery timeout, or at once with ``when_full="fail"``.
             HeadgateError: the producer is closed.
 
         """
-        began = asyncio.get_running_loop().time()
-        lane = self._lane_of_topic.get(topic) or await self._open_lane(topic)
+        started_at = asyncio.get_running_loop().time()
+        batches = self._batches_of_topic.get(topic) or await self._open_shard(topic)
         size_bytes = self._checked_size(topic, key, value, timestamp_ms, source_position)
-        if lane.between_batches(topic, size_bytes):
+        if batches.starts_new_batch(topic, size_bytes):
             # A turn of the loop reads one reply. Whoever sends without a pause may fill one batch meanwhile and not
             # more, or most of the window stands still until the buffer is full. Before the budget: whoever is
             # cancelled here has taken nothing of it.
             await asyncio.sleep(0)
-        if not self._budget.try_take(lane.shard, size_bytes):
-            await self._wait_for_room(lane.shard, size_bytes, began)
+        if not self._budget.try_reserve(batches.shard, size_bytes):
+            await self._wait_for_buffer_space(batches.shard, size_bytes, started_at)
         if self._closed:
-            self._budget.give_back(lane.shard, size_bytes)
+            self._budget.release(batches.shard, size_bytes)
             raise HeadgateError("this producer is closed")
         at_ms = self._client.now_ms() if timestamp_ms is None else timestamp_ms
-        delivery = lane.add(topic, m.Record(key, value, at_ms), size_bytes, source_position, began)
-        self._since_pause_bytes += size_bytes
-        if self._since_pause_bytes >= YIELD_BYTES:
-            self._since_pause_bytes = 0
+        delivery = batches.add(topic, m.Record(key, value, at_ms), size_bytes, source_position, started_at)
+        self._bytes_since_yield += size_bytes
+        if self._bytes_since_yield >= YIELD_BYTES:
+            self._bytes_since_yield = 0
             await asyncio.sleep(0)
         return delivery
 
@@ -215,12 +216,12 @@ class Producer:
 
         Raises:
             NoLeaderError: nobody gave one out within the delivery timeout.
-            FencedError, RefusedError: nobody will.
+            FencedError, RequestRejectedError: nobody will.
 
         """
-        lane = await self._open_lane(topic)
-        await lane.session.open(self._settings.delivery_timeout_seconds)
-        self._last_opened = lane
+        batches = await self._open_shard(topic)
+        await batches.session.open(self._settings.delivery_timeout_seconds)
+        self._last_opened = batches
 
     @property
     def source_position(self) -> bytes | None:
@@ -229,9 +230,9 @@ class Producer:
 
     async def flush(self) -> None:
         """Wait until everything sent before has an outcome, whichever. Bounded by the delivery timeout."""
-        for lane in self._lanes.values():
-            lane.seal_all()
-        pending = [batch.settled for batch in self._pending]
+        for batches in self._shard_batches.values():
+            batches.seal_all()
+        pending = [batch.completion for batch in self._pending]
         if pending:
             await asyncio.wait(pending)
 
@@ -245,8 +246,8 @@ class Producer:
             except TimeoutError:
                 log.warning("producer.close_timed_out", batches=len(self._pending), name=self._name)
             finally:
-                for lane in self._lanes.values():
-                    lane.session.close()
+                for batches in self._shard_batches.values():
+                    batches.session.close()
                 if self._owns_client:
                     await self._client.__aexit__(None, None, None)
         return self.report()
@@ -256,9 +257,9 @@ class Producer:
         counts = self._counts
         return CloseReport(
             committed=counts[Outcome.COMMITTED],
-            not_stored=counts[Outcome.NOT_STORED],
+            failed=counts[Outcome.FAILED],
             unknown=counts[Outcome.UNKNOWN],
-            refused=counts[Outcome.INVALID] + counts[Outcome.FENCED],
+            rejected=counts[Outcome.INVALID] + counts[Outcome.FENCED],
         )
 
     @property
@@ -269,17 +270,17 @@ class Producer:
     @property
     def sent_batches(self) -> int:
         """How many sends there were, repetitions included."""
-        return sum(lane.session.sent_batches for lane in self._lanes.values())
+        return sum(batches.session.sent_batches for batches in self._shard_batches.values())
 
     @property
     def resent_batches(self) -> int:
         """How many of these were repetitions."""
-        return sum(lane.session.session.resent_batches for lane in self._lanes.values())
+        return sum(batches.session.session.resent_batches for batches in self._shard_batches.values())
 
     @property
     def sessions(self) -> dict[int, ShardSession]:
         """The sessions by shard, for whoever measures."""
-        return {shard: lane.session for shard, lane in self._lanes.items()}
+        return {shard: batches.session for shard, batches in self._shard_batches.items()}
 
     # --- how ----------------------------------------------------------------------------------------------------------
 
@@ -291,27 +292,29 @@ class Producer:
         timestamp_ms: int | None,
         source_position: bytes | None,
     ) -> int:
-        """Return what a record takes of the budget; a bad one is refused here, before it can harm its batch."""
+        """Return what a record takes of the budget; a bad one is rejected here, before it can harm its batch."""
         # A caller without a type checker would spoil the whole batch, not only this record.
         if type(key) is not bytes or type(value) is not bytes:
             raise TypeError(f"key and value have to be bytes, not {type(key).__name__} and {type(value).__name__}")
         size = len(key) + len(value)
         if size > self._settings.max_record_bytes:
-            raise RefusedError(
+            raise RequestRejectedError(
                 "invalid",
                 f"topic {topic!r}: a record of {size} bytes (key and value) is above the limit of "
                 f"{self._settings.max_record_bytes}",
             )
         if timestamp_ms is not None and not 0 <= timestamp_ms < 2**63:
-            raise RefusedError("invalid", f"topic {topic!r}: timestamp_ms={timestamp_ms} is not between 0 and 2**63")
+            raise RequestRejectedError(
+                "invalid", f"topic {topic!r}: timestamp_ms={timestamp_ms} is not between 0 and 2**63"
+            )
         if source_position is not None and len(source_position) > MAX_SOURCE_POSITION_BYTES:
-            raise RefusedError(
+            raise RequestRejectedError(
                 "invalid",
                 f"a source position of {len(source_position)} bytes is above the limit of {MAX_SOURCE_POSITION_BYTES}",
             )
         return size + RECORD_OVERHEAD_BYTES
 
-    async def _open_lane(self, topic: str) -> _Lane:
+    async def _open_shard(self, topic: str) -> _ShardBatches:
         if self._closed:
             raise HeadgateError("this producer is closed")
         if not self._shards:
@@ -319,44 +322,44 @@ class Producer:
         m.require_name("topic", topic)
         shard = shard_of(topic, self._shards)
         async with self._opening:
-            lane = self._lanes.get(shard)
-            if lane is None:
-                lane = _Lane(
+            batches = self._shard_batches.get(shard)
+            if batches is None:
+                batches = _ShardBatches(
                     self._client,
                     shard,
                     name=self._name,
                     settings=self._settings,
                     pending=self._pending,
-                    on_settled=self._on_settled,
+                    on_completed=self._on_completed,
                 )
-                await lane.session.start()
-                self._lanes[shard] = lane
-        self._lane_of_topic[topic] = lane
-        return lane
+                await batches.session.start()
+                self._shard_batches[shard] = batches
+        self._batches_of_topic[topic] = batches
+        return batches
 
-    async def _wait_for_room(self, shard: int, size_bytes: int, began: float) -> None:
+    async def _wait_for_buffer_space(self, shard: int, size_bytes: int, started_at: float) -> None:
         if self._settings.when_full == "fail":
-            raise NotStoredError(
+            raise DeliveryFailedError(
                 f"not stored: {self._budget.used_by(shard)} bytes wait for shard {shard}; buffer_bytes="
                 f"{self._settings.buffer_bytes} leaves no room",
             )
         try:
-            async with asyncio.timeout_at(began + self._settings.delivery_timeout_seconds):
-                await self._budget.take(shard, size_bytes)
+            async with asyncio.timeout_at(started_at + self._settings.delivery_timeout_seconds):
+                await self._budget.reserve(shard, size_bytes)
         except TimeoutError:
-            raise NotStoredError(
+            raise DeliveryFailedError(
                 f"not stored: no room for shard {shard} within delivery_timeout_seconds="
                 f"{self._settings.delivery_timeout_seconds:g}",
             ) from None
 
-    def _on_settled(self, shard: int, batch: RecordBatch) -> None:
+    def _on_completed(self, shard: int, batch: RecordBatch) -> None:
         assert batch.outcome is not None, "settled without an outcome"
         self._pending.discard(batch)
         self._counts[batch.outcome] += len(batch.records)
-        self._budget.give_back(shard, batch.size_bytes)
+        self._budget.release(shard, batch.size_bytes)
 
 
-class _Lane:
+class _ShardBatches:
     """What is on its way to one shard: the open batch of each topic, and the session behind them."""
 
     def __init__(
@@ -367,7 +370,7 @@ class _Lane:
         name: str | None,
         settings: ProducerSettings,
         pending: set[RecordBatch],
-        on_settled: Callable[[int, RecordBatch], None],
+        on_completed: Callable[[int, RecordBatch], None],
     ) -> None:
         self.shard = shard
         self.session = ShardSession(
@@ -381,14 +384,14 @@ class _Lane:
         self._client_id = client.client_id
         self._settings = settings
         self._pending = pending
-        self._on_settled = on_settled
+        self._on_completed = on_completed
         self._loop = asyncio.get_running_loop()
         self._open: dict[str, RecordBatch] = {}
         self._lingered: set[str] = set()
         self._offering = False
         self._filled = False
 
-    def between_batches(self, topic: str, size_bytes: int) -> bool:
+    def starts_new_batch(self, topic: str, size_bytes: int) -> bool:
         """Tell, once, that a batch is full and a record of ``size_bytes`` will begin the next one."""
         batch = self._open.get(topic)
         if batch is not None:
@@ -402,9 +405,9 @@ class _Lane:
         record: m.Record,
         size_bytes: int,
         source_position: bytes | None,
-        began: float,
+        started_at: float,
     ) -> Delivery:
-        """Put a record into its topic's open batch. ``began``: loop time at which its clock started."""
+        """Put a record into its topic's open batch. ``started_at``: loop time at which its clock started."""
         if source_position is not None:
             for other in [name for name in self._open if name != topic]:
                 self._seal(other)
@@ -413,7 +416,7 @@ class _Lane:
             self._seal(topic)
             batch = None
         if batch is None:
-            batch = self._begin(topic, began)
+            batch = self._open_batch(topic, started_at)
         delivery = batch.add(record, size_bytes, source_position)
         if batch.size_bytes >= self._settings.batch_bytes:
             self._filled = True
@@ -425,9 +428,9 @@ class _Lane:
         for topic in list(self._open):
             self._seal(topic)
 
-    def _begin(self, topic: str, began: float) -> RecordBatch:
-        deadline = began + self._settings.delivery_timeout_seconds
-        batch = RecordBatch(topic, self._client_id, deadline, partial(self._on_settled, self.shard))
+    def _open_batch(self, topic: str, started_at: float) -> RecordBatch:
+        deadline = started_at + self._settings.delivery_timeout_seconds
+        batch = RecordBatch(topic, self._client_id, deadline, partial(self._on_completed, self.shard))
         self._open[topic] = batch
         self._pending.add(batch)
         if self._settings.linger_seconds:
@@ -446,7 +449,7 @@ class _Lane:
         if self._offering:
             return
         self._offering = True
-        while self._lingered and self.session.wants_batch:
+        while self._lingered and self.session.ready_for_batch:
             self._seal(next(topic for topic in self._open if topic in self._lingered))
         self._offering = False
 

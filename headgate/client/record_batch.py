@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from headgate.client.decisions.session_types import Outcome
 from headgate.errors import (
+    DeliveryFailedError,
+    DeliveryUnknownError,
     FencedError,
     HeadgateError,
-    NotStoredError,
-    OutcomeUnknownToProducerError,
-    RefusedError,
+    RequestRejectedError,
 )
 from headgate.model.entries import Placement
 from headgate.model.hashing import segment_hash
@@ -28,7 +28,7 @@ MAX_BATCH_RECORDS = 50_000
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class RecordMetadata:
     """A record is durable, at ``offset`` of ``segment``.
 
     Both are None if it is stored and nobody remembers where. ``duplicate``: an earlier try had stored it.
@@ -44,14 +44,14 @@ class RecordBatch:
 
     __slots__ = (
         "_client_id",
-        "_on_settled",
-        "_places",
+        "_locations",
+        "_on_completed",
         "_waiters",
+        "completion",
         "deadline",
         "outcome",
         "records",
         "reply",
-        "settled",
         "size_bytes",
         "source_position",
         "topic",
@@ -62,7 +62,7 @@ class RecordBatch:
         topic: str,
         client_id: str,
         deadline: float,
-        on_settled: Callable[[RecordBatch], None],
+        on_completed: Callable[[RecordBatch], None],
     ) -> None:
         """``deadline`` is loop time; it is that of the first record."""
         self.topic = topic
@@ -72,11 +72,11 @@ class RecordBatch:
         self.source_position: bytes | None = None
         self.outcome: Outcome | None = None
         self.reply: m.Committed | None = None
-        self.settled: asyncio.Future[HeadgateError | None] = asyncio.get_running_loop().create_future()
+        self.completion: asyncio.Future[HeadgateError | None] = asyncio.get_running_loop().create_future()
         self._client_id = client_id
-        self._on_settled = on_settled
+        self._on_completed = on_completed
         self._waiters: dict[asyncio.Future[None], None] = {}
-        self._places: list[tuple[int, int] | None] | None = None
+        self._locations: list[tuple[int, int] | None] | None = None
 
     def fits(self, size_bytes: int, limit_bytes: int) -> bool:
         """Return whether one more record belongs here; a first one always does."""
@@ -118,23 +118,23 @@ class RecordBatch:
         """See `Sendable.resolve`."""
         assert self.outcome is None, "a batch has one outcome"
         self.outcome, self.reply = outcome, reply
-        self.settled.set_result(self._error(outcome, reason))
+        self.completion.set_result(self._error(outcome, reason))
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        self._on_settled(self)
+        self._on_completed(self)
 
     def _error(self, outcome: Outcome, reason: str) -> HeadgateError | None:
         where = f"topic {self.topic!r}"
         match outcome:
             case Outcome.COMMITTED:
                 return None
-            case Outcome.NOT_STORED:
-                return NotStoredError(f"{where}: not stored: {reason}")
+            case Outcome.FAILED:
+                return DeliveryFailedError(f"{where}: not stored: {reason}")
             case Outcome.UNKNOWN:
-                return OutcomeUnknownToProducerError(f"{where}: it may or may not be stored: {reason}")
+                return DeliveryUnknownError(f"{where}: it may or may not be stored: {reason}")
             case Outcome.INVALID:
-                return RefusedError("invalid", f"{where}: {reason}")
+                return RequestRejectedError("invalid", f"{where}: {reason}")
             case Outcome.FENCED:
                 return FencedError("fenced", f"{where}: {reason}; what was in flight may or may not be stored")
 
@@ -144,24 +144,24 @@ class RecordBatch:
         A future for each who waits, not `asyncio.shield` over the one that all share: that takes a turn of the loop
         more, with somebody waiting for it.
         """
-        waiter = self.settled.get_loop().create_future()
+        waiter = self.completion.get_loop().create_future()
         self._waiters[waiter] = None
         try:
             yield from waiter
         finally:
             del self._waiters[waiter]
 
-    def stored(self, index: int) -> Stored:
+    def stored(self, index: int) -> RecordMetadata:
         """Return where record ``index`` of this committed batch stands."""
         assert self.outcome is Outcome.COMMITTED, f"asked where a batch stands that is {self.outcome}"
         if self.reply is None:
-            return Stored(None, None, duplicate=True)
+            return RecordMetadata(None, None, duplicate=True)
         if self.reply.placements is None:
-            return Stored(None, None, duplicate=self.reply.duplicate)
-        if self._places is None:
-            self._places = places(self.records, self.reply.placements)
-        segment, offset = self._places[index] or (None, None)
-        return Stored(segment, offset, self.reply.duplicate)
+            return RecordMetadata(None, None, duplicate=self.reply.duplicate)
+        if self._locations is None:
+            self._locations = places(self.records, self.reply.placements)
+        segment, offset = self._locations[index] or (None, None)
+        return RecordMetadata(segment, offset, self.reply.duplicate)
 
 
 def places(records: list[m.Record], placements: list[Placement]) -> list[tuple[int, int] | None]:
@@ -186,12 +186,12 @@ def places(records: list[m.Record], placements: list[Placement]) -> list[tuple[i
 
 
 class Delivery:
-    """The promise of one record's outcome. Await it for a `Stored`; it may be awaited late, more than once, or never.
+    """The outcome of one record. Await it for a `RecordMetadata`: late, repeatedly, or never.
 
     Raises:
-        NotStoredError: certainly not stored.
-        OutcomeUnknownToProducerError: in flight when its time was up.
-        RefusedError: the leader refused its batch for good.
+        DeliveryFailedError: certainly not stored.
+        DeliveryUnknownError: in flight when its time was up.
+        RequestRejectedError: the leader rejected its batch for good.
         FencedError: a newer producer of this name has taken over.
 
     """
@@ -204,14 +204,14 @@ class Delivery:
 
     def done(self) -> bool:
         """Return whether the outcome is known."""
-        return self._batch.settled.done()
+        return self._batch.completion.done()
 
-    def __await__(self) -> Generator[object, None, Stored]:
+    def __await__(self) -> Generator[object, None, RecordMetadata]:
         """Wait for the outcome."""
         batch = self._batch
-        if not batch.settled.done():
+        if not batch.completion.done():
             yield from batch.wait()
-        error = batch.settled.result()
+        error = batch.completion.result()
         if error is not None:
             raise error
         return self._batch.stored(self._index)

@@ -1,7 +1,8 @@
 """Feed a program with records of the segments that it holds: one reader a segment, one bounded queue for all.
 
-What is held, and when a segment is given back, is headgate.client.consumer's business. Here: each segment's records come in
-the order of their offsets, what is over is never delivered, and it is known what was taken and what acknowledged.
+What is held, and when a segment is given back, is headgate.client.consumer's business. Here: each segment's records
+come in the order of their offsets, what is over is never delivered, and it is known what was taken and what
+acknowledged.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from headgate.client.decisions.held_segments import HeldKey
 from headgate.ledger.ledger import Ledger
 from headgate.model.entries import SubscriptionType
 from headgate.protocol.messages import Grant
-from headgate.reading.compacted_reader import RolledRecords
+from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.segment_reader import ChunkCache, Head, SegmentReader
 from headgate.storage.object_store import Store
 
 QUEUE_RECORDS: Final = 1000
 """Records that wait to be taken by the program, over all segments."""
-PASS_SECONDS: Final = 1.0
+SKIP_REPORT_INTERVAL_SECONDS: Final = 1.0
 """How often a share without deliveries says how far it has gone past the records of others."""
 
-OnPassed = Callable[[Grant, int, int], None]
+OnGrantSkipped = Callable[[Grant, int, int], None]
 """(grant, first offset, end offset)."""
 Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
 """Starts a named task that somebody owns."""
@@ -56,7 +57,7 @@ class Reader(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Holding:
+class HeldSegment:
     """A segment that is being read."""
 
     grant: Grant
@@ -65,24 +66,24 @@ class Holding:
     """End offset of what the program has taken."""
     acknowledged: int
     """STREAM: end offset of what it has acknowledged."""
-    open_offsets: set[int] = field(default_factory=set)
+    unacknowledged_offsets: set[int] = field(default_factory=set)
     """QUEUE: taken and not acknowledged."""
     queued: int = 0
-    over: bool = False
+    stopped: bool = False
     """Nothing of it is delivered any more."""
-    reading: asyncio.Task[None] | None = None
+    read_task: asyncio.Task[None] | None = None
     progress: asyncio.Event = field(default_factory=asyncio.Event)
     """Set at every acknowledgement, and when it is dropped."""
-    read: int = 0
+    read_offset: int = 0
     """A share: end offset of what was read, delivered or passed by."""
-    passed_at_seconds: float = 0.0
+    skip_reported_at: float = 0.0
     """When that was last said, by the loop's clock."""
 
     def is_acknowledged(self, kind: SubscriptionType) -> bool:
         """Return whether everything that was delivered is acknowledged."""
         if kind == "STREAM":
             return self.acknowledged >= self.delivered
-        return kind == "CHECKPOINT" or not self.open_offsets
+        return kind == "CHECKPOINT" or not self.unacknowledged_offsets
 
 
 class RecordFeed:
@@ -91,22 +92,22 @@ class RecordFeed:
     def __init__(self, topic: str, kind: SubscriptionType, positions: Mapping[int, int], spawn: Spawn) -> None:
         """``positions``: for CHECKPOINT, where to begin instead of where a grant says."""
         self.head = Head()
-        self.holdings: dict[HeldKey, Holding] = {}
-        self.on_passed: OnPassed = lambda *_: None
+        self.holdings: dict[HeldKey, HeldSegment] = {}
+        self.on_skipped: OnGrantSkipped = lambda *_: None
         """Is told which records may be acknowledged although they were not delivered: they are of others' buckets."""
         self.positions: dict[int, int] = dict(positions)
         self._topic = topic
         self._kind = kind
         self._spawn = spawn
         self._cache: ChunkCache | None = None
-        self._rolled: RolledRecords | None = None
-        self._queue: asyncio.Queue[tuple[Holding, ConsumedRecord] | None] = asyncio.Queue(QUEUE_RECORDS)
+        self._compacted: CompactedRecords | None = None
+        self._queue: asyncio.Queue[tuple[HeldSegment, ConsumedRecord] | None] = asyncio.Queue(QUEUE_RECORDS)
 
     def open(self, store: Store, shard: int, topic_id: int) -> None:
         """Read from the ledger of ``shard``; again after the first time it changes nothing."""
         if self._cache is None:
             self._cache = ChunkCache(Ledger(store, shard), topic_id)
-            self._rolled = RolledRecords(store, shard, topic_id)
+            self._compacted = CompactedRecords(store, shard, topic_id)
 
     @property
     def is_open(self) -> bool:
@@ -123,43 +124,43 @@ class RecordFeed:
 
     # --- segments -----------------------------------------------------------------------------------------------------
 
-    def begin(self, grant: Grant) -> Holding:
+    def begin(self, grant: Grant) -> HeldSegment:
         """Read a segment from where its grant says."""
         start = grant.start_offset
         if self._kind == "CHECKPOINT":
             start = self.positions.get(grant.segment, start)
         reader = self._reader(grant, start)
-        holding = Holding(grant, reader, delivered=start, acknowledged=start)
-        holding.read = start
+        holding = HeldSegment(grant, reader, delivered=start, acknowledged=start)
+        holding.read_offset = start
         self.positions[grant.segment] = start
         self.holdings[grant.segment, grant.generation] = holding
-        holding.reading = self._spawn(self._read(holding), f"read-{grant.segment}")
+        holding.read_task = self._spawn(self._read(holding), f"read-{grant.segment}")
         return holding
 
     def _reader(self, grant: Grant, start: int, /) -> Reader:
         assert self._cache is not None, "a grant before the first answer"
-        assert self._rolled is not None, "opened together"
+        assert self._compacted is not None, "opened together"
         return SegmentReader(
             grant,
             cache=self._cache,
-            rolled=self._rolled,
+            compacted=self._compacted,
             head=self.head,
             deliver=partial(self._deliver, grant),
             start_offset=start,
-            skips_acknowledged=self._kind == "QUEUE",
-            passed=partial(self._passed, grant),
+            skip_acknowledged=self._kind == "QUEUE",
+            on_skipped=partial(self._record_skipped, grant),
         )
 
-    async def _read(self, holding: Holding) -> None:
+    async def _read(self, holding: HeldSegment) -> None:
         await holding.reader.run()
         # Read to a sealed end: that must be known, or the segment is never drained.
-        self.pass_others(holding.grant.segment, holding.grant.generation)
+        self.acknowledge_skipped(holding.grant.segment, holding.grant.generation)
 
-    def stop(self, holding: Holding) -> None:
+    def stop(self, holding: HeldSegment) -> None:
         """Deliver nothing more of it."""
-        holding.over = True
-        if holding.reading is not None:
-            holding.reading.cancel()
+        holding.stopped = True
+        if holding.read_task is not None:
+            holding.read_task.cancel()
 
     def drop(self, segment: int, generation: int) -> None:
         """Hold no more what was granted at ``generation``."""
@@ -168,7 +169,7 @@ class RecordFeed:
             self.stop(holding)
             holding.progress.set()
 
-    def holds(self, holding: Holding) -> bool:
+    def holds(self, holding: HeldSegment) -> bool:
         """Return whether it was not dropped."""
         return self.holdings.get((holding.grant.segment, holding.grant.generation)) is holding
 
@@ -184,32 +185,32 @@ class RecordFeed:
         holding.queued += 1
         await self._queue.put((holding, record))
 
-    def _passed(self, grant: Grant, first_offset: int, end_offset: int) -> None:
+    def _record_skipped(self, grant: Grant, first_offset: int, end_offset: int) -> None:
         """Note how far a share is; tell what can be acknowledged of the buckets of others."""
         holding = self.holdings.get((grant.segment, grant.generation))
-        if holding is None or holding.over:
+        if holding is None or holding.stopped:
             return
-        holding.read = end_offset
+        holding.read_offset = end_offset
         if self._kind == "QUEUE":
             if end_offset > first_offset:
-                self.on_passed(grant, first_offset, end_offset)
+                self.on_skipped(grant, first_offset, end_offset)
         elif first_offset == end_offset:
             now = asyncio.get_running_loop().time()
-            if now - holding.passed_at_seconds >= PASS_SECONDS:
-                holding.passed_at_seconds = now
-                self.pass_others(grant.segment, grant.generation)
+            if now - holding.skip_reported_at >= SKIP_REPORT_INTERVAL_SECONDS:
+                holding.skip_reported_at = now
+                self.acknowledge_skipped(grant.segment, grant.generation)
 
-    def pass_others(self, segment: int, generation: int) -> None:
+    def acknowledge_skipped(self, segment: int, generation: int) -> None:
         """STREAM: acknowledge up to where a share was read, if all that was delivered of it is acknowledged."""
         holding = self.holdings.get((segment, generation))
         # What is over has perhaps not been delivered as far as it was read, although nothing queues any more.
-        if holding is None or holding.over or self._kind != "STREAM":
+        if holding is None or holding.stopped or self._kind != "STREAM":
             return
         if holding.queued or holding.acknowledged < holding.delivered:
             return
-        if holding.read > holding.acknowledged:
-            holding.acknowledged = holding.read
-            self.on_passed(holding.grant, 0, holding.read)
+        if holding.read_offset > holding.acknowledged:
+            holding.acknowledged = holding.read_offset
+            self.on_skipped(holding.grant, 0, holding.read_offset)
 
     async def next(self) -> ConsumedRecord | None:
         """Return the next record, or None if there may be a reason to stop."""
@@ -219,11 +220,11 @@ class RecordFeed:
                 return None
             holding, record = item
             holding.queued -= 1
-            if holding.over:
+            if holding.stopped:
                 continue
             holding.delivered = self.positions[record.segment] = record.offset + 1
             if self._kind == "QUEUE":
-                holding.open_offsets.add(record.offset)
+                holding.unacknowledged_offsets.add(record.offset)
             return record
 
     def acknowledge(self, record: ConsumedRecord) -> bool:
@@ -234,14 +235,14 @@ class RecordFeed:
         if self._kind == "STREAM" and record.offset < holding.acknowledged:
             return False
         holding.acknowledged = max(holding.acknowledged, record.offset + 1)
-        holding.open_offsets.discard(record.offset)
+        holding.unacknowledged_offsets.discard(record.offset)
         holding.progress.set()
         return True
 
     def has_delivered(self, chunk: int) -> bool:
         """Return whether the program has taken everything up to ``chunk`` from all that is held."""
         return all(
-            not holding.over and not holding.queued and holding.reader.has_read(chunk)
+            not holding.stopped and not holding.queued and holding.reader.has_read(chunk)
             for holding in self.holdings.values()
         )
 

@@ -10,18 +10,18 @@ import random
 
 import backoff
 
-SHORTEST_PAUSE_SECONDS = 0.025
-LONGEST_PAUSE_SECONDS = 1.0
+MIN_BACKOFF_SECONDS = 0.025
+MAX_BACKOFF_SECONDS = 1.0
 
 
-class Schedule:
+class BackoffSchedule:
     """Rising pauses until `reset`."""
 
     def __init__(
         self,
         rng: random.Random,
-        shortest_seconds: float = SHORTEST_PAUSE_SECONDS,
-        longest_seconds: float = LONGEST_PAUSE_SECONDS,
+        shortest_seconds: float = MIN_BACKOFF_SECONDS,
+        longest_seconds: float = MAX_BACKOFF_SECONDS,
     ) -> None:
         self._rng = rng
         self._shortest_seconds = shortest_seconds

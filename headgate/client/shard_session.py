@@ -1,7 +1,7 @@
 """Carry out what one producer session decides: send, expect replies, keep time, tell outcomes.
 
-The decisions are headgate.client.decisions.producer_session's. This shell adds a client, the loop's clock and one timer. What is sent
-is anything that can be put under a sequence: a batch of records or of acknowledgements.
+The decisions are headgate.client.decisions.producer_session's. This shell adds a client, the loop's clock and one
+timer. What is sent is anything that can be put under a sequence: a batch of records or of acknowledgements.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from headgate.client.connection import Client
 from headgate.client.decisions.producer_session import ProducerSession
 from headgate.client.decisions.session_types import (
     Command,
-    Forget,
+    ForgetRequests,
     Identified,
+    IdentityRejected,
     OpenIdentity,
-    OpenRefused,
     Outcome,
     Phase,
     Resolve,
     SendBatch,
 )
-from headgate.errors import FencedError, HeadgateError, NoLeaderError, RefusedError
+from headgate.errors import FencedError, HeadgateError, NoLeaderError, RequestRejectedError
 from headgate.protocol import messages as m
 
 log = structlog.get_logger(__name__)
@@ -75,9 +75,9 @@ class ShardSession:
         self._on_progress = on_progress
         self._identified = False
         self._fenced = False
-        self._openings: list[asyncio.Future[None]] = []
+        self._open_waiters: list[asyncio.Future[None]] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._take_back: list[Callable[[], None]] = []
+        self._cleanup_callbacks: list[Callable[[], None]] = []
         self._closed = False
         self._loop = asyncio.get_running_loop()
         self._session = ProducerSession(
@@ -90,7 +90,7 @@ class ShardSession:
 
     async def start(self) -> None:
         """Follow the leader and the connection."""
-        self._take_back = [
+        self._cleanup_callbacks = [
             self._client.on_leader(self.shard, self._on_leader),
             self._client.on_connection(self._on_connection),
         ]
@@ -98,14 +98,14 @@ class ShardSession:
         known = self._client.leader(self.shard)
         if known is not None:
             self._on_leader(known)
-        await self._client.watch(self.shard)
+        await self._client.watch_leader(self.shard)
 
     def close(self, reason: str = "the producer was closed") -> None:
         """Give up what has no outcome yet."""
         if self._closed:
             return
         self._closed = True
-        for remove in self._take_back:
+        for remove in self._cleanup_callbacks:
             remove()
         self._perform(self._session.abandon(reason))
         if self._timer is not None:
@@ -119,9 +119,9 @@ class ShardSession:
         return self._session
 
     @property
-    def wants_batch(self) -> bool:
-        """See `ProducerSession.wants_batch`."""
-        return self._session.wants_batch
+    def ready_for_batch(self) -> bool:
+        """See `ProducerSession.ready_for_batch`."""
+        return self._session.ready_for_batch
 
     # --- what is asked of it ------------------------------------------------------------------------------------------
 
@@ -135,7 +135,7 @@ class ShardSession:
 
         Raises:
             NoLeaderError: none was given out in time.
-            FencedError, RefusedError: none will be given out.
+            FencedError, RequestRejectedError: none will be given out.
 
         """
         if self._session.phase is Phase.FENCED:
@@ -143,7 +143,7 @@ class ShardSession:
         if self._identified:
             return
         waiting: asyncio.Future[None] = self._loop.create_future()
-        self._openings.append(waiting)
+        self._open_waiters.append(waiting)
         self._perform(self._session.open(self._loop.time()))
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -154,8 +154,8 @@ class ShardSession:
                 f"within {timeout_seconds:g} s",
             ) from None
         finally:
-            if waiting in self._openings:
-                self._openings.remove(waiting)
+            if waiting in self._open_waiters:
+                self._open_waiters.remove(waiting)
 
     # --- events -------------------------------------------------------------------------------------------------------
 
@@ -173,8 +173,8 @@ class ShardSession:
         now = self._loop.time()
         if isinstance(reply, m.Committed):
             self._perform(self._session.committed(request_id, reply, now))
-        elif isinstance(reply, m.Refused):
-            self._perform(self._session.refused(request_id, reply, now, self._client.rng.random()))
+        elif isinstance(reply, m.Rejected):
+            self._perform(self._session.rejected(request_id, reply, now, self._client.rng.random()))
         elif isinstance(reply, m.ProducerIdentity):
             self._perform(self._session.identified(request_id, reply, now))
 
@@ -192,17 +192,17 @@ class ShardSession:
                     if not self._send_batch(command):
                         failed.append(command.request_id)
                 case OpenIdentity():
-                    if not self._send_opening(command):
+                    if not self._send_identity_request(command):
                         failed.append(command.request_id)
                 case Resolve(batch, outcome, reply, reason):
                     batch.resolve(outcome, reply, reason)  # type: ignore[attr-defined]  # what was offered
-                case Forget(request_ids):
+                case ForgetRequests(request_ids):
                     for request_id in request_ids:
-                        self._client.forget(request_id)
+                        self._client.remove_reply_handler(request_id)
                 case Identified(source_position):
                     self._on_identified(source_position)
-                case OpenRefused(verdict, reason):
-                    self._on_open_refused(verdict, reason)
+                case IdentityRejected(verdict, reason):
+                    self._on_identity_rejected(verdict, reason)
         if self._closed:
             return
         if failed:
@@ -228,7 +228,7 @@ class ShardSession:
         )
         return self._client.send(self.shard, request)
 
-    def _send_opening(self, command: OpenIdentity) -> bool:
+    def _send_identity_request(self, command: OpenIdentity) -> bool:
         self._client.on_reply(command.request_id, partial(self._on_reply, command.request_id))
         request = m.OpenProducer(
             request_id=command.request_id,
@@ -244,14 +244,14 @@ class ShardSession:
     def _on_identified(self, source_position: bytes | None) -> None:
         self._identified = True
         self.source_position = source_position
-        for waiting in self._openings:
+        for waiting in self._open_waiters:
             if not waiting.done():
                 waiting.set_result(None)
 
-    def _on_open_refused(self, verdict: m.Verdict, reason: str) -> None:
-        self._log.error("producer.open_refused", verdict=verdict, reason=reason)
-        error: HeadgateError = (FencedError if verdict == "fenced" else RefusedError)(verdict, reason)
-        for waiting in self._openings:
+    def _on_identity_rejected(self, verdict: m.Verdict, reason: str) -> None:
+        self._log.error("producer.identity_rejected", verdict=verdict, reason=reason)
+        error: HeadgateError = (FencedError if verdict == "fenced" else RequestRejectedError)(verdict, reason)
+        for waiting in self._open_waiters:
             if not waiting.done():
                 waiting.set_exception(error)
 

@@ -16,7 +16,7 @@ Kinesis' form is the output of ``aws kinesis list-shards``, or a list of its pag
 * Positions are opaque: sequence numbers exceed 63 bits and have holes. See headgate.model.external_topic.
 * Hashes have 128 bits, and are judged in these.
 * A parent that is not listed has expired with all its records. So every page has to be there: one with a ``NextToken``
-  and nothing after it is refused, because an unread page would look like expired parents.
+  and nothing after it is rejected, because an unread page would look like expired parents.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ExternalLayout:
     positions: Positions = "offsets"
     hash_bits: int = 0
     source: str = ""
-    missing_parents: Literal["refused", "gone"] = "refused"
+    missing_parents: Literal["rejected", "expired"] = "rejected"
 
 
 class _FileSegment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,7 +110,7 @@ def read_list_shards(data: bytes, source: str = "kinesis") -> ExternalLayout:
         positions="opaque",
         hash_bits=KINESIS_HASH_BITS,
         source=source,
-        missing_parents="gone",
+        missing_parents="expired",
     )
 
 

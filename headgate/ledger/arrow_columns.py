@@ -1,8 +1,8 @@
-"""Columns of a table as Arrow arrays, laid into their buffers from Python's lists.
+"""Columns of a table as Arrow arrays, column into their buffers from Python's lists.
 
 Only the form. pyarrow's own conversion looks at every value for its type; on a chunk of two rows, which a client waits
-for, that took half of the encoding. A `Stretch` knows which rows of a column have values, so the bitmap of the nulls is
-made once for all columns.
+for, that took half of the encoding. A `PaddedColumns` knows which rows of a column have values, so the bitmap of the
+nulls is made once for all columns.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import accumulate
 import pyarrow as pa
 
 
-class Stretch:
+class PaddedColumns:
     """Columns of ``rows`` rows, of which ``count`` from row ``first`` on have values and all others are null."""
 
     def __init__(self, rows: int, first: int, count: int) -> None:
@@ -24,10 +24,10 @@ class Stretch:
 
     def integers(self, values: Sequence[int]) -> pa.Array:
         """Return a column of 64-bit integers; raises OverflowError for what does not fit."""
-        laid = array("q", bytes(8 * self._first))
-        laid.extend(values)
-        laid.frombytes(bytes(8 * (self._rows - len(laid))))
-        return self._column(pa.int64(), len(values), pa.py_buffer(laid))
+        column = array("q", bytes(8 * self._first))
+        column.extend(values)
+        column.frombytes(bytes(8 * (self._rows - len(column))))
+        return self._column(pa.int64(), len(values), pa.py_buffer(column))
 
     def blobs(self, values: Sequence[bytes], kind: pa.DataType) -> pa.Array:
         """Return a column of ``kind``, binary or string; raises OverflowError beyond 2 GiB in all.

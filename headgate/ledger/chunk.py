@@ -1,8 +1,8 @@
 """The form of a chunk: one Parquet object, one commit.
 
-A chunk is a table of rows. A row with a ``body`` is an entry (headgate.model.entries), for whoever folds the state; a row
-with a ``fact`` is a plain statement in columns, for whoever counts (the Spark job) or reads (consumers). One entry can
-state several facts. Readers of facts never need a body, readers of bodies never need a fact.
+A chunk is a table of rows. A row with a ``body`` is an entry (headgate.model.entries), for whoever folds the state; a
+row with a ``fact`` is a plain statement in columns, for whoever counts (the Spark job) or reads (consumers). One entry
+can state several facts. Readers of facts never need a body, readers of bodies never need a fact.
 
 ====================  ===========================================================================================
 fact                  columns that are set beside ``fact``
@@ -43,7 +43,7 @@ import pyarrow.parquet as pq
 from arro3.io import write_parquet
 
 from headgate.errors import ChunkError
-from headgate.ledger.arrow_columns import Stretch
+from headgate.ledger.arrow_columns import PaddedColumns
 from headgate.ledger.record_columns import RecordColumns
 from headgate.model import entries as e
 from headgate.model.hashing import KEY_BUCKETS
@@ -51,13 +51,13 @@ from headgate.model.layout import Layout
 
 FORMAT: Final = 1
 METADATA_KEY: Final = b"headgate"
-LARGE_BYTES: Final = 64 * 1024
+PYARROW_THRESHOLD_BYTES: Final = 64 * 1024
 """From so many bytes of records on, a chunk is written by another library; what it writes reads the same."""
 COMPRESSION: Final = "snappy"
-DICTIONARIES: Final = ("fact", "subscription_type")
+DICTIONARY_COLUMNS: Final = ("fact", "subscription_type")
 """They pay on the few distinct facts; keys and values are mostly distinct."""
-PLAIN_ROWS: Final = 2
-PLAIN_BYTES: Final = 1024
+UNCOMPRESSED_MAX_ROWS: Final = 2
+UNCOMPRESSED_MAX_BYTES: Final = 1024
 """Up to so many rows, and bytes of records and entries, dictionaries and compression gain nothing: a batch of a single
 record, say. They take a sixth of the writer's time there, on a process that was idle a moment before."""
 
@@ -176,9 +176,9 @@ def facts_of(entry: e.AnyEntry, layout: Layout | None) -> list[dict[str, Any]]:
         case e.SubscriptionCreated():
             subscribed = _subscribed(entry.topic_id, entry.subscription_id, entry.subscription_type)
             return [subscribed, *_positions(entry.topic_id, entry.subscription_id, entry.positions, 0)]
-        case e.SubscriptionTyped():
+        case e.SubscriptionConfigured():
             return [_subscribed(entry.topic_id, entry.subscription_id, entry.subscription_type)]
-        case e.Sought():
+        case e.SubscriptionSeek():
             return _positions(entry.topic_id, entry.subscription_id, entry.positions, entry.seek_generation)
         case e.SubscriptionDeleted():
             return [{"fact": "unsubscribed", "topic_id": entry.topic_id, "subscription_id": entry.subscription_id}]
@@ -264,7 +264,10 @@ def _encode(
     records: RecordColumns,
 ) -> bytes:
     rows = len(entries) + len(facts) + len(records)
-    of_entries, of_records = Stretch(rows, 0, len(entries)), Stretch(rows, rows - len(records), len(records))
+    entry_columns, record_columns = (
+        PaddedColumns(rows, 0, len(entries)),
+        PaddedColumns(rows, rows - len(records), len(records)),
+    )
     size_bytes = [len(key) + len(value) for key, value in zip(records.key, records.value, strict=True)]
     recorded: dict[str, Sequence[Any]] = {
         "fact": [b"record"] * len(records),
@@ -281,21 +284,21 @@ def _encode(
 
     def column(name: str, kind: pa.DataType) -> pa.Array:
         if name == "body":
-            return of_entries.blobs(bodies, kind)
+            return entry_columns.blobs(bodies, kind)
         values = recorded.get(name)
         stated = [fact.get(name) for fact in facts]
         if any(value is not None for value in stated):
             return pa.array([None] * len(entries) + stated + list(values or [None] * len(records)), kind)
         if not values:
             return pa.nulls(rows, kind)
-        return of_records.integers(values) if kind is INTEGER else of_records.blobs(values, kind)
+        return record_columns.integers(values) if kind is INTEGER else record_columns.blobs(values, kind)
 
     batch = pa.RecordBatch.from_arrays([column(name, kind) for name, kind in COLUMNS], schema=SCHEMA)
     metadata = {METADATA_KEY.decode(): msgspec.json.encode(header).decode()}
     recorded_bytes = sum(size_bytes)
-    if recorded_bytes >= LARGE_BYTES:
+    if recorded_bytes >= PYARROW_THRESHOLD_BYTES:
         return _write_large(batch, metadata)
-    plain = rows <= PLAIN_ROWS and recorded_bytes + sum(map(len, bodies)) <= PLAIN_BYTES
+    plain = rows <= UNCOMPRESSED_MAX_ROWS and recorded_bytes + sum(map(len, bodies)) <= UNCOMPRESSED_MAX_BYTES
     return _write_small(batch, metadata, plain=plain)
 
 
@@ -308,7 +311,7 @@ def _write_small(batch: pa.RecordBatch, metadata: dict[str, str], *, plain: bool
         key_value_metadata=metadata,
         compression="uncompressed" if plain else COMPRESSION,
         dictionary_enabled=False,
-        column_dictionary_enabled=None if plain else dict.fromkeys(DICTIONARIES, True),
+        column_dictionary_enabled=None if plain else dict.fromkeys(DICTIONARY_COLUMNS, True),
         # Pages are for readers who take part of a chunk; nobody does.
         data_page_row_count_limit=2**31,
         skip_arrow_metadata=True,
@@ -320,7 +323,7 @@ def _write_large(batch: pa.RecordBatch, metadata: dict[str, str]) -> bytes:
     """Write with pyarrow: on a megabyte it takes a third of arro3's time, and lets other threads run meanwhile."""
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
-        sink, SCHEMA, compression=COMPRESSION, use_dictionary=list(DICTIONARIES), store_schema=False
+        sink, SCHEMA, compression=COMPRESSION, use_dictionary=list(DICTIONARY_COLUMNS), store_schema=False
     ) as writer:
         writer.write_batch(batch)
         writer.add_key_value_metadata(metadata)

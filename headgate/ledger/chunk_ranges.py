@@ -29,6 +29,6 @@ def cover(ranges: Iterable[ChunkRange]) -> list[ChunkRange]:
     return found
 
 
-def rolled_to(covering: Sequence[ChunkRange]) -> int:
+def compacted_through(covering: Sequence[ChunkRange]) -> int:
     """Return the last chunk that ``covering`` speaks for; 0 for none."""
     return covering[-1].last if covering else 0

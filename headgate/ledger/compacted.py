@@ -28,7 +28,7 @@ FORMAT: Final = 1
 _NAME: Final = re.compile(r"(\d{12})-(\d{12})\.json")
 
 
-class RolledObject(msgspec.Struct, frozen=True, kw_only=True):
+class CompactedObject(msgspec.Struct, frozen=True, kw_only=True):
     """One object of records of one segment, without holes, sorted by offset."""
 
     path: str
@@ -59,7 +59,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Time of the last chunk."""
     facts: str
     """Path of the object that holds what the facts of these chunks come to."""
-    objects: list[RolledObject]
+    objects: list[CompactedObject]
     """By topic, segment and offset."""
 
     @property
@@ -78,9 +78,9 @@ def manifest_path(shard: int, chunks: ChunkRange) -> str:
     return f"{manifest_folder(shard)}/{chunks.first:012d}-{chunks.last:012d}.json"
 
 
-def rolled_folder(shard: int) -> str:
+def compacted_folder(shard: int) -> str:
     """Return the folder of a shard's rolled objects, relative to the ledger's URL; one folder a run in it."""
-    return f"rolled/shard={shard:04d}"
+    return f"compacted/shard={shard:04d}"
 
 
 async def manifest_ranges(store: Store, shard: int) -> list[ChunkRange]:
@@ -117,7 +117,7 @@ async def create_manifest(store: Store, manifest: Manifest) -> None:
     await store.create(manifest_path(manifest.shard, manifest.range), _ENCODER.encode(manifest))
 
 
-async def delete_rolled_segments(
+async def delete_compacted_segments(
     store: Store,
     shard: int,
     topic_id: int,

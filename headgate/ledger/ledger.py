@@ -130,7 +130,7 @@ class Ledger:
         """Return the header of chunk ``number``; raises like `read`."""
         return chunk.decode_header(await self.store.read(self._path(number)), shard=self.shard, number=number)
 
-    async def read_headed_records(self, number: int) -> tuple[chunk.ChunkHeader, pa.Table]:
+    async def read_header_and_records(self, number: int) -> tuple[chunk.ChunkHeader, pa.Table]:
         """Return the header and the records of chunk ``number`` from one read; raises like `read`."""
         data = await self.store.read(self._path(number))
         header = chunk.decode_header(data, shard=self.shard, number=number)

@@ -1,8 +1,8 @@
 """Name what one consumer reads: a whole segment, or a share of one.
 
-A whole segment is its number, as everywhere; a `Share` is a contiguous range of its key buckets. Both together are a
-`Place`. Places can be keys and can be sorted with one another: by segment, the whole one first, then by bucket. In
-entries and messages a place is (segment, first_bucket, end_bucket), where 0, 0 means all buckets.
+A whole segment is its number, as everywhere; a `BucketRange` is a contiguous range of its key buckets. Both together
+are a `SegmentSlice`. Segment slices can be keys and can be sorted with one another: by segment, the whole one first,
+then by bucket. In entries and messages a place is (segment, first_bucket, end_bucket), where 0, 0 means all buckets.
 
 Pure: values in, values out. How a segment is cut into shares is decided in coordinator.balancing.bucket_split.
 """
@@ -15,18 +15,18 @@ from headgate.model.hashing import KEY_BUCKETS
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class BucketRange:
     """The keys of one segment whose bucket is ``first_bucket`` up to, not including, ``end_bucket``."""
 
     segment: int
     first_bucket: int
     end_bucket: int
 
-    def __lt__(self, other: Place) -> bool:
+    def __lt__(self, other: SegmentSlice) -> bool:
         """Sort among shares and whole segments."""
         return _sort_key(self) < _sort_key(other)
 
-    def __gt__(self, other: Place) -> bool:
+    def __gt__(self, other: SegmentSlice) -> bool:
         """Answer for a whole segment, which does not know shares."""
         return _sort_key(self) > _sort_key(other)
 
@@ -41,32 +41,36 @@ class Share:
         return str(last) if last == self.first_bucket else f"{self.first_bucket}-{last}"
 
 
-Place = int | Share
+SegmentSlice = int | BucketRange
 
 
-def place_of(segment: int, first_bucket: int, end_bucket: int) -> Place:
+def slice_of(segment: int, first_bucket: int, end_bucket: int) -> SegmentSlice:
     """Return the place that an entry or a message names; all buckets are the whole segment."""
     if end_bucket == 0 or (first_bucket, end_bucket) == (0, KEY_BUCKETS):
         return segment
-    return Share(segment, first_bucket, end_bucket)
+    return BucketRange(segment, first_bucket, end_bucket)
 
 
-def segment_of(place: Place) -> int:
-    """Return the segment that ``place`` is, or is a share of."""
-    return place.segment if isinstance(place, Share) else place
+def segment_of(segment_slice: SegmentSlice) -> int:
+    """Return the segment that ``segment_slice`` is, or is a share of."""
+    return segment_slice.segment if isinstance(segment_slice, BucketRange) else segment_slice
 
 
-def bounds_of(place: Place) -> tuple[int, int]:
+def bucket_bounds(segment_slice: SegmentSlice) -> tuple[int, int]:
     """Return (first_bucket, end_bucket) as entries and messages say it: 0, 0 for a whole segment."""
-    return (place.first_bucket, place.end_bucket) if isinstance(place, Share) else (0, 0)
+    return (segment_slice.first_bucket, segment_slice.end_bucket) if isinstance(segment_slice, BucketRange) else (0, 0)
 
 
-def buckets_of(place: Place) -> range:
-    """Return the key buckets of ``place``."""
-    return range(place.first_bucket, place.end_bucket) if isinstance(place, Share) else range(KEY_BUCKETS)
+def buckets_of(segment_slice: SegmentSlice) -> range:
+    """Return the key buckets of ``segment_slice``."""
+    return (
+        range(segment_slice.first_bucket, segment_slice.end_bucket)
+        if isinstance(segment_slice, BucketRange)
+        else range(KEY_BUCKETS)
+    )
 
 
-def overlap(one: Place, other: Place) -> bool:
+def overlaps(one: SegmentSlice, other: SegmentSlice) -> bool:
     """Tell whether there is a key that both would read."""
     if segment_of(one) != segment_of(other):
         return False
@@ -74,5 +78,5 @@ def overlap(one: Place, other: Place) -> bool:
     return mine.start < theirs.stop and theirs.start < mine.stop
 
 
-def _sort_key(place: Place) -> tuple[int, int, int]:
-    return (segment_of(place), *bounds_of(place))
+def _sort_key(segment_slice: SegmentSlice) -> tuple[int, int, int]:
+    return (segment_of(segment_slice), *bucket_bounds(segment_slice))

@@ -29,7 +29,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_de
     """One decided fact."""
 
 
-class ReignBegan(Entry, frozen=True, tag="reign_began"):
+class TermStarted(Entry, frozen=True, tag="term_started"):
     """First entry of a reign. Creating its chunk is what makes ``instance`` the leader."""
 
     leader_epoch: int
@@ -100,7 +100,7 @@ class RecordsAcknowledged(Entry, frozen=True, tag="records_acknowledged"):
     """One batch of acknowledgements by one consumer; it has a sequence like any batch.
 
     ``ranges`` are those that count; ``count`` is how many the batch had, so that a repeated one is recognised.
-    ``checkpoints``: segment → where its next holder goes on, in the words of an external topic's source. ``refused``:
+    ``checkpoints``: segment → where its next holder goes on, in the words of an external topic's source. ``rejected``:
     the segments of those that do not count, in the order of the batch, so that a repeated one gets the same answer.
     """
 
@@ -113,7 +113,7 @@ class RecordsAcknowledged(Entry, frozen=True, tag="records_acknowledged"):
     producer_epoch: int = 0
     sequence: int = 0
     checkpoints: dict[int, str] = {}
-    refused: list[int] = []
+    rejected: list[int] = []
 
 
 class TopicCreated(Entry, frozen=True, tag="topic_created"):
@@ -249,7 +249,7 @@ class SubscriptionCreated(Entry, frozen=True, tag="subscription_created"):
     balance: Balance = "count"
 
 
-class SubscriptionTyped(Entry, frozen=True, tag="subscription_typed"):
+class SubscriptionConfigured(Entry, frozen=True, tag="subscription_configured"):
     """The type of a subscription became known, or its order or balance was changed.
 
     ``token`` is that of the command that changed the order; empty if a consumer did, by registering.
@@ -271,7 +271,7 @@ class SubscriptionDeleted(Entry, frozen=True, tag="subscription_deleted"):
     token: str
 
 
-class Sought(Entry, frozen=True, tag="sought"):
+class SubscriptionSeek(Entry, frozen=True, tag="subscription_seek"):
     """The subscription was moved to ``positions``; acknowledgements of older seek generations no longer count."""
 
     topic_id: int
@@ -284,7 +284,7 @@ class Sought(Entry, frozen=True, tag="sought"):
 class ConsumerRegistered(Entry, frozen=True, tag="consumer_registered"):
     """A consumer joined, a newer incarnation took over its name, or its ``capacity`` (in percent) changed.
 
-    ``shares``: it can read a share of a segment.
+    ``supports_bucket_ranges``: it can read a share of a segment.
     """
 
     topic_id: int
@@ -292,7 +292,7 @@ class ConsumerRegistered(Entry, frozen=True, tag="consumer_registered"):
     consumer: str
     incarnation: int
     client_id: str
-    shares: bool = False
+    supports_bucket_ranges: bool = False
     capacity: int = 100
 
 
@@ -314,7 +314,7 @@ class ConsumerReconnected(Entry, frozen=True, tag="consumer_reconnected"):
     incarnation: int
 
 
-class ConsumerGone(Entry, frozen=True, tag="consumer_gone"):
+class ConsumerRemoved(Entry, frozen=True, tag="consumer_removed"):
     """A consumer left or was evicted; what it held is free."""
 
     topic_id: int
@@ -351,7 +351,7 @@ class SegmentRevoked(Entry, frozen=True, tag="segment_revoked"):
 
 
 class SegmentReleased(Entry, frozen=True, tag="segment_released"):
-    """Nobody holds the segment, or these buckets, any more; acknowledgements at this generation are refused."""
+    """Nobody holds the segment, or these buckets, any more; acknowledgements at this generation are rejected."""
 
     topic_id: int
     subscription_id: int
@@ -377,7 +377,7 @@ class LedgerTrimmed(Entry, frozen=True, tag="ledger_trimmed"):
     below: int
 
 
-class SegmentsWeighed(Entry, frozen=True, tag="segments_weighed"):
+class SegmentWeightsSet(Entry, frozen=True, tag="segment_weights_set"):
     """These segments weigh something else from now on; the weights of all others stand."""
 
     topic_id: int
@@ -386,7 +386,7 @@ class SegmentsWeighed(Entry, frozen=True, tag="segments_weighed"):
 
 
 AnyEntry = (
-    ReignBegan
+    TermStarted
     | ProducerOpened
     | ProducersExpired
     | RecordsStored
@@ -401,19 +401,19 @@ AnyEntry = (
     | SegmentsPruned
     | DataDeleted
     | SubscriptionCreated
-    | SubscriptionTyped
+    | SubscriptionConfigured
     | SubscriptionDeleted
-    | Sought
+    | SubscriptionSeek
     | ConsumerRegistered
     | ConsumerDisconnected
     | ConsumerReconnected
-    | ConsumerGone
+    | ConsumerRemoved
     | SegmentGranted
     | SegmentRevoked
     | SegmentReleased
     | SegmentsDrained
     | LedgerTrimmed
-    | SegmentsWeighed
+    | SegmentWeightsSet
 )
 
 _ENCODER = msgspec.msgpack.Encoder()

@@ -22,7 +22,7 @@ from headgate.model import entries as e
 from headgate.model.hashing import SEGMENT_HASHES
 from headgate.model.layout import Layout, Segment, SegmentState
 
-OPAQUE_END = 1
+OPAQUE_END_OFFSET = 1
 """End offset of every segment of a source whose positions are opaque."""
 
 Hashes = tuple[int, int]
@@ -45,10 +45,10 @@ class ExternalTopic:
     def imported(cls, entry: e.TopicImported) -> ExternalTopic:
         """Return what ``entry`` says of the source and its segments."""
         known = cls(entry.source, entry.hash_bits, entry.positions)
-        known.take(entry.segments)
+        known.add(entry.segments)
         return known
 
-    def take(self, segments: Iterable[e.ImportedSegment]) -> None:
+    def add(self, segments: Iterable[e.ImportedSegment]) -> None:
         """Learn of ``segments``."""
         for imported in segments:
             if imported.hashes is not None:
@@ -60,9 +60,9 @@ class ExternalTopic:
         if segment.label is not None:
             self.pruned.add(segment.label)
 
-    def limit(self, segment: Segment) -> int | None:
+    def max_end_offset(self, segment: Segment) -> int | None:
         """Return the highest end offset that may be acknowledged; None where it is not known."""
-        return OPAQUE_END if self.positions == "opaque" else segment.end_offset
+        return OPAQUE_END_OFFSET if self.positions == "opaque" else segment.end_offset
 
 
 def imported_layout(entry: e.TopicImported, at_ms: int) -> Layout:
@@ -74,8 +74,8 @@ def imported_segments(segments: Iterable[e.ImportedSegment], hash_bits: int, at_
     """Return ``segments`` as a layout holds them: ranges scaled to the ring, the whole ring where there are none."""
     found: list[Segment] = []
     for imported in segments:
-        hashes = numbers(imported.hashes)
-        first, last = (0, SEGMENT_HASHES - 1) if hashes is None else scaled(hashes, hash_bits)
+        hashes = parse_hashes(imported.hashes)
+        first, last = (0, SEGMENT_HASHES - 1) if hashes is None else scale_to_ring(hashes, hash_bits)
         sealed = imported.end_offset is not None
         found.append(
             Segment(
@@ -93,12 +93,12 @@ def imported_segments(segments: Iterable[e.ImportedSegment], hash_bits: int, at_
     return found
 
 
-def numbers(hashes: tuple[str, str] | None) -> Hashes | None:
+def parse_hashes(hashes: tuple[str, str] | None) -> Hashes | None:
     """Return a range that is written as decimal text as numbers."""
     return None if hashes is None else (int(hashes[0]), int(hashes[1]))
 
 
-def scaled(hashes: Hashes, hash_bits: int) -> Hashes:
+def scale_to_ring(hashes: Hashes, hash_bits: int) -> Hashes:
     """Return a range of ``hash_bits``-bit numbers on the 16-bit ring; one that is narrower than a hash gets one."""
     first = hashes[0] * SEGMENT_HASHES >> hash_bits
     end = (hashes[1] + 1) * SEGMENT_HASHES >> hash_bits

@@ -13,7 +13,8 @@ The rules:
    been pruned is to have been drained.
 
 An external topic's layout comes from its source (`imported`, `extended`): who may be whose child is judged in
-controller.decisions.topic_import, ranges are the source's own scaled to the ring for people to look at, and nothing is routed.
+controller.decisions.topic_import, ranges are the source's own scaled to the ring for people to look at, and nothing is
+routed.
 """
 
 from __future__ import annotations

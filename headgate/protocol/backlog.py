@@ -55,9 +55,9 @@ class SubscriptionBacklog(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
     stored_per_second: float | None = None
     acknowledged_per_second: float | None = None
     drained_in_seconds: float | None = None
-    not_counted: str = ""
+    unknown_reason: str = ""
     """In words, why something of an external topic is not known; names the table and its fault if there is one."""
-    at_fault: bool = False
+    failing: bool = False
     """A table of its topic cannot be counted, and somebody has to mend that."""
 
     @property
@@ -73,7 +73,7 @@ def document(backlog: SubscriptionBacklog) -> dict[str, Any]:
     }
 
 
-def backlog_of(
+def summarize_backlog(
     *,
     topic: str,
     subscription: str,
@@ -81,15 +81,15 @@ def backlog_of(
     counted_by: CountedBy,
     as_of_ms: int,
     segments: Iterable[SegmentBacklog],
-    not_counted: str = "",
-    at_fault: bool = False,
+    unknown_reason: str = "",
+    failing: bool = False,
 ) -> SubscriptionBacklog:
     """Return the segments with their totals and the outlook."""
     parts = sorted(segments, key=lambda part: part.segment)
     records = _total(part.records for part in parts)
     stored = _sum(part.stored_per_second for part in parts)
     acknowledged = _sum(part.acknowledged_per_second for part in parts)
-    outlook, seconds = outlook_of(records, stored, acknowledged, tracked=subscription_type in TRACKED)
+    outlook, seconds = estimate_drain(records, stored, acknowledged, tracked=subscription_type in TRACKED)
     return SubscriptionBacklog(
         topic=topic,
         subscription=subscription,
@@ -104,12 +104,12 @@ def backlog_of(
         stored_per_second=stored,
         acknowledged_per_second=acknowledged,
         drained_in_seconds=seconds,
-        not_counted=not_counted,
-        at_fault=at_fault,
+        unknown_reason=unknown_reason,
+        failing=failing,
     )
 
 
-def outlook_of(
+def estimate_drain(
     records: int | None,
     stored_per_second: float | None,
     acknowledged_per_second: float | None,

@@ -1,6 +1,7 @@
 """What a subscription is explained with, and what a plan of changes says: parts of replies, as values.
 
-Made by coordinator.reporting.explanation and coordinator.reporting.plan; headgate.protocol.messages gathers them with the rest.
+Made by coordinator.reporting.explanation and coordinator.reporting.plan; headgate.protocol.messages gathers them with
+the rest.
 """
 
 from __future__ import annotations
@@ -85,19 +86,19 @@ class ConsumerLoad(msgspec.Struct, frozen=True, kw_only=True):
 
     consumer: str
     before: int | None
-    at_once: int | None
-    when_drained: int | None
+    after_rebalance: int | None
+    after_drain: int | None
 
 
 class ChangePlan(msgspec.Struct, frozen=True, kw_only=True):
     """What would move.
 
-    ``at_once``: right after the changes. ``when_drained``: further moves once everything sealed is drained.
+    ``after_rebalance``: right after the changes. ``after_drain``: further moves once everything sealed is drained.
     """
 
     topic: str
     subscription: str
     created: list[PlannedSegment]
-    at_once: list[PlannedMove]
-    when_drained: list[PlannedMove]
+    after_rebalance: list[PlannedMove]
+    after_drain: list[PlannedMove]
     consumers: list[ConsumerLoad]

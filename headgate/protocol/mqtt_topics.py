@@ -36,9 +36,9 @@ def head_topic(cluster: str, shard: int) -> str:
     return f"headgate/{cluster}/shards/{shard}/head"
 
 
-def device_mark_topic(cluster: str, shard: int) -> str:
+def device_sentinel_topic(cluster: str, shard: int) -> str:
     """Leader → itself, behind what waits for it from plain devices: when it comes, that has come."""
-    return f"headgate/{cluster}/shards/{shard}/device-marks"
+    return f"headgate/{cluster}/shards/{shard}/device-sentinels"
 
 
 def publish_filter(cluster: str, topic: str) -> str:
@@ -46,7 +46,7 @@ def publish_filter(cluster: str, topic: str) -> str:
     return f"headgate/{cluster}/publish/{topic}/#"
 
 
-def published_to(cluster: str, mqtt_topic: str) -> tuple[str, str]:
+def parse_publish_address(cluster: str, mqtt_topic: str) -> tuple[str, str]:
     """Return (topic, key) of what a device published to ``mqtt_topic``, which matches a `publish_filter`.
 
     The key is all that follows the topic's name, further slashes included; it is empty where nothing follows.

@@ -1,6 +1,7 @@
 """What the leader of a shard sends to clients: replies to requests, and what it pushes unasked.
 
-None leaves before what it says is durable. headgate.protocol.messages gathers these with the requests; import from there.
+None leaves before what it says is durable. headgate.protocol.messages gathers these with the requests; import from
+there.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ class Committed(Reply, frozen=True, tag="committed"):
     """The batch is durable.
 
     ``placements`` None: acknowledgements, or records stored so long ago that nobody remembers where.
-    ``refused``: acknowledgements of the batch that do not count, as (segment, reason); the others do.
+    ``rejected``: acknowledgements of the batch that do not count, as (segment, reason); the others do.
     """
 
     placements: list[Placement] | None = None
     duplicate: bool = False
-    refused: list[tuple[int, str]] = []
+    rejected: list[tuple[int, str]] = []
 
 
-class Refused(Reply, frozen=True, tag="refused"):
+class Rejected(Reply, frozen=True, tag="rejected"):
     """The request was not taken; ``verdict`` says what follows, ``reason`` is for people.
 
     For ``not_leader``, ``leader_epoch`` and ``instance`` are what this node knows of the leader.
@@ -124,16 +125,16 @@ class Registered(Reply, frozen=True, tag="registered"):
     heartbeat_interval_seconds: float
 
 
-class Alive(Reply, frozen=True, tag="alive"):
+class HeartbeatReply(Reply, frozen=True, tag="heartbeat_reply"):
     """Answer to `Heartbeat`.
 
-    ``settled``: no grant of this subscription is waiting for a handover.
+    ``stable``: no grant of this subscription is waiting for a handover.
     ``blocked``: how many segments wait for undrained ancestors.
     """
 
     head: int
     blocked: int
-    settled: bool
+    stable: bool
 
 
 class Done(Reply, frozen=True, tag="done"):
@@ -177,25 +178,25 @@ class TopicDescription(msgspec.Struct, frozen=True, kw_only=True):
     external: ExternalDescription | None = None
 
 
-class TopicAnswer(Reply, frozen=True, tag="topic"):
+class TopicReply(Reply, frozen=True, tag="topic"):
     """Answer to `DescribeTopic`, and to whatever changes one."""
 
     topic: TopicDescription
 
 
-class TopicImportAnswer(Reply, frozen=True, tag="topic_import"):
+class TopicImportReply(Reply, frozen=True, tag="topic_import"):
     """Answer to `ImportTopic`: the topic as it is now, or would be after a dry run, and what that changed.
 
-    All three are the source's names. ``gone``: parents that the source does not have any more.
+    All three are the source's names. ``expired_parents``: parents that the source does not have any more.
     """
 
     topic: TopicDescription
     created: list[str]
     sealed: list[str]
-    gone: list[str] = []
+    expired_parents: list[str] = []
 
 
-class KeptSegment(msgspec.Struct, frozen=True, kw_only=True):
+class RetainedSegment(msgspec.Struct, frozen=True, kw_only=True):
     """A sealed segment that stays, and why."""
 
     segment: int
@@ -209,7 +210,7 @@ class Pruned(Reply, frozen=True, tag="pruned"):
     """
 
     segments: list[int]
-    kept: list[KeptSegment]
+    retained: list[RetainedSegment]
     abandoned: list[str] = []
 
 
@@ -219,7 +220,7 @@ class TopicList(Reply, frozen=True, tag="topic_list"):
     topics: list[TopicDescription]
 
 
-class ShareProgress(msgspec.Struct, frozen=True, kw_only=True):
+class BucketRangeProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How far one subscription is in some key buckets of a segment that consumers share.
 
     ``status``: ``granted``, ``revoking`` or ``waiting`` (nobody holds these buckets).
@@ -237,7 +238,7 @@ class SegmentProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How far one subscription is in one segment.
 
     ``status``: ``granted``, ``revoking``, ``waiting`` (grantable, nobody holds it), ``shared``, ``blocked`` or
-    ``drained``. A shared one has no ``consumer`` of its own: ``shares`` tells who reads which buckets.
+    ``drained``. A shared one has no ``consumer`` of its own: ``bucket_ranges`` tells who reads which buckets.
     """
 
     segment: int
@@ -249,22 +250,22 @@ class SegmentProgress(msgspec.Struct, frozen=True, kw_only=True):
     blocked_by: list[int] = []
     label: str | None = None
     checkpoint: str | None = None
-    shares: list[ShareProgress] = []
+    bucket_ranges: list[BucketRangeProgress] = []
     weight: int | None = None
 
 
 class ConsumerDescription(msgspec.Struct, frozen=True, kw_only=True):
     """One consumer of a subscription.
 
-    ``shares``: (segment, first bucket, end bucket) of those of its ``segments`` of which it reads a part. ``idle``: why
-    it reads nothing; empty if it reads something.
+    ``bucket_ranges``: (segment, first bucket, end bucket) of those of its ``segments`` of which it reads a part.
+    ``idle``: why it reads nothing; empty if it reads something.
     """
 
     consumer: str
     incarnation: int
     connected: bool
     segments: list[int]
-    shares: list[tuple[int, int, int]] = []
+    bucket_ranges: list[tuple[int, int, int]] = []
     idle: str = ""
     capacity: int = 100
 
@@ -283,7 +284,7 @@ class SubscriptionDescription(msgspec.Struct, frozen=True, kw_only=True):
     balance: str = "count"
 
 
-class SubscriptionAnswer(Reply, frozen=True, tag="subscription"):
+class SubscriptionReply(Reply, frozen=True, tag="subscription"):
     """Answer to `DescribeSubscription`."""
 
     subscription: SubscriptionDescription
@@ -304,26 +305,26 @@ class SegmentMove(msgspec.Struct, frozen=True, kw_only=True):
     end_offset: int
 
 
-class SoughtAnswer(Reply, frozen=True, tag="sought"):
+class SeekReply(Reply, frozen=True, tag="seek"):
     """Answer to `SeekSubscription`; segments that are not among the ``moves`` stay where they are."""
 
     seek_generation: int
     moves: list[SegmentMove]
 
 
-class ExplanationAnswer(Reply, frozen=True, tag="explanation"):
+class ExplanationReply(Reply, frozen=True, tag="explanation"):
     """Answer to `ExplainSubscription`."""
 
     explanation: SubscriptionExplanation
 
 
-class PlanAnswer(Reply, frozen=True, tag="plan"):
+class PlanReply(Reply, frozen=True, tag="plan"):
     """Answer to `PlanChanges`."""
 
     plan: ChangePlan
 
 
-class BacklogAnswer(Reply, frozen=True, tag="backlog"):
+class BacklogReply(Reply, frozen=True, tag="backlog"):
     """Answer to `DescribeBacklog`: by topic and subscription, as of now or a little before."""
 
     backlogs: list[SubscriptionBacklog]
@@ -357,21 +358,21 @@ class ConsumerFenced(Push, frozen=True, tag="consumer_fenced"):
 
 AnyReply = (
     Committed
-    | Refused
+    | Rejected
     | ProducerIdentity
     | Registered
-    | Alive
+    | HeartbeatReply
     | Done
-    | TopicAnswer
-    | TopicImportAnswer
+    | TopicReply
+    | TopicImportReply
     | Pruned
     | TopicList
-    | SubscriptionAnswer
+    | SubscriptionReply
     | SubscriptionList
-    | SoughtAnswer
-    | ExplanationAnswer
-    | PlanAnswer
-    | BacklogAnswer
+    | SeekReply
+    | ExplanationReply
+    | PlanReply
+    | BacklogReply
     | AssignmentChanged
     | ConsumerFenced
 )

@@ -1,8 +1,8 @@
 """What clients send to the leader of a shard: every request, with the limits on each field.
 
 Decoding enforces the limits, so whatever is handed on has them. A request may be lost, doubled or late: each is
-harmless to repeat, by a token, a sequence, or its nature. headgate.protocol.messages gathers these with the replies; import
-them from there.
+harmless to repeat, by a token, a sequence, or its nature. headgate.protocol.messages gathers these with the replies;
+import them from there.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_
     """Fields of every request.
 
     ``leader_epoch`` pins the reign it was meant for. A batch without one comes from a client too old to be
-    safe and is refused with a delay; other requests may leave it out.
+    safe and is rejected with a delay; other requests may leave it out.
 
     ``protocol`` is left out by clients of the first version. A leader refuses any other than its own.
     """
@@ -128,9 +128,10 @@ class RegisterConsumer(Request, frozen=True, tag="register"):
     """Join a subscription, or come back to it. Creates the subscription where it is missing.
 
     ``incarnation`` rises with every start of the program, so that the newer of two with one name wins. ``external``: it
-    reads the topic's own source; needed for external topics and refused for others. ``shares``: it can read a share of
-    a segment, which is what `Grant` says of buckets; others get whole segments only. ``subscription_id``: of the
-    subscription that it has been in already; should that be deleted, it does not begin another.
+    reads the topic's own source; needed for external topics and rejected for others. ``supports_bucket_ranges``: it
+    can read a share of a segment, which is what `Grant` says of buckets; others get whole segments only.
+    ``subscription_id``: of the subscription that it has been in already; should that be deleted, it does not begin
+    another.
     """
 
     topic: Name
@@ -141,7 +142,7 @@ class RegisterConsumer(Request, frozen=True, tag="register"):
     start: Start = "latest"
     order: Order | None = None
     external: bool = False
-    shares: bool = False
+    supports_bucket_ranges: bool = False
     balance: Balance | None = None
     capacity: Annotated[int, Meta(ge=1, le=MAX_CAPACITY_PERCENT)] = 100
     subscription_id: Natural | None = None
@@ -207,8 +208,8 @@ class ImportTopic(Request, frozen=True, tag="import_topic"):
     """Create an external topic, or tell what its source has become: segments that are new, and those sealed since.
 
     ``complete``: every segment that the source still knows is listed; False: others stay as they are.
-    ``missing_parents`` ``gone``: at the first import, parents that are not listed have left the source, nothing of them
-    is left to read. ``dry_run``: judge and answer, change nothing.
+    ``missing_parents`` ``expired``: at the first import, parents that are not listed have left the source, nothing of
+    them is left to read. ``dry_run``: judge and answer, change nothing.
     """
 
     topic: Name
@@ -218,7 +219,7 @@ class ImportTopic(Request, frozen=True, tag="import_topic"):
     hash_bits: Annotated[int, Meta(ge=0, le=128)] = 0
     source: Annotated[str, Meta(max_length=256)] = ""
     complete: bool = True
-    missing_parents: Literal["refused", "gone"] = "refused"
+    missing_parents: Literal["rejected", "expired"] = "rejected"
     dry_run: bool = False
 
 

@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headgate.errors import ChunkError
-from headgate.ledger.chunk_ranges import ChunkRange, cover, rolled_to
-from headgate.ledger.compacted import Manifest, RolledObject, manifest_ranges, read_manifest
+from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, cover
+from headgate.ledger.compacted import CompactedObject, Manifest, manifest_ranges, read_manifest
 from headgate.storage.object_store import Store
 
-FRESH_SECONDS: Final = 5.0
+LISTING_TTL_SECONDS: Final = 5.0
 """How long a listing serves: readers of many segments begin at once."""
-SLICE_RECORDS: Final = 1000
+SLICE_MAX_RECORDS: Final = 1000
 _COLUMNS: Final = ["offset", "timestamp_ms", "key", "value"]
 
 
@@ -34,16 +34,16 @@ class Rows(NamedTuple):
     values: list[bytes]
 
 
-class RolledStretch(NamedTuple):
+class CompactedSlice(NamedTuple):
     """What is rolled up of a segment from some place on."""
 
-    objects: list[RolledObject]
+    objects: list[CompactedObject]
     """In order; the first may begin before that place."""
     last: int
     """Everything up to this chunk is in them; 0: nothing is rolled up."""
 
 
-class RolledRecords:
+class CompactedRecords:
     """The rolled objects of one topic."""
 
     def __init__(self, store: Store, shard: int, topic_id: int) -> None:
@@ -55,9 +55,9 @@ class RolledRecords:
         self._listed_at = float("-inf")
         self._covering: list[ChunkRange] = []
         self._manifests: dict[ChunkRange, Manifest] = {}
-        self._looking = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
-    async def stretch(self, segment: int, offset: int, chunk: int, *, fresh: bool = False) -> RolledStretch:
+    async def locate(self, segment: int, offset: int, chunk: int, *, fresh: bool = False) -> CompactedSlice:
         """Return what is rolled up from ``offset`` on, for whoever would go on in ``chunk``.
 
         With ``fresh`` the manifests are looked up now, whenever that was done last. Records below ``chunk`` are not
@@ -69,13 +69,13 @@ class RolledRecords:
             StoreUnavailableError: the store is out of reach.
 
         """
-        async with self._looking:
+        async with self._lock:
             now = asyncio.get_running_loop().time()
-            if fresh or now - self._listed_at > FRESH_SECONDS:
+            if fresh or now - self._listed_at > LISTING_TTL_SECONDS:
                 self._covering = cover(await manifest_ranges(self._store, self._shard))
                 self._listed_at = now
                 self._manifests = {each: known for each, known in self._manifests.items() if each in self._covering}
-            found: list[RolledObject] = []
+            found: list[CompactedObject] = []
             for each in self._covering:
                 if each.last < chunk:
                     continue
@@ -87,9 +87,9 @@ class RolledRecords:
                     for item in self._manifests[each].objects
                     if item.topic_id == self._topic_id and item.segment == segment and item.end_offset > offset
                 ]
-            return RolledStretch(found, rolled_to(self._covering))
+            return CompactedSlice(found, compacted_through(self._covering))
 
-    async def slices(self, item: RolledObject, offset: int) -> AsyncIterator[Rows]:
+    async def slices(self, item: CompactedObject, offset: int) -> AsyncIterator[Rows]:
         """Yield the records of one object from ``offset`` on, some at a time.
 
         Raises:
@@ -100,12 +100,12 @@ class RolledRecords:
         """
         self.opened += 1
         table = await asyncio.to_thread(_decoded, await self._store.read(item.path), item)
-        for at in range(max(0, offset - item.first_offset), len(table), SLICE_RECORDS):
-            part = table.slice(at, SLICE_RECORDS)
+        for at in range(max(0, offset - item.first_offset), len(table), SLICE_MAX_RECORDS):
+            part = table.slice(at, SLICE_MAX_RECORDS)
             yield Rows(*(part.column(name).to_pylist() for name in _COLUMNS))
 
 
-def _decoded(data: bytes, item: RolledObject) -> pa.Table:
+def _decoded(data: bytes, item: CompactedObject) -> pa.Table:
     try:
         table = pq.read_table(pa.BufferReader(data), columns=_COLUMNS, partitioning=None, use_threads=False)
     except (pa.ArrowException, OSError) as error:

@@ -22,12 +22,12 @@ import structlog
 
 from headgate.errors import ChunkError, ObjectMissingError, StoreUnavailableError
 from headgate.ledger.ledger import Ledger
-from headgate.model.bucket_ranges import Share, buckets_of, place_of
+from headgate.model.bucket_ranges import BucketRange, buckets_of, slice_of
 from headgate.model.hashing import key_bucket
 from headgate.protocol.messages import Grant
-from headgate.reading.compacted_reader import RolledRecords, Rows
+from headgate.reading.compacted_reader import CompactedRecords, Rows
 
-LOOK_AGAIN_SECONDS: Final = 30.0
+COMPACTION_RECHECK_SECONDS: Final = 30.0
 """How often a reader whose next chunk is missing looks whether it was rolled up, if it cannot know that it existed."""
 POLL_SECONDS: Final = 1.0
 """How often a reader at the tail looks for itself, and how long it waits for a store out of reach."""
@@ -41,21 +41,21 @@ class Head:
 
     def __init__(self) -> None:
         self.number = 0
-        self._risen = asyncio.Event()
+        self._advanced = asyncio.Event()
 
-    def rise(self, number: int) -> None:
+    def advance(self, number: int) -> None:
         """Learn of a newer chunk."""
         if number > self.number:
             self.number = number
-            self._risen.set()
-            self._risen = asyncio.Event()
+            self._advanced.set()
+            self._advanced = asyncio.Event()
 
-    async def reaches(self, number: int, timeout_seconds: float) -> None:
+    async def wait_for(self, number: int, timeout_seconds: float) -> None:
         """Wait until chunk ``number`` is known to be there, at most ``timeout_seconds``."""
         try:
             async with asyncio.timeout(timeout_seconds):
                 while self.number < number:
-                    await self._risen.wait()
+                    await self._advanced.wait()
         except TimeoutError:
             return
 
@@ -133,7 +133,7 @@ class ChunkCache:
 
 Deliver = Callable[[int, int, bytes, bytes], Awaitable[None]]
 """(offset, timestamp_ms, key, value): returns once there is room."""
-Passed = Callable[[int, int], None]
+OnSkipped = Callable[[int, int], None]
 """(first offset, end offset): these records are in buckets of others, none if both are the same; read up to there."""
 
 
@@ -145,16 +145,16 @@ class SegmentReader:
         grant: Grant,
         *,
         cache: ChunkCache,
-        rolled: RolledRecords,
+        compacted: CompactedRecords,
         head: Head,
         deliver: Deliver,
         start_offset: int | None = None,
-        skips_acknowledged: bool = False,
-        passed: Passed | None = None,
+        skip_acknowledged: bool = False,
+        on_skipped: OnSkipped | None = None,
     ) -> None:
-        """``start_offset`` takes the place of the grant's; ``skips_acknowledged``: leave out the grant's ranges.
+        """``start_offset`` takes the place of the grant's; ``skip_acknowledged``: leave out the grant's ranges.
 
-        ``passed`` learns of records in the buckets of others, and is called after every chunk of a share.
+        ``on_skipped`` learns of records in the buckets of others, and is called after every chunk of a share.
         """
         self.next_offset = grant.start_offset if start_offset is None else start_offset
         # The grant knows the chunk of its own start only; for an earlier one begin at the beginning.
@@ -162,13 +162,13 @@ class SegmentReader:
         self._segment = grant.segment
         self._end_offset = grant.end_offset
         self._cache = cache
-        self._rolled = rolled
-        self._rolled_at = float("-inf")
-        self._complained = False
+        self._compacted = compacted
+        self._compaction_checked_at = float("-inf")
+        self._unreadable_logged = False
         self._head = head
         self._deliver = deliver
-        self._choice = _Choice(grant, skips_acknowledged=skips_acknowledged)
-        self._passed = passed if self._choice.is_share else None
+        self._filter = _GrantFilter(grant, skip_acknowledged=skip_acknowledged)
+        self._on_skipped = on_skipped if self._filter.is_bucket_range else None
 
     @property
     def at_end(self) -> bool:
@@ -186,50 +186,50 @@ class SegmentReader:
             ChunkError: an object of the ledger is damaged, or records are missing.
 
         """
-        await self._read_rolled(fresh=False)
+        await self._read_compacted(fresh=False)
         while not self.at_end:
             if self.next_chunk > self._head.number:
-                await self._head.reaches(self.next_chunk, POLL_SECONDS)
+                await self._head.wait_for(self.next_chunk, POLL_SECONDS)
             try:
                 chunk = await self._cache.rows(self.next_chunk)
             except ObjectMissingError as error:
-                self._pass_by(self.next_offset, self.next_offset)
-                await self._miss(error)
+                self._report_skipped(self.next_offset, self.next_offset)
+                await self._on_missing_chunk(error)
                 continue
             except StoreUnavailableError as error:
                 if self.next_chunk <= self._head.number:
                     await self._wait_for(error)
                 continue
-            self._complained = False
+            self._unreadable_logged = False
             rows = chunk.get(self._segment)
             if rows is not None:
-                await self._hand_on(rows)
+                await self._deliver_rows(rows)
             self.next_chunk += 1
-            self._pass_by(self.next_offset, self.next_offset)
-        self._pass_by(self.next_offset, self.next_offset)
+            self._report_skipped(self.next_offset, self.next_offset)
+        self._report_skipped(self.next_offset, self.next_offset)
 
-    async def _miss(self, error: ObjectMissingError) -> None:
+    async def _on_missing_chunk(self, error: ObjectMissingError) -> None:
         """Deal with a next chunk that is not there: not yet, or not any more."""
         known = self.next_chunk <= self._head.number
-        if not known and asyncio.get_running_loop().time() - self._rolled_at < LOOK_AGAIN_SECONDS:
+        if not known and asyncio.get_running_loop().time() - self._compaction_checked_at < COMPACTION_RECHECK_SECONDS:
             return
-        if not await self._read_rolled(fresh=True) and known:
+        if not await self._read_compacted(fresh=True) and known:
             await self._wait_for(error)
 
-    async def _read_rolled(self, *, fresh: bool) -> bool:
+    async def _read_compacted(self, *, fresh: bool) -> bool:
         """Read on in rolled objects, as far as they go; return whether they went beyond the next chunk."""
         moved = False
         while not self.at_end:
-            self._rolled_at = asyncio.get_running_loop().time()
+            self._compaction_checked_at = asyncio.get_running_loop().time()
             try:
-                objects, last = await self._rolled.stretch(
+                objects, last = await self._compacted.locate(
                     self._segment, self.next_offset, self.next_chunk, fresh=fresh
                 )
                 if last < self.next_chunk:
                     break
                 for item in objects:
-                    async for rows in self._rolled.slices(item, self.next_offset):
-                        await self._hand_on(rows)
+                    async for rows in self._compacted.slices(item, self.next_offset):
+                        await self._deliver_rows(rows)
             except (ObjectMissingError, StoreUnavailableError) as error:
                 # Replaced by a wider one, which a fresh look shows; or the segment is gone, and we are told so.
                 if fresh:
@@ -240,13 +240,13 @@ class SegmentReader:
         return moved
 
     async def _wait_for(self, error: Exception) -> None:
-        if not self._complained:
+        if not self._unreadable_logged:
             log.warning("segment.unreadable", segment=self._segment, reason=str(error))
-            self._complained = True
+            self._unreadable_logged = True
         await asyncio.sleep(POLL_SECONDS)
 
-    async def _hand_on(self, rows: Rows) -> None:
-        others_from: int | None = None
+    async def _deliver_rows(self, rows: Rows) -> None:
+        skipped_from: int | None = None
         for index, offset in enumerate(rows.offsets):
             if offset < self.next_offset:
                 continue
@@ -256,57 +256,57 @@ class SegmentReader:
                     f"{self.next_offset}; records are missing",
                 )
             key = rows.keys[index]
-            verdict = self._choice.of(offset, key)
+            verdict = self._filter.classify(offset, key)
             self.next_offset = offset + 1
-            if verdict is _Verdict.OTHERS:
-                others_from = offset if others_from is None else others_from
+            if verdict is _Disposition.OTHER_BUCKET:
+                skipped_from = offset if skipped_from is None else skipped_from
                 continue
-            if others_from is not None:
-                self._pass_by(others_from, offset)
-                others_from = None
-            if verdict is _Verdict.OURS:
+            if skipped_from is not None:
+                self._report_skipped(skipped_from, offset)
+                skipped_from = None
+            if verdict is _Disposition.DELIVER:
                 await self._deliver(offset, rows.timestamps_ms[index], key, rows.values[index])
-        if others_from is not None:
-            self._pass_by(others_from, self.next_offset)
+        if skipped_from is not None:
+            self._report_skipped(skipped_from, self.next_offset)
 
-    def _pass_by(self, first_offset: int, end_offset: int) -> None:
-        if self._passed is not None:
-            self._passed(first_offset, end_offset)
+    def _report_skipped(self, first_offset: int, end_offset: int) -> None:
+        if self._on_skipped is not None:
+            self._on_skipped(first_offset, end_offset)
 
 
-class _Verdict(Enum):
-    OURS = auto()
-    OTHERS = auto()
+class _Disposition(Enum):
+    DELIVER = auto()
+    OTHER_BUCKET = auto()
     """It is in a bucket of another consumer."""
     ACKNOWLEDGED = auto()
 
 
-class _Choice:
+class _GrantFilter:
     """Which records of a segment a grant is about. Offsets must rise from one question to the next."""
 
-    def __init__(self, grant: Grant, *, skips_acknowledged: bool) -> None:
-        place = place_of(grant.segment, grant.first_bucket, grant.end_bucket)
-        self.is_share = isinstance(place, Share)
-        self._mine = buckets_of(place)
+    def __init__(self, grant: Grant, *, skip_acknowledged: bool) -> None:
+        segment_slice = slice_of(grant.segment, grant.first_bucket, grant.end_bucket)
+        self.is_bucket_range = isinstance(segment_slice, BucketRange)
+        self._own_buckets = buckets_of(segment_slice)
         self._buckets = grant.buckets
-        self._looks_at_keys = self.is_share or bool(grant.starts)
-        acknowledged = sorted(grant.acknowledged) if skips_acknowledged else []
+        self._checks_keys = self.is_bucket_range or bool(grant.starts)
+        acknowledged = sorted(grant.acknowledged) if skip_acknowledged else []
         self._starts = [grant.start_offset] * self._buckets
-        self._skipped = [list(acknowledged) for _ in range(self._buckets if self._looks_at_keys else 1)]
+        self._skipped = [list(acknowledged) for _ in range(self._buckets if self._checks_keys else 1)]
         for part in grant.starts:
             for bucket in range(part.first_bucket, part.end_bucket):
                 self._starts[bucket] = part.start_offset
-                self._skipped[bucket] = sorted(part.acknowledged) if skips_acknowledged else []
+                self._skipped[bucket] = sorted(part.acknowledged) if skip_acknowledged else []
 
-    def of(self, offset: int, key: bytes) -> _Verdict:
+    def classify(self, offset: int, key: bytes) -> _Disposition:
         bucket = 0
-        if self._looks_at_keys:
+        if self._checks_keys:
             bucket = key_bucket(key, self._buckets)
-            if bucket not in self._mine:
-                return _Verdict.OTHERS
+            if bucket not in self._own_buckets:
+                return _Disposition.OTHER_BUCKET
             if offset < self._starts[bucket]:
-                return _Verdict.ACKNOWLEDGED
+                return _Disposition.ACKNOWLEDGED
         skipped = self._skipped[bucket]
         while skipped and skipped[0][1] <= offset:
             skipped.pop(0)
-        return _Verdict.ACKNOWLEDGED if skipped and skipped[0][0] <= offset else _Verdict.OURS
+        return _Disposition.ACKNOWLEDGED if skipped and skipped[0][0] <= offset else _Disposition.DELIVER

@@ -1,7 +1,7 @@
 """Find where each segment of a topic stood at a moment, by the ledger's own clock.
 
-"Stored at" is the ``at_ms`` of a record's chunk: the leader's clock, which never falls from one chunk to the next. The
-timestamps of records come from their producers, and need not rise.
+"RecordMetadata at" is the ``at_ms`` of a record's chunk: the leader's clock, which never falls from one chunk to the
+next. The timestamps of records come from their producers, and need not rise.
 
 What was rolled up says in its manifests when it was stored. Behind that, the first chunk of the moment is found by
 halving over headers; from there on chunks are read until every segment that was open then has shown a record, or has
@@ -23,14 +23,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headgate.errors import ChunkError, ObjectMissingError
-from headgate.ledger.chunk_ranges import cover, rolled_to
-from headgate.ledger.compacted import RolledObject, manifest_ranges, read_manifest
+from headgate.ledger.chunk_ranges import compacted_through, cover
+from headgate.ledger.compacted import CompactedObject, manifest_ranges, read_manifest
 from headgate.ledger.ledger import Ledger
 from headgate.protocol.messages import TopicDescription
 
-CHUNKS_AT_ONCE: Final = 16
+CONCURRENT_CHUNK_READS: Final = 16
 """Chunks that are read side by side."""
-TRIES: Final = 3
+MAX_ATTEMPTS: Final = 3
 """A roll-up may replace under our eyes what we are about to read; it takes minutes until the next one does."""
 
 
@@ -45,7 +45,7 @@ async def positions_at(ledger: Ledger, topic: TopicDescription, timestamp_ms: in
         StoreUnavailableError: the store is out of reach.
 
     """
-    for _ in range(TRIES - 1):
+    for _ in range(MAX_ATTEMPTS - 1):
         try:
             return await _Search(ledger, topic, timestamp_ms).run()
         except ObjectMissingError:
@@ -84,8 +84,8 @@ class _Search:
 
     async def run(self) -> dict[int, int]:
         """Return segment → offset; ObjectMissingError if something was replaced meanwhile."""
-        rolled = cover(await manifest_ranges(self._ledger.store, self._ledger.shard)) if self._open else []
-        for chunks in rolled:
+        compacted = cover(await manifest_ranges(self._ledger.store, self._ledger.shard)) if self._open else []
+        for chunks in compacted:
             manifest = await read_manifest(self._ledger.store, self._ledger.shard, chunks)
             for item in manifest.objects:
                 is_ours = item.topic_id == self._topic_id and item.segment in self._open
@@ -93,10 +93,10 @@ class _Search:
                     self._open.discard(item.segment)
                     self._positions[item.segment] = await self._offset_in(item)
         if self._open:
-            await self._search_chunks(rolled_to(rolled))
+            await self._search_chunks(compacted_through(compacted))
         return self._positions
 
-    async def _offset_in(self, item: RolledObject) -> int:
+    async def _offset_in(self, item: CompactedObject) -> int:
         if item.first_at_ms >= self._timestamp_ms:
             return item.first_offset
         data = await self._ledger.store.read(item.path)
@@ -113,8 +113,8 @@ class _Search:
         if numbers and numbers[0] != after + 1:
             raise ObjectMissingError(f"chunk {after + 1} of shard {self._ledger.shard} is missing: try again")
         first = await first_chunk_at(self._ledger, numbers, self._timestamp_ms)
-        for begin in range(first, len(numbers), CHUNKS_AT_ONCE):
-            group = numbers[begin : begin + CHUNKS_AT_ONCE]
+        for begin in range(first, len(numbers), CONCURRENT_CHUNK_READS):
+            group = numbers[begin : begin + CONCURRENT_CHUNK_READS]
             for at_ms, firsts in await asyncio.gather(*map(self._first_offsets, group)):
                 self._positions.update({segment: firsts[segment] for segment in self._open & firsts.keys()})
                 self._open -= firsts.keys()
@@ -125,7 +125,7 @@ class _Search:
 
     async def _first_offsets(self, number: int) -> tuple[int, dict[int, int]]:
         """Return a chunk's time, and segment → its first offset there."""
-        header, table = await self._ledger.read_headed_records(number)
+        header, table = await self._ledger.read_header_and_records(number)
         mine = table.filter(pc.equal(table["topic_id"], self._topic_id)).select(["segment", "offset"])
         grouped = mine.group_by("segment").aggregate([("offset", "min")])
         return header.at_ms, dict(zip(grouped["segment"].to_pylist(), grouped["offset_min"].to_pylist(), strict=True))

@@ -24,22 +24,22 @@ from pathlib import Path
 from typing import Final
 
 from headgate.errors import ObjectExistsError, OutcomeUnknownError, StoreUnavailableError
-from headgate.storage.write_threads import WriterThreads
+from headgate.storage.write_threads import WriteThreads
 
-FILES_AHEAD: Final = 32
+MAX_PREOPENED_FILES: Final = 32
 """Most files that are open ahead, one a folder: more shards than one daemon is meant to lead, and their snapshots."""
-AHEAD_AFTER_SECONDS: Final = 0.001
+PREOPEN_DELAY_SECONDS: Final = 0.001
 """Until the next file is opened: while a reply is on its way two threads would be in each other's."""
 
 
-class FolderWriter:
+class LocalWriter:
     """Creates objects below one folder."""
 
     def __init__(self, root: Path) -> None:
         """``root`` is absolute; it is made with the first object."""
         self._root = root
-        self._threads = WriterThreads()
-        self._files = NamelessFiles()
+        self._threads = WriteThreads()
+        self._files = UnnamedFilePool()
         self._writing = 0
         weakref.finalize(self, self._files.close)
 
@@ -51,12 +51,12 @@ class FolderWriter:
             await self._threads.run(partial(self._create, folder, name, data))
         finally:
             self._writing -= 1
-        asyncio.get_running_loop().call_later(AHEAD_AFTER_SECONDS, self._open_ahead, folder)
+        asyncio.get_running_loop().call_later(PREOPEN_DELAY_SECONDS, self._preopen, folder)
 
-    def _open_ahead(self, folder: str) -> None:
+    def _preopen(self, folder: str) -> None:
         # Beside an object that is being written it would take from that one what it saves the next one.
         if not self._writing:
-            self._threads.start(partial(self._files.open_ahead, folder))
+            self._threads.start(partial(self._files.preopen, folder))
 
     def _create(self, folder: str, name: str, data: bytes) -> None:
         try:
@@ -76,20 +76,26 @@ class FolderWriter:
     def _link_new(self, folder_handle: int, target: str, data: bytes) -> None:
         """Write ``data`` durably and link it to ``target``, whose folder is open as ``folder_handle``."""
         folder, name = os.path.split(target)
-        draft = None
+        temporary_name = None
         try:
-            handle = self._files.take(folder)
+            handle = self._files.acquire(folder)
             if handle is None:
-                draft = f".{name}.{secrets.token_hex(6)}"
-                handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder_handle)
+                temporary_name = f".{name}.{secrets.token_hex(6)}"
+                handle = os.open(temporary_name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder_handle)
             try:
                 written = os.write(handle, data)
                 while written < len(data):
                     written += os.write(handle, data[written:])
                 os.fsync(handle)
                 # The folder as the source's as well: without one Python would link the link in /proc, not the file.
-                source = draft or f"/proc/self/fd/{handle}"
-                os.link(source, name, src_dir_fd=folder_handle, dst_dir_fd=folder_handle, follow_symlinks=draft is None)
+                source = temporary_name or f"/proc/self/fd/{handle}"
+                os.link(
+                    source,
+                    name,
+                    src_dir_fd=folder_handle,
+                    dst_dir_fd=folder_handle,
+                    follow_symlinks=temporary_name is None,
+                )
             finally:
                 # What is fsynced is stored, whatever closing says.
                 with contextlib.suppress(OSError):
@@ -99,23 +105,23 @@ class FolderWriter:
         except OSError as error:
             raise StoreUnavailableError(f"cannot create {target}: {error.strerror or error}") from error
         finally:
-            if draft is not None:
+            if temporary_name is not None:
                 with contextlib.suppress(OSError):
-                    os.unlink(draft, dir_fd=folder_handle)
+                    os.unlink(temporary_name, dir_fd=folder_handle)
 
 
-class NamelessFiles:
+class UnnamedFilePool:
     """Files without a name, open for writing. Its methods may be called on any thread."""
 
-    def __init__(self, ahead: int = FILES_AHEAD) -> None:
-        """Of those opened ahead the ``ahead`` last ones are kept."""
-        self._ahead = ahead
+    def __init__(self, max_preopened: int = MAX_PREOPENED_FILES) -> None:
+        """Of those opened ahead the ``max_preopened`` last ones are kept."""
+        self._max_preopened = max_preopened
         self._lock = threading.Lock()
         self._open: OrderedDict[str, int] = OrderedDict()
         self._usable = hasattr(os, "O_TMPFILE")
         self._closed = False
 
-    def take(self, folder: str) -> int | None:
+    def acquire(self, folder: str) -> int | None:
         """Return a file on the file system of ``folder``, the caller's from now on; None where there is no such thing.
 
         Raises OSError if it cannot be opened.
@@ -132,12 +138,12 @@ class NamelessFiles:
             self._usable = False
             return None
 
-    def open_ahead(self, folder: str) -> None:
-        """Have a file ready for the next `take` of ``folder``; where that fails, `take` will say so."""
+    def preopen(self, folder: str) -> None:
+        """Have a file ready for the next `acquire` of ``folder``; where that fails, `acquire` will say so."""
         with contextlib.suppress(OSError):
-            handle = self.take(folder)
+            handle = self.acquire(folder)
             if handle is not None:
-                self._keep(folder, handle)
+                self._store(folder, handle)
 
     def close(self) -> None:
         """Close what was opened ahead, and keep nothing more."""
@@ -148,12 +154,12 @@ class NamelessFiles:
         for handle in unused:
             os.close(handle)
 
-    def _keep(self, folder: str, handle: int) -> None:
+    def _store(self, folder: str, handle: int) -> None:
         with self._lock:
             surplus = handle if self._closed else self._open.pop(folder, None)
             if not self._closed:
                 self._open[folder] = handle
-                if len(self._open) > self._ahead:
+                if len(self._open) > self._max_preopened:
                     surplus = self._open.popitem(last=False)[1]
         if surplus is not None:
             os.close(surplus)
@@ -164,11 +170,11 @@ def open_folder(folder: str) -> int:
     try:
         return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:
-        above = open_folder(os.path.dirname(folder))  # noqa: PTH120 - pathlib is slow
+        parent = open_folder(os.path.dirname(folder))  # noqa: PTH120 - pathlib is slow
         try:
             with contextlib.suppress(FileExistsError):
-                os.mkdir(folder)  # noqa: PTH102 - as above
-            os.fsync(above)
+                os.mkdir(folder)  # noqa: PTH102 - as parent
+            os.fsync(parent)
         finally:
-            os.close(above)
+            os.close(parent)
         return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -28,10 +28,10 @@ from headgate.errors import (
     OutcomeUnknownError,
     StoreUnavailableError,
 )
-from headgate.storage.local_writer import FolderWriter
+from headgate.storage.local_writer import LocalWriter
 
-_SHARD_FOLDER_DEPTH = 2
-"""``rolled/shard=0003``: a writer may be about to put something there."""
+_SHARD_DIRECTORY_DEPTH = 2
+"""``compacted/shard=0003``: a writer may be about to put something there."""
 
 RETRIES: Final[Any] = {"max_retries": 3, "retry_timeout": timedelta(seconds=8)}
 """What obstore repeats by itself when a bucket is busy; its own three minutes would outlast every wait of ours. A
@@ -72,7 +72,7 @@ class LocalStore:
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
-        self._writer = FolderWriter(self._root)
+        self._writer = LocalWriter(self._root)
 
     async def create(self, path: str, data: bytes) -> None:
         """See `Store.create`."""
@@ -144,7 +144,7 @@ class LocalStore:
             raise StoreUnavailableError(f"cannot delete {self._root / path}: {error.strerror or error}") from error
         folder = Path(path).parent
         with contextlib.suppress(OSError):  # Not empty, or gone: either is fine.
-            while len(folder.parts) > _SHARD_FOLDER_DEPTH:
+            while len(folder.parts) > _SHARD_DIRECTORY_DEPTH:
                 (self._root / folder).rmdir()
                 folder = folder.parent
 

@@ -23,16 +23,16 @@ LIMIT: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class _Write:
-    act: Callable[[], None]
-    told: Callable[[BaseException | None], None]
+class _WriteTask:
+    operation: Callable[[], None]
+    on_done: Callable[[BaseException | None], None]
     """Whom to tell what it came to; on the writing thread."""
 
 
-_Queue = SimpleQueue[_Write | None]
+_Queue = SimpleQueue[_WriteTask | None]
 
 
-class WriterThreads:
+class WriteThreads:
     """Runs blocking writes beside the event loop."""
 
     def __init__(self, limit: int = LIMIT) -> None:
@@ -43,51 +43,51 @@ class WriterThreads:
         # The threads know the queue and not this object, so it can go; then they go.
         weakref.finalize(self, self._queue.put, None)
 
-    async def run(self, act: Callable[[], None]) -> None:
-        """Return what ``act`` comes to; a caller that is cancelled leaves it running to its end."""
+    async def run(self, operation: Callable[[], None]) -> None:
+        """Return what ``operation`` comes to; a caller that is cancelled leaves it running to its end."""
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[None] = loop.create_future()
-        self._start(_Write(act, partial(_tell, loop, outcome)))
+        self._start(_WriteTask(operation, partial(_notify, loop, outcome)))
         await outcome
 
-    def start(self, act: Callable[[], None]) -> None:
-        """Run ``act`` some time, for nobody who waits. What it raises is a bug, reported as such."""
-        self._start(_Write(act, _report))
+    def start(self, operation: Callable[[], None]) -> None:
+        """Run ``operation`` some time, for nobody who waits. What it raises is a bug, reported as such."""
+        self._start(_WriteTask(operation, _report_failure))
 
-    def _start(self, write: _Write) -> None:
+    def _start(self, write: _WriteTask) -> None:
         if not self._idle.acquire(blocking=False) and self._started < self._limit:
             self._started += 1
             name = f"writer-{self._started}"
-            threading.Thread(target=_work, args=(self._queue, self._idle), name=name, daemon=True).start()
+            threading.Thread(target=_run_writes, args=(self._queue, self._idle), name=name, daemon=True).start()
         self._queue.put(write)
 
 
-def _work(queue: _Queue, idle: threading.Semaphore) -> None:
+def _run_writes(queue: _Queue, idle: threading.Semaphore) -> None:
     while (write := queue.get()) is not None:
         failure: BaseException | None = None
         try:
-            write.act()
+            write.operation()
         except BaseException as error:  # noqa: BLE001 - whoever waits for it raises it
             failure = error
         idle.release()
-        write.told(failure)
+        write.on_done(failure)
         del write, failure
     queue.put(None)  # For the next thread.
 
 
-def _tell(loop: asyncio.AbstractEventLoop, outcome: asyncio.Future[None], failure: BaseException | None) -> None:
+def _notify(loop: asyncio.AbstractEventLoop, outcome: asyncio.Future[None], failure: BaseException | None) -> None:
     # A loop that is closed has nobody left who waits.
     with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(_settle, outcome, failure)
+        loop.call_soon_threadsafe(_set_outcome, outcome, failure)
 
 
-def _report(failure: BaseException | None) -> None:
+def _report_failure(failure: BaseException | None) -> None:
     if failure is not None:
         raised = (type(failure), failure, failure.__traceback__, threading.current_thread())
         threading.excepthook(threading.ExceptHookArgs(raised))
 
 
-def _settle(outcome: asyncio.Future[None], failure: BaseException | None) -> None:
+def _set_outcome(outcome: asyncio.Future[None], failure: BaseException | None) -> None:
     if outcome.done():
         return
     if failure is None:

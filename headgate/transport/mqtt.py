@@ -46,20 +46,20 @@ DEFAULT_KEEPALIVE_SECONDS: Final = 5
 """A broker that froze is noticed after one and a half of these."""
 CONNECT_TIMEOUT_SECONDS: Final = 3.0
 """For the TCP connection, and then again for the broker's answer."""
-CALL_TIMEOUT_SECONDS: Final = 5.0
+SUBSCRIBE_TIMEOUT_SECONDS: Final = 5.0
 """For the confirmation of a subscription. A broker that takes longer is taken for lost."""
 CLOSE_TIMEOUT_SECONDS: Final = 2.0
 """For the broker to take what was handed over before closing."""
-SHORTEST_PAUSE_SECONDS: Final = 0.05
-LONGEST_PAUSE_SECONDS: Final = 2.0
-STEADY_SECONDS: Final = 5.0
+MIN_BACKOFF_SECONDS: Final = 0.05
+MAX_BACKOFF_SECONDS: Final = 2.0
+STABLE_CONNECTION_SECONDS: Final = 5.0
 """A connection that lasted this long starts the pauses over. Two clients of one name throw each other out for ever:
 without this they would do it as fast as they can."""
-QUIET_SECONDS: Final = 0.001
+IMMEDIATE_WRITE_AFTER_IDLE_SECONDS: Final = 0.001
 """After so long without a message one is written at once. Under load they are written together, turn by turn: a write
 for each would wake the broker for each."""
-MAX_WAITING_BYTES: Final = 64 * 1024 * 1024
-MAX_WAITING_MESSAGES: Final = 20_000
+MAX_OUTGOING_BYTES: Final = 64 * 1024 * 1024
+MAX_OUTGOING_MESSAGES: Final = 20_000
 FILTERS_PER_PACKET: Final = 100
 
 log = structlog.get_logger(__name__)
@@ -84,8 +84,8 @@ class MqttTransport:
         password: str | None = None,
         rng: random.Random | None = None,
         keepalive_seconds: int = DEFAULT_KEEPALIVE_SECONDS,
-        max_waiting_bytes: int = MAX_WAITING_BYTES,
-        max_waiting_messages: int = MAX_WAITING_MESSAGES,
+        max_outgoing_bytes: int = MAX_OUTGOING_BYTES,
+        max_outgoing_messages: int = MAX_OUTGOING_MESSAGES,
     ) -> None:
         """``will`` is (topic, payload, retain): what the broker publishes if this client goes without a goodbye."""
         self.dropped_messages = 0
@@ -101,15 +101,15 @@ class MqttTransport:
         self._handlers: dict[str, MessageHandler] = {}
         self._wildcards: dict[str, MessageHandler] = {}
         self._watchers: list[Callable[[bool], None]] = []
-        self._waiting = _Waiting(max_waiting_bytes, max_waiting_messages)
+        self._outgoing = _OutgoingMessages(max_outgoing_bytes, max_outgoing_messages)
         self._client: aiomqtt.Client | None = None
         self._connected = False
         self._publishing: PahoClient | None = None
-        self._written_at = 0.0
-        self._gathering = False
+        self._last_write_at = 0.0
+        self._write_scheduled = False
         """Messages are to be written together, in the loop's next turn."""
         self._closing = asyncio.Event()
-        self._interrupt = asyncio.Event()
+        self._connection_lost = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._log = log.bind(broker=f"{host}:{port}", client_id=client_id)
 
@@ -137,7 +137,7 @@ class MqttTransport:
             await _subscribe(client, [topic_filter], self.qos)
         except aiomqtt.MqttError:
             # Lost, or as good as lost: everything is subscribed again on the next connection.
-            self._doubt(client)
+            self._signal_connection_lost(client)
 
     async def unsubscribe(self, topic_filter: str) -> None:
         """See `Transport.unsubscribe`."""
@@ -147,13 +147,13 @@ class MqttTransport:
         if client is None:
             return
         try:
-            await client.unsubscribe(topic_filter, timeout=CALL_TIMEOUT_SECONDS)
+            await client.unsubscribe(topic_filter, timeout=SUBSCRIBE_TIMEOUT_SECONDS)
         except aiomqtt.MqttError:
-            self._doubt(client)
+            self._signal_connection_lost(client)
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
         """See `Transport.publish`."""
-        if not self._connected or self._client is None or not self._waiting.has_room(len(payload)):
+        if not self._connected or self._client is None or not self._outgoing.has_capacity(len(payload)):
             self.dropped_messages += 1
             return False
         paho = paho_of(self._client)
@@ -165,11 +165,11 @@ class MqttTransport:
         if info.rc != 0:
             self.dropped_messages += 1
             return False
-        self._waiting.add(info, len(payload), retain)
-        if self._loop.time() - self._written_at >= QUIET_SECONDS:
+        self._outgoing.add(info, len(payload), retain)
+        if self._loop.time() - self._last_write_at >= IMMEDIATE_WRITE_AFTER_IDLE_SECONDS:
             self._write(paho)
-        elif not self._gathering:
-            self._gathering = True
+        elif not self._write_scheduled:
+            self._write_scheduled = True
             self._loop.call_soon(self._write, paho)
         return True
 
@@ -177,23 +177,23 @@ class MqttTransport:
         """See `Transport.__aenter__`."""
         self._closing.clear()
         self._loop = asyncio.get_running_loop()
-        self._task = asyncio.create_task(self._keep_connected(), name=f"mqtt-{self._client_id}")
-        self._task.add_done_callback(_report_bug)
+        self._task = asyncio.create_task(self._maintain_connection(), name=f"mqtt-{self._client_id}")
+        self._task.add_done_callback(_report_unexpected_error)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Hand over what still waits, say goodbye and close; takes a few seconds at most."""
         self._closing.set()
-        self._interrupt.set()
+        self._connection_lost.set()
         if self._task is not None:
             await self._task
             self._task = None
 
     # --- the owned task -----------------------------------------------------------------------------------------------
 
-    async def _keep_connected(self) -> None:
+    async def _maintain_connection(self) -> None:
         loop = asyncio.get_running_loop()
-        pauses = _pauses()
+        pauses = _backoff_bounds()
         outage_logged = False
         while not self._closing.is_set():
             client = self._new_client()
@@ -205,20 +205,20 @@ class MqttTransport:
                 began = loop.time()
                 outage_logged = False
                 self._log.info("broker.connected")
-                self._tell(connected=True)
+                self._notify_watchers(connected=True)
                 if not self._closing.is_set():
-                    await self._until_lost_or_closing(client)
-                await self._say_goodbye(client)
+                    await self._wait_until_lost_or_closing(client)
+                await self._disconnect(client)
             except (aiomqtt.MqttError, TransportError) as error:
                 if not outage_logged:
                     self._log.warning("broker.unreachable", reason=str(error.__cause__ or error))
                     outage_logged = True
             finally:
                 self._detach()
-                await _dispose(client)
-            if began is not None and loop.time() - began >= STEADY_SECONDS:
-                pauses = _pauses()
-            pause = self._rng.uniform(SHORTEST_PAUSE_SECONDS, next(pauses))
+                await _close_socket(client)
+            if began is not None and loop.time() - began >= STABLE_CONNECTION_SECONDS:
+                pauses = _backoff_bounds()
+            pause = self._rng.uniform(MIN_BACKOFF_SECONDS, next(pauses))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._closing.wait()
@@ -242,38 +242,38 @@ class MqttTransport:
         paho = paho_of(client)
         paho.connect_timeout = CONNECT_TIMEOUT_SECONDS
         paho.on_message = self._on_message
-        paho.on_socket_register_write = self._on_something_to_write
+        paho.on_socket_register_write = self._on_write_pending
         return client
 
     def _attach(self, client: aiomqtt.Client) -> None:
         self._client = client
-        self._interrupt.clear()
-        self._waiting.forget()
-        self._gathering = False
+        self._connection_lost.clear()
+        self._outgoing.clear()
+        self._write_scheduled = False
 
     def _detach(self) -> None:
         self._client = None
         if self._connected:
-            self._tell(connected=False)
+            self._notify_watchers(connected=False)
 
-    def _tell(self, *, connected: bool) -> None:
+    def _notify_watchers(self, *, connected: bool) -> None:
         self._connected = connected
         for watcher in self._watchers:
             watcher(connected)
 
-    def _doubt(self, client: aiomqtt.Client) -> None:
+    def _signal_connection_lost(self, client: aiomqtt.Client) -> None:
         if client is self._client:
-            self._interrupt.set()
+            self._connection_lost.set()
 
     async def _subscribe_all(self, client: aiomqtt.Client) -> None:
         filters = [*self._handlers, *self._wildcards]
         for first in range(0, len(filters), FILTERS_PER_PACKET):
             await _subscribe(client, filters[first : first + FILTERS_PER_PACKET], self.qos)
 
-    async def _until_lost_or_closing(self, client: aiomqtt.Client) -> None:
+    async def _wait_until_lost_or_closing(self, client: aiomqtt.Client) -> None:
         """Return when closing; raises MqttError once the connection is lost or doubtful."""
-        lost = asyncio.create_task(_until_lost(client))
-        interrupted = asyncio.create_task(self._interrupt.wait())
+        lost = asyncio.create_task(_wait_until_lost(client))
+        interrupted = asyncio.create_task(self._connection_lost.wait())
         try:
             await asyncio.wait({lost, interrupted}, return_when=asyncio.FIRST_COMPLETED)
             if lost.done():
@@ -285,7 +285,7 @@ class MqttTransport:
         if not self._closing.is_set():
             raise TransportError("the broker did not confirm a subscription in time")
 
-    async def _say_goodbye(self, client: aiomqtt.Client) -> None:
+    async def _disconnect(self, client: aiomqtt.Client) -> None:
         """Close so that the broker has everything that was handed over.
 
         A broker handles one client's packets in order: once it answers this one, it has taken all before. Closing
@@ -300,15 +300,15 @@ class MqttTransport:
 
     # --- outgoing -----------------------------------------------------------------------------------------------------
 
-    def _on_something_to_write(self, paho: PahoClient, _userdata: object, _sock: object) -> None:
+    def _on_write_pending(self, paho: PahoClient, _userdata: object, _sock: object) -> None:
         """Have written what paho has to say by itself; it connects on a thread of its own."""
         if paho is not self._publishing:
             self._loop.call_soon_threadsafe(self._write, paho)
 
     def _write(self, paho: PahoClient) -> None:
         """Give the socket all that it takes now, and the rest when it has room; aiomqtt takes that wish back."""
-        self._gathering = False
-        self._written_at = self._loop.time()
+        self._write_scheduled = False
+        self._last_write_at = self._loop.time()
         paho.loop_write()
         found = paho.socket()
         if found is not None and paho.want_write():
@@ -328,7 +328,7 @@ class MqttTransport:
                 loop.call_soon(handler, topic, payload)
 
 
-class _Waiting:
+class _OutgoingMessages:
     """What was handed to paho and is not out yet: for ordinary messages on the socket, for retained ones confirmed.
 
     Two lines, because a confirmation comes later than the ordinary messages behind it.
@@ -337,17 +337,17 @@ class _Waiting:
     def __init__(self, max_bytes: int, max_messages: int) -> None:
         self._max_bytes = max_bytes
         self._max_messages = max_messages
-        self.forget()
+        self.clear()
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Start over with a new connection."""
         self._lines: tuple[deque[tuple[MQTTMessageInfo, int]], ...] = (deque(), deque())
         self._messages = 0
         self._bytes = 0
 
-    def has_room(self, size: int) -> bool:
+    def has_capacity(self, size: int) -> bool:
         """Return whether one more message fits; one alone always does."""
-        self._let_go()
+        self._discard_published()
         return not self._messages or (self._messages < self._max_messages and self._bytes + size <= self._max_bytes)
 
     def add(self, info: MQTTMessageInfo, size: int, retain: bool) -> None:
@@ -356,21 +356,21 @@ class _Waiting:
         self._messages += 1
         self._bytes += size
 
-    def _let_go(self) -> None:
+    def _discard_published(self) -> None:
         for line in self._lines:
             while line and line[0][0].is_published():
                 self._bytes -= line.popleft()[1]
                 self._messages -= 1
 
 
-def _pauses() -> Iterator[float]:
+def _backoff_bounds() -> Iterator[float]:
     """Return the upper bounds of the pauses; the generator's first yield is its start signal, not a value."""
-    bounds = backoff.expo(factor=SHORTEST_PAUSE_SECONDS * 2, max_value=LONGEST_PAUSE_SECONDS)
+    bounds = backoff.expo(factor=MIN_BACKOFF_SECONDS * 2, max_value=MAX_BACKOFF_SECONDS)
     next(bounds)
     return bounds
 
 
-def _report_bug(task: asyncio.Task[None]) -> None:
+def _report_unexpected_error(task: asyncio.Task[None]) -> None:
     """Say at once that the connection is no longer kept up; closing raises it as well, but may be days away."""
     if not task.cancelled() and (error := task.exception()) is not None:
         task.get_loop().call_exception_handler({"message": f"bug in {task.get_name()}", "exception": error})
@@ -385,20 +385,20 @@ async def _connect(client: aiomqtt.Client) -> None:
     await client.__aenter__()
 
 
-async def _until_lost(client: aiomqtt.Client) -> None:
+async def _wait_until_lost(client: aiomqtt.Client) -> None:
     """Wait for the loss, which ends aiomqtt's iterator with MqttError. No message comes this way: see `_new_client`."""
     async for _ in client.messages:
         pass
 
 
 async def _subscribe(client: aiomqtt.Client, filters: list[str], qos: int) -> None:
-    codes: Sequence[Any] = await client.subscribe([(name, qos) for name in filters], timeout=CALL_TIMEOUT_SECONDS)
-    refused = [name for name, code in zip(filters, codes, strict=True) if code.is_failure]
-    if refused:
-        raise TransportError(f"the broker refuses the subscription to {', '.join(refused)}: look at its access rules")
+    codes: Sequence[Any] = await client.subscribe([(name, qos) for name in filters], timeout=SUBSCRIBE_TIMEOUT_SECONDS)
+    rejected = [name for name, code in zip(filters, codes, strict=True) if code.is_failure]
+    if rejected:
+        raise TransportError(f"the broker refuses the subscription to {', '.join(rejected)}: look at its access rules")
 
 
-async def _dispose(client: aiomqtt.Client) -> None:
+async def _close_socket(client: aiomqtt.Client) -> None:
     """Give the socket back on every path; aiomqtt leaves it open when the broker does not answer."""
     paho = paho_of(client)
     if paho.socket() is not None:

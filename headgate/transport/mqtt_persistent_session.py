@@ -12,7 +12,8 @@ Rules:
    session, and on a later connection the number may stand for another message.
 3. Filters are dropped on the connection that the caller names, or not at all: on a later one the session may have been
    somebody else's in between, who wants them.
-4. While more than ``max_waiting_bytes`` are unacknowledged, nothing more is read: the rest stays with the broker. The
+4. While more than ``max_unacknowledged_bytes`` are unacknowledged, nothing more is read: the rest stays with the
+broker. The
    broker bounds the number (mosquitto: ``max_inflight_messages``).
 5. Closing leaves the session and its subscriptions at the broker.
 
@@ -34,9 +35,11 @@ from headgate.transport.mqtt import FILTERS_PER_PACKET, MqttTransport, paho_of
 
 KEEPALIVE_SECONDS: Final = 30
 """Above the time for which reading may pause: while nothing is read, the broker's answers to pings are not either."""
-UNFOLLOW_TIMEOUT_SECONDS: Final = 60.0
-"""For the answer to `unfollow`: what stands before it may have to be stored first. A dead broker is noticed sooner."""
-DEFAULT_WAITING_BYTES: Final = 16 * 1024 * 1024
+UNSUBSCRIBE_TIMEOUT_SECONDS: Final = 60.0
+"""For the answer to `remove_subscriptions`: what stands before it may have to be stored first. A dead broker is
+noticed sooner.
+"""
+DEFAULT_MAX_UNACKNOWLEDGED_BYTES: Final = 16 * 1024 * 1024
 
 
 class MqttDelivery:
@@ -56,7 +59,7 @@ class MqttDelivery:
         self._acknowledge()
 
 
-class MqttIntake(MqttTransport):
+class MqttPersistentSession(MqttTransport):
     """One persistent session at an MQTT 3.1.1 broker."""
 
     clean_session: ClassVar[bool] = False
@@ -72,7 +75,7 @@ class MqttIntake(MqttTransport):
         username: str | None = None,
         password: str | None = None,
         rng: random.Random | None = None,
-        max_waiting_bytes: int = DEFAULT_WAITING_BYTES,
+        max_unacknowledged_bytes: int = DEFAULT_MAX_UNACKNOWLEDGED_BYTES,
     ) -> None:
         """Give each delivery to ``handler``, on the loop, in the order of arrival. It must not raise."""
         super().__init__(
@@ -85,27 +88,27 @@ class MqttIntake(MqttTransport):
             keepalive_seconds=KEEPALIVE_SECONDS,
         )
         self._handler = handler
-        self._max_waiting_bytes = max_waiting_bytes
-        self._waiting_bytes = 0
-        self._paused_reading: PahoClient | None = None
+        self._max_unacknowledged_bytes = max_unacknowledged_bytes
+        self._unacknowledged_bytes = 0
+        self._paused_client: PahoClient | None = None
         self._connections = 0
         self._lost = asyncio.Event()
 
-    async def follow(self, topic_filter: str) -> None:
+    async def add_subscription(self, topic_filter: str) -> None:
         """Take in what matches ``topic_filter``, from now on; returns like `Transport.subscribe`.
 
         Raises:
             TransportError: the broker refuses this filter.
 
         """
-        await self.subscribe(topic_filter, _unused)
+        await self.subscribe(topic_filter, _ignore_message)
 
     @property
     def connection(self) -> int:
         """Number of the connection that stands now, never given again; 0: the broker cannot be reached."""
         return self._connections if self.connected else 0
 
-    async def unfollow(self, topic_filters: Sequence[str], connection: int) -> bool:
+    async def remove_subscriptions(self, topic_filters: Sequence[str], connection: int) -> bool:
         """Take in no more of them, whoever began to; asked for on ``connection`` or not at all.
 
         Returns whether the broker confirmed it. A confirmation stands behind everything that the broker sent before,
@@ -122,7 +125,7 @@ class MqttIntake(MqttTransport):
             self._wildcards.pop(topic_filter, None)
         return True
 
-    def mark(self, topic: str, payload: bytes) -> None:
+    def publish_sentinel(self, topic: str, payload: bytes) -> None:
         """Publish at QoS 1, if there is a connection, so that it waits in line with what devices publish."""
         if self._client is not None:
             paho_of(self._client).publish(topic, payload, qos=1)
@@ -130,7 +133,7 @@ class MqttIntake(MqttTransport):
     # --- how ----------------------------------------------------------------------------------------------------------
 
     async def _unsubscribed(self, client: aiomqtt.Client, topic_filters: Sequence[str]) -> bool:
-        asking = asyncio.ensure_future(client.unsubscribe(list(topic_filters), timeout=UNFOLLOW_TIMEOUT_SECONDS))
+        asking = asyncio.ensure_future(client.unsubscribe(list(topic_filters), timeout=UNSUBSCRIBE_TIMEOUT_SECONDS))
         lost = asyncio.ensure_future(self._lost.wait())
         try:
             # aiomqtt would not notice the loss.
@@ -139,7 +142,7 @@ class MqttIntake(MqttTransport):
                 return False
             asking.result()
         except aiomqtt.MqttError:
-            self._doubt(client)
+            self._signal_connection_lost(client)
             return False
         else:
             return client is self._client
@@ -161,7 +164,7 @@ class MqttIntake(MqttTransport):
         client = super()._new_client()
         paho = paho_of(client)
         paho.manual_ack_set(on=True)
-        self._paused_reading = None
+        self._paused_client = None
         return client
 
     def _on_message(self, paho: PahoClient, _userdata: object, message: MQTTMessage) -> None:
@@ -176,29 +179,29 @@ class MqttIntake(MqttTransport):
             if acknowledged:
                 return
             acknowledged = True
-            self._waiting_bytes -= size
+            self._unacknowledged_bytes -= size
             # Not `self._client`: what waited at the broker arrives before the connection counts as made.
             if paho.is_connected():
                 paho.ack(mid, qos)
-            self._read_on()
+            self._resume_reading()
 
-        self._waiting_bytes += size
-        if self._waiting_bytes > self._max_waiting_bytes:
+        self._unacknowledged_bytes += size
+        if self._unacknowledged_bytes > self._max_unacknowledged_bytes:
             self._pause_reading(paho)
         delivery = MqttDelivery(message.topic, payload, message.retain, acknowledge)
         asyncio.get_running_loop().call_soon(self._handler, delivery)
 
     def _pause_reading(self, paho: PahoClient) -> None:
         found = paho.socket()
-        if self._paused_reading is None and found is not None:
+        if self._paused_client is None and found is not None:
             asyncio.get_running_loop().remove_reader(found.fileno())
-            self._paused_reading = paho
+            self._paused_client = paho
 
-    def _read_on(self, *, whatever_waits: bool = False) -> None:
-        paho = self._paused_reading
-        if paho is None or (self._waiting_bytes > self._max_waiting_bytes // 2 and not whatever_waits):
+    def _resume_reading(self, *, force: bool = False) -> None:
+        paho = self._paused_client
+        if paho is None or (self._unacknowledged_bytes > self._max_unacknowledged_bytes // 2 and not force):
             return
-        self._paused_reading = None
+        self._paused_client = None
         found = paho.socket()
         if found is not None:
             asyncio.get_running_loop().add_reader(found.fileno(), self._read, paho)
@@ -209,12 +212,12 @@ class MqttIntake(MqttTransport):
             paho.loop_read()
         except OSError:
             if self._client is not None and paho_of(self._client) is paho:
-                self._doubt(self._client)
+                self._signal_connection_lost(self._client)
 
-    async def _say_goodbye(self, client: aiomqtt.Client) -> None:
-        self._read_on(whatever_waits=True)  # The broker's answer stands behind what is not read yet.
-        await super()._say_goodbye(client)
+    async def _disconnect(self, client: aiomqtt.Client) -> None:
+        self._resume_reading(force=True)  # The broker's answer stands behind what is not read yet.
+        await super()._disconnect(client)
 
 
-def _unused(_topic: str, _payload: bytes) -> None:
+def _ignore_message(_topic: str, _payload: bytes) -> None:
     """Stand in for the handler of a filter: deliveries do not go by filters here."""

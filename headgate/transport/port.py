@@ -1,8 +1,8 @@
 """What headgate needs of a broker, in its own words.
 
-`Transport` is implemented by headgate.transport.mqtt over a real broker and by tests/support/broker.py in memory; one contract
-suite runs against both. A transport promises little: a message that was published may be lost, doubled or late. It
-reconnects by itself, subscribes again, and says so, because whoever waits for a reply must then ask again.
+`Transport` is implemented by headgate.transport.mqtt over a real broker and by tests/support/broker.py in memory; one
+contract suite runs against both. A transport promises little: a message that was published may be lost, doubled or
+late. It reconnects by itself, subscribes again, and says so, because whoever waits for a reply must then ask again.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What the figure of assignment computes from what it saw."""
+"""What the benchmark of assignment computes from what it saw."""
 
 from itertools import product
 
 import pytest
 
 from bench.assignment import fewest_moves, moved, workloads
-from coordinator.balancing.target import Situation, assign
+from coordinator.balancing.target import AssignmentInput, assign
 
 
 @pytest.mark.parametrize("held", [h for h in product(range(4), repeat=3) if sum(h) <= 6])
@@ -31,7 +31,7 @@ def test_every_workload_begins_balanced_and_is_the_change_that_it_is_called() ->
     assert ["new"] == sorted(set(found["join_one"].consumers) - set(found["stable"].consumers))
     assert 1 == len(found["stable"].consumers) - len(found["leave_one"].consumers)
     assert {0, 100, 101} == set(found["split_one"].segments) ^ set(found["stable"].segments)
-    assert [found["stable"].holders[0]] == found["split_one"].heirs[100]
+    assert [found["stable"].holders[0]] == found["split_one"].preferred_owners[100]
     assert 11 == len(found["join_many"].consumers)
     assert {10} == {len(keys) for keys in found["stable"].held.values()}
 
@@ -40,5 +40,5 @@ def test_what_a_consumer_that_left_had_held_did_not_move() -> None:
     leave = workloads(3)["leave_one"]
 
     assert 0 == moved(leave, leave.solve())
-    shuffled = assign(Situation(leave.segments, leave.consumers, {}))
+    shuffled = assign(AssignmentInput(leave.segments, leave.consumers, {}))
     assert moved(leave, shuffled) > 0

@@ -1,4 +1,4 @@
-"""What the backlog figures compute from what they saw, and that their ledger is what it says."""
+"""What the backlog benchmarks compute from what they saw, and that their ledger is what it says."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_the_ledger_of_facts_is_one_that_the_job_takes(tmp_path: Path):
     ledger.grow(ROWS)
     ledger.grow(ROWS)
     short = FactsLedger(tmp_path / "short")
-    short.take_over(ledger, 2, ROWS)
+    short.copy_chunks(ledger, 2, ROWS)
     short.grow(ROWS)
 
     chunks = LedgerChunks(short.url)

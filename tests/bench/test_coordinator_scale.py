@@ -1,16 +1,16 @@
-"""What the figure of coordinators rests on."""
+"""What the benchmark of coordinators rests on."""
 
-from bench.coordinator_scale import CONSUMERS, SEGMENTS, _Shard, barest, grown_bytes
+from bench.coordinator_scale import CONSUMERS, SEGMENTS, _Shard, allocated_bytes, minimal_facts
 
 
 def test_what_is_kept_counts_and_what_is_let_go_does_not() -> None:
-    assert 1_000_000 <= grown_bytes(lambda: bytearray(1_000_000)) < 1_010_000
-    assert grown_bytes(lambda: len(bytearray(1_000_000))) < 10_000
+    assert 1_000_000 <= allocated_bytes(lambda: bytearray(1_000_000)) < 1_010_000
+    assert allocated_bytes(lambda: len(bytearray(1_000_000))) < 10_000
 
 
 async def test_both_sides_hold_the_same_facts() -> None:
     shard = _Shard(3)
-    bare = barest(3)
+    bare = minimal_facts(3)
 
     for coordinator, facts in zip(shard.coordinators, bare, strict=True):
         described = coordinator.describe()

@@ -1,8 +1,8 @@
-"""What the figure of drain releases works out from what it saw."""
+"""What the benchmark of drain releases works out from what it saw."""
 
 import pytest
 
-from bench.drain_release import FIGURE, compared, drains_seconds, polling_waits
+from bench.drain_release import BENCHMARK, compared, drains_seconds, polling_waits
 
 
 def test_polling_alone_sees_a_drain_at_the_first_poll_after_it():
@@ -21,4 +21,4 @@ def test_each_size_counts_alike_and_a_slow_release_misses_its_part():
     measured = compared({1: [1.0], 10: [2.0] * 10, 100: [4.0] * 100}, [0.5], [0.6])
 
     assert measured.value == pytest.approx(float(measured.parts["polling_median_ms"]) / 1000 / 2.0, rel=1e-3)
-    assert FIGURE.missed_parts(measured) == ["allowed_over_ours"]
+    assert BENCHMARK.missed_parts(measured) == ["allowed_over_ours"]

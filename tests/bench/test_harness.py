@@ -1,4 +1,4 @@
-"""The harness of the figures: what it measures, what it prints, what it refuses."""
+"""The harness of the benchmarks: what it measures, what it prints, what it refuses."""
 
 import json
 import math
@@ -10,18 +10,18 @@ import pytest
 from click.testing import CliRunner
 
 from bench.__main__ import command
-from bench._harness import Effort, Figure, Measured, Rounds, catalogue, in_turns
+from bench._harness import Benchmark, Effort, Measurement, Rounds, catalogue, run_alternating
 
-RESULT_KEYS = ["name", "value", "unit", "goal", "better", "holds", "parts"]
+RESULT_KEYS = ["name", "value", "unit", "goal", "better", "goal_met", "parts"]
 ROOT = Path(__file__).parents[2]
 
 
-def _figure(value: float, goal: float = 2.0, better: str = "lower") -> Figure:
-    return Figure(unit="times", goal=goal, better=better, measure=lambda effort: Measured(value, {"rounds": 3}))
+def _benchmark(value: float, goal: float = 2.0, better: str = "lower") -> Benchmark:
+    return Benchmark(unit="times", goal=goal, better=better, measure=lambda effort: Measurement(value, {"rounds": 3}))
 
 
-def _invoke(figure: Figure, *arguments: str):
-    return CliRunner().invoke(command({"made_up": lambda: (figure, "What is compared.\n\nWhy.")}), arguments)
+def _invoke(benchmark: Benchmark, *arguments: str):
+    return CliRunner().invoke(command({"made_up": lambda: (benchmark, "What is compared.\n\nWhy.")}), arguments)
 
 
 def _quiet(_: str) -> None:
@@ -29,24 +29,24 @@ def _quiet(_: str) -> None:
 
 
 def test_every_figure_says_what_it_compares_and_has_a_goal() -> None:
-    """A module of bench is a figure or begins with an underscore."""
+    """A module of bench is a benchmark or begins with an underscore."""
     loaded = {name: load() for name, load in catalogue().items()}
 
     assert {"ledger_commit", "chunk_codec", "state_restore", "hash_route"} <= set(loaded)
-    for name, (figure, doc) in loaded.items():
+    for name, (benchmark, doc) in loaded.items():
         assert len(doc.strip().splitlines()) > 2, f"{name}: say what is compared and why"
-        assert figure.goal > 0
-        assert figure.unit
+        assert benchmark.goal > 0
+        assert benchmark.unit
 
 
 def test_the_list_names_each_figure_with_its_first_line() -> None:
-    result = _invoke(_figure(1.0), "--list")
+    result = _invoke(_benchmark(1.0), "--list")
 
     assert (result.exit_code, result.stdout) == (0, "made_up  What is compared.\n")
 
 
 def test_a_real_figure_runs_quickly_and_ends_with_one_json_object() -> None:
-    """Through the real command line, with the cheapest figure; progress stays off standard output."""
+    """Through the real command line, with the cheapest benchmark; progress stays off standard output."""
     done = subprocess.run(
         [sys.executable, "-m", "bench", "hash_route", "--quick"], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -56,14 +56,14 @@ def test_a_real_figure_runs_quickly_and_ends_with_one_json_object() -> None:
     assert list(result) == RESULT_KEYS
     assert (result["name"], result["better"]) == ("hash_route", "lower")
     assert result["value"] > 1, "placing includes hashing"
-    assert result["holds"] is (result["value"] <= result["goal"])
+    assert result["goal_met"] is (result["value"] <= result["goal"])
     assert result["parts"]["rounds"] == 5
     assert "round 5 of 5" in done.stderr
     assert "round" not in done.stdout.splitlines()[0]
 
 
 def test_json_alone_is_one_line() -> None:
-    result = _invoke(_figure(1.5), "made_up", "--json")
+    result = _invoke(_benchmark(1.5), "made_up", "--json")
 
     assert [json.loads(line) for line in result.stdout.splitlines()] == [
         {
@@ -72,14 +72,14 @@ def test_json_alone_is_one_line() -> None:
             "unit": "times",
             "goal": 2.0,
             "better": "lower",
-            "holds": True,
+            "goal_met": True,
             "parts": {"rounds": 3},
         }
     ]
 
 
 def test_people_get_the_docstring_and_a_table_first() -> None:
-    result = _invoke(_figure(2.5), "made_up")
+    result = _invoke(_benchmark(2.5), "made_up")
 
     assert result.stdout.startswith("What is compared.")
     assert "does not hold" in result.stdout
@@ -97,7 +97,7 @@ def test_people_get_the_docstring_and_a_table_first() -> None:
     ],
 )
 def test_a_goal_holds_at_its_bound_and_on_its_good_side(value: float, better: str, holds: bool) -> None:
-    assert holds is _figure(value, better=better).holds(value)
+    assert holds is _benchmark(value, better=better).meets_goal(value)
 
 
 @pytest.mark.parametrize(
@@ -106,22 +106,22 @@ def test_a_goal_holds_at_its_bound_and_on_its_good_side(value: float, better: st
     ids=["fails-but-lenient", "fails-strictly", "holds-strictly"],
 )
 def test_a_goal_that_does_not_hold_matters_only_when_strict(value: float, arguments: list[str], exit_code: int) -> None:
-    assert exit_code == _invoke(_figure(value), "made_up", *arguments).exit_code
+    assert exit_code == _invoke(_benchmark(value), "made_up", *arguments).exit_code
 
 
 @pytest.mark.parametrize("arguments", [["made_upp"], []], ids=["unknown", "none"])
 def test_a_name_that_is_no_figure_is_refused_with_the_valid_ones(arguments: list[str]) -> None:
-    result = _invoke(_figure(1.0), *arguments)
+    result = _invoke(_benchmark(1.0), *arguments)
 
     assert (result.exit_code, result.stdout) == (2, "")
     assert "made_up" in result.stderr.splitlines()[-1]
 
 
 def test_a_figure_that_crashes_exits_non_zero_and_prints_no_result() -> None:
-    def crash(effort: Effort) -> Measured:
+    def crash(effort: Effort) -> Measurement:
         raise RuntimeError("no such disk")
 
-    result = _invoke(Figure(unit="times", goal=1.0, better="lower", measure=crash), "made_up", "--json")
+    result = _invoke(Benchmark(unit="times", goal=1.0, better="lower", measure=crash), "made_up", "--json")
 
     assert (result.exit_code, result.stdout) == (1, "")
     assert isinstance(result.exception, RuntimeError)
@@ -130,13 +130,13 @@ def test_a_figure_that_crashes_exits_non_zero_and_prints_no_result() -> None:
 def test_quick_is_passed_on() -> None:
     asked = []
 
-    def measure(effort: Effort) -> Measured:
+    def measure(effort: Effort) -> Measurement:
         asked.append(effort.pick(full=10, quick=1))
-        return Measured(1.0, {})
+        return Measurement(1.0, {})
 
-    figure = Figure(unit="times", goal=1.0, better="lower", measure=measure)
-    _invoke(figure, "made_up", "--quick")
-    _invoke(figure, "made_up")
+    benchmark = Benchmark(unit="times", goal=1.0, better="lower", measure=measure)
+    _invoke(benchmark, "made_up", "--quick")
+    _invoke(benchmark, "made_up")
 
     assert asked == [1, 10]
 
@@ -144,7 +144,7 @@ def test_quick_is_passed_on() -> None:
 def test_sides_take_turns_and_change_who_begins() -> None:
     """The warm-up round runs, and does not count."""
     order = []
-    rounds = in_turns({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 3, _quiet)
+    rounds = run_alternating({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 3, _quiet)
 
     assert [*"ba", *"ab", *"ba", *"ab"] == order
     assert {side: len(seconds) for side, seconds in rounds.seconds.items()} == {"a": 3, "b": 3}
@@ -152,7 +152,7 @@ def test_sides_take_turns_and_change_who_begins() -> None:
 
 def test_the_ratio_is_the_median_of_the_rounds() -> None:
     """One disturbed round changes nothing, on whichever side it falls."""
-    measured = Rounds({"ours": [2.0, 90.0, 2.0, 2.2, 2.0], "theirs": [1.0, 1.0, 1.0, 1.0, 50.0]}).compared(
+    measured = Rounds({"ours": [2.0, 90.0, 2.0, 2.2, 2.0], "theirs": [1.0, 1.0, 1.0, 1.0, 50.0]}).median_ratio(
         "ours", "theirs"
     )
 

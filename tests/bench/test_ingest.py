@@ -1,4 +1,4 @@
-"""The figures of ingestion: what they compute from what they saw, and the cheapest one on real servers."""
+"""The benchmarks of ingestion: what they compute from what they saw, and the cheapest one on real servers."""
 
 import asyncio
 import json
@@ -13,11 +13,11 @@ from click.testing import CliRunner
 from bench import ingest_deadline, ingest_idempotence, ingest_latency, ingest_recovery
 from bench.__main__ import command
 from bench._delay import serve
-from bench._harness import Figure, Measured, in_turns_async
+from bench._harness import Benchmark, Measurement, run_alternating_async
 from bench._load import BATCH_BYTES, batch_of_records, whole_batches
 from bench._stage import percentile
 from bench._svg import line_chart
-from bench.ingest_pipelining import share_of_best
+from bench.ingest_pipelining import ratio_to_best
 from bench.ingest_recovery import Change
 from bench.ingest_throughput import bundled
 from headgate.client.record_batch import RECORD_OVERHEAD_BYTES
@@ -37,7 +37,7 @@ def test_a_percentile_is_a_value_that_was_seen(share: float, expected: int) -> N
     ("sequential", "no_delay", "expected"), [(1.0, 100.0, 0.5), (10.0, 16.0, 0.5)], ids=["window", "no-delay"]
 )
 def test_the_best_possible_is_the_lesser_of_both_limits(sequential: float, no_delay: float, expected: float) -> None:
-    assert expected == share_of_best(8.0, sequential, no_delay, window=16)
+    assert expected == ratio_to_best(8.0, sequential, no_delay, window=16)
 
 
 def test_batches_are_full_to_the_last_byte() -> None:
@@ -68,7 +68,7 @@ def test_idempotence_takes_the_worse_depth_and_tells_each_percentile() -> None:
 
     assert measured.value == pytest.approx(1.1)
     assert measured.parts["p99_ratio_depth_1"] == 2.5
-    assert ["p99_ratio_depth_1"] == ingest_idempotence.FIGURE.missed_parts(measured)
+    assert ["p99_ratio_depth_1"] == ingest_idempotence.BENCHMARK.missed_parts(measured)
 
 
 def test_latency_adds_way_and_disk_of_one_turn() -> None:
@@ -108,11 +108,11 @@ def test_recovery_compares_the_producer_with_its_cluster() -> None:
 
 
 def _invoke(parts: dict[str, float], *arguments: str):
-    figure = Figure(
-        unit="times", goal=2.0, better="lower", measure=lambda _: Measured(1.0, parts), part_goals={"p99": 1.1}
+    benchmark = Benchmark(
+        unit="times", goal=2.0, better="lower", measure=lambda _: Measurement(1.0, parts), part_goals={"p99": 1.1}
     )
     return CliRunner().invoke(
-        command({"made_up": lambda: (figure, "What is compared.\n\nWhy.")}), ["made_up", *arguments]
+        command({"made_up": lambda: (benchmark, "What is compared.\n\nWhy.")}), ["made_up", *arguments]
     )
 
 
@@ -123,7 +123,7 @@ def test_a_figure_holds_only_if_its_parts_reach_their_goals(parts: dict[str, flo
     """The value alone would hold in each case."""
     lenient, strict = _invoke(parts, "--json"), _invoke(parts, "--strict")
 
-    assert holds is json.loads(lenient.stdout)["holds"]
+    assert holds is json.loads(lenient.stdout)["goal_met"]
     assert json.loads(lenient.stdout)["parts"]["p99_goal"] == 1.1
     assert (0 if holds else 1) == strict.exit_code
     assert holds is ("does not hold" not in strict.stdout)
@@ -142,7 +142,7 @@ async def test_awaited_sides_take_turns_like_the_others() -> None:
     async def side(name: str) -> None:
         order.append(name)
 
-    rounds = await in_turns_async({"a": lambda: side("a"), "b": lambda: side("b")}, 2, lambda _: None)
+    rounds = await run_alternating_async({"a": lambda: side("a"), "b": lambda: side("b")}, 2, lambda _: None)
 
     assert [*"ba", *"ab", *"ba"] == order
     assert {name: len(seconds) for name, seconds in rounds.seconds.items()} == {"a": 2, "b": 2}

@@ -1,8 +1,8 @@
-"""What the figure of rebalancing computes from what it saw."""
+"""What the benchmark of rebalancing computes from what it saw."""
 
 import pytest
 
-from bench.rebalance import Seen, compared, is_balanced, unread_seconds
+from bench.rebalance import RebalanceTrace, compared, is_balanced, unread_seconds
 
 
 @pytest.mark.parametrize(
@@ -41,12 +41,12 @@ def test_balanced_is_everything_once_and_shares_within_one(held: list[list[int]]
 
 
 def test_the_value_is_the_sum_over_segments_of_stopping_over_ours() -> None:
-    def seen(*gaps: float) -> Seen:
-        found = Seen(ended=19.0)
+    def seen(*gaps: float) -> RebalanceTrace:
+        found = RebalanceTrace(ended=19.0)
         for segment, gap in enumerate(gaps):
-            found.gave_up([segment], 1.0)
-            found.took([segment], 1.0 + gap)
-        found.gave_up([0, 7], 19.5)
+            found.record_released([segment], 1.0)
+            found.record_acquired([segment], 1.0 + gap)
+        found.record_released([0, 7], 19.5)
         return found
 
     measured = compared({"ours": [seen(0.5)], "stop": [seen(1.0, 1.0, 0.5)], "kazoo": [seen(10.0)]}, 3)

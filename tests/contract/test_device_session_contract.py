@@ -14,7 +14,7 @@ import pytest
 from controller.devices.session_port import Delivery, DeviceSession
 from controller.local.embedded import EmbeddedBroker, find_mosquitto
 from headgate.transport import mqtt
-from headgate.transport.mqtt_persistent_session import UNFOLLOW_TIMEOUT_SECONDS, MqttIntake
+from headgate.transport.mqtt_persistent_session import UNSUBSCRIBE_TIMEOUT_SECONDS, MqttPersistentSession
 from tests.support.device_broker import FakeDeviceBroker
 from tests.support.tcp_proxy import Proxy
 from tests.support.waiting import never, until
@@ -26,7 +26,7 @@ CLOSE_SECONDS = 20.0
 keeps_sessions = pytest.mark.usefixtures("_a_broker_that_keeps_sessions")
 
 
-class World(Protocol):
+class BrokerHarness(Protocol):
     """A broker, a device that publishes at QoS 1, and one session."""
 
     async def session(self, handler: Callable[[Delivery], None]) -> DeviceSession: ...
@@ -34,7 +34,7 @@ class World(Protocol):
     async def drop(self) -> None: ...
 
 
-class FakeWorld:
+class FakeBrokerHarness:
     def __init__(self) -> None:
         self._broker = FakeDeviceBroker()
 
@@ -49,7 +49,7 @@ class FakeWorld:
         self._broker.drop(SESSION)
 
 
-class RealWorld:
+class MosquittoHarness:
     """The newest session goes through a proxy, which can be cut."""
 
     def __init__(self, stack: AsyncExitStack, broker: EmbeddedBroker) -> None:
@@ -59,7 +59,7 @@ class RealWorld:
 
     async def session(self, handler: Callable[[Delivery], None]) -> DeviceSession:
         self._proxy = await self._stack.enter_async_context(Proxy(self.broker.host, self.broker.port))
-        return MqttIntake("127.0.0.1", self._proxy.port, SESSION, handler)
+        return MqttPersistentSession("127.0.0.1", self._proxy.port, SESSION, handler)
 
     async def publish(self, topic: str, *payloads: bytes, retain: bool = False) -> None:
         async with aiomqtt.Client(self.broker.host, self.broker.port, protocol=aiomqtt.ProtocolVersion.V311) as device:
@@ -79,20 +79,20 @@ class RealWorld:
         pytest.param("amqtt", marks=pytest.mark.contract),
     ]
 )
-async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BrokerHarness]:
     async with AsyncExitStack() as stack:
         if request.param == "fake":
-            yield FakeWorld()
+            yield FakeBrokerHarness()
             return
         if request.param == "mosquitto" and find_mosquitto() is None:
             pytest.skip("mosquitto is not installed here; CI installs it")
         broker = await stack.enter_async_context(EmbeddedBroker(tmp_path, kind=request.param))
-        yield RealWorld(stack, broker)
+        yield MosquittoHarness(stack, broker)
 
 
 @pytest.fixture
 def _a_broker_that_keeps_sessions(request: pytest.FixtureRequest) -> None:
-    if request.node.callspec.params["world"] == "amqtt":
+    if request.node.callspec.params["harness"] == "amqtt":
         pytest.xfail("amqtt 0.12 gives nothing back of what waited for a session: devices lose what nobody leads for")
 
 
@@ -117,15 +117,15 @@ async def connected(session: DeviceSession) -> None:
     await until(lambda: session.connected)
 
 
-async def test_what_a_device_publishes_arrives_in_order_with_its_topic(world: World) -> None:
+async def test_what_a_device_publishes_arrives_in_order_with_its_topic(harness: BrokerHarness) -> None:
     intake = Intake()
-    async with await world.session(intake) as session:
+    async with await harness.session(intake) as session:
         await connected(session)
-        await session.follow("publish/orders/#")
-        await world.publish("publish/orders/a/b", *(b"%d" % n for n in range(50)))
-        await world.publish("publish/orders", b"no key")
-        await world.publish("publish/other/a", b"not followed")
-        await world.publish("publish/orders/z", b"last")
+        await session.add_subscription("publish/orders/#")
+        await harness.publish("publish/orders/a/b", *(b"%d" % n for n in range(50)))
+        await harness.publish("publish/orders", b"no key")
+        await harness.publish("publish/other/a", b"not followed")
+        await harness.publish("publish/orders/z", b"last")
         await until(lambda: b"last" in intake.payloads)
 
     assert [b"%d" % n for n in range(50)] + [b"no key", b"last"] == intake.payloads
@@ -136,15 +136,15 @@ async def test_what_a_device_publishes_arrives_in_order_with_its_topic(world: Wo
 
 
 @keeps_sessions
-async def test_what_is_published_while_nobody_is_connected_waits_for_the_next_one(world: World) -> None:
+async def test_what_is_published_while_nobody_is_connected_waits_for_the_next_one(harness: BrokerHarness) -> None:
     """The next one asks for nothing: the subscriptions are the session's."""
     first, second = Intake(), Intake()
-    async with await world.session(first) as session:
+    async with await harness.session(first) as session:
         await connected(session)
-        await session.follow("publish/orders/#")
-    await world.publish("publish/orders/a", b"1", b"2", b"3")
+        await session.add_subscription("publish/orders/#")
+    await harness.publish("publish/orders/a", b"1", b"2", b"3")
 
-    async with await world.session(second) as session:
+    async with await harness.session(second) as session:
         await connected(session)
         await until(lambda: len(second.payloads) == 3)
 
@@ -152,17 +152,17 @@ async def test_what_is_published_while_nobody_is_connected_waits_for_the_next_on
 
 
 @keeps_sessions
-async def test_what_was_not_acknowledged_comes_again_and_the_rest_does_not(world: World) -> None:
+async def test_what_was_not_acknowledged_comes_again_and_the_rest_does_not(harness: BrokerHarness) -> None:
     first, second = Intake(acknowledges=False), Intake()
-    async with await world.session(first) as session:
+    async with await harness.session(first) as session:
         await connected(session)
-        await session.follow("publish/orders/#")
-        await world.publish("publish/orders/a", *(b"%d" % n for n in range(6)))
+        await session.add_subscription("publish/orders/#")
+        await harness.publish("publish/orders/a", *(b"%d" % n for n in range(6)))
         await until(lambda: len(first.payloads) == 6)
         for delivery in first.deliveries[:3]:
             delivery.acknowledge()
 
-    async with await world.session(second) as session:
+    async with await harness.session(second) as session:
         await connected(session)
         await until(lambda: len(second.payloads) >= 3)
         await never(lambda: len(second.payloads) > 3, 0.3)
@@ -171,52 +171,54 @@ async def test_what_was_not_acknowledged_comes_again_and_the_rest_does_not(world
 
 
 @keeps_sessions
-async def test_after_a_loss_the_unacknowledged_come_again_on_the_same_session(world: World) -> None:
+async def test_after_a_loss_the_unacknowledged_come_again_on_the_same_session(harness: BrokerHarness) -> None:
     intake = Intake(acknowledges=False)
-    async with await world.session(intake) as session:
+    async with await harness.session(intake) as session:
         await connected(session)
-        await session.follow("publish/orders/#")
-        await world.publish("publish/orders/a", b"1", b"2")
+        await session.add_subscription("publish/orders/#")
+        await harness.publish("publish/orders/a", b"1", b"2")
         await until(lambda: len(intake.payloads) == 2)
 
-        await world.drop()
+        await harness.drop()
         await until(lambda: len(intake.payloads) >= 4)
         for delivery in intake.deliveries[2:]:
             delivery.acknowledge()
-        await world.publish("publish/orders/a", b"3")
+        await harness.publish("publish/orders/a", b"3")
         await until(lambda: b"3" in intake.payloads)
 
     assert [b"1", b"2", b"1", b"2", b"3"] == intake.payloads
 
 
 @keeps_sessions
-async def test_an_acknowledgement_counts_only_on_the_connection_that_its_message_came_by(world: World) -> None:
+async def test_an_acknowledgement_counts_only_on_the_connection_that_its_message_came_by(
+    harness: BrokerHarness,
+) -> None:
     """Later the broker's number may stand for another message."""
     intake, rest = Intake(acknowledges=False), Intake()
-    async with await world.session(intake) as session:
+    async with await harness.session(intake) as session:
         await connected(session)
-        await session.follow("publish/orders/#")
-        await world.publish("publish/orders/a", b"1", b"2")
+        await session.add_subscription("publish/orders/#")
+        await harness.publish("publish/orders/a", b"1", b"2")
         await until(lambda: len(intake.payloads) == 2)
-        await world.drop()
+        await harness.drop()
         await until(lambda: len(intake.payloads) >= 4)
         for delivery in intake.deliveries[:2]:
             delivery.acknowledge()
 
-    async with await world.session(rest):
+    async with await harness.session(rest):
         await until(lambda: len(rest.payloads) == 2)
     assert [b"1", b"2"] == rest.payloads
 
 
 @keeps_sessions
-async def test_whoever_comes_next_takes_the_session_over(world: World) -> None:
+async def test_whoever_comes_next_takes_the_session_over(harness: BrokerHarness) -> None:
     old, new = Intake(acknowledges=False), Intake()
-    async with await world.session(old) as deposed:
+    async with await harness.session(old) as deposed:
         await connected(deposed)
-        await deposed.follow("publish/orders/#")
-        await world.publish("publish/orders/a", b"1")
+        await deposed.add_subscription("publish/orders/#")
+        await harness.publish("publish/orders/a", b"1")
         await until(lambda: old.payloads)
-        async with await world.session(new) as session:
+        async with await harness.session(new) as session:
             await until(lambda: new.payloads)
             assert session.connected
             old.deliveries[0].acknowledge()
@@ -224,57 +226,59 @@ async def test_whoever_comes_next_takes_the_session_over(world: World) -> None:
     assert [b"1"] == new.payloads[:1]
 
 
-async def test_a_retained_message_is_told_from_a_publication(world: World) -> None:
+async def test_a_retained_message_is_told_from_a_publication(harness: BrokerHarness) -> None:
     intake = Intake()
-    await world.publish("publish/orders/a", b"old", retain=True)
-    async with await world.session(intake) as session:
+    await harness.publish("publish/orders/a", b"old", retain=True)
+    async with await harness.session(intake) as session:
         await connected(session)
-        await session.follow("publish/orders/#")
+        await session.add_subscription("publish/orders/#")
         await until(lambda: intake.payloads)
-        await world.publish("publish/orders/a", b"new", retain=True)
+        await harness.publish("publish/orders/a", b"new", retain=True)
         await until(lambda: len(intake.payloads) == 2)
 
     assert [(b"old", True), (b"new", False)] == [(found.payload, found.retained) for found in intake.deliveries]
 
 
-async def test_what_is_no_longer_followed_comes_no_more_whoever_followed_it(world: World) -> None:
+async def test_what_is_no_longer_followed_comes_no_more_whoever_followed_it(harness: BrokerHarness) -> None:
     intake = Intake()
-    async with await world.session(Intake()) as session:
+    async with await harness.session(Intake()) as session:
         await connected(session)
-        await session.follow("publish/orders/#")
-        await session.follow("publish/other/#")
-    async with await world.session(intake) as session:
+        await session.add_subscription("publish/orders/#")
+        await session.add_subscription("publish/other/#")
+    async with await harness.session(intake) as session:
         await connected(session)
-        assert await session.unfollow(["publish/orders/#", "publish/never-followed/#"], session.connection)
-        await world.publish("publish/orders/a", b"1")
-        await world.publish("publish/other/a", b"2")
+        assert await session.remove_subscriptions(["publish/orders/#", "publish/never-followed/#"], session.connection)
+        await harness.publish("publish/orders/a", b"1")
+        await harness.publish("publish/other/a", b"2")
         await until(lambda: b"2" in intake.payloads)
 
     assert [b"2"] == intake.payloads
 
 
-async def test_each_connection_has_a_number_of_its_own_and_filters_are_dropped_on_that_one_only(world: World) -> None:
+async def test_each_connection_has_a_number_of_its_own_and_filters_are_dropped_on_that_one_only(
+    harness: BrokerHarness,
+) -> None:
     intake, told = Intake(), list[bool]()
-    async with await world.session(intake) as session:
+    async with await harness.session(intake) as session:
         session.on_connection(told.append)
         assert session.connection == 0
-        assert not await session.unfollow(["publish/orders/#"], 0)
+        assert not await session.remove_subscriptions(["publish/orders/#"], 0)
         await connected(session)
         first = session.connection
         assert first > 0
-        await session.follow("publish/orders/#")
-        await world.drop()
+        await session.add_subscription("publish/orders/#")
+        await harness.drop()
         await until(lambda: session.connection > first)
 
-        assert not await session.unfollow(["publish/orders/#"], first)
-        await world.publish("publish/orders/a", b"still followed")
+        assert not await session.remove_subscriptions(["publish/orders/#"], first)
+        await harness.publish("publish/orders/a", b"still followed")
         await until(lambda: intake.payloads)
-        assert await session.unfollow(["publish/orders/#"], session.connection)
-        await world.drop()
+        assert await session.remove_subscriptions(["publish/orders/#"], session.connection)
+        await harness.drop()
         await until(lambda: session.connection > first + 1)
-        await session.follow("publish/other/#")
-        await world.publish("publish/orders/a", b"nobody's")
-        await world.publish("publish/other/a", b"last")
+        await session.add_subscription("publish/other/#")
+        await harness.publish("publish/orders/a", b"nobody's")
+        await harness.publish("publish/other/a", b"last")
         await until(lambda: b"last" in intake.payloads)
 
     assert [b"still followed", b"last"] == intake.payloads
@@ -282,19 +286,19 @@ async def test_each_connection_has_a_number_of_its_own_and_filters_are_dropped_o
 
 
 @keeps_sessions
-async def test_a_mark_comes_behind_everything_that_waits_and_once(world: World) -> None:
+async def test_a_mark_comes_behind_everything_that_waits_and_once(harness: BrokerHarness) -> None:
     """More than the broker gives out at once (mosquitto with our settings: 1000; the fake as well)."""
     intake = Intake(acknowledges=False)
-    async with await world.session(Intake()) as session:
+    async with await harness.session(Intake()) as session:
         await connected(session)
-        await session.follow("publish/orders/#")
-    await world.publish("publish/orders/a", *(b"%d" % n for n in range(1100)))
+        await session.add_subscription("publish/orders/#")
+    await harness.publish("publish/orders/a", *(b"%d" % n for n in range(1100)))
 
-    async with await world.session(intake) as session:
+    async with await harness.session(intake) as session:
         await connected(session)
-        await session.follow("marks")
-        assert await session.unfollow(["publish/orders/#"], session.connection)
-        session.mark("marks", b"the end")
+        await session.add_subscription("marks")
+        assert await session.remove_subscriptions(["publish/orders/#"], session.connection)
+        session.publish_sentinel("marks", b"the end")
         await until(lambda: len(intake.payloads) == 1000)
         for delivery in intake.deliveries:
             delivery.acknowledge()
@@ -303,14 +307,14 @@ async def test_a_mark_comes_behind_everything_that_waits_and_once(world: World) 
     assert [*(b"%d" % n for n in range(1100)), b"the end"] == intake.payloads
 
 
-async def test_without_a_connection_there_is_no_mark(world: World) -> None:
+async def test_without_a_connection_there_is_no_mark(harness: BrokerHarness) -> None:
     intake = Intake()
-    session = await world.session(intake)
-    session.mark("marks", b"nobody hears it")
+    session = await harness.session(intake)
+    session.publish_sentinel("marks", b"nobody hears it")
     async with session:
         await connected(session)
-        await session.follow("marks")
-        session.mark("marks", b"heard")
+        await session.add_subscription("marks")
+        session.publish_sentinel("marks", b"heard")
         await until(lambda: intake.payloads)
 
     assert [b"heard"] == intake.payloads
@@ -322,16 +326,16 @@ async def test_a_filter_is_not_dropped_if_the_connection_is_lost_before_the_brok
     if find_mosquitto() is None:
         pytest.skip("mosquitto is not installed here; CI installs it")
     async with AsyncExitStack() as stack:
-        world = RealWorld(stack, await stack.enter_async_context(EmbeddedBroker(tmp_path, kind="mosquitto")))
-        async with await world.session(Intake()) as session:
+        harness = MosquittoHarness(stack, await stack.enter_async_context(EmbeddedBroker(tmp_path, kind="mosquitto")))
+        async with await harness.session(Intake()) as session:
             await connected(session)
-            await session.follow("publish/orders/#")
-            assert world._proxy is not None
-            await world._proxy.hole()
-            async with asyncio.timeout(UNFOLLOW_TIMEOUT_SECONDS / 2):
-                asking = asyncio.create_task(session.unfollow(["publish/orders/#"], session.connection))
+            await session.add_subscription("publish/orders/#")
+            assert harness._proxy is not None
+            await harness._proxy.blackhole()
+            async with asyncio.timeout(UNSUBSCRIBE_TIMEOUT_SECONDS / 2):
+                asking = asyncio.create_task(session.remove_subscriptions(["publish/orders/#"], session.connection))
                 await asyncio.sleep(0)
-                await world._proxy.cut()
+                await harness._proxy.cut()
                 assert not await asking
                 await until(lambda: session.connection == 0)
 
@@ -347,23 +351,23 @@ async def test_no_more_is_read_than_may_wait_and_nothing_is_lost_by_it(
     async with AsyncExitStack() as stack:
         broker = await stack.enter_async_context(EmbeddedBroker(tmp_path, kind="mosquitto"))
         intake = Intake(acknowledges=False)
-        session = MqttIntake(broker.host, broker.port, SESSION, intake, max_waiting_bytes=100_000)
+        session = MqttPersistentSession(broker.host, broker.port, SESSION, intake, max_unacknowledged_bytes=100_000)
         async with session:
             await connected(session)
-            await session.follow("publish/orders/#")
-            await RealWorld(stack, broker).publish("publish/orders/a", *(b"%04d" % n * 2500 for n in range(60)))
+            await session.add_subscription("publish/orders/#")
+            await MosquittoHarness(stack, broker).publish("publish/orders/a", *(b"%04d" % n * 2500 for n in range(60)))
             await until(lambda: len(intake.payloads) == 11)
             await never(lambda: len(intake.payloads) > 11, 0.3)
 
             for n in range(40):
                 await until(lambda wanted=n: len(intake.payloads) > wanted)
                 intake.deliveries[n].acknowledge()
-            await until(lambda: session._paused_reading is not None)
+            await until(lambda: session._paused_client is not None)
             began = asyncio.get_running_loop().time()
         # The broker's goodbye stands behind all that was not read: it is read, and thrown away.
         assert asyncio.get_running_loop().time() - began < CLOSE_SECONDS
         rest = Intake()
-        async with MqttIntake(broker.host, broker.port, SESSION, rest) as session:
+        async with MqttPersistentSession(broker.host, broker.port, SESSION, rest) as session:
             await until(lambda: len(rest.payloads) >= 20)
 
     assert list(range(40, 60)) == [int(payload[:4]) for payload in rest.payloads]
@@ -375,15 +379,15 @@ async def test_mosquitto_keeps_what_waits_over_its_own_restart(tmp_path: Path) -
         pytest.skip("mosquitto is not installed here; CI installs it")
     async with AsyncExitStack() as stack:
         broker = await stack.enter_async_context(EmbeddedBroker(tmp_path, kind="mosquitto"))
-        world = RealWorld(stack, broker)
-        async with await world.session(Intake()) as session:
+        harness = MosquittoHarness(stack, broker)
+        async with await harness.session(Intake()) as session:
             await connected(session)
-            await session.follow("publish/orders/#")
-        await world.publish("publish/orders/a", b"1", b"2")
+            await session.add_subscription("publish/orders/#")
+        await harness.publish("publish/orders/a", b"1", b"2")
 
         await broker.restart()
 
         intake = Intake()
-        async with await world.session(intake):
+        async with await harness.session(intake):
             await until(lambda: len(intake.payloads) == 2)
     assert [b"1", b"2"] == intake.payloads

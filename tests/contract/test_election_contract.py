@@ -15,7 +15,14 @@ from controller.leadership import zookeeper as zookeeper_module
 from controller.leadership.election import Acquired, Connected, Lost, Released, Suspended
 from controller.leadership.zookeeper import ZooKeeperElections
 from headgate.errors import ConfigError
-from tests.support.election_environments import SHORT_SESSION_SECONDS, FakeWorld, Member, RealWorld, Server, World
+from tests.support.election_environments import (
+    SHORT_SESSION_SECONDS,
+    Candidate,
+    ElectionHarness,
+    FakeElectionHarness,
+    Server,
+    ZooKeeperHarness,
+)
 from tests.support.tcp_proxy import Proxy
 from tests.support.waiting import never, until
 
@@ -34,8 +41,8 @@ def server(request: pytest.FixtureRequest) -> Server | None:
 
 
 @pytest.fixture
-async def world(server: Server | None, stack: AsyncExitStack) -> World:
-    return FakeWorld() if server is None else RealWorld(stack, server)
+async def harness(server: Server | None, stack: AsyncExitStack) -> ElectionHarness:
+    return FakeElectionHarness() if server is None else ZooKeeperHarness(stack, server)
 
 
 @pytest.fixture
@@ -45,26 +52,26 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
 
 
 @pytest.fixture
-def short_sessions(world: World) -> None:
-    world.session_seconds = SHORT_SESSION_SECONDS
+def short_sessions(harness: ElectionHarness) -> None:
+    harness.session_seconds = SHORT_SESSION_SECONDS
 
 
-Join = Callable[[str], Awaitable[Member]]
+Join = Callable[[str], Awaitable[Candidate]]
 
 
 @pytest.fixture
-def join(world: World, stack: AsyncExitStack) -> Join:
-    async def join(name: str) -> Member:
-        member = Member()
-        member.elections = await world.build(name, member.on_event)
-        await stack.enter_async_context(member.elections)
-        await until(lambda: member.connected)
-        return member
+def join(harness: ElectionHarness, stack: AsyncExitStack) -> Join:
+    async def join(name: str) -> Candidate:
+        candidate = Candidate()
+        candidate.elections = await harness.build(name, candidate.on_event)
+        await stack.enter_async_context(candidate.elections)
+        await until(lambda: candidate.connected)
+        return candidate
 
     return join
 
 
-async def first_and_next(join: Join) -> tuple[Member, Member]:
+async def first_and_next(join: Join) -> tuple[Candidate, Candidate]:
     a, b = await join("a"), await join("b")
     a.elections.contend(0)
     await until(lambda: a.first == {0})
@@ -125,17 +132,17 @@ async def test_contending_twice_is_contending_once(join: Join) -> None:
 
 
 @pytest.mark.usefixtures("short_sessions")
-async def test_a_partition_longer_than_the_session_gives_the_place_away(world: World, join: Join) -> None:
+async def test_a_partition_longer_than_the_session_gives_the_place_away(harness: ElectionHarness, join: Join) -> None:
     """The one cut off learns of it only on return: that is why nothing may rest on being told in time."""
     a, b = await first_and_next(join)
 
-    await world.partition("a")
+    await harness.partition("a")
     await until(lambda: b.first == {0})
     await until(lambda: Suspended() in a.events)
     assert Lost() not in a.events
     assert a.first == {0}
 
-    await world.heal("a")
+    await harness.heal("a")
     await until(lambda: a.events[-1] == Connected())
     assert a.events == [Connected(), Acquired(0), Suspended(), Released(0), Lost(), Connected()]
 
@@ -143,12 +150,12 @@ async def test_a_partition_longer_than_the_session_gives_the_place_away(world: W
     await until(lambda: a.first == {0})
 
 
-async def test_a_short_outage_costs_nobody_a_place(world: World, join: Join) -> None:
+async def test_a_short_outage_costs_nobody_a_place(harness: ElectionHarness, join: Join) -> None:
     a, b = await first_and_next(join)
 
-    await world.stop()
+    await harness.stop()
     await until(lambda: Suspended() in a.events and Suspended() in b.events)
-    await world.start()
+    await harness.start()
     await until(lambda: a.events[-1] == b.events[-1] == Connected())
 
     await never(lambda: b.first, 0.3)
@@ -158,36 +165,36 @@ async def test_a_short_outage_costs_nobody_a_place(world: World, join: Join) -> 
     await until(lambda: b.first == {0})
 
 
-async def test_withdrawing_while_cut_off_takes_effect_on_return(world: World, join: Join) -> None:
+async def test_withdrawing_while_cut_off_takes_effect_on_return(harness: ElectionHarness, join: Join) -> None:
     a, b = await first_and_next(join)
-    await world.stop()
+    await harness.stop()
     await until(lambda: Suspended() in a.events and Suspended() in b.events)
 
     a.withdraw(0)
-    await world.start()
+    await harness.start()
 
     await until(lambda: b.first == {0})
     assert Lost() not in a.events
 
 
-async def test_a_service_that_is_down_at_first_is_waited_for(world: World, stack: AsyncExitStack) -> None:
-    member = Member()
-    member.elections = await world.build("a", member.on_event)
-    await world.stop()
-    await stack.enter_async_context(member.elections)
-    member.elections.contend(0)
-    config = asyncio.create_task(member.elections.cluster_config({"shards": 4}))
-    await never(lambda: member.events or config.done(), 0.5)
+async def test_a_service_that_is_down_at_first_is_waited_for(harness: ElectionHarness, stack: AsyncExitStack) -> None:
+    candidate = Candidate()
+    candidate.elections = await harness.build("a", candidate.on_event)
+    await harness.stop()
+    await stack.enter_async_context(candidate.elections)
+    candidate.elections.contend(0)
+    config = asyncio.create_task(candidate.elections.cluster_config({"shards": 4}))
+    await never(lambda: candidate.events or config.done(), 0.5)
 
-    await world.start()
+    await harness.start()
 
-    await until(lambda: member.first == {0})
+    await until(lambda: candidate.first == {0})
     assert await config == {"shards": 4}
 
 
-async def test_closing_gives_the_places_up_at_once(world: World, join: Join) -> None:
-    a = Member()
-    a.elections = await world.build("a", a.on_event)
+async def test_closing_gives_the_places_up_at_once(harness: ElectionHarness, join: Join) -> None:
+    a = Candidate()
+    a.elections = await harness.build("a", a.on_event)
     async with a.elections:
         a.elections.contend(0)
         await until(lambda: a.first == {0})
@@ -196,28 +203,28 @@ async def test_closing_gives_the_places_up_at_once(world: World, join: Join) -> 
         await never(lambda: b.first, 0.3)
 
     # And not with the end of the session.
-    await until(lambda: b.first == {0}, world.session_seconds / 2)
+    await until(lambda: b.first == {0}, harness.session_seconds / 2)
 
 
 @pytest.mark.usefixtures("short_sessions")
-async def test_closing_while_cut_off_takes_seconds_at_most(world: World) -> None:
-    a = Member()
-    a.elections = await world.build("a", a.on_event)
+async def test_closing_while_cut_off_takes_seconds_at_most(harness: ElectionHarness) -> None:
+    a = Candidate()
+    a.elections = await harness.build("a", a.on_event)
     async with a.elections:
         a.elections.contend(0)
         await until(lambda: a.first == {0})
-        await world.partition("a")
+        await harness.partition("a")
         await until(lambda: Suspended() in a.events)
         began = asyncio.get_running_loop().time()
     # kazoo alone takes ten and more.
     assert asyncio.get_running_loop().time() - began < 9
-    await world.heal("a")
+    await harness.heal("a")
 
 
-async def test_a_place_deleted_by_hand_is_released_and_queued_for_again(world: World, join: Join) -> None:
+async def test_a_place_deleted_by_hand_is_released_and_queued_for_again(harness: ElectionHarness, join: Join) -> None:
     a, b = await first_and_next(join)
 
-    await world.take_place("a", 0)
+    await harness.delete_queue_node("a", 0)
 
     await until(lambda: b.first == {0})
     await until(lambda: Released(0) in a.events)
@@ -235,11 +242,11 @@ async def test_the_first_cluster_config_stays(join: Join) -> None:
     assert await b.elections.cluster_config({"shards": 8}) == {"shards": 4, "ledger_url": "file:///a"}
 
 
-async def test_instances_are_listed_for_as_long_as_they_live(world: World, join: Join) -> None:
+async def test_instances_are_listed_for_as_long_as_they_live(harness: ElectionHarness, join: Join) -> None:
     a = await join("a")
     await a.elections.register_instance("a", b"at a")
-    b = Member()
-    b.elections = await world.build("b", b.on_event)
+    b = Candidate()
+    b.elections = await harness.build("b", b.on_event)
     async with b.elections:
         await b.elections.register_instance("b", b"at b")
         await listed(a, {"a": b"at a", "b": b"at b"})
@@ -248,34 +255,36 @@ async def test_instances_are_listed_for_as_long_as_they_live(world: World, join:
 
 
 @pytest.mark.usefixtures("short_sessions")
-async def test_an_instance_is_listed_again_after_its_session_expired(world: World, join: Join) -> None:
+async def test_an_instance_is_listed_again_after_its_session_expired(harness: ElectionHarness, join: Join) -> None:
     a, b = await join("a"), await join("b")
     await a.elections.register_instance("a", b"at a")
     await listed(b, {"a": b"at a"})
 
-    await world.partition("a")
+    await harness.partition("a")
     await listed(b, {})
-    await world.heal("a")
+    await harness.heal("a")
 
     await listed(b, {"a": b"at a"})
 
 
 @pytest.mark.usefixtures("short_sessions")
-async def test_a_name_held_by_an_older_session_is_taken_over_when_that_ends(world: World, join: Join) -> None:
+async def test_a_name_held_by_an_older_session_is_taken_over_when_that_ends(
+    harness: ElectionHarness, join: Join
+) -> None:
     """A daemon that was killed and started again finds its own name there."""
     a, b = await join("a"), await join("b")
     await a.elections.register_instance("same", b"old")
     await listed(b, {"same": b"old"})
 
     await b.elections.register_instance("same", b"new")
-    await world.partition("a")
+    await harness.partition("a")
 
     await listed(b, {"same": b"new"})
 
 
-async def listed(member: Member, expected: dict[str, bytes]) -> None:
+async def listed(candidate: Candidate, expected: dict[str, bytes]) -> None:
     deadline = asyncio.get_running_loop().time() + 60
-    while (found := await member.elections.live_instances()) != expected:
+    while (found := await candidate.elections.live_instances()) != expected:
         assert asyncio.get_running_loop().time() < deadline, found
         await asyncio.sleep(0.02)
 
@@ -285,11 +294,12 @@ async def listed(member: Member, expected: dict[str, bytes]) -> None:
 
 @pytest.mark.contract
 async def test_a_config_that_is_no_config_is_refused(zookeeper: Server, stack: AsyncExitStack) -> None:
-    world = RealWorld(stack, zookeeper)
+    harness = ZooKeeperHarness(stack, zookeeper)
     await asyncio.to_thread(
-        world.by_hand, lambda client, root: client.create(f"{root}/config", b"[1]", makepath=True) and None
+        harness.with_zookeeper_client,
+        lambda client, root: client.create(f"{root}/config", b"[1]", makepath=True) and None,
     )
-    elections = await stack.enter_async_context(await world.build("a", lambda event: None))
+    elections = await stack.enter_async_context(await harness.build("a", lambda event: None))
 
     with pytest.raises(ConfigError, match="not a JSON object"):
         await elections.cluster_config({"shards": 1})
@@ -299,10 +309,10 @@ async def test_a_config_that_is_no_config_is_refused(zookeeper: Server, stack: A
 async def test_a_frozen_server_is_noticed_and_elects_again_when_it_goes_on(
     zookeeper: Server, stack: AsyncExitStack
 ) -> None:
-    world = RealWorld(stack, zookeeper)
-    world.session_seconds = SHORT_SESSION_SECONDS
-    a = Member()
-    a.elections = await stack.enter_async_context(await world.build("a", a.on_event))
+    harness = ZooKeeperHarness(stack, zookeeper)
+    harness.session_seconds = SHORT_SESSION_SECONDS
+    a = Candidate()
+    a.elections = await stack.enter_async_context(await harness.build("a", a.on_event))
     a.elections.contend(0)
     await until(lambda: a.first == {0})
 
@@ -318,9 +328,9 @@ async def test_a_frozen_server_is_noticed_and_elects_again_when_it_goes_on(
 
 @pytest.mark.contract
 async def test_places_survive_a_restart_of_the_server(zookeeper: Server, stack: AsyncExitStack) -> None:
-    world = RealWorld(stack, zookeeper)
-    a = Member()
-    a.elections = await stack.enter_async_context(await world.build("a", a.on_event))
+    harness = ZooKeeperHarness(stack, zookeeper)
+    a = Candidate()
+    a.elections = await stack.enter_async_context(await harness.build("a", a.on_event))
     a.elections.contend(0)
     await until(lambda: a.first == {0})
 
@@ -344,7 +354,7 @@ async def test_closing_a_long_session_in_the_moment_of_a_partition_takes_seconds
             on_event=lambda event: connected.set(),
         ):
             await connected.wait()
-            await proxy.hole()
+            await proxy.blackhole()
             began = asyncio.get_running_loop().time()
         assert asyncio.get_running_loop().time() - began < 15
         await proxy.cut()
@@ -354,13 +364,13 @@ async def test_closing_a_long_session_in_the_moment_of_a_partition_takes_seconds
 async def test_a_watch_that_never_fires_costs_seconds_only(
     zookeeper: Server, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(zookeeper_module, "LOOK_AGAIN_SECONDS", 0.3)
+    monkeypatch.setattr(zookeeper_module, "RECONCILE_INTERVAL_SECONDS", 0.3)
     monkeypatch.setattr(ZooKeeperElections, "_watcher", lambda *_: lambda _event: None)
-    world = RealWorld(stack, zookeeper)
-    a, b = Member(), Member()
-    for name, member in (("a", a), ("b", b)):
-        member.elections = await stack.enter_async_context(await world.build(name, member.on_event))
-        await until(lambda member=member: member.connected)
+    harness = ZooKeeperHarness(stack, zookeeper)
+    a, b = Candidate(), Candidate()
+    for name, candidate in (("a", a), ("b", b)):
+        candidate.elections = await stack.enter_async_context(await harness.build(name, candidate.on_event))
+        await until(lambda candidate=candidate: candidate.connected)
     a.elections.contend(0)
     await until(lambda: a.first == {0})
     b.elections.contend(0)
@@ -372,21 +382,21 @@ async def test_a_watch_that_never_fires_costs_seconds_only(
 
 @pytest.mark.contract
 async def test_a_name_held_by_another_is_said_once(zookeeper: Server, stack: AsyncExitStack) -> None:
-    world = RealWorld(stack, zookeeper)
-    a, b = Member(), Member()
-    for name, member in (("a", a), ("b", b)):
-        member.elections = await stack.enter_async_context(await world.build(name, member.on_event))
+    harness = ZooKeeperHarness(stack, zookeeper)
+    a, b = Candidate(), Candidate()
+    for name, candidate in (("a", a), ("b", b)):
+        candidate.elections = await stack.enter_async_context(await harness.build(name, candidate.on_event))
     with capture_logs() as logs:
         await a.elections.register_instance("same", b"a")
         await listed(a, {"same": b"a"})
         await b.elections.register_instance("same", b"b")
-        await until(lambda: any(entry["event"] == "instance.name_held" for entry in logs))
-        await never(lambda: sum(entry["event"] == "instance.name_held" for entry in logs) > 1, 1.5)
+        await until(lambda: any(entry["event"] == "instance.name_in_use" for entry in logs))
+        await never(lambda: sum(entry["event"] == "instance.name_in_use" for entry in logs) > 1, 1.5)
 
 
 @pytest.mark.contract
 async def test_a_service_that_cannot_be_reached_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zookeeper_module, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(zookeeper_module, "CONNECT_WARNING_SECONDS", 0.2)
     async with Proxy("127.0.0.1", 1) as proxy:
         await proxy.cut()
         with capture_logs() as logs:

@@ -11,7 +11,7 @@ from typing import Protocol
 import pytest
 
 from controller.local.embedded import EmbeddedBroker, find_mosquitto
-from headgate.transport.mqtt import CALL_TIMEOUT_SECONDS, MqttTransport
+from headgate.transport.mqtt import SUBSCRIBE_TIMEOUT_SECONDS, MqttTransport
 from headgate.transport.port import Transport
 from tests.support.broker import FakeBroker
 from tests.support.tcp_proxy import Proxy
@@ -20,7 +20,7 @@ from tests.support.waiting import never, until
 Will = tuple[str, bytes, bool]
 
 
-class World(Protocol):
+class BrokerHarness(Protocol):
     """A broker, and ways to break it."""
 
     async def open(self, client_id: str, will: Will | None = None) -> Transport: ...
@@ -30,7 +30,7 @@ class World(Protocol):
     async def end_outage(self) -> None: ...
 
 
-class FakeWorld:
+class FakeBrokerHarness:
     def __init__(self, stack: AsyncExitStack) -> None:
         self._stack = stack
         self._broker = FakeBroker()
@@ -51,7 +51,7 @@ class FakeWorld:
         self._broker.start()
 
 
-class RealWorld:
+class MosquittoHarness:
     """Each client goes through a proxy of its own."""
 
     def __init__(self, stack: AsyncExitStack, broker: EmbeddedBroker) -> None:
@@ -93,15 +93,15 @@ async def opened(stack: AsyncExitStack, transport: Transport) -> Transport:
         pytest.param("amqtt", marks=pytest.mark.contract),
     ]
 )
-async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BrokerHarness]:
     async with AsyncExitStack() as stack:
         if request.param == "fake":
-            yield FakeWorld(stack)
+            yield FakeBrokerHarness(stack)
             return
         if request.param == "mosquitto" and find_mosquitto() is None:
             pytest.skip("mosquitto is not installed here; CI installs it, and amqtt stands in")
         broker = await stack.enter_async_context(EmbeddedBroker(tmp_path, kind=request.param))
-        yield RealWorld(stack, broker)
+        yield MosquittoHarness(stack, broker)
 
 
 class Inbox:
@@ -118,8 +118,8 @@ class Inbox:
         return [payload for _, payload in self.messages]
 
 
-async def test_a_message_reaches_every_subscriber_its_sender_included(world: World) -> None:
-    a, b = await world.open("a"), await world.open("b")
+async def test_a_message_reaches_every_subscriber_its_sender_included(harness: BrokerHarness) -> None:
+    a, b = await harness.open("a"), await harness.open("b")
     at_a, at_b = Inbox(), Inbox()
     await a.subscribe("x/y", at_a)
     await b.subscribe("x/y", at_b)
@@ -130,8 +130,8 @@ async def test_a_message_reaches_every_subscriber_its_sender_included(world: Wor
     assert at_a.messages == at_b.messages == [("x/y", b"hello")]
 
 
-async def test_the_order_of_one_sender_is_kept_over_topics_and_sizes(world: World) -> None:
-    a, b = await world.open("a"), await world.open("b")
+async def test_the_order_of_one_sender_is_kept_over_topics_and_sizes(harness: BrokerHarness) -> None:
+    a, b = await harness.open("a"), await harness.open("b")
     inbox = Inbox()
     await b.subscribe("x/+", inbox)
     expected = [(f"x/{n % 3}", b"%d " % n + b"." * (n % 5 * 2000)) for n in range(500)]
@@ -143,30 +143,30 @@ async def test_the_order_of_one_sender_is_kept_over_topics_and_sizes(world: Worl
     assert inbox.messages == expected
 
 
-async def test_a_retained_message_reaches_whoever_is_there_and_whoever_comes_later(world: World) -> None:
-    a, b = await world.open("a"), await world.open("b")
+async def test_a_retained_message_reaches_whoever_is_there_and_whoever_comes_later(harness: BrokerHarness) -> None:
+    a, b = await harness.open("a"), await harness.open("b")
     early, late = Inbox(), Inbox()
     await b.subscribe("state", early)
 
     a.publish("state", b"1", retain=True)
     a.publish("state", b"2", retain=True)
     await until(lambda: b"2" in early.payloads)
-    c = await world.open("c")
+    c = await harness.open("c")
     await c.subscribe("state", late)
 
     await until(lambda: late.messages)
     assert late.messages == [("state", b"2")]
 
 
-async def test_an_empty_retained_message_clears_the_last_one(world: World) -> None:
-    a = await world.open("a")
+async def test_an_empty_retained_message_clears_the_last_one(harness: BrokerHarness) -> None:
+    a = await harness.open("a")
     seen, later = Inbox(), Inbox()
     await a.subscribe("state", seen)
     a.publish("state", b"1", retain=True)
     a.publish("state", b"", retain=True)
     await until(lambda: seen.payloads == [b"1", b""])
 
-    b = await world.open("b")
+    b = await harness.open("b")
     await b.subscribe("#", later)
     a.publish("other", b"after")
 
@@ -174,8 +174,8 @@ async def test_an_empty_retained_message_clears_the_last_one(world: World) -> No
     assert later.messages == [("other", b"after")]
 
 
-async def test_filters_with_wildcards_each_reach_their_own_handler(world: World) -> None:
-    a, b = await world.open("a"), await world.open("b")
+async def test_filters_with_wildcards_each_reach_their_own_handler(harness: BrokerHarness) -> None:
+    a, b = await harness.open("a"), await harness.open("b")
     exact, one_level, deep = Inbox(), Inbox(), Inbox()
     await b.subscribe("h/1/requests", exact)
     await b.subscribe("h/+/presence", one_level)
@@ -190,8 +190,8 @@ async def test_filters_with_wildcards_each_reach_their_own_handler(world: World)
     assert [topic for topic, _ in deep.messages] == ["g/1", "g/1/2", "g"]
 
 
-async def test_nothing_comes_after_unsubscribing(world: World) -> None:
-    a, b = await world.open("a"), await world.open("b")
+async def test_nothing_comes_after_unsubscribing(harness: BrokerHarness) -> None:
+    a, b = await harness.open("a"), await harness.open("b")
     stopped, other = Inbox(), Inbox()
     await b.subscribe("x", stopped)
     await b.subscribe("y", other)
@@ -204,23 +204,23 @@ async def test_nothing_comes_after_unsubscribing(world: World) -> None:
     assert stopped.messages == []
 
 
-async def test_a_lost_client_leaves_its_last_will(world: World) -> None:
-    watcher = await world.open("watcher")
+async def test_a_lost_client_leaves_its_last_will(harness: BrokerHarness) -> None:
+    watcher = await harness.open("watcher")
     presence = Inbox()
     await watcher.subscribe("presence/+", presence)
-    await world.open("a", ("presence/a", b"gone", True))
+    await harness.open("a", ("presence/a", b"gone", True))
 
-    await world.drop("a")
+    await harness.drop("a")
 
     await until(lambda: presence.messages)
     assert presence.messages == [("presence/a", b"gone")]
 
 
-async def test_a_client_that_closes_leaves_no_will_and_all_it_published(world: World) -> None:
-    watcher = await world.open("watcher")
+async def test_a_client_that_closes_leaves_no_will_and_all_it_published(harness: BrokerHarness) -> None:
+    watcher = await harness.open("watcher")
     inbox = Inbox()
     await watcher.subscribe("#", inbox)
-    a = await world.build("a", ("presence/a", b"gone", True))
+    a = await harness.build("a", ("presence/a", b"gone", True))
     async with a:
         await until(lambda: a.connected)
         # It reads its own messages too, so there is unread input when it closes.
@@ -234,15 +234,15 @@ async def test_a_client_that_closes_leaves_no_will_and_all_it_published(world: W
     assert b"gone" not in inbox.payloads
 
 
-async def test_after_a_loss_subscriptions_stand_again_and_everybody_is_told(world: World) -> None:
-    a, b = await world.open("a"), await world.open("b")
+async def test_after_a_loss_subscriptions_stand_again_and_everybody_is_told(harness: BrokerHarness) -> None:
+    a, b = await harness.open("a"), await harness.open("b")
     inbox = Inbox()
     told: list[bool] = []
     a.on_connection(told.append)
     await a.subscribe("x", inbox)
     await a.subscribe("y/#", inbox)
 
-    await world.drop("a")
+    await harness.drop("a")
     await until(lambda: told == [False, True])
 
     assert a.connected
@@ -251,28 +251,28 @@ async def test_after_a_loss_subscriptions_stand_again_and_everybody_is_told(worl
     await until(lambda: inbox.payloads == [b"1", b"2"])
 
 
-async def test_subscriptions_stand_when_the_connection_is_announced(world: World) -> None:
+async def test_subscriptions_stand_when_the_connection_is_announced(harness: BrokerHarness) -> None:
     """What is asked at that moment has its answer delivered."""
-    a = await world.open("a")
+    a = await harness.open("a")
     inbox = Inbox()
     await a.subscribe("echo", inbox)
     a.on_connection(lambda connected: connected and a.publish("echo", b"ping"))
 
-    await world.drop("a")
+    await harness.drop("a")
 
     await until(lambda: inbox.payloads == [b"ping"])
 
 
-async def test_during_an_outage_nothing_is_taken_and_afterwards_all_works(world: World) -> None:
-    a, b = await world.open("a"), await world.open("b")
+async def test_during_an_outage_nothing_is_taken_and_afterwards_all_works(harness: BrokerHarness) -> None:
+    a, b = await harness.open("a"), await harness.open("b")
     inbox = Inbox()
 
-    await world.begin_outage()
+    await harness.begin_outage()
     await until(lambda: not a.connected and not b.connected)
     assert not a.publish("x", b"lost")
     # Returns at once, and stands later; the broker's confirmation would be waited for longer.
-    await asyncio.wait_for(b.subscribe("x", inbox), CALL_TIMEOUT_SECONDS * 0.9)
-    await world.end_outage()
+    await asyncio.wait_for(b.subscribe("x", inbox), SUBSCRIBE_TIMEOUT_SECONDS * 0.9)
+    await harness.end_outage()
 
     await until(lambda: a.connected and b.connected)
     assert a.publish("x", b"kept")
@@ -280,46 +280,46 @@ async def test_during_an_outage_nothing_is_taken_and_afterwards_all_works(world:
     assert inbox.payloads == [b"kept"]
 
 
-async def test_a_client_opened_during_an_outage_connects_when_it_ends(world: World) -> None:
-    a = await world.build("a")
+async def test_a_client_opened_during_an_outage_connects_when_it_ends(harness: BrokerHarness) -> None:
+    a = await harness.build("a")
     told: list[bool] = []
     a.on_connection(told.append)
-    await world.begin_outage()
+    await harness.begin_outage()
     async with a:
         await never(lambda: a.connected, 0.3)
 
-        await world.end_outage()
+        await harness.end_outage()
 
         await until(lambda: a.connected)
         assert told == [True]
 
 
-async def test_closing_during_an_outage_takes_no_longer_than_seconds(world: World) -> None:
-    a = await world.build("a")
+async def test_closing_during_an_outage_takes_no_longer_than_seconds(harness: BrokerHarness) -> None:
+    a = await harness.build("a")
     async with a:
         await until(lambda: a.connected)
-        await world.begin_outage()
+        await harness.begin_outage()
         await until(lambda: not a.connected)
         began = asyncio.get_running_loop().time()
     assert asyncio.get_running_loop().time() - began < 20
 
 
 async def test_a_second_client_of_the_same_name_throws_the_first_out(
-    world: World, request: pytest.FixtureRequest
+    harness: BrokerHarness, request: pytest.FixtureRequest
 ) -> None:
-    if request.node.callspec.params["world"] == "amqtt":
+    if request.node.callspec.params["harness"] == "amqtt":
         pytest.xfail("amqtt 0.12 keeps both; harmless, as client ids carry a random part or an instance's name")
-    first = await world.open("a")
+    first = await harness.open("a")
     lost: list[bool] = []
     first.on_connection(lost.append)
 
-    await world.open("a")
+    await harness.open("a")
 
     await until(lambda: False in lost)
 
 
-async def test_a_message_of_a_megabyte_passes_whole(world: World) -> None:
-    a = await world.open("a")
+async def test_a_message_of_a_megabyte_passes_whole(harness: BrokerHarness) -> None:
+    a = await harness.open("a")
     inbox = Inbox()
     await a.subscribe("big", inbox)
     payload = bytes(range(256)) * 4096

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.commit import RETRY_SECONDS, ROOM_SECONDS, GroupCommit, ReignEndedError
+from controller.commit import RETRY_SECONDS, YIELD_SECONDS, GroupCommit, TermEndedError
 from controller.leadership.transitions import Event
 from controller.state.shard_state import ShardState
 from headgate.ledger.ledger import Ledger
@@ -31,27 +31,27 @@ class Observer:
         self.commits.append(records)
         self.commit_seconds.append(seconds)
 
-    def batch_durable(self, shard: int, seconds: float) -> None:
+    def batch_committed(self, shard: int, seconds: float) -> None:
         self.batches.append(seconds)
 
-    def queue_size(self, shard: int, size_bytes: int) -> None:
+    def queue_size_changed(self, shard: int, size_bytes: int) -> None:
         pass
 
-    def store_answered(self) -> None:
+    def store_succeeded(self) -> None:
         self.answers += 1
 
-    def store_error(self, operation: str) -> None:
+    def store_failed(self, operation: str) -> None:
         self.errors.append(operation)
 
 
 class Shard:
     """One reign over a store that takes a second per write."""
 
-    def __init__(self, *, makes_room: bool = False) -> None:
+    def __init__(self, *, yields_to_contender: bool = False) -> None:
         self.store = FakeStore(latency_seconds=(1.0, 1.0))
         self.ledger = Ledger(self.store, 0)
         self.state = ShardState(0)
-        self.state.apply_all([e.ReignBegan(leader_epoch=1, instance="a")], chunk=1, at_ms=0)
+        self.state.apply_all([e.TermStarted(leader_epoch=1, instance="a")], chunk=1, at_ms=0)
         self.heads: list[int] = []
         self.observer = Observer()
         self.commit = GroupCommit(
@@ -61,7 +61,7 @@ class Shard:
             observer=self.observer,
             write_timeout_seconds=10,
             unreachable_seconds=15,
-            makes_room=lambda: makes_room,
+            yields_to_contender=lambda: yields_to_contender,
             on_durable=self.heads.append,
             on_records=lambda _: None,
         )
@@ -84,7 +84,7 @@ async def running(shard: Shard) -> AsyncIterator[asyncio.Task[None]]:
 
 
 async def ended(task: asyncio.Task[None]) -> Event:
-    with pytest.raises(ReignEndedError) as caught:
+    with pytest.raises(TermEndedError) as caught:
         await task
     return caught.value.event
 
@@ -122,7 +122,7 @@ async def test_accounts_are_kept_after_the_replies() -> None:
 
     async with running(shard):
         shard.create("a")
-        shard.commit.judged()
+        shard.commit.batch_accepted()
         shard.commit.when_durable(shard.commit.newest, reply)
         await shard.commit.flush()
         await asyncio.sleep(0.01)
@@ -145,11 +145,11 @@ async def test_a_commit_lasts_until_its_chunk_is_durable_however_long_its_replie
     monkeypatch.setattr(loop, "time", lambda: virtual_time() + replied_seconds)
     async with running(shard):
         shard.create("a")
-        shard.commit.judged()
+        shard.commit.batch_accepted()
         shard.commit.when_durable(shard.commit.newest, reply)
         await asyncio.sleep(0.25)
         shard.create("b")
-        shard.commit.judged()
+        shard.commit.batch_accepted()
         await shard.commit.flush()
         await asyncio.sleep(0)
 
@@ -226,7 +226,7 @@ async def test_a_proof_is_a_chunk_created_afterwards() -> None:
     async with running(shard):
         shard.create("a")
         await asyncio.sleep(0.9)
-        shard.commit.prove()
+        shard.commit.barrier()
         shard.commit.when_durable(shard.commit.newest, lambda: shard.said.append("proved"))
         assert 3 == shard.commit.newest
         await shard.commit.flush()
@@ -244,22 +244,22 @@ async def test_what_is_durable_is_said_at_once() -> None:
 
 async def test_a_leader_that_makes_room_pauses_between_commits(looptime: Any) -> None:
     """A contender can win a number in the meantime."""
-    shard = Shard(makes_room=True)
+    shard = Shard(yields_to_contender=True)
     async with running(shard):
         shard.create("a")
         await asyncio.sleep(0.5)
         shard.create("b")
         await shard.commit.flush()
-    assert 2 + ROOM_SECONDS == looptime
+    assert 2 + YIELD_SECONDS == looptime
 
 
 async def test_an_idle_leader_notices_its_successor() -> None:
     shard = Shard()
     async with running(shard):
-        await shard.commit.look_for_successor()
+        await shard.commit.check_for_successor()
         await shard.ledger.append(2, b"another reign's")
-        with pytest.raises(ReignEndedError) as caught:
-            await shard.commit.look_for_successor()
+        with pytest.raises(TermEndedError) as caught:
+            await shard.commit.check_for_successor()
     assert Event.NUMBER_TAKEN is caught.value.event
 
 
@@ -267,7 +267,7 @@ async def test_its_own_chunk_is_not_taken_for_a_successors() -> None:
     """It began and finished while the look was under way."""
     shard = Shard()
     async with running(shard), asyncio.TaskGroup() as tasks:
-        look = tasks.create_task(shard.commit.look_for_successor())
+        look = tasks.create_task(shard.commit.check_for_successor())
         await asyncio.sleep(0.2)
         shard.create("a")
     assert look.exception() is None
@@ -277,6 +277,6 @@ async def test_an_unreadable_store_while_idle_ends_nothing() -> None:
     """The next commit will tell."""
     shard = Shard()
     shard.store.outage()
-    await shard.commit.look_for_successor()
+    await shard.commit.check_for_successor()
 
     assert ["read"] == shard.observer.errors

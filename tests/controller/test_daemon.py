@@ -30,11 +30,11 @@ def test_what_was_restored_is_frozen_before_a_reign_is_built_on_it(
         built.append(gc.get_freeze_count())
         return object()
 
-    monkeypatch.setattr(daemon_module, "ShardReign", build)
+    monkeypatch.setattr(daemon_module, "ShardLeader", build)
     controller: Any = daemon._controller(Ledger(LocalStore(tmp_path), 0), object(), object(), object())
     before = gc.get_freeze_count()
     try:
-        controller._new_reign(ShardState(0), lambda: False)
+        controller._new_leader(ShardState(0), lambda: False)
         (frozen,) = built
     finally:
         gc.unfreeze()
@@ -45,7 +45,7 @@ def test_what_was_restored_is_frozen_before_a_reign_is_built_on_it(
 async def test_devices_are_switched_by_the_settings_at_the_beginning_of_a_reign_and_under_it(tmp_path: Path) -> None:
     """A reign that begins after a reload takes what was reloaded."""
     on = Settings(ledger=LedgerSettings(url=tmp_path.as_uri()))
-    off = on.replace(ingest=IngestSettings(devices=False))
+    off = on.replace(ingest=IngestSettings(mqtt_devices=False))
     daemon: Any = Daemon(on)
     transport = FakeBroker().transport("d")
     controller: Any = daemon._controller(Ledger(LocalStore(tmp_path), 0), object(), transport, object())
@@ -53,10 +53,10 @@ async def test_devices_are_switched_by_the_settings_at_the_beginning_of_a_reign_
     switched: list[bool] = []
     try:
         for read in (off, on, off):
-            controller.reign = controller._new_reign(ShardState(0), lambda: False)
-            switched.append(controller.reign.devices.following._on)
+            controller.leader = controller._new_leader(ShardState(0), lambda: False)
+            switched.append(controller.leader.devices.subscriptions._enabled)
             daemon.reload(read)
-            switched.append(controller.reign.devices.following._on)
+            switched.append(controller.leader.devices.subscriptions._enabled)
     finally:
         gc.unfreeze()
 
@@ -69,7 +69,7 @@ async def test_a_process_that_becomes_ready_is_connected_to_at_once(tmp_path: Pa
     daemon._checker = SparkDrainChecker(f"unix:{tmp_path / 'nobody'}")
 
     daemon._on_drain_state("degraded", "the process ended")
-    assert not daemon._checker._told_well.is_set()
+    assert not daemon._checker._process_ready.is_set()
     daemon._on_drain_state("ready", "it answers")
 
-    assert daemon._checker._told_well.is_set()
+    assert daemon._checker._process_ready.is_set()

@@ -51,12 +51,12 @@ def test_off_a_terminal_each_event_is_one_json_object_with_the_instance():
     stream = Stream()
     configure_logging(LogSettings(), stream, instance="node-1")
 
-    structlog.get_logger("x").info("reign.began", shard=3, odd=ValueError("two\nlines"))
+    structlog.get_logger("x").info("term.started", shard=3, odd=ValueError("two\nlines"))
 
     (event,) = stream.events()
     assert event.pop("timestamp").endswith("Z")
     assert event == {
-        "event": "reign.began",
+        "event": "term.started",
         "shard": 3,
         "odd": "ValueError('two\\nlines')",
         "instance": "node-1",
@@ -68,9 +68,9 @@ def test_on_a_terminal_it_is_text():
     stream = Stream(terminal=True)
     configure_logging(LogSettings(), stream, instance="node-1")
 
-    structlog.get_logger("x").info("reign.began", shard=3)
+    structlog.get_logger("x").info("term.started", shard=3)
 
-    assert "reign.began" in stream.text()
+    assert "term.started" in stream.text()
     assert not stream.text().startswith("{")
 
 

@@ -4,90 +4,90 @@ import asyncio
 
 import pytest
 
-from coordinator.ports import SilentObserver
+from coordinator.ports import NoopObserver
 from headgate.protocol import messages as m
-from tests.support.subscription_environment import World, virtual_time
+from tests.support.subscription_environment import CoordinatorHarness, virtual_time
 
 pytestmark = pytest.mark.looptime
 
 
 @pytest.fixture
-async def world():
+async def harness():
     """Four segments, STREAM in strict order, nobody registered."""
     with virtual_time():
-        world = World(segments=4)
-        world.lead(world.check)
-    yield world
-    await world.coordinator.close()
+        harness = CoordinatorHarness(segments=4)
+        harness.lead(harness.check)
+    yield harness
+    await harness.coordinator.close()
 
 
 # --- what is lost on the way ------------------------------------------------------------------------------------------
 
 
-async def test_a_heartbeat_gets_lost_grants_and_revocations_again(world: World) -> None:
-    world.register("ada")
-    world.register("bob")
-    world.confirm("ada", 2)
-    world.pushes.clear()
-    world.heartbeat("bob", held=[])
-    world.heartbeat("ada", held=[(0, 1), (1, 2), (3, 4)])
+async def test_a_heartbeat_gets_lost_grants_and_revocations_again(harness: CoordinatorHarness) -> None:
+    harness.register("ada")
+    harness.register("bob")
+    harness.confirm("ada", 2)
+    harness.pushes.clear()
+    harness.heartbeat("bob", held=[])
+    harness.heartbeat("ada", held=[(0, 1), (1, 2), (3, 4)])
 
-    assert [[2]] == [[grant.segment for grant in push.granted] for push in world.told("bob")]
-    [told] = world.told("ada")
-    assert [m.Revocation(segment=3, generation=4)] == told.revoked
-    assert [] == told.granted
-
-
-async def test_a_heartbeat_that_lacks_nothing_gets_nothing(world: World) -> None:
-    world.register("ada")
-    world.heartbeat("ada", held=[(0, 1), (1, 2), (2, 3), (3, 4)])
-
-    assert [] == world.pushes
+    assert [[2]] == [[grant.segment for grant in push.granted] for push in harness.take_pushes("bob")]
+    [push] = harness.take_pushes("ada")
+    assert [m.Revocation(segment=3, generation=4)] == push.revoked
+    assert [] == push.granted
 
 
-async def test_a_heartbeat_that_claims_too_much_is_told_to_stop(world: World) -> None:
-    world.register("ada")
-    world.heartbeat("ada", held=[(0, 1), (1, 2), (2, 3), (3, 4), (2, 1), (9, 9)])
+async def test_a_heartbeat_that_lacks_nothing_gets_nothing(harness: CoordinatorHarness) -> None:
+    harness.register("ada")
+    harness.heartbeat("ada", held=[(0, 1), (1, 2), (2, 3), (3, 4)])
 
-    [told] = world.told("ada")
-    assert [(2, 1, True), (9, 9, True)] == [(r.segment, r.generation, r.final) for r in told.revoked]
+    assert [] == harness.pushes
 
 
-async def test_a_heartbeat_that_does_not_say_gets_revocations_alone(world: World) -> None:
-    world.register("ada")
-    world.heartbeat("ada")
-    assert [] == world.pushes
-    world.register("bob")
-    world.pushes.clear()
-    world.heartbeat("ada")
+async def test_a_heartbeat_that_claims_too_much_is_told_to_stop(harness: CoordinatorHarness) -> None:
+    harness.register("ada")
+    harness.heartbeat("ada", held=[(0, 1), (1, 2), (2, 3), (3, 4), (2, 1), (9, 9)])
 
-    assert [2, 3] == [revocation.segment for revocation in world.told("ada")[0].revoked]
+    [push] = harness.take_pushes("ada")
+    assert [(2, 1, True), (9, 9, True)] == [(r.segment, r.generation, r.final) for r in push.revoked]
+
+
+async def test_a_heartbeat_that_does_not_say_gets_revocations_alone(harness: CoordinatorHarness) -> None:
+    harness.register("ada")
+    harness.heartbeat("ada")
+    assert [] == harness.pushes
+    harness.register("bob")
+    harness.pushes.clear()
+    harness.heartbeat("ada")
+
+    assert [2, 3] == [revocation.segment for revocation in harness.take_pushes("ada")[0].revoked]
 
 
 async def test_many_grants_are_pushed_in_parts() -> None:
     """One message must stay far below the broker's limit."""
-    world = World(segments=1024, type="QUEUE", order="none")
-    world.lead()
-    world.register("ada")
-    world.register("bob")
-    world.leave("ada")
-    pushed = [len(push.granted) for push in world.told("bob")]
+    harness = CoordinatorHarness(segments=1024, type="QUEUE", order="none")
+    harness.lead()
+    harness.register("ada")
+    harness.register("bob")
+    harness.leave("ada")
+    pushed = [len(push.granted) for push in harness.take_pushes("bob")]
 
     assert [1000, 24] == pushed
-    world.heartbeat("bob", held=[(5000, 1)])
-    assert [(1000, 1), (24, 0)] == [(len(push.granted), len(push.revoked)) for push in world.told("bob")]
+    harness.heartbeat("bob", held=[(5000, 1)])
+    assert [(1000, 1), (24, 0)] == [(len(push.granted), len(push.revoked)) for push in harness.take_pushes("bob")]
 
 
 # --- what people see --------------------------------------------------------------------------------------------------
 
 
-async def test_a_description_tells_who_reads_what_and_what_blocks_the_rest(world: World) -> None:
-    world.store(0, 5)
-    world.register("ada")
-    world.split(0)
-    world.register("bob")
-    world.coordinator.client_gone("client-bob")
-    described = world.coordinator.describe()
+async def test_a_description_tells_who_reads_what_and_what_blocks_the_rest(harness: CoordinatorHarness) -> None:
+    harness.store(0, 5)
+    harness.register("ada")
+    harness.split(0)
+    harness.register("bob")
+    harness.coordinator.client_disconnected("client-bob")
+    described = harness.coordinator.describe()
 
     assert [("ada", True, [0, 1, 2, 3]), ("bob", False, [])] == [
         (consumer.consumer, consumer.connected, consumer.segments) for consumer in described.consumers
@@ -96,40 +96,42 @@ async def test_a_description_tells_who_reads_what_and_what_blocks_the_rest(world
         segment.segment: segment.status for segment in described.segments
     }
     assert [0] == described.segments[4].blocked_by
-    assert {4: (0,), 5: (0,)} == dict(world.coordinator.blocked)
-    assert 2 == world.heartbeat("ada").blocked
-    assert 2 == world.observer.blocked
+    assert {4: (0,), 5: (0,)} == dict(harness.coordinator.blocked)
+    assert 2 == harness.heartbeat("ada").blocked
+    assert 2 == harness.observer.blocked
 
 
-async def test_a_description_without_consumers_says_waiting_and_after_draining_drained(world: World) -> None:
-    assert {"waiting"} == {segment.status for segment in world.coordinator.describe().segments}
-    world.register("ada")
-    world.split(0)
-    await world.run(1)
+async def test_a_description_without_consumers_says_waiting_and_after_draining_drained(
+    harness: CoordinatorHarness,
+) -> None:
+    assert {"waiting"} == {segment.status for segment in harness.coordinator.describe().segments}
+    harness.register("ada")
+    harness.split(0)
+    await harness.run(1)
 
-    assert ["drained", "granted"] == [world.coordinator.describe().segments[n].status for n in (0, 4)]
-
-
-async def test_close_takes_blocked_segments_off_the_count(world: World) -> None:
-    world.store(0, 5)
-    world.register("ada")
-    world.split(0)
-    assert 2 == world.observer.blocked
-    await world.coordinator.close()
-
-    assert 0 == world.observer.blocked
+    assert ["drained", "granted"] == [harness.coordinator.describe().segments[n].status for n in (0, 4)]
 
 
-async def test_an_observer_may_be_left_out(world: World) -> None:
-    assert isinstance(SilentObserver(), SilentObserver)
-    world.observer = None
-    await world.coordinator.close()
-    world.lead(world.check)
-    world.register("ada")
-    world.register("bob")
-    world.confirm("ada", 2)
-    world.split(0)
+async def test_close_takes_blocked_segments_off_the_count(harness: CoordinatorHarness) -> None:
+    harness.store(0, 5)
+    harness.register("ada")
+    harness.split(0)
+    assert 2 == harness.observer.blocked
+    await harness.coordinator.close()
+
+    assert 0 == harness.observer.blocked
+
+
+async def test_an_observer_may_be_left_out(harness: CoordinatorHarness) -> None:
+    assert isinstance(NoopObserver(), NoopObserver)
+    harness.observer = None
+    await harness.coordinator.close()
+    harness.lead(harness.check)
+    harness.register("ada")
+    harness.register("bob")
+    harness.confirm("ada", 2)
+    harness.split(0)
     await asyncio.sleep(1)
-    world.leave("ada")
+    harness.leave("ada")
 
-    assert {1, 2, 3, 4, 5} == set(world.holders())
+    assert {1, 2, 3, 4, 5} == set(harness.holders())

@@ -1,6 +1,6 @@
 """One subscription through random lives: joins, leaves, silences, splits, merges, drains, seeks and changes of leader.
 
-`World` fails at once if a segment is granted while it is held, or before an ancestor is drained. Here consumers keep what
+`CoordinatorHarness` fails at once if a segment is granted while it is held, or before an ancestor is drained. Here consumers keep what
 they were told, and it has to agree with the record after every step; at the end everything must come to rest.
 """
 
@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.decisions.gate import open_gate
+from coordinator.decisions.gate import compute_gate
 from headgate.model import entries as e
-from headgate.model.bucket_ranges import Place, buckets_of, overlap, place_of, segment_of
+from headgate.model.bucket_ranges import SegmentSlice, buckets_of, overlaps, segment_of, slice_of
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.layout import SegmentState
 from headgate.protocol import messages as m
 from tests.support.layouts import change
-from tests.support.subscription_environment import World
+from tests.support.subscription_environment import CoordinatorHarness
 
 pytestmark = pytest.mark.looptime
 
@@ -40,17 +40,17 @@ STEPS = st.lists(
 )
 
 
-class Life:
-    """A world and what its consumers know."""
+class CoordinatorModel:
+    """A harness and what its consumers know."""
 
     def __init__(self, kind: str, segments: int, balance: str) -> None:
         self.balance = balance
-        self.world = World(segments=segments, type=kind, order="strict" if kind == "STREAM" else "none")
-        self.world.on_push = self.on_push
-        self.known: dict[str, dict[Place, int]] = {}
+        self.harness = CoordinatorHarness(segments=segments, type=kind, order="strict" if kind == "STREAM" else "none")
+        self.harness.on_push = self.on_push
+        self.known: dict[str, dict[SegmentSlice, int]] = {}
         """Client → segment or share → generation."""
         self.incarnations = dict.fromkeys(NAMES, 1)
-        self.world.lead(self.world.check)
+        self.harness.lead(self.harness.check)
 
     def client(self, name: str) -> str:
         return f"client-{name}-{self.incarnations[name]}"
@@ -58,51 +58,51 @@ class Life:
     def on_push(self, client_id: str, message: m.Push) -> None:
         """Do as a consumer does."""
         known = self.known.setdefault(client_id, {})
-        assert message.leader_epoch == self.world.reign
+        assert message.leader_epoch == self.harness.leader_epoch
         if isinstance(message, m.ConsumerFenced):
             known.clear()
             return
         for revocation in message.revoked:
-            place = place_of(revocation.segment, revocation.first_bucket, revocation.end_bucket)
+            place = slice_of(revocation.segment, revocation.first_bucket, revocation.end_bucket)
             assert known[place] == revocation.generation, "revoked what it was never given"
             if revocation.final:
                 del known[place]
         for grant in message.granted:
-            place = place_of(grant.segment, grant.first_bucket, grant.end_bucket)
-            assert not any(overlap(place, other) for other in known), "not a difference"
+            place = slice_of(grant.segment, grant.first_bucket, grant.end_bucket)
+            assert not any(overlaps(place, other) for other in known), "not a difference"
             known[place] = grant.generation
 
     def register(self, name: str) -> None:
         client_id = self.client(name)
         known = self.known.get(client_id, {})
-        answer = self.world.register(
+        answer = self.harness.register(
             name,
             incarnation=self.incarnations[name],
             client_id=client_id,
             balance=self.balance,
             capacity=CAPACITY[name],
-            shares=name != "old",
+            supports_bucket_ranges=name != "old",
         )
         revoking = {
             place: holding.generation
-            for place, holding in self.world.subscription.holdings.items()
+            for place, holding in self.harness.subscription.holdings.items()
             if holding.consumer == name and holding.revoked_at_ms is not None
         }
         assert revoking.items() <= known.items() or not known
-        granted = {place_of(g.segment, g.first_bucket, g.end_bucket): g.generation for g in answer.grants}
+        granted = {slice_of(g.segment, g.first_bucket, g.end_bucket): g.generation for g in answer.grants}
         self.known[client_id] = granted | revoking
 
     def agree(self) -> None:
         """Every consumer on record knows what it holds, and nobody else reads anything of it."""
-        subscription = self.world.subscription
+        subscription = self.harness.subscription
         for name, consumer in subscription.consumers.items():
             held = {s: h.generation for s, h in subscription.holdings.items() if h.consumer == name}
             assert held == self.known[consumer.client_id]
         read = [place for known in self.known.values() for place in known]
-        assert not [1 for one, other in combinations(read, 2) if overlap(one, other)], "a bucket has two readers"
+        assert not [1 for one, other in combinations(read, 2) if overlaps(one, other)], "a bucket has two readers"
 
     async def step(self, verb: str, what) -> None:
-        world, subscription, topic = self.world, self.world.subscription, self.world.topic
+        harness, subscription, topic = self.harness, self.harness.subscription, self.harness.topic
         match verb:
             case "register":
                 self.register(what)
@@ -110,39 +110,39 @@ class Life:
                 self.incarnations[what] += 1
                 self.register(what)
             case "leave":
-                world.leave(what, incarnation=self.incarnations[what], client_id=self.client(what))
+                harness.leave(what, incarnation=self.incarnations[what], client_id=self.client(what))
                 self.known.pop(self.client(what), None)
                 self.incarnations[what] += 1
             case "gone":
-                world.coordinator.client_gone(self.client(what))
+                harness.coordinator.client_disconnected(self.client(what))
             case "split" | "merge":
                 self.change_layout(verb, what)
             case "prune":
                 for segment in sorted(subscription.drained):
                     if not topic.layout.ancestors(segment):
-                        world.prune(segment)
+                        harness.prune(segment)
                         break
             case "store":
                 active = [segment.segment_id for segment in topic.layout.active()]
-                world.store(active[what % len(active)], 1 + what % 3, 10 ** (what % 8))
+                harness.store(active[what % len(active)], 1 + what % 3, 10 ** (what % 8))
             case "acknowledge" | "confirm":
                 held = sorted(subscription.holdings)
                 if held:
                     getattr(self, verb)(held[what % len(held)])
             case "seek":
                 segments = sorted(topic.layout.segments)
-                world.seek({segments[what % len(segments)]: 0})
+                harness.seek({segments[what % len(segments)]: 0})
             case "wait":
-                await world.run(what)
+                await harness.run(what)
             case "fail over":
-                await world.coordinator.close()
-                world.lead(world.check)
+                await harness.coordinator.close()
+                harness.lead(harness.check)
                 for name in sorted(subscription.consumers):
                     self.register(name)
         self.agree()
 
     def change_layout(self, verb: str, pick: int) -> None:
-        layout = self.world.topic.layout
+        layout = self.harness.topic.layout
         changed = change(layout, verb, pick)
         sealed = [
             s
@@ -150,30 +150,30 @@ class Life:
             if segment.state is SegmentState.SEALED and layout.segments[s].state is SegmentState.ACTIVE
         ]
         if len(layout.segments) < 24 and sealed:
-            getattr(self.world, verb)(*sealed)
+            getattr(self.harness, verb)(*sealed)
 
-    def acknowledge(self, place: Place) -> None:
-        holding = self.world.subscription.holdings[place]
-        if self.world.subscription.type == "CHECKPOINT":
+    def acknowledge(self, place: SegmentSlice) -> None:
+        holding = self.harness.subscription.holdings[place]
+        if self.harness.subscription.type == "CHECKPOINT":
             return
-        end = self.world.topic.tails[segment_of(place)].next_offset
-        first = min(self.world.subscription.position(segment_of(place)), end - 1) if end else 0
-        reason = self.world.acknowledge(
+        end = self.harness.topic.tails[segment_of(place)].next_offset
+        first = min(self.harness.subscription.position(segment_of(place)), end - 1) if end else 0
+        reason = self.harness.acknowledge(
             holding.consumer,
             place,
             end,
             first_offset=first,
-            incarnation=self.world.subscription.consumers[holding.consumer].incarnation,
+            incarnation=self.harness.subscription.consumers[holding.consumer].incarnation,
         )
         assert reason is None or (end == 0 and "empty" in reason)
 
-    def confirm(self, place: Place) -> None:
-        holding = self.world.subscription.holdings[place]
+    def confirm(self, place: SegmentSlice) -> None:
+        holding = self.harness.subscription.holdings[place]
         if holding.revoked_at_ms is None:
             return
-        consumer = self.world.subscription.consumers[holding.consumer]
+        consumer = self.harness.subscription.consumers[holding.consumer]
         self.known[consumer.client_id].pop(place, None)
-        self.world.coordinator.confirm_revoked(
+        self.harness.coordinator.confirm_revoked(
             m.ConfirmRevoked(
                 request_id=0,
                 client_id=consumer.client_id,
@@ -191,21 +191,21 @@ class Life:
         for name in NAMES[:3]:
             self.register(name)
         for _ in range(30):
-            for place in sorted(self.world.subscription.holdings):
-                if place in self.world.subscription.holdings:
+            for place in sorted(self.harness.subscription.holdings):
+                if place in self.harness.subscription.holdings:
                     self.acknowledge(place)
-            for place in sorted(self.world.subscription.holdings):
-                if place in self.world.subscription.holdings:
+            for place in sorted(self.harness.subscription.holdings):
+                if place in self.harness.subscription.holdings:
                     self.confirm(place)
-            await self.world.live(5)
+            await self.harness.run_with_heartbeats(5)
         if self.balance == "load":
             # The last tick may have weighed something anew, and only then moved it.
-            for segment in sorted(self.world.subscription.holdings):
+            for segment in sorted(self.harness.subscription.holdings):
                 self.confirm(segment)
         self.agree()
 
 
-LIVES = pytest.mark.parametrize(
+MODEL_CASES = pytest.mark.parametrize(
     ("kind", "segments", "balance"),
     [
         ("STREAM", 3, "count"),
@@ -219,7 +219,7 @@ LIVES = pytest.mark.parametrize(
 )
 
 
-@LIVES
+@MODEL_CASES
 @given(steps=STEPS)
 @settings(max_examples=10)
 async def test_whatever_happens_promises_hold_and_everything_comes_to_rest(
@@ -229,7 +229,7 @@ async def test_whatever_happens_promises_hold_and_everything_comes_to_rest(
 
 
 @pytest.mark.simulation
-@LIVES
+@MODEL_CASES
 @given(steps=STEPS)
 @settings(max_examples=40)
 async def test_so_they_do_in_longer_play(kind: str, segments: int, balance: str, steps: list) -> None:
@@ -238,35 +238,35 @@ async def test_so_they_do_in_longer_play(kind: str, segments: int, balance: str,
 
 async def live(kind: str, segments: int, balance: str, steps: list) -> None:
     """Live ``steps``, and see that every promise holds and everything comes to rest."""
-    life = Life(kind, segments, balance)
-    world = life.world
+    life = CoordinatorModel(kind, segments, balance)
+    harness = life.harness
     for verb, what in steps:
         await life.step(verb, what)
     await life.come_to_rest()
 
-    subscription = world.subscription
-    gate = open_gate(world.topic.layout, subscription.drained, subscription.type, subscription.order)
+    subscription = harness.subscription
+    gate = compute_gate(harness.topic.layout, subscription.drained, subscription.type, subscription.order)
     assert {} == dict(gate.blocked)
-    read = sorted((segment_of(place), bucket) for place in world.holders() for bucket in buckets_of(place))
+    read = sorted((segment_of(place), bucket) for place in harness.holders() for bucket in buckets_of(place))
     assert read == [(segment, bucket) for segment in gate.grantable for bucket in range(KEY_BUCKETS)]
-    assert world.coordinator.settled
-    owned = {name: list(world.holders().values()).count(name) for name in subscription.consumers}
+    assert harness.coordinator.handovers_complete
+    owned = {name: list(harness.holders().values()).count(name) for name in subscription.consumers}
     if balance == "load":
-        before = world.holders()
-        world.coordinator.layout_changed()
-        assert before == world.holders(), "looking again moves nothing"
+        before = harness.holders()
+        harness.coordinator.layout_changed()
+        assert before == harness.holders(), "looking again moves nothing"
     elif kind == "CHECKPOINT" or len(owned) <= len(gate.grantable):
         assert max(owned.values()) - min(owned.values()) <= 1
     else:
         assert {name for name, count in owned.items() if not count} <= {"old"}
-    assert {c.consumer: bool(c.idle) for c in world.coordinator.describe().consumers} == {
+    assert {c.consumer: bool(c.idle) for c in harness.coordinator.describe().consumers} == {
         name: not count for name, count in owned.items()
     }
     if kind != "CHECKPOINT":
         assert all(
-            segment.state is SegmentState.ACTIVE for segment in map(world.topic.layout.segments.get, gate.grantable)
+            segment.state is SegmentState.ACTIVE for segment in map(harness.topic.layout.segments.get, gate.grantable)
         )
-    generations = [entry.generation for entry in world.proposed(e.SegmentGranted)]
+    generations = [entry.generation for entry in harness.proposed(e.SegmentGranted)]
     assert generations == sorted(set(generations))
-    await world.coordinator.close()
+    await harness.coordinator.close()
     assert 1 == len(asyncio.all_tasks()), "a task was left behind"

@@ -2,45 +2,45 @@
 
 import pytest
 
-from coordinator.balancing.affinity import heirs_of
+from coordinator.balancing.affinity import preferred_owners_of
 from coordinator.reporting.idle_reasons import idle_reasons
-from headgate.model.bucket_ranges import Share
+from headgate.model.bucket_ranges import BucketRange
 from headgate.model.layout import Layout
 from headgate.protocol import messages as m
-from tests.support.subscription_environment import Checker, World, virtual_time
+from tests.support.subscription_environment import CoordinatorHarness, FakeDrainChecker, virtual_time
 
 pytestmark = pytest.mark.looptime
 
-LOW, HIGH = Share(0, 0, 8), Share(0, 8, 16)
+LOW, HIGH = BucketRange(0, 0, 8), BucketRange(0, 8, 16)
 
 
-def lead(kind: str = "STREAM", segments: int = 1) -> World:
-    world = World(segments=segments, type=kind, order="strict" if kind == "STREAM" else "none")
-    world.lead(Checker(world))
-    return world
+def lead(kind: str = "STREAM", segments: int = 1) -> CoordinatorHarness:
+    harness = CoordinatorHarness(segments=segments, type=kind, order="strict" if kind == "STREAM" else "none")
+    harness.lead(FakeDrainChecker(harness))
+    return harness
 
 
-def shared(kind: str = "STREAM") -> World:
+def shared(kind: str = "STREAM") -> CoordinatorHarness:
     """Ada and bob share a segment of ten records."""
-    world = lead(kind)
-    world.register("ada", shares=True)
-    world.store(0, 10)
-    world.register("bob", shares=True)
-    world.confirm("ada", 0)
-    world.told("ada"), world.told("bob")
-    return world
+    harness = lead(kind)
+    harness.register("ada", supports_bucket_ranges=True)
+    harness.store(0, 10)
+    harness.register("bob", supports_bucket_ranges=True)
+    harness.confirm("ada", 0)
+    harness.take_pushes("ada"), harness.take_pushes("bob")
+    return harness
 
 
 @pytest.fixture
-async def world(request: pytest.FixtureRequest):
+async def harness(request: pytest.FixtureRequest):
     with virtual_time():
-        world = shared(getattr(request, "param", "STREAM"))
-    yield world
-    await world.coordinator.close()
+        harness = shared(getattr(request, "param", "STREAM"))
+    yield harness
+    await harness.coordinator.close()
 
 
-def idle(world: World) -> dict[str, str]:
-    return {c.consumer: c.idle for c in world.coordinator.describe().consumers if c.idle}
+def idle(harness: CoordinatorHarness) -> dict[str, str]:
+    return {c.consumer: c.idle for c in harness.coordinator.describe().consumers if c.idle}
 
 
 def grants(messages: list[m.Push]) -> list[tuple[int, int]]:
@@ -48,229 +48,237 @@ def grants(messages: list[m.Push]) -> list[tuple[int, int]]:
 
 
 async def test_a_segment_is_cut_by_the_handover_and_nobody_reads_a_bucket_before_it_is_free() -> None:
-    world = lead()
-    world.register("ada", shares=True)
-    answer = world.register("bob", shares=True)
-    (revoked,) = world.told("ada")
+    harness = lead()
+    harness.register("ada", supports_bucket_ranges=True)
+    answer = harness.register("bob", supports_bucket_ranges=True)
+    (revoked,) = harness.take_pushes("ada")
 
     assert [] == answer.grants
     assert [m.Revocation(segment=0, generation=1)] == revoked.revoked
-    world.confirm("ada", 0)
-    assert ([(0, 8)], [(8, 16)]) == (grants(world.told("ada")), grants(world.told("bob")))
-    assert {LOW: "ada", HIGH: "bob"} == world.holders()
-    await world.coordinator.close()
+    harness.confirm("ada", 0)
+    assert ([(0, 8)], [(8, 16)]) == (grants(harness.take_pushes("ada")), grants(harness.take_pushes("bob")))
+    assert {LOW: "ada", HIGH: "bob"} == harness.holders()
+    await harness.coordinator.close()
 
 
-async def test_a_consumer_less_joins_the_halves_again(world: World) -> None:
-    world.leave("bob")
-    assert [m.Revocation(segment=0, generation=2, first_bucket=0, end_bucket=8)] == world.told("ada")[0].revoked
-    world.confirm("ada", LOW)
+async def test_a_consumer_less_joins_the_halves_again(harness: CoordinatorHarness) -> None:
+    harness.leave("bob")
+    assert [m.Revocation(segment=0, generation=2, first_bucket=0, end_bucket=8)] == harness.take_pushes("ada")[
+        0
+    ].revoked
+    harness.confirm("ada", LOW)
 
-    assert {0: "ada"} == world.holders()
+    assert {0: "ada"} == harness.holders()
 
 
-async def test_what_is_acknowledged_under_a_share_counts_in_its_buckets_alone(world: World) -> None:
-    assert world.acknowledge("ada", LOW, 10) is None
-    assert world.acknowledge("bob", HIGH, 4) is None
+async def test_what_is_acknowledged_under_a_share_counts_in_its_buckets_alone(harness: CoordinatorHarness) -> None:
+    assert harness.acknowledge("ada", LOW, 10) is None
+    assert harness.acknowledge("bob", HIGH, 4) is None
 
-    assert 4 == world.subscription.position(0)
-    assert [10, 4] == [world.subscription.acknowledged_in(0, bucket).position for bucket in (0, 15)]
-    reason = world.acknowledge("bob", LOW, 5)
+    assert 4 == harness.subscription.position(0)
+    assert [10, 4] == [harness.subscription.acknowledged_in(0, bucket).position for bucket in (0, 15)]
+    reason = harness.acknowledge("bob", LOW, 5)
     assert "held by 'ada' at generation 2, 'bob' at generation 3, not by 'bob' at generation 2" in (reason or "")
 
 
-async def test_whoever_gets_the_whole_segment_is_told_where_each_bucket_begins(world: World) -> None:
-    world.acknowledge("ada", LOW, 10)
-    world.acknowledge("bob", HIGH, 4)
-    world.leave("bob")
-    world.confirm("ada", LOW)
-    (grant,) = world.told("ada")[-1].granted
+async def test_whoever_gets_the_whole_segment_is_told_where_each_bucket_begins(harness: CoordinatorHarness) -> None:
+    harness.acknowledge("ada", LOW, 10)
+    harness.acknowledge("bob", HIGH, 4)
+    harness.leave("bob")
+    harness.confirm("ada", LOW)
+    (grant,) = harness.take_pushes("ada")[-1].granted
 
     assert (4, [m.BucketStart(0, 8, 10)]) == (grant.start_offset, grant.starts)
-    assert world.acknowledge("ada", 0, 7) is None
-    assert [10, 7] == [world.subscription.acknowledged_in(0, bucket).position for bucket in (0, 15)]
-    assert world.acknowledge("ada", 0, 10) is None
-    assert {} == world.subscription.by_bucket
+    assert harness.acknowledge("ada", 0, 7) is None
+    assert [10, 7] == [harness.subscription.acknowledged_in(0, bucket).position for bucket in (0, 15)]
+    assert harness.acknowledge("ada", 0, 10) is None
+    assert {} == harness.subscription.progress_by_bucket
 
 
-@pytest.mark.parametrize("world", ["QUEUE"], indirect=True)
-async def test_ranges_of_a_queue_are_kept_by_bucket_and_told_by_bucket(world: World) -> None:
-    world.acknowledge("ada", LOW, 6, first_offset=2)
-    world.acknowledge("bob", HIGH, 3, first_offset=0)
-    world.leave("bob")
-    world.confirm("ada", LOW)
-    (grant,) = world.told("ada")[-1].granted
+@pytest.mark.parametrize("harness", ["QUEUE"], indirect=True)
+async def test_ranges_of_a_queue_are_kept_by_bucket_and_told_by_bucket(harness: CoordinatorHarness) -> None:
+    harness.acknowledge("ada", LOW, 6, first_offset=2)
+    harness.acknowledge("bob", HIGH, 3, first_offset=0)
+    harness.leave("bob")
+    harness.confirm("ada", LOW)
+    (grant,) = harness.take_pushes("ada")[-1].granted
 
     assert 0 == grant.start_offset
     assert [m.BucketStart(0, 8, 0, [(2, 6)]), m.BucketStart(8, 16, 3)] == grant.starts
 
 
-async def test_a_sealed_segment_is_drained_once_every_share_has_reached_its_end(world: World) -> None:
-    world.split(0)
-    world.acknowledge("ada", LOW, 10)
-    await world.live(10)
-    assert set() == world.subscription.drained
-    assert {LOW: "ada", HIGH: "bob"} == world.holders(), "its shares go on being read"
-    world.acknowledge("bob", HIGH, 10)
-    await world.live(10)
+async def test_a_sealed_segment_is_drained_once_every_share_has_reached_its_end(harness: CoordinatorHarness) -> None:
+    harness.split(0)
+    harness.acknowledge("ada", LOW, 10)
+    await harness.run_with_heartbeats(10)
+    assert set() == harness.subscription.drained
+    assert {LOW: "ada", HIGH: "bob"} == harness.holders(), "its shares go on being read"
+    harness.acknowledge("bob", HIGH, 10)
+    await harness.run_with_heartbeats(10)
 
-    assert {0} == world.subscription.drained
-    assert {1: "ada", 2: "bob"} == world.holders()
+    assert {0} == harness.subscription.drained
+    assert {1: "ada", 2: "bob"} == harness.holders()
 
 
-async def test_a_new_leader_changes_nothing(world: World) -> None:
-    world.acknowledge("ada", LOW, 10)
-    held = dict(world.subscription.holdings)
-    await world.coordinator.close()
-    world.lead(Checker(world))
-    await world.run(1)
-    answer = world.register("ada", shares=True)
+async def test_a_new_leader_changes_nothing(harness: CoordinatorHarness) -> None:
+    harness.acknowledge("ada", LOW, 10)
+    held = dict(harness.subscription.holdings)
+    await harness.coordinator.close()
+    harness.lead(FakeDrainChecker(harness))
+    await harness.run(1)
+    answer = harness.register("ada", supports_bucket_ranges=True)
 
-    assert held == world.subscription.holdings
+    assert held == harness.subscription.holdings
     assert [(0, 0, 8, 10)] == [(g.segment, g.first_bucket, g.end_bucket, g.start_offset) for g in answer.grants]
 
 
-async def test_a_share_that_was_lost_on_the_way_is_sent_again(world: World) -> None:
-    world.heartbeat("ada", held=[])
-    assert [(0, 8)] == grants(world.told("ada"))
-    world.heartbeat("ada", held=[(0, 2), (0, 3)])
+async def test_a_share_that_was_lost_on_the_way_is_sent_again(harness: CoordinatorHarness) -> None:
+    harness.heartbeat("ada", held=[])
+    assert [(0, 8)] == grants(harness.take_pushes("ada"))
+    harness.heartbeat("ada", held=[(0, 2), (0, 3)])
 
-    assert [m.Revocation(segment=0, generation=3, final=True)] == world.told("ada")[0].revoked
+    assert [m.Revocation(segment=0, generation=3, final=True)] == harness.take_pushes("ada")[0].revoked
 
 
-async def test_who_is_silent_keeps_its_share_and_who_is_evicted_leaves_it_to_others(world: World) -> None:
-    world.coordinator.client_gone("client-bob")
-    world.heartbeat("ada")
-    assert {LOW: "ada", HIGH: "bob"} == world.holders()
+async def test_who_is_silent_keeps_its_share_and_who_is_evicted_leaves_it_to_others(
+    harness: CoordinatorHarness,
+) -> None:
+    harness.coordinator.client_disconnected("client-bob")
+    harness.heartbeat("ada")
+    assert {LOW: "ada", HIGH: "bob"} == harness.holders()
     for _ in range(13):
-        await world.run(5)
-        world.heartbeat("ada")
-    world.confirm("ada", LOW)
+        await harness.run(5)
+        harness.heartbeat("ada")
+    harness.confirm("ada", LOW)
 
-    assert {0: "ada"} == world.holders()
+    assert {0: "ada"} == harness.holders()
 
 
 async def test_a_holder_that_does_not_let_go_is_fenced_and_the_cut_goes_on() -> None:
-    world = lead()
-    world.register("ada", shares=True)
-    world.register("bob", shares=True)
+    harness = lead()
+    harness.register("ada", supports_bucket_ranges=True)
+    harness.register("bob", supports_bucket_ranges=True)
     for _ in range(7):
-        await world.run(5)
-        world.heartbeat("ada"), world.heartbeat("bob")
+        await harness.run(5)
+        harness.heartbeat("ada"), harness.heartbeat("bob")
 
-    assert {LOW, HIGH} == set(world.holders())
-    await world.coordinator.close()
+    assert {LOW, HIGH} == set(harness.holders())
+    await harness.coordinator.close()
 
 
-async def test_a_seek_begins_again_in_every_bucket(world: World) -> None:
-    world.acknowledge("ada", LOW, 10)
-    world.seek({0: 3})
+async def test_a_seek_begins_again_in_every_bucket(harness: CoordinatorHarness) -> None:
+    harness.acknowledge("ada", LOW, 10)
+    harness.seek({0: 3})
 
-    assert {LOW: "ada", HIGH: "bob"} == world.holders()
-    assert [3, 3] == [world.subscription.acknowledged_in(0, bucket).position for bucket in (0, 15)]
-    assert "not by 'ada' at generation 2" in (world.acknowledge("ada", LOW, 10, generation=2) or "")
+    assert {LOW: "ada", HIGH: "bob"} == harness.holders()
+    assert [3, 3] == [harness.subscription.acknowledged_in(0, bucket).position for bucket in (0, 15)]
+    assert "not by 'ada' at generation 2" in (harness.acknowledge("ada", LOW, 10, generation=2) or "")
 
 
 async def test_an_old_client_is_given_whole_segments_alone() -> None:
-    world = lead(segments=2)
+    harness = lead(segments=2)
     for name in ("old", "ada", "bob"):
-        world.register(name, shares=name != "old")
-    for place in list(world.subscription.holdings):
-        world.confirm(world.subscription.holdings[place].consumer, place)
+        harness.register(name, supports_bucket_ranges=name != "old")
+    for place in list(harness.subscription.holdings):
+        harness.confirm(harness.subscription.holdings[place].consumer, place)
 
-    assert {"old": [0], "ada": [Share(1, 0, 8)], "bob": [Share(1, 8, 16)]} == {
-        name: world.subscription.held_by(name) for name in ("old", "ada", "bob")
+    assert {"old": [0], "ada": [BucketRange(1, 0, 8)], "bob": [BucketRange(1, 8, 16)]} == {
+        name: harness.subscription.held_by(name) for name in ("old", "ada", "bob")
     }
-    await world.coordinator.close()
+    await harness.coordinator.close()
 
 
 # --- what people are told ---------------------------------------------------------------------------------------------
 
 
-async def test_the_description_tells_who_reads_which_buckets(world: World) -> None:
-    world.acknowledge("bob", HIGH, 4)
-    (segment,) = world.coordinator.describe().segments
+async def test_the_description_tells_who_reads_which_buckets(harness: CoordinatorHarness) -> None:
+    harness.acknowledge("bob", HIGH, 4)
+    (segment,) = harness.coordinator.describe().segments
 
     assert ("shared", None, 0) == (segment.status, segment.consumer, segment.acknowledged_offset)
     assert [(0, 8, "granted", "ada", 0), (8, 16, "granted", "bob", 4)] == [
-        (s.first_bucket, s.end_bucket, s.status, s.consumer, s.acknowledged_offset) for s in segment.shares
+        (s.first_bucket, s.end_bucket, s.status, s.consumer, s.acknowledged_offset) for s in segment.bucket_ranges
     ]
-    assert [[(0, 0, 8)], [(0, 8, 16)]] == [c.shares for c in world.coordinator.describe().consumers]
-    assert {} == idle(world)
+    assert [[(0, 0, 8)], [(0, 8, 16)]] == [c.bucket_ranges for c in harness.coordinator.describe().consumers]
+    assert {} == idle(harness)
 
 
 async def test_buckets_that_nobody_holds_are_told() -> None:
-    world = lead()
+    harness = lead()
     for name in ("ada", "bob", "cyd"):
-        world.register(name, shares=True)
-        world.confirm("ada", 0) if 0 in world.subscription.holdings else None
-    (segment,) = world.coordinator.describe().segments
+        harness.register(name, supports_bucket_ranges=True)
+        harness.confirm("ada", 0) if 0 in harness.subscription.holdings else None
+    (segment,) = harness.coordinator.describe().segments
 
     assert [(0, 8, "revoking"), (8, 16, "granted")] == [
-        (s.first_bucket, s.end_bucket, s.status) for s in segment.shares
+        (s.first_bucket, s.end_bucket, s.status) for s in segment.bucket_ranges
     ]
-    world.leave("ada")
-    assert {"bob", "cyd"} == set(world.holders().values())
-    await world.coordinator.close()
+    harness.leave("ada")
+    assert {"bob", "cyd"} == set(harness.holders().values())
+    await harness.coordinator.close()
 
 
 async def test_who_is_idle_is_told_why() -> None:
-    world = lead("CHECKPOINT")
-    world.register("ada", shares=True), world.register("bob", shares=True)
-    assert {"bob": "CHECKPOINT never shares, and every segment has a consumer"} == idle(world)
+    harness = lead("CHECKPOINT")
+    harness.register("ada", supports_bucket_ranges=True), harness.register("bob", supports_bucket_ranges=True)
+    assert {"bob": "CHECKPOINT never shares, and every segment has a consumer"} == idle(harness)
 
-    world = lead()
-    world.register("ada"), world.register("bob")
-    assert "its client is too old" in idle(world)["bob"]
+    harness = lead()
+    harness.register("ada"), harness.register("bob")
+    assert "its client is too old" in idle(harness)["bob"]
 
-    world = lead()
-    world.register("ada"), world.register("bob", shares=True)
-    assert "no other consumer can share" in idle(world)["bob"]
+    harness = lead()
+    harness.register("ada"), harness.register("bob", supports_bucket_ranges=True)
+    assert "no other consumer can share" in idle(harness)["bob"]
 
-    world = lead()
-    world.register("ada", shares=True), world.register("bob", shares=True)
-    assert {"bob": "a segment is on its way from one consumer to another"} == idle(world)
+    harness = lead()
+    harness.register("ada", supports_bucket_ranges=True), harness.register("bob", supports_bucket_ranges=True)
+    assert {"bob": "a segment is on its way from one consumer to another"} == idle(harness)
 
 
 async def test_who_is_idle_because_segments_wait_is_told_so() -> None:
-    world = lead("STREAM")
-    world.register("ada"), world.register("bob")
-    world.store(0, 1)
-    world.split(0)
-    assert idle(world)["bob"].endswith("; 2 of 3 segments wait for ancestors")
-    world.leave("ada"), world.leave("bob")
-    assert {} == idle_reasons(world.subscription, world.coordinator._assignment.gate)
+    harness = lead("STREAM")
+    harness.register("ada"), harness.register("bob")
+    harness.store(0, 1)
+    harness.split(0)
+    assert idle(harness)["bob"].endswith("; 2 of 3 segments wait for ancestors")
+    harness.leave("ada"), harness.leave("bob")
+    assert {} == idle_reasons(harness.subscription, harness.coordinator._assignor.gate)
 
 
 async def test_who_is_idle_beyond_sixteen_is_told_so() -> None:
-    world = lead()
+    harness = lead()
     for number in range(17):
-        world.register(f"c{number:02d}", shares=True)
-        for place, holding in list(world.subscription.holdings.items()):
+        harness.register(f"c{number:02d}", supports_bucket_ranges=True)
+        for place, holding in list(harness.subscription.holdings.items()):
             if holding.revoked_at_ms is not None:
-                world.confirm(holding.consumer, place)
+                harness.confirm(holding.consumer, place)
 
-    assert {"c16": "every segment is shared by 16 already"} == idle(world)
-    await world.coordinator.close()
+    assert {"c16": "every segment is shared by 16 already"} == idle(harness)
+    await harness.coordinator.close()
 
 
 # --- who should rather get it -----------------------------------------------------------------------------------------
 
-HOLDERS = {Share(0, 0, 8): "ada", Share(0, 8, 16): "bob", 1: "cyd"}
+HOLDERS = {BucketRange(0, 0, 8): "ada", BucketRange(0, 8, 16): "bob", 1: "cyd"}
 SPLIT = Layout.initial(2, 0).split(0, 5, 0)
 
 
 def test_a_place_that_is_cut_otherwise_goes_to_who_reads_its_keys_already() -> None:
-    heirs = heirs_of(HOLDERS, SPLIT, [Share(0, 8, 12), 0, Share(1, 0, 8)])
+    preferred_owners = preferred_owners_of(HOLDERS, SPLIT, [BucketRange(0, 8, 12), 0, BucketRange(1, 0, 8)])
 
-    assert {Share(0, 8, 12): ["bob", "ada"], 0: ["ada", "bob"], Share(1, 0, 8): ["cyd"]} == heirs
+    assert {BucketRange(0, 8, 12): ["bob", "ada"], 0: ["ada", "bob"], BucketRange(1, 0, 8): ["cyd"]} == preferred_owners
 
 
 def test_a_share_of_a_child_goes_to_who_reads_the_same_buckets_of_its_parent() -> None:
-    heirs = heirs_of(HOLDERS, SPLIT, [Share(2, 8, 16), Share(2, 0, 8), 3])
+    preferred_owners = preferred_owners_of(HOLDERS, SPLIT, [BucketRange(2, 8, 16), BucketRange(2, 0, 8), 3])
 
-    assert {Share(2, 8, 16): ["bob", "ada"], Share(2, 0, 8): ["ada", "bob"], 3: ["ada", "bob"]} == heirs
+    assert {
+        BucketRange(2, 8, 16): ["bob", "ada"],
+        BucketRange(2, 0, 8): ["ada", "bob"],
+        3: ["ada", "bob"],
+    } == preferred_owners
 
 
 def test_what_is_held_needs_no_heir() -> None:
-    assert {} == heirs_of(HOLDERS, SPLIT, [Share(0, 0, 8), 1])
+    assert {} == preferred_owners_of(HOLDERS, SPLIT, [BucketRange(0, 0, 8), 1])

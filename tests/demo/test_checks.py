@@ -45,7 +45,7 @@ def test_a_record_nobody_received_is_not_delivered() -> None:
 def test_a_delivery_that_the_ledger_does_not_hold_is_altered() -> None:
     wrong = deliveries((1, 0, 0, "a", 1), (2, 9, 9, "z", 0))
 
-    assert ["altered", "altered"] == [v.promise for v in checks.altered(CLEAN, wrong)]
+    assert ["altered", "altered"] == [v.invariant for v in checks.altered(CLEAN, wrong)]
 
 
 def test_only_first_deliveries_count_for_order() -> None:
@@ -99,4 +99,4 @@ def test_a_child_granted_before_its_parent_is_drained_is_found(early: bool, viol
 
     assert violations == len(checks.children_before_parents(chunks, 0, "t", "s"))
     if not early:
-        assert [checks.HeldBack(1, (0,), 2.0, 1.0)] == checks.held_back(chunks, 0, "t", "s")
+        assert [checks.BlockedSegment(1, (0,), 2.0, 1.0)] == checks.blocked_segments(chunks, 0, "t", "s")

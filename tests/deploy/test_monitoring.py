@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from controller.settings.load import load_settings
 from metrics.instruments import Instruments
-from metrics.status import ShardSnapshot, Snapshot
+from metrics.status import DaemonStatus, ShardStatus
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 PROMETHEUS = DEPLOY / "prometheus"
@@ -41,17 +41,17 @@ def exported():
     registry = CollectorRegistry()
     instruments = Instruments(registry)
     # Series by shard exist once the shard is known.
-    instruments.reign_began(0, 1)
+    instruments.term_started(0, 1)
     instruments.batch_judged(0, "accept")
     instruments.chunk_committed(0, 0.1, 1, 1)
-    instruments.backlog_counted(0, (), 0)
-    instruments.drain_watermark(0, 1)
+    instruments.backlog_updated(0, (), 0)
+    instruments.drain_watermark_advanced(0, 1)
     instruments.snapshot_overdue(0, 0)
-    instruments.rolled_up(0, 1, 1)
-    instruments.objects_counted(0, "chunk", 1)
+    instruments.compaction_advanced(0, 1, 1)
+    instruments.set_object_count(0, "chunk", 1)
     instruments.trim_failed(0)
-    instruments.snapshot_taken(
-        Snapshot(instance="one", shards=(ShardSnapshot(shard=0, role="leading", leader_epoch=1, head=1),)), 0.0
+    instruments.status_collected(
+        DaemonStatus(instance="one", shards=(ShardStatus(shard=0, role="leading", leader_epoch=1, head=1),)), 0.0
     )
     found = {}
     for family in registry.collect():
@@ -150,7 +150,7 @@ def test_every_label_that_is_named_exists(expression):
 
 
 def test_the_dashboard_is_one_that_grafana_takes():
-    """Current schema, unique panels that do not overlap, no fixed data source."""
+    """Current schema, unique panels that do not overlaps, no fixed data source."""
     assert DASHBOARD["schemaVersion"] >= 39
     numbers = [panel["id"] for panel in DASHBOARD["panels"]]
     assert len(numbers) == len(set(numbers))
@@ -161,7 +161,7 @@ def test_the_dashboard_is_one_that_grafana_takes():
         for x in range(place["x"], place["x"] + place["w"])
         for y in range(place["y"], place["y"] + place["h"])
     ]
-    assert len(cells) == len(set(cells)), "panels overlap"
+    assert len(cells) == len(set(cells)), "panels overlaps"
     assert max(x for x, _ in cells) == 23
     for panel in panels():
         assert panel["datasource"]["uid"] == "${datasource}"

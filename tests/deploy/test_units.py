@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.leader.shard_controller import HAND_OVER_SECONDS
+from controller.leader.shard_controller import HANDOVER_TIMEOUT_SECONDS
 from controller.settings.load import load_settings
 from drain.service.service import STOP_SECONDS
 from metrics.http import CLOSE_SECONDS
@@ -105,7 +105,9 @@ def test_the_limits_have_room_for_what_they_limit():
     daemon, backlog = (directives(unit) for unit in UNITS[:2])
     settings = load_settings(DEPLOY / "headgate.toml")
     locks, broker, child = settings.zookeeper.session_timeout_seconds, 2, 5
-    longest_stop = HAND_OVER_SECONDS + settings.ingest.write_timeout_seconds + locks + broker + CLOSE_SECONDS + child
+    longest_stop = (
+        HANDOVER_TIMEOUT_SECONDS + settings.ingest.write_timeout_seconds + locks + broker + CLOSE_SECONDS + child
+    )
 
     assert float(daemon["TimeoutStopSec"][0]) >= longest_stop
     assert float(backlog["TimeoutStopSec"][0]) >= STOP_SECONDS + 1

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from controller.local.reserved_port import HeldPort
+from controller.local.reserved_port import ReservedPort
 from drain.spark.java import find_java
 from headgate.errors import ConfigError
 
@@ -45,7 +45,7 @@ def zookeeper(java, folder):
     """Run the server with the recommended settings; yields its port and what it said first."""
     jars = Path(pyspark.__file__).parent / "jars" / "*"
     command = [java / "bin" / "java", "-cp", jars, "org.apache.zookeeper.server.ZooKeeperServerMain"]
-    with HeldPort() as held:
+    with ReservedPort() as held:
         port = held.number
         text = SETTINGS.read_text()
         text = re.sub(r"^dataDir=.*$", f"dataDir={folder / 'data'}", text, flags=re.MULTILINE)

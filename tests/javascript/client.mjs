@@ -109,7 +109,7 @@ export class Producer {
 
   // --- connection ---
 
-  #presence = (here) => Buffer.from(encode({ client_id: this.#clientId, here }));
+  #presence = (online) => Buffer.from(encode({ client_id: this.#clientId, online }));
 
   async #onConnect() {
     const topics = ["cluster", `clients/${this.#clientId}/replies`].map((name) => `${this.#prefix}/${name}`);
@@ -160,7 +160,7 @@ export class Producer {
         setTimeout(resolve, REPLY_MS, null);
         this.#call = { id: this.#publish(request), resolve };
       });
-      if (answer && answer.type !== "refused") return answer;
+      if (answer && answer.type !== "rejected") return answer;
       if (answer && answer.verdict !== "not_leader" && answer.verdict !== "unavailable") throw new Error(answer.reason);
       await new Promise((resolve) => setTimeout(resolve, pause));
     }
@@ -175,7 +175,7 @@ export class Producer {
     const request = this.#requests.get(reply.request_id);
     if (!request) return; // answered before, or not ours
     if (reply.type === "committed") this.#committed(request, older);
-    else if (request.attempt === this.#attempt && reply.leader_epoch >= request.epoch) this.#refused(request, reply);
+    else if (request.attempt === this.#attempt && reply.leader_epoch >= request.epoch) this.#rejected(request, reply);
   }
 
   #committed({ batch, attempt }, older) {
@@ -189,7 +189,7 @@ export class Producer {
     this.#pump();
   }
 
-  #refused({ batch }, { verdict, reason }) {
+  #rejected({ batch }, { verdict, reason }) {
     const head = batch === this.#pending[0];
     if (verdict === "fenced" || verdict === "invalid" || (verdict === "out_of_order" && head)) {
       this.#fail(new Error(`sequence ${batch.sequence} is ${verdict}: ${reason}; what was sent and not answered is unknown`));

@@ -8,7 +8,7 @@ from types import MappingProxyType
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headgate.protocol.backlog import SegmentBacklog, backlog_of
+from headgate.protocol.backlog import SegmentBacklog, summarize_backlog
 from metrics.drain_instruments import MAX_SUBSCRIPTIONS
 from metrics.instruments import Instruments
 
@@ -18,7 +18,7 @@ NOTHING = MappingProxyType({})
 
 def backlog(topic="orders", subscription="billing", more=NOTHING, **fields):
     given = {"records": 10, "size_bytes": 100, "oldest_ms": NOW - 5000} | fields
-    return backlog_of(
+    return summarize_backlog(
         topic=topic,
         subscription=subscription,
         subscription_type="STREAM",
@@ -50,7 +50,7 @@ def series(registry, name):
 
 def test_a_shard_exports_sums_and_the_oldest(instruments, registry):
     rates = {"stored_per_second": 2.0, "acknowledged_per_second": 1.0}
-    instruments.backlog_counted(3, [backlog(), backlog("other", oldest_ms=NOW - 9000, **rates)], NOW)
+    instruments.backlog_updated(3, [backlog(), backlog("other", oldest_ms=NOW - 9000, **rates)], NOW)
 
     assert series(registry, "backlog_records") == {("3",): 20}
     assert series(registry, "backlog_bytes") == {("3",): 200}
@@ -60,10 +60,10 @@ def test_a_shard_exports_sums_and_the_oldest(instruments, registry):
 
 
 def test_an_age_that_nobody_knows_is_not_taken_for_none(instruments, registry):
-    instruments.backlog_counted(3, [backlog(oldest_ms=None), backlog("b", records=0, oldest_ms=None)], NOW)
+    instruments.backlog_updated(3, [backlog(oldest_ms=None), backlog("b", records=0, oldest_ms=None)], NOW)
     assert math.isnan(series(registry, "backlog_oldest_unacknowledged_seconds")["3",])
 
-    instruments.backlog_counted(3, [backlog("b", records=0, oldest_ms=None)], NOW)
+    instruments.backlog_updated(3, [backlog("b", records=0, oldest_ms=None)], NOW)
     assert series(registry, "backlog_oldest_unacknowledged_seconds") == {("3",): 0}
 
 
@@ -74,25 +74,25 @@ def test_what_is_not_known_is_in_no_sum_and_is_counted_by_itself(instruments, re
         backlog("other"),
         backlog("a", **unknown | {"records": 5}),
         backlog("b", **unknown),
-        *(backlog("c", name, more={"at_fault": True}, **unknown) for name in ("one", "two")),
+        *(backlog("c", name, more={"failing": True}, **unknown) for name in ("one", "two")),
     ]
-    instruments.backlog_counted(3, found, NOW)
+    instruments.backlog_updated(3, found, NOW)
 
     assert series(registry, "backlog_records") == {("3",): 15}
     assert series(registry, "backlog_bytes") == {("3",): 100}
     assert series(registry, "backlog_unknown_subscriptions") == {("3",): 3}
-    assert series(registry, "external_tables_at_fault") == {("3",): 1}
+    assert series(registry, "external_tables_failing") == {("3",): 1}
 
 
 def test_a_named_topic_without_sizes_has_no_bytes_and_without_records_no_series(instruments, registry):
-    instruments.backlog_counted(3, [backlog(size_bytes=None), backlog(subscription="b", records=None)], NOW)
+    instruments.backlog_updated(3, [backlog(size_bytes=None), backlog(subscription="b", records=None)], NOW)
 
     assert series(registry, "subscription_backlog_records") == {("orders", "billing"): 10}
     assert math.isnan(series(registry, "subscription_backlog_bytes")["orders", "billing"])
 
 
 def test_only_topics_that_the_settings_name_are_labels(instruments, registry):
-    instruments.backlog_counted(3, [backlog(), backlog("other")], NOW)
+    instruments.backlog_updated(3, [backlog(), backlog("other")], NOW)
 
     assert series(registry, "subscription_backlog_records") == {("orders", "billing"): 10}
     assert series(registry, "subscription_oldest_unacknowledged_seconds") == {("orders", "billing"): 5}
@@ -104,26 +104,26 @@ def test_only_topics_that_the_settings_name_are_labels(instruments, registry):
 )
 def test_the_time_until_it_is_drained_is_a_number_of_its_own(instruments, registry, stored, acknowledged, seconds):
     rates = {"stored_per_second": stored, "acknowledged_per_second": acknowledged}
-    instruments.backlog_counted(3, [backlog(**rates)], NOW)
+    instruments.backlog_updated(3, [backlog(**rates)], NOW)
 
     assert series(registry, "subscription_drained_in_seconds") == {("orders", "billing"): seconds}
 
 
 def test_a_topic_with_very_many_subscriptions_has_a_bounded_number_of_series(instruments, registry):
-    instruments.backlog_counted(3, [backlog(subscription=f"s{at:03}") for at in range(MAX_SUBSCRIPTIONS + 9)], NOW)
+    instruments.backlog_updated(3, [backlog(subscription=f"s{at:03}") for at in range(MAX_SUBSCRIPTIONS + 9)], NOW)
 
     assert len(series(registry, "subscription_backlog_records")) == MAX_SUBSCRIPTIONS
 
 
 def test_what_is_gone_is_not_exported_any_more(instruments, registry):
-    instruments.backlog_counted(3, [backlog(), backlog(subscription="audit")], NOW)
-    instruments.backlog_counted(3, [backlog()], NOW)
+    instruments.backlog_updated(3, [backlog(), backlog(subscription="audit")], NOW)
+    instruments.backlog_updated(3, [backlog()], NOW)
     assert set(series(registry, "subscription_backlog_records")) == {("orders", "billing")}
 
-    instruments.reign_ended(3, "handover")
+    instruments.term_ended(3, "handover")
     assert series(registry, "subscription_backlog_records") == {}
     assert series(registry, "backlog_records") == {}
 
 
 def test_a_reign_that_ends_before_it_has_counted_is_no_fault(instruments):
-    instruments.reign_ended(5, "handover")
+    instruments.term_ended(5, "handover")

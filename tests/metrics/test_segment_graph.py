@@ -5,8 +5,8 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 
 from headgate.model.layout import Layout
-from headgate.protocol.messages import SegmentDescription, SegmentProgress, ShareProgress
-from metrics.segment_graph import BOX, MAX_DRAWN, ROW, WIDTH, segment_graph, share_bars
+from headgate.protocol.messages import BucketRangeProgress, SegmentDescription, SegmentProgress
+from metrics.segment_graph import BOX, MAX_DRAWN_SEGMENTS, ROW, WIDTH, bucket_range_bars, segment_graph
 
 
 def described(layout):
@@ -74,7 +74,7 @@ def test_a_pruned_parent_leaves_a_root():
 def test_a_long_history_stays_a_page():
     """Only the newest segments are drawn, and the drawing is as high as its rows."""
     layout = Layout.initial(1, 0)
-    for _ in range(MAX_DRAWN):
+    for _ in range(MAX_DRAWN_SEGMENTS):
         newest = layout.active()[-1]
         if newest.first_hash == newest.last_hash or len(layout.active()) > 1:
             low, high = layout.active()
@@ -84,7 +84,7 @@ def test_a_long_history_stays_a_page():
     boxes, _ = drawing(layout)
     root = ET.fromstring(segment_graph(described(layout)))
 
-    assert sorted(boxes) == sorted(layout.segments)[-MAX_DRAWN:]
+    assert sorted(boxes) == sorted(layout.segments)[-MAX_DRAWN_SEGMENTS:]
     assert int(root.get("height")) == max(box[3] for box in boxes.values()) + ROW
     assert ROW > BOX
 
@@ -97,17 +97,17 @@ def test_nothing_to_draw_is_a_drawing():
 def test_a_shared_segment_is_a_bar_with_a_box_a_share():
     """Boxes are as wide as their part of the buckets, in their order; a name that does not fit stands in the title."""
     shares = [
-        ShareProgress(
+        BucketRangeProgress(
             first_bucket=0, end_bucket=8, status="granted", acknowledged_offset=5, consumer="<ann>", generation=3
         ),
-        ShareProgress(
+        BucketRangeProgress(
             first_bucket=8, end_bucket=9, status="revoking", acknowledged_offset=5, consumer="b" * 60, generation=4
         ),
-        ShareProgress(first_bucket=9, end_bucket=16, status="waiting", acknowledged_offset=2),
+        BucketRangeProgress(first_bucket=9, end_bucket=16, status="waiting", acknowledged_offset=2),
     ]
     whole = SegmentProgress(segment=0, status="granted", acknowledged_offset=0, next_offset=9)
-    shared = SegmentProgress(segment=7, status="shared", acknowledged_offset=2, next_offset=9, shares=shares)
-    root = ET.fromstring(share_bars([whole, shared]))
+    shared = SegmentProgress(segment=7, status="shared", acknowledged_offset=2, next_offset=9, bucket_ranges=shares)
+    root = ET.fromstring(bucket_range_bars([whole, shared]))
     boxes = [(g.get("class"), g.find("rect"), g.find("text"), g.find("title").text) for g in root.iter("g")]
 
     assert [each[0] for each in boxes] == ["active", "blocked", "sealed"]
@@ -121,4 +121,4 @@ def test_a_shared_segment_is_a_bar_with_a_box_a_share():
 
 def test_nothing_shared_draws_nothing():
     """The page has no empty drawings."""
-    assert share_bars([SegmentProgress(segment=0, status="granted", acknowledged_offset=0, next_offset=9)]) == ""
+    assert bucket_range_bars([SegmentProgress(segment=0, status="granted", acknowledged_offset=0, next_offset=9)]) == ""

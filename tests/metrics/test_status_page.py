@@ -9,19 +9,19 @@ from html.parser import HTMLParser
 import pytest
 from msgspec.structs import replace as replace_struct
 
-from headgate.protocol.backlog import SegmentBacklog, backlog_of
+from headgate.protocol.backlog import SegmentBacklog, summarize_backlog
 from headgate.protocol.messages import (
+    BucketRangeProgress,
     ConsumerDescription,
     ExternalDescription,
     SegmentDescription,
     SegmentProgress,
-    ShareProgress,
     SubscriptionDescription,
     TopicDescription,
 )
 from metrics.health import HealthFacts, judge_health
-from metrics.status import ShardSnapshot, Snapshot
-from metrics.status_page import MAX_SHOWN, status_page
+from metrics.status import DaemonStatus, ShardStatus
+from metrics.status_page import MAX_ROWS, status_page
 
 FACTS = HealthFacts(
     tick_age_seconds=0.1,
@@ -86,7 +86,7 @@ SUBSCRIPTIONS = (subscription(),)
 
 
 def page(*, topics=TOPICS, subscriptions=SUBSCRIPTIONS, backlogs=(), instance="one", health=HEALTH):
-    led = ShardSnapshot(
+    led = ShardStatus(
         shard=0,
         role="leading",
         leader_epoch=12,
@@ -95,8 +95,8 @@ def page(*, topics=TOPICS, subscriptions=SUBSCRIPTIONS, backlogs=(), instance="o
         subscriptions=tuple(subscriptions),
         backlogs=tuple(backlogs),
     )
-    followed = ShardSnapshot(shard=1, role="following", leader_epoch=8, head=77)
-    return status_page(Snapshot(instance=instance, shards=(led, followed), cluster="local"), health)
+    followed = ShardStatus(shard=1, role="following", leader_epoch=8, head=77)
+    return status_page(DaemonStatus(instance=instance, shards=(led, followed), cluster="local"), health)
 
 
 class Reader(HTMLParser):
@@ -156,7 +156,7 @@ def counted(*records, **more):
     parts = [
         SegmentBacklog(segment=at, sealed=False, records=left, label=f"shard-{at}") for at, left in enumerate(records)
     ]
-    return backlog_of(counted_by="spark", segments=parts, **fields)
+    return summarize_backlog(counted_by="spark", segments=parts, **fields)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def counted(*records, **more):
     [
         ([counted(7, 5)], ["7", "5"], "12 records not acknowledged."),
         (
-            [counted(7, None, not_counted="no <version> is mapped")],
+            [counted(7, None, unknown_reason="no <version> is mapped")],
             ["7", "-"],
             "How much is not acknowledged is not known. no &lt;version&gt; is mapped.",
         ),
@@ -184,12 +184,12 @@ def test_how_far_behind_an_external_topic_is_comes_from_its_tables_and_is_never_
 def test_a_shared_segment_shows_its_bucket_ranges_and_who_reads_them():
     """In a row for each share, and in a drawing; names are escaped there too."""
     shares = [
-        ShareProgress(
+        BucketRangeProgress(
             first_bucket=0, end_bucket=8, status="granted", acknowledged_offset=60, consumer="<ann>", generation=5
         ),
-        ShareProgress(first_bucket=8, end_bucket=16, status="waiting", acknowledged_offset=40),
+        BucketRangeProgress(first_bucket=8, end_bucket=16, status="waiting", acknowledged_offset=40),
     ]
-    segment = SegmentProgress(segment=3, status="shared", acknowledged_offset=40, next_offset=100, shares=shares)
+    segment = SegmentProgress(segment=3, status="shared", acknowledged_offset=40, next_offset=100, bucket_ranges=shares)
     text = page(subscriptions=[replace_struct(subscription(), segments=[segment])])
 
     assert Reader(text).rows[-3:] == [
@@ -231,13 +231,13 @@ def test_nothing_from_elsewhere():
 
 def test_a_page_has_a_limit():
     """A thousand topics or subscriptions make no endless page, and it says so."""
-    many = [topic(f"topic-{n:04}") for n in range(MAX_SHOWN + 5)]
+    many = [topic(f"topic-{n:04}") for n in range(MAX_ROWS + 5)]
     text = page(topics=many, subscriptions=[])
-    assert text.count("<svg") == MAX_SHOWN
+    assert text.count("<svg") == MAX_ROWS
     assert "5 more topics are not shown" in text
 
-    text = page(subscriptions=[subscription(f"s{n}") for n in range(MAX_SHOWN + 3)])
-    assert text.count("<h3>") == MAX_SHOWN
+    text = page(subscriptions=[subscription(f"s{n}") for n in range(MAX_ROWS + 3)])
+    assert text.count("<h3>") == MAX_ROWS
     assert "3 more subscriptions are not shown" in text
 
 
@@ -252,7 +252,7 @@ def test_a_subscription_stands_under_its_own_topic():
 def test_a_daemon_that_leads_nothing_has_a_page():
     """Before it joined: no shards, no topics, and the reason."""
     health = judge_health(replace(FACTS, shards=0, shards_led=0))
-    text = status_page(Snapshot(instance="one"), health)
+    text = status_page(DaemonStatus(instance="one"), health)
 
     assert "No topics" in text
     assert "not joined yet" in text

@@ -12,11 +12,11 @@ def main(first: int, last: int) -> None:
     """Play seeds ``first`` to ``last``."""
     for seed in range(first, last + 1):
         began = time.perf_counter()
-        witness = run_seed(seed)
-        records = sum(len(stored) for stored in witness.stored.values())
+        checker = run_seed(seed)
+        records = sum(len(stored) for stored in checker.stored.values())
         took = time.perf_counter() - began
         sys.stdout.write(
-            f"seed {seed}: {witness.chunks} chunks, {records} records, every promise kept ({took:.1f} s)\n"
+            f"seed {seed}: {checker.chunks} chunks, {records} records, every promise kept ({took:.1f} s)\n"
         )
         sys.stdout.flush()
 

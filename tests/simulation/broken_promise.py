@@ -1,5 +1,5 @@
 """What a simulated cluster is found out with."""
 
 
-class BrokenPromiseError(AssertionError):
+class InvariantViolationError(AssertionError):
     """What headgate promises did not hold."""

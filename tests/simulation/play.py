@@ -1,4 +1,4 @@
-"""Plays one seed's world to its end, in virtual time."""
+"""Plays one seed's simulation to its end, in virtual time."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from unittest.mock import patch
 
 import structlog
 
-from tests.simulation.invariant_checker import Witness
+from tests.simulation.invariant_checker import InvariantChecker
 from tests.simulation.virtual_loop import VirtualLoop
-from tests.simulation.world import World
+from tests.simulation.world import ClusterSimulation
 from tests.support.object_store import FakeStore
 
 
-def run_seed(seed: int, *, storms: int = 10, store_kind: type[FakeStore] = FakeStore) -> Witness:
-    """Run one world to its end in virtual time and return what was seen.
+def run_seed(seed: int, *, fault_rounds: int = 10, store_kind: type[FakeStore] = FakeStore) -> InvariantChecker:
+    """Run one simulation to its end in virtual time and return what was seen.
 
-    Raises BrokenPromiseError or whatever a bug raised, with the run's story as a note.
+    Raises InvariantViolationError or whatever a bug raised, with the run's story as a note.
     """
     structlog.configure(processors=[], logger_factory=structlog.ReturnLoggerFactory())
     loop = VirtualLoop()
-    world = World(seed, store_kind=store_kind)
+    simulation = ClusterSimulation(seed, store_kind=store_kind)
     try:
         with (
-            patch("controller.retention.trimmer.LOOK_SECONDS", 3.0),
+            patch("controller.retention.trimmer.TRIM_INTERVAL_SECONDS", 3.0),
             # A run lasts about two minutes: weights have to change within it.
-            patch("coordinator.load_watch.SAMPLE_SECONDS", 1.0),
-            patch("coordinator.balancing.weights.HOLD_SECONDS", 5.0),
+            patch("coordinator.load_watch.SAMPLE_INTERVAL_SECONDS", 1.0),
+            patch("coordinator.balancing.weights.CHANGE_INTERVAL_SECONDS", 5.0),
         ):
-            loop.run_until_complete(world.run(storms=storms))
+            loop.run_until_complete(simulation.run(fault_rounds=fault_rounds))
     except BaseException as error:
-        error.add_note(f"seed {seed}; the last of the story:\n" + "\n".join(world.witness.story[-60:]))
+        error.add_note(f"seed {seed}; the last of the story:\n" + "\n".join(simulation.checker.trace[-60:]))
         raise
     finally:
         _end_all(loop)
         loop.close()
-    return world.witness
+    return simulation.checker
 
 
 def _end_all(loop: VirtualLoop) -> None:

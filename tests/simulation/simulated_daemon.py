@@ -1,4 +1,4 @@
-"""One life of one daemon in the simulated cluster: real controllers and reigns on the world's servers."""
+"""One life of one daemon in the simulated cluster: real controllers and reigns on the simulation's servers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from controller.commit import GroupCommit
 from controller.devices.session_port import Delivery, DeviceSession
-from controller.leader.leader import ShardReign
+from controller.leader.leader import ShardLeader
 from controller.leader.shard_controller import ShardController
 from controller.leadership.election import Acquired, Connected, ElectionEvent, Released, Suspended
 from controller.leadership.transitions import Event, Role
@@ -20,14 +20,14 @@ from controller.retention.trimmer import Trimmer
 from controller.settings.load import IngestSettings
 from controller.state.shard_state import ShardState
 from coordinator.ports import CoordinatorSettings
-from headgate.ledger.compacted import delete_rolled_segments
+from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
 from metrics.instruments import Instruments
 from tests.support.device_broker import FakeDeviceSession
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from tests.simulation.world import ClusterSimulation
 
 CLUSTER, SHARDS = "sim", 1
 DELETE_SECONDS = 2.0
@@ -48,14 +48,14 @@ def now_ms() -> int:
 
 
 class SimulatedDaemon:
-    """One life of one daemon, on the world's servers."""
+    """One life of one daemon, on the simulation's servers."""
 
-    def __init__(self, world: World, name: str) -> None:
-        self.world = world
+    def __init__(self, simulation: ClusterSimulation, name: str) -> None:
+        self.simulation = simulation
         self.name = name
-        self.store = world.store()
-        self.transport = world.broker.transport(f"daemon-{name}")
-        self.elections = world.zookeeper.elections(name, self._on_election)
+        self.store = simulation.store()
+        self.transport = simulation.broker.transport(f"daemon-{name}")
+        self.elections = simulation.zookeeper.elections(name, self._on_election)
         self.instruments = Instruments(CollectorRegistry())
         self.frozen = False
         self.controllers = [
@@ -63,7 +63,7 @@ class SimulatedDaemon:
                 ledger=Ledger(self.store, shard),
                 instance=name,
                 elections=self.elections,
-                new_reign=self._new_reign,
+                new_leader=self._new_leader,
                 observer=self.instruments,
                 now_ms=now_ms,
             )
@@ -83,10 +83,10 @@ class SimulatedDaemon:
 
     async def crash(self) -> None:
         """End without a word: nothing that it does from here on reaches anybody."""
-        self.world.broker.cut(f"daemon-{self.name}")
+        self.simulation.broker.cut(f"daemon-{self.name}")
         if self._devices is not None and self._devices.connected:
-            self.world.fleet.broker.drop(self._devices.client_id)
-        self.world.zookeeper.partition(self.name)
+            self.simulation.device_clients.broker.drop(self._devices.client_id)
+        self.simulation.zookeeper.partition(self.name)
         await self._end()
 
     async def stop(self) -> None:
@@ -99,16 +99,16 @@ class SimulatedDaemon:
     def freeze(self) -> None:
         """Stop everything that goes in or out, as SIGSTOP would."""
         self.frozen = True
-        self.world.broker.pause(f"daemon-{self.name}")
+        self.simulation.broker.pause(f"daemon-{self.name}")
         self.store.freeze()
-        self.world.zookeeper.partition(self.name)
+        self.simulation.zookeeper.partition(self.name)
 
     def thaw(self) -> None:
         """Go on where it stood."""
         self.frozen = False
         self.store.thaw()
-        self.world.broker.resume(f"daemon-{self.name}")
-        self.world.zookeeper.heal(self.name)
+        self.simulation.broker.resume(f"daemon-{self.name}")
+        self.simulation.zookeeper.heal(self.name)
 
     async def _end(self) -> None:
         assert self._task is not None
@@ -128,31 +128,33 @@ class SimulatedDaemon:
                     for controller in self.controllers:
                         tasks.create_task(controller.run())
         except BaseExceptionGroup as group:
-            self.world.fail(group)
+            self.simulation.fail(group)
 
-    def _new_reign(self, state: ShardState, makes_room: Callable[[], bool]) -> ShardReign:
+    def _new_leader(self, state: ShardState, yields_to_contender: Callable[[], bool]) -> ShardLeader:
         def new_trimmer(commit: GroupCommit) -> Trimmer:
             ledger = Ledger(self.store, state.shard)
             return Trimmer(
                 ledger, state, commit, delay_seconds=DELETE_SECONDS, observer=self.instruments, now_ms=now_ms
             )
 
-        return ShardReign(
+        return ShardLeader(
             cluster=CLUSTER,
             instance=self.name,
             state=state,
             ledger=Ledger(self.store, state.shard),
             transport=self.transport,
-            ingest=IngestSettings(unreachable_seconds=10, write_timeout_seconds=5, devices=self.world.fleet.on),
+            ingest=IngestSettings(
+                unreachable_seconds=10, write_timeout_seconds=5, mqtt_devices=self.simulation.device_clients.on
+            ),
             subscriptions=COORDINATION,
-            scaling=self.world.scaling,
-            retention=self.world.retention,
-            delete_data=partial(delete_rolled_segments, self.store),
+            scaling=self.simulation.scaling,
+            retention=self.simulation.retention,
+            delete_data=partial(delete_compacted_segments, self.store),
             observer=self.instruments,
-            drain_check=self.world.check_drained,
+            drain_check=self.simulation.check_drained,
             now_ms=now_ms,
-            rng=self.world.rng,
-            makes_room=makes_room,
+            rng=self.simulation.rng,
+            yields_to_contender=yields_to_contender,
             new_trimmer=new_trimmer,
             open_session=self._open_devices,
         )
@@ -160,12 +162,12 @@ class SimulatedDaemon:
     def switch_devices(self) -> None:
         """Take over whether devices are taken in, as after SIGHUP."""
         for controller in self.controllers:
-            if controller.reign is not None:
-                controller.reign.devices.following.switch(self.world.fleet.on)
+            if controller.leader is not None:
+                controller.leader.devices.subscriptions.set_enabled(self.simulation.device_clients.on)
 
     def _open_devices(self, shard: int, handler: Callable[[Delivery], None]) -> DeviceSession:
-        fleet = self.world.fleet
-        self._devices = fleet.broker.session(fleet.session_name(shard), handler)
+        device_clients = self.simulation.device_clients
+        self._devices = device_clients.broker.session(device_clients.session_name(shard), handler)
         return self._devices
 
     def _on_election(self, event: ElectionEvent) -> None:
@@ -175,11 +177,11 @@ class SimulatedDaemon:
             case Released(shard):
                 self.controllers[shard].post(Event.LOCK_LOST)
             case Suspended():
-                self._tell(Event.CONTACT_LOST)
+                self._post_to_all(Event.CONTACT_LOST)
             case Connected():
-                self._tell(Event.CONTACT_REGAINED)
+                self._post_to_all(Event.CONTACT_REGAINED)
 
-    def _tell(self, event: Event) -> None:
+    def _post_to_all(self, event: Event) -> None:
         for controller in self.controllers:
             controller.post(event)
 
@@ -188,11 +190,11 @@ class SimulatedDaemon:
             description = m.ClusterDescription(protocol=m.PROTOCOL_VERSION, shards=SHARDS, ledger_url="memory:")
             self.transport.publish(m.cluster_topic(CLUSTER), m.encode(description), retain=True)
         for controller in self.controllers:
-            if controller.reign is not None:
-                controller.reign.connection_changed(connected)
+            if controller.leader is not None:
+                controller.leader.connection_changed(connected)
 
     def _on_presence(self, _: str, payload: bytes) -> None:
         presence = m.decode_presence(payload)
         for controller in self.controllers:
-            if controller.reign is not None:
-                controller.reign.presence(presence)
+            if controller.leader is not None:
+                controller.leader.on_presence(presence)

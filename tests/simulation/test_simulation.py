@@ -15,15 +15,15 @@ import coordinator.assignor
 import coordinator.balancing.weights
 from controller.devices.intake import DeviceIntake
 from controller.devices.session_port import Delivery
-from controller.devices.subscriptions import DeviceFollowing
+from controller.devices.subscriptions import DeviceSubscriptions
 from controller.snapshots.format import encode_snapshot
 from controller.state.shard_state import ShardState
 from coordinator.balancing.weights import weight_of
-from coordinator.decisions.gate import open_gate
+from coordinator.decisions.gate import compute_gate
 from coordinator.state.subscription import Subscription
 from headgate.errors import ObjectExistsError
-from headgate.model.entries import Sought
-from tests.simulation.broken_promise import BrokenPromiseError
+from headgate.model.entries import SubscriptionSeek
+from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.clients import KEY_PREFIX
 from tests.simulation.play import run_seed
 from tests.support.device_broker import FakeDeviceSession
@@ -48,17 +48,17 @@ def found(first: int = 0, **planted: Any) -> str:
     for seed in range(first, first + SEEDS):
         try:
             run_seed(seed, **planted)
-        except BrokenPromiseError as error:
+        except InvariantViolationError as error:
             return str(error)
         except BaseExceptionGroup as group:
-            broken = group.subgroup(BrokenPromiseError)
+            broken = group.subgroup(InvariantViolationError)
             if broken is not None:
                 return _first(broken)
-            # A daemon that trips over the planted bug itself has noticed it as well, but this looks for the witness.
+            # A daemon that trips over the planted bug itself has noticed it as well, but this looks for the checker.
     pytest.fail(f"not found within {SEEDS} seeds")
 
 
-def _first(group: BaseExceptionGroup[BrokenPromiseError]) -> str:
+def _first(group: BaseExceptionGroup[InvariantViolationError]) -> str:
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -67,9 +67,9 @@ def _first(group: BaseExceptionGroup[BrokenPromiseError]) -> str:
 
 def test_one_seed_keeps_every_promise() -> None:
     """In the unit ring, so that a change that breaks everything is seen at once."""
-    witness = run_seed(0, storms=2)
+    checker = run_seed(0, fault_rounds=2)
 
-    assert witness.stored["orders"]
+    assert checker.stored["orders"]
 
 
 @pytest.mark.simulation
@@ -82,16 +82,16 @@ def test_every_promise_is_kept_in_any_weather(seed: int) -> None:
 @pytest.mark.simulation
 def test_a_seed_plays_the_same_story_again() -> None:
     """Without this, a failure could not be looked at."""
-    assert run_seed(3, storms=6).story == run_seed(3, storms=6).story
+    assert run_seed(3, fault_rounds=6).trace == run_seed(3, fault_rounds=6).trace
 
 
 @pytest.mark.simulation
 def test_odd_seeds_split_merge_and_prune_by_themselves() -> None:
     """Or the promises above would say nothing of automatic changes."""
-    witness = run_seed(1)
+    checker = run_seed(1)
 
-    assert witness.automatic_changes > 0
-    assert witness.pruned > 0
+    assert checker.automatic_changes > 0
+    assert checker.pruned > 0
 
 
 @pytest.mark.simulation
@@ -113,8 +113,8 @@ def test_a_child_before_its_parent_is_found(monkeypatch: pytest.MonkeyPatch) -> 
     """Planted: the gate lets everything through."""
     monkeypatch.setattr(
         coordinator.assignor,
-        "open_gate",
-        lambda layout, drained, kind, _order: open_gate(layout, drained, kind, "none"),
+        "compute_gate",
+        lambda layout, drained, kind, _order: compute_gate(layout, drained, kind, "none"),
     )
 
     assert "granted before its ancestor" in found()
@@ -128,7 +128,7 @@ def test_drained_facts_that_outlive_a_seek_are_found(monkeypatch: pytest.MonkeyP
     def forgets_nothing(self: Subscription, entry: Any, at_ms: int) -> None:
         drained = set(self.drained)
         fold(self, entry, at_ms)
-        if isinstance(entry, Sought):
+        if isinstance(entry, SubscriptionSeek):
             self.drained |= drained
 
     monkeypatch.setattr(Subscription, "apply", forgets_nothing)
@@ -140,7 +140,7 @@ def test_drained_facts_that_outlive_a_seek_are_found(monkeypatch: pytest.MonkeyP
 @pytest.mark.simulation
 def test_a_subscription_that_comes_back_after_its_deletion_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: a consumer that was in it may begin another, as any other program may."""
-    monkeypatch.setattr(controller.leader.subscription_registry, "judge_deleted", lambda *_: None)
+    monkeypatch.setattr(controller.leader.subscription_registry, "judge_deleted_subscription", lambda *_: None)
 
     assert "came back and nobody is in it" in found()
 
@@ -148,13 +148,13 @@ def test_a_subscription_that_comes_back_after_its_deletion_is_found(monkeypatch:
 @pytest.mark.simulation
 def test_a_device_that_is_told_before_its_record_is_durable_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: the broker hears that a message is stored as soon as it is taken."""
-    take = DeviceIntake.take
+    take = DeviceIntake.accept
 
     def hasty(self: DeviceIntake, delivery: Delivery) -> None:
         delivery.acknowledge()
         take(self, delivery)
 
-    monkeypatch.setattr(DeviceIntake, "take", hasty)
+    monkeypatch.setattr(DeviceIntake, "accept", hasty)
 
     broken = found(first=2)
     assert "b'device/" in broken
@@ -164,8 +164,10 @@ def test_a_device_that_is_told_before_its_record_is_durable_is_found(monkeypatch
 @pytest.mark.simulation
 def test_a_session_of_devices_that_is_left_with_something_in_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: switched off, it drops its filters and goes, whatever still waits at the broker."""
-    wanted = DeviceFollowing._wanted
-    monkeypatch.setattr(DeviceFollowing, "_wanted", lambda self, session: wanted(self, session) if self._on else set())
+    wanted = DeviceSubscriptions._wanted_filters
+    monkeypatch.setattr(
+        DeviceSubscriptions, "_wanted_filters", lambda self, session: wanted(self, session) if self._enabled else set()
+    )
 
     assert "switched off, and in the end the broker keeps" in found()
 
@@ -173,13 +175,13 @@ def test_a_session_of_devices_that_is_left_with_something_in_it_is_found(monkeyp
 @pytest.mark.simulation
 def test_topics_of_devices_that_are_not_followed_again_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: whoever is switched on while it is on its way out forgets that it has dropped what it followed."""
-    unfollow = FakeDeviceSession.unfollow
+    remove_subscriptions = FakeDeviceSession.remove_subscriptions
 
     async def forgetful(self: FakeDeviceSession, topic_filters: Sequence[str], connection: int) -> bool:
-        await unfollow(self, topic_filters, connection)
+        await remove_subscriptions(self, topic_filters, connection)
         return False
 
-    monkeypatch.setattr(FakeDeviceSession, "unfollow", forgetful)
+    monkeypatch.setattr(FakeDeviceSession, "remove_subscriptions", forgetful)
 
     assert "switched on, and in the end the broker keeps" in found()
 
@@ -195,12 +197,12 @@ def test_weights_that_follow_every_swing_are_found(monkeypatch: pytest.MonkeyPat
 @pytest.mark.simulation
 def test_worlds_that_balance_by_load_weigh_and_share_and_devices_publish() -> None:
     """Or the promises above would say nothing of weights, shares and devices together."""
-    witness = run_seed(2)
+    checker = run_seed(2)
 
-    assert witness.weighed > 0
-    assert witness.shares > 0
-    assert any(key.startswith(KEY_PREFIX) for _, key in witness.counters)
-    assert witness.repeats, "the broker gives again what was not acknowledged in time"
+    assert checker.weight_changes > 0
+    assert checker.partial_grants > 0
+    assert any(key.startswith(KEY_PREFIX) for _, key in checker.counters)
+    assert checker.duplicate_device_records, "the broker gives again what was not acknowledged in time"
 
 
 @pytest.mark.simulation

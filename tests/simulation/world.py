@@ -7,7 +7,7 @@ and the clock. One seed decides everything, so a run repeats exactly.
 The weather of a run: daemons that crash or freeze, a broker that restarts, messages that are lost, doubled or overtaken,
 ZooKeeper away, sessions expired, a store that fails or does not say whether it wrote. Meanwhile topics split and merge,
 consumers join, leave and vanish, and subscriptions are moved under them. Plain devices publish all the while, and every
-second pair of worlds balances by load. A `Witness` sees every write and every delivery, and stops the run at the first
+second pair of worlds balances by load. A `InvariantChecker` sees every write and every delivery, and stops the run at the first
 broken promise.
 """
 
@@ -27,21 +27,21 @@ from headgate import Admin, Consumer, Producer
 from headgate.client.connection import Client
 from headgate.client.producer import ProducerSettings
 from headgate.errors import (
+    DeliveryFailedError,
+    DeliveryUnknownError,
     FencedError,
     HeadgateError,
     NoLeaderError,
-    NotStoredError,
-    OutcomeUnknownToProducerError,
     StoreError,
 )
-from headgate.ledger.chunk_ranges import cover, rolled_to
+from headgate.ledger.chunk_ranges import compacted_through, cover
 from headgate.ledger.compacted import manifest_ranges
 from headgate.ledger.ledger import Ledger
-from tests.simulation.clients import Fleet
-from tests.simulation.invariant_checker import BrokenPromiseError, Witness, WitnessedObjects
+from tests.simulation.clients import DeviceClients
+from tests.simulation.invariant_checker import CheckedObjects, InvariantChecker, InvariantViolationError
 from tests.simulation.simulated_daemon import CLUSTER, SimulatedDaemon, now_ms
 from tests.support.broker import FakeBroker, Faults
-from tests.support.compaction import roll_up
+from tests.support.compaction import compact
 from tests.support.object_store import FakeStore
 from tests.support.zookeeper import FakeZooKeeper
 
@@ -62,36 +62,36 @@ AUTOMATIC_SCALING = ScalingSettings(
     topic_cooldown_seconds=5,
     merge_cooldown_seconds=20,
 )
-SHORT_RETENTION = RetentionSettings(keep_seconds=5, checkpoint_hold_seconds=5, delete_after_seconds=5)
+SHORT_RETENTION = RetentionSettings(retention_seconds=5, checkpoint_retention_seconds=5, delete_delay_seconds=5)
 """Worlds of odd seeds split, merge and prune by themselves, beside what their people do."""
-BY_HAND = (ScalingSettings(), RetentionSettings())
-SNAPSHOT_CHUNKS, ROLLED_CHUNKS = 10, 8
+MANUAL_ONLY = (ScalingSettings(), RetentionSettings())
+SNAPSHOT_CHUNKS, COMPACTED_CHUNKS = 10, 8
 SETTLE_SECONDS = 900.0
 """Virtual time that a healed cluster has to deliver everything."""
 
 
-class World:
+class ClusterSimulation:
     """Everything that one seed decides."""
 
     def __init__(self, seed: int, *, store_kind: type[FakeStore] = FakeStore) -> None:
         self.rng = random.Random(seed)
-        self.witness = Witness()
-        self.objects = WitnessedObjects(self.witness)
+        self.checker = InvariantChecker()
+        self.objects = CheckedObjects(self.checker)
         self.broker = FakeBroker(random.Random(seed + 1))
         self.zookeeper = FakeZooKeeper(random.Random(seed + 2), session_timeout_seconds=6)
         self.store_kind = store_kind
-        self.scaling, self.retention = (AUTOMATIC_SCALING, SHORT_RETENTION) if seed % 2 else BY_HAND
+        self.scaling, self.retention = (AUTOMATIC_SCALING, SHORT_RETENTION) if seed % 2 else MANUAL_ONLY
         self.daemons: list[SimulatedDaemon] = []
         self.consumers: dict[str, asyncio.Task[None]] = {}
         self.committed: dict[bytes, list[int]] = defaultdict(list)
         self.not_stored: dict[bytes, list[int]] = defaultdict(list)
         self.producing = True
-        self.archive_rng = random.Random(seed + 3)
-        self.fleet = Fleet(random.Random(seed + 4), CLUSTER, TOPIC, self._switch_devices)
+        self.maintenance_rng = random.Random(seed + 3)
+        self.device_clients = DeviceClients(random.Random(seed + 4), CLUSTER, TOPIC, self._switch_devices)
         self.by_load = seed % 4 > 1
         """Whether the STREAM subscription is balanced by load."""
-        self._archiving: asyncio.Task[None] | None = None
-        self._lives = 0
+        self._maintenance: asyncio.Task[None] | None = None
+        self._instances_started = 0
         self._names = 0
         self._failure: asyncio.Future[None] | None = None
 
@@ -116,16 +116,16 @@ class World:
         if not self._failure.done():
             self._failure.set_exception(error)
 
-    def tell(self, what: str) -> None:
+    def log(self, what: str) -> None:
         """Add a line to the story that a failed run prints."""
-        self.witness.story.append(f"{asyncio.get_running_loop().time():8.2f} s  {what}")
+        self.checker.trace.append(f"{asyncio.get_running_loop().time():8.2f} s  {what}")
 
     # --- the run ------------------------------------------------------------------------------------------------------
 
-    async def run(self, *, storms: int) -> None:
-        """Play ``storms`` pieces of weather, heal, and check that every promise was kept."""
+    async def run(self, *, fault_rounds: int) -> None:
+        """Play ``fault_rounds`` pieces of weather, heal, and check that every promise was kept."""
         self._failure = asyncio.get_running_loop().create_future()
-        playing = asyncio.create_task(self._play(storms))
+        playing = asyncio.create_task(self._run_scenario(fault_rounds))
         try:
             await asyncio.wait({playing, self._failure}, return_when=asyncio.FIRST_COMPLETED)
             if self._failure.done():
@@ -136,7 +136,7 @@ class World:
             await asyncio.gather(playing, return_exceptions=True)
             self._failure.cancel()
 
-    async def _play(self, storms: int) -> None:
+    async def _run_scenario(self, fault_rounds: int) -> None:
         async with AsyncExitStack() as stack:
             for _ in range(2):
                 self._start_daemon()
@@ -150,57 +150,59 @@ class World:
                 self._start_consumer(QUEUE, "QUEUE")
             self._start_consumer(DELETED, "CHECKPOINT")
             producers = [self._spawn(self._produce(number)) for number in range(2)]
-            self._archiving = self._spawn(self._archive())
-            publishing = self._spawn(self.fleet.publish())
-            for _ in range(storms):
+            self._maintenance = self._spawn(self._run_maintenance())
+            publishing = self._spawn(self.device_clients.publish())
+            for _ in range(fault_rounds):
                 await asyncio.sleep(self.rng.uniform(0.2, 6))
-                await self._storm(admin)
+                await self._inject_fault(admin)
             await self._heal()
             self.producing = False
             publishing.cancel()
             for producer in producers:
                 await producer
-            await self._until_delivered()
+            await self._wait_until_delivered()
             self._check()
 
     def _check(self) -> None:
-        self.witness.nothing_lost(TOPIC, self.committed)
-        self.witness.nothing_lost(TOPIC, self.fleet.published)
-        self.fleet.check()
-        held = {(record.key, int(record.value)) for record in self.witness.stored[TOPIC]}
+        self.checker.check_nothing_lost(TOPIC, self.committed)
+        self.checker.check_nothing_lost(TOPIC, self.device_clients.published)
+        self.device_clients.check()
+        held = {(record.key, int(record.value)) for record in self.checker.stored[TOPIC]}
         for key, counters in self.not_stored.items():
             if wrong := [counter for counter in counters if (key, counter) in held]:
-                raise BrokenPromiseError(f"{key!r} {wrong[:5]} were called not stored, and are")
+                raise InvariantViolationError(f"{key!r} {wrong[:5]} were called not stored, and are")
         for subscription in (STREAM, QUEUE):
-            self.witness.everything_delivered(TOPIC, subscription)
+            self.checker.check_everything_delivered(TOPIC, subscription)
 
-    async def _until_delivered(self) -> None:
+    async def _wait_until_delivered(self) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SETTLE_SECONDS
         while loop.time() < deadline:
-            if self.fleet.settled and not any(self.witness.undelivered(TOPIC, name) for name in (STREAM, QUEUE)):
+            if self.device_clients.settled and not any(
+                self.checker.undelivered(TOPIC, name) for name in (STREAM, QUEUE)
+            ):
                 return
             await asyncio.sleep(1)
-        self.tell("gave up waiting for the last deliveries")
+        self.log("gave up waiting for the last deliveries")
 
-    async def _archive(self) -> None:
+    async def _run_maintenance(self) -> None:
         """Write snapshots and roll up, as the processes beside the daemons do; the leaders delete behind it."""
         ledger = Ledger(self.store(), 0)
         while True:
-            await asyncio.sleep(self.archive_rng.uniform(0.5, 3))
+            await asyncio.sleep(self.maintenance_rng.uniform(0.5, 3))
             try:
                 await take_snapshot(ledger, least_chunks=SNAPSHOT_CHUNKS, now_ms=now_ms())
                 ranges = cover(await manifest_ranges(ledger.store, 0))
-                last = rolled_to(ranges)
-                if last + ROLLED_CHUNKS <= self.witness.states[0].chunk:
-                    await roll_up(ledger, last + 1, last + ROLLED_CHUNKS, written_at_ms=now_ms())
+                last = compacted_through(ranges)
+                if last + COMPACTED_CHUNKS <= self.checker.states[0].chunk:
+                    await compact(ledger, last + 1, last + COMPACTED_CHUNKS, written_at_ms=now_ms())
             except StoreError as error:
-                self.tell(f"the archive waits: {error}")
+                self.log(f"the archive waits: {error}")
 
     async def _end_everything(self) -> None:
         self.producing = False
-        if self._archiving is not None:
-            self._archiving.cancel()
+        if self._maintenance is not None:
+            self._maintenance.cancel()
         for task in list(self.consumers.values()):
             task.cancel()
         await asyncio.gather(*self.consumers.values(), return_exceptions=True)
@@ -217,14 +219,14 @@ class World:
         return task
 
     def _start_daemon(self) -> None:
-        self._lives += 1
-        daemon = SimulatedDaemon(self, f"d{self._lives}")
+        self._instances_started += 1
+        daemon = SimulatedDaemon(self, f"d{self._instances_started}")
         self.daemons.append(daemon)
         daemon.start()
-        self.tell(f"daemon {daemon.name} starts")
+        self.log(f"daemon {daemon.name} starts")
 
     def _switch_devices(self) -> None:
-        self.tell(f"devices are switched {'on' if self.fleet.on else 'off'}")
+        self.log(f"devices are switched {'on' if self.device_clients.on else 'off'}")
         for daemon in self.daemons:
             daemon.switch_devices()
 
@@ -232,7 +234,7 @@ class World:
         self._names += 1
         name = f"{subscription}-{self._names}"
         self.consumers[name] = self._spawn(self._consume(name, subscription, kind))
-        self.tell(f"consumer {name} joins")
+        self.log(f"consumer {name} joins")
 
     async def _produce(self, number: int) -> None:
         counters: dict[bytes, int] = defaultdict(int)
@@ -250,26 +252,26 @@ class World:
             for key, counter, delivery in waiting:
                 try:
                     await delivery
-                except NotStoredError:
+                except DeliveryFailedError:
                     self.not_stored[key].append(counter)
-                except OutcomeUnknownToProducerError:
-                    self.tell(f"outcome of {key!r} #{counter} unknown")
+                except DeliveryUnknownError:
+                    self.log(f"outcome of {key!r} #{counter} unknown")
                 else:
                     self.committed[key].append(counter)
 
     async def _consume(self, name: str, subscription: str, kind: Any) -> None:
         """A program that goes on until it is cancelled; one that is fenced joins again, as an operator would have it."""
-        terms: dict[str, Any] = {"topic": TOPIC, "subscription": subscription, "type": kind, "name": name}
-        terms["start"] = "latest" if subscription == DELETED else "earliest"
+        options: dict[str, Any] = {"topic": TOPIC, "subscription": subscription, "type": kind, "name": name}
+        options["start"] = "latest" if subscription == DELETED else "earliest"
         if self.by_load and subscription == STREAM:
-            terms |= {"balance": "load", "capacity": self.rng.choice([0.5, 1.0, 1.0, 3.0])}
+            options |= {"balance": "load", "capacity": self.rng.choice([0.5, 1.0, 1.0, 3.0])}
         while True:
-            self._lives += 1
-            client = self.client(f"{name}-{self._lives}")
+            self._instances_started += 1
+            client = self.client(f"{name}-{self._instances_started}")
             with suppress(FencedError, NoLeaderError):
-                async with Consumer(client, **terms) as consumer:
+                async with Consumer(client, **options) as consumer:
                     async for record in consumer:
-                        self.witness.received(
+                        self.checker.check_delivery(
                             TOPIC,
                             subscription,
                             kind,
@@ -284,7 +286,7 @@ class World:
                             await asyncio.sleep(self.rng.uniform(0, 0.2))
                         if kind != "CHECKPOINT":
                             await consumer.acknowledge(record)
-            self.tell(f"consumer {name} has to join again")
+            self.log(f"consumer {name} has to join again")
 
     async def check_drained(
         self, shard: int, subscription: Subscription, segments: frozenset[int], newest: int, external: object
@@ -296,7 +298,7 @@ class World:
             raise HeadgateError("the backlog run failed")
         if luck < 0.07:
             await asyncio.sleep(3600)
-        state = self.witness.states[shard]
+        state = self.checker.states[shard]
         known = state.subscriptions.get(subscription.subscription_id)
         if known is None or state.chunk < newest:
             return frozenset()
@@ -311,15 +313,15 @@ class World:
 
     # --- the weather --------------------------------------------------------------------------------------------------
 
-    async def _storm(self, admin: Admin) -> None:
-        storms: list[Callable[[Admin], Awaitable[None]]] = [
+    async def _inject_fault(self, admin: Admin) -> None:
+        faults: list[Callable[[Admin], Awaitable[None]]] = [
             self._split,
             self._split,
             self._merge,
             self._crash_leader,
             self._freeze_leader,
             self._restart_broker,
-            self._noisy_network,
+            self._unreliable_network,
             self._zookeeper_outage,
             self._expire_session,
             self._store_trouble,
@@ -331,19 +333,19 @@ class World:
             self._seek,
             self._delete_subscription,
         ]
-        await self.rng.choice(storms)(admin)
+        await self.rng.choice(faults)(admin)
 
     async def _command(self, command: Awaitable[Any], what: str) -> None:
         """Carry out a command; a cluster without a leader may refuse it."""
         try:
             await command
         except HeadgateError as error:
-            self.tell(f"{what} failed: {error}")
+            self.log(f"{what} failed: {error}")
         else:
-            self.tell(what)
+            self.log(what)
 
     def _active(self) -> list[int]:
-        topic = self.witness.states[0].topics[TOPIC]
+        topic = self.checker.states[0].topics[TOPIC]
         return [segment.segment_id for segment in sorted(topic.layout.active(), key=lambda s: s.first_hash)]
 
     async def _split(self, admin: Admin) -> None:
@@ -359,9 +361,9 @@ class World:
             )
 
     async def _seek(self, admin: Admin) -> None:
-        """Move a subscription somewhere; positions may make no sense, and are refused then."""
+        """Move a subscription somewhere; positions may make no sense, and are rejected then."""
         subscription = self.rng.choice([STREAM, STREAM, QUEUE])
-        tails = sorted(self.witness.states[0].topics[TOPIC].tails.items())
+        tails = sorted(self.checker.states[0].topics[TOPIC].tails.items())
         chosen = self.rng.sample(tails, self.rng.randint(1, min(2, len(tails))))
         wanted: dict[str, Any] = self.rng.choice(
             [
@@ -388,7 +390,7 @@ class World:
 
     async def _crash_leader(self, _: Admin) -> None:
         leader = self._leader()
-        self.tell(f"daemon {leader.name} crashes")
+        self.log(f"daemon {leader.name} crashes")
         self.daemons.remove(leader)
         await leader.crash()
         self._start_daemon()
@@ -397,58 +399,58 @@ class World:
         leader = self._leader()
         if leader.frozen:
             return
-        self.tell(f"daemon {leader.name} freezes")
+        self.log(f"daemon {leader.name} freezes")
         leader.freeze()
         self._later(self.rng.uniform(1, 20), lambda: self._thaw(leader))
 
     def _thaw(self, daemon: SimulatedDaemon) -> None:
         if daemon in self.daemons and daemon.frozen:
-            self.tell(f"daemon {daemon.name} thaws")
+            self.log(f"daemon {daemon.name} thaws")
             daemon.thaw()
 
     async def _daemon_stops(self, _: Admin) -> None:
         daemon = self.rng.choice(self.daemons)
         if daemon.frozen:
             return
-        self.tell(f"daemon {daemon.name} is told to stop")
+        self.log(f"daemon {daemon.name} is told to stop")
         self.daemons.remove(daemon)
         self._start_daemon()
         await daemon.stop()
 
     async def _restart_broker(self, _: Admin) -> None:
-        self.tell("the broker stops")
+        self.log("the broker stops")
         self.broker.stop()
-        self.fleet.broker.stop()
+        self.device_clients.broker.stop()
         self._later(self.rng.uniform(0.5, 15), self._start_broker)
 
     def _start_broker(self) -> None:
         self.broker.start()
-        self.fleet.broker.start()
+        self.device_clients.broker.start()
 
-    async def _noisy_network(self, _: Admin) -> None:
-        self.tell("messages are lost, doubled and overtaken")
+    async def _unreliable_network(self, _: Admin) -> None:
+        self.log("messages are lost, doubled and overtaken")
         self.broker.faults = Faults(
             delay_seconds=(0.001, 0.3), loss=0.1, duplication=0.1, reorder=self.rng.random() < 0.5
         )
-        self._later(self.rng.uniform(2, 10), self._calm_network)
+        self._later(self.rng.uniform(2, 10), self._restore_network)
 
-    def _calm_network(self) -> None:
+    def _restore_network(self) -> None:
         self.broker.faults = Faults()
 
     async def _zookeeper_outage(self, _: Admin) -> None:
-        self.tell("ZooKeeper goes away")
+        self.log("ZooKeeper goes away")
         self.zookeeper.stop()
         self._later(self.rng.uniform(1, 30), self.zookeeper.start)
 
     async def _expire_session(self, _: Admin) -> None:
         daemon = self._leader()
-        self.tell(f"the session of {daemon.name} expires")
+        self.log(f"the session of {daemon.name} expires")
         self.zookeeper.expire_session(daemon.name)
 
     async def _store_trouble(self, _: Admin) -> None:
         store = self._leader().store
         fault: Any = self.rng.choice(["unavailable", "unknown_written", "unknown_lost"])
-        self.tell(f"the leader's next write is {fault}")
+        self.log(f"the leader's next write is {fault}")
         store.fail_next(fault)
 
     async def _consumer_joins(self, _: Admin) -> None:
@@ -458,7 +460,7 @@ class World:
         streams = [name for name in self.consumers if name.startswith(STREAM)]
         if len(streams) > 1:
             name = self.rng.choice(streams)
-            self.tell(f"consumer {name} leaves")
+            self.log(f"consumer {name} leaves")
             task = self.consumers.pop(name)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -467,7 +469,7 @@ class World:
         streams = [name for name in self.consumers if name.startswith(STREAM)]
         if len(streams) > 1:
             name = self.rng.choice(streams)
-            self.tell(f"consumer {name} vanishes")
+            self.log(f"consumer {name} vanishes")
             for client_id in self.broker.connected():
                 if client_id.startswith(f"{name}-"):
                     self.broker.cut(client_id)
@@ -481,10 +483,10 @@ class World:
     async def _heal(self) -> None:
         """End all weather."""
         await asyncio.sleep(31)
-        self._calm_network()
+        self._restore_network()
         self._start_broker()
         self.zookeeper.start()
         for daemon in self.daemons:
             if daemon.frozen:
                 self._thaw(daemon)
-        self.tell("the weather is over")
+        self.log("the weather is over")

@@ -130,7 +130,7 @@ class FakeBroker:
         if self._links.get(link.client_id) is link:
             self._end(link, publish_will=publish_will)
 
-    def take(self, message: Message) -> None:
+    def route(self, message: Message) -> None:
         """Route a message that has arrived."""
         for spy in self.spies:
             spy(message)
@@ -149,7 +149,7 @@ class FakeBroker:
         link.end()
         will = link.transport.will
         if publish_will and will is not None:
-            self.take(Message(*will, sender=link.client_id))
+            self.route(Message(*will, sender=link.client_id))
 
 
 class _Link:
@@ -163,12 +163,12 @@ class _Link:
         self._broker = broker
         self._loop = asyncio.get_running_loop()
         self._due_up = self._due_down = 0.0
-        self._held: list[Callable[[], None]] = []
+        self._paused_actions: list[Callable[[], None]] = []
 
     def submit(self, message: Message) -> None:
         """Carry a message from the client to the broker."""
         for _ in range(self._copies(lossy=not message.retain)):
-            self.up(lambda: self._broker.take(message))
+            self.up(lambda: self._broker.route(message))
 
     def deliver(self, topic: str, payload: bytes, *, lossy: bool) -> None:
         """Carry a message from the broker to the client."""
@@ -186,12 +186,12 @@ class _Link:
     def end(self) -> None:
         """Lose everything under way and tell the client."""
         self.open = False
-        self._held.clear()
+        self._paused_actions.clear()
         self.transport.lost(self)
 
     def release(self) -> None:
         """Let go of what a pause held."""
-        held, self._held = self._held, []
+        held, self._paused_actions = self._paused_actions, []
         for act in held:
             self._loop.call_soon(self._arrive, act)
 
@@ -214,7 +214,7 @@ class _Link:
         if not self.open:
             return
         if self._broker.is_paused(self.client_id):
-            self._held.append(act)
+            self._paused_actions.append(act)
         else:
             act()
 
@@ -294,7 +294,7 @@ class FakeTransport:
                 future.set_result(None)
         if self._opened:
             self._connect_later()
-        self._tell(connected=False)
+        self._notify_connection(connected=False)
 
     # --- how ----------------------------------------------------------------------------------------------------------
 
@@ -311,7 +311,7 @@ class FakeTransport:
         self._link = link
         for topic_filter in list(self._handlers):
             self._stand(link, topic_filter)
-        self._tell(connected=True)
+        self._notify_connection(connected=True)
 
     def _stand(self, link: _Link, topic_filter: str) -> None:
         """Let a subscription stand at the broker, which sends what is retained."""
@@ -320,7 +320,7 @@ class FakeTransport:
             if filter_matches(topic_filter, topic):
                 link.deliver(topic, payload, lossy=False)
 
-    def _tell(self, *, connected: bool) -> None:
+    def _notify_connection(self, *, connected: bool) -> None:
         for watcher in list(self._watchers):
             watcher(connected)
 

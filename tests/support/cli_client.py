@@ -10,29 +10,29 @@ from typing import Any, Self
 import msgspec
 
 from controller.decisions.topic_import import import_topic
-from controller.decisions.verdicts import Refuse
+from controller.decisions.verdicts import Refusal
 from controller.state.shard_state import ShardState
 from headgate.client.source_listing import ExternalLayout
-from headgate.errors import RefusedError
+from headgate.errors import RequestRejectedError
 from headgate.protocol.messages import (
     ChangePlan,
     ConsumerDescription,
     ConsumerExplanation,
     ConsumerLoad,
     ImportTopic,
-    KeptSegment,
     PlannedMove,
     PlannedSegment,
     Pruned,
+    RetainedSegment,
+    SeekReply,
     SegmentDescription,
     SegmentExplanation,
     SegmentMove,
     SegmentProgress,
-    SoughtAnswer,
     SubscriptionDescription,
     SubscriptionExplanation,
     TopicDescription,
-    TopicImportAnswer,
+    TopicImportReply,
 )
 
 
@@ -116,7 +116,7 @@ class FakeAdmin:
 
     def _find(self, name: str) -> TopicDescription:
         if name not in self.cluster.topics:
-            raise RefusedError("invalid", f"there is no topic {name!r}")
+            raise RequestRejectedError("invalid", f"there is no topic {name!r}")
         return self.cluster.topics[name]
 
     async def create_topic(self, name: str, *, segments: int) -> TopicDescription:
@@ -126,7 +126,7 @@ class FakeAdmin:
 
     async def import_topic(
         self, name: str, layout: ExternalLayout, *, complete: bool, dry_run: bool
-    ) -> TopicImportAnswer:
+    ) -> TopicImportReply:
         self.cluster.calls.append(("import_topic", name, complete, dry_run))
         state = self.cluster.imports
         outcome = import_topic(
@@ -145,12 +145,12 @@ class FakeAdmin:
             ),
             state,
         )
-        if isinstance(outcome, Refuse):
-            raise RefusedError(outcome.verdict, outcome.reason)
+        if isinstance(outcome, Refusal):
+            raise RequestRejectedError(outcome.verdict, outcome.reason)
         if outcome.entries:
             state.apply_all(outcome.entries, chunk=state.chunk + 1, at_ms=0)
         answer = outcome.answer(state, 1)
-        assert isinstance(answer, TopicImportAnswer)
+        assert isinstance(answer, TopicImportReply)
         if not dry_run:
             self.cluster.topics[name] = answer.topic
         return answer
@@ -176,8 +176,8 @@ class FakeAdmin:
     async def prune_topic(self, name: str, *, dry_run: bool) -> Pruned:
         self._find(name)
         self.cluster.calls.append(("prune_topic", name, dry_run))
-        kept = [KeptSegment(segment=2, reason="subscription 'billing' has not read it to its end: 5 of 12")]
-        return Pruned(request_id=1, leader_epoch=1, segments=[0, 1], kept=kept, abandoned=["audit"])
+        kept = [RetainedSegment(segment=2, reason="subscription 'billing' has not read it to its end: 5 of 12")]
+        return Pruned(request_id=1, leader_epoch=1, segments=[0, 1], retained=kept, abandoned=["audit"])
 
     async def delete_topic(self, name: str, *, force: bool) -> None:
         self.cluster.calls.append(("delete_topic", name, force))
@@ -192,14 +192,14 @@ class FakeAdmin:
     async def delete_subscription(self, name: str, subscription_name: str, *, force: bool) -> None:
         self.cluster.calls.append(("delete_subscription", name, subscription_name, force))
 
-    async def seek(self, name: str, subscription_name: str, **wanted: Any) -> SoughtAnswer:
+    async def seek(self, name: str, subscription_name: str, **wanted: Any) -> SeekReply:
         self.cluster.calls.append(("seek", name, subscription_name, wanted))
         moves = [
             SegmentMove(segment=0, from_offset=5, to_offset=2, end_offset=12),
             SegmentMove(segment=1, from_offset=0, to_offset=4, end_offset=4),
             SegmentMove(segment=2, from_offset=3, to_offset=3, end_offset=9),
         ]
-        return SoughtAnswer(request_id=1, leader_epoch=1, seek_generation=7, moves=moves)
+        return SeekReply(request_id=1, leader_epoch=1, seek_generation=7, moves=moves)
 
     async def set_order(self, name: str, subscription_name: str, order: str) -> SubscriptionDescription:
         self.cluster.calls.append(("set_order", name, subscription_name, order))
@@ -223,9 +223,9 @@ class FakeAdmin:
             topic=topic_name,
             subscription=name,
             created=[PlannedSegment(segment=8, first_hash=0, last_hash=0x3FFF, parents=[0], blocked_by=[0])],
-            at_once=[],
-            when_drained=[PlannedMove(segment=8, before=None, after="c9")],
-            consumers=[ConsumerLoad(consumer="c9", before=None, at_once=0, when_drained=1)],
+            after_rebalance=[],
+            after_drain=[PlannedMove(segment=8, before=None, after="c9")],
+            consumers=[ConsumerLoad(consumer="c9", before=None, after_rebalance=0, after_drain=1)],
         )
 
 

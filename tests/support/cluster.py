@@ -16,7 +16,7 @@ import msgspec
 
 from controller.local.daemon_process import settings_text
 from controller.local.embedded import EmbeddedBroker, EmbeddedZooKeeper
-from controller.local.reserved_port import LOOPBACK, HeldPort
+from controller.local.reserved_port import LOOPBACK, ReservedPort
 from controller.settings.load import (
     BrokerSettings,
     ClusterSettings,
@@ -30,7 +30,7 @@ from controller.settings.load import (
 )
 from headgate.ledger.ledger import Ledger
 from headgate.storage.object_store import open_store
-from tests.support.programs import Finished, Running, eventually, finish, get, metric, start, whole_lines
+from tests.support.programs import CommandResult, RunningProgram, finish, get, metric, start, wait_until, whole_lines
 
 SESSION_SECONDS = 4.0
 """Short, because what follows a kill begins after it; twice the shortest that a daemon takes, because on a busy machine
@@ -41,7 +41,7 @@ SHARDS = 2
 class Daemon:
     """One `headgate run`."""
 
-    def __init__(self, running: Running, settings: Settings) -> None:
+    def __init__(self, running: RunningProgram, settings: Settings) -> None:
         self.running = running
         self.settings = settings
         self.http = f"{settings.http.host}:{settings.http.port}"
@@ -58,7 +58,7 @@ class Daemon:
     async def says(self, status: int, part: str, state: str) -> bool:
         """Whether /readyz answers with ``status``, and calls ``part`` so."""
         found, report = await self.health()
-        return found == status and bool(report["parts"][part]["state"] == state)
+        return found == status and bool(report["components"][part]["state"] == state)
 
     async def until_leading(self, shards: int = SHARDS, seconds: float = 30.0) -> None:
         """Wait until it leads so many shards."""
@@ -66,9 +66,9 @@ class Daemon:
         async def reached() -> bool:
             return await self.leads() == shards
 
-        await eventually(reached, lambda: f"it leads {shards} shards: {self.log_tail()}", seconds)
+        await wait_until(reached, lambda: f"it leads {shards} shards: {self.log_tail()}", seconds)
 
-    def said(self, event: str) -> list[dict[str, Any]]:
+    def log_entries(self, event: str) -> list[dict[str, Any]]:
         """Return the lines of its log with ``event`` in them."""
         return [json.loads(line) for line in whole_lines(self.running.err) if line.startswith("{") and event in line]
 
@@ -94,7 +94,7 @@ class Cluster:
         self.zookeeper = EmbeddedZooKeeper(folder / "zookeeper", self.zookeeper_port)
         self.broker = EmbeddedBroker(folder / "broker", self.broker_port)
         self._stack = AsyncExitStack()
-        self._processes: list[Running] = []
+        self._processes: list[RunningProgram] = []
         self._counts: list[list[int]] = [[] for _ in range(SHARDS)]
         self.config.write_text(
             f'cluster = "{self.name}"\nbroker_host = "{LOOPBACK}"\nbroker_port = {self.broker_port}\n'
@@ -159,19 +159,19 @@ class Cluster:
         daemon.running.signal(signal.SIGHUP)
 
     def _free_port(self) -> int:
-        return self._ports.enter_context(HeldPort()).number
+        return self._ports.enter_context(ReservedPort()).number
 
-    async def command(self, *arguments: str, stdin: bytes = b"", seconds: float = 30.0) -> Finished:
+    async def command(self, *arguments: str, stdin: bytes = b"", seconds: float = 30.0) -> CommandResult:
         """Run a client command."""
         return await finish("--config", str(self.config), *arguments, stdin=stdin, seconds=seconds)
 
-    async def done(self, *arguments: str, stdin: bytes = b"", seconds: float = 30.0) -> Finished:
+    async def done(self, *arguments: str, stdin: bytes = b"", seconds: float = 30.0) -> CommandResult:
         """Run a client command that must succeed."""
         finished = await self.command(*arguments, stdin=stdin, seconds=seconds)
         assert finished.code == 0, finished.err
         return finished
 
-    async def running(self, name: str, *arguments: str) -> Running:
+    async def running(self, name: str, *arguments: str) -> RunningProgram:
         """Start a client command; it prints to ``NAME.out`` and ``NAME.err``."""
         running = await start("--config", str(self.config), *arguments, out=self.folder / f"{name}.out")
         self._processes.append(running)
@@ -203,4 +203,4 @@ class Cluster:
         async def enough() -> bool:
             return await self.stored_count() >= count
 
-        await eventually(enough, f"{count} records are stored", seconds)
+        await wait_until(enough, f"{count} records are stored", seconds)

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headgate.ledger.compacted import Manifest, RolledObject, create_manifest, rolled_folder
+from headgate.ledger.compacted import CompactedObject, Manifest, compacted_folder, create_manifest
 from headgate.ledger.ledger import Ledger
 
 _TYPES = {
@@ -22,12 +22,12 @@ _TYPES = {
 }
 
 
-async def roll_up(ledger: Ledger, first: int, last: int, *, written_at_ms: int = 0, run: str = "a") -> Manifest:
+async def compact(ledger: Ledger, first: int, last: int, *, written_at_ms: int = 0, run: str = "a") -> Manifest:
     """Roll up chunks ``first`` to ``last``, one object a segment, and make that visible."""
     rows: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
     at_ms = 0
     for number in range(first, last + 1):
-        header, records_read = await ledger.read_headed_records(number)
+        header, records_read = await ledger.read_header_and_records(number)
         at_ms = header.at_ms
         for row in records_read.to_pylist():
             size = len(row["key"]) + len(row["value"])
@@ -37,10 +37,10 @@ async def roll_up(ledger: Ledger, first: int, last: int, *, written_at_ms: int =
         table = pa.table({name: pa.array([row[name] for row in records], kind) for name, kind in _TYPES.items()})
         sink = io.BytesIO()
         pq.write_table(table, sink)
-        path = f"{rolled_folder(ledger.shard)}/{first}-{last}-{run}/topic_id={topic_id}/segment={segment}/x.parquet"
+        path = f"{compacted_folder(ledger.shard)}/{first}-{last}-{run}/topic_id={topic_id}/segment={segment}/x.parquet"
         await ledger.store.create(path, sink.getvalue())
         objects.append(
-            RolledObject(
+            CompactedObject(
                 path=path,
                 topic_id=topic_id,
                 segment=segment,

@@ -8,11 +8,11 @@ import pytest
 
 from headgate.client.consumer import Consumer
 from headgate.protocol import messages as m
-from tests.support.scripted_leader import Stage
+from tests.support.scripted_leader import ScriptedCluster
 
 
-def consumer(stage: Stage, client_id: str = "client", **more) -> Consumer:
-    return Consumer(stage.client(client_id), **{"topic": "orders", "subscription": "billing", "name": "c", **more})
+def consumer(cluster: ScriptedCluster, client_id: str = "client", **more) -> Consumer:
+    return Consumer(cluster.client(client_id), **{"topic": "orders", "subscription": "billing", "name": "c", **more})
 
 
 def records(*values: str, key: bytes = b"key") -> list[m.Record]:
@@ -36,8 +36,8 @@ async def nothing_more(reader: Consumer) -> None:
             await anext(reader)
 
 
-def acknowledged(stage: Stage) -> list[tuple[int, int, int]]:
-    return [(a.segment, a.generation, a.end_offset) for a in stage.acknowledged]
+def acknowledged(cluster: ScriptedCluster) -> list[tuple[int, int, int]]:
+    return [(a.segment, a.generation, a.end_offset) for a in cluster.acknowledged]
 
 
 def registration(leader) -> m.RegisterConsumer:

@@ -27,7 +27,7 @@ class Published:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _PersistentSession:
     """One session as the broker keeps it."""
 
     filters: set[str] = field(default_factory=set)
@@ -43,7 +43,7 @@ class FakeDeviceBroker:
         self.window = window
         self.delay_seconds = delay_seconds
         self.reconnect_seconds = reconnect_seconds
-        self._sessions: dict[str, _Kept] = {}
+        self._sessions: dict[str, _PersistentSession] = {}
         self._retained: dict[str, bytes] = {}
 
     def session(self, client_id: str, handler: Callable[[FakeDelivery], None]) -> FakeDeviceSession:
@@ -56,10 +56,12 @@ class FakeDeviceBroker:
         if retain:
             self._retained[topic] = payload
         keeping = [
-            kept for kept in self._sessions.values() if any(filter_matches(name, topic) for name in kept.filters)
+            broker_session
+            for broker_session in self._sessions.values()
+            if any(filter_matches(name, topic) for name in broker_session.filters)
         ]
-        for kept in keeping:
-            self._enqueue(kept, Published(topic, payload, retained=False))
+        for broker_session in keeping:
+            self._enqueue(broker_session, Published(topic, payload, retained=False))
         return bool(keeping)
 
     def filters(self, client_id: str) -> set[str]:
@@ -68,14 +70,16 @@ class FakeDeviceBroker:
 
     def waiting(self, client_id: str) -> int:
         """Return how many messages wait for a session, those under way included."""
-        kept = self._sessions[client_id]
-        return len(kept.waiting) + (len(kept.link.under_way) if kept.link is not None else 0)
+        broker_session = self._sessions[client_id]
+        return len(broker_session.waiting) + (
+            len(broker_session.link.under_way) if broker_session.link is not None else 0
+        )
 
     def stop(self) -> None:
         """Go away; sessions stay on disk."""
         self.running = False
-        for kept in self._sessions.values():
-            self._end(kept)
+        for broker_session in self._sessions.values():
+            self._end(broker_session)
 
     def start(self) -> None:
         """Come back."""
@@ -91,36 +95,38 @@ class FakeDeviceBroker:
         """Return a connection, or None while the broker is away."""
         if not self.running:
             return None
-        kept = self._sessions.setdefault(session.client_id, _Kept())
-        self._end(kept)
-        kept.link = _Link(self, kept, session)
-        return kept.link
+        broker_session = self._sessions.setdefault(session.client_id, _PersistentSession())
+        self._end(broker_session)
+        broker_session.link = _Link(self, broker_session, session)
+        return broker_session.link
 
-    def subscribe(self, kept: _Kept, topic_filter: str) -> None:
+    def subscribe(self, broker_session: _PersistentSession, topic_filter: str) -> None:
         """Let a filter stand and send what is retained, whether or not it stood already."""
-        kept.filters.add(topic_filter)
+        broker_session.filters.add(topic_filter)
         for topic, payload in sorted(self._retained.items()):
             if filter_matches(topic_filter, topic):
-                self._enqueue(kept, Published(topic, payload, retained=True))
+                self._enqueue(broker_session, Published(topic, payload, retained=True))
 
-    def _enqueue(self, kept: _Kept, message: Published) -> None:
-        kept.waiting.append(message)
-        if kept.link is not None:
-            kept.link.fill()
+    def _enqueue(self, broker_session: _PersistentSession, message: Published) -> None:
+        broker_session.waiting.append(message)
+        if broker_session.link is not None:
+            broker_session.link.fill()
 
-    def _end(self, kept: _Kept) -> None:
-        link, kept.link = kept.link, None
+    def _end(self, broker_session: _PersistentSession) -> None:
+        link, broker_session.link = broker_session.link, None
         if link is not None:
-            kept.waiting.extendleft(reversed(link.under_way.values()))
+            broker_session.waiting.extendleft(reversed(link.under_way.values()))
             link.session.lost(link)
 
 
 class _Link:
     """One connection of a session."""
 
-    def __init__(self, broker: FakeDeviceBroker, kept: _Kept, session: FakeDeviceSession) -> None:
+    def __init__(
+        self, broker: FakeDeviceBroker, broker_session: _PersistentSession, session: FakeDeviceSession
+    ) -> None:
         self.session = session
-        self.kept = kept
+        self.broker_session = broker_session
         self.under_way: dict[int, Published] = {}
         self._broker = broker
         self._next = 0
@@ -128,8 +134,8 @@ class _Link:
 
     def fill(self) -> None:
         """Deliver what the window has room for."""
-        while self.kept.waiting and len(self.under_way) < self._broker.window:
-            message = self.kept.waiting.popleft()
+        while self.broker_session.waiting and len(self.under_way) < self._broker.window:
+            message = self.broker_session.waiting.popleft()
             self._next += 1
             self.under_way[self._next] = message
             delivery = FakeDelivery(self, self._next, message)
@@ -140,11 +146,11 @@ class _Link:
 
     def acknowledge(self, number: int) -> None:
         """Take a PUBACK; one that comes over an ended connection never arrives."""
-        if self.kept.link is self and self.under_way.pop(number, None) is not None:
+        if self.broker_session.link is self and self.under_way.pop(number, None) is not None:
             self.fill()
 
     def _arrive(self, delivery: FakeDelivery) -> None:
-        if self.kept.link is self:
+        if self.broker_session.link is self:
             self.session.handler(delivery)
 
 
@@ -182,12 +188,12 @@ class FakeDeviceSession:
         """See `DeviceSession.connected`."""
         return self._link is not None
 
-    async def follow(self, topic_filter: str) -> None:
-        """See `DeviceSession.follow`."""
+    async def add_subscription(self, topic_filter: str) -> None:
+        """See `DeviceSession.add_subscription`."""
         self._filters.add(topic_filter)
         await asyncio.sleep(self._broker.delay_seconds)
         if self._link is not None:
-            self._broker.subscribe(self._link.kept, topic_filter)
+            self._broker.subscribe(self._link.broker_session, topic_filter)
 
     @property
     def connection(self) -> int:
@@ -198,27 +204,27 @@ class FakeDeviceSession:
         """See `DeviceSession.on_connection`."""
         self._watchers.append(handler)
 
-    async def unfollow(self, topic_filters: Sequence[str], connection: int) -> bool:
-        """See `DeviceSession.unfollow`."""
+    async def remove_subscriptions(self, topic_filters: Sequence[str], connection: int) -> bool:
+        """See `DeviceSession.remove_subscriptions`."""
         link = self._link
         if link is None or connection != self._connections:
             return False
         await asyncio.sleep(self._broker.delay_seconds)
         # What was sent on a connection arrives if that still stands at the broker, whatever the sender knows of it.
-        if link.kept.link is not link:
+        if link.broker_session.link is not link:
             return False
-        link.kept.filters.difference_update(topic_filters)
+        link.broker_session.filters.difference_update(topic_filters)
         self._filters.difference_update(topic_filters)
         return True
 
-    def mark(self, topic: str, payload: bytes) -> None:
+    def publish_sentinel(self, topic: str, payload: bytes) -> None:
         """See `DeviceSession.mark`."""
         if self._link is not None:
             loop = asyncio.get_running_loop()
             loop.call_later(self._broker.delay_seconds, self._mark, self._link, topic, payload)
 
     def _mark(self, link: _Link, topic: str, payload: bytes) -> None:
-        if link.kept.link is link:
+        if link.broker_session.link is link:
             self._broker.publish(topic, payload)
 
     async def __aenter__(self) -> Self:
@@ -239,25 +245,25 @@ class FakeDeviceSession:
         """Learn that a connection has ended; come back if that was not our own doing."""
         if self._link is link:
             self._link = None
-            self._tell(connected=False)
+            self._notify_connection(connected=False)
             if self._open:
-                self._come_back()
+                self._reconnect()
 
-    def _come_back(self) -> None:
+    def _reconnect(self) -> None:
         loop = asyncio.get_running_loop()
         self._connecting = loop.call_later(self._broker.reconnect_seconds, self._connect)
 
     def _connect(self) -> None:
         self._link = self._broker.connect(self)
         if self._link is None:
-            self._come_back()
+            self._reconnect()
             return
         for topic_filter in sorted(self._filters):
-            self._broker.subscribe(self._link.kept, topic_filter)
+            self._broker.subscribe(self._link.broker_session, topic_filter)
         self._link.fill()
         self._connections += 1
-        self._tell(connected=True)
+        self._notify_connection(connected=True)
 
-    def _tell(self, *, connected: bool) -> None:
+    def _notify_connection(self, *, connected: bool) -> None:
         for watcher in self._watchers:
             watcher(connected)

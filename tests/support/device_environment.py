@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from controller.devices.session_port import Delivery, DeviceSession
-from controller.leader.leader import ShardReign
+from controller.leader.leader import ShardLeader
 from controller.settings.load import IngestSettings
 from headgate.protocol import messages as m
 from tests.support.device_broker import FakeDeviceBroker
@@ -50,12 +50,12 @@ class Devices:
 
 
 async def created(client: BareClient, topic: str = "orders", **fields: Any) -> None:
-    assert isinstance(await client.call(m.CreateTopic, topic=topic, token=topic, segments=2, **fields), m.TopicAnswer)
+    assert isinstance(await client.call(m.CreateTopic, topic=topic, token=topic, segments=2, **fields), m.TopicReply)
 
 
-async def following(reign: ShardReign) -> None:
+async def devices_connected(leader: ShardLeader) -> None:
     """Return once devices are taken in."""
     session = None
     while session is None or not session.connected:
         await asyncio.sleep(0.01)
-        session = reign.devices.following._session
+        session = leader.devices.subscriptions._session

@@ -1,4 +1,4 @@
-"""The two worlds of the election contract: the fake, and a real ZooKeeper behind proxies; and a member of either."""
+"""The two worlds of the election contract: the fake, and a real ZooKeeper behind proxies; and a candidate of either."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHORT_SESSION_SECONDS = 2.0
 """For the tests that wait for the end of a session."""
 
 
-class World(Protocol):
+class ElectionHarness(Protocol):
     """An election service, and ways to break it."""
 
     session_seconds: float
@@ -34,10 +34,10 @@ class World(Protocol):
     async def heal(self, name: str) -> None: ...
     async def stop(self) -> None: ...
     async def start(self) -> None: ...
-    async def take_place(self, name: str, shard: int) -> None: ...
+    async def delete_queue_node(self, name: str, shard: int) -> None: ...
 
 
-class FakeWorld:
+class FakeElectionHarness:
     def __init__(self) -> None:
         self._service = FakeZooKeeper(session_timeout_seconds=SESSION_SECONDS)
 
@@ -64,8 +64,8 @@ class FakeWorld:
     async def start(self) -> None:
         self._service.start()
 
-    async def take_place(self, name: str, shard: int) -> None:
-        self._service.take_place(name, shard)
+    async def delete_queue_node(self, name: str, shard: int) -> None:
+        self._service.delete_queue_node(name, shard)
 
 
 class Server:
@@ -117,14 +117,14 @@ class Server:
         self._loop.close()
 
 
-class RealWorld:
+class ZooKeeperHarness:
     """Each client goes through a proxy of its own; each test has a root of its own."""
 
     roots = 0
 
     def __init__(self, stack: AsyncExitStack, server: Server) -> None:
-        RealWorld.roots += 1
-        self._root = f"/headgate/test-{RealWorld.roots}"
+        ZooKeeperHarness.roots += 1
+        self._root = f"/headgate/test-{ZooKeeperHarness.roots}"
         self._stack = stack
         self._proxies: dict[str, Proxy] = {}
         self.server = server
@@ -142,7 +142,7 @@ class RealWorld:
         )
 
     async def partition(self, name: str) -> None:
-        await self._proxies[name].hole()
+        await self._proxies[name].blackhole()
 
     async def heal(self, name: str) -> None:
         await self._proxies[name].heal()
@@ -155,10 +155,10 @@ class RealWorld:
         for proxy in self._proxies.values():
             await proxy.heal()
 
-    async def take_place(self, name: str, shard: int) -> None:
-        await asyncio.to_thread(self._take_place, name, f"{self._root}/shards/{shard:04d}")
+    async def delete_queue_node(self, name: str, shard: int) -> None:
+        await asyncio.to_thread(self._delete_queue_node, name, f"{self._root}/shards/{shard:04d}")
 
-    def by_hand(self, act: Callable[[Any, str], None]) -> None:
+    def with_zookeeper_client(self, act: Callable[[Any, str], None]) -> None:
         client = KazooClient(f"127.0.0.1:{self.server.port}")
         client.start(timeout=60)
         try:
@@ -167,16 +167,16 @@ class RealWorld:
             client.stop()
             client.close()
 
-    def _take_place(self, name: str, folder: str) -> None:
+    def _delete_queue_node(self, name: str, folder: str) -> None:
         def act(client: Any, _root: str) -> None:
-            for place in client.get_children(folder):
-                if place.startswith(f"{name}-"):
-                    client.delete(f"{folder}/{place}")
+            for node in client.get_children(folder):
+                if node.startswith(f"{name}-"):
+                    client.delete(f"{folder}/{node}")
 
-        self.by_hand(act)
+        self.with_zookeeper_client(act)
 
 
-class Member:
+class Candidate:
     """One daemon's end, and what it was told."""
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ SHOWN_LOGS = 12
 """Those that grew last."""
 
 
-class Account:
+class FailureReport:
     """One test's account, from the moment at which this is made; or, ``whole``, with all that was written before."""
 
     def __init__(self, folder: Path, *, whole: bool = False) -> None:
@@ -64,7 +64,7 @@ class Account:
 
 
 _FOLDER = pytest.StashKey[Path]()
-_ACCOUNT = pytest.StashKey[Account]()
+_FAILURE_REPORT = pytest.StashKey[FailureReport]()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -77,7 +77,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Begin the account. Before the first test there is nothing that could be left out."""
     folder = item.config.stash.get(_FOLDER, None)
     if folder is not None:
-        item.stash[_ACCOUNT] = Account(folder)
+        item.stash[_FAILURE_REPORT] = FailureReport(folder)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -86,6 +86,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
     report = yield
     folder = item.config.stash.get(_FOLDER, None)
     if report.failed and folder is not None:
-        account = item.stash[_ACCOUNT] if _ACCOUNT in item.stash else Account(folder, whole=True)
-        report.sections.append((f"what was said meanwhile, below {folder}", account.text()))
+        failure_report = (
+            item.stash[_FAILURE_REPORT] if _FAILURE_REPORT in item.stash else FailureReport(folder, whole=True)
+        )
+        report.sections.append((f"what was said meanwhile, below {folder}", failure_report.text()))
     return report

@@ -21,37 +21,37 @@ Copy = TypeVar("Copy")
 Rule = Callable[[Copy], Sequence[tuple[float, Copy]]]
 
 
-def as_it_is(message: Copy) -> Sequence[tuple[float, Copy]]:
+def pass_through(message: Copy) -> Sequence[tuple[float, Copy]]:
     """The rule of a network without faults."""
     return [(0.0, message)]
 
 
-def lost(_: Copy) -> Sequence[tuple[float, Copy]]:
+def dropped(_: Copy) -> Sequence[tuple[float, Copy]]:
     """The rule of a network that carries nothing."""
     return []
 
 
-class Meddler:
+class FaultInjectingTransport:
     """`headgate.transport.port.Transport`, with somebody in between."""
 
     def __init__(self, inner: MqttTransport) -> None:
-        self.on_request: Rule[m.AnyRequest] = as_it_is
-        self.on_reply: Rule[m.AnyReply] = as_it_is
+        self.on_request: Rule[m.AnyRequest] = pass_through
+        self.on_reply: Rule[m.AnyReply] = pass_through
         self.requests: list[m.AnyRequest] = []
         """What the client sent, lost ones included."""
         self.replies: list[m.AnyReply] = []
         """What the leaders sent, lost ones included."""
         self._inner = inner
-        self._held_back: dict[str, list[tuple[MessageHandler, bytes]]] = {}
+        self._held_announcements: dict[str, list[tuple[MessageHandler, bytes]]] = {}
         self._timers: set[asyncio.TimerHandle] = set()
 
-    def hold_leader(self, leader_topic: str) -> None:
-        """Let no word of who leads through, until `release_leader`."""
-        self._held_back[leader_topic] = []
+    def hold_leader_announcements(self, leader_topic: str) -> None:
+        """Let no word of who leads through, until `release_leader_announcements`."""
+        self._held_announcements[leader_topic] = []
 
-    def release_leader(self, leader_topic: str) -> None:
+    def release_leader_announcements(self, leader_topic: str) -> None:
         """Let it through."""
-        for handler, payload in self._held_back.pop(leader_topic):
+        for handler, payload in self._held_announcements.pop(leader_topic):
             handler(leader_topic, payload)
 
     @property
@@ -69,10 +69,12 @@ class Meddler:
 
     async def subscribe(self, topic_filter: str, handler: MessageHandler) -> None:
         def arrived(topic: str, payload: bytes) -> None:
-            if topic in self._held_back:
-                self._held_back[topic].append((handler, payload))
+            if topic in self._held_announcements:
+                self._held_announcements[topic].append((handler, payload))
             elif topic.endswith("/replies"):
-                self._meddle(m.decode_reply(payload), self.replies, self.on_reply, lambda copy: handler(topic, copy))
+                self._apply_rule(
+                    m.decode_reply(payload), self.replies, self.on_reply, lambda copy: handler(topic, copy)
+                )
             else:
                 handler(topic, payload)
 
@@ -84,7 +86,7 @@ class Meddler:
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
         if not topic.endswith("/requests"):
             return self._inner.publish(topic, payload, retain=retain)
-        self._meddle(
+        self._apply_rule(
             m.decode_request(payload), self.requests, self.on_request, lambda copy: self._inner.publish(topic, copy)
         )
         return True
@@ -98,7 +100,7 @@ class Meddler:
             timer.cancel()
         await self._inner.__aexit__(None, None, None)
 
-    def _meddle(self, message: Copy, seen: list[Copy], rule: Rule[Copy], carry: Callable[[bytes], object]) -> None:
+    def _apply_rule(self, message: Copy, seen: list[Copy], rule: Rule[Copy], carry: Callable[[bytes], object]) -> None:
         seen.append(message)
         for delay_seconds, copy in rule(message):
             assert isinstance(copy, msgspec.Struct)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from headgate.model import entries as e
-from headgate.model.bucket_ranges import Place, bounds_of, overlap, place_of, segment_of
+from headgate.model.bucket_ranges import SegmentSlice, bucket_bounds, overlaps, segment_of, slice_of
 from tests.support.ledgers import RandomLedger
 
 Chunk = list[e.AnyEntry]
@@ -28,7 +28,7 @@ class History(RandomLedger):
         """Keep the chunk."""
         if not self._begun:
             self.epochs += 1
-            self.add(e.ReignBegan(leader_epoch=self.epochs, instance=f"d{self.epochs % 3}"))
+            self.add(e.TermStarted(leader_epoch=self.epochs, instance=f"d{self.epochs % 3}"))
         self.chunks.append(self._pending)
         self._pending, self._begun = [], False
         return self.state.chunk
@@ -133,7 +133,7 @@ class History(RandomLedger):
                     seek_generation=subscription.seek_generation,
                     ranges=[e.AcknowledgedRange(segment.segment_id, 0, self.rng.randrange(1, first + 1))],
                     count=1,
-                    refused=[segment.segment_id] if first % 2 else [],
+                    rejected=[segment.segment_id] if first % 2 else [],
                     **identity,
                 )
             )
@@ -202,13 +202,18 @@ class History(RandomLedger):
             person = {"consumer": name, "incarnation": incarnation, "client_id": f"client-{name}"}
             self.add(
                 e.ConsumerRegistered(
-                    **about, **person, shares=self.rng.random() < 0.5, capacity=self.rng.choice((50, 100))
+                    **about,
+                    **person,
+                    supports_bucket_ranges=self.rng.random() < 0.5,
+                    capacity=self.rng.choice((50, 100)),
                 )
             )
             return
         if chance < 0.20:
             tails = self.state.topics_by_id[known.topic_id].tails
-            self.add(e.SegmentsWeighed(**about, weights={self.rng.choice(sorted(tails)): self.rng.randrange(16, 999)}))
+            self.add(
+                e.SegmentWeightsSet(**about, weights={self.rng.choice(sorted(tails)): self.rng.randrange(16, 999)})
+            )
             return
         consumer = known.consumers[self.rng.choice(consumers)]
         person = {**about, "consumer": consumer.consumer, "incarnation": consumer.incarnation}
@@ -217,11 +222,11 @@ class History(RandomLedger):
         elif chance < 0.40:
             self.add(e.ConsumerReconnected(**person))
         elif chance < 0.45:
-            self.add(e.ConsumerGone(**person, reason="left"))
+            self.add(e.ConsumerRemoved(**person, reason="left"))
         elif chance < 0.70:
             tails = self.state.topics_by_id[known.topic_id].tails
-            wanted = [place_of(n, *bounds) for n in tails for bounds in ((0, 0), (0, 8), (8, 16))]
-            free = sorted(place for place in wanted if not any(overlap(place, other) for other in known.holdings))
+            wanted = [slice_of(n, *bounds) for n in tails for bounds in ((0, 0), (0, 8), (8, 16))]
+            free = sorted(place for place in wanted if not any(overlaps(place, other) for other in known.holdings))
             if free:
                 grant = {"consumer": consumer.consumer, "generation": known.next_generation}
                 self.add(e.SegmentGranted(**about, **_named(self.rng.choice(free)), **grant))
@@ -237,6 +242,6 @@ class History(RandomLedger):
             self.add(e.SegmentsDrained(**about, segments=segments, seek_generation=known.seek_generation))
 
 
-def _named(place: Place) -> dict[str, int]:
-    first_bucket, end_bucket = bounds_of(place)
+def _named(place: SegmentSlice) -> dict[str, int]:
+    first_bucket, end_bucket = bucket_bounds(place)
     return {"segment": segment_of(place), "first_bucket": first_bucket, "end_bucket": end_bucket}

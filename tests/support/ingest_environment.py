@@ -1,4 +1,4 @@
-"""What proofs of ingestion share: clients behind a meddler, bare requests, and the ledger as the judge."""
+"""What proofs of ingestion share: clients behind a transport, sender requests, and the ledger as the judge."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from headgate import Admin, Delivery, Stored
+from headgate import Admin, Delivery, RecordMetadata
 from headgate.client.connection import Client
 from headgate.client.producer import Producer
 from headgate.ledger.ledger import Ledger
@@ -19,14 +19,14 @@ from headgate.protocol import messages as m
 from headgate.storage.object_store import open_store
 from headgate.transport.mqtt import MqttTransport
 from tests.support.cluster import SHARDS, Cluster, Daemon
-from tests.support.fault_injecting_transport import Meddler
-from tests.support.programs import PATIENCE, eventually
+from tests.support.fault_injecting_transport import FaultInjectingTransport
+from tests.support.programs import TIMEOUT_FACTOR, wait_until
 
 KEYS = [f"key-{n}".encode() for n in range(7)]
 
 
 @dataclass(slots=True)
-class World:
+class IngestCluster:
     """A cluster with its daemons by name."""
 
     cluster: Cluster
@@ -46,19 +46,19 @@ class World:
                     return name
             return None
 
-        name = await eventually(found, "somebody leads everything", 30)
+        name = await wait_until(found, "somebody leads everything", 30)
         assert name is not None
         return name
 
     @asynccontextmanager
-    async def client(self, meddler: Meddler | None = None) -> AsyncIterator[Client]:
-        """A client that has heard of the cluster; its transport is a Meddler."""
+    async def client(self, transport: FaultInjectingTransport | None = None) -> AsyncIterator[Client]:
+        """A client that has heard of the cluster; its transport is a FaultInjectingTransport."""
         client_id = f"test-{uuid.uuid4().hex[:12]}"
         inner = MqttTransport(
             "127.0.0.1", self.cluster.broker_port, client_id, will=Client.will(self.cluster.name, client_id)
         )
         async with Client(
-            transport=Meddler(inner), store=None, cluster=self.cluster.name, client_id=client_id
+            transport=FaultInjectingTransport(inner), store=None, cluster=self.cluster.name, client_id=client_id
         ) as client:
             yield client
 
@@ -101,9 +101,9 @@ class World:
         return Ledger(open_store(self.cluster.ledger_url), shard)
 
 
-def meddler_of(client: Client) -> Meddler:
+def fault_transport_of(client: Client) -> FaultInjectingTransport:
     """Return what stands between ``client`` and the broker."""
-    assert isinstance(client.transport, Meddler)
+    assert isinstance(client.transport, FaultInjectingTransport)
     return client.transport
 
 
@@ -116,17 +116,17 @@ async def send(producer: Producer, topic: str, values: range, pause_seconds: flo
     return deliveries
 
 
-async def outcomes(deliveries: Sequence[Delivery], seconds: float = 30.0) -> list[Stored | BaseException]:
+async def outcomes(deliveries: Sequence[Delivery], seconds: float = 30.0) -> list[RecordMetadata | BaseException]:
     """Return what became of each."""
-    async with asyncio.timeout(seconds * PATIENCE):
+    async with asyncio.timeout(seconds * TIMEOUT_FACTOR):
         return await asyncio.gather(*deliveries, return_exceptions=True)
 
 
 async def assert_stored_exactly(
-    world: World, topic: str, values: Sequence[int], told: Sequence[Stored | BaseException] = ()
+    ingest: IngestCluster, topic: str, values: Sequence[int], told: Sequence[RecordMetadata | BaseException] = ()
 ) -> None:
     """``values`` are in the ledger, each once, each key's in order, without a hole, and where their senders were told."""
-    found = await world.stored(topic)
+    found = await ingest.stored(topic)
     by_key: dict[bytes, list[int]] = {}
     for place in sorted(found):
         key, value = found[place]
@@ -139,12 +139,12 @@ async def assert_stored_exactly(
         offsets = sorted(offset for each, offset in found if each == segment)
         assert list(range(len(offsets))) == offsets
     for value, stored in zip(values, told, strict=False):
-        assert isinstance(stored, Stored), repr(stored)
+        assert isinstance(stored, RecordMetadata), repr(stored)
         if stored.offset is not None:
             assert (KEYS[value % len(KEYS)], b"%d" % value) == found[stored.segment, stored.offset]
 
 
-class Bare:
+class RequestSender:
     """Sends single requests, each once, pinned to the leader of the day, and returns what is said to it."""
 
     def __init__(self, client: Client, shard: int) -> None:
@@ -153,8 +153,8 @@ class Bare:
 
     async def epoch(self) -> int:
         """Return the epoch of the newest leader that was announced."""
-        await self.client.watch(self.shard)
-        known = await eventually(lambda: self.client.leader(self.shard), "a leader is announced")
+        await self.client.watch_leader(self.shard)
+        known = await wait_until(lambda: self.client.leader(self.shard), "a leader is announced")
         assert known is not None
         return known.leader_epoch
 
@@ -169,5 +169,5 @@ class Bare:
     async def ask(self, kind: type[m.Request], **fields: Any) -> Any:
         """Send, and return the first reply."""
         fields.setdefault("leader_epoch", await self.epoch())
-        async with asyncio.timeout(5 * PATIENCE):
+        async with asyncio.timeout(5 * TIMEOUT_FACTOR):
             return await self.send(kind, **fields)

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, field
 
 from headgate.client.decisions.producer_session import ProducerSession
-from headgate.client.decisions.session_types import Command, Forget, OpenIdentity, Outcome, Resolve, SendBatch
+from headgate.client.decisions.session_types import Command, ForgetRequests, OpenIdentity, Outcome, Resolve, SendBatch
 from headgate.protocol import messages as m
 
 WINDOW = 8
@@ -102,11 +102,11 @@ class LeaderModel:
         self.waiting.append(reply)
         return []
 
-    def _refuse(self, command: SendBatch | OpenIdentity, verdict: m.Verdict) -> m.Refused:
-        return m.Refused(request_id=command.request_id, leader_epoch=self.epoch, verdict=verdict, reason="said so")
+    def _refuse(self, command: SendBatch | OpenIdentity, verdict: m.Verdict) -> m.Rejected:
+        return m.Rejected(request_id=command.request_id, leader_epoch=self.epoch, verdict=verdict, reason="said so")
 
 
-class World:
+class ProducerSessionSimulation:
     """One session, its leaders, and what lies between them. All chance comes from one seed."""
 
     def __init__(self, seed: int, *, loss: float, doubling: float, deadline: float, reorder: bool) -> None:
@@ -143,7 +143,7 @@ class World:
                     assert batch not in self.outcomes, f"{batch} has two outcomes"
                     self.outcomes[batch] = outcome
                     self.told_at[batch] = self.now
-                case Forget(request_ids):
+                case ForgetRequests(request_ids):
                     self.forgotten.update(request_ids)
         self.most_in_flight = max(self.most_in_flight, self.session.in_flight)
         wake_at = self.session.wake_at
@@ -195,8 +195,8 @@ class World:
             self.perform(self.session.committed(reply.request_id, reply, self.now))
         elif isinstance(reply, m.ProducerIdentity):
             self.perform(self.session.identified(reply.request_id, reply, self.now))
-        elif isinstance(reply, m.Refused):
-            self.perform(self.session.refused(reply.request_id, reply, self.now, jitter))
+        elif isinstance(reply, m.Rejected):
+            self.perform(self.session.rejected(reply.request_id, reply, self.now, jitter))
 
     def change_leader(self) -> None:
         """A new reign reads the ledger; what was not durable is gone. The old one does not know yet."""
@@ -221,7 +221,7 @@ class World:
         self.connect(True)
         self.announce(self.leaders[-1])
         end = self.now + seconds
-        while self.now < end and self.session.unresolved:
+        while self.now < end and self.session.unresolved_batches:
             for _ in range(20):
                 self.pass_request()
             self.commit()

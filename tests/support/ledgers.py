@@ -50,7 +50,7 @@ class WrittenLedger:
     def commit(self) -> int:
         """Write the chunk; return its number."""
         if not self._begun:
-            self.add(e.ReignBegan(leader_epoch=1, instance="test"))
+            self.add(e.TermStarted(leader_epoch=1, instance="test"))
         number = self.state.chunk
         path = self.path(number)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -127,7 +127,7 @@ class WrittenLedger:
     def seek(self, topic_id: int, subscription_id: int, positions: dict[int, int]) -> None:
         generation = self.state.subscriptions[subscription_id].seek_generation + 1
         self.add(
-            e.Sought(
+            e.SubscriptionSeek(
                 topic_id=topic_id,
                 subscription_id=subscription_id,
                 seek_generation=generation,
@@ -226,7 +226,7 @@ class RandomLedger(WrittenLedger):
         identity = subscription.subscription_id
         if subscription.type is None:
             self.add(
-                e.SubscriptionTyped(
+                e.SubscriptionConfigured(
                     topic_id=topic_id, subscription_id=identity, subscription_type="STREAM", order="strict"
                 )
             )
@@ -269,7 +269,7 @@ def counted_by_hand(state: ShardState) -> set[tuple[object, ...]]:
                 for bucket in range(KEY_BUCKETS):
                     known_of = subscription.acknowledged_in(segment, bucket)
                     acknowledged = set(range(known_of.position))
-                    for first, end in known_of.above:
+                    for first, end in known_of.acknowledged_ranges:
                         acknowledged.update(range(first, end))
                     left += set(range(topic.tails[segment].next_offset)) - acknowledged
                 tracked = subscription.type in {"STREAM", "QUEUE"}

@@ -12,18 +12,18 @@ from typing import Any
 
 import psutil
 
-from controller.local.reserved_port import HeldPort
+from controller.local.reserved_port import ReservedPort
 from tests.support.programs import (
     MARK,
-    Finished,
-    Running,
+    CommandResult,
+    RunningProgram,
     command_line,
-    eventually,
     finish,
     get,
     marked,
     metric,
     start,
+    wait_until,
     without_forks,
 )
 
@@ -43,8 +43,8 @@ class Node:
         self.http = ""
         self.said = ""
         self._starts = 0
-        self._running: Running | None = None
-        self._programs: list[Running] = []
+        self._running: RunningProgram | None = None
+        self._programs: list[RunningProgram] = []
         self._ports = ExitStack()
         self._port_options: list[str] = []
 
@@ -57,7 +57,7 @@ class Node:
             env=self.env | (env or {}),
             cwd=self.folder,
         )
-        await eventually(
+        await wait_until(
             lambda: "Ctrl-C stops everything" in running.err.read_text() or running.process.returncode is not None,
             lambda: f"the node is ready: {running.err.read_text()}",
             60,
@@ -79,7 +79,7 @@ class Node:
 
     def _held_ports(self) -> list[str]:
         if not self._port_options:
-            ports = [str(self._ports.enter_context(HeldPort()).number) for _ in PORTS]
+            ports = [str(self._ports.enter_context(ReservedPort()).number) for _ in PORTS]
             self._port_options = [word for pair in zip(PORTS, ports, strict=True) for word in pair]
         return self._port_options
 
@@ -99,17 +99,17 @@ class Node:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
 
-    async def command(self, *arguments: str, stdin: bytes = b"", seconds: float = 30.0) -> Finished:
+    async def command(self, *arguments: str, stdin: bytes = b"", seconds: float = 30.0) -> CommandResult:
         """Run a client command."""
         return await finish("--config", str(self.config), *arguments, stdin=stdin, env=self.env, seconds=seconds)
 
-    async def done(self, *arguments: str, stdin: bytes = b"", seconds: float = 30.0) -> Finished:
+    async def done(self, *arguments: str, stdin: bytes = b"", seconds: float = 30.0) -> CommandResult:
         """Run a client command that must succeed."""
         finished = await self.command(*arguments, stdin=stdin, seconds=seconds)
         assert finished.code == 0, finished.err
         return finished
 
-    async def running(self, name: str, *arguments: str, out: Path | None = None, piped: bool = False) -> Running:
+    async def running(self, name: str, *arguments: str, out: Path | None = None, piped: bool = False) -> RunningProgram:
         """Start a client command, which ends with the test at the latest; ``piped``: its standard input is ours."""
         return await self._start(
             *("--config", str(self.config), *arguments),
@@ -118,11 +118,11 @@ class Node:
             stdin=asyncio.subprocess.PIPE if piped else asyncio.subprocess.DEVNULL,
         )
 
-    async def program(self, path: Path, *arguments: str, out: Path) -> Running:
+    async def program(self, path: Path, *arguments: str, out: Path) -> RunningProgram:
         """Start a Python program that is a client of this node, which ends with the test at the latest."""
         return await self._start(*arguments, "--config", str(self.config), program=(str(path),), out=out)
 
-    async def _start(self, *arguments: str, **how: Any) -> Running:
+    async def _start(self, *arguments: str, **how: Any) -> RunningProgram:
         running = await start(*arguments, env=self.env, **how)
         self._programs.append(running)
         return running
@@ -148,7 +148,7 @@ class Node:
             seen = await self.metric(name, **labels)
             return seen == expected
 
-        await eventually(reached, lambda: f"{name} {labels} is {expected:g} and not {seen:g}")
+        await wait_until(reached, lambda: f"{name} {labels} is {expected:g} and not {seen:g}")
 
     async def health(self) -> tuple[int, dict[str, Any]]:
         """Return status and report of /readyz."""
@@ -164,7 +164,7 @@ class Node:
             _, seen = await self.health()
             return seen.get("state") == state
 
-        await eventually(reached, lambda: f"/readyz says {state} and not {seen}", seconds)
+        await wait_until(reached, lambda: f"/readyz says {state} and not {seen}", seconds)
         return seen
 
     async def part(self, *words: str) -> psutil.Process:
@@ -182,6 +182,6 @@ class Node:
             parts = found()
             return parts[0] if len(parts) == 1 else None
 
-        part = await eventually(one, lambda: f"one process {words}: {[command_line(each) for each in found()]}")
+        part = await wait_until(one, lambda: f"one process {words}: {[command_line(each) for each in found()]}")
         assert part is not None
         return part

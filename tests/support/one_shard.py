@@ -11,15 +11,15 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from controller.commit import ReignEndedError
+from controller.commit import TermEndedError
 from controller.devices.session_port import OpenSession
-from controller.leader.leader import ShardReign
+from controller.leader.leader import ShardLeader
 from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
 from controller.state.shard_state import ShardState
 from coordinator.ports import CoordinatorSettings
 from coordinator.state.subscription import Subscription
 from headgate.ledger.chunk import ChunkBuilder
-from headgate.ledger.compacted import delete_rolled_segments
+from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
 from headgate.protocol import messages as m
@@ -114,7 +114,7 @@ class OneShard:
         self.scaling = scaling or ScalingSettings()
         self.retention = retention or RetentionSettings()
         self.drained: frozenset[int] = frozenset()
-        self.makes_room = False
+        self.yields_to_contender = False
         self.open_session: OpenSession | None = None
         """How reigns come by a session of plain devices; None: they take nothing from devices."""
 
@@ -124,12 +124,12 @@ class OneShard:
         """The Spark process's part: whatever the test says."""
         return segments & self.drained
 
-    async def begin(self, instance: str = "a", transport: Any = None) -> ShardReign:
+    async def begin(self, instance: str = "a", transport: Any = None) -> ShardLeader:
         """Read the ledger and write the next reign chunk."""
         state = ShardState(0)
         while (found := await self.ledger.read_or_none(state.chunk + 1)) is not None:
             state.apply_all(found.entries, chunk=found.header.number, at_ms=found.header.at_ms)
-        entry = e.ReignBegan(leader_epoch=state.leader_epoch + 1, instance=instance)
+        entry = e.TermStarted(leader_epoch=state.leader_epoch + 1, instance=instance)
         builder = ChunkBuilder()
         builder.add(entry)
         number, at_ms = state.chunk + 1, max(state.at_ms, now_ms())
@@ -137,7 +137,7 @@ class OneShard:
             number, builder.encode(shard=0, number=number, leader_epoch=entry.leader_epoch, at_ms=at_ms)
         )
         state.apply_all((entry,), chunk=number, at_ms=at_ms)
-        return ShardReign(
+        return ShardLeader(
             cluster=CLUSTER,
             instance=instance,
             state=state,
@@ -147,34 +147,34 @@ class OneShard:
             subscriptions=SETTINGS,
             scaling=self.scaling,
             retention=self.retention,
-            delete_data=partial(delete_rolled_segments, self.store),
+            delete_data=partial(delete_compacted_segments, self.store),
             observer=self.instruments,
             drain_check=self.check,
             now_ms=now_ms,
             rng=random.Random(1),
-            makes_room=lambda: self.makes_room,
+            yields_to_contender=lambda: self.yields_to_contender,
             open_session=self.open_session,
         )
 
     @asynccontextmanager
-    async def reign(self, instance: str = "a") -> AsyncIterator[ShardReign]:
+    async def leader(self, instance: str = "a") -> AsyncIterator[ShardLeader]:
         """Lead until the block ends."""
         transport = self.broker.transport(f"daemon-{instance}")
         async with transport:
-            reign = await self.begin(instance, transport)
-            transport.on_connection(reign.connection_changed)
-            task = asyncio.create_task(reign.serve())
+            leader = await self.begin(instance, transport)
+            transport.on_connection(leader.connection_changed)
+            task = asyncio.create_task(leader.serve())
             announced = asyncio.Event()
             self.broker.spies.append(
                 lambda message: announced.set() if message.topic == m.leader_topic(CLUSTER, 0) else None
             )
             await announced.wait()
             try:
-                yield reign
+                yield leader
             finally:
                 task.cancel()
                 outcome = (await asyncio.gather(task, return_exceptions=True))[0]
-            if isinstance(outcome, Exception) and not isinstance(outcome, ReignEndedError):
+            if isinstance(outcome, Exception) and not isinstance(outcome, TermEndedError):
                 raise outcome
 
     @asynccontextmanager

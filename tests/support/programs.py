@@ -1,7 +1,7 @@
 """Run the real program as a user would: as processes, with files for what they print.
 
 Every process dies with this one, and carries a mark of its run in its environment, which its children inherit: so a
-test can tell whether anything is left of it. Waiting is for conditions, with deadlines that `PATIENCE` stretches.
+test can tell whether anything is left of it. Waiting is for conditions, with deadlines that `TIMEOUT_FACTOR` stretches.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from typing import Any, TypeVar
 
 import psutil
 
-from controller.local.parent_death_signal import tethered
+from controller.local.parent_death_signal import with_parent_death_signal
 
 Answer = TypeVar("Answer")
 
-PATIENCE = float(os.environ.get("HEADGATE_TEST_PATIENCE", "4"))
+TIMEOUT_FACTOR = float(os.environ.get("HEADGATE_TEST_PATIENCE", "4"))
 """Factor on every deadline; a deadline that passes is a failure, so a large one costs nothing while things work."""
-TEST_SECONDS = 150 * PATIENCE
+TEST_SECONDS = 150 * TIMEOUT_FACTOR
 """For one test with its fixtures: above any deadline in it, so that the one that passes says what it waited for."""
 MARK = "HEADGATE_TEST_RUN"
-LOOK_SECONDS = 0.05
+POLL_INTERVAL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class CommandResult:
     """A command that has ended."""
 
     code: int
@@ -50,7 +50,7 @@ class Finished:
         assert self.code == 0, self.err
         return [json.loads(line) for line in self.out.splitlines()]
 
-    def complaint(self) -> str:
+    def error_message(self) -> str:
         """Return the one line that a user gets for a command that could not be carried out."""
         assert self.code != 0
         lines = self.err.splitlines()
@@ -60,7 +60,7 @@ class Finished:
         return lines[0]
 
 
-class Running:
+class RunningProgram:
     """A command that runs; what it prints goes to ``out`` and ``err``."""
 
     def __init__(self, process: asyncio.subprocess.Process, out: Path, err: Path) -> None:
@@ -80,7 +80,7 @@ class Running:
                 f"{self.out.name} has {len(self.lines())} of {count} lines, its exit code is {self.process.returncode}"
             )
 
-        await eventually(lambda: len(self.lines()) >= count, so_far, seconds)
+        await wait_until(lambda: len(self.lines()) >= count, so_far, seconds)
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal."""
@@ -88,7 +88,7 @@ class Running:
 
     async def ended(self, seconds: float = 20.0) -> int:
         """Return its exit code, once it has ended by itself."""
-        async with asyncio.timeout(seconds * PATIENCE):
+        async with asyncio.timeout(seconds * TIMEOUT_FACTOR):
             return await self.process.wait()
 
     async def terminate(self) -> int:
@@ -122,12 +122,12 @@ async def start(
     cwd: Path | None = None,
     stdin: int = asyncio.subprocess.DEVNULL,
     program: Sequence[str] = ("-m", "controller"),
-) -> Running:
+) -> RunningProgram:
     """Start `headgate`, or another Python ``program``, with ``arguments``; ``out`` is appended to, so that several can share one file."""
     err = err or out.with_suffix(".err")
     with out.open("ab") as to_out, err.open("ab") as to_err:
         process = await asyncio.create_subprocess_exec(
-            *tethered(sys.executable, *program, *arguments),
+            *with_parent_death_signal(sys.executable, *program, *arguments),
             stdin=stdin,
             stdout=to_out,
             stderr=to_err,
@@ -135,7 +135,7 @@ async def start(
             env={**os.environ, **(env or {})},
             start_new_session=True,
         )
-    return Running(process, out, err)
+    return RunningProgram(process, out, err)
 
 
 async def finish(
@@ -144,10 +144,10 @@ async def finish(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     seconds: float = 30.0,
-) -> Finished:
+) -> CommandResult:
     """Run `headgate` with ``arguments`` to its end."""
     process = await asyncio.create_subprocess_exec(
-        *tethered(sys.executable, "-m", "controller", *arguments),
+        *with_parent_death_signal(sys.executable, "-m", "controller", *arguments),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -157,7 +157,7 @@ async def finish(
     )
     communicating = asyncio.ensure_future(process.communicate(stdin))
     try:
-        await asyncio.wait({communicating}, timeout=seconds * PATIENCE)
+        await asyncio.wait({communicating}, timeout=seconds * TIMEOUT_FACTOR)
         in_time = communicating.done()
     finally:
         # Also when the test gives up: what it started ends with it.
@@ -166,17 +166,17 @@ async def finish(
         out, err = await communicating
     assert in_time, f"headgate {' '.join(arguments)} did not end: {out.decode()} {err.decode()}"
     assert process.returncode is not None, "it was waited for"
-    return Finished(process.returncode, out.decode(), err.decode())
+    return CommandResult(process.returncode, out.decode(), err.decode())
 
 
-async def eventually(
+async def wait_until(
     probe: Callable[[], Awaitable[Answer]] | Callable[[], Answer],
     what: str | Callable[[], str],
     seconds: float = 20.0,
 ) -> Answer:
     """Return the first answer of ``probe`` that holds; fails the test if none does in time, and says ``what``."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds * PATIENCE
+    deadline = loop.time() + seconds * TIMEOUT_FACTOR
     while True:
         found: Any = probe()
         if isinstance(found, Awaitable):
@@ -184,8 +184,10 @@ async def eventually(
         if found:
             return found  # type: ignore[no-any-return]
         if loop.time() >= deadline:
-            raise AssertionError(f"not within {seconds * PATIENCE:g} s: {what if isinstance(what, str) else what()}")
-        await asyncio.sleep(LOOK_SECONDS)
+            raise AssertionError(
+                f"not within {seconds * TIMEOUT_FACTOR:g} s: {what if isinstance(what, str) else what()}"
+            )
+        await asyncio.sleep(POLL_INTERVAL_SECONDS)
 
 
 async def get(address: str, path: str) -> tuple[int, str]:
@@ -195,7 +197,7 @@ async def get(address: str, path: str) -> tuple[int, str]:
 
 def _get(url: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=5 * PATIENCE) as answer:
+        with urllib.request.urlopen(url, timeout=5 * TIMEOUT_FACTOR) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

@@ -7,7 +7,7 @@
 ``silent``      taken and stored, but the reply is lost
 ``double``      taken, and answered twice
 ``delay``       taken, and answered `DELAY_SECONDS` later
-a verdict       refused with it
+a verdict       rejected with it
 """
 
 from __future__ import annotations
@@ -47,18 +47,20 @@ class Identity:
 
 
 class ScriptedLeader:
-    """One reign of one shard; make another one for the next reign, on the same `Stage`."""
+    """One reign of one shard; make another one for the next reign, on the same `ScriptedCluster`."""
 
-    def __init__(self, stage: Stage, shard: int, epoch: int, *, pipelining: bool = True, window: int = 64) -> None:
-        self.stage = stage
+    def __init__(
+        self, cluster: ScriptedCluster, shard: int, epoch: int, *, pipelining: bool = True, window: int = 64
+    ) -> None:
+        self.cluster = cluster
         self.shard = shard
         self.epoch = epoch
         self.pipelining, self.window = pipelining, window
         self.script: deque[str] = deque()
         self.requests: list[m.AnyRequest] = []
-        self.transport = stage.broker.transport(f"leader-{shard}-{epoch}")
+        self.transport = cluster.broker.transport(f"leader-{shard}-{epoch}")
         self.grants: list[m.Grant] = []
-        self.blocked, self.settled = 0, True
+        self.blocked, self.stable = 0, True
         self.answers = True
         """Whether it says anything at all."""
         self.fence: set[str] = set()
@@ -122,7 +124,7 @@ class ScriptedLeader:
     def refuse(self, request, verdict: m.Verdict) -> None:
         self.reply(
             request,
-            m.Refused(
+            m.Rejected(
                 request_id=request.request_id, leader_epoch=self.epoch, verdict=verdict, reason=f"scripted {verdict}"
             ),
         )
@@ -134,7 +136,7 @@ class ScriptedLeader:
         if act in ("invalid", "not_leader", "fenced", "out_of_order", "unavailable"):
             self.refuse(batch, act)
             return
-        reply = self.stage.take(batch, self)
+        reply = self.cluster.take(batch, self)
         if reply is None:
             self.refuse(batch, "out_of_order")
         elif act == "delay":
@@ -148,33 +150,35 @@ class ScriptedLeader:
         ids = {"request_id": request.request_id, "leader_epoch": self.epoch}
         match request:
             case m.OpenProducer():
-                self.reply(request, self.stage.open(request, self.epoch))
+                self.reply(request, self.cluster.open(request, self.epoch))
             case m.RegisterConsumer():
                 reply = m.Registered(
                     **ids,
                     topic_id=TOPIC_ID,
                     subscription_id=2,
                     grants=self.grants,
-                    head=self.stage.head,
+                    head=self.cluster.head,
                     blocked=self.blocked,
                     heartbeat_interval_seconds=5.0,
                 )
                 self.reply(request, reply)
             case m.Heartbeat():
-                self.reply(request, m.Alive(**ids, head=self.stage.head, blocked=self.blocked, settled=self.settled))
+                self.reply(
+                    request, m.HeartbeatReply(**ids, head=self.cluster.head, blocked=self.blocked, stable=self.stable)
+                )
             case m.ConfirmRevoked() | m.LeaveConsumer() | m.DeleteTopic() | m.DeleteSubscription():
                 self.reply(request, m.Done(**ids))
             case m.ListTopics():
                 self.reply(request, m.TopicList(**ids, topics=[]))
             case m.CreateTopic() | m.SplitSegment() | m.DescribeTopic() | m.MergeSegments():
-                self.stage.commands.setdefault(getattr(request, "token", ""), type(request).__name__)
+                self.cluster.commands.setdefault(getattr(request, "token", ""), type(request).__name__)
                 topic = m.TopicDescription(
                     topic=request.topic, topic_id=1, shard=0, layout_epoch=1, segments=[], subscriptions=[]
                 )
-                self.reply(request, m.TopicAnswer(**ids, topic=topic))
+                self.reply(request, m.TopicReply(**ids, topic=topic))
 
 
-class Stage:
+class ScriptedCluster:
     """A broker, a store, and what outlives a leader."""
 
     def __init__(self, *, segments: int = 1) -> None:
@@ -240,7 +244,7 @@ class Stage:
                 self._answers[place] = m.Committed(request_id=0, leader_epoch=0, placements=placements)
         known = self._answers[place]
         return m.Committed(
-            request_id=batch.request_id, leader_epoch=leader.epoch, placements=known.placements, refused=known.refused
+            request_id=batch.request_id, leader_epoch=leader.epoch, placements=known.placements, rejected=known.rejected
         )
 
     def store_records(self, records: list[m.Record], leader: ScriptedLeader | None = None) -> list[Placement]:

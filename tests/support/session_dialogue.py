@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from headgate.client.decisions.producer_session import ProducerSession
-from headgate.client.decisions.session_types import OpenIdentity, OpenRefused, Outcome, Phase, Resolve, SendBatch
+from headgate.client.decisions.session_types import IdentityRejected, OpenIdentity, Outcome, Phase, Resolve, SendBatch
 from headgate.protocol import messages as m
 
 
@@ -40,8 +40,8 @@ class Dialogue:
                 assert command.batch not in self.outcomes, f"{command.batch} has two outcomes"
                 self.outcomes[command.batch] = command.outcome
                 self.replies[command.batch] = command.reply
-            elif isinstance(command, OpenRefused):
-                said.append(f"open refused: {command.verdict}")
+            elif isinstance(command, IdentityRejected):
+                said.append(f"open rejected: {command.verdict}")
         return said
 
     def offer(self, *names: str) -> list[str]:
@@ -80,8 +80,8 @@ class Dialogue:
     ) -> list[str]:
         command = self.last[send] if isinstance(send, str) else send
         at = command.leader_epoch if epoch is None else epoch
-        reply = m.Refused(request_id=command.request_id, leader_epoch=at, verdict=verdict, reason="so it is")
-        return self._heard(self.session.refused(command.request_id, reply, self.now, 1.0))
+        reply = m.Rejected(request_id=command.request_id, leader_epoch=at, verdict=verdict, reason="so it is")
+        return self._heard(self.session.rejected(command.request_id, reply, self.now, 1.0))
 
     def wait(self, seconds: float) -> list[str]:
         until, said = self.now + seconds, []

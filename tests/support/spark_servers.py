@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pyspark
 
-from controller.local.parent_death_signal import tethered
+from controller.local.parent_death_signal import with_parent_death_signal
 from drain.spark.java import find_java
 
 START_SECONDS = 240
@@ -43,7 +43,7 @@ def started(
     }
     with log_path.open("w") as log:
         process = subprocess.Popen(
-            tethered(str(SPARK_HOME / "bin" / script), *arguments),
+            with_parent_death_signal(str(SPARK_HOME / "bin" / script), *arguments),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -1,6 +1,6 @@
 """One topic with one subscription, its coordinator, and consumers that do as they are told: all in one process.
 
-`World` stands where the leader stands. What the coordinator proposes is folded by the shard's real state at once; a
+`CoordinatorHarness` stands where the leader stands. What the coordinator proposes is folded by the shard's real state at once; a
 promise that an entry breaks fails the test right there. Wall time follows the loop's clock.
 """
 
@@ -17,11 +17,11 @@ import looptime
 from controller.state.shard_state import ShardState, Topic
 from coordinator.decisions import acknowledgements
 from coordinator.decisions.gate import is_gated
-from coordinator.ports import CheckDrained, CoordinatorSettings, SilentObserver
+from coordinator.ports import CheckDrained, CoordinatorSettings, NoopObserver
 from coordinator.state.subscription import Subscription
 from coordinator.subscription_coordinator import SubscriptionCoordinator
 from headgate.model import entries as e
-from headgate.model.bucket_ranges import Place, overlap, place_of, segment_of
+from headgate.model.bucket_ranges import SegmentSlice, overlaps, segment_of, slice_of
 from headgate.protocol import messages as m
 
 START_MS = 1_700_000_000_000
@@ -47,48 +47,48 @@ def virtual_time() -> Iterator[None]:
         yield
 
 
-class RecordingObserver(SilentObserver):
+class RecordingObserver(NoopObserver):
     """Keeps what it is told."""
 
     def __init__(self) -> None:
-        self.told: list[tuple] = []
+        self.events: list[tuple] = []
         self.blocked = 0
 
-    def consumer_gone(self, reason: str) -> None:
-        self.told.append(("gone", reason))
+    def consumer_removed(self, reason: str) -> None:
+        self.events.append(("removed", reason))
 
     def consumer_registered(self) -> None:
-        self.told.append(("registered",))
+        self.events.append(("registered",))
 
     def consumer_reconnected(self) -> None:
-        self.told.append(("reconnected",))
+        self.events.append(("reconnected",))
 
-    def consumer_silent(self) -> None:
-        self.told.append(("silent",))
+    def consumer_disconnected(self) -> None:
+        self.events.append(("disconnected",))
 
     def segment_granted(self) -> None:
-        self.told.append(("granted",))
+        self.events.append(("granted",))
 
     def segment_revoked(self) -> None:
-        self.told.append(("revoked",))
+        self.events.append(("revoked",))
 
     def handover_finished(self, seconds: float, reason: str) -> None:
-        self.told.append(("handover", seconds, reason))
+        self.events.append(("handover", seconds, reason))
 
     def segments_drained(self, count: int, waited_seconds: float) -> None:
-        self.told.append(("drained", count, waited_seconds))
+        self.events.append(("drained", count, waited_seconds))
 
-    def segment_weighed(self, change: str) -> None:
-        self.told.append(("weighed", change))
+    def segment_weight_changed(self, change: str) -> None:
+        self.events.append(("weight_changed", change))
 
-    def drain_poll(self, outcome: str) -> None:
-        self.told.append(("poll", outcome))
+    def drain_poll_completed(self, outcome: str) -> None:
+        self.events.append(("poll", outcome))
 
-    def blocked_changed(self, change: int) -> None:
+    def blocked_segments_changed(self, change: int) -> None:
         self.blocked += change
 
 
-class World:
+class CoordinatorHarness:
     """The leader's part, as small as it gets."""
 
     def __init__(self, *, segments: int = 1, type: str | None = "STREAM", order: str = "strict") -> None:  # noqa: A002
@@ -96,7 +96,7 @@ class World:
         self.entries: list[e.AnyEntry] = []
         self.pushes: list[tuple[str, m.Push]] = []
         self.on_push: Callable[[str, m.Push], None] = lambda client_id, message: None
-        self.reign = 1
+        self.leader_epoch = 1
         self.request_id = 0
         self.observer = RecordingObserver()
         self.coordinator: SubscriptionCoordinator
@@ -120,7 +120,7 @@ class World:
     def propose(self, *entries: e.AnyEntry) -> None:
         self.state.begin_chunk(self.state.chunk + 1, self.now_ms())
         for entry in entries:
-            self._keep_the_promise(entry)
+            self._check_invariants(entry)
             self.state.apply(entry)
             self.entries.append(entry)
 
@@ -128,15 +128,15 @@ class World:
         self.pushes.append((client_id, message))
         self.on_push(client_id, message)
 
-    def _keep_the_promise(self, entry: e.AnyEntry) -> None:
+    def _check_invariants(self, entry: e.AnyEntry) -> None:
         """No two holders of a segment, no child before an ancestor, no generation twice, no retired segment."""
         if not isinstance(entry, e.SegmentGranted):
             return
         subscription = self.subscription
-        wanted = place_of(entry.segment, entry.first_bucket, entry.end_bucket)
+        wanted = slice_of(entry.segment, entry.first_bucket, entry.end_bucket)
         for place, holding in subscription.holdings.items():
-            assert not overlap(place, wanted), f"{wanted} is held as {place} by {holding.consumer}"
-        assert subscription.consumers[entry.consumer].shares or wanted == entry.segment
+            assert not overlaps(place, wanted), f"{wanted} is held as {place} by {holding.consumer}"
+        assert subscription.consumers[entry.consumer].supports_bucket_ranges or wanted == entry.segment
         assert entry.generation == subscription.next_generation
         assert entry.consumer in subscription.consumers
         if is_gated(subscription.type, subscription.order):
@@ -156,7 +156,7 @@ class World:
     def subscription(self) -> Subscription:
         return self.topic.subscriptions["billing"]
 
-    def holders(self) -> dict[Place, str]:
+    def holders(self) -> dict[SegmentSlice, str]:
         """Segment or share → who may read it now."""
         return {p: h.consumer for p, h in sorted(self.subscription.holdings.items()) if h.revoked_at_ms is None}
 
@@ -166,13 +166,13 @@ class World:
         self, check: CheckDrained | None = None, settings: CoordinatorSettings = SETTINGS
     ) -> SubscriptionCoordinator:
         """Begin a reign; the caller closes the coordinator of the one before."""
-        self.reign += 1
+        self.leader_epoch += 1
         self.coordinator = SubscriptionCoordinator(
             subscription=self.subscription,
             topic=self.topic,
             ledger=self,
             check_drained=check,
-            leader_epoch=self.reign,
+            leader_epoch=self.leader_epoch,
             settings=settings,
             now_ms=self.now_ms,
             rng=random.Random(0),
@@ -188,7 +188,7 @@ class World:
             await asyncio.sleep(seconds / ticks)
             self.coordinator.tick()
 
-    async def live(self, seconds: float) -> None:
+    async def run_with_heartbeats(self, seconds: float) -> None:
         """Let much time pass while every consumer sends its heartbeats; a tick each time is enough then."""
         beats = math.ceil(seconds / SETTINGS.heartbeat_interval_seconds)
         for _ in range(beats):
@@ -218,7 +218,7 @@ class World:
 
     def seek(self, positions: dict[int, int]) -> None:
         self.propose(
-            e.Sought(
+            e.SubscriptionSeek(
                 topic_id=1,
                 subscription_id=2,
                 seek_generation=self.subscription.seek_generation + 1,
@@ -226,7 +226,7 @@ class World:
                 token="t",
             ),
         )
-        self.coordinator.sought()
+        self.coordinator.positions_changed()
 
     async def check(self, segments: Iterable[int]) -> frozenset[int]:
         """Answer as Spark would, after 50 ms: sealed, and acknowledged to the end."""
@@ -256,10 +256,10 @@ class World:
         client_id: str | None = None,
         type: str | None = None,  # noqa: A002
         order: str | None = None,
-        shares: bool = False,
+        supports_bucket_ranges: bool = False,
         balance: str | None = None,
         capacity: int = 100,
-    ) -> m.Registered | m.Refused:
+    ) -> m.Registered | m.Rejected:
         wanted = type or self.subscription.type or "STREAM"
         request = self._request(
             m.RegisterConsumer,
@@ -268,7 +268,7 @@ class World:
             client_id,
             subscription_type=wanted,
             order=order,
-            shares=shares,
+            supports_bucket_ranges=supports_bucket_ranges,
             balance=balance,
             capacity=capacity,
         )
@@ -281,13 +281,15 @@ class World:
         incarnation: int = 1,
         client_id: str | None = None,
         held: list[tuple[int, int]] | None = None,
-    ) -> m.Alive | m.Refused:
+    ) -> m.HeartbeatReply | m.Rejected:
         return self.coordinator.heartbeat(self._request(m.Heartbeat, consumer, incarnation, client_id, held=held))
 
     def leave(self, consumer: str, *, incarnation: int = 1, client_id: str | None = None) -> m.Done:
         return self.coordinator.leave(self._request(m.LeaveConsumer, consumer, incarnation, client_id))
 
-    def confirm(self, consumer: str, place: Place, generation: int | None = None, *, incarnation: int = 1) -> m.Done:
+    def confirm(
+        self, consumer: str, place: SegmentSlice, generation: int | None = None, *, incarnation: int = 1
+    ) -> m.Done:
         if generation is None:
             generation = self.subscription.holdings[place].generation
         segment = segment_of(place)
@@ -298,7 +300,7 @@ class World:
     def acknowledge(
         self,
         consumer: str,
-        place: Place,
+        place: SegmentSlice,
         end_offset: int,
         *,
         first_offset: int = 0,
@@ -320,10 +322,10 @@ class World:
         if isinstance(outcome, str):
             return outcome
         self.propose(outcome)
-        self.coordinator.acknowledged({segment})
+        self.coordinator.acknowledgements_applied({segment})
         return None
 
-    def told(self, consumer: str) -> list[m.Push]:
+    def take_pushes(self, consumer: str) -> list[m.Push]:
         """Return and forget what was pushed to the consumer's client."""
         client_id = f"client-{consumer}"
         mine = [message for receiver, message in self.pushes if receiver == client_id]
@@ -331,30 +333,32 @@ class World:
         return mine
 
 
-class Checker:
+class FakeDrainChecker:
     """Spark's part, with every question written down."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.asked: list[tuple[float, frozenset[int]]] = []
-        self.blind = False
+    def __init__(self, harness: CoordinatorHarness) -> None:
+        self.harness = harness
+        self.checks: list[tuple[float, frozenset[int]]] = []
+        self.reports_nothing_drained = False
 
     async def __call__(self, segments: frozenset[int]) -> frozenset[int]:
-        self.asked.append((asyncio.get_running_loop().time(), segments))
-        answer = await self.world.check(segments)
-        return frozenset() if self.blind else answer
+        self.checks.append((asyncio.get_running_loop().time(), segments))
+        answer = await self.harness.check(segments)
+        return frozenset() if self.reports_nothing_drained else answer
 
     @property
-    def asked_at(self) -> list[float]:
-        return [round(at, 3) for at, _ in self.asked]
+    def checked_at(self) -> list[float]:
+        return [round(at, 3) for at, _ in self.checks]
 
 
-async def split_world(kind: str | None = "STREAM", order: str = "strict") -> tuple[World, Checker]:
+async def harness_after_split(
+    kind: str | None = "STREAM", order: str = "strict"
+) -> tuple[CoordinatorHarness, FakeDrainChecker]:
     """One consumer reads segment 0 with five records, which is then split into 1 and 2."""
-    world = World(type=kind, order=order)
-    checker = Checker(world)
-    world.lead(checker)
-    world.register("ada")
-    world.store(0, 5)
-    world.split(0)
-    return world, checker
+    harness = CoordinatorHarness(type=kind, order=order)
+    checker = FakeDrainChecker(harness)
+    harness.lead(checker)
+    harness.register("ada")
+    harness.store(0, 5)
+    harness.split(0)
+    return harness, checker

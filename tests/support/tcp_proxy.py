@@ -12,7 +12,7 @@ import socket
 from contextlib import ExitStack, suppress
 from typing import Literal, Self
 
-from controller.local.reserved_port import LOOPBACK, HeldPort
+from controller.local.reserved_port import LOOPBACK, ReservedPort
 
 
 class Proxy:
@@ -32,7 +32,7 @@ class Proxy:
         """``host:port`` of this end."""
         return f"{LOOPBACK}:{self.port}"
 
-    async def hole(self) -> None:
+    async def blackhole(self) -> None:
         """Swallow everything from now on."""
         self._state = "hole"
 
@@ -52,7 +52,7 @@ class Proxy:
 
     async def __aenter__(self) -> Self:
         # Held while it does not listen, too: whoever waits for it must not find somebody else.
-        self.port = self._held.enter_context(HeldPort()).number
+        self.port = self._held.enter_context(ReservedPort()).number
         await self._listen()
         return self
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.failure_report import SHOWN_BYTES, SHOWN_LOGS, Account
+from tests.support.failure_report import SHOWN_BYTES, SHOWN_LOGS, FailureReport
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -16,15 +16,15 @@ def test_it_is_what_logs_gained_and_how_far_records_were_printed(tmp_path: Path)
     new.parent.mkdir(parents=True)
     old.write_text("not of this test\n")
     grown.write_text("before\n")
-    account = Account(tmp_path)
-    assert account.text() == ""
+    failure_report = FailureReport(tmp_path)
+    assert failure_report.text() == ""
 
     with grown.open("a") as file:
         file.write("and then\n")
     new.write_text("Spark\n")
     (tmp_path / "consumer.out").write_text('{"n": 1}\n{"n": 2}\n')
     (tmp_path / "a folder.log").mkdir()
-    text = account.text()
+    text = failure_report.text()
 
     assert text.splitlines() == [
         "--- grown.err",
@@ -38,10 +38,10 @@ def test_it_is_what_logs_gained_and_how_far_records_were_printed(tmp_path: Path)
 
 
 def test_long_logs_are_shown_from_their_end_and_of_many_those_that_grew_last(tmp_path: Path):
-    account = Account(tmp_path)
+    failure_report = FailureReport(tmp_path)
     for number in range(SHOWN_LOGS + 3):
         (tmp_path / f"{number}.log").write_bytes(b"x" * SHOWN_BYTES + b"the end \xff")
-    text = account.text()
+    text = failure_report.text()
 
     assert text.count("the end") == text.count("---") == SHOWN_LOGS
     assert len(text) < SHOWN_LOGS * (SHOWN_BYTES + 100)

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.support import programs
-from tests.support.programs import MARK, eventually, finish, marked, start, without_forks
+from tests.support.programs import MARK, finish, marked, start, wait_until, without_forks
 
 CHILD = "import os, sys; print(os.fork() and 'parent' or 'child', flush=True); sys.stdin.read()"
 
@@ -21,7 +21,7 @@ async def test_a_command_ends_with_whoever_gives_up_waiting_for_it(tmp_path: Pat
     config = tmp_path / "client.toml"
     config.write_text(f'cluster = "c"\nbroker_host = "127.0.0.1"\nbroker_port = 1\nledger_url = "file://{tmp_path}"\n')
     waiting = asyncio.create_task(finish("--config", str(config), "topic", "list", env={MARK: mark}))
-    await eventually(lambda: marked(mark), "it runs")
+    await wait_until(lambda: marked(mark), "it runs")
 
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -46,7 +46,7 @@ async def test_a_child_that_shows_its_parents_command_line_is_not_taken_for_anot
 
 
 async def test_who_waits_in_vain_for_lines_is_told_how_many_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(programs, "PATIENCE", 1.0)
+    monkeypatch.setattr(programs, "TIMEOUT_FACTOR", 1.0)
     running = await start(out=tmp_path / "some.out", program=("-c", "print('one'); print('two', end='')"))
     await running.ended()
 

@@ -26,10 +26,10 @@ from controller.settings.load import (
 )
 from headgate import Admin, ClientConfig
 from headgate.ledger.ledger import Ledger
-from headgate.model.entries import ReignBegan
+from headgate.model.entries import TermStarted
 from headgate.storage.object_store import open_store
 from tests.support.cluster import SESSION_SECONDS
-from tests.support.programs import PATIENCE, eventually
+from tests.support.programs import TIMEOUT_FACTOR, wait_until
 
 CLUSTER = "two"
 
@@ -67,7 +67,7 @@ class TwoDaemons:
 
     async def create_topic(self, topic: str, segments: int) -> None:
         """Create a topic; returns once it is durable."""
-        async with asyncio.timeout(30 * PATIENCE), Admin(self.client_config()) as admin:
+        async with asyncio.timeout(30 * TIMEOUT_FACTOR), Admin(self.client_config()) as admin:
             await admin.create_topic(topic, segments=segments)
 
     async def start(self, name: str) -> None:
@@ -90,10 +90,10 @@ class TwoDaemons:
         """Return who began the newest reign, once somebody that runs has."""
 
         async def found() -> str | None:
-            reigns = await self.reigns()
-            return reigns[-1] if reigns and reigns[-1] in self._daemons else None
+            terms = await self.terms()
+            return terms[-1] if terms and terms[-1] in self._daemons else None
 
-        name = await eventually(found, "somebody leads", 30)
+        name = await wait_until(found, "somebody leads", 30)
         assert name is not None
         return name
 
@@ -111,13 +111,13 @@ class TwoDaemons:
         process.kill()
         await process.wait()
 
-    async def reigns(self) -> list[str]:
+    async def terms(self) -> list[str]:
         """Return who led, in order."""
-        ledger, reigns, number = self._ledger(), [], 1
+        ledger, terms, number = self._ledger(), [], 1
         while (chunk := await ledger.read_or_none(number)) is not None:
-            reigns += [entry.instance for entry in chunk.entries if isinstance(entry, ReignBegan)]
+            terms += [entry.instance for entry in chunk.entries if isinstance(entry, TermStarted)]
             number += 1
-        return reigns
+        return terms
 
     async def records(self) -> list[tuple[int, int, bytes, bytes]]:
         """Return (segment, offset, key, value) of every record in the ledger, in its order."""
@@ -134,4 +134,4 @@ class TwoDaemons:
     async def _end_all(self) -> None:
         for name in self._daemons:
             self.thaw(name)
-        await end_processes(self._daemons.values(), 10 * PATIENCE)
+        await end_processes(self._daemons.values(), 10 * TIMEOUT_FACTOR)

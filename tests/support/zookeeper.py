@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from controller.leadership.election import Acquired, Connected, EventHandler, Lost, Released, Suspended
 
-NOTICE_SHARE = 0.4
+NOTICE_FRACTION = 0.4
 """A silent connection is noticed after this share of the session timeout (measured with kazoo: 0.3 to 0.45)."""
 
 
@@ -31,7 +31,7 @@ class _Session:
 
 
 @dataclass(slots=True)
-class _Shelf:
+class _ServiceState:
     """What the service keeps."""
 
     config: dict[str, Any] | None = None
@@ -53,7 +53,7 @@ class FakeZooKeeper:
         self.session_timeout_seconds = session_timeout_seconds
         self.delay_seconds = delay_seconds
         self.running = True
-        self.shelf = _Shelf()
+        self.service_state = _ServiceState()
         self._clients: dict[str, FakeElections] = {}
         self._partitioned: set[str] = set()
 
@@ -65,7 +65,7 @@ class FakeZooKeeper:
 
     def first(self, shard: int) -> str | None:
         """Return who is first in a shard's queue, as the service sees it."""
-        queue = self.shelf.queues.get(shard)
+        queue = self.service_state.queues.get(shard)
         return queue[0].owner.instance if queue else None
 
     # --- what an operator or the weather does -------------------------------------------------------------------------
@@ -75,14 +75,14 @@ class FakeZooKeeper:
         client = self._clients[instance]
         if client.session is not None:
             self.end(client.session)
-            if self.reaches(client):
-                client.learn_of_expiry()
+            if self.can_reach(client):
+                client.on_session_expired()
 
-    def take_place(self, instance: str, shard: int) -> None:
+    def delete_queue_node(self, instance: str, shard: int) -> None:
         """Delete a client's place in a queue, as an operator might by hand."""
         session = self._clients[instance].session
-        if session in self.shelf.queues.get(shard, []):
-            self.shelf.queues[shard].remove(session)
+        if session in self.service_state.queues.get(shard, []):
+            self.service_state.queues[shard].remove(session)
             self.changed()
 
     def partition(self, instance: str) -> None:
@@ -108,14 +108,14 @@ class FakeZooKeeper:
         """It comes back with everything it kept; silent sessions get a whole timeout again."""
         self.running = True
         for client in self._clients.values():
-            if self.reaches(client):
+            if self.can_reach(client):
                 self._regain_contact(client)
             elif client.session is not None:
                 self._expire_later(client.session)
 
     # --- for the clients ----------------------------------------------------------------------------------------------
 
-    def reaches(self, client: FakeElections) -> bool:
+    def can_reach(self, client: FakeElections) -> bool:
         """Return whether a client and the service can talk."""
         return self.running and client.instance not in self._partitioned
 
@@ -130,23 +130,23 @@ class FakeZooKeeper:
         session.alive = False
         if session.expiry is not None:
             session.expiry.cancel()
-        for queue in self.shelf.queues.values():
+        for queue in self.service_state.queues.values():
             if session in queue:
                 queue.remove(session)
-        for name in [name for name, (owner, _) in self.shelf.instances.items() if owner is session]:
-            del self.shelf.instances[name]
+        for name in [name for name, (owner, _) in self.service_state.instances.items() if owner is session]:
+            del self.service_state.instances[name]
         self.changed()
 
     def changed(self) -> None:
         """Tell every client, one way of travel later, to look at the queues again."""
         for client in self._clients.values():
-            self.later(client.look)
+            self.later(client.reconcile)
 
     def _lose_contact(self, client: FakeElections) -> None:
         if client.session is None:
             return
         self._expire_later(client.session)
-        client.suspend_later(self.session_timeout_seconds * NOTICE_SHARE)
+        client.suspend_later(self.session_timeout_seconds * NOTICE_FRACTION)
 
     def _expire_later(self, session: _Session) -> None:
         if session.alive and session.expiry is None:
@@ -186,31 +186,31 @@ class FakeElections:
     def contend(self, shard: int) -> None:
         """See `Elections.contend`."""
         self._wanted.add(shard)
-        self._service.later(self.look)
+        self._service.later(self.reconcile)
 
     def withdraw(self, shard: int) -> None:
         """See `Elections.withdraw`."""
         self._wanted.discard(shard)
         self._leaving.add(shard)
         self._first.discard(shard)
-        self._service.later(self.look)
+        self._service.later(self.reconcile)
 
     async def register_instance(self, name: str, data: bytes) -> None:
         """See `Elections.register_instance`."""
         self._registration = (name, data)
-        self._service.later(self.look)
+        self._service.later(self.reconcile)
 
     async def live_instances(self) -> dict[str, bytes]:
         """See `Elections.live_instances`."""
         await self._round_trip()
-        return {name: data for name, (_, data) in sorted(self._service.shelf.instances.items())}
+        return {name: data for name, (_, data) in sorted(self._service.service_state.instances.items())}
 
     async def cluster_config(self, default: dict[str, Any]) -> dict[str, Any]:
         """See `Elections.cluster_config`."""
         await self._round_trip()
-        if self._service.shelf.config is None:
-            self._service.shelf.config = dict(default)
-        return dict(self._service.shelf.config)
+        if self._service.service_state.config is None:
+            self._service.service_state.config = dict(default)
+        return dict(self._service.service_state.config)
 
     async def __aenter__(self) -> Self:
         """See `Elections.__aenter__`."""
@@ -224,27 +224,27 @@ class FakeElections:
         self._wanted.clear()
         self._first.clear()
         self._stop_suspending()
-        if self.session is not None and self._service.reaches(self):
+        if self.session is not None and self._service.can_reach(self):
             self._service.end(self.session)
 
     # --- for the service ----------------------------------------------------------------------------------------------
 
     def connect(self) -> None:
         """Get in contact: with the old session if it stands, else with a new one."""
-        if not self.open or not self._service.reaches(self):
+        if not self.open or not self._service.can_reach(self):
             return
         self._stop_suspending()
         if self.session is not None and not self.session.alive:
-            self.learn_of_expiry()
+            self.on_session_expired()
             return
         if self.session is None:
             self.session = _Session(self)
         if not self._in_contact.is_set():
             self._in_contact.set()
             self._on_event(Connected())
-        self.look()
+        self.reconcile()
 
-    def learn_of_expiry(self) -> None:
+    def on_session_expired(self) -> None:
         """Hear that the session is gone, and get a new one."""
         if self.session is None or self.session.alive:
             return
@@ -261,27 +261,27 @@ class FakeElections:
         if self.open and self._suspending is None and self._in_contact.is_set():
             self._suspending = asyncio.get_running_loop().call_later(seconds, self._suspend)
 
-    def look(self) -> None:
+    def reconcile(self) -> None:
         """Compare what is there with what should be, and tell what has changed."""
         session = self.session
-        if not self.open or session is None or not session.alive or not self._service.reaches(self):
+        if not self.open or session is None or not session.alive or not self._service.can_reach(self):
             return
-        shelf = self._service.shelf
+        service_state = self._service.service_state
         for shard in sorted(self._leaving):
-            if session in (queue := shelf.queues.get(shard, [])):
+            if session in (queue := service_state.queues.get(shard, [])):
                 queue.remove(session)
                 self._service.changed()
         self._leaving.clear()
         for shard in sorted(self._wanted):
-            self._look_at(shard, shelf.queues.setdefault(shard, []), session)
+            self._reconcile_shard(shard, service_state.queues.setdefault(shard, []), session)
         if self._registration is not None:
             name, data = self._registration
-            if name not in shelf.instances:
-                shelf.instances[name] = (session, data)
+            if name not in service_state.instances:
+                service_state.instances[name] = (session, data)
 
     # --- how ----------------------------------------------------------------------------------------------------------
 
-    def _look_at(self, shard: int, queue: list[_Session], session: _Session) -> None:
+    def _reconcile_shard(self, shard: int, queue: list[_Session], session: _Session) -> None:
         if session not in queue:
             if shard in self._first:
                 self._first.discard(shard)
@@ -307,6 +307,6 @@ class FakeElections:
         while True:
             await self._in_contact.wait()
             await asyncio.sleep(self._service.rng.uniform(*self._service.delay_seconds))
-            if self._service.reaches(self):
+            if self._service.can_reach(self):
                 return
-            await asyncio.sleep(self._service.session_timeout_seconds * NOTICE_SHARE)
+            await asyncio.sleep(self._service.session_timeout_seconds * NOTICE_FRACTION)

@@ -13,7 +13,7 @@ import pytest
 from headgate.protocol import messages as m
 from headgate.transport.mqtt import MqttTransport
 from tests.support.node import ANY_PORTS, Node
-from tests.support.programs import TEST_SECONDS, command_line, eventually, finish, jsonl, marked
+from tests.support.programs import TEST_SECONDS, command_line, finish, jsonl, marked, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 
@@ -76,17 +76,17 @@ async def test_an_unknown_topic_is_named(command: tuple[str, ...], node: Node):
     failed = await node.command(*command, stdin=GOOD)
 
     assert failed.code == 1
-    assert "nowhere" in failed.complaint()
+    assert "nowhere" in failed.error_message()
 
 
 async def test_an_unknown_subscription_a_sealed_segment_and_a_doubled_topic_are_named(node: Node):
     await node.done("topic", "create", "taken")
     await node.done("topic", "split", "taken", "0")
 
-    assert "billing" in (await node.command("subscription", "describe", "taken", "billing")).complaint()
-    assert "0" in (await node.command("topic", "split", "taken", "0")).complaint()
-    assert "7" in (await node.command("topic", "split", "taken", "7")).complaint()
-    assert "taken" in (await node.command("topic", "create", "taken")).complaint()
+    assert "billing" in (await node.command("subscription", "describe", "taken", "billing")).error_message()
+    assert "0" in (await node.command("topic", "split", "taken", "0")).error_message()
+    assert "7" in (await node.command("topic", "split", "taken", "7")).error_message()
+    assert "taken" in (await node.command("topic", "create", "taken")).error_message()
 
 
 async def test_a_file_that_is_not_there_is_named(node: Node):
@@ -108,9 +108,9 @@ async def test_a_client_configuration_that_is_missing_or_wrong_is_named(tmp_path
         finish("--config", str(wrong), "topic", "list"),
     )
 
-    assert "headgate-data/client.toml" in missing.complaint()
-    assert "broker_port" in broken.complaint()
-    assert str(wrong) in broken.complaint()
+    assert "headgate-data/client.toml" in missing.error_message()
+    assert "broker_port" in broken.error_message()
+    assert str(wrong) in broken.error_message()
 
 
 @pytest.mark.parametrize(
@@ -133,8 +133,8 @@ async def test_a_bad_setting_is_named_by_check_config_and_by_run(text: str, name
         finish("run", "--config", str(path)),
     ):
         assert failed.code == 1
-        assert str(path) in failed.complaint()
-        assert named in failed.complaint()
+        assert str(path) in failed.error_message()
+        assert named in failed.error_message()
 
 
 @pytest.mark.parametrize("option", ["--mqtt-port", "--zookeeper-port", "--http-port"])
@@ -168,7 +168,7 @@ async def test_a_port_in_use_is_named_by_run(tmp_path: Path):
 async def test_a_second_node_on_one_folder_is_refused(node: Node):
     failed = await finish("up", "--data", str(node.data), *ANY_PORTS)
 
-    assert "is in use by the node" in failed.complaint()
+    assert "is in use by the node" in failed.error_message()
 
 
 async def test_a_data_folder_that_cannot_be_made_is_named(tmp_path: Path):
@@ -177,8 +177,8 @@ async def test_a_data_folder_that_cannot_be_made_is_named(tmp_path: Path):
     below = await finish("up", "--data", str(tmp_path / "file" / "data"), *ANY_PORTS)
     at = await finish("up", "--data", str(tmp_path / "file"), *ANY_PORTS)
 
-    assert str(tmp_path / "file") in below.complaint()
-    assert str(tmp_path / "file") in at.complaint()
+    assert str(tmp_path / "file") in below.error_message()
+    assert str(tmp_path / "file") in at.error_message()
 
 
 # --- Java -------------------------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ async def test_an_old_java_is_passed_over_for_the_one_that_pip_brought(tmp_path:
             }
             return seen if len(seen) == 2 else {}
 
-        found = await eventually(runtimes, lambda: f"both run, and not only {seen}", 30)
+        found = await wait_until(runtimes, lambda: f"both run, and not only {seen}", 30)
     finally:
         await node.clean_up()
 
@@ -256,20 +256,20 @@ async def test_without_any_java_the_node_says_what_it_looked_at_and_what_to_inst
 
 async def test_messages_that_are_not_of_the_protocol_are_counted_and_the_daemon_carries_on(node: Node):
     await node.done("topic", "create", "foreign")
-    before = await node.metric("headgate_malformed_messages_total")
+    before = await node.metric("headgate_messages_malformed_total")
     frames = [b"", b"hello", b"\xc1", b"\x81\xa4type\xa7nothing", os.urandom(500), b"\x80" * 1000]
 
     async with MqttTransport("127.0.0.1", broker_port(node), "stranger") as stranger:
-        await eventually(lambda: stranger.connected, "the stranger is connected")
+        await wait_until(lambda: stranger.connected, "the stranger is connected")
         for shard in range(4):
             for frame in frames:
                 assert stranger.publish(m.requests_topic("local", shard), frame)
         assert stranger.publish(m.presence_topic("local", "stranger"), b"\xff\xff")
 
         async def counted() -> bool:
-            return await node.metric("headgate_malformed_messages_total") >= before + 4 * (len(frames) - 1) + 1
+            return await node.metric("headgate_messages_malformed_total") >= before + 4 * (len(frames) - 1) + 1
 
-        await eventually(counted, "the foreign messages are counted")
+        await wait_until(counted, "the foreign messages are counted")
 
     produced = await node.done("produce", "foreign", "--key-field", "id", stdin=jsonl([{"id": "a"}]))
     assert "stored 1" in produced.err

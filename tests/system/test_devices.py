@@ -12,7 +12,7 @@ import pytest
 
 from controller.settings.load import IngestSettings
 from tests.support.cluster import SHARDS, Cluster
-from tests.support.programs import PATIENCE, TEST_SECONDS, eventually, metric
+from tests.support.programs import TEST_SECONDS, TIMEOUT_FACTOR, metric, wait_until
 from tests.support.two_daemons import TwoDaemons
 
 pytestmark = [
@@ -33,7 +33,7 @@ async def published(cluster: TwoDaemons | Cluster, key: str, values: range) -> N
         stdin=asyncio.subprocess.PIPE,
     )
     try:
-        async with asyncio.timeout(30 * PATIENCE):
+        async with asyncio.timeout(30 * TIMEOUT_FACTOR):
             await process.communicate(b"".join(b"%d\n" % value for value in values))
     finally:
         if process.returncode is None:
@@ -54,7 +54,7 @@ async def test_nothing_that_a_device_was_promised_is_lost_when_the_leader_dies(t
         await cluster.kill(leader)
         await published(cluster, "site-1/room-2", range(100, 200))
         await during
-        reigns_before = await cluster.reigns()
+        terms_before = await cluster.terms()
         cluster.thaw(successor)
 
         async def stored() -> dict[bytes, list[int]] | None:
@@ -64,11 +64,11 @@ async def test_nothing_that_a_device_was_promised_is_lost_when_the_leader_dies(t
             counts = {key: len(set(values)) for key, values in found.items()}
             return found if counts == {b"site-1/room-2": 200, b"site-1/room-3": 2000} else None
 
-        records = await eventually(stored, "every record is in the ledger", 30)
-        reigns = await cluster.reigns()
+        records = await wait_until(stored, "every record is in the ledger", 30)
+        terms = await cluster.terms()
 
-    assert [leader] == reigns_before, "the last ones were published while nobody led"
-    assert [leader, successor] == reigns[:2]
+    assert [leader] == terms_before, "the last ones were published while nobody led"
+    assert [leader, successor] == terms[:2]
     for values in records.values():
         # At least once: what was under way comes again, but nothing overtakes what came before it.
         first_seen = list(dict.fromkeys(values))
@@ -89,7 +89,7 @@ async def test_nothing_is_lost_when_all_daemons_and_the_broker_restart(tmp_path:
         async def stored() -> bool:
             return {int(value) for _, _, _, value in await cluster.records()} == set(range(500))
 
-        await eventually(stored, "every record is in the ledger", 30)
+        await wait_until(stored, "every record is in the ledger", 30)
 
 
 async def test_switched_off_and_on_under_a_leader_nothing_is_lost_that_had_its_puback_before(tmp_path: Path) -> None:
@@ -114,16 +114,16 @@ async def test_switched_off_and_on_under_a_leader_nothing_is_lost_that_had_its_p
             return list(dict.fromkeys(int(value) for found, value in await cluster.stored() if found == key))
 
         await published(cluster, "before", range(100))
-        await eventually(all_are_open, "every shard has a session")
+        await wait_until(all_are_open, "every shard has a session")
         daemon.running.signal(signal.SIGSTOP)
         await published(cluster, "waiting", range(1500))
-        cluster.reload(daemon, daemon.settings.replace(ingest=IngestSettings(devices=False)))
+        cluster.reload(daemon, daemon.settings.replace(ingest=IngestSettings(mqtt_devices=False)))
         daemon.running.signal(signal.SIGCONT)
 
-        await eventually(none_is_open, "every session was left", 60)
+        await wait_until(none_is_open, "every session was left", 60)
         assert list(range(100)) == await values(b"before")
         assert list(range(1500)) == await values(b"waiting")
-        assert {0, 1} == {line["shard"] for line in daemon.said("device.session_left")}
+        assert {0, 1} == {line["shard"] for line in daemon.log_entries("device.session_left")}
         await published(cluster, "nobodys", range(10))
 
         cluster.reload(daemon, daemon.settings)
@@ -134,12 +134,12 @@ async def test_switched_off_and_on_under_a_leader_nothing_is_lost_that_had_its_p
             await published(cluster, "after", range(number, number + 1))
             return bool(await values(b"after"))
 
-        await eventually(taken_in_again, "devices are taken in again")
+        await wait_until(taken_in_again, "devices are taken in again")
         await published(cluster, "last", range(100))
 
         async def stored() -> bool:
             return await values(b"last") == list(range(100))
 
-        await eventually(stored, "what is published from then on is stored", 30)
+        await wait_until(stored, "what is published from then on is stored", 30)
         assert [] == await values(b"nobodys")
-        assert [["ingest.devices"]] * 2 == [line["applied"] for line in daemon.said("settings.reloaded")]
+        assert [["ingest.mqtt_devices"]] * 2 == [line["applied"] for line in daemon.log_entries("settings.reloaded")]

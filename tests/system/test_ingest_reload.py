@@ -11,9 +11,16 @@ from controller.settings.load import ClusterSettings, IngestSettings, LogSetting
 from headgate import Producer, ProducerSettings
 from headgate.protocol import messages as m
 from tests.support.cluster import Cluster
-from tests.support.fault_injecting_transport import Meddler
-from tests.support.ingest_environment import Bare, World, assert_stored_exactly, meddler_of, outcomes, send
-from tests.support.programs import TEST_SECONDS, eventually
+from tests.support.fault_injecting_transport import FaultInjectingTransport
+from tests.support.ingest_environment import (
+    IngestCluster,
+    RequestSender,
+    assert_stored_exactly,
+    fault_transport_of,
+    outcomes,
+    send,
+)
+from tests.support.programs import TEST_SECONDS, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 
@@ -21,11 +28,11 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 class InFlight:
     """Counts the batches that were sent and not answered, and keeps the most there were."""
 
-    def __init__(self, meddler: Meddler) -> None:
+    def __init__(self, transport: FaultInjectingTransport) -> None:
         self.now: set[int] = set()
         self.most = 0
-        meddler.on_request = self._request
-        meddler.on_reply = self._reply
+        transport.on_request = self._request
+        transport.on_reply = self._reply
 
     def _request(self, request: m.AnyRequest) -> list[tuple[float, m.AnyRequest]]:
         if isinstance(request, m.ProduceBatch):
@@ -42,37 +49,37 @@ class InFlight:
 async def test_pipelining_is_switched_off_and_on_under_a_producer(tmp_path: Path) -> None:
     async with Cluster(tmp_path, session_seconds=30) as cluster:
         await cluster.start_servers()
-        world = World(cluster)
-        daemon = await world.start("only")
+        ingest = IngestCluster(cluster)
+        daemon = await ingest.start("only")
         await daemon.until_leading()
-        topic, settings = await world.topic(), daemon.settings
-        async with world.client() as client, Producer(client, settings=ProducerSettings(batch_bytes=200)) as producer:
-            in_flight, bare = InFlight(meddler_of(client)), Bare(client, 0)
-            epoch = await bare.epoch()
+        topic, settings = await ingest.topic(), daemon.settings
+        async with ingest.client() as client, Producer(client, settings=ProducerSettings(batch_bytes=200)) as producer:
+            in_flight, sender = InFlight(fault_transport_of(client)), RequestSender(client, 0)
+            epoch = await sender.epoch()
             told, most = [], []
             for begin, on in enumerate((True, False, True)):
                 log = LogSettings(format="json", level="debug")
                 cluster.reload(daemon, settings.replace(log=log, ingest=IngestSettings(pipelining=on)))
-                await eventually(lambda on=on: announced(client.leader(0)) == on, "the switch is announced")
+                await wait_until(lambda on=on: announced(client.leader(0)) == on, "the switch is announced")
                 in_flight.most = 0
                 deliveries = await send(producer, topic, range(begin * 300, begin * 300 + 300))
                 told += await outcomes(deliveries)
                 most.append(in_flight.most)
-            assert epoch == await bare.epoch()
+            assert epoch == await sender.epoch()
         other = ClusterSettings(name=cluster.name, shards=3)
         cluster.reload(daemon, settings.replace(cluster=other, log=LogSettings(format="text")))
-        await eventually(lambda: daemon.said("log.format"), "the log says what needs a restart")
-        restart = daemon.said("settings.needs_restart")
+        await wait_until(lambda: daemon.log_entries("log.format"), "the log says what needs a restart")
+        restart = daemon.log_entries("settings.needs_restart")
         (tmp_path / "only.toml").write_text("[ingest]\npipelinig = true\n")
         daemon.running.signal(signal.SIGHUP)
-        await eventually(lambda: daemon.said("settings.unusable"), "the log says what is wrong")
-        assert "pipelinig" in daemon.said("settings.unusable")[0]["error"]
+        await wait_until(lambda: daemon.log_entries("settings.invalid"), "the log says what is wrong")
+        assert "pipelinig" in daemon.log_entries("settings.invalid")[0]["error"]
         assert await daemon.leads() == 2
 
-        await assert_stored_exactly(world, topic, range(900), told)
+        await assert_stored_exactly(ingest, topic, range(900), told)
     assert [True, 1, True] == [most[0] > 1, most[1], most[2] > 1]
     assert ["cluster.shards", "log.format"] == [each["setting"] for each in restart]
-    assert daemon.said("settings.reloaded")[1]["applied"] == ["ingest.pipelining"]
+    assert daemon.log_entries("settings.reloaded")[1]["applied"] == ["ingest.pipelining"]
 
 
 def announced(known: m.LeaderAnnouncement | None) -> bool | None:

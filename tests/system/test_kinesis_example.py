@@ -19,7 +19,7 @@ import pytest
 import pytest_asyncio
 
 from tests.support.node import ANY_PORTS, Node
-from tests.support.programs import TEST_SECONDS, Running, eventually, get, whole_lines
+from tests.support.programs import TEST_SECONDS, RunningProgram, get, wait_until, whole_lines
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 
@@ -58,7 +58,7 @@ async def stream(tmp_path: Path) -> Stream:
     return made
 
 
-async def reader(node: Node, stream: Stream, topic: str, name: str) -> Running:
+async def reader(node: Node, stream: Stream, topic: str, name: str) -> RunningProgram:
     arguments = (str(stream.folder), "--topic", topic, "--name", name)
     return await node.program(EXAMPLE / "consumer.py", *arguments, out=node.folder / f"{topic}-{name}.jsonl")
 
@@ -71,7 +71,7 @@ def delivered(node: Node, topic: str) -> list[dict[str, Any]]:
 
 async def until_delivered(node: Node, topic: str, count: int) -> None:
     """Wait until at least so many records were read."""
-    await eventually(
+    await wait_until(
         lambda: len(delivered(node, topic)) >= count, lambda: f"{len(delivered(node, topic))} of {count} are read", 60
     )
 
@@ -128,7 +128,7 @@ async def test_a_reader_that_is_killed_is_followed_at_its_checkpoint(node: Node,
         # It acknowledges the last record of each page, and reads in pages no larger than these shards.
         return all(segment["checkpoint"] for segment in described["segments"])
 
-    await eventually(checkpointed, lambda: f"every shard has a checkpoint: {described}")
+    await wait_until(checkpointed, lambda: f"every shard has a checkpoint: {described}")
     await first.kill()
     await stream.do("put", "--keys", str(KEYS), "--records", "1")
     second = await reader(node, stream, "kinesis-killed", "one")
@@ -181,7 +181,7 @@ async def test_what_is_left_of_the_stream_is_counted_from_its_records(counting: 
         return left(found) == wanted
 
     nothing = dict.fromkeys(map(SHARD, range(3)), 0)
-    await eventually(lambda: counted(nothing), lambda: f"nothing is left: {found}", 60)
+    await wait_until(lambda: counted(nothing), lambda: f"nothing is left: {found}", 60)
     before_ms = time.time_ns() // 1_000_000
     await stream.do("put", "--keys", str(KEYS), "--records", "2")
     put = {shard: len(whole_lines(stream.folder / f"{shard}.jsonl")) for shard in (SHARD(1), SHARD(2))}
@@ -189,7 +189,7 @@ async def test_what_is_left_of_the_stream_is_counted_from_its_records(counting: 
         shard: lines - sum(line["shard"] == shard for line in delivered(counting, "orders"))
         for shard, lines in put.items()
     }
-    await eventually(lambda: counted(new), lambda: f"{new} is left and not {found}", 60)
+    await wait_until(lambda: counted(new), lambda: f"{new} is left and not {found}", 60)
 
     assert (found["records"], found["counted_by"]) == (2 * KEYS, "spark")
     assert found["size_bytes"] == 2 * KEYS, "each is one figure"
@@ -199,9 +199,9 @@ async def test_what_is_left_of_the_stream_is_counted_from_its_records(counting: 
 
     async def faulty() -> bool:
         broken = await backlog(counting, "rubbish")
-        return broken["at_fault"] and [segment["records"] for segment in broken["segments"]] == [0, None, None]
+        return broken["failing"] and [segment["records"] for segment in broken["segments"]] == [0, None, None]
 
-    await eventually(faulty, "the other topic's fault is told", 60)
+    await wait_until(faulty, "the other topic's fault is told", 60)
     said = await counting.done("backlog")
     assert "rubbish could not be counted: external.rubbish.entries (" in said.err
     assert "sequence_number is null (1 times" in said.err
@@ -211,9 +211,9 @@ async def test_what_is_left_of_the_stream_is_counted_from_its_records(counting: 
     _, page = await get(counting.http, "/")
     assert f"{2 * KEYS} records, {2 * KEYS} bytes not acknowledged" in page
     assert "sequence_number is null" in page
-    await eventually(_exports(counting, headgate_external_tables_at_fault=1), "the fault is exported")
-    await eventually(_exports(counting, headgate_backlog_records=2 * KEYS), "what is left is exported")
-    assert "external_tables.at_fault" in (counting.data / "logs" / "daemon.log").read_text()
+    await wait_until(_exports(counting, headgate_external_tables_failing=1), "the fault is exported")
+    await wait_until(_exports(counting, headgate_backlog_records=2 * KEYS), "what is left is exported")
+    assert "external_tables.failing" in (counting.data / "logs" / "daemon.log").read_text()
 
 
 def _exports(node: Node, **wanted: float):

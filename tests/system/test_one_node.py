@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.node import Node
-from tests.support.programs import TEST_SECONDS, Finished, command_line, eventually, finish, get, jsonl, marked
+from tests.support.programs import TEST_SECONDS, CommandResult, command_line, finish, get, jsonl, marked, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 
@@ -169,12 +169,12 @@ async def test_three_consumers_share_one_segment_and_each_key_stays_with_one_of_
         described = await node.command("subscription", "describe", "crowd", "billing", "--json")
         if described.code != 0:
             return False  # The first of them is not there yet.
-        return [share["status"] for share in described.document()["segments"][0]["shares"]] == ["granted"] * 3
+        return [share["status"] for share in described.document()["segments"][0]["bucket_ranges"]] == ["granted"] * 3
 
-    await eventually(shared, "every consumer has a share")
+    await wait_until(shared, "every consumer has a share")
     events = [{"id": f"key-{key}", "n": n} for n in range(5) for key in range(40)]
     await node.done("produce", "crowd", "--key-field", "id", stdin=jsonl(events))
-    await eventually(
+    await wait_until(
         lambda: sum(len(c.lines()) for c in consumers) >= len(events),
         lambda: f"everything is consumed: {[len(c.lines()) for c in consumers]} of {len(events)}",
     )
@@ -202,8 +202,8 @@ async def test_without_spark_ingestion_goes_on_and_a_child_is_released_once_spar
     await node.done("topic", "split", "sparkless", "0")
     produced = await node.done("produce", "sparkless", "--key-field", "id", stdin=jsonl(EVENTS[30:]))
 
-    assert report["parts"]["drain"]["state"] == "degraded"
-    assert "Spark" in report["parts"]["drain"]["reason"]
+    assert report["components"]["drain"]["state"] == "degraded"
+    assert "Spark" in report["components"]["drain"]["reason"]
     assert "stored 30" in produced.err
     await consumer.until_printed(60, 60)
     assert (await node.part("drain.service")).pid != spark.pid
@@ -213,25 +213,25 @@ async def test_without_spark_ingestion_goes_on_and_a_child_is_released_once_spar
 
 
 async def test_children_are_released_although_a_refusal_left_an_empty_chunk_behind(node: Node):
-    await node.done("topic", "create", "refused")
-    refused = await node.command("topic", "split", "refused", "7")
-    assert "cannot split segment 7" in refused.complaint()
-    await node.done("produce", "refused", "--key-field", "id", stdin=jsonl(EVENTS[:30]))
-    await node.done("topic", "split", "refused", "0")
-    await node.done("produce", "refused", "--key-field", "id", stdin=jsonl(EVENTS[30:]))
+    await node.done("topic", "create", "rejected")
+    rejected = await node.command("topic", "split", "rejected", "7")
+    assert "cannot split segment 7" in rejected.error_message()
+    await node.done("produce", "rejected", "--key-field", "id", stdin=jsonl(EVENTS[:30]))
+    await node.done("topic", "split", "rejected", "0")
+    await node.done("produce", "rejected", "--key-field", "id", stdin=jsonl(EVENTS[30:]))
 
-    assert SENT == values(await node.consumed("refused", "billing"))
+    assert SENT == values(await node.consumed("rejected", "billing"))
 
 
 async def test_promtool_accepts_the_metrics_and_they_say_what_happened(node: Node):
     await node.done("topic", "create", "counted")
-    before = await node.metric("headgate_stored_records_total")
+    before = await node.metric("headgate_records_stored_total")
     await node.done("produce", "counted", "--key-field", "id", stdin=jsonl(EVENTS))
 
-    await node.until_metric("headgate_stored_records_total", before + len(EVENTS))
+    await node.until_metric("headgate_records_stored_total", before + len(EVENTS))
     await node.until_metric("headgate_shard_is_leader", 4)
     await node.until_metric("headgate_zookeeper_state", 1, state="connected")
-    assert await node.metric("headgate_ingest_batches_total", verdict="accept") >= 1
+    assert await node.metric("headgate_batches_judged_total", verdict="accept") >= 1
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("there is no promtool here")
@@ -257,7 +257,9 @@ async def test_whoever_fails_leaves_no_program_of_his_on_the_node(node: Node):
 
 
 async def test_help_and_version_need_no_cluster():
-    shown: list[Finished] = await asyncio.gather(finish("--help"), finish("--version"), finish("consume", "--help"))
+    shown: list[CommandResult] = await asyncio.gather(
+        finish("--help"), finish("--version"), finish("consume", "--help")
+    )
 
     assert [each.code for each in shown] == [0, 0, 0]
     assert "headgate 0." in shown[1].out
@@ -283,7 +285,7 @@ async def test_sigterm_leaves_nothing_running_and_the_next_start_goes_on_where_i
         return [command_line(process) for process in marked(node.mark)]
 
     # What the kernel ends with its parent may need a moment more.
-    await eventually(lambda: not left(), lambda: f"nothing is left: {left()}", 5)
+    await wait_until(lambda: not left(), lambda: f"nothing is left: {left()}", 5)
     # Ports and all: a client that waits through a restart finds everything where it was.
     before = node.config.read_text()
     await node.up("--shards", "4")

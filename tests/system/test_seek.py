@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.node import Node
-from tests.support.programs import TEST_SECONDS, Running, jsonl, whole_lines
+from tests.support.programs import TEST_SECONDS, RunningProgram, jsonl, whole_lines
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 
@@ -36,8 +36,8 @@ async def test_a_seek_gives_everything_again_in_order_and_the_children_after_the
     await until_printed(reader, total + 2 * BATCH)
     await seek(node, "--timestamp", datetime.fromtimestamp(before_the_split, UTC).isoformat())
     await until_printed(reader, total + 3 * BATCH)
-    refused = await node.command("subscription", "seek", "moved", "billing", "--position", "1=99999")
-    assert "99999 is beyond it: choose 0 to" in refused.complaint()
+    rejected = await node.command("subscription", "seek", "moved", "billing", "--position", "1=99999")
+    assert "99999 is beyond it: choose 0 to" in rejected.error_message()
     assert 143 == await reader.terminate()
 
     records = [json.loads(line) for line in whole_lines(reader.out)]
@@ -63,7 +63,7 @@ async def seek(node: Node, *words: str) -> Any:
     return (await node.done("subscription", "seek", "moved", "billing", *words, "--json")).document()
 
 
-async def until_printed(reader: Running, count: int) -> None:
+async def until_printed(reader: RunningProgram, count: int) -> None:
     """Wait for so many lines, and see that there are no more."""
     await reader.until_printed(count, 60)
     assert len(reader.lines()) == count

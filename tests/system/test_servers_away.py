@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cluster import SESSION_SECONDS, Cluster, Daemon
-from tests.support.programs import TEST_SECONDS, eventually, get, jsonl
+from tests.support.programs import TEST_SECONDS, get, jsonl, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 
@@ -53,15 +53,15 @@ async def test_ingestion_goes_on_while_zookeeper_is_away(how: str, tmp_path: Pat
         if how == "frozen":
             os.kill(process, signal.SIGSTOP)
             count = await produce_for(cluster, AWAY_SECONDS)
-            await eventually(degraded, "/readyz is 200, and says that ZooKeeper is away")
+            await wait_until(degraded, "/readyz is 200, and says that ZooKeeper is away")
             os.kill(process, signal.SIGCONT)
         else:
             await cluster.zookeeper.__aexit__()
             count = await produce_for(cluster, AWAY_SECONDS)
-            await eventually(degraded, "/readyz is 200, and says that ZooKeeper is away")
+            await wait_until(degraded, "/readyz is 200, and says that ZooKeeper is away")
             await cluster.zookeeper.__aenter__()
 
-        await eventually(connected, "the daemon has ZooKeeper again")
+        await wait_until(connected, "the daemon has ZooKeeper again")
         # Its session may have ended meanwhile: then it is elected anew, and leads again.
         await daemon.until_leading()
         await produce_for(cluster, 0.1)
@@ -86,14 +86,14 @@ async def test_daemon_and_consumer_recover_from_a_broker_that_was_away(tmp_path:
         async def not_ready() -> bool:
             return await daemon.says(503, "broker", "failed")
 
-        await eventually(not_ready, "/readyz says that the broker is away")
+        await wait_until(not_ready, "/readyz says that the broker is away")
         producing = asyncio.create_task(
             cluster.done("produce", "orders", "--key", "x", stdin=jsonl({"n": n} for n in range(10, 20))),
         )
         await cluster.broker.__aenter__()
 
         await producing
-        await eventually(lambda: ready(daemon), "the daemon is ready again")
+        await wait_until(lambda: ready(daemon), "the daemon is ready again")
         await consumer.until_printed(20)
         assert await consumer.terminate() == 143
         assert len(consumer.lines()) == 20
@@ -111,15 +111,15 @@ async def test_a_daemon_started_before_its_servers_waits_says_why_and_begins_onc
         async def says_why() -> bool:
             return await daemon.says(503, "cluster" if missing == "zookeeper" else "broker", "failed")
 
-        await eventually(says_why, "/readyz is 503 and names the part")
+        await wait_until(says_why, "/readyz is 503 and names the part")
         assert (await get(daemon.http, "/livez"))[0] == 200
         _, report = await daemon.health()
-        reasons = {part: found["reason"] for part, found in report["parts"].items() if found["state"] == "failed"}
+        reasons = {part: found["reason"] for part, found in report["components"].items() if found["state"] == "failed"}
         assert ("ZooKeeper" if missing == "zookeeper" else "not connected") in " ".join(reasons.values())
 
         await (cluster.start_zookeeper() if missing == "zookeeper" else cluster.start_broker())
         await daemon.until_leading()
-        await eventually(lambda: ready(daemon), "/readyz is 200")
+        await wait_until(lambda: ready(daemon), "/readyz is 200")
         await cluster.done("topic", "create", "orders")
 
 
@@ -130,7 +130,7 @@ async def test_a_daemon_that_waits_for_its_servers_can_be_told_to_stop(tmp_path:
         async def alive() -> bool:
             return (await get(daemon.http, "/livez"))[0] == 200
 
-        await eventually(alive, "it serves HTTP")
+        await wait_until(alive, "it serves HTTP")
 
         assert await daemon.running.terminate() == 0
         assert "Traceback" not in daemon.running.err.read_text()
@@ -146,8 +146,8 @@ async def test_a_daemon_whose_ledger_folder_is_of_no_use_says_so_and_begins_once
         async def says_why() -> bool:
             return await daemon.says(503, "store", "failed")
 
-        await eventually(says_why, "/readyz is 503 and names the store")
-        await eventually(lambda: f"cannot list {store}" in daemon.running.err.read_text(), "the log says what is wrong")
+        await wait_until(says_why, "/readyz is 503 and names the store")
+        await wait_until(lambda: f"cannot list {store}" in daemon.running.err.read_text(), "the log says what is wrong")
         store.unlink()
 
         await daemon.until_leading()
@@ -157,7 +157,7 @@ async def test_a_daemon_whose_ledger_folder_is_of_no_use_says_so_and_begins_once
         store.rename(tmp_path / "aside")
         store.write_text("in the way")
         producing = asyncio.create_task(cluster.done("produce", "orders", "--key", "x", stdin=b"{}\n"))
-        await eventually(says_why, "/readyz is 503 again")
+        await wait_until(says_why, "/readyz is 503 again")
         assert not producing.done()
         store.unlink()
         (tmp_path / "aside").rename(store)

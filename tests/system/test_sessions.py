@@ -19,7 +19,7 @@ from controller.settings.load import SubscriptionSettings
 from headgate import Consumer
 from headgate.client.admin import Admin
 from headgate.client.connection import Client
-from headgate.errors import FencedError, RefusedError
+from headgate.errors import FencedError, RequestRejectedError
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
 from headgate.model.hashing import shard_of
@@ -27,9 +27,9 @@ from headgate.protocol import messages as m
 from headgate.storage.object_store import open_store
 from headgate.transport.mqtt import MqttTransport
 from tests.support.cluster import SHARDS, Cluster
-from tests.support.fault_injecting_transport import Meddler
-from tests.support.ingest_environment import World
-from tests.support.programs import PATIENCE, TEST_SECONDS, eventually
+from tests.support.fault_injecting_transport import FaultInjectingTransport
+from tests.support.ingest_environment import IngestCluster
+from tests.support.programs import TEST_SECONDS, TIMEOUT_FACTOR, wait_until
 from tests.support.tcp_proxy import Proxy
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(TEST_SECONDS)]
@@ -41,11 +41,11 @@ SUBSCRIPTIONS = SubscriptionSettings(
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+async def ingest(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[IngestCluster]:
     """Two daemons, of which one leads every shard."""
     async with Cluster(tmp_path_factory.mktemp("sessions"), subscriptions=SUBSCRIPTIONS) as cluster:
         await cluster.start_servers()
-        made = World(cluster)
+        made = IngestCluster(cluster)
         leader = await made.start("one")
         await leader.until_leading()
         await made.start("two")
@@ -55,22 +55,24 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
 class Program:
     """One consumer program that sends what the test says and nothing else; its cable can be cut."""
 
-    def __init__(self, world: World, topic: str, name: str, incarnation: int = 1, client_id: str = "") -> None:
-        self.world, self.topic, self.name, self.incarnation = world, topic, name, incarnation
+    def __init__(self, ingest: IngestCluster, topic: str, name: str, incarnation: int = 1, client_id: str = "") -> None:
+        self.ingest, self.topic, self.name, self.incarnation = ingest, topic, name, incarnation
         self.client_id = client_id or f"raw-{uuid.uuid4().hex[:8]}"
         self.shard = shard_of(topic, SHARDS)
         self.held: dict[int, m.Grant] = {}
         self.revoked: list[m.Revocation] = []
         self.fenced: list[str] = []
-        self.proxy = Proxy("127.0.0.1", world.cluster.broker_port)
+        self.proxy = Proxy("127.0.0.1", ingest.cluster.broker_port)
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         await self._stack.enter_async_context(self.proxy)
         transport = MqttTransport(
-            "127.0.0.1", self.proxy.port, self.client_id, will=Client.will(self.world.cluster.name, self.client_id)
+            "127.0.0.1", self.proxy.port, self.client_id, will=Client.will(self.ingest.cluster.name, self.client_id)
         )
-        self.client = Client(transport=transport, store=None, cluster=self.world.cluster.name, client_id=self.client_id)
+        self.client = Client(
+            transport=transport, store=None, cluster=self.ingest.cluster.name, client_id=self.client_id
+        )
         await self._stack.enter_async_context(self.client)
         self.client.on_push((self.topic, "s", self.name), self._on_push)
         return self
@@ -102,7 +104,7 @@ class Program:
                 incarnation=self.incarnation,
                 **fields,
             ),
-            timeout_seconds=20 * PATIENCE,
+            timeout_seconds=20 * TIMEOUT_FACTOR,
         )
 
     async def register(self) -> dict[int, int]:
@@ -123,25 +125,25 @@ class Program:
             await self.ask(m.ConfirmRevoked, segment=revocation.segment, generation=revocation.generation)
 
 
-async def described(world: World, topic: str) -> m.SubscriptionDescription:
+async def described(ingest: IngestCluster, topic: str) -> m.SubscriptionDescription:
     """Return what the leader says of the topic's subscription."""
-    async with world.client() as client, Admin(client) as admin:
+    async with ingest.client() as client, Admin(client) as admin:
         return await admin.describe_subscription(topic, "s")
 
 
-async def until_connected(world: World, topic: str, name: str, connected: bool, seconds: float) -> None:
+async def until_connected(ingest: IngestCluster, topic: str, name: str, connected: bool, seconds: float) -> None:
     """Wait until the leader takes ``name`` for connected, or not."""
 
     async def seen() -> bool:
-        consumers = {each.consumer: each.connected for each in (await described(world, topic)).consumers}
+        consumers = {each.consumer: each.connected for each in (await described(ingest, topic)).consumers}
         return consumers.get(name) is connected
 
-    await eventually(seen, f"{name} connected: {connected}", seconds)
+    await wait_until(seen, f"{name} connected: {connected}", seconds)
 
 
-async def timeline(world: World, shard: int) -> list[tuple[int, e.AnyEntry]]:
+async def timeline(ingest: IngestCluster, shard: int) -> list[tuple[int, e.AnyEntry]]:
     """Return every entry of a shard with its chunk's time."""
-    ledger = Ledger(open_store(world.cluster.ledger_url), shard)
+    ledger = Ledger(open_store(ingest.cluster.ledger_url), shard)
     found: list[tuple[int, e.AnyEntry]] = []
     for number in range(1, await ledger.newest() + 1):
         chunk = await ledger.read(number)
@@ -153,48 +155,50 @@ async def share(ada: Program, bob: Program) -> None:
     """Let both register, and hand over as they are told."""
     await ada.register()
     await bob.register()
-    await eventually(lambda: ada.revoked, "the first is asked to let go")
+    await wait_until(lambda: ada.revoked, "the first is asked to let go")
     await ada.confirm()
-    await eventually(lambda: bob.held, "the second is granted what the first let go")
+    await wait_until(lambda: bob.held, "the second is granted what the first let go")
     ada.revoked.clear()
 
 
-async def test_joining_takes_a_share_and_leaving_gives_it_back_at_once(world: World) -> None:
-    topic = await world.topic()
-    async with Program(world, topic, "ada") as ada, Program(world, topic, "bob") as bob:
+async def test_joining_takes_a_share_and_leaving_gives_it_back_at_once(ingest: IngestCluster) -> None:
+    topic = await ingest.topic()
+    async with Program(ingest, topic, "ada") as ada, Program(ingest, topic, "bob") as bob:
         await share(ada, bob)
         assert sorted([*ada.held, *bob.held]) == [0, 1]
         answer = await ada.ask(m.Heartbeat, held=list(ada.generations.items()))
-        assert (0, True) == (answer.blocked, answer.settled)
+        assert (0, True) == (answer.blocked, answer.stable)
 
         await ada.ask(m.LeaveConsumer)
-        await eventually(lambda: sorted(bob.held) == [0, 1], "the other has both", GRACE_SECONDS / 8)
-        gone = [entry for _, entry in await timeline(world, ada.shard) if isinstance(entry, e.ConsumerGone)]
+        await wait_until(lambda: sorted(bob.held) == [0, 1], "the other has both", GRACE_SECONDS / 8)
+        gone = [entry for _, entry in await timeline(ingest, ada.shard) if isinstance(entry, e.ConsumerRemoved)]
         assert "left" == gone[-1].reason
 
 
-async def test_a_cut_cable_is_told_by_the_will_and_coming_back_in_time_moves_nothing(world: World) -> None:
-    topic = await world.topic()
-    async with Program(world, topic, "ada") as ada, Program(world, topic, "bob") as bob:
+async def test_a_cut_cable_is_told_by_the_will_and_coming_back_in_time_moves_nothing(ingest: IngestCluster) -> None:
+    topic = await ingest.topic()
+    async with Program(ingest, topic, "ada") as ada, Program(ingest, topic, "bob") as bob:
         await share(ada, bob)
         before = ada.generations, bob.generations
         await ada.ask(m.Heartbeat)
         await ada.proxy.cut()
         # Heartbeats alone would tell after three times their interval.
-        await until_connected(world, topic, "ada", connected=False, seconds=HEARTBEAT_SECONDS / 2)
+        await until_connected(ingest, topic, "ada", connected=False, seconds=HEARTBEAT_SECONDS / 2)
         await ada.proxy.heal()
         assert before[0] == await ada.register(), "the same generations"
-        await until_connected(world, topic, "ada", connected=True, seconds=5)
+        await until_connected(ingest, topic, "ada", connected=True, seconds=5)
         assert before == (ada.generations, bob.generations)
         assert [] == bob.revoked
 
 
-async def test_the_newer_of_two_with_one_name_wins_loudly_and_nothing_late_of_the_old_one_counts(world: World) -> None:
-    topic = await world.topic()
-    async with Program(world, topic, "ada", 1) as old, Program(world, topic, "ada", 2) as new:
+async def test_the_newer_of_two_with_one_name_wins_loudly_and_nothing_late_of_the_old_one_counts(
+    ingest: IngestCluster,
+) -> None:
+    topic = await ingest.topic()
+    async with Program(ingest, topic, "ada", 1) as old, Program(ingest, topic, "ada", 2) as new:
         await old.register()
         assert [0, 1] == list(await new.register())
-        await eventually(lambda: old.fenced, "the old one is told")
+        await wait_until(lambda: old.fenced, "the old one is told")
         assert "incarnation 2" in old.fenced[0]
         for kind in (m.Heartbeat, m.RegisterConsumer):
             fields = {"subscription_type": "STREAM"} if kind is m.RegisterConsumer else {}
@@ -205,48 +209,48 @@ async def test_the_newer_of_two_with_one_name_wins_loudly_and_nothing_late_of_th
         await old.proxy.cut()
 
         async def will_is_there() -> bool:
-            return await _presence_of(world, old.client_id) is False
+            return await _presence_of(ingest, old.client_id) is False
 
-        await eventually(will_is_there, "the old one's last will is out")
-        consumers = (await described(world, topic)).consumers
+        await wait_until(will_is_there, "the old one's last will is out")
+        consumers = (await described(ingest, topic)).consumers
         assert [("ada", 2, True, [0, 1])] == [(c.consumer, c.incarnation, c.connected, c.segments) for c in consumers]
         assert before == await new.register()
 
 
-async def _presence_of(world: World, client_id: str) -> bool | None:
+async def _presence_of(ingest: IngestCluster, client_id: str) -> bool | None:
     found: list[bool] = []
-    async with world.client() as client:
+    async with ingest.client() as client:
         await client.transport.subscribe(
-            m.presence_topic(world.cluster.name, client_id),
-            lambda _, payload: found.append(m.decode_presence(payload).here),
+            m.presence_topic(ingest.cluster.name, client_id),
+            lambda _, payload: found.append(m.decode_presence(payload).online),
         )
         await client.shards()
     return found[-1] if found else None
 
 
-async def test_who_does_not_let_go_is_fenced_and_acknowledges_in_vain(world: World) -> None:
-    topic = await world.topic()
-    async with Program(world, topic, "ada") as ada, Program(world, topic, "bob") as bob:
-        await _produce(world, topic, 40)
+async def test_who_does_not_let_go_is_fenced_and_acknowledges_in_vain(ingest: IngestCluster) -> None:
+    topic = await ingest.topic()
+    async with Program(ingest, topic, "ada") as ada, Program(ingest, topic, "bob") as bob:
+        await _produce(ingest, topic, 40)
         before = await ada.register()
         await bob.register()
-        await eventually(lambda: bob.held, "time is up, and the other has it", REVOKE_SECONDS * 4)
+        await wait_until(lambda: bob.held, "time is up, and the other has it", REVOKE_SECONDS * 4)
         (segment,) = bob.held
         assert bob.generations[segment] > before[segment]
-        await eventually(lambda: ada.revoked[-1].final, "the first is told that it is over")
+        await wait_until(lambda: ada.revoked[-1].final, "the first is told that it is over")
         late, good = segment, 1 - segment
         answer = await ada.ask(
             m.AcknowledgeBatch,
             acknowledgements=[m.Acknowledgement(s, before[s], 0, 1) for s in (late, good)],
         )
-        assert [late] == [refused for refused, _ in answer.refused]
-        positions = {s.segment: s.acknowledged_offset for s in (await described(world, topic)).segments}
+        assert [late] == [rejected for rejected, _ in answer.rejected]
+        positions = {s.segment: s.acknowledged_offset for s in (await described(ingest, topic)).segments}
         assert {late: 0, good: 1} == positions
 
 
-async def _produce(world: World, topic: str, count: int) -> None:
+async def _produce(ingest: IngestCluster, topic: str, count: int) -> None:
     records = [m.Record(b"%d" % n, b"v", 0) for n in range(count)]
-    async with world.client() as client:
+    async with ingest.client() as client:
         await client.request(
             shard_of(topic, SHARDS),
             lambda request_id, leader_epoch: m.ProduceBatch(
@@ -259,72 +263,72 @@ async def _produce(world: World, topic: str, count: int) -> None:
         )
 
 
-async def test_a_change_of_leader_moves_nothing_and_renews_no_grace(world: World) -> None:
+async def test_a_change_of_leader_moves_nothing_and_renews_no_grace(ingest: IngestCluster) -> None:
     """By the ledger's own clock: the silent one goes when its time is up, or as soon as there is a leader again."""
-    topic = await world.topic()
-    async with Program(world, topic, "ada") as ada, Program(world, topic, "bob") as bob:
+    topic = await ingest.topic()
+    async with Program(ingest, topic, "ada") as ada, Program(ingest, topic, "bob") as bob:
         await share(ada, bob)
         before, theirs = ada.generations, bob.generations
         await bob.proxy.cut()
-        await until_connected(world, topic, "bob", connected=False, seconds=HEARTBEAT_SECONDS)
-        await world.daemons.pop(await world.leader()).running.kill()
-        await world.leader()
+        await until_connected(ingest, topic, "bob", connected=False, seconds=HEARTBEAT_SECONDS)
+        await ingest.daemons.pop(await ingest.leader()).running.kill()
+        await ingest.leader()
         assert before == {s: g for s, g in (await ada.register()).items() if s in before}, "the same generations"
 
         async def both() -> bool:
             await ada.ask(m.Heartbeat, held=list(ada.generations.items()))
             return sorted(ada.held) == [0, 1]
 
-        await eventually(both, "what the silent one held is granted", GRACE_SECONDS * 3)
+        await wait_until(both, "what the silent one held is granted", GRACE_SECONDS * 3)
         assert ada.generations[next(iter(theirs))] > max(theirs.values())
-        seen = await timeline(world, ada.shard)
+        seen = await timeline(ingest, ada.shard)
         silent = max(at for at, entry in seen if isinstance(entry, e.ConsumerDisconnected) and entry.consumer == "bob")
-        began = max(at for at, entry in seen if isinstance(entry, e.ReignBegan))
-        gone = max(at for at, entry in seen if isinstance(entry, e.ConsumerGone) and entry.consumer == "bob")
+        began = max(at for at, entry in seen if isinstance(entry, e.TermStarted))
+        gone = max(at for at, entry in seen if isinstance(entry, e.ConsumerRemoved) and entry.consumer == "bob")
         assert silent < began, "the grace period ran through the change of leader"
         assert gone < began + GRACE_SECONDS * 1000, "and was not renewed"
         await bob.proxy.heal()
-        with pytest.raises(RefusedError, match="register first"):
+        with pytest.raises(RequestRejectedError, match="register first"):
             await bob.ask(m.Heartbeat)
         await bob.register()
 
 
 async def test_old_and_doubled_assignments_change_nothing_over_reconnections_and_a_change_of_leader(
-    world: World,
+    ingest: IngestCluster,
 ) -> None:
     """A real consumer whose pushes come three times, the last one long after newer ones."""
-    topic = await world.topic(segments=4)
-    await world.start("three")
-    async with world.client() as client:
-        meddler = client.transport
-        assert isinstance(meddler, Meddler)
-        meddler.on_reply = lambda reply: (
+    topic = await ingest.topic(segments=4)
+    await ingest.start("three")
+    async with ingest.client() as client:
+        transport = client.transport
+        assert isinstance(transport, FaultInjectingTransport)
+        transport.on_reply = lambda reply: (
             [(0.0, reply), (0.4, reply), (1.5, reply)] if isinstance(reply, m.AssignmentChanged) else [(0.0, reply)]
         )
-        client._store = open_store(world.cluster.ledger_url)
+        client._store = open_store(ingest.cluster.ledger_url)
         async with Consumer(client, topic=topic, subscription="s", name="ada", start="earliest") as ada:
 
             async def settled(segments: int) -> bool:
-                found = await described(world, topic)
+                found = await described(ingest, topic)
                 held = [(s.segment, s.generation) for s in found.segments if s.consumer == "ada"]
                 return len(held) == segments and held == ada._feed.generations()
 
-            await eventually(lambda: settled(4), "it reads everything")
+            await wait_until(lambda: settled(4), "it reads everything")
             for _ in range(2):
-                async with Program(world, topic, "bob") as bob:
+                async with Program(ingest, topic, "bob") as bob:
                     bob.incarnation = client.now_ms()
                     await bob.register()
-                    await eventually(lambda: settled(2), "half is given away")
+                    await wait_until(lambda: settled(2), "half is given away")
                     await bob.ask(m.LeaveConsumer)
-                await eventually(lambda: settled(4), "and comes back")
+                await wait_until(lambda: settled(4), "and comes back")
             before = ada._feed.generations()
-            await world.daemons.pop(await world.leader()).running.kill()
-            await world.leader()
-            await eventually(lambda: settled(4), "the next leader agrees")
+            await ingest.daemons.pop(await ingest.leader()).running.kill()
+            await ingest.leader()
+            await wait_until(lambda: settled(4), "the next leader agrees")
             assert before == ada._feed.generations()
-            pushes = [reply for reply in meddler.replies if isinstance(reply, m.AssignmentChanged)]
+            pushes = [reply for reply in transport.replies if isinstance(reply, m.AssignmentChanged)]
             assert len(pushes) >= 4
             # The copies of the last one are still on their way when it agrees; they change nothing either.
-            await eventually(lambda: not meddler.pending, "every copy has arrived")
+            await wait_until(lambda: not transport.pending, "every copy has arrived")
             assert await settled(4)
-            assert ada.refused == 0
+            assert ada.rejected == 0

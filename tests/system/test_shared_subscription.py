@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.node import Node
-from tests.support.programs import TEST_SECONDS, eventually, jsonl, whole_lines
+from tests.support.programs import TEST_SECONDS, jsonl, wait_until, whole_lines
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 
@@ -61,24 +61,24 @@ async def test_two_consumers_share_the_segments_and_keep_the_order_over_splits_a
         found = await node.command("subscription", "describe", "shared", "billing", "--json")
         return found.code == 0 and [1, 1] == [len(each["segments"]) for each in found.document()["consumers"]]
 
-    await eventually(both_read, "each of the two reads one segment")
+    await wait_until(both_read, "each of the two reads one segment")
     feed = Feed(node)
     await feed.begin()
     await feed.feed()
     await node.done("topic", "split", "shared", "0")
     await feed.feed()
 
-    await eventually(lambda: 2 in segments(printed), "a child of the split is read", 90)
+    await wait_until(lambda: 2 in segments(printed), "a child of the split is read", 90)
     await node.done("topic", "merge", "shared", "3", "1")
     await feed.feed()
-    await eventually(lambda: 4 in segments(printed), "the child of the merge is read", 90)
+    await wait_until(lambda: 4 in segments(printed), "the child of the merge is read", 90)
     await feed.end()
     await consumers[0].until_printed(feed.fed)
 
     async def one_each() -> bool:
         return [1, 1] == [len(each["segments"]) for each in (await described())["consumers"]]
 
-    await eventually(one_each, "each of the two holds one of the two segments that are left")
+    await wait_until(one_each, "each of the two holds one of the two segments that are left")
     codes = [await consumer.terminate() for consumer in consumers]
 
     assert codes == [143, 143]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cluster import SESSION_SECONDS, SHARDS, Cluster, Daemon
-from tests.support.programs import TEST_SECONDS, Running, eventually, jsonl
+from tests.support.programs import TEST_SECONDS, RunningProgram, jsonl, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 
@@ -43,7 +43,7 @@ async def pair(cluster: Cluster) -> tuple[Daemon, Daemon]:
     async def stands_by() -> bool:
         return (await standby.health())[0] == 200
 
-    await eventually(stands_by, "the second daemon is ready")
+    await wait_until(stands_by, "the second daemon is ready")
     await cluster.done("topic", "create", "orders", "--segments", "4")
     return leader, standby
 
@@ -65,7 +65,7 @@ class Loader:
             file.write(jsonl({"id": f"k{n % KEYS}", "n": n} for n in more))
         self.lines = more.stop
 
-    async def started(self, stored: int) -> Running:
+    async def started(self, stored: int) -> RunningProgram:
         """Start the producer; return once so many more lines are stored, or it has ended."""
         until = await self.cluster.stored_count() + stored
         self._starts += 1
@@ -74,10 +74,10 @@ class Loader:
         async def there() -> bool:
             return producer.process.returncode is not None or await self.cluster.stored_count() >= until
 
-        await eventually(there, lambda: f"{stored} lines are stored: {producer.err.read_text()}", 30)
+        await wait_until(there, lambda: f"{stored} lines are stored: {producer.err.read_text()}", 30)
         return producer
 
-    async def under_way(self, leader: Daemon) -> Running:
+    async def under_way(self, leader: Daemon) -> RunningProgram:
         """Start the producer and freeze ``leader`` while lines are on their way; return the producer, which runs."""
         for _ in range(ATTEMPTS):
             producer = await self.started(2000)
@@ -91,7 +91,7 @@ class Loader:
             self.grow()
         raise AssertionError(f"no leader was caught at work in {ATTEMPTS} attempts")
 
-    async def assert_all_stored_by(self, producer: Running) -> None:
+    async def assert_all_stored_by(self, producer: RunningProgram) -> None:
         """It ends well, and every line is in the ledger, once, and behind the earlier ones of its key."""
         assert await producer.ended(60) == 0, producer.err.read_text()
         assert re.search(r"accepted ([1-9]\d*), stored \1, failed 0", producer.err.read_text())

@@ -26,12 +26,12 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from headgate.model.bucket_ranges import Place, overlap, place_of
+from headgate.model.bucket_ranges import SegmentSlice, overlaps, slice_of
 from headgate.protocol.messages import AssignmentChanged, Grant, Registered, Revocation
 
 HeldKey = tuple[int, int]
 """(segment, generation)."""
-FENCED_REMEMBERED = 1000
+MAX_FENCED_REMEMBERED = 1000
 """Final revocations of what never arrived; their grants can be no later than a broker keeps a message."""
 
 
@@ -48,7 +48,7 @@ class Changes:
     start: list[Grant] = field(default_factory=list)
 
 
-class Assignment:
+class HeldSegments:
     """What one consumer holds, as far as it has been told."""
 
     def __init__(self) -> None:
@@ -56,16 +56,16 @@ class Assignment:
         self.revoking: set[HeldKey] = set()
         """What is being finished."""
         self._highest_epoch = 0
-        self._granted_since_asked: set[HeldKey] = set()
-        self._by_segment: dict[int, dict[int, Place]] = {}
+        self._granted_since_registration: set[HeldKey] = set()
+        self._by_segment: dict[int, dict[int, SegmentSlice]] = {}
         """Segment → generation → what of it is held."""
-        self._given_up: dict[int, dict[Place, int]] = {}
+        self._released_slices: dict[int, dict[SegmentSlice, int]] = {}
         """Segment → what was held of it → highest generation given up."""
-        self._fenced: deque[HeldKey] = deque(maxlen=FENCED_REMEMBERED)
+        self._fenced: deque[HeldKey] = deque(maxlen=MAX_FENCED_REMEMBERED)
 
-    def asking(self) -> None:
+    def registration_requested(self) -> None:
         """Note that the list is being asked for."""
-        self._granted_since_asked.clear()
+        self._granted_since_registration.clear()
 
     def registered(self, reply: Registered) -> Changes:
         """Take the complete list."""
@@ -74,10 +74,10 @@ class Assignment:
             return changes
         listed = {_key(grant) for grant in reply.grants}
         for key in list(self.held):
-            if key not in listed and key not in self.revoking and key not in self._granted_since_asked:
+            if key not in listed and key not in self.revoking and key not in self._granted_since_registration:
                 self._drop(key, changes)
         for grant in reply.grants:
-            self._start_unless_over(grant, changes)
+            self._start_unless_released(grant, changes)
         return changes
 
     def changed(self, push: AssignmentChanged) -> Changes:
@@ -88,14 +88,14 @@ class Assignment:
         for revocation in push.revoked:
             self._revoke(revocation, changes)
         for grant in push.granted:
-            self._granted_since_asked.add(_key(grant))
-            self._start_unless_over(grant, changes)
+            self._granted_since_registration.add(_key(grant))
+            self._start_unless_released(grant, changes)
         return changes
 
     def confirmed(self, revocation: Revocation) -> None:
         """Learn that the leader has taken back what was revoked."""
         key = _key(revocation)
-        self._give_up(revocation.segment, _place(self.held.get(key, revocation)), revocation.generation)
+        self._record_release(revocation.segment, _slice_of(self.held.get(key, revocation)), revocation.generation)
         if key in self.held:
             self._forget(key)
 
@@ -112,25 +112,25 @@ class Assignment:
         self._highest_epoch = leader_epoch
         return True
 
-    def _start_unless_over(self, grant: Grant, changes: Changes) -> None:
+    def _start_unless_released(self, grant: Grant, changes: Changes) -> None:
         """Rule 4."""
-        place, generation = _place(grant), grant.generation
-        around = self._held_around(place, grant.segment)
-        if _key(grant) in self._fenced or self._latest_given_up(grant.segment, place) >= generation:
+        segment_slice, generation = _slice_of(grant), grant.generation
+        overlapping = self._overlapping_generations(segment_slice, grant.segment)
+        if _key(grant) in self._fenced or self._highest_released_generation(grant.segment, segment_slice) >= generation:
             return
-        if any(other >= generation for other in around):
+        if any(other >= generation for other in overlapping):
             return
-        for earlier in around:
+        for earlier in overlapping:
             self._drop((grant.segment, earlier), changes)
         self.held[_key(grant)] = grant
-        self._by_segment.setdefault(grant.segment, {})[generation] = place
+        self._by_segment.setdefault(grant.segment, {})[generation] = segment_slice
         changes.start.append(grant)
 
     def _revoke(self, revocation: Revocation, changes: Changes) -> None:
         segment, generation, key = revocation.segment, revocation.generation, _key(revocation)
         if key in self.held:
             if revocation.final:
-                self._give_up(segment, _place(self.held[key]), generation)
+                self._record_release(segment, _slice_of(self.held[key]), generation)
                 self._drop(key, changes)
             elif key not in self.revoking:
                 self.revoking.add(key)
@@ -139,26 +139,32 @@ class Assignment:
         if revocation.final:
             self._fenced.append(key)
             return
-        place = _place(revocation)
-        around = self._held_around(place, segment)
-        if generation < self._latest_given_up(segment, place) or any(other > generation for other in around):
+        segment_slice = _slice_of(revocation)
+        overlapping = self._overlapping_generations(segment_slice, segment)
+        if generation < self._highest_released_generation(segment, segment_slice) or any(
+            other > generation for other in overlapping
+        ):
             return
-        for earlier in around:
+        for earlier in overlapping:
             self._drop((segment, earlier), changes)
-        self._give_up(segment, place, generation)
+        self._record_release(segment, segment_slice, generation)
         changes.confirm.append(revocation)
 
-    def _held_around(self, place: Place, segment: int) -> list[int]:
-        """Return the generations of what is held and has a bucket in common with ``place``."""
-        return [generation for generation, held in self._by_segment.get(segment, {}).items() if overlap(held, place)]
+    def _overlapping_generations(self, segment_slice: SegmentSlice, segment: int) -> list[int]:
+        """Return the generations of what is held and has a bucket in common with ``segment_slice``."""
+        return [
+            generation
+            for generation, held in self._by_segment.get(segment, {}).items()
+            if overlaps(held, segment_slice)
+        ]
 
-    def _latest_given_up(self, segment: int, place: Place) -> int:
-        given_up = self._given_up.get(segment, {})
-        return max((generation for other, generation in given_up.items() if overlap(other, place)), default=-1)
+    def _highest_released_generation(self, segment: int, segment_slice: SegmentSlice) -> int:
+        released = self._released_slices.get(segment, {})
+        return max((generation for other, generation in released.items() if overlaps(other, segment_slice)), default=-1)
 
-    def _give_up(self, segment: int, place: Place, generation: int) -> None:
-        given_up = self._given_up.setdefault(segment, {})
-        given_up[place] = max(given_up.get(place, -1), generation)
+    def _record_release(self, segment: int, segment_slice: SegmentSlice, generation: int) -> None:
+        released = self._released_slices.setdefault(segment, {})
+        released[segment_slice] = max(released.get(segment_slice, -1), generation)
 
     def _drop(self, key: HeldKey, changes: Changes) -> None:
         self._forget(key)
@@ -173,5 +179,5 @@ def _key(named: Grant | Revocation) -> HeldKey:
     return named.segment, named.generation
 
 
-def _place(named: Grant | Revocation) -> Place:
-    return place_of(named.segment, named.first_bucket, named.end_bucket)
+def _slice_of(named: Grant | Revocation) -> SegmentSlice:
+    return slice_of(named.segment, named.first_bucket, named.end_bucket)

@@ -11,11 +11,11 @@ from typing import Final
 
 from headgate.protocol import messages as m
 
-FIRST_PAUSE_SECONDS: Final = 0.025
-LONGEST_PAUSE_SECONDS: Final = 1.0
+INITIAL_BACKOFF_SECONDS: Final = 0.025
+MAX_BACKOFF_SECONDS: Final = 1.0
 PROBE_AFTER_SILENCE_SECONDS: Final = 10.0
 """After this long without an answer the leader may have forgotten us: send one batch alone first."""
-OVERTAKEN_SECONDS: Final = 0.1
+MISSING_REPLY_TIMEOUT_SECONDS: Final = 0.1
 """How long after a later batch's commit the head's own reply may still be on its way."""
 
 
@@ -36,7 +36,7 @@ class Outcome(StrEnum):
     """What became of a batch."""
 
     COMMITTED = "committed"
-    NOT_STORED = "not_stored"
+    FAILED = "failed"
     UNKNOWN = "unknown"
     INVALID = "invalid"
     FENCED = "fenced"
@@ -77,7 +77,7 @@ class Resolve:
 
 
 @dataclass(frozen=True, slots=True)
-class Forget:
+class ForgetRequests:
     """Expect no replies to these requests any more."""
 
     request_ids: tuple[int, ...]
@@ -91,14 +91,14 @@ class Identified:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenRefused:
+class IdentityRejected:
     """No identity will be given out."""
 
     verdict: m.Verdict
     reason: str
 
 
-Command = SendBatch | OpenIdentity | Resolve | Forget | Identified | OpenRefused
+Command = SendBatch | OpenIdentity | Resolve | ForgetRequests | Identified | IdentityRejected
 
 
 @dataclass(slots=True)
@@ -111,15 +111,15 @@ class SessionBatch:
     attempt: int = 0
     """The attempt in which it was sent last."""
     sent_at: float = 0.0
-    ask_again_at: float | None = None
+    resend_at: float | None = None
     request_ids: list[int] = field(default_factory=list)
-    open_copies: set[int] = field(default_factory=set)
-    """Requests that have not been refused by the reign that they were meant for."""
+    unrejected_request_ids: set[int] = field(default_factory=set)
+    """Requests that have not been rejected by the reign that they were meant for."""
     ever_sent: bool = False
-    answer: m.Committed | None = None
-    told: bool = False
+    reply: m.Committed | None = None
+    resolved: bool = False
     """The owner has been told that the outcome is unknown."""
-    doubted: bool = False
+    out_of_order_once: bool = False
 
 
 @dataclass(slots=True)
@@ -131,13 +131,13 @@ class SentRequest:
     leader_epoch: int
 
 
-def placeless(evidence: m.Reply) -> m.Committed:
+def committed_without_placements(evidence: m.Reply) -> m.Committed:
     """Return the answer for a batch that is known to be stored, nobody says where."""
     return m.Committed(request_id=evidence.request_id, leader_epoch=evidence.leader_epoch, duplicate=True)
 
 
-def pause_seconds(failures: int, jitter: float) -> float:
+def backoff_seconds(failures: int, jitter: float) -> float:
     """Return how long to back off after so many failures in a row; ``jitter`` is from 0 to 1."""
-    bound = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * (1 << min(failures, 10)))
-    floor = FIRST_PAUSE_SECONDS / 2
+    bound = min(MAX_BACKOFF_SECONDS, INITIAL_BACKOFF_SECONDS * (1 << min(failures, 10)))
+    floor = INITIAL_BACKOFF_SECONDS / 2
     return floor + (bound - floor) * jitter

@@ -8,10 +8,15 @@ from contextlib import asynccontextmanager
 import pytest
 from structlog.testing import capture_logs
 
-from controller.backlog.merge import OUTDATED, by_leader
-from controller.backlog.service import STALE_SECONDS, WAIT_SECONDS, WAITING_LIMIT, BacklogDesk
+from controller.backlog.merge import OUTDATED, leader_backlog
+from controller.backlog.service import (
+    MAX_PENDING_ANSWERS,
+    MAX_RESPONSE_AGE_SECONDS,
+    REFRESH_TIMEOUT_SECONDS,
+    BacklogService,
+)
 from drain.external.table_mapping import ExternalView
-from drain.protocol import BacklogRow, BacklogTold, DrainCheckError, ExternalQuestion, ExternalTold
+from drain.protocol import BacklogResponse, BacklogRow, DrainCheckError, ExternalBacklogQuery, ExternalBacklogResponse
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from headgate.protocol.backlog import SegmentBacklog
@@ -59,8 +64,8 @@ class Spark:
             stored_per_second=1.0,
             acknowledged_per_second=2.0,
         )
-        told = [] if self.tells is None else [self.tells(question) for question in external]
-        return BacklogTold(
+        told = [] if self.tells is None else [self.tells(query) for query in external]
+        return BacklogResponse(
             id=1, rows=[row], failures={}, watermarks={shard: 3}, as_of_ms={shard: now_ms}, external=told
         )
 
@@ -69,7 +74,7 @@ class Gauges:
     def __init__(self):
         self.counted = []
 
-    def backlog_counted(self, shard, backlogs, now_ms):
+    def backlog_updated(self, shard, backlogs, now_ms):
         self.counted.append([each.records for each in backlogs])
 
 
@@ -83,13 +88,13 @@ class Desk:
         ledger.commit()
         self.state = ledger.state
         self.gauges = Gauges()
-        self.desk = BacklogDesk(
-            state=self.state, source=self.spark, observer=self.gauges, now_ms=lambda: 1000, every_seconds=15.0
+        self.service = BacklogService(
+            state=self.state, source=self.spark, observer=self.gauges, now_ms=lambda: 1000, interval_seconds=15.0
         )
 
     @asynccontextmanager
     async def open(self):
-        task = asyncio.get_running_loop().create_task(self.desk.run())
+        task = asyncio.get_running_loop().create_task(self.service.run())
         await asyncio.sleep(0)
         yield self
         task.cancel()
@@ -98,97 +103,97 @@ class Desk:
     async def ask(self, **fields):
         answer = asyncio.get_running_loop().create_future()
         request = m.DescribeBacklog(request_id=5, client_id="c", **fields)
-        self.desk.answer_later(request, answer.set_result)
+        self.service.answer_later(request, answer.set_result)
         return (await answer).backlogs
 
 
 @pytest.fixture
-def desk(tmp_path):
+def harness(tmp_path):
     return Desk(tmp_path)
 
 
-async def test_spark_counts_and_the_totals_and_the_outlook_follow(desk):
-    async with desk.open():
-        (found,) = await desk.ask()
+async def test_spark_counts_and_the_totals_and_the_outlook_follow(harness):
+    async with harness.open():
+        (found,) = await harness.ask()
 
     assert (found.counted_by, found.records, found.oldest_ms, found.as_of_ms) == ("spark", 7, 900, 1000)
     assert (found.outlook, found.drained_in_seconds) == ("shrinking", 7.0)
 
 
-async def test_without_spark_the_leader_counts_and_says_so(desk):
-    desk.spark.fails = True
-    async with desk.open():
-        (found,) = await desk.ask()
+async def test_without_spark_the_leader_counts_and_says_so(harness):
+    harness.spark.fails = True
+    async with harness.open():
+        (found,) = await harness.ask()
 
     assert (found.counted_by, found.records, found.outlook) == ("leader", 6, "unknown")
     assert (found.oldest_ms, found.stored_per_second) == (None, None)
 
 
-async def test_a_spark_that_hangs_delays_no_answer_beyond_the_limit(desk):
-    desk.spark.takes_seconds = 3600
-    async with desk.open():
+async def test_a_spark_that_hangs_delays_no_answer_beyond_the_limit(harness):
+    harness.spark.takes_seconds = 3600
+    async with harness.open():
         began = asyncio.get_running_loop().time()
-        (found,) = await desk.ask()
+        (found,) = await harness.ask()
 
         assert found.counted_by == "leader"
-        assert asyncio.get_running_loop().time() - began == pytest.approx(WAIT_SECONDS)
+        assert asyncio.get_running_loop().time() - began == pytest.approx(REFRESH_TIMEOUT_SECONDS)
 
 
-async def test_what_spark_said_last_is_told_until_it_is_stale(desk):
-    async with desk.open():
-        await desk.ask()
-        desk.spark.fails = True
-        assert (await desk.ask())[0].counted_by == "spark"
-        await asyncio.sleep(STALE_SECONDS + 1)
+async def test_what_spark_said_last_is_told_until_it_is_stale(harness):
+    async with harness.open():
+        await harness.ask()
+        harness.spark.fails = True
+        assert (await harness.ask())[0].counted_by == "spark"
+        await asyncio.sleep(MAX_RESPONSE_AGE_SECONDS + 1)
 
-        assert (await desk.ask())[0].counted_by == "leader"
+        assert (await harness.ask())[0].counted_by == "leader"
 
 
-async def test_however_many_ask_one_question_is_under_way(desk):
-    async with desk.open():
-        answers = await asyncio.gather(*(desk.ask() for _ in range(50)))
+async def test_however_many_ask_one_question_is_under_way(harness):
+    async with harness.open():
+        answers = await asyncio.gather(*(harness.ask() for _ in range(50)))
 
     assert {each[0].records for each in answers} == {7}
-    assert desk.spark.asked == 1
+    assert harness.spark.asked == 1
 
 
-async def test_beyond_the_limit_answers_are_given_at_once(desk):
-    desk.spark.takes_seconds = 3600
-    async with desk.open():
-        waiting = [asyncio.ensure_future(desk.ask()) for _ in range(WAITING_LIMIT)]
+async def test_beyond_the_limit_answers_are_given_at_once(harness):
+    harness.spark.takes_seconds = 3600
+    async with harness.open():
+        waiting = [asyncio.ensure_future(harness.ask()) for _ in range(MAX_PENDING_ANSWERS)]
         await asyncio.sleep(0)
         began = asyncio.get_running_loop().time()
-        await desk.ask()
+        await harness.ask()
 
         assert asyncio.get_running_loop().time() == began
         await asyncio.gather(*waiting)
 
 
-async def test_only_what_was_asked_for_is_told(desk):
-    async with desk.open():
-        assert len(await desk.ask(topic="t1")) == 1
-        assert await desk.ask(topic="other") == []
-        assert await desk.ask(topic="t1", subscription="other") == []
+async def test_only_what_was_asked_for_is_told(harness):
+    async with harness.open():
+        assert len(await harness.ask(topic="t1")) == 1
+        assert await harness.ask(topic="other") == []
+        assert await harness.ask(topic="t1", subscription="other") == []
 
 
-async def test_metrics_are_told_again_and_again_whether_spark_answers_or_not(desk):
-    async with desk.open():
+async def test_metrics_are_told_again_and_again_whether_spark_answers_or_not(harness):
+    async with harness.open():
         await asyncio.sleep(1)
-        desk.spark.takes_seconds = 3600
+        harness.spark.takes_seconds = 3600
         await asyncio.sleep(100)
 
-    assert desk.gauges.counted[0] == [7]
-    assert len(desk.gauges.counted) >= 4
-    assert desk.gauges.counted[-1] == [6]
+    assert harness.gauges.counted[0] == [7]
+    assert len(harness.gauges.counted) >= 4
+    assert harness.gauges.counted[-1] == [6]
 
 
-async def test_a_bug_while_asking_ends_the_reign(desk):
+async def test_a_bug_while_asking_ends_the_reign(harness):
     async def broken(shard, now_ms, external):
         raise ZeroDivisionError
 
-    desk.desk._source = broken
+    harness.service._source = broken
     with pytest.raises(ZeroDivisionError):
-        await desk.desk.run()
+        await harness.service.run()
 
 
 def test_the_leader_counts_holes_and_does_not_track_checkpoints(tmp_path):
@@ -199,7 +204,7 @@ def test_the_leader_counts_holes_and_does_not_track_checkpoints(tmp_path):
     ledger.acknowledge(topic, queue, (0, 2, 4), (0, 0, 1), (0, 9, 10))
     ledger.commit()
     known = ledger.state.topics_by_id[topic]
-    by_name = {name: by_leader(each, known, 5) for name, each in known.subscriptions.items()}
+    by_name = {name: leader_backlog(each, known, 5) for name, each in known.subscriptions.items()}
 
     assert by_name[f"s{queue}"].segments == [
         SegmentBacklog(segment=0, sealed=False, records=6, size_bytes=66),
@@ -211,19 +216,19 @@ def test_the_leader_counts_holes_and_does_not_track_checkpoints(tmp_path):
 # --- topics that are stored somewhere else ----------------------------------------------------------------------------
 
 
-def imported(desk, positions="offsets"):
+def imported(harness, positions="offsets"):
     """A topic of three segments, the first of them sealed, with two subscriptions; returns its id and theirs."""
     opaque = positions == "opaque"
-    topic_id = desk.ledger.state.next_id
+    topic_id = harness.ledger.state.next_id
     segments = [
         e.ImportedSegment(segment=0, label="a", end_offset=1 if opaque else 9),
         e.ImportedSegment(segment=1, label="b", parents=[0]),
         e.ImportedSegment(segment=2, label="c", parents=[0]),
     ]
-    desk.ledger.add(
+    harness.ledger.add(
         e.TopicImported(topic_id=topic_id, topic="orders", token="i", segments=segments, positions=positions)
     )
-    one, other = (desk.ledger.subscribe(topic_id, kind) for kind in ("STREAM", "CHECKPOINT"))
+    one, other = (harness.ledger.subscribe(topic_id, kind) for kind in ("STREAM", "CHECKPOINT"))
     return topic_id, one, other
 
 
@@ -241,18 +246,18 @@ def row(topic_id, subscription_id, segment, **fields):
     )
 
 
-def telling(desk, *rows, **fields):
-    def tells(question):
-        return ExternalTold(shard=question.shard, topic_id=question.topic_id, **{"rows": list(rows)} | fields)
+def telling(harness, *rows, **fields):
+    def tells(query):
+        return ExternalBacklogResponse(shard=query.shard, topic_id=query.topic_id, **{"rows": list(rows)} | fields)
 
-    desk.spark.tells = tells
+    harness.spark.tells = tells
 
 
-async def test_spark_is_asked_by_name_with_every_checkpoint(desk):
-    topic_id, stream, checkpoint = imported(desk, "opaque")
-    desk.ledger.state.subscriptions[stream].checkpoints = {1: "4959"}
-    async with desk.open():
-        await desk.ask()
+async def test_spark_is_asked_by_name_with_every_checkpoint(harness):
+    topic_id, stream, checkpoint = imported(harness, "opaque")
+    harness.ledger.state.subscriptions[stream].checkpoints = {1: "4959"}
+    async with harness.open():
+        await harness.ask()
 
     names = ExternalView(
         topic="orders",
@@ -261,16 +266,16 @@ async def test_spark_is_asked_by_name_with_every_checkpoint(desk):
         opaque=True,
         checkpoints={stream: {1: "4959"}},
     )
-    assert desk.spark.external == [ExternalQuestion(0, topic_id, names)]
+    assert harness.spark.external == [ExternalBacklogQuery(0, topic_id, names)]
 
 
-async def test_what_its_tables_come_to_is_told_with_labels_and_the_time_of_that_count(desk):
-    topic_id, stream, _ = imported(desk)
+async def test_what_its_tables_come_to_is_told_with_labels_and_the_time_of_that_count(harness):
+    topic_id, stream, _ = imported(harness)
     rates = {"stored_per_second": 1.0, "acknowledged_per_second": 3.0}
     rows = [row(topic_id, stream, at, records=at + 4, size_bytes=at, oldest_ms=at, **rates) for at in range(3)]
-    telling(desk, *rows, as_of_ms=400)
-    async with desk.open():
-        found, untracked = await desk.ask(topic="orders")
+    telling(harness, *rows, as_of_ms=400)
+    async with harness.open():
+        found, untracked = await harness.ask(topic="orders")
 
     assert [(part.label, part.records, part.size_bytes) for part in found.segments] == [
         ("a", 4, 0),
@@ -278,76 +283,76 @@ async def test_what_its_tables_come_to_is_told_with_labels_and_the_time_of_that_
         ("c", 6, 2),
     ]
     assert (found.records, found.size_bytes, found.oldest_ms, found.drained_in_seconds) == (15, 3, 0, 2.5)
-    assert (found.external, found.counted_by, found.as_of_ms, found.not_counted) == (True, "spark", 400, "")
-    assert (untracked.outlook, untracked.not_counted) == ("not_tracked", "")
+    assert (found.external, found.counted_by, found.as_of_ms, found.unknown_reason) == (True, "spark", 400, "")
+    assert (untracked.outlook, untracked.unknown_reason) == ("not_tracked", "")
 
 
-async def test_the_ledgers_own_rows_of_such_a_topic_count_for_nothing(desk):
+async def test_the_ledgers_own_rows_of_such_a_topic_count_for_nothing(harness):
     """There an active segment ends at 0, so that it would look empty."""
-    _, stream, _ = imported(desk)
-    desk.spark.subscription, desk.spark.tells = stream, None
-    async with desk.open():
-        found, _ = await desk.ask(topic="orders")
+    _, stream, _ = imported(harness)
+    harness.spark.subscription, harness.spark.tells = stream, None
+    async with harness.open():
+        found, _ = await harness.ask(topic="orders")
 
     assert (found.records, found.counted_by, found.outlook) == (None, "leader", "unknown")
 
 
 @pytest.mark.parametrize("positions", ["offsets", "opaque"])
-async def test_by_itself_the_leader_knows_only_what_was_read_to_its_end(desk, positions):
-    topic_id, stream, _ = imported(desk, positions)
-    desk.ledger.acknowledge(topic_id, stream, (0, 0, 1 if positions == "opaque" else 9), (1, 0, 0))
-    desk.spark.fails = True
-    async with desk.open():
-        found, _ = await desk.ask(topic="orders")
+async def test_by_itself_the_leader_knows_only_what_was_read_to_its_end(harness, positions):
+    topic_id, stream, _ = imported(harness, positions)
+    harness.ledger.acknowledge(topic_id, stream, (0, 0, 1 if positions == "opaque" else 9), (1, 0, 0))
+    harness.spark.fails = True
+    async with harness.open():
+        found, _ = await harness.ask(topic="orders")
 
     assert [part.records for part in found.segments] == [0, None, None]
-    assert (found.records, found.not_counted) == (None, "")
+    assert (found.records, found.unknown_reason) == (None, "")
 
 
-async def test_a_fault_is_told_for_its_topic_with_what_is_known_without_its_tables(desk):
-    topic_id, stream, _ = imported(desk)
-    desk.ledger.acknowledge(topic_id, stream, (0, 0, 9))
-    telling(desk, reason="external.orders.entries (/t): rubbish", at_fault=True)
-    async with desk.open():
-        found, untracked = await desk.ask(topic="orders")
-        (stored,) = await desk.ask(topic="t1")
+async def test_a_fault_is_told_for_its_topic_with_what_is_known_without_its_tables(harness):
+    topic_id, stream, _ = imported(harness)
+    harness.ledger.acknowledge(topic_id, stream, (0, 0, 9))
+    telling(harness, reason="external.orders.entries (/t): rubbish", failing=True)
+    async with harness.open():
+        found, untracked = await harness.ask(topic="orders")
+        (stored,) = await harness.ask(topic="t1")
 
     assert [part.records for part in found.segments] == [0, None, None]
-    assert (found.not_counted, found.at_fault) == ("external.orders.entries (/t): rubbish", True)
-    assert (stored.records, stored.at_fault, untracked.at_fault) == (7, False, False)
+    assert (found.unknown_reason, found.failing) == ("external.orders.entries (/t): rubbish", True)
+    assert (stored.records, stored.failing, untracked.failing) == (7, False, False)
 
 
-async def test_what_was_counted_before_a_seek_is_not_told_after_it(desk):
-    topic_id, stream, _ = imported(desk)
-    telling(desk, *(row(topic_id, stream, at, records=4) for at in range(3)), as_of_ms=400)
-    async with desk.open():
-        assert (await desk.ask(topic="orders"))[0].records == 12
-        desk.ledger.seek(topic_id, stream, {0: 0})
-        found = (await desk.ask(topic="orders"))[0]
+async def test_what_was_counted_before_a_seek_is_not_told_after_it(harness):
+    topic_id, stream, _ = imported(harness)
+    telling(harness, *(row(topic_id, stream, at, records=4) for at in range(3)), as_of_ms=400)
+    async with harness.open():
+        assert (await harness.ask(topic="orders"))[0].records == 12
+        harness.ledger.seek(topic_id, stream, {0: 0})
+        found = (await harness.ask(topic="orders"))[0]
 
-    assert (found.records, found.not_counted) == (None, OUTDATED)
+    assert (found.records, found.unknown_reason) == (None, OUTDATED)
 
 
-async def test_a_segment_that_is_newer_than_the_count_is_not_known_and_neither_is_the_total(desk):
-    topic_id, stream, _ = imported(desk)
-    telling(desk, row(topic_id, stream, 0, records=4), row(topic_id, stream, 77, records=1), as_of_ms=400)
-    async with desk.open():
-        found = (await desk.ask(topic="orders"))[0]
+async def test_a_segment_that_is_newer_than_the_count_is_not_known_and_neither_is_the_total(harness):
+    topic_id, stream, _ = imported(harness)
+    telling(harness, row(topic_id, stream, 0, records=4), row(topic_id, stream, 77, records=1), as_of_ms=400)
+    async with harness.open():
+        found = (await harness.ask(topic="orders"))[0]
 
     assert [(part.segment, part.records) for part in found.segments] == [(0, 4), (1, None), (2, None)]
-    assert (found.records, found.not_counted) == (None, OUTDATED)
+    assert (found.records, found.unknown_reason) == (None, OUTDATED)
 
 
-async def test_a_fault_is_logged_when_it_begins_and_when_it_ends(desk):
-    imported(desk)
+async def test_a_fault_is_logged_when_it_begins_and_when_it_ends(harness):
+    imported(harness)
     with capture_logs() as logged:
-        async with desk.open():
-            telling(desk, reason="rubbish", at_fault=True)
+        async with harness.open():
+            telling(harness, reason="rubbish", failing=True)
             for _ in range(3):
-                await desk.ask()
-            telling(desk, as_of_ms=400)
+                await harness.ask()
+            telling(harness, as_of_ms=400)
             for _ in range(3):
-                await desk.ask()
+                await harness.ask()
 
     said = [(line["event"], line["topic"]) for line in logged if line["event"].startswith("external_tables")]
-    assert said == [("external_tables.at_fault", "orders"), ("external_tables.mended", "orders")]
+    assert said == [("external_tables.failing", "orders"), ("external_tables.recovered", "orders")]

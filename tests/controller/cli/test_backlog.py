@@ -9,7 +9,7 @@ import pytest
 from controller.cli import backlog as cli_backlog
 from controller.cli import context as session
 from controller.cli.main import main
-from headgate.protocol.backlog import SegmentBacklog, backlog_of
+from headgate.protocol.backlog import SegmentBacklog, summarize_backlog
 from headgate.protocol.messages import ExternalDescription, TopicDescription
 
 
@@ -62,7 +62,7 @@ class Admin:
 @pytest.fixture
 def asked(monkeypatch):
     """What was asked of a cluster with one subscription, counted by the leader."""
-    found = backlog_of(
+    found = summarize_backlog(
         topic="orders",
         subscription="billing",
         subscription_type="STREAM",
@@ -110,7 +110,7 @@ def test_json_is_for_programs(asked, capsys):
 
 
 def test_watching_goes_on_until_it_is_ended(asked, capsys, monkeypatch):
-    monkeypatch.setattr(cli_backlog, "WATCH_SECONDS", 0)
+    monkeypatch.setattr(cli_backlog, "WATCH_INTERVAL_SECONDS", 0)
 
     assert run("backlog", "orders", "--watch", "--json") == 130
     assert len(capsys.readouterr().out.splitlines()) == 2

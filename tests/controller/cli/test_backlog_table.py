@@ -13,7 +13,7 @@ from controller.cli.backlog_table import (
     subscription_row,
     trend,
 )
-from headgate.protocol.backlog import SegmentBacklog, backlog_of
+from headgate.protocol.backlog import SegmentBacklog, summarize_backlog
 
 NOW = 1_000_000
 
@@ -23,7 +23,7 @@ def part(segment=0, **fields):
 
 
 def backlog(*parts, kind="STREAM", counted_by="spark", as_of_ms=NOW, topic="orders", **more):
-    return backlog_of(
+    return summarize_backlog(
         topic=topic,
         subscription="billing",
         subscription_type=kind,
@@ -109,10 +109,10 @@ def test_an_external_topic_of_which_nothing_is_left_needs_no_spark_to_say_so():
 
 
 def test_why_something_of_an_external_topic_is_not_known_is_said_once_for_each_topic():
-    def unknown(topic, reason="no table", *, at_fault=False):
-        return backlog(part(), counted_by="leader", topic=topic, not_counted=reason, at_fault=at_fault)
+    def unknown(topic, reason="no table", *, failing=False):
+        return backlog(part(), counted_by="leader", topic=topic, unknown_reason=reason, failing=failing)
 
-    assert counted_lines([unknown("a"), unknown("a"), unknown("b", "b is broken", at_fault=True)], NOW) == [
+    assert counted_lines([unknown("a"), unknown("a"), unknown("b", "b is broken", failing=True)], NOW) == [
         "a is not known in full: no table",
         "b could not be counted: b is broken",
     ]

@@ -136,8 +136,8 @@ def test_a_record_on_its_way_when_asked_is_printed_before_leaving(
 
     monkeypatch.setattr(FakeConsumer, "caught_up", always)
     monkeypatch.setattr(FakeConsumer, "__aiter__", late)
-    monkeypatch.setattr(cli_consume, "ASK_SECONDS", 0.0)
-    monkeypatch.setattr(cli_consume, "SETTLE_SECONDS", 60.0)
+    monkeypatch.setattr(cli_consume, "CAUGHT_UP_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(cli_consume, "CAUGHT_UP_SETTLE_SECONDS", 60.0)
 
     assert [line["value"]["n"] for line in consumed(invoke, "--exit-when-caught-up", "--max", "1")] == [1]
 

@@ -64,18 +64,18 @@ def test_lines_do_not_depend_on_how_the_bytes_arrive(texts: list[bytes], data: s
 
 
 def test_a_line_of_the_longest_size_is_held_and_a_longer_one_is_not():
-    found = split(b"x" * 4 + b"\n" + b"x" * 6 + b"\nab\n", longest_bytes=4)
+    found = split(b"x" * 4 + b"\n" + b"x" * 6 + b"\nab\n", max_line_bytes=4)
 
     assert [(line.number, line.text) for line in found] == [(1, b"xxxx"), (2, None), (3, b"ab")]
     assert found[-1].end_offset == 15
 
 
 def test_a_long_line_does_not_fill_memory():
-    splitter = LineSplitter(longest_bytes=10)
+    splitter = LineSplitter(max_line_bytes=10)
     for _ in range(100):
         assert list(splitter.feed(b"x" * 4)) == []
 
-    assert len(splitter._held) == 0
+    assert len(splitter._partial_line) == 0
     assert [line.text for line in splitter.end()] == [None]
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from controller.cli import produce as cli_produce
 from controller.cli.ndjson import KeyedRecord, Line, decode_position, encode_position
-from headgate.errors import FencedError, NotStoredError, OutcomeUnknownToProducerError, RefusedError
+from headgate.errors import DeliveryFailedError, DeliveryUnknownError, FencedError, RequestRejectedError
 from tests.controller.cli.conftest import Invoke
 from tests.support.cli_client import FakeCluster, FakeProducer, segment, topic
 
@@ -116,8 +116,8 @@ def test_what_was_not_stored_is_counted_named_and_makes_the_command_fail(
     invoke: Invoke, orders: FakeCluster, events: Path
 ):
     orders.failures = {
-        b'{"id": "a", "n": 1}': NotStoredError("the deadline passed"),
-        b'{"id": "b", "n": 2}': OutcomeUnknownToProducerError("no answer"),
+        b'{"id": "a", "n": 1}': DeliveryFailedError("the deadline passed"),
+        b'{"id": "b", "n": 2}': DeliveryUnknownError("no answer"),
     }
 
     result = invoke("produce", "orders", "--key-field", "id", str(events))
@@ -171,7 +171,7 @@ def test_a_record_that_the_producer_refuses_stops_after_everything_before_it(
 
     async def refuse(self: FakeProducer, name: str, key: bytes, value: bytes, **options: Any) -> Any:
         if key == b"b":
-            raise RefusedError("invalid", "too large")
+            raise RequestRejectedError("invalid", "too large")
         return await send(self, name, key, value, **options)
 
     monkeypatch.setattr(FakeProducer, "send", refuse)
@@ -248,7 +248,7 @@ def test_a_position_that_another_program_left_is_refused(invoke: Invoke, orders:
 def test_a_named_producer_stops_at_its_first_failure(invoke: Invoke, orders: FakeCluster, tmp_path: Path):
     path = tmp_path / "many"
     path.write_bytes(b"".join(b'{"id": %d}\n' % number for number in range(100_000)))
-    orders.failures = {b'{"id": 5}': NotStoredError("the deadline passed")}
+    orders.failures = {b'{"id": 5}': DeliveryFailedError("the deadline passed")}
 
     result = invoke("produce", "orders", "--key-field", "id", "--name", "import", str(path))
 

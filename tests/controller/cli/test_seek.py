@@ -1,4 +1,4 @@
-"""`headgate subscription seek` and `set-order`: what is asked of the client, what is printed, what is refused."""
+"""`headgate subscription seek` and `set-order`: what is asked of the client, what is printed, what is rejected."""
 
 from __future__ import annotations
 

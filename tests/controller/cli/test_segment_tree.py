@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from controller.cli.segment_tree import byte_count, draw_topic
+from controller.cli.segment_tree import draw_topic, format_bytes
 from headgate.model.entries import TopicPolicy
 from tests.support.cli_client import segment, topic
 
@@ -74,7 +74,7 @@ def test_more_segments_than_cells_still_make_one_bar():
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1_500_000, "1.5 MB"), (10**18, "1000.0 PB")],
 )
 def test_sizes_as_people_read_them(size: int, shown: str):
-    assert byte_count(size) == shown
+    assert format_bytes(size) == shown
 
 
 def test_a_policy_stands_below_if_there_is_one():

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from headgate.protocol.messages import ConsumerDescription, SegmentProgress, ShareProgress
+from headgate.protocol.messages import BucketRangeProgress, ConsumerDescription, SegmentProgress
 from tests.controller.cli.conftest import Invoke
 from tests.support.cli_client import FakeCluster, segment, subscription, topic
 
@@ -143,20 +143,22 @@ def test_subscription_describe_shows_weights_and_capacities_where_it_is_balanced
 
 def test_subscription_describe_shows_shares_and_why_somebody_is_idle(invoke: Invoke, cluster: FakeCluster):
     shares = [
-        ShareProgress(
+        BucketRangeProgress(
             first_bucket=0, end_bucket=8, status="granted", acknowledged_offset=7, consumer="a", generation=2
         ),
-        ShareProgress(first_bucket=8, end_bucket=16, status="waiting", acknowledged_offset=5),
+        BucketRangeProgress(first_bucket=8, end_bucket=16, status="waiting", acknowledged_offset=5),
     ]
     cluster.subscriptions.append(
         msgspec.structs.replace(
             subscription("orders", "billing"),
             segments=[
-                SegmentProgress(segment=3, status="shared", acknowledged_offset=5, next_offset=9, shares=shares),
+                SegmentProgress(segment=3, status="shared", acknowledged_offset=5, next_offset=9, bucket_ranges=shares),
                 SegmentProgress(segment=4, status="granted", acknowledged_offset=9, next_offset=9, consumer="a"),
             ],
             consumers=[
-                ConsumerDescription(consumer="a", incarnation=1, connected=True, segments=[3, 4], shares=[(3, 0, 8)]),
+                ConsumerDescription(
+                    consumer="a", incarnation=1, connected=True, segments=[3, 4], bucket_ranges=[(3, 0, 8)]
+                ),
                 ConsumerDescription(consumer="b", incarnation=1, connected=True, segments=[], idle="no room"),
             ],
         )
@@ -208,5 +210,5 @@ def test_prune_tells_what_goes_and_why_the_rest_stays(
     assert "billing' has not read it to its end: 5 of 12" in result.stdout
     assert "audit" in result.stderr
     printed = json.loads(invoke("topic", "prune", "orders", *flags, "--json").stdout)
-    assert printed.keys() == {"segments", "kept", "abandoned"}
+    assert printed.keys() == {"segments", "retained", "abandoned"}
     assert printed["segments"] == [0, 1]

@@ -17,7 +17,7 @@ import structlog
 from controller.cli import context
 from controller.cli import run as cli_run
 from controller.cli import up as cli_up
-from controller.local.data_folder import NodeFolder
+from controller.local.data_folder import DataFolder
 from controller.settings.load import LedgerSettings, Settings, load_settings
 from headgate.errors import HeadgateError
 from metrics.health import Health
@@ -26,7 +26,7 @@ from tests.controller.cli.conftest import Invoke
 LEDGER = '[ledger]\nurl = "file:///var/lib/headgate/ledger"\n'
 
 
-class World:
+class NodeRecorder:
     """What happened, in order; and what the fakes shall do."""
 
     def __init__(self) -> None:
@@ -45,16 +45,16 @@ class FakeServer:
 
     host, kind = "127.0.0.1", "mosquitto"
 
-    def __init__(self, world: World, name: str, port: int) -> None:
-        self.world, self.name, self.port = world, name, port
+    def __init__(self, recorder: NodeRecorder, name: str, port: int) -> None:
+        self.recorder, self.name, self.port = recorder, name, port
         self.address = f"127.0.0.1:{port}"
 
     async def __aenter__(self) -> Self:
-        self.world.events.append(f"{self.name} up")
+        self.recorder.events.append(f"{self.name} up")
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.world.events.append(f"{self.name} down")
+        self.recorder.events.append(f"{self.name} down")
 
 
 class FakeDaemon:
@@ -62,38 +62,38 @@ class FakeDaemon:
 
     http_address = "127.0.0.1:9464"
 
-    def __init__(self, world: World, settings: Settings) -> None:
-        self.world = world
-        world.settings.append(settings)
+    def __init__(self, recorder: NodeRecorder, settings: Settings) -> None:
+        self.recorder = recorder
+        recorder.settings.append(settings)
 
     def health(self) -> Health:
         return Health(True, "", ())
 
     def reload(self, read: Settings) -> None:
-        self.world.reloaded.append(read)
+        self.recorder.reloaded.append(read)
 
     async def run(self, stop: asyncio.Event) -> None:
-        self.world.events.append("daemon up")
+        self.recorder.events.append("daemon up")
         await asyncio.sleep(0.01)
-        if self.world.signal is None:
-            if self.world.failure is not None:
-                raise self.world.failure
+        if self.recorder.signal is None:
+            if self.recorder.failure is not None:
+                raise self.recorder.failure
             return
-        self.world.before_signal()
-        os.kill(os.getpid(), self.world.signal)
-        if self.world.signal == signal.SIGHUP:
+        self.recorder.before_signal()
+        os.kill(os.getpid(), self.recorder.signal)
+        if self.recorder.signal == signal.SIGHUP:
             # Handlers run in their order: what the first one did can be seen once the second one runs.
             os.kill(os.getpid(), signal.SIGTERM)
         await stop.wait()
         # Handing over takes a moment, in which the servers must still be there.
         await asyncio.sleep(0.01)
-        self.world.events.append("daemon down")
+        self.recorder.events.append("daemon down")
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
+def recorder(monkeypatch: pytest.MonkeyPatch) -> NodeRecorder:
     """Fakes in place of the daemon and its servers."""
-    made = World()
+    made = NodeRecorder()
     monkeypatch.setattr(cli_run, "new_daemon", lambda settings: FakeDaemon(made, settings))
     monkeypatch.setattr(cli_up, "start_zookeeper", lambda _, port: FakeServer(made, "zookeeper", port))
     monkeypatch.setattr(cli_up, "start_broker", lambda _, port: FakeServer(made, "broker", port))
@@ -105,30 +105,30 @@ ANY_PORTS = ("--mqtt-port", "0", "--zookeeper-port", "0", "--http-port", "0")
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_daemon_broker_and_zookeeper_in_this_order_with_exit_code_0(
-    number: int, invoke: Invoke, world: World, tmp_path: Path
+    number: int, invoke: Invoke, recorder: NodeRecorder, tmp_path: Path
 ):
-    world.signal = number
+    recorder.signal = number
 
     result = invoke("up", "--data", str(tmp_path), *ANY_PORTS)
 
     assert result.exit_code == 0, result.stderr
-    assert world.events == ["zookeeper up", "broker up", "daemon up", "daemon down", "broker down", "zookeeper down"]
+    assert recorder.events == ["zookeeper up", "broker up", "daemon up", "daemon down", "broker down", "zookeeper down"]
 
 
-def test_it_says_what_a_user_needs(invoke: Invoke, world: World, tmp_path: Path):
+def test_it_says_what_a_user_needs(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
     result = invoke("up", "--data", str(tmp_path), *ANY_PORTS)
 
     assert f"logs: {tmp_path / 'logs'}" in result.stderr
-    assert f"ZooKeeper at {world.settings[0].zookeeper.hosts}" in result.stderr
-    assert f"MQTT broker (mosquitto) at 127.0.0.1:{world.settings[0].broker.port}" in result.stderr
+    assert f"ZooKeeper at {recorder.settings[0].zookeeper.hosts}" in result.stderr
+    assert f"MQTT broker (mosquitto) at 127.0.0.1:{recorder.settings[0].broker.port}" in result.stderr
     assert "http://127.0.0.1:9464/metrics" in result.stderr
     assert f"headgate --config {tmp_path / 'client.toml'} topic create orders" in result.stderr
 
 
-def test_the_files_it_leaves_are_what_it_runs_with(invoke: Invoke, world: World, tmp_path: Path):
+def test_the_files_it_leaves_are_what_it_runs_with(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
     invoke("up", "--data", str(tmp_path), "--shards", "2", *ANY_PORTS)
 
-    (running,) = world.settings
+    (running,) = recorder.settings
     client = tomllib.loads((tmp_path / "client.toml").read_text())
     shared = load_settings(tmp_path / "headgate.toml", default_instance=running.instance.name)
     assert client == {
@@ -144,22 +144,22 @@ def test_the_files_it_leaves_are_what_it_runs_with(invoke: Invoke, world: World,
 
 
 def test_results_that_a_job_publishes_take_the_place_of_spark_for_further_daemons_too(
-    invoke: Invoke, world: World, tmp_path: Path
+    invoke: Invoke, recorder: NodeRecorder, tmp_path: Path
 ):
     """What polling them does with a real daemon and a real job is tested in tests/system/test_buckets_and_jobs.py."""
     invoke("up", "--data", str(tmp_path), "--results", "s3://bucket/results", *ANY_PORTS)
 
     shared = load_settings(tmp_path / "headgate.toml", default_instance="other")
-    assert [each.drain.results for each in (*world.settings, shared)] == ["s3://bucket/results"] * 2
+    assert [each.drain.results for each in (*recorder.settings, shared)] == ["s3://bucket/results"] * 2
 
 
-def test_tables_of_external_topics_are_named_for_every_daemon(invoke: Invoke, world: World, tmp_path: Path):
+def test_tables_of_external_topics_are_named_for_every_daemon(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
     tables = tmp_path / "tables.toml"
     tables.write_text("[external.orders]\n")
     invoke("up", "--data", str(tmp_path / "data"), "--external", str(tables), *ANY_PORTS)
 
     shared = load_settings(tmp_path / "data" / "headgate.toml", default_instance="other")
-    assert [each.drain.external for each in (*world.settings, shared)] == [str(tables)] * 2
+    assert [each.drain.external for each in (*recorder.settings, shared)] == [str(tables)] * 2
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_tables_of_external_topics_are_named_for_every_daemon(invoke: Invoke, wo
     ids=["a wrong description", "nobody to read them"],
 )
 def test_tables_that_make_no_sense_are_refused_before_anything_starts(
-    invoke: Invoke, world: World, tmp_path: Path, text: str, more: tuple[str, ...], said: str
+    invoke: Invoke, recorder: NodeRecorder, tmp_path: Path, text: str, more: tuple[str, ...], said: str
 ):
     tables = tmp_path / "tables.toml"
     tables.write_text(text)
@@ -179,70 +179,72 @@ def test_tables_that_make_no_sense_are_refused_before_anything_starts(
 
     assert result.exit_code != 0
     assert said in result.stderr
-    assert world.events == []
+    assert recorder.events == []
 
 
-def test_a_second_start_has_the_same_ports_and_shards(invoke: Invoke, world: World, tmp_path: Path):
+def test_a_second_start_has_the_same_ports_and_shards(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
     invoke("up", "--data", str(tmp_path), "--shards", "2", *ANY_PORTS)
     invoke("up", "--data", str(tmp_path))
 
-    first, second = world.settings
+    first, second = recorder.settings
     assert second == first
 
 
-def test_another_number_of_shards_is_refused_before_anything_starts(invoke: Invoke, world: World, tmp_path: Path):
+def test_another_number_of_shards_is_refused_before_anything_starts(
+    invoke: Invoke, recorder: NodeRecorder, tmp_path: Path
+):
     invoke("up", "--data", str(tmp_path), "--shards", "2", *ANY_PORTS)
-    world.events.clear()
+    recorder.events.clear()
 
     result = invoke("up", "--data", str(tmp_path), "--shards", "3")
 
     assert result.exit_code == 1
     assert "the first start of" in result.stderr.splitlines()[-1]
     assert "fixed 2 shards" in result.stderr
-    assert world.events == []
+    assert recorder.events == []
 
 
-def test_a_second_node_on_one_folder_is_refused(invoke: Invoke, world: World, tmp_path: Path):
-    with NodeFolder(tmp_path):
+def test_a_second_node_on_one_folder_is_refused(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
+    with DataFolder(tmp_path):
         result = invoke("up", "--data", str(tmp_path))
 
     assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
     assert f"process id {os.getpid()}" in result.stderr
-    assert world.events == []
+    assert recorder.events == []
 
 
-def test_a_daemon_that_fails_ends_the_servers_and_the_command(invoke: Invoke, world: World, tmp_path: Path):
-    world.signal, world.failure = None, HeadgateError("the ledger cannot be read")
+def test_a_daemon_that_fails_ends_the_servers_and_the_command(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
+    recorder.signal, recorder.failure = None, HeadgateError("the ledger cannot be read")
 
     result = invoke("up", "--data", str(tmp_path), *ANY_PORTS)
 
     assert result.exit_code == 1
     assert result.stderr.endswith("headgate: the ledger cannot be read\n")
-    assert world.events[-2:] == ["broker down", "zookeeper down"]
+    assert recorder.events[-2:] == ["broker down", "zookeeper down"]
 
 
-def test_a_folder_with_a_long_name_gets_a_socket_all_the_same(invoke: Invoke, world: World, tmp_path: Path):
+def test_a_folder_with_a_long_name_gets_a_socket_all_the_same(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
     deep = tmp_path / ("x" * 100)
 
     invoke("up", "--data", str(deep), *ANY_PORTS)
 
-    assert world.settings[0].drain.socket.startswith("tcp:127.0.0.1:")
+    assert recorder.settings[0].drain.socket.startswith("tcp:127.0.0.1:")
 
 
 def test_further_daemons_get_a_configuration_of_their_own_and_end_first(
-    invoke: Invoke, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    invoke: Invoke, recorder: NodeRecorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     class FakeProcess:
         pid, returncode = 7, None
 
         def terminate(self) -> None:
-            world.events.append("second daemon told")
+            recorder.events.append("second daemon told")
 
         async def wait(self) -> None:
-            world.events.append("second daemon down")
+            recorder.events.append("second daemon down")
 
     async def start(*words: str, **_: Any) -> FakeProcess:
-        world.events.append(f"second daemon up: {' '.join(words[-2:])}")
+        recorder.events.append(f"second daemon up: {' '.join(words[-2:])}")
         return FakeProcess()
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
@@ -251,11 +253,11 @@ def test_further_daemons_get_a_configuration_of_their_own_and_end_first(
 
     path = tmp_path / "headgate-2.toml"
     own = load_settings(path)
-    assert f"second daemon up: --config {path}" in world.events
-    assert world.events[-4:] == ["second daemon told", "second daemon down", "broker down", "zookeeper down"]
-    assert own.instance.name == f"{world.settings[0].instance.name}-2"
+    assert f"second daemon up: --config {path}" in recorder.events
+    assert recorder.events[-4:] == ["second daemon told", "second daemon down", "broker down", "zookeeper down"]
+    assert own.instance.name == f"{recorder.settings[0].instance.name}-2"
     assert (own.http.port, own.drain.spawn) == (0, False)
-    assert own.drain.socket == world.settings[0].drain.socket
+    assert own.drain.socket == recorder.settings[0].drain.socket
 
 
 @pytest.mark.parametrize(
@@ -269,9 +271,9 @@ def test_further_daemons_get_a_configuration_of_their_own_and_end_first(
     ids=["a bug", "a foreseen error", "one inside task groups", "both"],
 )
 def test_a_bug_in_the_daemon_leaves_its_traceback_in_the_log(
-    failure: Exception, logged: int, invoke: Invoke, world: World, tmp_path: Path
+    failure: Exception, logged: int, invoke: Invoke, recorder: NodeRecorder, tmp_path: Path
 ):
-    world.signal, world.failure = None, failure
+    recorder.signal, recorder.failure = None, failure
     (tmp_path / "headgate.toml").write_text(LEDGER)
 
     with structlog.testing.capture_logs() as logs:
@@ -286,18 +288,18 @@ def test_a_bug_in_the_daemon_leaves_its_traceback_in_the_log(
 # --- run and check-config ---------------------------------------------------------------------------------------------
 
 
-def test_run_serves_until_sigterm_and_exits_with_0(invoke: Invoke, world: World, tmp_path: Path):
+def test_run_serves_until_sigterm_and_exits_with_0(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
     path = tmp_path / "headgate.toml"
     path.write_text(LEDGER)
 
     result = invoke("run", "--config", str(path))
 
     assert (result.exit_code, result.output) == (0, "")
-    assert world.events == ["daemon up", "daemon down"]
-    assert world.settings[0].instance.name == cli_run.instance_name()
+    assert recorder.events == ["daemon up", "daemon down"]
+    assert recorder.settings[0].instance.name == cli_run.instance_name()
 
 
-def test_run_with_a_bad_value_starts_nothing(invoke: Invoke, world: World, tmp_path: Path):
+def test_run_with_a_bad_value_starts_nothing(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
     path = tmp_path / "headgate.toml"
     path.write_text(LEDGER + "[http]\nport = 70000\n")
 
@@ -305,11 +307,11 @@ def test_run_with_a_bad_value_starts_nothing(invoke: Invoke, world: World, tmp_p
 
     assert result.exit_code == 1
     assert result.stderr.startswith(f"headgate: {path}: $.http.port: ")
-    assert world.events == []
+    assert recorder.events == []
 
 
 def test_run_takes_passwords_from_systemd_credentials(
-    invoke: Invoke, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    invoke: Invoke, recorder: NodeRecorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     path, credentials = tmp_path / "headgate.toml", tmp_path / "credentials"
     credentials.mkdir()
@@ -319,10 +321,10 @@ def test_run_takes_passwords_from_systemd_credentials(
 
     invoke("run", "--config", str(path))
 
-    assert world.settings[0].broker.password() == "hunter2"
+    assert recorder.settings[0].broker.password() == "hunter2"
 
 
-def test_check_config_prints_every_setting_and_no_secret(invoke: Invoke, world: World, tmp_path: Path):
+def test_check_config_prints_every_setting_and_no_secret(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
     path = tmp_path / "headgate.toml"
     path.write_text(LEDGER + '[broker]\nusername = "u"\npassword_file = "secret"\n')
     (tmp_path / "secret").write_text("hunter2")
@@ -337,7 +339,7 @@ def test_check_config_prints_every_setting_and_no_secret(invoke: Invoke, world: 
     assert rows["subscriptions.grace_seconds"].strip() == "60.0"
     assert json.loads(document.stdout)["http"] == {"host": "127.0.0.1", "port": 9464}
     assert "hunter2" not in table.output + document.output
-    assert world.events == []
+    assert recorder.events == []
 
 
 def test_check_config_reports_a_bad_value(invoke: Invoke, tmp_path: Path):
@@ -384,7 +386,7 @@ def test_an_interrupted_client_command_cleans_up_and_is_quiet(
     assert cleaned == [True]
 
 
-def test_handlers_of_signals_are_put_back(invoke: Invoke, world: World, tmp_path: Path):
+def test_handlers_of_signals_are_put_back(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
     (tmp_path / "headgate.toml").write_text(LEDGER)
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
     own = {number: signal.getsignal(number) for number in before}
@@ -400,43 +402,45 @@ def test_handlers_of_signals_are_put_back(invoke: Invoke, world: World, tmp_path
 # --- SIGHUP -----------------------------------------------------------------------------------------------------------
 
 
-def test_sighup_to_run_reads_the_file_again(invoke: Invoke, world: World, tmp_path: Path):
+def test_sighup_to_run_reads_the_file_again(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
     file = tmp_path / "headgate.toml"
     file.write_text(LEDGER)
-    world.signal = signal.SIGHUP
-    world.before_signal = lambda: file.write_text(LEDGER + "[ingest]\npipelining = false\n") and None
+    recorder.signal = signal.SIGHUP
+    recorder.before_signal = lambda: file.write_text(LEDGER + "[ingest]\npipelining = false\n") and None
 
     result = invoke("run", "--config", str(file))
 
     assert result.exit_code == 0, result.stderr
-    (read,) = world.reloaded
-    (running,) = world.settings
+    (read,) = recorder.reloaded
+    (running,) = recorder.settings
     assert (running.ingest.pipelining, read.ingest.pipelining) == (True, False)
     assert read.instance == running.instance
 
 
-def test_sighup_to_up_reads_the_file_in_its_folder_again(invoke: Invoke, world: World, tmp_path: Path):
+def test_sighup_to_up_reads_the_file_in_its_folder_again(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
     """It is written for a further daemon: what differs on purpose is no difference."""
-    world.signal = signal.SIGHUP
+    recorder.signal = signal.SIGHUP
 
     result = invoke("up", "--data", str(tmp_path), *ANY_PORTS)
 
     assert result.exit_code == 0, result.stderr
-    assert world.settings == world.reloaded
+    assert recorder.settings == recorder.reloaded
 
 
-def test_a_file_that_is_wrong_changes_nothing_and_the_log_says_why(invoke: Invoke, world: World, tmp_path: Path):
+def test_a_file_that_is_wrong_changes_nothing_and_the_log_says_why(
+    invoke: Invoke, recorder: NodeRecorder, tmp_path: Path
+):
     file = tmp_path / "headgate.toml"
     file.write_text(LEDGER)
-    world.signal = signal.SIGHUP
-    world.before_signal = lambda: file.write_text(LEDGER + "[ingest]\npipelinig = false\n") and None
+    recorder.signal = signal.SIGHUP
+    recorder.before_signal = lambda: file.write_text(LEDGER + "[ingest]\npipelinig = false\n") and None
 
     with structlog.testing.capture_logs() as logs:
         result = invoke("run", "--config", str(file))
 
     assert result.exit_code == 0, result.stderr
-    assert [] == world.reloaded
-    assert ["settings.unusable"] == [entry["event"] for entry in logs]
+    assert [] == recorder.reloaded
+    assert ["settings.invalid"] == [entry["event"] for entry in logs]
     assert "pipelinig" in logs[0]["error"]
 
 
@@ -450,7 +454,7 @@ def test_a_terminal_that_was_closed_ends_it_and_nothing_else_does(
     signals: list[int] = []
     reloads: list[Settings] = []
     settings = Settings(ledger=LedgerSettings(url="file:///x"))
-    daemon = FakeDaemon(World(), settings)
+    daemon = FakeDaemon(NodeRecorder(), settings)
     monkeypatch.setattr(daemon, "reload", reloads.append)
     monkeypatch.setattr(cli_run.signal, "raise_signal", signals.append)
     monkeypatch.setattr(cli_run.sys.stderr, "isatty", lambda: after, raising=False)

@@ -6,7 +6,7 @@ import pytest
 
 from controller.decisions.subscription_commands import seek_subscription, set_order
 from controller.decisions.topic_commands import Decision
-from controller.decisions.verdicts import Refuse
+from controller.decisions.verdicts import Refusal
 from controller.state.shard_state import ShardState
 from headgate.model import entries as e
 from headgate.protocol import messages as m
@@ -20,7 +20,7 @@ class Shard:
     def __init__(self, kind: Any = "STREAM", order: Any = "strict") -> None:
         self.state = ShardState(0)
         self.fold(
-            e.ReignBegan(leader_epoch=3, instance="a"),
+            e.TermStarted(leader_epoch=3, instance="a"),
             e.TopicCreated(topic_id=1, topic="orders", segments=1, token="t0"),
             e.SubscriptionCreated(**IDS, subscription="billing", subscription_type=kind, order=order, positions={}),
             e.RecordsStored(topic_id=1, count=5, placements=[e.Placement(0, 0, 65535, 0, 5)], size_bytes=5),
@@ -52,7 +52,7 @@ def ask(kind: Any, **fields: Any) -> Any:
     return kind(**{"request_id": 5, "client_id": "c", "topic": "orders", "subscription": "billing", **fields})
 
 
-def moves(answer: m.SoughtAnswer) -> list[tuple[int, int, int, int]]:
+def moves(answer: m.SeekReply) -> list[tuple[int, int, int, int]]:
     return [(move.segment, move.from_offset, move.to_offset, move.end_offset) for move in answer.moves]
 
 
@@ -71,7 +71,7 @@ def test_what_is_sought_to_its_sealed_end_is_drained_in_the_same_chunk() -> None
     decision = shard.seek(to="latest")
     shard.do(decision)
 
-    assert [e.Sought, e.SegmentsDrained] == [type(entry) for entry in decision.entries]
+    assert [e.SubscriptionSeek, e.SegmentsDrained] == [type(entry) for entry in decision.entries]
     assert {0} == shard.subscription.drained
     assert {0: 5, 1: 0, 2: 3} == shard.subscription.positions
 
@@ -138,8 +138,8 @@ def test_a_refused_seek_says_why_and_changes_nothing(kind: str, fields: dict[str
     shard = Shard(kind, "strict" if kind == "STREAM" else "none")
     refusal = shard.seek(**fields)
 
-    assert isinstance(refusal, Refuse)
-    assert ("invalid", True) == (refusal.verdict, refusal.proved)
+    assert isinstance(refusal, Refusal)
+    assert ("invalid", True) == (refusal.verdict, refusal.after_barrier)
     assert reason in refusal.reason
 
 
@@ -179,14 +179,14 @@ def test_an_order_that_the_type_does_not_have_is_refused(kind: Any, reason: str)
     shard = Shard(kind, "none")
     refusal = shard.order("strict")
 
-    assert isinstance(refusal, Refuse)
+    assert isinstance(refusal, Refusal)
     assert reason in refusal.reason
 
 
 def test_a_change_of_order_leaves_the_balance_as_it_was() -> None:
     shard = Shard()
     shard.state.apply_all(
-        [e.SubscriptionTyped(**IDS, subscription_type="STREAM", order="strict", balance="load")],
+        [e.SubscriptionConfigured(**IDS, subscription_type="STREAM", order="strict", balance="load")],
         chunk=shard.state.chunk + 1,
         at_ms=0,
     )

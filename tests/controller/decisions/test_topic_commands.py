@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from controller.decisions import topic_commands as commands
-from controller.decisions.placement import oversized, place
-from controller.decisions.verdicts import Refuse
-from controller.state.shard_state import REMEMBERED_OPENINGS, ShardState
+from controller.decisions.placement import oversized_reason, route_batch
+from controller.decisions.verdicts import Refusal
+from controller.state.shard_state import MAX_EARLIER_TOKENS, ShardState
 from headgate.ledger.record_columns import RecordColumns
 from headgate.model import entries as e
 from headgate.model.hashing import segment_hash
@@ -20,7 +20,7 @@ class Shard:
 
     def __init__(self) -> None:
         self.state = ShardState(0)
-        self.state.apply_all([e.ReignBegan(leader_epoch=3, instance="a")], chunk=1, at_ms=0)
+        self.state.apply_all([e.TermStarted(leader_epoch=3, instance="a")], chunk=1, at_ms=0)
 
     def do(self, decision: Any) -> m.Reply:
         assert isinstance(decision, commands.Decision), decision
@@ -34,10 +34,10 @@ class Shard:
         assert isinstance(reply, m.ProducerIdentity)
         return reply.producer_id, reply.producer_epoch
 
-    def refused(self, token: str, **kwargs: Any) -> str:
+    def rejected(self, token: str, **kwargs: Any) -> str:
         outcome = commands.open_producer(m.OpenProducer(request_id=5, client_id="c", token=token, **kwargs), self.state)
-        assert isinstance(outcome, Refuse)
-        assert outcome.proved
+        assert isinstance(outcome, Refusal)
+        assert outcome.after_barrier
         return outcome.verdict
 
 
@@ -73,13 +73,13 @@ def test_a_zombie_that_asks_for_the_next_epoch_is_fenced(shard: Shard) -> None:
     shard.open("a")
     shard.open("b", producer_id=1, producer_epoch=0)
 
-    assert "fenced" == shard.refused("c", producer_id=1, producer_epoch=0)
+    assert "fenced" == shard.rejected("c", producer_id=1, producer_epoch=0)
 
 
 def test_opening_a_name_again_fences_its_predecessor(shard: Shard) -> None:
     assert (1, 0) == shard.open("a", name="loader")
     assert (1, 1) == shard.open("b", name="loader")
-    assert "fenced" == shard.refused("c", name="loader", producer_id=1, producer_epoch=0)
+    assert "fenced" == shard.rejected("c", name="loader", producer_id=1, producer_epoch=0)
 
 
 def test_a_late_copy_of_an_opening_does_not_fence_what_was_opened_after_it(shard: Shard) -> None:
@@ -87,17 +87,17 @@ def test_a_late_copy_of_an_opening_does_not_fence_what_was_opened_after_it(shard
     for epoch, token in enumerate("abc"):
         assert (1, epoch) == shard.open(token, name="loader")
 
-    assert ["fenced", "fenced"] == [shard.refused(token, name="loader") for token in "ab"]
+    assert ["fenced", "fenced"] == [shard.rejected(token, name="loader") for token in "ab"]
     assert (1, 2) == shard.open("c", name="loader")
 
 
 def test_as_many_openings_are_remembered_as_the_limit_says(shard: Shard) -> None:
     """Beyond, a copy counts as a new opening: bounded memory for a copy that nobody sends that late."""
-    tokens = [f"t{n}" for n in range(REMEMBERED_OPENINGS + 2)]
+    tokens = [f"t{n}" for n in range(MAX_EARLIER_TOKENS + 2)]
     for token in tokens:
         shard.open(token, name="loader")
 
-    assert "fenced" == shard.refused(tokens[1], name="loader")
+    assert "fenced" == shard.rejected(tokens[1], name="loader")
     assert (1, len(tokens)) == shard.open(tokens[0], name="loader")
 
 
@@ -107,14 +107,14 @@ def test_a_name_that_got_a_new_id_still_knows_its_late_copies(shard: Shard) -> N
     shard.state.apply_all([last], chunk=3, at_ms=0)
     assert (2, 0) == shard.open("c", name="loader")
 
-    assert ["fenced", "fenced"] == [shard.refused(token, name="loader") for token in "ab"]
+    assert ["fenced", "fenced"] == [shard.rejected(token, name="loader") for token in "ab"]
 
 
 def test_an_id_that_does_not_belong_to_the_name_is_fenced(shard: Shard) -> None:
     """The id is alive and somebody else's: neither of the two may lose its epoch over it."""
     assert [(1, 0), (2, 0)] == [shard.open("a", name="loader"), shard.open("b")]
 
-    assert "fenced" == shard.refused("c", name="loader", producer_id=2, producer_epoch=0)
+    assert "fenced" == shard.rejected("c", name="loader", producer_id=2, producer_epoch=0)
     assert [0, 0] == [producer.producer_epoch for producer in shard.state.producers.values()]
 
 
@@ -124,7 +124,7 @@ def test_a_zombie_of_a_forgotten_id_does_not_take_its_name_back(shard: Shard) ->
     shard.state.apply_all([e.ProducersExpired(producer_ids=[1])], chunk=3, at_ms=0)
     assert (2, 0) == shard.open("b", name="loader")
 
-    assert "fenced" == shard.refused("c", name="loader", producer_id=1, producer_epoch=0)
+    assert "fenced" == shard.rejected("c", name="loader", producer_id=1, producer_epoch=0)
 
 
 def test_a_new_id_for_a_name_is_answered_again_the_same(shard: Shard) -> None:
@@ -165,7 +165,7 @@ def test_an_id_from_the_future_is_fenced(shard: Shard) -> None:
     """Leaders assign epochs; one that was made up is not to be built upon."""
     shard.open("a")
 
-    assert "fenced" == shard.refused("b", producer_id=1, producer_epoch=7)
+    assert "fenced" == shard.rejected("b", producer_id=1, producer_epoch=7)
 
 
 def test_an_exhausted_id_without_a_name_gets_a_new_id(shard: Shard) -> None:
@@ -192,7 +192,7 @@ def test_an_exhausted_epoch_gets_a_new_id(shard: Shard) -> None:
 
 
 def test_a_topic_is_created_once(topic: Shard) -> None:
-    """The same command again is answered again; another one of that name is refused."""
+    """The same command again is answered again; another one of that name is rejected."""
     again = m.CreateTopic(request_id=1, client_id="c", topic="orders", token="t0", segments=2)
     decision = commands.create_topic(again, topic.state)
     assert isinstance(decision, commands.Decision)
@@ -200,14 +200,14 @@ def test_a_topic_is_created_once(topic: Shard) -> None:
 
     other = m.CreateTopic(request_id=1, client_id="c", topic="orders", token="t9")
     refusal = commands.create_topic(other, topic.state)
-    assert isinstance(refusal, Refuse)
+    assert isinstance(refusal, Refusal)
     assert "exists already" in refusal.reason
 
 
 def test_a_split_is_one_entry_and_is_not_done_twice(topic: Shard) -> None:
     request = m.SplitSegment(request_id=1, client_id="c", topic="orders", segment=0, token="s1")
     reply = topic.do(commands.split_segment(request, topic.state))
-    assert isinstance(reply, m.TopicAnswer)
+    assert isinstance(reply, m.TopicReply)
     assert [0, 1, 2, 3] == [segment.segment for segment in reply.topic.segments]
 
     repeated = commands.split_segment(request, topic.state)
@@ -270,7 +270,7 @@ def test_a_merge_is_one_entry_and_is_not_done_twice(topic: Shard) -> None:
 def test_a_refusal_names_the_valid_choices(topic: Shard, decide: Any, said: str) -> None:
     refusal = decide(topic.state)
 
-    assert isinstance(refusal, Refuse)
+    assert isinstance(refusal, Refusal)
     assert "invalid" == refusal.verdict
     assert said in refusal.reason
 
@@ -297,7 +297,7 @@ def test_what_consumers_use_is_not_deleted_without_force(topic: Shard) -> None:
         commands.delete_topic(delete_topic, topic.state),
         commands.delete_subscription(delete_subscription, topic.state),
     ):
-        assert isinstance(refusal, Refuse)
+        assert isinstance(refusal, Refusal)
         assert "c1" in refusal.reason
     forced = m.DeleteTopic(request_id=1, client_id="c", topic="orders", token="x", force=True)
     assert isinstance(topic.do(commands.delete_topic(forced, topic.state)), m.Done)
@@ -338,7 +338,7 @@ def test_records_are_placed_by_hash_in_the_order_of_the_batch(topic: Shard) -> N
     topic.state.topics["orders"].tails[1].next_offset = 100
     columns = RecordColumns()
 
-    entry = place(topic.state.topics["orders"], batch, columns)
+    entry = route_batch(topic.state.topics["orders"], batch, columns)
 
     expected = [0 if segment_hash(key) < 0x8000 else 1 for key in keys]
     assert expected == columns.segment
@@ -358,8 +358,11 @@ def test_an_oversized_record_is_named_with_size_and_limit() -> None:
         records=[m.Record(b"k", b"v", 0), m.Record(b"k", b"v" * m.MAX_RECORD_BYTES, 0)],
     )
 
-    assert f"record 1 has {m.MAX_RECORD_BYTES + 1} bytes" in (oversized(batch) or "")
-    assert oversized(m.ProduceBatch(request_id=1, client_id="c", topic="t", records=[m.Record(b"", b"", 0)])) is None
+    assert f"record 1 has {m.MAX_RECORD_BYTES + 1} bytes" in (oversized_reason(batch) or "")
+    assert (
+        oversized_reason(m.ProduceBatch(request_id=1, client_id="c", topic="t", records=[m.Record(b"", b"", 0)]))
+        is None
+    )
 
 
 def _set(shard: Shard, token: str, **fields: Any) -> Any:
@@ -397,12 +400,12 @@ def test_a_policy_that_makes_no_sense_is_refused(topic: Shard, fields: dict[str,
     topic.do(_set(topic, "p1", max_segments=8))
 
     refusal = _set(topic, "p2", **fields)
-    assert isinstance(refusal, Refuse)
+    assert isinstance(refusal, Refusal)
     assert told in refusal.reason
 
 
 def test_a_policy_of_no_topic_is_refused(shard: Shard) -> None:
     refusal = _set(shard, "p1", auto_split=True)
 
-    assert isinstance(refusal, Refuse)
-    assert refusal.proved
+    assert isinstance(refusal, Refusal)
+    assert refusal.after_barrier

@@ -9,7 +9,7 @@ import pytest
 
 from controller.decisions import topic_commands as commands
 from controller.decisions.topic_import import import_topic
-from controller.decisions.verdicts import Refuse
+from controller.decisions.verdicts import Refusal
 from controller.snapshots.format import decode_snapshot, encode_snapshot
 from controller.state.shard_state import ShardState
 from headgate.model import entries as e
@@ -22,7 +22,7 @@ class Shard:
 
     def __init__(self) -> None:
         self.state = ShardState(0)
-        self.state.apply_all([e.ReignBegan(leader_epoch=3, instance="a")], chunk=1, at_ms=0)
+        self.state.apply_all([e.TermStarted(leader_epoch=3, instance="a")], chunk=1, at_ms=0)
         self.tokens = 0
         self.folded: list[e.AnyEntry] = []
 
@@ -30,7 +30,7 @@ class Shard:
         self.folded += entries
         self.state.apply_all(entries, chunk=self.state.chunk + 1, at_ms=1)
 
-    def ask(self, *segments: m.SegmentImport, **fields: Any) -> commands.Decision | Refuse:
+    def ask(self, *segments: m.SegmentImport, **fields: Any) -> commands.Decision | Refusal:
         self.tokens += 1
         given = {"topic": "orders", "token": f"t{self.tokens}", "hash_bits": 4, "positions": "opaque"} | fields
         request = m.ImportTopic(request_id=1, client_id="c", segments=list(segments), **given)
@@ -39,20 +39,20 @@ class Shard:
         assert isinstance(decoded, m.ImportTopic)
         return import_topic(decoded, self.state)
 
-    def take(self, *segments: m.SegmentImport, **fields: Any) -> m.TopicImportAnswer:
+    def take(self, *segments: m.SegmentImport, **fields: Any) -> m.TopicImportReply:
         decision = self.ask(*segments, **fields)
         assert isinstance(decision, commands.Decision), decision.reason
         if decision.entries:
             self.fold(*decision.entries)
         answer = decision.answer(self.state, 1)
-        assert isinstance(answer, m.TopicImportAnswer)
+        assert isinstance(answer, m.TopicImportReply)
         return answer
 
-    def refused(self, *segments: m.SegmentImport, **fields: Any) -> str:
+    def rejected(self, *segments: m.SegmentImport, **fields: Any) -> str:
         before = dict(self.state.topics)
         outcome = self.ask(*segments, **fields)
-        assert isinstance(outcome, Refuse), "it was taken"
-        assert (outcome.verdict, outcome.proved) == ("invalid", True)
+        assert isinstance(outcome, Refusal), "it was taken"
+        assert (outcome.verdict, outcome.after_barrier) == ("invalid", True)
         assert before == self.state.topics
         return outcome.reason
 
@@ -144,7 +144,7 @@ def test_a_partial_listing_leaves_the_rest_as_it_is(split: Shard) -> None:
     split.take(B_SEALED, seg("e", 0, 3, "b"), seg("f", 4, 7, "b"), complete=False)
 
     assert {"c", "e", "f"} == {segment.label for segment in split.state.topics["orders"].layout.active()}
-    assert "'c' is active and not listed" in split.refused(seg("e", 0, 3, "b"), seg("f", 4, 7, "b"))
+    assert "'c' is active and not listed" in split.rejected(seg("e", 0, 3, "b"), seg("f", 4, 7, "b"))
 
 
 def test_a_dry_run_answers_and_changes_nothing(split: Shard) -> None:
@@ -172,7 +172,7 @@ def test_a_parent_that_its_source_has_forgotten_stays_what_it_was(split: Shard) 
     """Kinesis lists a closed shard until its records expire; nobody may take it for drained because of that."""
     answer = split.take(B_SEALED, C_SEALED, D)
 
-    assert [] == answer.gone
+    assert [] == answer.expired_parents
     assert frozenset({0, 1, 2}) == split.state.topics["orders"].layout.ancestors(3)
 
 
@@ -182,9 +182,9 @@ def test_a_forgotten_parent_that_was_active_is_sealed_by_having_children(split: 
 
 
 def test_at_the_first_import_an_expired_parent_is_gone_if_the_listing_says_so(shard: Shard) -> None:
-    assert "'a', which is not listed" in shard.refused(B, C)
+    assert "'a', which is not listed" in shard.rejected(B, C)
 
-    assert ["a"] == shard.take(B, C, missing_parents="gone").gone
+    assert ["a"] == shard.take(B, C, missing_parents="expired").expired_parents
     assert () == shard.state.topics["orders"].layout.segments[0].parents
 
 
@@ -207,7 +207,7 @@ def test_offsets_come_from_the_listing(shard: Shard) -> None:
     assert 0 == topic.tails[1].next_offset
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
+# --- what is rejected --------------------------------------------------------------------------------------------------
 
 WRONG_ALONE = {
     "listed twice": ([A, A, B, C], {}, "'a' is listed twice"),
@@ -244,7 +244,7 @@ WRONG_ALONE = {
     "a gap at the start": ([A, seg("b", 1, 7, "a"), C], {}, "hash 0 has no active segment; the next one is 'b'"),
     "a gap in the middle": ([A, seg("b", 0, 6, "a"), C], {}, "hash 7 has no active segment; the next one is 'c'"),
     "a gap at the end": ([A, B, seg("c", 8, 14, "a")], {}, "hash 15 has no active segment; the hashes end at 2^4 - 1"),
-    "an overlap": ([A, B, seg("c", 7, 15, "a")], {}, "'b' and 'c' are both active and share hash 7"),
+    "an overlaps": ([A, B, seg("c", 7, 15, "a")], {}, "'b' and 'c' are both active and share hash 7"),
     "nothing active": ([A], {}, "hash 0 has no active segment"),
 }
 
@@ -253,7 +253,7 @@ WRONG_ALONE = {
 def test_a_listing_that_is_wrong_in_itself_is_refused_and_creates_nothing(
     segments: list[m.SegmentImport], fields: dict[str, Any], said: str, shard: Shard
 ) -> None:
-    assert said in shard.refused(*segments, **fields)
+    assert said in shard.rejected(*segments, **fields)
 
 
 CONTRADICTIONS = {
@@ -264,7 +264,7 @@ CONTRADICTIONS = {
     "a new root": ([A, B, C_SEALED, seg("x", 8, 15)], {}, "'x' is new and has no parents"),
     "a parent that nobody knows": (
         [A, B, C_SEALED, seg("x", 8, 15, "y")],
-        {"missing_parents": "gone"},
+        {"missing_parents": "expired"},
         "'x' has the parent 'y', which is not listed; if it has left the source unimported",
     ),
     "a child of an active one": ([A, B, C, seg("x", 0, 7, "b")], {}, "'b' has the child 'x', but is active"),
@@ -277,13 +277,13 @@ CONTRADICTIONS = {
 def test_a_listing_that_contradicts_what_is_known_is_refused(
     segments: list[m.SegmentImport], fields: dict[str, Any], said: str, split: Shard
 ) -> None:
-    assert said in split.refused(*segments, **fields)
+    assert said in split.rejected(*segments, **fields)
 
 
 def test_an_end_cannot_move(shard: Shard) -> None:
     shard.take(seg("a", end_offset=10), B, C, positions="offsets")
 
-    assert "'a' is sealed at 11; it was sealed at 10" in shard.refused(
+    assert "'a' is sealed at 11; it was sealed at 10" in shard.rejected(
         seg("a", end_offset=11), B, C, positions="offsets"
     )
 
@@ -291,7 +291,7 @@ def test_an_end_cannot_move(shard: Shard) -> None:
 def test_an_unlisted_parent_has_no_end_where_offsets_count(shard: Shard) -> None:
     shard.take(seg("a", end_offset=10), B, C, positions="offsets")
 
-    assert "'b' has children now and is not listed" in shard.refused(
+    assert "'b' has children now and is not listed" in shard.rejected(
         C, seg("d", 0, 7, "b"), positions="offsets", complete=False
     )
 
@@ -314,7 +314,7 @@ def test_an_end_below_what_is_acknowledged_is_refused(shard: Shard) -> None:
     )
     later = [seg("a", end_offset=10), C, seg("d", 0, 7, "b")]
 
-    said = shard.refused(*later, seg("b", 0, 7, "a", end_offset=90), positions="offsets")
+    said = shard.rejected(*later, seg("b", 0, 7, "a", end_offset=90), positions="offsets")
     assert "'b' ends at 90, but subscription 'billing' has acknowledged it to 100" in said
     assert ["b"] == shard.take(*later, seg("b", 0, 7, "a", end_offset=100), positions="offsets").sealed
 
@@ -322,7 +322,7 @@ def test_an_end_below_what_is_acknowledged_is_refused(shard: Shard) -> None:
 def test_a_stored_topic_is_not_taken_over(shard: Shard) -> None:
     shard.fold(e.TopicCreated(topic_id=1, topic="orders", segments=1, token="x"))
 
-    assert "headgate stores its records" in shard.refused(A, B, C)
+    assert "headgate stores its records" in shard.rejected(A, B, C)
 
 
 def test_a_topic_has_room_for_a_limited_number_of_segments(shard: Shard) -> None:
@@ -330,7 +330,7 @@ def test_a_topic_has_room_for_a_limited_number_of_segments(shard: Shard) -> None
     shard.take(*roots, hash_bits=0)
 
     one_more = seg("one-more", hashes=None)
-    assert "4097 segments; the limit is 4096" in shard.refused(one_more, hash_bits=0, complete=False)
+    assert "4097 segments; the limit is 4096" in shard.rejected(one_more, hash_bits=0, complete=False)
 
 
 @pytest.mark.parametrize("command", ["split", "merge"])
@@ -341,7 +341,7 @@ def test_a_split_or_merge_is_for_the_source(command: str, split: Shard) -> None:
     else:
         outcome = commands.merge_segments(m.MergeSegments(segments=(1, 2), **about), split.state)
 
-    assert isinstance(outcome, Refuse)
+    assert isinstance(outcome, Refusal)
     assert "split or merge at its source" in outcome.reason
 
 
@@ -361,7 +361,7 @@ def test_an_external_topic_neither_splits_nor_merges_by_itself(split: Shard) -> 
     request = m.SetTopicPolicy(request_id=1, client_id="c", topic="orders", token="x", auto_split=True)
     outcome = commands.set_topic_policy(request, split.state)
 
-    assert isinstance(outcome, Refuse)
+    assert isinstance(outcome, Refusal)
     kept = msgspec.structs.replace(request, auto_split=None, retention_ms=5)
     assert isinstance(commands.set_topic_policy(kept, split.state), commands.Decision)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from controller.decisions.verdicts import Accept, Duplicate, Judgement, Refuse, judge_batch, judge_reign
+from controller.decisions.verdicts import Accept, Duplicate, Judgement, Refusal, judge_batch, judge_term
 from controller.state.dedup_window import WINDOW
 from controller.state.shard_state import ShardState
 from headgate.model import entries as e
@@ -45,7 +45,7 @@ def shard(batches: int = 0, *, epoch: int = 0) -> ShardState:
     state = ShardState(0)
     state.apply_all(
         [
-            e.ReignBegan(leader_epoch=1, instance="a"),
+            e.TermStarted(leader_epoch=1, instance="a"),
             e.TopicCreated(topic_id=1, topic="orders", segments=1, token="t"),
             e.ProducerOpened(producer_id=PRODUCER, producer_epoch=epoch, token="x"),
         ],
@@ -58,8 +58,8 @@ def shard(batches: int = 0, *, epoch: int = 0) -> ShardState:
 
 
 def verdict(judgement: Judgement) -> tuple[str, bool]:
-    assert isinstance(judgement, Refuse)
-    return judgement.verdict, judgement.proved
+    assert isinstance(judgement, Refusal)
+    return judgement.verdict, judgement.after_barrier
 
 
 def test_row_1_an_unknown_topic_is_invalid_and_proved() -> None:
@@ -69,23 +69,23 @@ def test_row_1_an_unknown_topic_is_invalid_and_proved() -> None:
 
 @pytest.mark.parametrize("epoch", [0, 2], ids=["older", "newer"])
 def test_row_2_another_reign_is_not_leader(epoch: int) -> None:
-    """Exact equality: both older and newer are refused, at once."""
-    judgement = judge_reign(batch(leader_epoch=epoch), 1)
+    """Exact equality: both older and newer are rejected, at once."""
+    judgement = judge_term(batch(leader_epoch=epoch), 1)
 
-    assert ("not_leader", False, False) == (judgement.verdict, judgement.proved, judgement.delayed)
+    assert ("not_leader", False, False) == (judgement.verdict, judgement.after_barrier, judgement.delayed)
 
 
 def test_row_3_no_epoch_is_refused_with_a_delay() -> None:
     """The delay slows the retries of a client that cannot be kept in order."""
-    judgement = judge_reign(batch(leader_epoch=None), 1)
+    judgement = judge_term(batch(leader_epoch=None), 1)
 
     assert ("not_leader", True) == (judgement.verdict, judgement.delayed)
 
 
 def test_this_reign_is_judged_further() -> None:
     """And a question need not be pinned to a reign."""
-    assert judge_reign(batch(leader_epoch=1), 1) is None
-    assert judge_reign(m.ListTopics(request_id=1, client_id="c"), 1) is None
+    assert judge_term(batch(leader_epoch=1), 1) is None
+    assert judge_term(m.ListTopics(request_id=1, client_id="c"), 1) is None
 
 
 def test_row_4_an_older_producer_epoch_is_fenced_and_proved() -> None:
@@ -108,7 +108,7 @@ def test_row_6_an_unknown_producer_is_refused_at_any_sequence(sequence: int) -> 
 
 
 def test_a_refusal_leaves_no_trace() -> None:
-    """Redpanda's refused first batch left an entry that wedged the retry."""
+    """Redpanda's rejected first batch left an entry that wedged the retry."""
     state = shard()
     judge_batch(batch(5, producer=77), state, 1)
     judge_batch(batch(1), state, 1)
@@ -135,7 +135,7 @@ def test_row_10_a_sequence_ahead_is_out_of_order_and_proved() -> None:
 
 
 def test_row_10_the_first_batch_refused_keeps_the_second_out() -> None:
-    """Restate's hole: refused once, then accepted in the same epoch, loses the first silently."""
+    """Restate's hole: rejected once, then accepted in the same epoch, loses the first silently."""
     assert ("out_of_order", True) == verdict(judge_batch(batch(1), shard(), 1))
 
 
@@ -185,7 +185,7 @@ def test_acknowledgements_are_judged_by_the_same_table() -> None:
 
 
 def test_acknowledgements_without_an_epoch_are_delayed_too() -> None:
-    judgement = judge_reign(acknowledgements(0, leader_epoch=None), 1)
+    judgement = judge_term(acknowledgements(0, leader_epoch=None), 1)
 
     assert ("not_leader", True) == (judgement.verdict, judgement.delayed)
 
@@ -202,7 +202,7 @@ def test_a_repeated_batch_of_acknowledgements_hears_again_what_did_not_count() -
         ranges=[],
         count=1,
         producer_id=PRODUCER,
-        refused=[0],
+        rejected=[0],
     )
     state.apply_all([created, taken], chunk=state.chunk + 1, at_ms=0)
 

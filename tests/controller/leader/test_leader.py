@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.commit import ReignEndedError
+from controller.commit import TermEndedError
 from controller.leadership.transitions import Event
 from controller.settings.load import IngestSettings
 from controller.state.dedup_window import WINDOW
@@ -20,7 +20,7 @@ RECORDS = [m.Record(b"k", b"v", 0)]
 
 async def created(client: BareClient, segments: int = 1) -> None:
     reply = await client.call(m.CreateTopic, topic="orders", token="t", segments=segments)
-    assert isinstance(reply, m.TopicAnswer)
+    assert isinstance(reply, m.TopicReply)
 
 
 async def opened(client: BareClient, token: str = "x") -> m.ProducerIdentity:
@@ -41,7 +41,7 @@ def batch(identity: m.ProducerIdentity, sequence: int, **kwargs: Any) -> dict[st
 
 async def test_a_batch_is_answered_when_it_is_durable_and_not_before() -> None:
     shard = OneShard()
-    async with shard.reign(), shard.client() as client:
+    async with shard.leader(), shard.client() as client:
         await created(client)
         identity = await opened(client)
         shard.store.freeze()
@@ -58,7 +58,7 @@ async def test_replies_leave_before_the_head_is_announced() -> None:
     """Whoever waits for a commit is served before those who read on."""
     shard = OneShard()
     order: list[str] = []
-    async with shard.reign(), shard.client() as client:
+    async with shard.leader(), shard.client() as client:
         await created(client)
         identity = await opened(client)
         head, replies = m.head_topic(CLUSTER, 0), m.replies_topic(CLUSTER, client.client_id)
@@ -74,7 +74,7 @@ async def test_replies_leave_before_the_head_is_announced() -> None:
 async def test_a_duplicate_in_flight_parks_until_its_original_is_durable() -> None:
     """Row 8: same result, later."""
     shard = OneShard()
-    async with shard.reign(), shard.client() as client:
+    async with shard.leader(), shard.client() as client:
         await created(client)
         identity = await opened(client)
         shard.store.freeze()
@@ -91,28 +91,28 @@ async def test_a_duplicate_in_flight_parks_until_its_original_is_durable() -> No
 async def test_a_refusal_that_ends_a_session_waits_for_a_proof() -> None:
     """A deposed leader cannot create a chunk, so it cannot say ``fenced`` or ``out_of_order``."""
     shard = OneShard()
-    async with shard.reign() as reign, shard.client() as client:
+    async with shard.leader() as leader, shard.client() as client:
         await created(client)
         identity = await opened(client)
-        durable = reign.commit.durable
+        durable = leader.commit.durable
         shard.store.freeze()
         request = client.send(m.ProduceBatch, **batch(identity, 5))
         await asyncio.sleep(5)
         assert request not in client.replies
         shard.store.thaw()
-        refused = await client.reply(request)
-        assert durable + 1 == reign.commit.durable
+        rejected = await client.reply(request)
+        assert durable + 1 == leader.commit.durable
 
-    assert ("out_of_order", 1) == (refused.verdict, refused.leader_epoch)
+    assert ("out_of_order", 1) == (rejected.verdict, rejected.leader_epoch)
 
 
 async def test_a_deposed_leader_never_says_out_of_order() -> None:
     """Its proof fails: the number is taken, the reign ends, the client hears nothing from it."""
     shard = OneShard()
-    async with shard.reign() as reign, shard.client() as client:
+    async with shard.leader() as leader, shard.client() as client:
         await created(client)
         identity = await opened(client)
-        number = reign.commit.durable + 1
+        number = leader.commit.durable + 1
         shard.store.objects[f"ledger/shard=0000/{number:012d}.parquet"] = b"another reign's"
         request = client.send(m.ProduceBatch, **batch(identity, 5))
         await asyncio.sleep(5)
@@ -122,20 +122,20 @@ async def test_a_deposed_leader_never_says_out_of_order() -> None:
 
 async def test_another_reigns_request_is_refused_at_once_with_what_is_known() -> None:
     shard = OneShard()
-    async with shard.reign(), shard.client() as client:
-        refused = await client.call(m.ProduceBatch, leader_epoch=7, topic="orders", records=RECORDS)
+    async with shard.leader(), shard.client() as client:
+        rejected = await client.call(m.ProduceBatch, leader_epoch=7, topic="orders", records=RECORDS)
 
-    assert ("not_leader", 1, "a") == (refused.verdict, refused.leader_epoch, refused.instance)
+    assert ("not_leader", 1, "a") == (rejected.verdict, rejected.leader_epoch, rejected.instance)
 
 
 async def test_a_client_without_epochs_is_slowed_down(looptime: Any) -> None:
-    shard = OneShard(ingest=IngestSettings(refuse_epochless_after_seconds=3))
-    async with shard.reign(), shard.client() as client:
+    shard = OneShard(ingest=IngestSettings(missing_epoch_rejection_delay_seconds=3))
+    async with shard.leader(), shard.client() as client:
         before = asyncio.get_running_loop().time()
-        refused = await client.call(m.ProduceBatch, leader_epoch=None, topic="orders", records=RECORDS)
+        rejected = await client.call(m.ProduceBatch, leader_epoch=None, topic="orders", records=RECORDS)
         waited = asyncio.get_running_loop().time() - before
 
-    assert "not_leader" == refused.verdict
+    assert "not_leader" == rejected.verdict
     assert waited == pytest.approx(3, abs=0.1)
 
 
@@ -143,14 +143,14 @@ async def test_the_next_reign_answers_a_repeated_batch_with_the_original_offsets
     """The table is a fold over the ledger: nothing is stored twice across a change of leader."""
     shard = OneShard()
     async with shard.client() as client:
-        async with shard.reign("a"):
+        async with shard.leader("a"):
             await created(client)
             identity = await opened(client)
             original = await client.call(m.ProduceBatch, **batch(identity, 0))
-        async with shard.reign("b") as reign:
+        async with shard.leader("b") as leader:
             repeated = await client.call(m.ProduceBatch, **batch(identity, 0, leader_epoch=2))
             after = await client.call(m.ProduceBatch, **batch(identity, 1, leader_epoch=2))
-            assert 2 == reign.state.topics["orders"].tails[0].next_offset
+            assert 2 == leader.state.topics["orders"].tails[0].next_offset
 
     assert (original.placements, True) == (repeated.placements, repeated.duplicate)
     assert 1 == after.placements[0].first_offset
@@ -160,14 +160,14 @@ async def test_an_uncertain_commit_is_answered_by_nobody_and_found_by_the_next_r
     """The outcome was "written": the retry gets its result from the ledger."""
     shard = OneShard()
     async with shard.client() as client:
-        async with shard.reign("a"):
+        async with shard.leader("a"):
             await created(client)
             identity = await opened(client)
             shard.store.fail_next("unknown_written")
             lost = client.send(m.ProduceBatch, **batch(identity, 0))
             await asyncio.sleep(5)
             assert lost not in client.replies
-        async with shard.reign("b"):
+        async with shard.leader("b"):
             found = await client.call(m.ProduceBatch, **batch(identity, 0, leader_epoch=2))
 
     assert found.duplicate
@@ -177,7 +177,7 @@ async def test_an_uncertain_commit_is_answered_by_nobody_and_found_by_the_next_r
 async def test_the_window_is_announced_and_enforced() -> None:
     shard = OneShard()
     announced: list[m.LeaderAnnouncement] = []
-    async with shard.reign(), shard.client() as client:
+    async with shard.leader(), shard.client() as client:
         await client.transport.subscribe(
             m.leader_topic(CLUSTER, 0),
             lambda _, payload: announced.append(msgspec.msgpack.decode(payload, type=m.LeaderAnnouncement)),
@@ -186,11 +186,11 @@ async def test_the_window_is_announced_and_enforced() -> None:
         identity = await opened(client)
         shard.store.freeze()
         requests = [client.send(m.ProduceBatch, **batch(identity, n)) for n in range(WINDOW + 1)]
-        refused = await client.reply(requests[-1])
+        rejected = await client.reply(requests[-1])
         shard.store.thaw()
         assert isinstance(await client.reply(requests[-2]), m.Committed)
 
-    assert "unavailable" == refused.verdict
+    assert "unavailable" == rejected.verdict
     assert (1, "a", True, WINDOW) == (
         announced[0].leader_epoch,
         announced[0].instance,
@@ -247,12 +247,12 @@ async def test_what_is_not_of_the_protocol_is_refused_and_the_leader_carries_on(
 ) -> None:
     """One metric, one refusal where somebody can be told, and the next request is served."""
     shard = OneShard()
-    async with shard.reign(), shard.client() as client:
+    async with shard.leader(), shard.client() as client:
         client.send_raw(payload)
         if said is not None:
-            refused = await client.reply(9)
-            assert "invalid" == refused.verdict
-            assert said in refused.reason
+            rejected = await client.reply(9)
+            assert "invalid" == rejected.verdict
+            assert said in rejected.reason
         await created(client)
 
     counted = [
@@ -266,56 +266,56 @@ async def test_what_is_not_of_the_protocol_is_refused_and_the_leader_carries_on(
 
 async def test_a_message_beyond_the_limit_is_not_even_decoded() -> None:
     shard = OneShard()
-    async with shard.reign(), shard.client() as client:
+    async with shard.leader(), shard.client() as client:
         records = [m.Record(b"k", b"v" * 1_000_000, 0)] * 5
-        refused = await client.call(m.ProduceBatch, topic="orders", records=records)
+        rejected = await client.call(m.ProduceBatch, topic="orders", records=records)
 
     # Nothing of it is read, so nobody knows whom to answer but by its first fields.
-    assert "invalid" == refused.verdict
-    assert str(m.MAX_MESSAGE_BYTES) in refused.reason
+    assert "invalid" == rejected.verdict
+    assert str(m.MAX_MESSAGE_BYTES) in rejected.reason
 
 
 async def test_an_oversized_record_fails_alone() -> None:
-    """Restate lost a batch this way: one refused, the next accepted. Here the sequence keeps the next one out."""
+    """Restate lost a batch this way: one rejected, the next accepted. Here the sequence keeps the next one out."""
     shard = OneShard()
-    async with shard.reign(), shard.client() as client:
+    async with shard.leader(), shard.client() as client:
         await created(client)
         identity = await opened(client)
         big = [m.Record(b"k", b"v" * m.MAX_RECORD_BYTES, 0)]
-        refused = await client.call(m.ProduceBatch, **batch(identity, 0, records=big))
+        rejected = await client.call(m.ProduceBatch, **batch(identity, 0, records=big))
         behind = await client.call(m.ProduceBatch, **batch(identity, 1))
         instead = await client.call(m.ProduceBatch, **batch(identity, 0))
 
-    assert ("invalid", "out_of_order") == (refused.verdict, behind.verdict)
+    assert ("invalid", "out_of_order") == (rejected.verdict, behind.verdict)
     assert isinstance(instead, m.Committed)
 
 
 async def test_a_full_queue_refuses_and_recovers() -> None:
     shard = OneShard(ingest=IngestSettings(queue_bytes=4 * 1024 * 1024))
-    async with shard.reign(), shard.client() as client:
+    async with shard.leader(), shard.client() as client:
         await created(client)
         identity = await opened(client)
         shard.store.freeze()
         big = [m.Record(b"k", b"v" * 1_000_000, 0)] * 3
         requests = [client.send(m.ProduceBatch, **batch(identity, n, records=big)) for n in range(4)]
-        refused = await client.reply(requests[-1])
+        rejected = await client.reply(requests[-1])
         shard.store.thaw()
         assert isinstance(await client.reply(requests[2]), m.Committed)
         assert isinstance(await client.call(m.ProduceBatch, **batch(identity, 3, records=big)), m.Committed)
 
-    assert "unavailable" == refused.verdict
+    assert "unavailable" == rejected.verdict
 
 
 async def test_a_leader_that_loses_its_broker_for_long_gives_up() -> None:
     shard = OneShard(ingest=IngestSettings(unreachable_seconds=10))
     transport = shard.broker.transport("daemon-a")
     async with transport:
-        reign = await shard.begin("a", transport)
-        transport.on_connection(reign.connection_changed)
-        serving = asyncio.create_task(reign.serve())
+        leader = await shard.begin("a", transport)
+        transport.on_connection(leader.connection_changed)
+        serving = asyncio.create_task(leader.serve())
         await asyncio.sleep(2)
         shard.broker.stop()
-        with pytest.raises(ReignEndedError) as caught:
+        with pytest.raises(TermEndedError) as caught:
             await serving
     assert Event.BROKER_UNREACHABLE is caught.value.event
 
@@ -323,7 +323,7 @@ async def test_a_leader_that_loses_its_broker_for_long_gives_up() -> None:
 async def test_a_broker_that_restarts_is_told_again_who_leads() -> None:
     """It may have lost what it retained."""
     shard = OneShard()
-    async with shard.reign(), shard.client():
+    async with shard.leader(), shard.client():
         await asyncio.sleep(2)
         shard.broker.stop()
         seen: list[str] = []
@@ -340,10 +340,10 @@ async def test_a_bug_ends_the_reign_with_its_own_error() -> None:
     shard = OneShard()
     transport = shard.broker.transport("daemon-a")
     async with transport, shard.client() as client:
-        reign = await shard.begin("a", transport)
-        serving = asyncio.create_task(reign.serve())
+        leader = await shard.begin("a", transport)
+        serving = asyncio.create_task(leader.serve())
         await asyncio.sleep(2)
-        reign.state.topics = None  # type: ignore[assignment]
+        leader.state.topics = None  # type: ignore[assignment]
         client.send(m.CreateTopic, topic="orders", token="t")
         with pytest.raises(ExceptionGroup) as caught:
             await serving
@@ -352,12 +352,12 @@ async def test_a_bug_ends_the_reign_with_its_own_error() -> None:
 
 async def test_idle_producers_are_forgotten_by_an_entry() -> None:
     shard = OneShard(ingest=IngestSettings(producer_idle_seconds=100))
-    async with shard.reign() as reign, shard.client() as client:
+    async with shard.leader() as leader, shard.client() as client:
         await opened(client)
         await asyncio.sleep(99)
-        assert 1 == len(reign.state.producers)
+        assert 1 == len(leader.state.producers)
         await asyncio.sleep(3)
-        assert 0 == len(reign.state.producers)
+        assert 0 == len(leader.state.producers)
         newest = await shard.ledger.read(await shard.ledger.newest())
 
     assert "ProducersExpired" == type(newest.entries[-1]).__name__
@@ -365,27 +365,27 @@ async def test_idle_producers_are_forgotten_by_an_entry() -> None:
 
 async def test_more_producers_than_the_limit_evicts_the_least_recently_used() -> None:
     shard = OneShard(ingest=IngestSettings(max_producers=2))
-    async with shard.reign() as reign, shard.client() as client:
+    async with shard.leader() as leader, shard.client() as client:
         await created(client)
         identities = [await opened(client, token) for token in "ab"]
         await client.call(m.ProduceBatch, **batch(identities[0], 0))
         third = await opened(client, "c")
         await asyncio.sleep(1)
 
-        assert {identities[0].producer_id, third.producer_id} == set(reign.state.producers)
+        assert {identities[0].producer_id, third.producer_id} == set(leader.state.producers)
 
 
 async def test_the_limit_on_producers_evicts_none_that_has_something_in_flight() -> None:
     """Folding its next batch, or answering this one again, needs its history."""
     shard = OneShard(ingest=IngestSettings(max_producers=2))
-    async with shard.reign() as reign, shard.client() as client:
+    async with shard.leader() as leader, shard.client() as client:
         await created(client)
         first, second = [await opened(client, token) for token in "ab"]
         shard.store.freeze()
         batches = [client.send(m.ProduceBatch, **batch(each, 0)) for each in (first, second)]
         third = client.send(m.OpenProducer, token="c")
         await asyncio.sleep(3)
-        assert 3 == len(reign.state.producers)
+        assert 3 == len(leader.state.producers)
         again = client.send(m.ProduceBatch, **batch(first, 0))
         shard.store.thaw()
         assert all([isinstance(await client.reply(each), m.Committed) for each in batches])
@@ -393,44 +393,44 @@ async def test_the_limit_on_producers_evicts_none_that_has_something_in_flight()
         third_id = (await client.reply(third)).producer_id
         await asyncio.sleep(1)
 
-        assert {second.producer_id, third_id} == set(reign.state.producers)
+        assert {second.producer_id, third_id} == set(leader.state.producers)
 
 
 async def test_an_idle_producer_with_something_in_flight_is_not_forgotten() -> None:
     """The store may take longer than it may be idle."""
     patient = IngestSettings(producer_idle_seconds=60, write_timeout_seconds=300, unreachable_seconds=300)
     shard = OneShard(ingest=patient)
-    async with shard.reign() as reign, shard.client() as client:
+    async with shard.leader() as leader, shard.client() as client:
         await created(client)
         identity = await opened(client)
         shard.store.freeze()
         request = client.send(m.ProduceBatch, **batch(identity, 0))
         await asyncio.sleep(100)
-        assert {identity.producer_id} == set(reign.state.producers)
+        assert {identity.producer_id} == set(leader.state.producers)
         shard.store.thaw()
         assert isinstance(await client.reply(request), m.Committed)
         await asyncio.sleep(1)
 
-        assert {} == dict(reign.state.producers)
+        assert {} == dict(leader.state.producers)
 
 
 async def test_a_forgotten_producer_is_told_to_begin_anew() -> None:
     shard = OneShard(ingest=IngestSettings(producer_idle_seconds=60))
-    async with shard.reign(), shard.client() as client:
+    async with shard.leader(), shard.client() as client:
         await created(client)
         identity = await opened(client)
         await client.call(m.ProduceBatch, **batch(identity, 0))
         await asyncio.sleep(70)
-        refused = await client.call(m.ProduceBatch, **batch(identity, 1))
+        rejected = await client.call(m.ProduceBatch, **batch(identity, 1))
 
-    assert "out_of_order" == refused.verdict
+    assert "out_of_order" == rejected.verdict
 
 
 async def test_the_producer_table_is_the_same_after_a_change_of_leader() -> None:
     """Identities, epochs, windows, tokens, positions and the order of use: a fold over the ledger."""
     shard = OneShard(ingest=IngestSettings(max_producers=3))
     async with shard.client() as client:
-        async with shard.reign("a") as reign:
+        async with shard.leader("a") as leader:
             await created(client)
             for token in "abcd":
                 identity = await opened(client, token)
@@ -442,9 +442,9 @@ async def test_the_producer_table_is_the_same_after_a_change_of_leader() -> None
                 m.OpenProducer, token="bump", producer_id=identity.producer_id, producer_epoch=identity.producer_epoch
             )
             await asyncio.sleep(1)
-            before = list(reign.state.producers.items()), dict(reign.state.producer_names)
-        async with shard.reign("b") as reign:
-            after = list(reign.state.producers.items()), dict(reign.state.producer_names)
+            before = list(leader.state.producers.items()), dict(leader.state.producer_names)
+        async with shard.leader("b") as leader:
+            after = list(leader.state.producers.items()), dict(leader.state.producer_names)
 
     assert 3 == len(before[0])
     assert before == after
@@ -452,10 +452,10 @@ async def test_the_producer_table_is_the_same_after_a_change_of_leader() -> None
 
 async def test_switching_pipelining_is_announced_at_once_and_by_no_new_reign() -> None:
     shard = OneShard()
-    async with shard.reign() as reign, shard.client():
+    async with shard.leader() as leader, shard.client():
         said = []
         for on in (False, True):
-            reign.switch_pipelining(on)
+            leader.switch_pipelining(on)
             await asyncio.sleep(0.1)
             retained = shard.broker.retained[m.leader_topic(CLUSTER, 0)]
             said.append(msgspec.msgpack.decode(retained, type=m.LeaderAnnouncement))
@@ -473,7 +473,7 @@ async def test_a_reign_that_is_over_announces_nothing() -> None:
         await asyncio.sleep(2)
         serving.cancel()
         await asyncio.wait([serving])
-        async with shard.reign("b"):
+        async with shard.leader("b"):
             old.switch_pipelining(False)
             await asyncio.sleep(0.1)
             retained = shard.broker.retained[m.leader_topic(CLUSTER, 0)]
@@ -483,9 +483,9 @@ async def test_a_reign_that_is_over_announces_nothing() -> None:
 
 async def test_a_refused_registration_leaves_no_subscription_behind() -> None:
     shard = OneShard()
-    async with shard.reign() as reign, shard.client() as client:
+    async with shard.leader() as leader, shard.client() as client:
         await created(client)
-        refused = await client.call(
+        rejected = await client.call(
             m.RegisterConsumer,
             topic="orders",
             subscription="s",
@@ -494,7 +494,7 @@ async def test_a_refused_registration_leaves_no_subscription_behind() -> None:
             subscription_type="QUEUE",
             order="strict",
         )
-        assert {} == reign.state.topics["orders"].subscriptions
+        assert {} == leader.state.topics["orders"].subscriptions
 
-    assert "invalid" == refused.verdict
-    assert "strict" in refused.reason
+    assert "invalid" == rejected.verdict
+    assert "strict" in rejected.reason

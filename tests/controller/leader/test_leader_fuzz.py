@@ -63,7 +63,7 @@ def malformed_count(shard: OneShard) -> float:
         sample.value
         for metric in shard.registry.collect()
         for sample in metric.samples
-        if sample.name == "headgate_malformed_messages_total"
+        if sample.name == "headgate_messages_malformed_total"
     )
 
 
@@ -83,20 +83,20 @@ async def prepared(client: BareClient) -> None:
 
 async def confront(payloads: list[bytes]) -> None:
     """Send one payload after another to one leader, and judge what each did."""
-    shard = OneShard(ingest=IngestSettings(refuse_epochless_after_seconds=0))
+    shard = OneShard(ingest=IngestSettings(missing_epoch_rejection_delay_seconds=0))
     said: list[m.AnyReply] = []
 
     def listen(message: Message) -> None:
         if message.topic.endswith("/replies"):
             said.append(m.decode_reply(message.payload))
 
-    async with shard.reign() as reign, shard.client() as client:
+    async with shard.leader() as leader, shard.client() as client:
         # Hostile requests have ids of their own.
         client._next = 2**40
         await prepared(client)
         shard.broker.spies.append(listen)
         for payload in payloads:
-            before, counted = held(reign.state), malformed_count(shard)
+            before, counted = held(leader.state), malformed_count(shard)
             said.clear()
             client.send_raw(payload)
             await asyncio.sleep(0.1)
@@ -104,13 +104,13 @@ async def confront(payloads: list[bytes]) -> None:
             assert len(answers) <= 1
             assert is_malformed(payload) == malformed_count(shard) - counted
             if is_malformed(payload):
-                assert all(isinstance(answer, m.Refused) and answer.reason.startswith(SAID) for answer in answers)
-            if is_malformed(payload) or any(isinstance(answer, m.Refused) for answer in answers):
-                assert before == held(reign.state)
-            assert all(answer.reason for answer in answers if isinstance(answer, m.Refused))
+                assert all(isinstance(answer, m.Rejected) and answer.reason.startswith(SAID) for answer in answers)
+            if is_malformed(payload) or any(isinstance(answer, m.Rejected) for answer in answers):
+                assert before == held(leader.state)
+            assert all(answer.reason for answer in answers if isinstance(answer, m.Rejected))
             assert isinstance(await client.call(m.ListTopics), m.TopicList), "it carries on"
-        await reign.commit.flush()
-        assert held(await folded(shard)) == held(reign.state), "and its successor will know the same"
+        await leader.commit.flush()
+        assert held(await folded(shard)) == held(leader.state), "and its successor will know the same"
 
 
 @settings(max_examples=40, deadline=None)

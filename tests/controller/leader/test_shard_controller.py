@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from controller.leader.leader import ShardReign
+from controller.leader.leader import ShardLeader
 from controller.leader.shard_controller import ShardController
 from controller.leadership.election import Acquired, Connected, ElectionEvent, Released, Suspended
 from controller.leadership.transitions import Event, Role
@@ -18,7 +18,7 @@ from controller.settings.load import IngestSettings, RetentionSettings, ScalingS
 from controller.snapshots.job import take_snapshot
 from controller.state.shard_state import ShardState
 from headgate.errors import ChunkError
-from headgate.ledger.compacted import delete_rolled_segments
+from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
 from headgate.protocol import messages as m
@@ -44,7 +44,7 @@ class Contender:
             ledger=Ledger(self.store, 0),
             instance=name,
             elections=self.elections,
-            new_reign=self._new_reign,
+            new_leader=self._new_leader,
             observer=Instruments(CollectorRegistry()),
             now_ms=now_ms,
         )
@@ -53,8 +53,8 @@ class Contender:
     def leads(self) -> bool:
         return self.controller.leadership.role is Role.LEADING
 
-    def _new_reign(self, state: ShardState, makes_room: Callable[[], bool]) -> ShardReign:
-        return ShardReign(
+    def _new_leader(self, state: ShardState, yields_to_contender: Callable[[], bool]) -> ShardLeader:
+        return ShardLeader(
             cluster=CLUSTER,
             instance=self.name,
             state=state,
@@ -64,12 +64,12 @@ class Contender:
             subscriptions=SETTINGS,
             scaling=ScalingSettings(),
             retention=RetentionSettings(),
-            delete_data=partial(delete_rolled_segments, self.store),
+            delete_data=partial(delete_compacted_segments, self.store),
             observer=Instruments(CollectorRegistry()),
             drain_check=None,
             now_ms=now_ms,
             rng=random.Random(1),
-            makes_room=makes_room,
+            yields_to_contender=yields_to_contender,
         )
 
     def _on_election(self, event: ElectionEvent) -> None:
@@ -86,7 +86,7 @@ class Contender:
     async def running(self) -> AsyncIterator["Contender"]:
         async with self.elections, self.transport:
             self.transport.on_connection(
-                lambda up: self.controller.reign.connection_changed(up) if self.controller.reign else None
+                lambda up: self.controller.leader.connection_changed(up) if self.controller.leader else None
             )
             task = asyncio.create_task(self.controller.run())
             try:
@@ -107,12 +107,12 @@ class Cluster:
         self.zookeeper = FakeZooKeeper(session_timeout_seconds=6)
         self.ledger = Ledger(FakeStore(objects=self.objects), 0)
 
-    async def reigns(self) -> list[tuple[int, str]]:
+    async def terms(self) -> list[tuple[int, str]]:
         """Every reign in the ledger."""
         found = []
         for number in range(1, await self.ledger.newest() + 1):
             entries = (await self.ledger.read(number)).entries
-            found += [(entry.leader_epoch, entry.instance) for entry in entries if isinstance(entry, e.ReignBegan)]
+            found += [(entry.leader_epoch, entry.instance) for entry in entries if isinstance(entry, e.TermStarted)]
         return found
 
 
@@ -121,12 +121,12 @@ async def test_one_of_two_leads_and_the_other_keeps_up() -> None:
     async with Contender(cluster, "a").running() as a, Contender(cluster, "b").running() as b:
         await until(lambda: a.leads or b.leads)
         leader, follower = (a, b) if a.leads else (b, a)
-        assert leader.controller.reign is not None
-        leader.controller.reign.commit.propose(e.TopicCreated(topic_id=1, topic="t", segments=1, token="x"))
+        assert leader.controller.leader is not None
+        leader.controller.leader.commit.propose(e.TopicCreated(topic_id=1, topic="t", segments=1, token="x"))
         await until(lambda: follower.controller.following_chunk == 2)
 
         assert not follower.leads
-    assert [(1, leader.name)] == await cluster.reigns()
+    assert [(1, leader.name)] == await cluster.terms()
 
 
 async def test_a_stop_hands_over_at_once(looptime: Any) -> None:
@@ -136,15 +136,15 @@ async def test_a_stop_hands_over_at_once(looptime: Any) -> None:
         await until(lambda: a.leads)
         async with Contender(cluster, "b").running() as b:
             await asyncio.sleep(3)
-            assert a.controller.reign is not None
-            a.controller.reign.commit.propose(e.TopicCreated(topic_id=1, topic="t", segments=1, token="x"))
+            assert a.controller.leader is not None
+            a.controller.leader.commit.propose(e.TopicCreated(topic_id=1, topic="t", segments=1, token="x"))
             before = asyncio.get_running_loop().time()
             a.controller.post(Event.STOP_REQUESTED)
             await until(lambda: b.leads)
             took = asyncio.get_running_loop().time() - before
-            assert b.controller.reign is not None
-            assert {"t"} == set(b.controller.reign.state.topics)
-    assert [(1, "a"), (2, "b")] == await cluster.reigns()
+            assert b.controller.leader is not None
+            assert {"t"} == set(b.controller.leader.state.topics)
+    assert [(1, "a"), (2, "b")] == await cluster.terms()
     assert took < 1
 
 
@@ -157,14 +157,14 @@ async def test_a_zookeeper_outage_ends_no_reign_and_stops_no_ingestion() -> None
         cluster.zookeeper.stop()
         await asyncio.sleep(60)
         assert a.leads
-        assert a.controller.leadership.makes_room
-        assert isinstance(await client.call(m.CreateTopic, topic="t", token="x"), m.TopicAnswer)
+        assert a.controller.leadership.yields_to_contender
+        assert isinstance(await client.call(m.CreateTopic, topic="t", token="x"), m.TopicReply)
         cluster.zookeeper.start()
         await asyncio.sleep(20)
         assert a.leads
-        assert not a.controller.leadership.makes_room
+        assert not a.controller.leadership.yields_to_contender
         await client.transport.__aexit__(None, None, None)
-    assert [(1, "a")] == await cluster.reigns()
+    assert [(1, "a")] == await cluster.terms()
 
 
 async def test_a_partitioned_leader_is_succeeded_and_notices_within_two_seconds() -> None:
@@ -177,7 +177,7 @@ async def test_a_partitioned_leader_is_succeeded_and_notices_within_two_seconds(
             cluster.zookeeper.partition("a")
             await until(lambda: b.leads, 20)
             await until(lambda: not a.leads, 2)
-    assert [(1, "a"), (2, "b")] == await cluster.reigns()
+    assert [(1, "a"), (2, "b")] == await cluster.terms()
 
 
 @pytest.mark.parametrize("fault", ["unknown_written", "unknown_lost"])
@@ -188,7 +188,7 @@ async def test_an_uncertain_reign_chunk_is_read_and_not_guessed(fault: Any) -> N
     contender.store.fail_next(fault)
     async with contender.running():
         await until(lambda: contender.leads, 30)
-    epochs = [epoch for epoch, _ in await cluster.reigns()]
+    epochs = [epoch for epoch, _ in await cluster.terms()]
     assert ([1, 2] if fault == "unknown_written" else [1]) == epochs
 
 
@@ -223,14 +223,14 @@ async def test_a_reign_begins_with_the_state_that_the_last_one_made() -> None:
         await client.open()
         await client.call(m.CreateTopic, topic="t", token="x", segments=2)
         await client.call(m.SplitSegment, topic="t", segment=0, token="y")
-        assert a.controller.reign is not None
-        first = a.controller.reign.state
+        assert a.controller.leader is not None
+        first = a.controller.leader.state
         a.controller.post(Event.STOP_REQUESTED)
         await until(lambda: a.controller.leadership.role is Role.STOPPED)
     async with Contender(cluster, "b").running() as b:
         await until(lambda: b.leads)
-        assert b.controller.reign is not None
-        second = b.controller.reign.state
+        assert b.controller.leader is not None
+        second = b.controller.leader.state
         await client.transport.__aexit__(None, None, None)
 
     assert first.topics["t"].layout == second.topics["t"].layout
@@ -253,10 +253,10 @@ async def test_a_hole_in_the_ledger_is_not_written_into() -> None:
     cluster = Cluster()
     async with Contender(cluster, "a").running() as a:
         await until(lambda: a.leads)
-        assert a.controller.reign is not None
-        a.controller.reign.commit.prove()
+        assert a.controller.leader is not None
+        a.controller.leader.commit.barrier()
         await asyncio.sleep(1)
-        a.controller.reign.commit.prove()
+        a.controller.leader.commit.barrier()
         await asyncio.sleep(1)
     del cluster.objects["ledger/shard=0000/000000000002.parquet"]
 
@@ -272,9 +272,9 @@ async def _lead_and_stop(cluster: Cluster, name: str, chunks: int) -> None:
     async with Contender(cluster, name).running() as a:
         await until(lambda: a.leads)
         for _ in range(chunks):
-            assert a.controller.reign is not None
-            a.controller.reign.commit.prove()
-            await a.controller.reign.commit.flush()
+            assert a.controller.leader is not None
+            a.controller.leader.commit.barrier()
+            await a.controller.leader.commit.flush()
         a.controller.post(Event.STOP_REQUESTED)
         await until(lambda: a.controller.leadership.role is Role.STOPPED)
 
@@ -290,14 +290,14 @@ async def test_a_reign_begins_from_a_snapshot_when_the_first_chunks_are_gone() -
     assert 7 == await take_snapshot(cluster.ledger, least_chunks=1, now_ms=0)
     async with Contender(cluster, "b").running() as b:
         await until(lambda: b.leads)
-        assert b.controller.reign is not None
-        b.controller.reign.commit.propose(e.LedgerTrimmed(below=7))
-        await b.controller.reign.commit.flush()
+        assert b.controller.leader is not None
+        b.controller.leader.commit.propose(e.LedgerTrimmed(below=7))
+        await b.controller.leader.commit.flush()
     _delete(cluster, *range(2, 7))
     async with Contender(cluster, "c").running() as c:
         await until(lambda: c.leads, 20)
-        assert c.controller.reign is not None
-        assert [1, 8, 10] == c.controller.reign.state.reign_chunks
+        assert c.controller.leader is not None
+        assert [1, 8, 10] == c.controller.leader.state.term_start_chunks
 
 
 async def test_a_reign_chunk_behind_a_trim_begins_no_reign() -> None:
@@ -306,15 +306,15 @@ async def test_a_reign_chunk_behind_a_trim_begins_no_reign() -> None:
     async with Contender(cluster, "a").running() as one, Contender(cluster, "b").running() as two:
         await until(lambda: one.leads or two.leads)
         a, late = (one, two) if one.leads else (two, one)
-        assert a.controller.reign is not None
-        commit = a.controller.reign.commit
+        assert a.controller.leader is not None
+        commit = a.controller.leader.commit
         create = late.store.create
         wanted: list[str] = []
 
         async def frozen(path: str, data: bytes) -> None:
             late.store.create = create  # type: ignore[method-assign]
             for _ in range(6):
-                commit.prove()
+                commit.barrier()
                 await commit.flush()
             snapshot = await take_snapshot(cluster.ledger, least_chunks=1, now_ms=0)
             assert snapshot is not None
@@ -328,8 +328,8 @@ async def test_a_reign_chunk_behind_a_trim_begins_no_reign() -> None:
         cluster.zookeeper.partition(a.name)
         await until(lambda: wanted, 30)
         await until(lambda: late.leads, 30)
-        assert late.controller.reign is not None
+        assert late.controller.leader is not None
 
         assert wanted == ["ledger/shard=0000/000000000002.parquet"]
-        assert 8 < late.controller.reign.state.reign_chunks[-1], "after the end, not at the number that it wanted"
-        assert 2 not in late.controller.reign.state.reign_chunks
+        assert 8 < late.controller.leader.state.term_start_chunks[-1], "after the end, not at the number that it wanted"
+        assert 2 not in late.controller.leader.state.term_start_chunks

@@ -27,20 +27,20 @@ CONSUMER = {"topic": "orders", "subscription": "s", "consumer": "ada", "incarnat
 )
 async def test_a_question_about_what_does_not_exist_is_refused_with_the_choices(kind, fields, reason):
     shard = OneShard()
-    async with shard.reign(), shard.client() as client:
+    async with shard.leader(), shard.client() as client:
         await client.call(m.CreateTopic, topic="orders", segments=2, token="1")
         await client.call(m.RegisterConsumer, **CONSUMER, subscription_type="STREAM")
 
         reply = await client.call(kind, **{"topic": "orders", "subscription": "s", **fields})
 
-    assert isinstance(reply, m.Refused)
+    assert isinstance(reply, m.Rejected)
     assert reply.verdict == "invalid"
     assert re.search(reason, reply.reason)
 
 
 async def test_one_consumer_or_segment_is_explained_alone_and_everything_where_neither_is_named():
     shard = OneShard()
-    async with shard.reign(), shard.client() as client:
+    async with shard.leader(), shard.client() as client:
         await client.call(m.CreateTopic, topic="orders", segments=2, token="1")
         await client.call(m.RegisterConsumer, **CONSUMER, subscription_type="STREAM")
         where = {"topic": "orders", "subscription": "s"}
@@ -55,10 +55,10 @@ async def test_one_consumer_or_segment_is_explained_alone_and_everything_where_n
 
 
 async def test_acknowledgements_sent_again_are_told_what_did_not_count_by_this_leader_and_the_next():
-    """Judged again the good one would be refused: by then nobody holds its segment at that generation."""
+    """Judged again the good one would be rejected: by then nobody holds its segment at that generation."""
     shard = OneShard()
     async with shard.client() as client:
-        async with shard.reign("a"):
+        async with shard.leader("a"):
             await client.call(m.CreateTopic, topic="orders", segments=2, token="1")
             opened = await client.call(m.OpenProducer, token="2")
             registered = await client.call(m.RegisterConsumer, **CONSUMER, subscription_type="STREAM")
@@ -76,9 +76,9 @@ async def test_acknowledgements_sent_again_are_told_what_did_not_count_by_this_l
             first = await client.call(m.AcknowledgeBatch, **batch)
             await client.call(m.LeaveConsumer, **CONSUMER)
             again = await client.call(m.AcknowledgeBatch, **batch)
-        async with shard.reign("b"):
+        async with shard.leader("b"):
             later = await client.call(m.AcknowledgeBatch, **batch, leader_epoch=2)
 
-    assert (False, [1]) == (first.duplicate, [segment for segment, _ in first.refused])
-    assert (True, [1]) == (again.duplicate, [segment for segment, _ in again.refused])
-    assert (True, again.refused) == (later.duplicate, later.refused)
+    assert (False, [1]) == (first.duplicate, [segment for segment, _ in first.rejected])
+    assert (True, [1]) == (again.duplicate, [segment for segment, _ in again.rejected])
+    assert (True, again.rejected) == (later.duplicate, later.rejected)

@@ -19,7 +19,7 @@ def test_what_ends_a_reign_stops_taking_requests_first_and_lets_go_of_the_lock(e
     after, actions = Leadership(Role.LEADING, holds_lock=True).on(event)
 
     assert after.role is not Role.LEADING
-    assert actions[0] in (Action.END_REIGN, Action.HAND_OVER)
+    assert actions[0] in (Action.END_TERM, Action.HAND_OVER)
     assert Action.WITHDRAW in actions
     assert not after.holds_lock
 
@@ -39,7 +39,7 @@ def test_only_a_written_reign_chunk_makes_a_leader(role: Role) -> None:
     for event in Event:
         after, _ = Leadership(role).on(event)
         assert after.role is not Role.LEADING or role is Role.LEADING
-    assert Leadership(Role.CATCHING_UP).on(Event.REIGN_WRITTEN)[0].role is Role.LEADING
+    assert Leadership(Role.CATCHING_UP).on(Event.TERM_STARTED)[0].role is Role.LEADING
 
 
 def test_only_an_orderly_stop_commits_what_was_accepted() -> None:
@@ -52,20 +52,20 @@ def test_only_an_orderly_stop_commits_what_was_accepted() -> None:
 def test_a_leader_without_lock_or_contact_makes_room() -> None:
     """Rule 4, and it ends when both are back."""
     leader = Leadership(Role.LEADING, holds_lock=True)
-    assert not leader.makes_room
+    assert not leader.yields_to_contender
 
     for loses, regains in (
         (Event.CONTACT_LOST, Event.CONTACT_REGAINED),
         (Event.LOCK_LOST, Event.LOCK_ACQUIRED),
     ):
         lonely, _ = leader.on(loses)
-        assert lonely.makes_room
-        assert not lonely.on(regains)[0].makes_room
+        assert lonely.yields_to_contender
+        assert not lonely.on(regains)[0].yields_to_contender
 
 
 def test_a_follower_never_makes_room() -> None:
     """It writes nothing."""
-    assert not Leadership(Role.FOLLOWING, in_contact=False).makes_room
+    assert not Leadership(Role.FOLLOWING, in_contact=False).yields_to_contender
 
 
 def test_a_taken_number_while_catching_up_is_read_and_the_next_one_tried() -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.local.data_folder import NodeFolder, Remembered, choose_port
-from controller.local.reserved_port import LOOPBACK, HeldPort, port_is_free
+from controller.local.data_folder import DataFolder, NodeState, reserve_port
+from controller.local.reserved_port import LOOPBACK, ReservedPort, port_is_free
 from headgate.errors import ConfigError
 
 
@@ -27,29 +27,29 @@ def busy_port() -> Iterator[int]:
 
 
 def test_a_folder_in_use_is_refused_with_the_process_id(tmp_path: Path):
-    with NodeFolder(tmp_path / "data"):
+    with DataFolder(tmp_path / "data"):
         with pytest.raises(ConfigError, match=rf"in use by the node with process id {os.getpid()}; stop that one"):
-            NodeFolder(tmp_path / "data").__enter__()
-        # Being refused must not take the lock away from the one who has it.
+            DataFolder(tmp_path / "data").__enter__()
+        # Being rejected must not take the lock away from the one who has it.
         with pytest.raises(ConfigError, match="in use"):
-            NodeFolder(tmp_path / "data").__enter__()
+            DataFolder(tmp_path / "data").__enter__()
 
 
 def test_a_folder_is_free_again_after_its_node(tmp_path: Path):
-    with NodeFolder(tmp_path):
+    with DataFolder(tmp_path):
         pass
-    with NodeFolder(tmp_path):
+    with DataFolder(tmp_path):
         pass
 
 
 def test_a_node_that_was_killed_leaves_its_folder_free(tmp_path: Path):
     code = (
-        "import os, sys, pathlib\nfrom controller.local.data_folder import NodeFolder\n"
-        "NodeFolder(pathlib.Path(sys.argv[1])).__enter__()\nos.kill(os.getpid(), 9)"
+        "import os, sys, pathlib\nfrom controller.local.data_folder import DataFolder\n"
+        "DataFolder(pathlib.Path(sys.argv[1])).__enter__()\nos.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
 
-    with NodeFolder(tmp_path):
+    with DataFolder(tmp_path):
         assert (tmp_path / "up.lock").read_text() == f"{os.getpid()}\n"
 
 
@@ -57,11 +57,11 @@ def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path):
     (tmp_path / "file").write_text("")
 
     with pytest.raises(ConfigError, match=r"data folder .*file/data: Not a directory; choose another with --data"):
-        NodeFolder(tmp_path / "file" / "data").__enter__()
+        DataFolder(tmp_path / "file" / "data").__enter__()
 
 
 def test_written_files_are_private_and_leave_no_drafts(tmp_path: Path):
-    with NodeFolder(tmp_path) as folder:
+    with DataFolder(tmp_path) as folder:
         folder.write("client.toml", "old")
         path = folder.write("client.toml", "new")
 
@@ -71,7 +71,7 @@ def test_written_files_are_private_and_leave_no_drafts(tmp_path: Path):
 
 
 def test_a_file_that_cannot_be_written_is_one_clear_error_and_leaves_no_draft(tmp_path: Path):
-    with NodeFolder(tmp_path) as folder:
+    with DataFolder(tmp_path) as folder:
         (tmp_path / "client.toml").mkdir()
 
         with pytest.raises(ConfigError, match=r"cannot write .*client\.toml"):
@@ -81,21 +81,21 @@ def test_a_file_that_cannot_be_written_is_one_clear_error_and_leaves_no_draft(tm
 
 
 def test_what_is_remembered_comes_back(tmp_path: Path):
-    with NodeFolder(tmp_path) as folder:
-        assert folder.remembered() == Remembered()
-        folder.remember(Remembered(mqtt_port=1, shards=4))
-        assert folder.remembered() == Remembered(mqtt_port=1, shards=4)
+    with DataFolder(tmp_path) as folder:
+        assert folder.load_state() == NodeState()
+        folder.save_state(NodeState(mqtt_port=1, shards=4))
+        assert folder.load_state() == NodeState(mqtt_port=1, shards=4)
 
 
 def test_a_memory_that_is_damaged_says_what_to_do(tmp_path: Path):
     (tmp_path / "up.json").write_text("{")
 
-    with NodeFolder(tmp_path) as folder, pytest.raises(ConfigError, match=r"up\.json.*delete the file"):
-        folder.remembered()
+    with DataFolder(tmp_path) as folder, pytest.raises(ConfigError, match=r"up\.json.*delete the file"):
+        folder.load_state()
 
 
 def test_a_large_log_is_put_aside(tmp_path: Path):
-    with NodeFolder(tmp_path) as folder:
+    with DataFolder(tmp_path) as folder:
         path = folder.log_path("daemon.log")
         path.write_text("small")
         assert folder.log_path("daemon.log").exists()
@@ -107,31 +107,31 @@ def test_a_large_log_is_put_aside(tmp_path: Path):
 
 
 def chosen(*wishes: int | None) -> int:
-    with choose_port("--mqtt-port", *wishes) as held:
+    with reserve_port("--mqtt-port", *wishes) as held:
         return held.number
 
 
 def test_a_port_that_was_asked_for_is_taken_or_refused(busy_port: int):
-    with HeldPort() as free:
+    with ReservedPort() as free:
         assert chosen(free.number, 0, busy_port) == free.number
     with pytest.raises(ConfigError, match=rf"--mqtt-port {busy_port}: the port is in use; choose another, or 0"):
-        choose_port("--mqtt-port", busy_port, 0, 0)
+        reserve_port("--mqtt-port", busy_port, 0, 0)
 
 
 def test_without_a_wish_it_is_the_last_port_then_the_usual_one_then_any(busy_port: int):
-    with HeldPort() as last, HeldPort() as usual:
+    with ReservedPort() as last, ReservedPort() as usual:
         assert chosen(None, last.number, usual.number) == last.number
         assert chosen(None, busy_port, usual.number) == usual.number
     assert chosen(None, busy_port, busy_port) not in (0, busy_port)
 
 
 def test_zero_is_any_free_port_whatever_was_before(busy_port: int):
-    with HeldPort() as last:
+    with ReservedPort() as last:
         assert chosen(0, last.number, busy_port) not in (0, last.number, busy_port)
 
 
 def test_a_port_that_was_chosen_is_held():
-    with choose_port("--mqtt-port", 0, 0, 0) as held, socket.socket() as exclusive:
+    with reserve_port("--mqtt-port", 0, 0, 0) as held, socket.socket() as exclusive:
         with pytest.raises(OSError, match="in use"):
             exclusive.bind((LOOPBACK, held.number))
         assert port_is_free(held.number)

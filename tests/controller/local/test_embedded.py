@@ -1,4 +1,4 @@
-"""The embedded servers: real processes, started, killed, orphaned and refused."""
+"""The embedded servers: real processes, started, killed, orphaned and rejected."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from controller.local.embedded import (
     mosquitto_config,
     zookeeper_config,
 )
-from controller.local.reserved_port import HeldPort
-from controller.local.supervised_process import ServerStartError
+from controller.local.reserved_port import ReservedPort
+from controller.local.supervised_process import ProcessStartError
 from headgate.errors import ConfigError
 from tests.support.waiting import until
 
@@ -179,7 +179,7 @@ async def test_a_tethered_command_whose_parent_is_gone_already_does_not_run(tmp_
 async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ServerStartError, match=rf"127\.0\.0\.1:{port} \(Address already in use\)"):
+        with pytest.raises(ProcessStartError, match=rf"127\.0\.0\.1:{port} \(Address already in use\)"):
             await EmbeddedBroker(tmp_path, port).__aenter__()
 
 
@@ -189,11 +189,11 @@ async def test_a_free_port_that_somebody_else_was_quicker_to_take_is_replaced(
 ) -> None:
     """Where it cannot be held until the server listens."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        lost = HeldPort()
+        lost = ReservedPort()
         lost.close()
         lost.number = taken.getsockname()[1]
         offers = [lost]
-        monkeypatch.setattr(embedded, "HeldPort", lambda port: offers.pop() if offers else HeldPort(port))
+        monkeypatch.setattr(embedded, "ReservedPort", lambda port: offers.pop() if offers else ReservedPort(port))
 
         with capture_logs() as logs:
             async with EmbeddedBroker(tmp_path) as broker:
@@ -220,7 +220,7 @@ async def test_the_port_of_a_broker_that_is_down_for_a_moment_is_held(tmp_path: 
 async def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(ServerStartError, match=r"ZooKeeper cannot use the folder .*/file/zookeeper: Not a directory"):
+    with pytest.raises(ProcessStartError, match=r"ZooKeeper cannot use the folder .*/file/zookeeper: Not a directory"):
         await EmbeddedZooKeeper(tmp_path / "file" / "zookeeper").__aenter__()
 
 
@@ -232,7 +232,7 @@ async def test_a_folder_without_permission_is_named(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(Path, "write_text", refuse)
 
-    with pytest.raises(ServerStartError, match=rf"cannot write {tmp_path}.*: Permission denied"):
+    with pytest.raises(ProcessStartError, match=rf"cannot write {tmp_path}.*: Permission denied"):
         await EmbeddedBroker(tmp_path).__aenter__()
 
 
@@ -240,7 +240,7 @@ async def test_a_full_disk_is_said_before_anything_starts(tmp_path: Path, monkey
     usage = namedtuple("usage", "total used free")  # noqa: PYI024
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(1 << 30, 1 << 30, 5 << 20))
 
-    with pytest.raises(ServerStartError, match=r"needs 64 MiB in .*, where 5 MiB are free"):
+    with pytest.raises(ProcessStartError, match=r"needs 64 MiB in .*, where 5 MiB are free"):
         await EmbeddedBroker(tmp_path).__aenter__()
 
 
@@ -257,7 +257,7 @@ async def test_a_missing_java_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
 async def test_missing_jars_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda _: None)
 
-    with pytest.raises(ServerStartError, match="install pyspark"):
+    with pytest.raises(ProcessStartError, match="install pyspark"):
         embedded.zookeeper_classpath()
 
 
@@ -268,20 +268,22 @@ async def test_a_server_that_ends_at_once_shows_the_end_of_its_log(
 ) -> None:
     monkeypatch.setitem(embedded.MOSQUITTO_SETTINGS, "no_such_setting", "1")
 
-    with pytest.raises(ServerStartError, match=r"(?s)mosquitto ended with exit code 3.*Unknown configuration variable"):
+    with pytest.raises(
+        ProcessStartError, match=r"(?s)mosquitto ended with exit code 3.*Unknown configuration variable"
+    ):
         await EmbeddedBroker(tmp_path, kind="mosquitto").__aenter__()
 
 
 async def test_a_server_that_never_serves_is_given_up_and_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = embedded.ServerPlan(
+    plan = embedded.ProcessSpec(
         "sleeper", ["sleep", "600"], tmp_path / "sleeper.log", lambda: asyncio.sleep(0, result=False), start_seconds=0.3
     )
-    server = embedded.SupervisedServer(plan)
+    server = embedded.SupervisedProcess(plan)
 
     with pytest.raises(
-        ServerStartError, match=r"sleeper was not ready after 0.3 s; it wrote nothing to .*sleeper\.log"
+        ProcessStartError, match=r"sleeper was not ready after 0.3 s; it wrote nothing to .*sleeper\.log"
     ):
         await server.__aenter__()
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from controller.local import reserved_port
-from controller.local.reserved_port import LOOPBACK, HeldPort, port_is_free
+from controller.local.reserved_port import LOOPBACK, ReservedPort, port_is_free
 
 IP_LOCAL_PORT_RANGE = 51
 """Linux 6.3 and later: the ports that one socket is given when it takes any."""
@@ -30,7 +30,7 @@ def taker_of(port: int) -> socket.socket:
 
 @pytest.mark.parametrize("reuse", [0, 1])
 def test_who_takes_any_port_is_not_given_one_that_is_held(reuse: int):
-    with HeldPort() as held, taker_of(held.number) as server, taker_of(held.number) as client:
+    with ReservedPort() as held, taker_of(held.number) as server, taker_of(held.number) as client:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
         with pytest.raises(OSError, match="in use"):
             server.bind((LOOPBACK, 0))
@@ -43,7 +43,7 @@ def test_who_takes_any_port_is_not_given_one_that_is_held(reuse: int):
 
 
 def test_a_server_that_is_told_its_number_listens_and_listens_again():
-    with HeldPort() as held:
+    with ReservedPort() as held:
         for _ in range(2):
             assert port_is_free(held.number)
             with socket.create_server((LOOPBACK, held.number)) as server:
@@ -54,10 +54,10 @@ def test_a_server_that_is_told_its_number_listens_and_listens_again():
 
 def test_a_port_on_which_somebody_listens_is_refused():
     with socket.create_server((LOOPBACK, 0)) as server, pytest.raises(OSError, match="in use"):
-        HeldPort(server.getsockname()[1])
+        ReservedPort(server.getsockname()[1])
 
 
 def test_where_holding_keeps_the_server_out_nothing_is_held(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(reserved_port, "port_is_free", lambda _: False)
-    with HeldPort() as held, socket.socket() as exclusive:
+    with ReservedPort() as held, socket.socket() as exclusive:
         exclusive.bind((LOOPBACK, held.number))

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.retention.policy import FOR_EVER, Pruning, RetentionRules, prunable
-from coordinator.decisions.gate import open_gate
+from controller.retention.policy import KEEP_FOREVER, PruneDecision, RetentionRules, decide_pruning
+from coordinator.decisions.gate import compute_gate
 from coordinator.state.subscription import Subscription
 from headgate.model.layout import Layout
 
@@ -23,9 +23,9 @@ def subscription(kind: Any = "STREAM", *, drained: set[int] = frozenset(), **fie
     return Subscription(1, "t", 2, fields.pop("name", "s"), kind, order, drained=set(drained), **fields)
 
 
-def pruning(layout: Layout, *subscriptions: Subscription, now_ms: int = HOUR, **rules: int) -> Pruning:
-    fields = {"keep_ms": HOUR, "checkpoint_hold_ms": 2 * HOUR, "abandoned_ms": 0} | rules
-    return prunable(layout, subscriptions, RetentionRules(**fields), now_ms)
+def pruning(layout: Layout, *subscriptions: Subscription, now_ms: int = HOUR, **rules: int) -> PruneDecision:
+    fields = {"retention_ms": HOUR, "checkpoint_retention_ms": 2 * HOUR, "subscription_expiry_ms": 0} | rules
+    return decide_pruning(layout, subscriptions, RetentionRules(**fields), now_ms)
 
 
 def test_a_drained_segment_goes_after_its_retention() -> None:
@@ -37,11 +37,11 @@ def test_a_drained_segment_goes_after_its_retention() -> None:
 
 
 def test_with_no_retention_nothing_goes() -> None:
-    assert pruning(SPLIT, keep_ms=FOR_EVER, now_ms=10**15).segments == ()
+    assert pruning(SPLIT, retention_ms=KEEP_FOREVER, now_ms=10**15).segments == ()
 
 
 def test_active_segments_never_go() -> None:
-    assert pruning(Layout.initial(4, 0), now_ms=10**15) == Pruning((), {}, ())
+    assert pruning(Layout.initial(4, 0), now_ms=10**15) == PruneDecision((), {}, ())
 
 
 def test_a_topic_without_subscriptions_keeps_nothing_longer() -> None:
@@ -105,13 +105,13 @@ def test_nobody_is_abandoned_unless_that_is_switched_on() -> None:
     unused = subscription(unused_since_ms=0)
 
     assert pruning(SPLIT, unused, now_ms=10**12).segments == ()
-    assert pruning(SPLIT, unused, now_ms=3 * HOUR, abandoned_ms=3 * HOUR).segments == (0,)
-    assert pruning(SPLIT, unused, now_ms=3 * HOUR, abandoned_ms=3 * HOUR).abandoned == ("s",)
-    assert pruning(SPLIT, unused, now_ms=3 * HOUR - 1, abandoned_ms=3 * HOUR).segments == ()
+    assert pruning(SPLIT, unused, now_ms=3 * HOUR, subscription_expiry_ms=3 * HOUR).segments == (0,)
+    assert pruning(SPLIT, unused, now_ms=3 * HOUR, subscription_expiry_ms=3 * HOUR).abandoned == ("s",)
+    assert pruning(SPLIT, unused, now_ms=3 * HOUR - 1, subscription_expiry_ms=3 * HOUR).segments == ()
 
 
 def test_a_subscription_in_use_is_not_abandoned() -> None:
-    assert pruning(SPLIT, subscription(unused_since_ms=None), now_ms=10**12, abandoned_ms=1).segments == ()
+    assert pruning(SPLIT, subscription(unused_since_ms=None), now_ms=10**12, subscription_expiry_ms=1).segments == ()
 
 
 @st.composite
@@ -146,5 +146,5 @@ def test_nothing_that_goes_was_held_back_or_holds_back(situation: tuple[Layout, 
     assert set(found.segments) | set(found.kept) == sealed
     for known in subscriptions:
         assert known.drained.issuperset(found.segments)
-        before = open_gate(layout, known.drained, known.type, known.order).grantable
-        assert open_gate(after, known.drained, known.type, known.order).grantable == before
+        before = compute_gate(layout, known.drained, known.type, known.order).grantable
+        assert compute_gate(after, known.drained, known.type, known.order).grantable == before

@@ -12,13 +12,13 @@ import structlog
 
 from controller.settings.load import RetentionSettings
 from headgate.errors import StoreUnavailableError
-from headgate.ledger.compacted import Manifest, RolledObject, create_manifest
+from headgate.ledger.compacted import CompactedObject, Manifest, create_manifest
 from headgate.protocol import messages as m
 from tests.support.one_shard import OneShard
 
 pytestmark = pytest.mark.looptime
 
-SOON = RetentionSettings(keep_seconds=60, checkpoint_hold_seconds=120, delete_after_seconds=30)
+SOON = RetentionSettings(retention_seconds=60, checkpoint_retention_seconds=120, delete_delay_seconds=30)
 
 
 async def _split_topic(client: Any, **policy: Any) -> None:
@@ -30,15 +30,15 @@ async def _split_topic(client: Any, **policy: Any) -> None:
     await client.call(m.SplitSegment, topic="orders", segment=0, token="3")
 
 
-def _segments(reign: Any) -> list[int]:
-    return sorted(reign.state.topics["orders"].layout.segments)
+def _segments(leader: Any) -> list[int]:
+    return sorted(leader.state.topics["orders"].layout.segments)
 
 
 async def _rolled(shard: OneShard, topic_id: int, *segments: int) -> None:
     """Put objects of ``segments`` in the store, and a manifest that names them."""
     objects = [
-        RolledObject(
-            path=f"rolled/shard=0000/run/{segment}.parquet",
+        CompactedObject(
+            path=f"compacted/shard=0000/run/{segment}.parquet",
             topic_id=topic_id,
             segment=segment,
             first_offset=0,
@@ -58,45 +58,45 @@ async def _rolled(shard: OneShard, topic_id: int, *segments: int) -> None:
 
 
 def _rolled_names(shard: OneShard) -> list[str]:
-    return sorted(path.rsplit("/", 1)[1] for path in shard.store.objects if path.startswith("rolled/"))
+    return sorted(path.rsplit("/", 1)[1] for path in shard.store.objects if path.startswith("compacted/"))
 
 
 async def test_off_unless_it_is_switched_on_and_each_topic_may_differ() -> None:
     shard = OneShard()
-    async with shard.reign() as reign, shard.client() as client:
+    async with shard.leader() as leader, shard.client() as client:
         await _split_topic(client)
         await asyncio.sleep(200)
-        assert _segments(reign) == [0, 1, 2]
+        assert _segments(leader) == [0, 1, 2]
         await client.call(m.SetTopicPolicy, topic="orders", token="4", retention_ms=60_000)
         await asyncio.sleep(11)
-        assert _segments(reign) == [1, 2]
+        assert _segments(leader) == [1, 2]
 
 
 async def test_a_topic_may_keep_everything_although_the_cluster_does_not() -> None:
     shard = OneShard(retention=SOON)
-    async with shard.reign() as reign, shard.client() as client:
+    async with shard.leader() as leader, shard.client() as client:
         await _split_topic(client, retention_ms=-1)
         await asyncio.sleep(200)
-        assert _segments(reign) == [0, 1, 2]
+        assert _segments(leader) == [0, 1, 2]
 
 
 async def test_what_goes_leaves_a_tombstone_until_its_data_is_deleted() -> None:
     shard = OneShard(retention=SOON)
     sample = shard.registry.get_sample_value
-    async with shard.reign() as reign, shard.client() as client:
+    async with shard.leader() as leader, shard.client() as client:
         await _split_topic(client)
         await _rolled(shard, 1, 0, 1)
         await asyncio.sleep(75)
-        assert _segments(reign) == [1, 2]
+        assert _segments(leader) == [1, 2]
         await asyncio.sleep(18)
         assert _rolled_names(shard) == ["0.parquet", "1.parquet"], "somebody may still be reading"
-        assert set(reign.state.tombstones) == {(1, 0)}
-        assert sample("headgate_pending_deletions", {"shard": "0"}) == 1
-        assert sample("headgate_pruned_segments_total") == 1
+        assert set(leader.state.tombstones) == {(1, 0)}
+        assert sample("headgate_segment_deletions_pending", {"shard": "0"}) == 1
+        assert sample("headgate_segments_pruned_total") == 1
         await asyncio.sleep(27)
         assert _rolled_names(shard) == ["1.parquet"]
-        assert reign.state.tombstones == {}
-        assert sample("headgate_pending_deletions", {"shard": "0"}) == 0
+        assert leader.state.tombstones == {}
+        assert sample("headgate_segment_deletions_pending", {"shard": "0"}) == 0
 
 
 async def test_a_deletion_that_fails_is_tried_again_until_it_succeeds() -> None:
@@ -112,11 +112,11 @@ async def test_a_deletion_that_fails_is_tried_again_until_it_succeeds() -> None:
         return 1
 
     with structlog.testing.capture_logs() as logged:
-        async with shard.reign() as reign, shard.client() as client:
-            reign.pruner._delete_data = delete
+        async with shard.leader() as leader, shard.client() as client:
+            leader.pruner._delete_data = delete
             await _split_topic(client)
             await asyncio.sleep(1000)
-            assert reign.state.tombstones == {}
+            assert leader.state.tombstones == {}
 
     assert len(tries) == 6
     assert overdue[0] < 11, "not late before it is due, which is looked at every 10 s"
@@ -125,22 +125,22 @@ async def test_a_deletion_that_fails_is_tried_again_until_it_succeeds() -> None:
     pauses = [after - before for before, after in pairwise(tries)]
     assert pauses[-1] > 30, "it backs off"
     assert max(pauses) < 310
-    assert shard.registry.get_sample_value("headgate_failed_deletions_total") == 5
+    assert shard.registry.get_sample_value("headgate_segment_deletions_failed_total") == 5
     assert [line["event"] for line in logged if line["event"].startswith("data.")][-1] == "data.deleted"
 
 
 async def test_the_next_leader_finishes_what_was_begun() -> None:
     """The tombstone is in the ledger; a deletion that was done and not noted is done again."""
     shard = OneShard(retention=SOON)
-    async with shard.reign("a") as reign, shard.client() as client:
-        reign.pruner._delete_data = _hanging
+    async with shard.leader("a") as leader, shard.client() as client:
+        leader.pruner._delete_data = _hanging
         await _split_topic(client)
         await _rolled(shard, 1, 0)
         await asyncio.sleep(300)
-        assert set(reign.state.tombstones) == {(1, 0)}
-    async with shard.reign("b") as reign:
+        assert set(leader.state.tombstones) == {(1, 0)}
+    async with shard.leader("b") as leader:
         await asyncio.sleep(40)
-        assert reign.state.tombstones == {}
+        assert leader.state.tombstones == {}
     assert _rolled_names(shard) == []
 
 
@@ -151,21 +151,21 @@ async def _hanging(shard: int, topic_id: int, segments: Collection[int]) -> int:
 
 async def test_a_topic_that_is_deleted_leaves_tombstones_too() -> None:
     shard = OneShard(retention=SOON)
-    async with shard.reign() as reign, shard.client() as client:
+    async with shard.leader() as leader, shard.client() as client:
         await _split_topic(client)
         await _rolled(shard, 1, 0, 1, 2)
         await client.call(m.DeleteTopic, topic="orders", token="9")
-        assert set(reign.state.tombstones) == {(1, 0), (1, 1), (1, 2)}
+        assert set(leader.state.tombstones) == {(1, 0), (1, 1), (1, 2)}
         await asyncio.sleep(60)
-        assert reign.state.tombstones == {}
+        assert leader.state.tombstones == {}
     assert _rolled_names(shard) == []
 
 
 async def test_data_of_an_undurable_prune_is_not_deleted() -> None:
     """The store takes no chunk: whoever leads next may not know of the prune, and must find the data."""
-    shard = OneShard(retention=RetentionSettings(keep_seconds=10, delete_after_seconds=0))
+    shard = OneShard(retention=RetentionSettings(retention_seconds=10, delete_delay_seconds=0))
     shard.ingest = type(shard.ingest)(unreachable_seconds=900, write_timeout_seconds=900)
-    async with shard.reign() as reign, shard.client() as client:
+    async with shard.leader() as leader, shard.client() as client:
         await _split_topic(client)
         tries: list[int] = []
 
@@ -173,10 +173,10 @@ async def test_data_of_an_undurable_prune_is_not_deleted() -> None:
             tries.append(topic_id)
             return 0
 
-        reign.pruner._delete_data = delete
+        leader.pruner._delete_data = delete
         shard.store.freeze()
         await asyncio.sleep(100)
-        assert set(reign.state.tombstones) == {(1, 0)}
+        assert set(leader.state.tombstones) == {(1, 0)}
         assert tries == []
         shard.store.thaw()
         await asyncio.sleep(20)
@@ -186,23 +186,23 @@ async def test_data_of_an_undurable_prune_is_not_deleted() -> None:
 async def test_a_command_prunes_now_and_says_why_the_rest_stays() -> None:
     shard = OneShard()
     consumer = {"topic": "orders", "subscription": "s", "consumer": "c", "incarnation": 1}
-    async with shard.reign() as reign, shard.client() as client:
+    async with shard.leader() as leader, shard.client() as client:
         await _split_topic(client)
         await client.call(m.RegisterConsumer, **consumer, subscription_type="STREAM", start="earliest")
         answer = await client.call(m.PruneTopic, topic="orders", token="4")
         assert answer.segments == []
-        assert [(kept.segment, "0 of 1" in kept.reason) for kept in answer.kept] == [(0, True)]
+        assert [(kept.segment, "0 of 1" in kept.reason) for kept in answer.retained] == [(0, True)]
 
         acknowledged = m.Acknowledgement(segment=0, generation=1, first_offset=0, end_offset=1)
         await client.call(m.AcknowledgeBatch, **consumer, acknowledgements=[acknowledged])
         dry = await client.call(m.PruneTopic, topic="orders", token="5", dry_run=True)
         assert dry.segments == [0]
-        assert _segments(reign) == [0, 1, 2]
+        assert _segments(leader) == [0, 1, 2]
 
         first = await client.call(m.PruneTopic, topic="orders", token="6")
         again = await client.call(m.PruneTopic, topic="orders", token="6")
         assert first.segments == again.segments == [0], "a repeated command gets the same answer"
-        assert _segments(reign) == [1, 2]
+        assert _segments(leader) == [1, 2]
         registered = await client.call(m.RegisterConsumer, **consumer, subscription_type="STREAM")
         assert sorted(grant.segment for grant in registered.grants) == [1, 2], "what came after it is open"
         nobody = await client.call(m.PruneTopic, topic="nowhere", token="7")
@@ -213,30 +213,30 @@ async def test_a_reader_of_what_goes_is_told_at_once() -> None:
     """CHECKPOINT consumers hold sealed segments for as long as those exist."""
     shard = OneShard(retention=SOON)
     consumer = {"topic": "orders", "subscription": "s", "consumer": "c", "incarnation": 1}
-    async with shard.reign() as reign, shard.client() as client:
+    async with shard.leader() as leader, shard.client() as client:
         await _split_topic(client)
         await client.call(m.RegisterConsumer, **consumer, subscription_type="CHECKPOINT", start="earliest")
         for _ in range(27):
             await asyncio.sleep(5)
             await client.call(m.Heartbeat, **consumer)
-        assert _segments(reign) == [1, 2]
+        assert _segments(leader) == [1, 2]
         revoked = [one for push in client.pushes for one in getattr(push, "revoked", [])]
         assert [(one.segment, one.final) for one in revoked] == [(0, True)]
-        assert 0 not in reign.state.topics["orders"].subscriptions["s"].holdings
+        assert 0 not in leader.state.topics["orders"].subscriptions["s"].holdings
 
 
 async def test_a_subscription_that_nobody_uses_keeps_nothing_if_that_is_wanted() -> None:
-    shard = OneShard(retention=RetentionSettings(keep_seconds=10, abandoned_seconds=100))
+    shard = OneShard(retention=RetentionSettings(retention_seconds=10, subscription_expiry_seconds=100))
     consumer = {"topic": "orders", "subscription": "s", "consumer": "c", "incarnation": 1}
     with structlog.testing.capture_logs() as logged:
-        async with shard.reign() as reign, shard.client() as client:
+        async with shard.leader() as leader, shard.client() as client:
             await _split_topic(client)
             await client.call(m.RegisterConsumer, **consumer, subscription_type="STREAM", start="earliest")
             await client.call(m.LeaveConsumer, **consumer)
             await asyncio.sleep(90)
-            assert _segments(reign) == [0, 1, 2]
+            assert _segments(leader) == [0, 1, 2]
             await asyncio.sleep(30)
-            assert _segments(reign) == [1, 2]
+            assert _segments(leader) == [1, 2]
 
     (said,) = [line for line in logged if line["event"] == "subscription.abandoned"]
     assert said["subscription"] == "s"
@@ -248,11 +248,11 @@ async def test_an_external_topic_forgets_segments_and_has_no_data_to_delete() ->
         m.SegmentImport(segment="a", hashes=("0", "15"), end_offset=0, sealed=True),
         m.SegmentImport(segment="b", hashes=("0", "15"), parents=["a"]),
     ]
-    async with shard.reign() as reign, shard.client() as client:
+    async with shard.leader() as leader, shard.client() as client:
         answer = await client.call(m.ImportTopic, topic="elsewhere", token="1", hash_bits=4, segments=segments)
-        assert isinstance(answer, m.TopicImportAnswer), answer
+        assert isinstance(answer, m.TopicImportReply), answer
         await asyncio.sleep(80)
-        topic = reign.state.topics["elsewhere"]
+        topic = leader.state.topics["elsewhere"]
         assert len(topic.layout.segments) == 1
         assert topic.external.pruned == {"a"}
-        assert reign.state.tombstones == {}
+        assert leader.state.tombstones == {}

@@ -10,10 +10,10 @@ from controller.commit import GroupCommit
 from controller.retention.trim_policy import deletable, trim_point
 from controller.retention.trimmer import Trimmer
 from controller.snapshots.job import take_snapshot
-from controller.snapshots.restore import caught_up
+from controller.snapshots.restore import catch_up
 from controller.state.shard_state import ShardState
 from headgate.ledger.chunk_ranges import ChunkRange
-from headgate.ledger.compacted import Manifest, RolledObject, create_manifest
+from headgate.ledger.compacted import CompactedObject, Manifest, create_manifest
 from headgate.ledger.ledger import snapshot_path
 from headgate.model import entries as e
 from tests.controller.snapshots.test_restore import Kept
@@ -58,7 +58,7 @@ def test_a_chunk_may_go_when_nobody_needs_it(
 
 
 def test_the_first_chunk_of_every_reign_stays() -> None:
-    assert [2, 3, 5] == deletable([5, 4, 3, 2, 1, 6], below=6, reign_chunks=[1, 4])
+    assert [2, 3, 5] == deletable([5, 4, 3, 2, 1, 6], below=6, term_start_chunks=[1, 4])
 
 
 class Seen:
@@ -78,19 +78,19 @@ class Seen:
     def snapshot_unusable(self, _: int) -> None:
         self.unusable += 1
 
-    def objects_counted(self, _: int, kind: str, count: int) -> None:
+    def set_object_count(self, _: int, kind: str, count: int) -> None:
         self.objects[kind] = count
 
-    def rolled_up(self, _: int, chunk: int, size_bytes: int) -> None:
+    def compaction_advanced(self, _: int, chunk: int, size_bytes: int) -> None:
         self.rolled = (chunk, size_bytes)
 
     def chunk_committed(self, *_: object) -> None: ...
-    def queue_size(self, *_: object) -> None: ...
-    def store_error(self, *_: object) -> None: ...
-    def store_answered(self, *_: object) -> None: ...
+    def queue_size_changed(self, *_: object) -> None: ...
+    def store_failed(self, *_: object) -> None: ...
+    def store_succeeded(self, *_: object) -> None: ...
 
 
-class Reign:
+class TrimmingLeader:
     """A trimmer on a ledger of 12 chunks that is rolled up to chunk 9, with a snapshot at 12."""
 
     def __init__(self, kept: Kept, state: ShardState) -> None:
@@ -104,7 +104,7 @@ class Reign:
             observer=self.seen,
             write_timeout_seconds=5,
             unreachable_seconds=5,
-            makes_room=lambda: False,
+            yields_to_contender=lambda: False,
             on_durable=lambda _: None,
             on_records=lambda *_: None,
         )
@@ -117,19 +117,19 @@ class Reign:
             now_ms=lambda: self.now_ms,
         )
 
-    async def look(self) -> None:
+    async def trim_once(self) -> None:
         """Look, let what was decided become durable, and look again."""
         running = asyncio.create_task(self.commit.run())
-        await self.trimmer.look()
+        await self.trimmer.trim_once()
         await self.commit.flush()
-        await self.trimmer.look()
+        await self.trimmer.trim_once()
         running.cancel()
 
 
-async def rolled_up() -> tuple[Kept, Reign]:
+async def compacted_ledger() -> tuple[Kept, TrimmingLeader]:
     kept = Kept(12)
     await kept.snapshot()
-    item = RolledObject(
+    item = CompactedObject(
         path="x", topic_id=1, segment=0, first_offset=0, end_offset=1, size_bytes=70, first_at_ms=0, last_at_ms=0
     )
     await create_manifest(
@@ -137,59 +137,59 @@ async def rolled_up() -> tuple[Kept, Reign]:
         Manifest(shard=0, first=1, last=9, level=0, written_at_ms=0, last_at_ms=0, facts="f", objects=[item]),
     )
     state, _ = await kept.restored()
-    return kept, Reign(kept, state)
+    return kept, TrimmingLeader(kept, state)
 
 
 async def test_chunks_are_deleted_once_it_is_written_down_that_they_will_be() -> None:
-    kept, reign = await rolled_up()
-    await reign.trimmer.look()
+    kept, leader = await compacted_ledger()
+    await leader.trimmer.trim_once()
     assert 12 == len(await kept.ledger.numbers()), "nothing is durable yet"
-    await reign.look()
+    await leader.trim_once()
 
     assert [1, 6, 9, 10, 11, 12, 13] == await kept.ledger.numbers()
     assert (await kept.ledger.read(13)).entries == (e.LedgerTrimmed(below=9),)
-    assert (6, 0, (9, 70)) == (reign.seen.deleted, reign.seen.failures, reign.seen.rolled)
-    assert {"snapshot": 1, "manifest": 1, "rolled": 1} == {
-        n: reign.seen.objects[n] for n in reign.seen.objects if n != "chunk"
+    assert (6, 0, (9, 70)) == (leader.seen.deleted, leader.seen.failures, leader.seen.rolled)
+    assert {"snapshot": 1, "manifest": 1, "compacted": 1} == {
+        n: leader.seen.objects[n] for n in leader.seen.objects if n != "chunk"
     }
     restored, _ = await kept.restored()
     assert 9 == restored.trimmed_below
 
 
 async def test_what_one_leader_leaves_over_the_next_one_deletes() -> None:
-    kept, reign = await rolled_up()
+    kept, leader = await compacted_ledger()
     kept.store.fail_next("unavailable", "delete")
-    await reign.look()
-    assert (1, 13) == (reign.seen.failures, len(await kept.ledger.numbers()))
-    state, _ = await caught_up(kept.ledger, ShardState(0), kept.complain)
+    await leader.trim_once()
+    assert (1, 13) == (leader.seen.failures, len(await kept.ledger.numbers()))
+    state, _ = await catch_up(kept.ledger, ShardState(0), kept.complain)
     before = everything(state)
-    after = Reign(kept, state)
-    await after.trimmer.look()
+    after = TrimmingLeader(kept, state)
+    await after.trimmer.trim_once()
 
     assert [1, 6, 9, 10, 11, 12, 13] == await kept.ledger.numbers()
     assert before == everything(state), "nothing new has to be written down"
 
 
 async def test_nothing_is_deleted_on_the_word_of_a_damaged_snapshot() -> None:
-    kept, reign = await rolled_up()
+    kept, leader = await compacted_ledger()
     path = snapshot_path(0, 12)
     kept.store.objects[path] = kept.store.objects[path][:-9]
-    await reign.look()
+    await leader.trim_once()
 
-    assert (12, 1) == (len(await kept.ledger.numbers()), reign.seen.unusable)
+    assert (12, 1) == (len(await kept.ledger.numbers()), leader.seen.unusable)
 
 
 async def test_a_damaged_manifest_stops_the_deleting_and_nothing_else() -> None:
-    kept, reign = await rolled_up()
+    kept, leader = await compacted_ledger()
     (path,) = (path for path in kept.store.objects if path.startswith("manifests/"))
     kept.store.objects[path] = b"{"
-    await reign.look()
+    await leader.trim_once()
 
-    assert (12, 2) == (len(await kept.ledger.numbers()), reign.seen.failures)
+    assert (12, 2) == (len(await kept.ledger.numbers()), leader.seen.failures)
 
 
 async def test_a_trimmed_ledger_goes_on_to_be_snapshotted() -> None:
-    kept, reign = await rolled_up()
-    await reign.look()
+    kept, leader = await compacted_ledger()
+    await leader.trim_once()
 
     assert 13 == await take_snapshot(kept.ledger, least_chunks=1, now_ms=0)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import structlog
 
-from controller.leader.leader import ShardReign
+from controller.leader.leader import ShardLeader
 from controller.settings.load import ScalingSettings
 from headgate.ledger import chunk
 from headgate.model import entries as e
@@ -38,7 +38,7 @@ async def produce(client: BareClient, seconds: float, records: int, *, keys: int
         await asyncio.sleep(1)
 
 
-def entries(shard: OneShard, reign: ShardReign, kind: type[Any]) -> list[Any]:
+def entries(shard: OneShard, leader: ShardLeader, kind: type[Any]) -> list[Any]:
     """Every entry of ``kind`` in the ledger."""
     return [
         entry
@@ -51,16 +51,16 @@ def entries(shard: OneShard, reign: ShardReign, kind: type[Any]) -> list[Any]:
 async def test_a_busy_segment_splits_and_quiet_ones_merge_again() -> None:
     shard = OneShard(scaling=QUICK)
     with structlog.testing.capture_logs() as logged:
-        async with shard.reign() as reign, shard.client() as client:
+        async with shard.leader() as leader, shard.client() as client:
             await client.call(m.CreateTopic, topic="orders", token="1")
             await produce(client, 60, 50)
-            layout = reign.state.topics["orders"].layout
+            layout = leader.state.topics["orders"].layout
             assert len(layout.active()) == 4, "50 a second, at most 20 each"
             await asyncio.sleep(120)
-            assert len(reign.state.topics["orders"].layout.active()) == 1
-            await reign.commit.flush()
+            assert len(leader.state.topics["orders"].layout.active()) == 1
+            await leader.commit.flush()
 
-    first, *_ = entries(shard, reign, e.SegmentSplit)
+    first, *_ = entries(shard, leader, e.SegmentSplit)
     assert (first.segment, first.token) == (0, "")
     assert first.reason.startswith("segment 0: 50 records/s over 10 s, above 20")
     said = [
@@ -69,52 +69,52 @@ async def test_a_busy_segment_splits_and_quiet_ones_merge_again() -> None:
     assert [line["reason"] for line in said] == ["rate"] * 3 + ["quiet"] * 3
     assert first.reason == said[0]["detail"]
     sample = shard.registry.get_sample_value
-    assert sample("headgate_automatic_changes_total", {"kind": "split", "reason": "rate"}) == 3
-    assert sample("headgate_automatic_changes_total", {"kind": "merge", "reason": "quiet"}) == 3
+    assert sample("headgate_layout_changes_total", {"kind": "split", "reason": "rate"}) == 3
+    assert sample("headgate_layout_changes_total", {"kind": "merge", "reason": "quiet"}) == 3
 
 
 async def test_off_by_default_and_each_topic_may_switch_it_on() -> None:
     shard = OneShard(scaling=msgspec.structs.replace(QUICK, split=False, merge=False))
-    async with shard.reign() as reign, shard.client() as client:
+    async with shard.leader() as leader, shard.client() as client:
         await client.call(m.CreateTopic, topic="orders", token="1")
         await produce(client, 40, 50)
-        assert len(reign.state.topics["orders"].layout.active()) == 1
+        assert len(leader.state.topics["orders"].layout.active()) == 1
 
         await client.call(m.SetTopicPolicy, topic="orders", token="2", auto_split=True)
         await produce(client, 10, 50)
-        assert len(reign.state.topics["orders"].layout.active()) == 2, "what was measured before counts"
+        assert len(leader.state.topics["orders"].layout.active()) == 2, "what was measured before counts"
 
 
 async def test_new_settings_hold_from_the_next_look_on() -> None:
     shard = OneShard(scaling=msgspec.structs.replace(QUICK, split=False))
-    async with shard.reign() as reign, shard.client() as client:
+    async with shard.leader() as leader, shard.client() as client:
         await client.call(m.CreateTopic, topic="orders", token="1")
         await produce(client, 40, 50)
-        reign.autoscaler.settings = QUICK
+        leader.autoscaler.settings = QUICK
         await produce(client, 6, 50)
-        assert len(reign.state.topics["orders"].layout.active()) == 2
+        assert len(leader.state.topics["orders"].layout.active()) == 2
 
 
 async def test_the_next_leader_knows_rates_and_cool_downs() -> None:
     """It decides after one window of its own, from the ledger's rates, and merges nothing that was busy before it."""
     shard = OneShard(scaling=QUICK)
-    async with shard.reign("a") as reign, shard.client() as client:
+    async with shard.leader("a") as leader, shard.client() as client:
         await client.call(m.CreateTopic, topic="orders", token="1")
         await produce(client, 25, 30)
-        assert len(reign.state.topics["orders"].layout.active()) == 2
+        assert len(leader.state.topics["orders"].layout.active()) == 2
         await produce(client, 5, 30)
-        changed = reign.state.topics["orders"].layout.layout_epoch
-    async with shard.reign("b") as reign, shard.client("client-b") as client:
-        tails = reign.state.topics["orders"].tails
+        changed = leader.state.topics["orders"].layout.layout_epoch
+    async with shard.leader("b") as leader, shard.client("client-b") as client:
+        tails = leader.state.topics["orders"].tails
         now_ms = int(asyncio.get_running_loop().time() * 1000)
         assert sum(tail.traffic.rate(now_ms, 30_000).records for tail in tails.values()) > 0, "nothing is measured anew"
         await produce(client, 60, 12, leader_epoch=2)
-        assert reign.state.topics["orders"].layout.layout_epoch == changed, "neither split nor merged: 6 each"
+        assert leader.state.topics["orders"].layout.layout_epoch == changed, "neither split nor merged: 6 each"
 
 
 async def test_consumers_without_a_segment_get_one() -> None:
     shard = OneShard(scaling=msgspec.structs.replace(QUICK, split_records_per_second=100))
-    async with shard.reign() as reign, shard.client() as client:
+    async with shard.leader() as leader, shard.client() as client:
         await client.call(m.CreateTopic, topic="orders", token="1")
         names = [{"topic": "orders", "subscription": "s", "consumer": f"c{n}", "incarnation": 1} for n in range(2)]
         for name in names:
@@ -123,8 +123,8 @@ async def test_consumers_without_a_segment_get_one() -> None:
             await produce(client, 5, 50)
             for name in names:
                 await client.call(m.Heartbeat, **name)
-        assert len(reign.state.topics["orders"].layout.active()) == 2
-        assert {entry.reason for entry in entries(shard, reign, e.SegmentSplit)} == {
+        assert len(leader.state.topics["orders"].layout.active()) == 2
+        assert {entry.reason for entry in entries(shard, leader, e.SegmentSplit)} == {
             "2 consumers, 1 active segments; segment 0 is the busiest"
         }
 
@@ -132,7 +132,7 @@ async def test_consumers_without_a_segment_get_one() -> None:
 async def test_consumers_that_went_silent_are_not_counted() -> None:
     """They keep their segments for a grace period, and are no reason to split for."""
     shard = OneShard(scaling=msgspec.structs.replace(QUICK, split_records_per_second=100))
-    async with shard.reign() as reign, shard.client() as client:
+    async with shard.leader() as leader, shard.client() as client:
         await client.call(m.CreateTopic, topic="orders", token="1")
         for n in range(2):
             await client.call(
@@ -144,33 +144,33 @@ async def test_consumers_that_went_silent_are_not_counted() -> None:
                 subscription_type="QUEUE",
             )
         await produce(client, 40, 50)
-        assert len(reign.state.topics["orders"].subscriptions["s"].consumers) == 2
-        assert len(reign.state.topics["orders"].layout.active()) == 1
+        assert len(leader.state.topics["orders"].subscriptions["s"].consumers) == 2
+        assert len(leader.state.topics["orders"].layout.active()) == 1
 
 
 async def test_a_segment_of_one_hot_key_is_left_alone_and_that_is_said_once() -> None:
     shard = OneShard(scaling=QUICK)
     with structlog.testing.capture_logs() as logged:
-        async with shard.reign() as reign, shard.client() as client:
+        async with shard.leader() as leader, shard.client() as client:
             await client.call(m.CreateTopic, topic="orders", token="1")
             await produce(client, 90, 50, keys=1)
-            assert len(reign.state.topics["orders"].layout.active()) == 1
+            assert len(leader.state.topics["orders"].layout.active()) == 1
 
-    (said,) = [line for line in logged if line["event"] == "segment.split_held"]
+    (said,) = [line for line in logged if line["event"] == "segment.split_suppressed"]
     assert said["limit"] == "hot_key"
-    assert shard.registry.get_sample_value("headgate_held_splits_total", {"limit": "hot_key"}) == 1
+    assert shard.registry.get_sample_value("headgate_splits_suppressed_total", {"limit": "hot_key"}) == 1
 
 
 async def test_a_full_layout_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controller.decisions.topic_commands.MAX_SEGMENTS", 2)
     shard = OneShard(scaling=QUICK)
     with structlog.testing.capture_logs() as logged:
-        async with shard.reign() as reign, shard.client() as client:
+        async with shard.leader() as leader, shard.client() as client:
             await client.call(m.CreateTopic, topic="orders", token="1")
             await produce(client, 40, 50)
-            assert len(reign.state.topics["orders"].layout.segments) == 1
+            assert len(leader.state.topics["orders"].layout.segments) == 1
 
-    (said,) = [line for line in logged if line["event"] == "segment.split_held"]
+    (said,) = [line for line in logged if line["event"] == "segment.split_suppressed"]
     assert said["limit"] == "layout_full"
     assert "the limit is 2" in said["detail"]
 
@@ -181,10 +181,10 @@ async def test_an_external_topic_is_left_to_its_source() -> None:
     segments = [
         m.SegmentImport(segment=name, hashes=hashes) for name, hashes in (("a", ("0", "7")), ("b", ("8", "15")))
     ]
-    async with shard.reign() as reign, shard.client() as client:
+    async with shard.leader() as leader, shard.client() as client:
         await client.call(m.ImportTopic, topic="elsewhere", token="1", hash_bits=4, segments=segments)
         await client.call(m.CreateTopic, topic="orders", token="2", segments=2)
         await client.call(m.SetTopicPolicy, topic="orders", token="3", min_segments=1)
         await asyncio.sleep(120)
-        assert len(reign.state.topics["orders"].layout.active()) == 1, "a stored one is merged"
-        assert len(reign.state.topics["elsewhere"].layout.active()) == 2
+        assert len(leader.state.topics["orders"].layout.active()) == 1, "a stored one is merged"
+        assert len(leader.state.topics["elsewhere"].layout.active()) == 2

@@ -1,6 +1,12 @@
 """Which share of a segment's records has one hash."""
 
-from controller.scaling.hot_key_sampler import FEWEST, KEPT, LOOKED_AT, PER_LOOK, HashSamples
+from controller.scaling.hot_key_sampler import (
+    MAX_SAMPLES_PER_CHUNK,
+    MAX_SCANNED_RECORDS,
+    MIN_SAMPLES,
+    RETAINED_SAMPLES,
+    HotKeySampler,
+)
 from headgate.ledger.record_columns import RecordColumns
 
 
@@ -12,59 +18,59 @@ def chunk(*keys: bytes, topic_id: int = 1, segment: int = 0) -> RecordColumns:
 
 
 def test_nothing_is_said_with_few_samples() -> None:
-    samples = HashSamples()
-    for _ in range(FEWEST - 1):
-        samples.look(chunk(b"k"))
-    assert samples.hottest_share(1, 0) is None
+    samples = HotKeySampler()
+    for _ in range(MIN_SAMPLES - 1):
+        samples.sample(chunk(b"k"))
+    assert samples.hottest_hash_fraction(1, 0) is None
 
-    samples.look(chunk(b"k"))
-    assert samples.hottest_share(1, 0) == 1.0
+    samples.sample(chunk(b"k"))
+    assert samples.hottest_hash_fraction(1, 0) == 1.0
 
 
 def test_the_share_is_that_of_the_records() -> None:
     """Three of four records have one key; the others are all different."""
-    samples = HashSamples()
+    samples = HotKeySampler()
     for look in range(500):
-        samples.look(chunk(*(b"hot" if n % 4 else b"%d-%d" % (look, n) for n in range(97))))
+        samples.sample(chunk(*(b"hot" if n % 4 else b"%d-%d" % (look, n) for n in range(97))))
 
-    share = samples.hottest_share(1, 0)
+    share = samples.hottest_hash_fraction(1, 0)
     assert share is not None
     assert 0.6 < share < 0.9
 
 
 def test_one_chunk_is_not_taken_for_the_whole() -> None:
     """A batch of thousands of one key counts no more than the quiet chunks beside it."""
-    samples = HashSamples()
-    samples.look(chunk(*[b"hot"] * 10_000))
-    for n in range(KEPT - PER_LOOK):
-        samples.look(chunk(b"%d" % n))
+    samples = HotKeySampler()
+    samples.sample(chunk(*[b"hot"] * 10_000))
+    for n in range(RETAINED_SAMPLES - MAX_SAMPLES_PER_CHUNK):
+        samples.sample(chunk(b"%d" % n))
 
-    assert samples.hottest_share(1, 0) == PER_LOOK / KEPT
+    assert samples.hottest_hash_fraction(1, 0) == MAX_SAMPLES_PER_CHUNK / RETAINED_SAMPLES
 
 
 def test_old_samples_are_forgotten() -> None:
-    samples = HashSamples()
-    for _ in range(KEPT):
-        samples.look(chunk(b"hot"))
-    for n in range(KEPT):
-        samples.look(chunk(b"%d" % n))
+    samples = HotKeySampler()
+    for _ in range(RETAINED_SAMPLES):
+        samples.sample(chunk(b"hot"))
+    for n in range(RETAINED_SAMPLES):
+        samples.sample(chunk(b"%d" % n))
 
-    share = samples.hottest_share(1, 0)
+    share = samples.hottest_hash_fraction(1, 0)
     assert share is not None
     assert share < 0.1
 
 
 def test_segments_are_apart_and_a_segment_that_is_not_kept_is_forgotten() -> None:
-    samples = HashSamples()
-    for n in range(FEWEST):
-        samples.look(chunk(b"hot", segment=1))
-        samples.look(chunk(b"%d" % n, segment=2))
-    assert samples.hottest_share(1, 1) == 1.0
-    assert samples.hottest_share(1, 2) != 1.0
+    samples = HotKeySampler()
+    for n in range(MIN_SAMPLES):
+        samples.sample(chunk(b"hot", segment=1))
+        samples.sample(chunk(b"%d" % n, segment=2))
+    assert samples.hottest_hash_fraction(1, 1) == 1.0
+    assert samples.hottest_hash_fraction(1, 2) != 1.0
 
-    samples.keep({(1, 2)})
-    assert samples.hottest_share(1, 1) is None
-    assert samples.hottest_share(1, 2) is not None
+    samples.retain({(1, 2)})
+    assert samples.hottest_hash_fraction(1, 1) is None
+    assert samples.hottest_hash_fraction(1, 2) is not None
 
 
 def test_a_look_costs_no_more_for_a_large_chunk() -> None:
@@ -77,10 +83,10 @@ def test_a_look_costs_no_more_for_a_large_chunk() -> None:
 
     records = chunk(*[b"k"] * 50_000)
     records.segment = Counting(records.segment)  # type: ignore[assignment,arg-type]
-    HashSamples().look(records)
+    HotKeySampler().sample(records)
 
-    assert records.segment.reads <= LOOKED_AT  # type: ignore[attr-defined]
+    assert records.segment.reads <= MAX_SCANNED_RECORDS  # type: ignore[attr-defined]
 
 
 def test_an_empty_chunk_is_fine() -> None:
-    HashSamples().look(RecordColumns())
+    HotKeySampler().sample(RecordColumns())

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from controller.scaling.policy import (
     Merge,
-    Plan,
+    ScalingDecision,
     SegmentLoad,
     Split,
     TopicLoad,
     decide,
-    settings_of,
-    waiting_generations,
+    effective_settings,
+    undrained_generations,
 )
 from controller.settings.load import ScalingSettings
 from controller.state.traffic import Rate
@@ -38,14 +38,14 @@ def load(records: float = 0, size: float = 0, *, peak: float | None = None, **fi
     )
 
 
-def topic(layout: Layout, *loads: SegmentLoad, consumers: int = 0, reign_began_ms: int = 0) -> TopicLoad:
+def topic(layout: Layout, *loads: SegmentLoad, consumers: int = 0, term_started_at_ms: int = 0) -> TopicLoad:
     """The active segments of ``layout``, in order of id, with these loads."""
     active = [segment.segment_id for segment in layout.active()]
     return TopicLoad(
         layout=layout,
         segments=dict(zip(active, loads, strict=True)),
         consumers=consumers,
-        reign_began_ms=reign_began_ms,
+        term_started_at_ms=term_started_at_ms,
     )
 
 
@@ -90,12 +90,12 @@ def test_size_splits_if_it_is_switched_on() -> None:
 
 
 def test_a_split_says_what_was_measured_and_what_the_threshold_is() -> None:
-    assert change(TWO, BUSY, HALF).sentence == "segment 0: 1,500 records/s over 60 s, above 1,000"
+    assert change(TWO, BUSY, HALF).detail == "segment 0: 1,500 records/s over 60 s, above 1,000"
 
 
 def test_nothing_happens_where_it_is_switched_off() -> None:
-    assert decide(topic(TWO, BUSY, BUSY), but(split=False, merge=False), LATER) == Plan()
-    assert decide(topic(TWO, IDLE, IDLE), but(merge=False), LATER) == Plan()
+    assert decide(topic(TWO, BUSY, BUSY), but(split=False, merge=False), LATER) == ScalingDecision()
+    assert decide(topic(TWO, IDLE, IDLE), but(merge=False), LATER) == ScalingDecision()
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_the_busiest_splits_for_consumers_without_a_segment(consumers: int, busi
 
 
 def test_splitting_for_consumers_can_be_switched_off() -> None:
-    assert change(TWO, HALF, HALF, consumers=9, settings=but(for_consumers=False)) is None
+    assert change(TWO, HALF, HALF, consumers=9, settings=but(split_for_consumers=False)) is None
 
 
 # --- time -------------------------------------------------------------------------------------------------------------
@@ -144,8 +144,8 @@ def test_nothing_splits_in_the_first_window_of_a_reign() -> None:
     """Producers send what they kept while nobody led: that is not their rate."""
     began = LATER - 69_999
 
-    assert change(TWO, BUSY, BUSY, reign_began_ms=began) is None
-    assert change(TWO, BUSY, BUSY, reign_began_ms=began - 1).segment == 0
+    assert change(TWO, BUSY, BUSY, term_started_at_ms=began) is None
+    assert change(TWO, BUSY, BUSY, term_started_at_ms=began - 1).segment == 0
 
 
 def test_nothing_merges_in_the_first_merge_window_of_a_reign() -> None:
@@ -153,43 +153,43 @@ def test_nothing_merges_in_the_first_merge_window_of_a_reign() -> None:
     began = LATER - 309_999
     free = but(min_segments=1)
 
-    assert change(TWO, IDLE, IDLE, reign_began_ms=began, settings=free) is None
-    assert change(TWO, IDLE, IDLE, reign_began_ms=began - 1, settings=free) == _quiet(0, 1)
+    assert change(TWO, IDLE, IDLE, term_started_at_ms=began, settings=free) is None
+    assert change(TWO, IDLE, IDLE, term_started_at_ms=began - 1, settings=free) == _quiet(0, 1)
 
 
 # --- a split must help ------------------------------------------------------------------------------------------------
 
 
 def test_one_hot_key_is_not_split_for_ever() -> None:
-    plan = decide(topic(TWO, load(5000, hottest_share=0.95), HALF), ON, LATER)
+    plan = decide(topic(TWO, load(5000, hottest_hash_fraction=0.95), HALF), ON, LATER)
 
     assert plan.change is None
-    (held,) = plan.held
-    assert (held.segment, held.limit) == (0, "hot_key")
-    assert "one hash carries 95% of its records" in held.sentence
+    (suppressed,) = plan.suppressed
+    assert (suppressed.segment, suppressed.limit) == (0, "hot_key")
+    assert "one hash carries 95% of its records" in suppressed.detail
 
 
 def test_a_hot_key_with_enough_beside_it_is_split_off() -> None:
     """5000 a second, of which 80 % are one key: the other 1000 are worth a segment."""
-    assert change(TWO, load(5000, hottest_share=0.8), HALF).segment == 0
+    assert change(TWO, load(5000, hottest_hash_fraction=0.8), HALF).segment == 0
 
 
 def test_a_hot_segment_does_not_keep_the_next_one_from_splitting() -> None:
-    plan = decide(topic(TWO, load(5000, hottest_share=1.0), BUSY), ON, LATER)
+    plan = decide(topic(TWO, load(5000, hottest_hash_fraction=1.0), BUSY), ON, LATER)
 
     assert plan.change.segment == 1
-    assert [held.segment for held in plan.held] == [0]
+    assert [suppressed.segment for suppressed in plan.suppressed] == [0]
 
 
 def test_a_hot_key_is_no_reason_against_a_split_by_size() -> None:
     """That a segment becomes smaller is reached even so."""
-    hot = load(10, size_bytes=10, hottest_share=1.0)
+    hot = load(10, size_bytes=10, hottest_hash_fraction=1.0)
 
     assert change(TWO, hot, IDLE, settings=but(split_size_bytes=1)).why == "size"
 
 
 def test_a_hot_key_is_not_split_for_consumers_either() -> None:
-    hot = load(900, hottest_share=0.99)
+    hot = load(900, hottest_hash_fraction=0.99)
 
     assert change(TWO, hot, load(1), consumers=5) is None
 
@@ -197,10 +197,10 @@ def test_a_hot_key_is_not_split_for_consumers_either() -> None:
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 
-def _limit(plan: Plan) -> str:
+def _limit(plan: ScalingDecision) -> str:
     assert plan.change is None
-    (held,) = plan.held
-    return held.limit
+    (suppressed,) = plan.suppressed
+    return suppressed.limit
 
 
 def test_never_above_the_most_segments() -> None:
@@ -219,16 +219,16 @@ def test_a_single_hash_is_not_split() -> None:
 
 
 def test_nothing_changes_behind_too_many_undrained_generations() -> None:
-    deep, fine = load(1500, waiting_generations=8), load(1500, waiting_generations=7)
+    deep, fine = load(1500, undrained_generations=8), load(1500, undrained_generations=7)
 
     assert _limit(decide(topic(TWO, deep, HALF), ON, LATER)) == "waiting"
     assert change(TWO, fine, HALF).segment == 0
-    assert change(FOUR, *[load(waiting_generations=8)] * 4) is None
+    assert change(FOUR, *[load(undrained_generations=8)] * 4) is None
 
 
 def test_splits_go_on_while_ancestors_wait() -> None:
     """How many can read a backlog later is decided by how many segments it is written to now."""
-    assert change(TWO.split(0, 10, 0), HALF, load(2000, waiting_generations=1), HALF).segment == 2
+    assert change(TWO.split(0, 10, 0), HALF, load(2000, undrained_generations=1), HALF).segment == 2
 
 
 def _used(layout: Layout, *, drained: set[int], consumers: int = 1, kind: Any = "STREAM") -> Subscription:
@@ -242,10 +242,10 @@ def test_generations_count_undrained_ancestors_along_the_longest_way() -> None:
     layout = TWO.split(0, 5, 0).split(2, 5, 0).merge(1, 3, {1: 0, 3: 0}, 0)
     assert sorted(segment.segment_id for segment in layout.active()) == [4, 5, 6]
 
-    assert waiting_generations(layout, [_used(layout, drained=set())])[6] == 2
-    assert waiting_generations(layout, [_used(layout, drained={0})])[6] == 1
-    assert waiting_generations(layout, [_used(layout, drained={2})])[5] == 1, "a drained middle hides nothing"
-    assert waiting_generations(layout, [_used(layout, drained={0, 1, 2, 3})])[6] == 0
+    assert undrained_generations(layout, [_used(layout, drained=set())])[6] == 2
+    assert undrained_generations(layout, [_used(layout, drained={0})])[6] == 1
+    assert undrained_generations(layout, [_used(layout, drained={2})])[5] == 1, "a drained middle hides nothing"
+    assert undrained_generations(layout, [_used(layout, drained={0, 1, 2, 3})])[6] == 0
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_generations_count_undrained_ancestors_along_the_longest_way() -> None:
 def test_only_gated_subscriptions_in_use_count(idle: dict[str, Any]) -> None:
     layout = TWO.split(0, 5, 0)
 
-    assert set(waiting_generations(layout, [_used(layout, drained=set(), **idle)]).values()) == {0}
+    assert set(undrained_generations(layout, [_used(layout, drained=set(), **idle)]).values()) == {0}
 
 
 # --- merging ----------------------------------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ def test_nothing_merges_soon_after_a_split() -> None:
 
     assert change(split, *idle, now_ms=LATER + 299_999) is None
     assert change(split, *idle, now_ms=LATER + 300_000, settings=but(merge_window_seconds=60)) == replace(
-        _quiet(0, 1), sentence=_quiet(0, 1).sentence.replace("300", "60")
+        _quiet(0, 1), detail=_quiet(0, 1).detail.replace("300", "60")
     )
 
 
@@ -328,9 +328,9 @@ def test_neighbours_that_serve_consumers_stay() -> None:
 def test_a_topic_goes_its_own_way() -> None:
     cluster = ScalingSettings(split=True, min_segments=2, max_segments=8)
 
-    assert settings_of(cluster, NO_POLICY, 1) == cluster
-    assert settings_of(cluster, NO_POLICY, 5).min_segments == 5, "a topic keeps what it was created with"
-    own = settings_of(
+    assert effective_settings(cluster, NO_POLICY, 1) == cluster
+    assert effective_settings(cluster, NO_POLICY, 5).min_segments == 5, "a topic keeps what it was created with"
+    own = effective_settings(
         cluster, TopicPolicy(auto_split=False, auto_merge=True, min_segments=1, max_segments=3), first_segments=5
     )
     assert (own.split, own.merge, own.min_segments, own.max_segments) == (False, True, 1, 3)
@@ -346,7 +346,7 @@ def _settle(total: float, *, segments: int, consumers: int, settings: ScalingSet
             segment.segment_id: load(total * (segment.last_hash - segment.first_hash + 1) / 65_536)
             for segment in layout.active()
         }
-        measured = TopicLoad(layout=layout, segments=loads, consumers=consumers, reign_began_ms=at_ms)
+        measured = TopicLoad(layout=layout, segments=loads, consumers=consumers, term_started_at_ms=at_ms)
         match decide(measured, settings, now_ms).change:
             case Split(segment):
                 layouts.append(layout.split(segment, 0, now_ms))
@@ -380,8 +380,12 @@ def test_more_steady_loads_come_to_rest(steady: tuple[Any, ...]) -> None:
     comes_to_rest(*steady)
 
 
-def comes_to_rest(total: float, segments: int, consumers: int, merge_share: float, consumers_share: float) -> None:
-    settings = but(merge_share=merge_share, consumers_share=consumers_share, max_segments=16)
+def comes_to_rest(
+    total: float, segments: int, consumers: int, merge_load_ratio: float, consumer_split_load_ratio: float
+) -> None:
+    settings = but(
+        merge_load_ratio=merge_load_ratio, consumer_split_load_ratio=consumer_split_load_ratio, max_segments=16
+    )
     layouts = _settle(total, segments=segments, consumers=consumers, settings=settings, at_ms=0)
     sizes = [len(layout.active()) for layout in layouts]
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from controller.settings import load as module
-from controller.settings.load import Settings, ledger_out_of_sight, load_settings, parse_settings
+from controller.settings.load import Settings, ledger_unreachable_from_executors, load_settings, parse_settings
 from headgate.errors import ConfigError
 
 LEDGER = '[ledger]\nurl = "file:///var/lib/headgate/ledger"\n'
@@ -45,7 +45,11 @@ def test_only_the_ledger_has_no_default():
         (LEDGER + "[ingest]\nunreachable_seconds = 0\n", "$.ingest.unreachable_seconds", "above 0"),
         (LEDGER + "[ingest]\nwrite_timeout_seconds = nan\n", "$.ingest.write_timeout_seconds", "above 0"),
         (LEDGER + "[ingest]\nwrite_timeout_seconds = inf\n", "$.ingest.write_timeout_seconds", "up to 31536000"),
-        (LEDGER + "[ingest]\nrefuse_epochless_after_seconds = nan\n", "$.ingest.refuse_epochless", "from 0 to 60"),
+        (
+            LEDGER + "[ingest]\nmissing_epoch_rejection_delay_seconds = nan\n",
+            "$.ingest.missing_epoch_rejection",
+            "from 0 to 60",
+        ),
         (LEDGER + "[cluster]\nshards = 0\n", "$.cluster.shards", "a whole number from 1 to 1024"),
         (LEDGER + "[cluster]\nshards = 2.5\n", "$.cluster.shards", "a whole number"),
         (LEDGER + '[cluster]\nname = "a/b"\n', "$.cluster.name", "letters, digits"),
@@ -76,7 +80,7 @@ def test_only_the_ledger_has_no_default():
         ),
         (LEDGER + "[scaling]\nmin_segments = 9\nmax_segments = 8\n", "$.scaling.min_segments", "above max_segments 8"),
         (LEDGER + "[scaling]\nmerge_window_seconds = 30\n", "$.scaling.merge_window_seconds", "below split_window"),
-        (LEDGER + "[scaling]\nmerge_share = 0.6\n", "$.scaling.merge_share", "0.5"),
+        (LEDGER + "[scaling]\nmerge_load_ratio = 0.6\n", "$.scaling.merge_load_ratio", "0.5"),
         (LEDGER + "[scaling]\nsplit_window_seconds = 5\n", "$.scaling.split_window_seconds", "from 10 to 600"),
         ('[ledger]\nurl = "/var/lib"\n', "$.ledger.url", "write file:///absolute/folder or s3://bucket"),
         ('[ledger]\nurl = "file://var/lib"\n', "$.ledger.url", "file:///absolute/folder"),
@@ -248,7 +252,7 @@ def test_an_engine_that_cannot_be_is_refused_and_no_secret_repeated(line: str, p
 
 
 @pytest.mark.parametrize(
-    ("url", "master", "out_of_sight"),
+    ("url", "master", "unreachable"),
     [
         ("file:///l", "local[*]", False),
         ("file:///l", "spark://127.0.0.1:7077", False),
@@ -256,6 +260,6 @@ def test_an_engine_that_cannot_be_is_refused_and_no_secret_repeated(line: str, p
         ("s3://bucket/l", "spark://other:7077", False),
     ],
 )
-def test_a_folder_and_a_remote_master_do_not_go_together(url: str, master: str, out_of_sight: bool) -> None:
+def test_a_folder_and_a_remote_master_do_not_go_together(url: str, master: str, unreachable: bool) -> None:
     settings = parse_settings(f'[ledger]\nurl = "{url}"\n[drain]\nmaster = "{master}"', "f.toml")
-    assert ledger_out_of_sight(settings) is out_of_sight
+    assert ledger_unreachable_from_executors(settings) is unreachable

@@ -23,19 +23,19 @@ def test_nothing_differs() -> None:
 
 
 def test_pipelining_devices_and_log_level_are_taken_over() -> None:
-    read = RUNNING.replace(ingest=IngestSettings(pipelining=False, devices=False), log=LogSettings(level="debug"))
+    read = RUNNING.replace(ingest=IngestSettings(pipelining=False, mqtt_devices=False), log=LogSettings(level="debug"))
     outcome = reloaded(RUNNING, read)
 
     assert read == outcome.settings
-    assert (("ingest.pipelining", "ingest.devices", "log.level"), ()) == (outcome.applied, outcome.needs_restart)
+    assert (("ingest.pipelining", "ingest.mqtt_devices", "log.level"), ()) == (outcome.applied, outcome.needs_restart)
 
 
 def test_all_of_scaling_and_retention_is_taken_over() -> None:
     read = RUNNING.replace(
-        scaling=ScalingSettings(split=True, max_segments=8), retention=RetentionSettings(keep_seconds=60)
+        scaling=ScalingSettings(split=True, max_segments=8), retention=RetentionSettings(retention_seconds=60)
     )
 
-    assert ("scaling.split", "scaling.max_segments", "retention.keep_seconds") == reloaded(RUNNING, read).applied
+    assert ("scaling.split", "scaling.max_segments", "retention.retention_seconds") == reloaded(RUNNING, read).applied
     assert read == reloaded(RUNNING, read).settings
 
 

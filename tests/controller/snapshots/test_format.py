@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from controller.snapshots import format as snapshots
-from controller.snapshots.format import SnapshotError, decode_header, decode_snapshot, decoding, encode_snapshot
+from controller.snapshots.format import SnapshotError, decode_header, decode_snapshot, decode_steps, encode_snapshot
 from controller.state.dedup_window import FinishedBatches
 from controller.state.shard_state import ProducerState, SegmentTail, ShardState
 from headgate.model import entries as e
@@ -73,7 +73,7 @@ def test_the_histories_reach_every_entry_and_every_field() -> None:
         _note(history.state, values)
     tail = SegmentTail()
     for chunk in range(1, 400):
-        tail.note(chunk * 2, chunk)
+        tail.add_index_entry(chunk * 2, chunk)
     _note(tail, values)
 
     assert set(typing.get_args(e.AnyEntry)) == kinds
@@ -171,10 +171,10 @@ def test_many_producers_are_decoded_in_parts() -> None:
     """So that a daemon that leads other shards meanwhile is not held up."""
     state = ShardState(0)
     state.begin_chunk(1, 0)
-    for number in range(snapshots.PRODUCERS_A_PART * 3):
+    for number in range(snapshots.PRODUCERS_PER_BLOCK * 3):
         state.producers[number] = ProducerState(number, 0, None, "token")
     steps = 0
-    for _ in decoding(encode_snapshot(state, written_at_ms=0), shard=0, chunk=1):
+    for _ in decode_steps(encode_snapshot(state, written_at_ms=0), shard=0, chunk=1):
         steps += 1
 
     assert steps == 1 + 3

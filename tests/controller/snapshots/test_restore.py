@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from controller.snapshots.job import KEPT, take_snapshot
-from controller.snapshots.restore import caught_up, newest_state
+from controller.snapshots.job import RETAINED_SNAPSHOTS, take_snapshot
+from controller.snapshots.restore import catch_up, load_newest_snapshot
 from controller.state.shard_state import ShardState
 from headgate.errors import ChunkError
 from headgate.ledger.chunk import ChunkBuilder
@@ -29,7 +29,7 @@ class Kept:
     def grow(self, *entries: e.AnyEntry) -> None:
         number = self.state.chunk + 1
         if not entries and number in {1, 6}:
-            entries = (e.ReignBegan(leader_epoch=number, instance="a"),)
+            entries = (e.TermStarted(leader_epoch=number, instance="a"),)
         builder = ChunkBuilder()
         for entry in entries or (e.ProducerOpened(producer_id=number, producer_epoch=0, token=str(number)),):
             builder.add(entry)
@@ -41,7 +41,7 @@ class Kept:
         """Write the entry and delete, as a leader does."""
         self.grow(e.LedgerTrimmed(below=below))
         for number in range(1, below):
-            if number not in self.state.reign_chunks:
+            if number not in self.state.term_start_chunks:
                 self.lose(number)
 
     def lose(self, number: int) -> None:
@@ -56,7 +56,7 @@ class Kept:
         return number
 
     async def restored(self) -> tuple[ShardState, int]:
-        return await caught_up(self.ledger, ShardState(0), self.complain)
+        return await catch_up(self.ledger, ShardState(0), self.complain)
 
 
 async def test_a_restore_reads_the_newest_snapshot_and_the_chunks_after_it() -> None:
@@ -110,7 +110,7 @@ async def test_a_snapshot_that_is_ahead_of_its_ledger_is_refused() -> None:
     kept.lose(8)
 
     with pytest.raises(ChunkError, match=r"000000000008\.snapshot is ahead of ledger/shard=0000: chunk 8 is missing"):
-        await newest_state(kept.ledger, kept.complain)
+        await load_newest_snapshot(kept.ledger, kept.complain)
 
 
 async def test_a_trimmed_ledger_restores_to_what_the_whole_one_was() -> None:
@@ -158,7 +158,7 @@ async def test_a_follower_whose_next_chunk_was_trimmed_goes_on_from_a_snapshot()
         kept.grow()
     await kept.snapshot()
     kept.trim(9)
-    state, read = await caught_up(kept.ledger, behind, kept.complain)
+    state, read = await catch_up(kept.ledger, behind, kept.complain)
 
     assert everything(kept.state) == everything(state)
     assert 1 == read
@@ -168,12 +168,12 @@ async def test_a_snapshot_is_written_once_it_is_due_and_the_newest_few_are_kept(
     kept = Kept(3)
     assert await take_snapshot(kept.ledger, least_chunks=4, now_ms=0) is None
     numbers = []
-    for _ in range(KEPT + 2):
+    for _ in range(RETAINED_SNAPSHOTS + 2):
         kept.grow()
         numbers.append(await kept.snapshot())
     assert await take_snapshot(kept.ledger, least_chunks=1, now_ms=0) is None
 
-    assert numbers[-KEPT:] == await kept.ledger.snapshots()
+    assert numbers[-RETAINED_SNAPSHOTS:] == await kept.ledger.snapshots()
 
 
 async def test_two_who_write_the_same_snapshot_at_once_are_both_content() -> None:

@@ -12,8 +12,8 @@ import pytest
 from controller.snapshots import scheduler as snapshot_keeper
 from controller.snapshots.format import decode_snapshot
 from controller.snapshots.job import main
-from controller.snapshots.restore import read_on
-from controller.snapshots.scheduler import SnapshotKeeper, due
+from controller.snapshots.restore import apply_new_chunks
+from controller.snapshots.scheduler import SnapshotScheduler, due_shards
 from controller.state.shard_state import ShardState
 from headgate.ledger.ledger import Ledger, snapshot_path
 from headgate.storage.object_store import LocalStore
@@ -23,7 +23,7 @@ from tests.support.whole_state import everything
 
 
 def test_a_shard_is_due_once_its_head_is_far_enough_beyond_its_snapshot() -> None:
-    assert [1, 3] == due({0: 9, 1: 10, 2: 19, 3: 20}, {2: 10, 3: 10}, 10)
+    assert [1, 3] == due_shards({0: 9, 1: 10, 2: 19, 3: 20}, {2: 10, 3: 10}, 10)
 
 
 class Seen:
@@ -34,7 +34,7 @@ class Seen:
         self.failures = 0
         self.overdue: list[float] = []
 
-    def snapshot_seen(self, shard: int, chunk: int) -> None:
+    def snapshot_found(self, shard: int, chunk: int) -> None:
         self.snapshots[shard] = chunk
 
     def snapshot_overdue(self, shard: int, seconds: float) -> None:
@@ -46,14 +46,14 @@ class Seen:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot_keeper, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(snapshot_keeper, "CHECK_INTERVAL_SECONDS", 0.01)
 
 
 async def test_the_real_job_writes_what_the_ledger_folds_to(tmp_path: Path) -> None:
     ledger = RandomLedger(tmp_path, 3)
     ledger.grow(40)
     store, seen = LocalStore(tmp_path), Seen()
-    keeper = SnapshotKeeper(
+    keeper = SnapshotScheduler(
         store=store, ledger_url=ledger.url, chunks=20, pause_seconds=0.01, heads=lambda: {0: 41}, observer=seen
     )
     running = asyncio.create_task(keeper.run())
@@ -62,14 +62,14 @@ async def test_the_real_job_writes_what_the_ledger_folds_to(tmp_path: Path) -> N
 
     restored = decode_snapshot(await store.read(snapshot_path(0, 41)), shard=0, chunk=41)
     folded = ShardState(0)
-    assert 41 == await read_on(Ledger(store, 0), folded)
+    assert 41 == await apply_new_chunks(Ledger(store, 0), folded)
     assert everything(folded) == everything(restored)
 
 
 async def test_a_job_that_fails_or_cannot_be_started_is_told_and_tried_again(tmp_path: Path) -> None:
     for command in ([sys.executable, "-c", "raise SystemExit('error: no')"], [str(tmp_path / "missing")]):
         seen = Seen()
-        keeper = SnapshotKeeper(
+        keeper = SnapshotScheduler(
             store=LocalStore(tmp_path),
             ledger_url="",
             chunks=1,
@@ -85,7 +85,7 @@ async def test_a_job_that_fails_or_cannot_be_started_is_told_and_tried_again(tmp
 
 async def test_it_tells_how_long_a_snapshot_has_been_due_until_there_is_one(tmp_path: Path) -> None:
     store, seen, heads = LocalStore(tmp_path), Seen(), {0: 7}
-    keeper = SnapshotKeeper(
+    keeper = SnapshotScheduler(
         store=store,
         ledger_url="",
         chunks=5,
@@ -109,9 +109,9 @@ async def test_it_tells_how_long_a_snapshot_has_been_due_until_there_is_one(tmp_
 
 
 async def test_a_job_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot_keeper, "JOB_SECONDS", 0.1)
+    monkeypatch.setattr(snapshot_keeper, "JOB_TIMEOUT_SECONDS", 0.1)
     seen = Seen()
-    keeper = SnapshotKeeper(
+    keeper = SnapshotScheduler(
         store=LocalStore(tmp_path),
         ledger_url="",
         chunks=1,

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from controller.state.shard_state import (
-    INDEX_ENTRIES,
-    REMEMBERED_COMMANDS,
-    REMEMBERED_OPENINGS,
+    MAX_EARLIER_TOKENS,
+    MAX_INDEX_ENTRIES,
+    MAX_REMEMBERED_COMMANDS,
     SegmentTail,
     ShardState,
     Tombstone,
 )
-from coordinator.state.subscription import DEPARTED_MS, Departed
+from coordinator.state.subscription import REMOVED_CONSUMER_RETENTION_MS, RemovedConsumer
 from headgate.model import entries as e
 
 
@@ -139,13 +139,13 @@ def test_an_opening_by_id_alone_leaves_the_name() -> None:
 
 def test_tokens_of_earlier_openings_are_folded_from_the_ledger() -> None:
     """So that a successor knows a late copy as well as the leader that answered the original."""
-    tokens = [f"t{n}" for n in range(REMEMBERED_OPENINGS + 3)]
+    tokens = [f"t{n}" for n in range(MAX_EARLIER_TOKENS + 3)]
     state = folded(
         *([e.ProducerOpened(producer_id=2, producer_epoch=n, token=token)] for n, token in enumerate(tokens))
     )
 
     assert tokens[-1] == state.producers[2].token
-    assert tuple(tokens[-1 - REMEMBERED_OPENINGS : -1]) == state.producers[2].earlier_tokens
+    assert tuple(tokens[-1 - MAX_EARLIER_TOKENS : -1]) == state.producers[2].earlier_tokens
 
 
 def test_producers_are_kept_in_order_of_use() -> None:
@@ -212,7 +212,7 @@ def test_pruned_segments_leave_nothing_behind() -> None:
 def test_remembered_commands_are_bounded() -> None:
     state = folded([e.TopicCreated(topic_id=n, topic=f"t{n}", segments=1, token=f"k{n}") for n in range(1, 400)])
 
-    assert REMEMBERED_COMMANDS == len(state.commands)
+    assert MAX_REMEMBERED_COMMANDS == len(state.commands)
     assert "k399" in state.commands
 
 
@@ -220,9 +220,9 @@ def test_the_index_of_a_segment_is_bounded_and_never_points_too_far() -> None:
     """A consumer that starts reading at the chunk given must meet its offset there or later."""
     tail = SegmentTail()
     for chunk in range(1, 5000):
-        tail.note((chunk - 1) * 3, chunk)
+        tail.add_index_entry((chunk - 1) * 3, chunk)
 
-    assert len(tail.index) <= INDEX_ENTRIES
+    assert len(tail.index) <= MAX_INDEX_ENTRIES
     for offset in range(0, 14_000, 97):
         true_chunk = offset // 3 + 1
         assert tail.chunk_of(offset) <= true_chunk
@@ -278,9 +278,9 @@ def test_a_subscription_is_unused_from_its_beginning() -> None:
 
 
 def test_a_reign_begins_with_its_own_entry_and_with_nothing_else() -> None:
-    began = [e.ReignBegan(leader_epoch=1, instance="a")]
+    began = [e.TermStarted(leader_epoch=1, instance="a")]
 
-    assert folded([CREATED], began, [e.LedgerTrimmed(below=2)], [OPENED]).reign_began_ms == 2000
+    assert folded([CREATED], began, [e.LedgerTrimmed(below=2)], [OPENED]).term_started_at_ms == 2000
 
 
 def test_who_was_in_a_deleted_subscription_is_remembered_for_its_name_alone_and_not_for_ever() -> None:
@@ -294,12 +294,12 @@ def test_who_was_in_a_deleted_subscription_is_remembered_for_its_name_alone_and_
 
     state = folded([CREATED], subscription(2, "billing"), subscription(3, "alarms"))
     topic = state.topics["orders"]
-    assert [Departed("ada", 2, "c", 2000)] == topic.ended_programs("billing")
+    assert [RemovedConsumer("ada", 2, "c", 2000)] == topic.deleted_registrations("billing")
 
     created = subscription(4, "billing")[0]
     state.apply_all([created], chunk=4, at_ms=4000)
-    assert topic.subscriptions["billing"].has_departed("ada", 2, "c"), "a late copy finds a new one of the name"
-    assert not topic.subscriptions["billing"].has_departed("ada", 3, "c")
+    assert topic.subscriptions["billing"].was_removed("ada", 2, "c"), "a late copy finds a new one of the name"
+    assert not topic.subscriptions["billing"].was_removed("ada", 3, "c")
 
-    state.apply_all(subscription(5, "audit"), chunk=5, at_ms=3000 + DEPARTED_MS)
-    assert ["audit"] == [name for name, _ in topic.ended]
+    state.apply_all(subscription(5, "audit"), chunk=5, at_ms=3000 + REMOVED_CONSUMER_RETENTION_MS)
+    assert ["audit"] == [name for name, _ in topic.deleted_members]

@@ -12,7 +12,7 @@ def test_a_rate_is_the_mean_over_whole_slots() -> None:
     """What came in the slot that is not over is not a lull, and not a burst either."""
     traffic = Traffic()
     for second in range(125):
-        traffic.note(second * 1000, 10, 500)
+        traffic.add(second * 1000, 10, 500)
 
     assert Rate(10, 500) == traffic.rate(125_000, MINUTE)
     assert Rate(10, 500) == traffic.rate(120_000, MINUTE)
@@ -20,7 +20,7 @@ def test_a_rate_is_the_mean_over_whole_slots() -> None:
 
 def test_a_pause_counts_as_nothing() -> None:
     traffic = Traffic()
-    traffic.note(0, 600, 6000)
+    traffic.add(0, 600, 6000)
 
     assert Rate(10, 100) == traffic.rate(MINUTE, MINUTE)
     assert Rate() == traffic.rate(2 * MINUTE, MINUTE)
@@ -28,8 +28,8 @@ def test_a_pause_counts_as_nothing() -> None:
 
 def test_a_peak_is_the_busiest_window_of_the_span() -> None:
     traffic = Traffic()
-    traffic.note(0, 1200, 12)
-    traffic.note(4 * MINUTE, 60, 600)
+    traffic.add(0, 1200, 12)
+    traffic.add(4 * MINUTE, 60, 600)
 
     assert Rate(20, 10) == traffic.peak(5 * MINUTE, MINUTE, 5 * MINUTE)
     assert Rate(1, 10) == traffic.peak(5 * MINUTE, MINUTE, 2 * MINUTE)
@@ -37,7 +37,7 @@ def test_a_peak_is_the_busiest_window_of_the_span() -> None:
 
 def test_a_peak_of_a_span_as_long_as_the_window_is_the_rate() -> None:
     traffic = Traffic()
-    traffic.note(5000, 30, 60)
+    traffic.add(5000, 30, 60)
 
     assert traffic.rate(MINUTE, MINUTE) == traffic.peak(MINUTE, MINUTE, MINUTE) == Rate(0.5, 1)
 
@@ -46,7 +46,7 @@ def test_a_peak_of_a_span_as_long_as_the_window_is_the_rate() -> None:
 def test_a_peak_is_what_looking_at_every_window_finds(arrivals: list[tuple[int, int]], width: int) -> None:
     traffic = Traffic()
     for at_ms, records in sorted(arrivals):
-        traffic.note(at_ms, records, 2 * records)
+        traffic.add(at_ms, records, 2 * records)
     now_ms, window_ms, span_ms = 410_000, width * SLOT_MS, 200_000
     rates = [traffic.rate(now_ms - back, window_ms) for back in range(0, span_ms - window_ms + 1, SLOT_MS)]
 
@@ -58,6 +58,6 @@ def test_a_peak_is_what_looking_at_every_window_finds(arrivals: list[tuple[int, 
 def test_what_is_kept_is_bounded() -> None:
     traffic = Traffic()
     for slot in range(10 * SLOTS):
-        traffic.note(slot * SLOT_MS, 1, 1)
+        traffic.add(slot * SLOT_MS, 1, 1)
 
     assert SLOTS == len(traffic.slots)

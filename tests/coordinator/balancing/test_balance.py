@@ -7,11 +7,11 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.balancing.balance import owners
+from coordinator.balancing.balance import compute_owners
 from coordinator.balancing.bucket_split import pools
 from coordinator.balancing.load_target import TOLERANCE_PERCENT
 from coordinator.state.subscription import RegisteredConsumer, Subscription
-from headgate.model.bucket_ranges import Place, Share, buckets_of, segment_of
+from headgate.model.bucket_ranges import BucketRange, SegmentSlice, buckets_of, segment_of
 from headgate.model.hashing import KEY_BUCKETS
 
 SEGMENTS = st.integers(1, 5)
@@ -20,67 +20,69 @@ STEPS = st.lists(st.tuples(st.integers(-9, 20), st.integers(25, 400), WEIGHTS), 
 """How many consumers join, or leave, with which capacity, and what segments weigh from then on."""
 
 
-class Crowd:
+class AssignmentModel:
     """One subscription that is balanced by load; every move is carried out at once."""
 
     def __init__(self, segments: int) -> None:
         self.segments = list(range(segments))
         self.known = Subscription(1, "orders", 2, "billing", "QUEUE", "none", balance="load")
-        self.held: dict[Place, str] = {}
+        self.held: dict[SegmentSlice, str] = {}
         self.joined = 0
 
     def step(self, change: int, capacity: int, weights: dict[int, int]) -> None:
         for _ in range(change):
             name = f"c{self.joined:04d}"
-            self.known.consumers[name] = RegisteredConsumer(name, 1, name, shares=True, capacity=capacity)
+            self.known.consumers[name] = RegisteredConsumer(
+                name, 1, name, supports_bucket_ranges=True, capacity=capacity
+            )
             self.joined += 1
         for name in sorted(self.known.consumers)[: max(0, -change)]:
             del self.known.consumers[name]
         self.known.weights.update({segment: weight for segment, weight in weights.items() if segment in self.segments})
         self.held = self.target()
 
-    def target(self, *, turned: bool = False) -> dict[Place, str]:
+    def target(self, *, turned: bool = False) -> dict[SegmentSlice, str]:
         """Return who should read what; ``turned``: with everything named in another order."""
         consumers = self.known.consumers
-        names = {name: consumers[name].shares for name in sorted(consumers, reverse=turned)}
+        names = {name: consumers[name].supports_bucket_ranges for name in sorted(consumers, reverse=turned)}
         standing = {place: name for place, name in sorted(self.held.items(), reverse=turned) if name in consumers}
-        found: dict[Place, str] = {}
+        found: dict[SegmentSlice, str] = {}
         for pool in pools("QUEUE", self.segments, names, standing):
-            found |= owners(self.known, pool, standing, {})
+            found |= compute_owners(self.known, pool, standing, {})
         return found
 
-    def weight(self, place: Place) -> int:
+    def weight(self, place: SegmentSlice) -> int:
         known = self.known.weights.get(segment_of(place))
         return 0 if known is None else max(1, known * len(buckets_of(place)) // KEY_BUCKETS)
 
 
 @given(SEGMENTS, STEPS)
 def test_every_bucket_has_one_owner_and_looking_again_moves_nothing(segments: int, steps: list) -> None:
-    crowd = Crowd(segments)
+    model = AssignmentModel(segments)
     for step in steps:
-        crowd.step(*step)
-        if not crowd.known.consumers:
-            assert {} == crowd.held
+        model.step(*step)
+        if not model.known.consumers:
+            assert {} == model.held
             continue
-        buckets = sorted((segment_of(place), bucket) for place in crowd.held for bucket in buckets_of(place))
+        buckets = sorted((segment_of(place), bucket) for place in model.held for bucket in buckets_of(place))
         assert buckets == [(segment, bucket) for segment in range(segments) for bucket in range(KEY_BUCKETS)]
-        assert set(crowd.held.values()) <= set(crowd.known.consumers)
-        assert crowd.held == crowd.target() == crowd.target(turned=True)
+        assert set(model.held.values()) <= set(model.known.consumers)
+        assert model.held == model.target() == model.target(turned=True)
 
 
 @given(SEGMENTS, STEPS)
 def test_who_has_too_much_has_no_share_too_many(segments: int, steps: list) -> None:
     """Its lightest piece, given to whoever has least, would leave that one worse off than it is itself."""
-    crowd = Crowd(segments)
-    crowd.step(0, 100, dict.fromkeys(range(segments), 100))
+    model = AssignmentModel(segments)
+    model.step(0, 100, dict.fromkeys(range(segments), 100))
     for step in steps:
-        crowd.step(*step)
-        if len(crowd.known.consumers) < 2:
+        model.step(*step)
+        if len(model.known.consumers) < 2:
             continue
-        capacities = {name: known.capacity for name, known in crowd.known.consumers.items()}
+        capacities = {name: known.capacity for name, known in model.known.consumers.items()}
         held: dict[str, list[int]] = {name: [] for name in capacities}
-        for place, name in crowd.held.items():
-            held[name].append(crowd.weight(place))
+        for place, name in model.held.items():
+            held[name].append(model.weight(place))
         level = {name: Fraction(sum(weights), capacities[name]) for name, weights in held.items()}
         most, least = max(level, key=lambda name: level[name]), min(level, key=lambda name: level[name])
         mean = Fraction(sum(map(sum, held.values())), sum(capacities.values()))
@@ -89,12 +91,12 @@ def test_who_has_too_much_has_no_share_too_many(segments: int, steps: list) -> N
 
 
 def test_the_hot_segment_is_shared_by_more_consumers_than_the_others() -> None:
-    crowd = Crowd(2)
-    crowd.step(4, 100, {0: 3000, 1: 100})
+    model = AssignmentModel(2)
+    model.step(4, 100, {0: 3000, 1: 100})
 
     readers = {
-        segment: {name for place, name in crowd.held.items() if segment_of(place) == segment} for segment in (0, 1)
+        segment: {name for place, name in model.held.items() if segment_of(place) == segment} for segment in (0, 1)
     }
-    assert {Share(0, 0, 8), Share(0, 8, 16), Share(1, 0, 8), Share(1, 8, 16)} == set(crowd.held)
+    assert {BucketRange(0, 0, 8), BucketRange(0, 8, 16), BucketRange(1, 0, 8), BucketRange(1, 8, 16)} == set(model.held)
     assert len(readers[0]) == 2
     assert not readers[0] & readers[1]

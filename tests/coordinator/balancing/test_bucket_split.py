@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.balancing.bucket_split import Pool, pools
-from coordinator.balancing.target import Situation, assign
-from headgate.model.bucket_ranges import Place, Share, buckets_of, segment_of
+from coordinator.balancing.target import AssignmentInput, assign
+from headgate.model.bucket_ranges import BucketRange, SegmentSlice, buckets_of, segment_of
 from headgate.model.hashing import KEY_BUCKETS
 
 
@@ -17,21 +17,21 @@ def names(count: int, prefix: str = "c") -> list[str]:
     return [f"{prefix}{number:03d}" for number in range(count)]
 
 
-def cut(segments: int, consumers: int, standing: dict[Place, str] | None = None) -> list[Place]:
+def cut(segments: int, consumers: int, standing: dict[SegmentSlice, str] | None = None) -> list[SegmentSlice]:
     (pool,) = pools("STREAM", list(range(segments)), dict.fromkeys(names(consumers), True), standing or {})
-    return list(pool.places)
+    return list(pool.slices)
 
 
-def halves(segment: int) -> list[Share]:
-    return [Share(segment, 0, 8), Share(segment, 8, 16)]
+def halves(segment: int) -> list[BucketRange]:
+    return [BucketRange(segment, 0, 8), BucketRange(segment, 8, 16)]
 
 
-def quarters(segment: int) -> list[Share]:
-    return [Share(segment, first, first + 4) for first in range(0, 16, 4)]
+def quarters(segment: int) -> list[BucketRange]:
+    return [BucketRange(segment, first, first + 4) for first in range(0, 16, 4)]
 
 
-def settled(places: list[Place], consumers: int) -> dict[Place, str]:
-    return dict(zip(places, names(consumers), strict=False))
+def settled(slices: list[SegmentSlice], consumers: int) -> dict[SegmentSlice, str]:
+    return dict(zip(slices, names(consumers), strict=False))
 
 
 @pytest.mark.parametrize("kind", ["CHECKPOINT", None])
@@ -46,7 +46,7 @@ def test_rule_1_stream_and_queue_are_shared(kind) -> None:
 
 def test_rule_2_nothing_is_shared_while_there_are_enough_segments() -> None:
     assert [0, 1, 2] == cut(3, 3)
-    assert [0, 1, 2] == cut(3, 3, {Share(0, 0, 8): "c000", Share(0, 8, 16): "c001", 1: "c002"})
+    assert [0, 1, 2] == cut(3, 3, {BucketRange(0, 0, 8): "c000", BucketRange(0, 8, 16): "c001", 1: "c002"})
 
 
 def test_rule_3_there_are_as_many_places_as_consumers_and_no_more_than_buckets() -> None:
@@ -61,7 +61,7 @@ def test_rule_4_the_largest_is_cut_and_a_free_one_rather_than_a_held_one() -> No
 
 
 def test_rule_5_the_smallest_are_joined() -> None:
-    standing = settled([*quarters(0)[:2], Share(0, 8, 16), *halves(1)], 5)
+    standing = settled([*quarters(0)[:2], BucketRange(0, 8, 16), *halves(1)], 5)
 
     assert [*halves(0), *halves(1)] == cut(2, 4, standing)
 
@@ -75,7 +75,7 @@ def test_rule_5_what_is_even_stays_cut_until_twice_as_much_as_needed() -> None:
 
 
 def test_rule_5_a_free_pair_is_joined_before_a_held_one() -> None:
-    standing = settled([*halves(0), Share(1, 0, 8), 2], 4)
+    standing = settled([*halves(0), BucketRange(1, 0, 8), 2], 4)
 
     assert [*halves(0), 1, 2] == cut(3, 4, standing)
 
@@ -84,9 +84,10 @@ def test_rule_6_who_cannot_share_gets_whole_segments() -> None:
     consumers = {"new1": True, "new2": True, "new3": True, "old": False}
     found = pools("STREAM", [0, 1], consumers, {0: "new1", 1: "old"})
 
-    assert [Pool([Share(0, 0, 4), Share(0, 4, 8), Share(0, 8, 16)], ["new1", "new2", "new3"]), Pool([1], ["old"])] == [
-        Pool(sorted(pool.places), pool.consumers) for pool in found
-    ]
+    assert [
+        Pool([BucketRange(0, 0, 4), BucketRange(0, 4, 8), BucketRange(0, 8, 16)], ["new1", "new2", "new3"]),
+        Pool([1], ["old"]),
+    ] == [Pool(sorted(pool.slices), pool.consumers) for pool in found]
 
 
 def test_rule_6_those_who_can_share_are_not_left_out_for_one_who_cannot() -> None:
@@ -105,13 +106,13 @@ def test_rule_6_sharing_takes_two_who_can(able: int) -> None:
 MOVES = st.lists(st.tuples(st.booleans(), st.integers(0, 40), st.integers(1, 20)), max_size=12)
 
 
-class Crowd:
+class AssignmentModel:
     """Consumers that join and leave; every move is carried out at once."""
 
     def __init__(self, segments: int) -> None:
         self.segments = list(range(segments))
         self.consumers: dict[str, bool] = {}
-        self.held: dict[Place, str] = {}
+        self.held: dict[SegmentSlice, str] = {}
         self.joined = 0
 
     def step(self, joins: bool, pick: int, count: int) -> None:
@@ -127,58 +128,58 @@ class Crowd:
         standing = {place: name for place, name in self.held.items() if name in self.consumers}
         self.held = {}
         for pool in pools("QUEUE", self.segments, self.consumers, standing):
-            self.held |= assign(Situation(pool.places, pool.consumers, standing))
+            self.held |= assign(AssignmentInput(pool.slices, pool.consumers, standing))
 
 
 @given(st.integers(1, 6), MOVES)
 def test_every_bucket_has_one_owner_and_shares_are_even_whoever_comes_and_goes(segments: int, moves: list) -> None:
-    crowd = Crowd(segments)
+    model = AssignmentModel(segments)
     for joins, pick, count in moves:
-        crowd.step(joins, pick, count)
-        if not crowd.consumers:
-            assert {} == crowd.held
+        model.step(joins, pick, count)
+        if not model.consumers:
+            assert {} == model.held
             continue
-        buckets = sorted((segment_of(place), bucket) for place in crowd.held for bucket in buckets_of(place))
+        buckets = sorted((segment_of(place), bucket) for place in model.held for bucket in buckets_of(place))
         assert buckets == [(segment, bucket) for segment in range(segments) for bucket in range(KEY_BUCKETS)]
-        owned = [list(crowd.held.values()).count(name) for name in crowd.consumers]
+        owned = [list(model.held.values()).count(name) for name in model.consumers]
         assert max(owned) - min(owned) <= 1
-        if len(crowd.consumers) <= segments:
-            assert set(range(segments)) == set(crowd.held)
+        if len(model.consumers) <= segments:
+            assert set(range(segments)) == set(model.held)
         else:
-            assert min(owned) == 1 or len(crowd.consumers) > segments * KEY_BUCKETS
-            sizes = {len(buckets_of(place)) for place in crowd.held}
+            assert min(owned) == 1 or len(model.consumers) > segments * KEY_BUCKETS
+            sizes = {len(buckets_of(place)) for place in model.held}
             assert max(sizes) <= 2 * min(sizes)
 
 
 @given(st.integers(1, 6), st.integers(2, 60))
 def test_one_more_consumer_takes_from_one_holder(segments: int, consumers: int) -> None:
-    crowd = Crowd(segments)
-    crowd.step(True, 0, segments + consumers)
-    before = dict(crowd.held)
-    crowd.step(True, 0, 1)
+    model = AssignmentModel(segments)
+    model.step(True, 0, segments + consumers)
+    before = dict(model.held)
+    model.step(True, 0, 1)
 
-    assert len([place for place, name in before.items() if crowd.held.get(place) != name]) <= 1
+    assert len([place for place, name in before.items() if model.held.get(place) != name]) <= 1
 
 
 @given(st.integers(1, 6), st.integers(2, 60), st.integers(0, 100))
 def test_one_consumer_less_takes_from_two_holders_at_most(segments: int, consumers: int, pick: int) -> None:
-    crowd = Crowd(segments)
-    crowd.step(True, 0, segments + consumers)
-    before = dict(crowd.held)
-    crowd.step(False, pick, 1)
+    model = AssignmentModel(segments)
+    model.step(True, 0, segments + consumers)
+    before = dict(model.held)
+    model.step(False, pick, 1)
 
-    moved = [p for p, name in before.items() if name in crowd.consumers and crowd.held.get(p) != name]
+    moved = [p for p, name in before.items() if name in model.consumers and model.held.get(p) != name]
     assert len(moved) <= 2
 
 
 def test_what_is_decided_does_not_depend_on_the_hash_seed() -> None:
     program = (
         "from coordinator.balancing.bucket_split import pools\n"
-        "from headgate.model.bucket_ranges import Share\n"
-        "standing = {Share(0, 0, 4): 'b', Share(0, 4, 8): 'a', Share(0, 8, 16): 'c', 1: 'd', 2: 'e'}\n"
+        "from headgate.model.bucket_ranges import BucketRange\n"
+        "standing = {BucketRange(0, 0, 4): 'b', BucketRange(0, 4, 8): 'a', BucketRange(0, 8, 16): 'c', 1: 'd', 2: 'e'}\n"
         "for count in (4, 5, 9, 30):\n"
         "    consumers = {f'c{n}': n % 4 > 0 for n in range(count)}\n"
-        "    print([(list(map(str, p.places)), list(p.consumers)) for p in pools('STREAM', [0, 1, 2], consumers, standing)])\n"
+        "    print([(list(map(str, p.slices)), list(p.consumers)) for p in pools('STREAM', [0, 1, 2], consumers, standing)])\n"
     )
     outputs = {
         subprocess.run(

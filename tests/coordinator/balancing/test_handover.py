@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.balancing.handover import Moves, Standing, plan, timed_out
+from coordinator.balancing.handover import HandoverState, Moves, plan, timed_out
 from coordinator.state.subscription import Holding
-from headgate.model.bucket_ranges import Share
+from headgate.model.bucket_ranges import BucketRange
 
 BOTH = {"ada", "bob"}
 
@@ -15,96 +15,96 @@ def held(consumer: str, generation: int = 1, revoked_at_ms: int | None = None) -
 
 
 def test_rule_1_a_free_segment_is_granted() -> None:
-    assert Moves(grants=((0, "ada"),)) == plan(Standing({0: "ada"}, {}, BOTH))
+    assert Moves(grants=((0, "ada"),)) == plan(HandoverState({0: "ada"}, {}, BOTH))
 
 
 def test_rule_1_a_held_segment_is_revoked_and_not_granted() -> None:
-    assert Moves(revocations=(0,)) == plan(Standing({0: "bob"}, {0: held("ada")}, BOTH))
+    assert Moves(revocations=(0,)) == plan(HandoverState({0: "bob"}, {0: held("ada")}, BOTH))
 
 
 def test_rule_1_what_is_released_now_is_granted_now() -> None:
-    moves = plan(Standing({0: "bob"}, {0: held("ada", revoked_at_ms=5)}, BOTH, confirmed={0}))
+    moves = plan(HandoverState({0: "bob"}, {0: held("ada", revoked_at_ms=5)}, BOTH, confirmed={0}))
 
     assert Moves(releases=((0, "confirmed"),), grants=((0, "bob"),)) == moves
 
 
 def test_rule_1_a_share_waits_for_all_who_hold_one_of_its_buckets() -> None:
-    low, high = Share(0, 0, 8), Share(0, 8, 16)
+    low, high = BucketRange(0, 0, 8), BucketRange(0, 8, 16)
     target = {low: "ada", high: "bob"}
 
-    assert Moves(revocations=(0,)) == plan(Standing(target, {0: held("ada")}, BOTH))
-    cut = plan(Standing(target, {0: held("ada", revoked_at_ms=5)}, BOTH, confirmed={0}))
+    assert Moves(revocations=(0,)) == plan(HandoverState(target, {0: held("ada")}, BOTH))
+    cut = plan(HandoverState(target, {0: held("ada", revoked_at_ms=5)}, BOTH, confirmed={0}))
     assert Moves(releases=((0, "confirmed"),), grants=((low, "ada"), (high, "bob"))) == cut
     halves = {low: held("ada", revoked_at_ms=5), high: held("bob", revoked_at_ms=5)}
-    assert Moves(releases=((low, "confirmed"),)) == plan(Standing({0: "ada"}, halves, BOTH, confirmed={low}))
-    joined = plan(Standing({0: "ada"}, halves, BOTH, confirmed={low, high}))
+    assert Moves(releases=((low, "confirmed"),)) == plan(HandoverState({0: "ada"}, halves, BOTH, confirmed={low}))
+    joined = plan(HandoverState({0: "ada"}, halves, BOTH, confirmed={low, high}))
     assert ((0, "ada"),) == joined.grants
 
 
 def test_rule_1_what_others_do_in_other_buckets_or_segments_holds_nothing_up() -> None:
-    low, high = Share(0, 0, 8), Share(0, 8, 16)
+    low, high = BucketRange(0, 0, 8), BucketRange(0, 8, 16)
     holdings = {low: held("ada", revoked_at_ms=5), 1: held("ada", revoked_at_ms=5)}
 
-    assert Moves(grants=((high, "bob"),)) == plan(Standing({high: "bob"}, holdings, BOTH))
+    assert Moves(grants=((high, "bob"),)) == plan(HandoverState({high: "bob"}, holdings, BOTH))
 
 
 def test_rule_2_a_share_of_a_retired_segment_is_released_at_once() -> None:
-    moves = plan(Standing({}, {Share(0, 0, 8): held("ada")}, BOTH, retired={0}))
+    moves = plan(HandoverState({}, {BucketRange(0, 0, 8): held("ada")}, BOTH, retired={0}))
 
-    assert Moves(releases=((Share(0, 0, 8), "drained"),)) == moves
+    assert Moves(releases=((BucketRange(0, 0, 8), "drained"),)) == moves
 
 
 def test_rule_2_a_retired_segment_is_released_at_once_even_while_revoked() -> None:
     for holding in (held("ada"), held("ada", revoked_at_ms=5)):
-        assert Moves(releases=((0, "drained"),)) == plan(Standing({}, {0: holding}, BOTH, retired={0}))
+        assert Moves(releases=((0, "drained"),)) == plan(HandoverState({}, {0: holding}, BOTH, retired={0}))
 
 
 def test_rule_3_who_left_holds_nothing() -> None:
-    moves = plan(Standing({0: "bob"}, {0: held("gone")}, BOTH))
+    moves = plan(HandoverState({0: "bob"}, {0: held("removed")}, BOTH))
 
     assert Moves(releases=((0, "holder_left"),), grants=((0, "bob"),)) == moves
 
 
 def test_rule_4_a_holder_out_of_time_is_released() -> None:
-    moves = plan(Standing({0: "bob"}, {0: held("ada", revoked_at_ms=5)}, BOTH, timed_out={0}))
+    moves = plan(HandoverState({0: "bob"}, {0: held("ada", revoked_at_ms=5)}, BOTH, timed_out={0}))
 
     assert Moves(releases=((0, "timed_out"),), grants=((0, "bob"),)) == moves
 
 
 def test_rule_4_only_a_revoked_holder_can_confirm_or_run_out_of_time() -> None:
-    standing = Standing({0: "ada"}, {0: held("ada")}, BOTH, confirmed={0}, timed_out={0})
+    standing = HandoverState({0: "ada"}, {0: held("ada")}, BOTH, confirmed={0}, timed_out={0})
 
     assert not plan(standing)
 
 
 def test_rule_5_what_nobody_may_read_now_is_revoked() -> None:
     """A gate that closes again takes the child back."""
-    assert Moves(revocations=(0,)) == plan(Standing({}, {0: held("ada")}, BOTH))
+    assert Moves(revocations=(0,)) == plan(HandoverState({}, {0: held("ada")}, BOTH))
 
 
 def test_rule_5_and_6_a_revoked_holder_is_left_alone() -> None:
     for owner in BOTH:
-        assert not plan(Standing({0: owner}, {0: held("ada", revoked_at_ms=5)}, BOTH))
+        assert not plan(HandoverState({0: owner}, {0: held("ada", revoked_at_ms=5)}, BOTH))
 
 
 def test_rule_6_what_the_holder_should_have_after_all_comes_back_once_it_has_confirmed() -> None:
-    moves = plan(Standing({0: "ada"}, {0: held("ada", revoked_at_ms=5)}, BOTH, confirmed={0}))
+    moves = plan(HandoverState({0: "ada"}, {0: held("ada", revoked_at_ms=5)}, BOTH, confirmed={0}))
 
     assert Moves(releases=((0, "confirmed"),), grants=((0, "ada"),)) == moves
 
 
 def test_rule_7_what_is_as_it_should_be_is_not_touched() -> None:
-    moves = plan(Standing({0: "ada", 1: "bob", 2: "ada"}, {0: held("ada"), 1: held("bob")}, BOTH))
+    moves = plan(HandoverState({0: "ada", 1: "bob", 2: "ada"}, {0: held("ada"), 1: held("bob")}, BOTH))
 
     assert Moves(grants=((2, "ada"),)) == moves
-    assert not plan(Standing({0: "ada"}, {0: held("ada")}, BOTH))
+    assert not plan(HandoverState({0: "ada"}, {0: held("ada")}, BOTH))
 
 
 def test_moves_are_sorted_by_segment_whatever_order_the_values_arrive_in() -> None:
     target = {3: "ada", 1: "bob", 2: "ada"}
-    holdings = {9: held("ada"), 7: held("ada"), 8: held("gone"), 6: held("gone")}
+    holdings = {9: held("ada"), 7: held("ada"), 8: held("removed"), 6: held("removed")}
 
-    moves = plan(Standing(target, holdings, BOTH))
+    moves = plan(HandoverState(target, holdings, BOTH))
 
     assert ((6, "holder_left"), (8, "holder_left")) == moves.releases
     assert (7, 9) == moves.revocations
@@ -148,10 +148,10 @@ def test_whatever_happens_nobody_gets_what_another_still_holds(events: list) -> 
     holdings: dict[int, Holding] = {}
     generation = 0
 
-    def look(confirmed=frozenset(), late=frozenset()) -> Moves:
+    def reconcile(confirmed=frozenset(), late=frozenset()) -> Moves:
         nonlocal generation
         wanted = {s: owner for s, owner in target.items() if owner in consumers and s not in retired}
-        moves = plan(Standing(wanted, holdings, consumers, retired, confirmed, late))
+        moves = plan(HandoverState(wanted, holdings, consumers, retired, confirmed, late))
         for segment, why in moves.releases:
             released = holdings.pop(segment)
             assert released.revoked_at_ms is not None or why in ("drained", "holder_left")
@@ -172,9 +172,9 @@ def test_whatever_happens_nobody_gets_what_another_still_holds(events: list) -> 
             retired.add(what)
         elif verb == "leave":
             consumers.discard(what)
-        look({what} if verb == "confirm" else frozenset(), {what} if verb == "time out" else frozenset())
+        reconcile({what} if verb == "confirm" else frozenset(), {what} if verb == "time out" else frozenset())
 
-    look(confirmed={s for s, holding in holdings.items() if holding.revoked_at_ms is not None})
-    assert not look()
+    reconcile(confirmed={s for s, holding in holdings.items() if holding.revoked_at_ms is not None})
+    assert not reconcile()
     owners = {s: owner for s, owner in target.items() if owner in consumers and s not in retired}
     assert owners == {s: holding.consumer for s, holding in holdings.items()}

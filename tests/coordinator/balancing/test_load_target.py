@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from coordinator.balancing.load_target import TOLERANCE_PERCENT, WeightedSituation, assign_by_load
+from coordinator.balancing.load_target import TOLERANCE_PERCENT, WeightedAssignmentInput, assign_by_load
 
 ROOT = Path(__file__).parents[3]
 NAMES = ["ada", "bob", "cyd", "dan", "eve", "fay"]
@@ -18,21 +18,24 @@ EQUAL = {"ada": 100, "bob": 100}
 TOLERANCE = Fraction(TOLERANCE_PERCENT, 100)
 
 
-def loads(target: dict, situation: WeightedSituation) -> dict[str, int]:
+def loads(target: dict, assignment_input: WeightedAssignmentInput) -> dict[str, int]:
     return {
-        name: sum(situation.weights[key] for key, owner in target.items() if owner == name)
-        for name in situation.capacities
+        name: sum(assignment_input.weights[key] for key, owner in target.items() if owner == name)
+        for name in assignment_input.capacities
     }
 
 
-def levels(target: dict, situation: WeightedSituation) -> dict[str, Fraction]:
-    return {name: Fraction(load, situation.capacities[name]) for name, load in loads(target, situation).items()}
+def levels(target: dict, assignment_input: WeightedAssignmentInput) -> dict[str, Fraction]:
+    return {
+        name: Fraction(load, assignment_input.capacities[name])
+        for name, load in loads(target, assignment_input).items()
+    }
 
 
-def mean(situation: WeightedSituation) -> Fraction:
+def mean(assignment_input: WeightedAssignmentInput) -> Fraction:
     """The fair level, as the docstring says it: keys too heavy for their share are counted out with one consumer each."""
-    weights = sorted((situation.weights[key] for key in situation.grantable), reverse=True)
-    capacities = sorted(situation.capacities.values(), reverse=True)
+    weights = sorted((assignment_input.weights[key] for key in assignment_input.grantable), reverse=True)
+    capacities = sorted(assignment_input.capacities.values(), reverse=True)
     while (
         len(capacities) > 1
         and weights
@@ -42,22 +45,22 @@ def mean(situation: WeightedSituation) -> Fraction:
     return Fraction(sum(weights), sum(capacities))
 
 
-def beyond(target: dict, situation: WeightedSituation) -> set[str]:
+def beyond(target: dict, assignment_input: WeightedAssignmentInput) -> set[str]:
     """Consumers further from their fair load than is tolerated."""
-    fair = mean(situation) if situation.capacities else 0
-    return {name for name, level in levels(target, situation).items() if abs(level - fair) > fair * TOLERANCE}
+    fair = mean(assignment_input) if assignment_input.capacities else 0
+    return {name for name, level in levels(target, assignment_input).items() if abs(level - fair) > fair * TOLERANCE}
 
 
-def moved(target: dict, situation: WeightedSituation) -> set:
+def moved(target: dict, assignment_input: WeightedAssignmentInput) -> set:
     return {
         key
         for key, owner in target.items()
-        if situation.holders.get(key) in situation.capacities and situation.holders[key] != owner
+        if assignment_input.holders.get(key) in assignment_input.capacities and assignment_input.holders[key] != owner
     }
 
 
 @st.composite
-def situations(draw: st.DrawFn, most_keys: int = 14, most_consumers: int = 6) -> WeightedSituation:
+def assignment_inputs(draw: st.DrawFn, most_keys: int = 14, most_consumers: int = 6) -> WeightedAssignmentInput:
     """Draw weights of several orders of magnitude, unequal capacities, holders that have left, and heirs."""
     grantable = draw(st.sets(st.integers(0, 30), max_size=most_keys))
     weight = st.one_of(st.integers(1, 5), st.integers(1, 100), st.sampled_from([16, 1000, 100_000]))
@@ -65,39 +68,49 @@ def situations(draw: st.DrawFn, most_keys: int = 14, most_consumers: int = 6) ->
     names = draw(st.sets(st.sampled_from(NAMES), max_size=most_consumers))
     capacities = {name: draw(capacity) for name in sorted(names)}
     known = st.sampled_from(sorted(names | {"gone"}))
-    return WeightedSituation(
+    return WeightedAssignmentInput(
         grantable=grantable,
         capacities=capacities,
         holders=draw(st.dictionaries(st.sampled_from(sorted(grantable | {99})), known)),
         weights={key: draw(weight) for key in sorted(grantable)},
-        heirs=draw(st.dictionaries(st.sampled_from(sorted(grantable | {99})), st.lists(known, max_size=2))),
+        preferred_owners=draw(st.dictionaries(st.sampled_from(sorted(grantable | {99})), st.lists(known, max_size=2))),
     )
 
 
-def after(situation: WeightedSituation, target: dict) -> WeightedSituation:
-    return WeightedSituation(situation.grantable, situation.capacities, target, situation.weights, situation.heirs)
+def after(assignment_input: WeightedAssignmentInput, target: dict) -> WeightedAssignmentInput:
+    return WeightedAssignmentInput(
+        assignment_input.grantable,
+        assignment_input.capacities,
+        target,
+        assignment_input.weights,
+        assignment_input.preferred_owners,
+    )
 
 
 def test_rule_1_without_consumers_nobody_owns_anything() -> None:
-    assert {} == assign_by_load(WeightedSituation({0, 1}, {}, {0: "ada"}, {0: 1, 1: 1}))
+    assert {} == assign_by_load(WeightedAssignmentInput({0, 1}, {}, {0: "ada"}, {0: 1, 1: 1}))
 
 
-@given(situations())
-def test_rule_1_every_key_has_one_owner_who_is_registered(situation: WeightedSituation) -> None:
-    target = assign_by_load(situation)
+@given(assignment_inputs())
+def test_rule_1_every_key_has_one_owner_who_is_registered(assignment_input: WeightedAssignmentInput) -> None:
+    target = assign_by_load(assignment_input)
 
-    assert set(target) == (set(situation.grantable) if situation.capacities else set())
-    assert set(target.values()) <= set(situation.capacities)
+    assert set(target) == (set(assignment_input.grantable) if assignment_input.capacities else set())
+    assert set(target.values()) <= set(assignment_input.capacities)
 
 
-@given(situations())
-def test_rule_2_nothing_moves_while_everybody_is_within_the_tolerance(situation: WeightedSituation) -> None:
+@given(assignment_inputs())
+def test_rule_2_nothing_moves_while_everybody_is_within_the_tolerance(
+    assignment_input: WeightedAssignmentInput,
+) -> None:
     held = {
-        key: situation.holders[key]
-        for key in situation.grantable
-        if situation.holders.get(key) != "gone" and key in situation.holders
+        key: assignment_input.holders[key]
+        for key in assignment_input.grantable
+        if assignment_input.holders.get(key) != "gone" and key in assignment_input.holders
     }
-    settled = WeightedSituation(set(held), situation.capacities, held, {key: situation.weights[key] for key in held})
+    settled = WeightedAssignmentInput(
+        set(held), assignment_input.capacities, held, {key: assignment_input.weights[key] for key in held}
+    )
 
     if not beyond(held, settled):
         assert held == assign_by_load(settled)
@@ -107,18 +120,18 @@ def test_rule_2_a_load_within_the_tolerance_stays_and_one_beyond_it_moves() -> N
     """Mean 100: 120 is tolerated, and 122 is not."""
     holders = {1: "ada", 2: "ada", 3: "bob"}
 
-    assert holders == assign_by_load(WeightedSituation([1, 2, 3], EQUAL, holders, {1: 100, 2: 20, 3: 80}))
-    assert "bob" == assign_by_load(WeightedSituation([1, 2, 3], EQUAL, holders, {1: 100, 2: 22, 3: 78}))[2]
+    assert holders == assign_by_load(WeightedAssignmentInput([1, 2, 3], EQUAL, holders, {1: 100, 2: 20, 3: 80}))
+    assert "bob" == assign_by_load(WeightedAssignmentInput([1, 2, 3], EQUAL, holders, {1: 100, 2: 22, 3: 78}))[2]
 
 
 def test_rule_2_who_is_beyond_the_tolerance_is_brought_well_inside_it() -> None:
     """Mean 100, and ada carries 130 in pieces of 5: two pieces would do, four leave room for the next change."""
     holders = dict.fromkeys(range(26), "ada") | dict.fromkeys(range(26, 40), "bob")
 
-    target = assign_by_load(WeightedSituation(range(40), EQUAL, holders, dict.fromkeys(range(40), 5)))
+    target = assign_by_load(WeightedAssignmentInput(range(40), EQUAL, holders, dict.fromkeys(range(40), 5)))
 
     assert {"ada": 110, "bob": 90} == loads(
-        target, WeightedSituation(range(40), EQUAL, {}, dict.fromkeys(range(40), 5))
+        target, WeightedAssignmentInput(range(40), EQUAL, {}, dict.fromkeys(range(40), 5))
     )
 
 
@@ -128,48 +141,51 @@ def test_rule_2_who_carries_too_little_is_given_more_although_nobody_carries_too
     holders = {n: f"old-{n % 10}" for n in range(100)}
     weights = dict.fromkeys(range(100), 7)
 
-    joined = WeightedSituation(range(100), names | {"new": 100}, holders, weights)
+    joined = WeightedAssignmentInput(range(100), names | {"new": 100}, holders, weights)
     target = assign_by_load(joined)
 
     assert 9 == len(moved(target, joined))
     assert {"new"} == {target[key] for key in moved(target, joined)}
 
 
-@given(situations())
-def test_rule_2_a_target_that_is_reached_stays(situation: WeightedSituation) -> None:
-    """No thrashing: looking again changes nothing, whatever heirs are named."""
-    target = assign_by_load(situation)
+@given(assignment_inputs())
+def test_rule_2_a_target_that_is_reached_stays(assignment_input: WeightedAssignmentInput) -> None:
+    """No thrashing: looking again changes nothing, whatever preferred_owners are named."""
+    target = assign_by_load(assignment_input)
 
-    assert target == assign_by_load(after(situation, target))
+    assert target == assign_by_load(after(assignment_input, target))
 
 
-@given(situations())
+@given(assignment_inputs())
 def test_rule_3_nobody_beyond_the_tolerance_could_be_brought_nearer_by_any_one_move(
-    situation: WeightedSituation,
+    assignment_input: WeightedAssignmentInput,
 ) -> None:
-    target = assign_by_load(situation)
-    level, fair = levels(target, situation), mean(situation) if situation.capacities else 0
+    target = assign_by_load(assignment_input)
+    level, fair = levels(target, assignment_input), mean(assignment_input) if assignment_input.capacities else 0
     too_high = {name for name in level if level[name] > fair * (1 + TOLERANCE)}
     too_low = {name for name in level if level[name] < fair * (1 - TOLERANCE)}
     for key, giver in target.items():
-        for receiver in situation.capacities if giver in too_high else too_low:
+        for receiver in assignment_input.capacities if giver in too_high else too_low:
             if receiver != giver:
                 assert (
-                    level[receiver] + Fraction(situation.weights[key], situation.capacities[receiver]) >= level[giver]
+                    level[receiver] + Fraction(assignment_input.weights[key], assignment_input.capacities[receiver])
+                    >= level[giver]
                 )
 
 
-@given(situations())
-def test_rule_3_the_highest_level_is_that_of_one_key_too_much_at_most(situation: WeightedSituation) -> None:
+@given(assignment_inputs())
+def test_rule_3_the_highest_level_is_that_of_one_key_too_much_at_most(
+    assignment_input: WeightedAssignmentInput,
+) -> None:
     """The bound of the docstring: who is beyond the tolerance is ahead of the lowest by its lightest key at most."""
-    target = assign_by_load(situation)
-    level = levels(target, situation)
-    for name in beyond(target, situation):
-        if level[name] > mean(situation):
-            lightest = min(situation.weights[key] for key, owner in target.items() if owner == name)
+    target = assign_by_load(assignment_input)
+    level = levels(target, assignment_input)
+    for name in beyond(target, assignment_input):
+        if level[name] > mean(assignment_input):
+            lightest = min(assignment_input.weights[key] for key, owner in target.items() if owner == name)
             assert all(
                 level[name] <= level[other] + Fraction(lightest, capacity)
-                for other, capacity in situation.capacities.items()
+                for other, capacity in assignment_input.capacities.items()
                 if other != name
             )
 
@@ -178,29 +194,40 @@ def test_a_key_too_heavy_for_anybody_does_not_make_the_others_look_idle() -> Non
     """Counted in, the giant would put the mean at 1006, all others far below it, and key 1 would go to cyd."""
     holders = {0: "ada", 1: "bob", 2: "bob", 3: "bob", 4: "cyd"}
     weights = {0: 3000, 1: 1, 2: 4, 3: 5, 4: 8}
-    situation = WeightedSituation(weights, {"ada": 100, "bob": 100, "cyd": 100}, holders, weights)
+    assignment_input = WeightedAssignmentInput(weights, {"ada": 100, "bob": 100, "cyd": 100}, holders, weights)
 
-    assert holders == assign_by_load(situation)
+    assert holders == assign_by_load(assignment_input)
 
 
-@given(situations(most_keys=12))
-def test_rule_3_nothing_that_is_held_moves_to_a_higher_level_than_it_left(situation: WeightedSituation) -> None:
+@given(assignment_inputs(most_keys=12))
+def test_rule_3_nothing_that_is_held_moves_to_a_higher_level_than_it_left(
+    assignment_input: WeightedAssignmentInput,
+) -> None:
     """Of all that was held, the highest level does not rise by what moved alone."""
-    held = {key: name for key, name in situation.holders.items() if key in situation.weights and name != "gone"}
-    settled = WeightedSituation(set(held), situation.capacities, held, situation.weights)
+    held = {
+        key: name
+        for key, name in assignment_input.holders.items()
+        if key in assignment_input.weights and name != "gone"
+    }
+    settled = WeightedAssignmentInput(set(held), assignment_input.capacities, held, assignment_input.weights)
     if held:
         before, then = levels(held, settled), levels(assign_by_load(settled), settled)
         assert max(then.values()) <= max(before.values())
 
 
-@given(situations(most_keys=5, most_consumers=3))
+@given(assignment_inputs(most_keys=5, most_consumers=3))
 @settings(max_examples=30)
-def test_the_highest_level_stays_below_twice_the_best_or_within_the_tolerance(situation: WeightedSituation) -> None:
+def test_the_highest_level_stays_below_twice_the_best_or_within_the_tolerance(
+    assignment_input: WeightedAssignmentInput,
+) -> None:
     """Compared with every assignment there is, on consumers of one capacity."""
-    if not situation.capacities or not situation.grantable:
+    if not assignment_input.capacities or not assignment_input.grantable:
         return
-    same = WeightedSituation(
-        situation.grantable, dict.fromkeys(situation.capacities, 100), situation.holders, situation.weights
+    same = WeightedAssignmentInput(
+        assignment_input.grantable,
+        dict.fromkeys(assignment_input.capacities, 100),
+        assignment_input.holders,
+        assignment_input.weights,
     )
     keys, names = sorted(same.grantable), sorted(same.capacities)
     best = min(
@@ -213,14 +240,16 @@ def test_the_highest_level_stays_below_twice_the_best_or_within_the_tolerance(si
 
 def test_rule_4_the_heaviest_that_does_not_overshoot_goes_so_that_one_move_does() -> None:
     holders = dict.fromkeys(range(5), "ada") | {9: "bob"}
-    situation = WeightedSituation([0, 1, 2, 3, 4, 9], EQUAL, holders, {0: 60, 1: 5, 2: 5, 3: 50, 4: 30, 9: 50})
+    assignment_input = WeightedAssignmentInput(
+        [0, 1, 2, 3, 4, 9], EQUAL, holders, {0: 60, 1: 5, 2: 5, 3: 50, 4: 30, 9: 50}
+    )
 
-    assert {3} == moved(assign_by_load(situation), situation)
+    assert {3} == moved(assign_by_load(assignment_input), assignment_input)
 
 
 def test_rule_4_a_key_that_overshoots_moves_only_if_that_is_better_than_staying() -> None:
-    two_heavy = WeightedSituation([0, 1], EQUAL, {0: "ada", 1: "ada"}, {0: 70, 1: 90})
-    one_heavy = WeightedSituation([0], EQUAL, {0: "ada"}, {0: 90})
+    two_heavy = WeightedAssignmentInput([0, 1], EQUAL, {0: "ada", 1: "ada"}, {0: 70, 1: 90})
+    one_heavy = WeightedAssignmentInput([0], EQUAL, {0: "ada"}, {0: 90})
 
     assert {0: "ada", 1: "bob"} == assign_by_load(two_heavy)
     assert {0: "ada"} == assign_by_load(one_heavy)
@@ -229,35 +258,37 @@ def test_rule_4_a_key_that_overshoots_moves_only_if_that_is_better_than_staying(
 def test_rule_5_free_keys_go_the_heaviest_first_to_whoever_ends_lowest() -> None:
     """In the order of ids, 5 + 4 would meet 3 + 3 + 3 only by chance."""
     weights = {1: 3, 2: 3, 3: 3, 4: 5, 5: 4}
-    situation = WeightedSituation(weights, EQUAL, {}, weights)
+    assignment_input = WeightedAssignmentInput(weights, EQUAL, {}, weights)
 
-    assert {"ada": 8, "bob": 10} == loads(assign_by_load(situation), situation)
+    assert {"ada": 8, "bob": 10} == loads(assign_by_load(assignment_input), assignment_input)
 
 
 def test_rule_5_capacity_draws_load() -> None:
     weights = dict.fromkeys(range(12), 10)
-    situation = WeightedSituation(weights, {"ada": 300, "bob": 100}, {}, weights)
+    assignment_input = WeightedAssignmentInput(weights, {"ada": 300, "bob": 100}, {}, weights)
 
-    assert {"ada": 90, "bob": 30} == loads(assign_by_load(situation), situation)
+    assert {"ada": 90, "bob": 30} == loads(assign_by_load(assignment_input), assignment_input)
 
 
 def test_rule_5_a_child_goes_to_its_parents_holder_while_that_stays_within_the_tolerance() -> None:
     weights = {1: 50, 2: 60, 4: 10, 5: 60}
     holders = {1: "ada", 2: "bob"}
 
-    assert "bob" == assign_by_load(WeightedSituation([1, 2, 4], EQUAL, holders, weights, {4: ["bob"]}))[4]
-    assert "ada" == assign_by_load(WeightedSituation([1, 2, 4], EQUAL, holders, weights))[4]
+    assert "bob" == assign_by_load(WeightedAssignmentInput([1, 2, 4], EQUAL, holders, weights, {4: ["bob"]}))[4]
+    assert "ada" == assign_by_load(WeightedAssignmentInput([1, 2, 4], EQUAL, holders, weights))[4]
     assert {1: "ada", 2: "bob", 5: "ada"} == assign_by_load(
-        WeightedSituation([1, 2, 5], EQUAL, holders, weights, {5: ["bob", "gone"]})
+        WeightedAssignmentInput([1, 2, 5], EQUAL, holders, weights, {5: ["bob", "gone"]})
     )
 
 
-@given(situations())
-def test_rule_5_a_free_key_is_never_put_beyond_grahams_bound(situation: WeightedSituation) -> None:
-    """Everything free, no heirs: each level is below the mean plus the heaviest key on mean capacity."""
-    if not situation.capacities or not situation.grantable:
+@given(assignment_inputs())
+def test_rule_5_a_free_key_is_never_put_beyond_grahams_bound(assignment_input: WeightedAssignmentInput) -> None:
+    """Everything free, no preferred_owners: each level is below the mean plus the heaviest key on mean capacity."""
+    if not assignment_input.capacities or not assignment_input.grantable:
         return
-    free = WeightedSituation(situation.grantable, situation.capacities, {}, situation.weights)
+    free = WeightedAssignmentInput(
+        assignment_input.grantable, assignment_input.capacities, {}, assignment_input.weights
+    )
     heaviest = max(free.weights.values())
     one = Fraction(heaviest * len(free.capacities), sum(free.capacities.values()))
 
@@ -266,42 +297,42 @@ def test_rule_5_a_free_key_is_never_put_beyond_grahams_bound(situation: Weighted
 
 
 def test_what_has_no_weight_yet_weighs_what_the_others_do_on_average() -> None:
-    situation = WeightedSituation([1, 2, 3, 4], EQUAL, {}, {1: 100, 2: 100, 3: 10})
-    target = assign_by_load(situation)
+    assignment_input = WeightedAssignmentInput([1, 2, 3, 4], EQUAL, {}, {1: 100, 2: 100, 3: 10})
+    target = assign_by_load(assignment_input)
 
     # 70 on average: beside 100 it would be too much, beside the 10 it fits.
     assert target[4] == target[3] or target[4] != target[1] or target[4] != target[2]
     assert 2 == len({target[1], target[2]})
 
 
-@given(situations(), st.randoms(use_true_random=False))
-def test_rule_6_the_order_of_arrival_means_nothing(situation: WeightedSituation, rng) -> None:
+@given(assignment_inputs(), st.randoms(use_true_random=False))
+def test_rule_6_the_order_of_arrival_means_nothing(assignment_input: WeightedAssignmentInput, rng) -> None:
     def shuffled(values):
         values = list(values)
         rng.shuffle(values)
         return values
 
-    other = WeightedSituation(
-        shuffled(situation.grantable),
-        dict(shuffled(situation.capacities.items())),
-        dict(shuffled(situation.holders.items())),
-        dict(shuffled(situation.weights.items())),
-        dict(shuffled(situation.heirs.items())),
+    other = WeightedAssignmentInput(
+        shuffled(assignment_input.grantable),
+        dict(shuffled(assignment_input.capacities.items())),
+        dict(shuffled(assignment_input.holders.items())),
+        dict(shuffled(assignment_input.weights.items())),
+        dict(shuffled(assignment_input.preferred_owners.items())),
     )
 
-    assert sorted(assign_by_load(situation).items()) == sorted(assign_by_load(other).items())
+    assert sorted(assign_by_load(assignment_input).items()) == sorted(assign_by_load(other).items())
 
 
 def test_rule_6_processes_with_other_hash_seeds_come_to_the_same_target() -> None:
     """Keys that are not numbers and consumers arrive as sets, whose order differs from process to process."""
     program = """
-from coordinator.balancing.load_target import WeightedSituation, assign_by_load
+from coordinator.balancing.load_target import WeightedAssignmentInput, assign_by_load
 names = {f"consumer-{n}" for n in range(7)}
 keys = {(f"share-{n}", n % 3) for n in range(45)}
 weights = {key: 1 + (key[1] * 977 + int(key[0][6:]) * 31) % 50 for key in keys}
 holders = {key: f"consumer-{weights[key] % 5}" for key in keys if weights[key] % 3}
 print(list(names))
-print(sorted(assign_by_load(WeightedSituation(keys, {n: 100 for n in names}, holders, weights)).items()))
+print(sorted(assign_by_load(WeightedAssignmentInput(keys, {n: 100 for n in names}, holders, weights)).items()))
 """
     printed = [
         subprocess.run(
@@ -324,10 +355,12 @@ print(sorted(assign_by_load(WeightedSituation(keys, {n: 100 for n in names}, hol
 def test_scaling_all_weights_moves_nothing(factors: list[int]) -> None:
     """Traffic that rises and falls everywhere at once is no reason to move anything."""
     base = {key: 10 + key for key in range(12)}
-    held = assign_by_load(WeightedSituation(base, EQUAL, {}, base))
+    held = assign_by_load(WeightedAssignmentInput(base, EQUAL, {}, base))
     for factor in factors:
-        situation = WeightedSituation(base, EQUAL, held, {key: weight * factor for key, weight in base.items()})
-        assert held == assign_by_load(situation)
+        assignment_input = WeightedAssignmentInput(
+            base, EQUAL, held, {key: weight * factor for key, weight in base.items()}
+        )
+        assert held == assign_by_load(assignment_input)
 
 
 def test_looking_at_ten_thousand_keys_is_not_quadratic() -> None:
@@ -343,9 +376,9 @@ def test_looking_at_ten_thousand_keys_is_not_quadratic() -> None:
     keys = [Counted(n) for n in range(10_000)]
     consumers = {f"consumer-{n:04}": 100 for n in range(1000)}
     weights = dict.fromkeys(keys, 5)
-    before = assign_by_load(WeightedSituation(keys, consumers, {}, weights))
+    before = assign_by_load(WeightedAssignmentInput(keys, consumers, {}, weights))
     Counted.compared = 0
-    joined = WeightedSituation(keys, consumers | {"new": 100}, before, weights)
+    joined = WeightedAssignmentInput(keys, consumers | {"new": 100}, before, weights)
 
     assert 9 == len(moved(assign_by_load(joined), joined))
     assert Counted.compared <= 10_000 * 20

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.balancing import weights as w
-from coordinator.balancing.load_target import WeightedSituation, assign_by_load
-from coordinator.balancing.weights import Damper, Reading, leaves_band, weight_of
+from coordinator.balancing.load_target import WeightedAssignmentInput, assign_by_load
+from coordinator.balancing.weights import LoadSample, WeightSmoother, leaves_band, weight_of
 
 
 class Stream:
@@ -18,28 +18,28 @@ class Stream:
     def __init__(self, on_record: dict[int, int] | None = None) -> None:
         self.at = 1000.0
         self.record = dict(on_record or {})
-        self.damper: Damper[int] = Damper(self.at, self.record)
+        self.damper: WeightSmoother[int] = WeightSmoother(self.at, self.record)
         self.size: dict[int, float] = {}
         self.changes: list[tuple[float, dict[int, int]]] = []
 
     def sample(self, loads: dict[int, float], backlogs: dict[int, int] | None = None) -> None:
         """Let 10 s pass with these loads."""
-        self.at += w.SAMPLE_SECONDS
+        self.at += w.SAMPLE_INTERVAL_SECONDS
         for segment, load in loads.items():
-            self.size[segment] = self.size.get(segment, 0) + load * w.SAMPLE_SECONDS
-        readings = {
-            segment: Reading(0, int(self.size[segment]), 0)
+            self.size[segment] = self.size.get(segment, 0) + load * w.SAMPLE_INTERVAL_SECONDS
+        load_samples = {
+            segment: LoadSample(0, int(self.size[segment]), 0)
             if not backlogs
-            else Reading(1000, int(self.size[segment]) - 1000 * w.RECORD_BYTES, backlogs.get(segment, 0))
+            else LoadSample(1000, int(self.size[segment]) - 1000 * w.RECORD_OVERHEAD_BYTES, backlogs.get(segment, 0))
             for segment in loads
         }
-        changed = self.damper.read(self.at, readings, self.record)
+        changed = self.damper.add_sample(self.at, load_samples, self.record)
         if changed:
             self.record |= changed
             self.changes.append((self.at, changed))
 
     def hold(self, loads: dict[int, float], seconds: float = 300) -> None:
-        for _ in range(round(seconds / w.SAMPLE_SECONDS)):
+        for _ in range(round(seconds / w.SAMPLE_INTERVAL_SECONDS)):
             self.sample(loads)
 
 
@@ -97,8 +97,8 @@ def test_rule_2_no_sequence_of_loads_within_a_third_changes_a_weight_twice(loads
 @given(st.integers(0, 10**9))
 def test_rule_2_a_weight_lies_well_inside_its_own_band(load: int) -> None:
     assert not leaves_band(load, weight_of(load))
-    if load > w.IDLE * w.STEP:
-        assert leaves_band(2 * load + w.STEP, weight_of(load))
+    if load > w.MIN_WEIGHT * w.WEIGHT_UNIT:
+        assert leaves_band(2 * load + w.WEIGHT_UNIT, weight_of(load))
         assert not leaves_band(load * 19 // 10, weight_of(load))
 
 
@@ -110,7 +110,7 @@ def test_rule_3_changes_are_a_minute_apart_and_never_in_the_first_of_a_reign(loa
     for first, second in loads:
         stream.sample({0: first, 1: second})
 
-    assert all(b - a >= w.HOLD_SECONDS for a, b in pairwise([began, *(at for at, _ in stream.changes)]))
+    assert all(b - a >= w.CHANGE_INTERVAL_SECONDS for a, b in pairwise([began, *(at for at, _ in stream.changes)]))
 
 
 @given(st.lists(st.integers(0, 4 * 1024), min_size=10, max_size=60))
@@ -120,7 +120,7 @@ def test_rule_4_what_is_nearly_idle_weighs_the_same_whatever_it_does(loads: list
     for load in loads:
         stream.sample({0: load})
 
-    assert stream.record in ({}, {0: w.IDLE})
+    assert stream.record in ({}, {0: w.MIN_WEIGHT})
     assert len(stream.changes) <= 1
 
 
@@ -144,16 +144,16 @@ def test_a_backlog_weighs_what_would_bring_it_in_five_minutes() -> None:
 
 
 def test_small_records_count_for_more_than_their_bytes() -> None:
-    assert 10 * w.RECORD_BYTES + 50 == Reading(10, 50, 0).cost
-    assert Reading(10, 50, 5).backlog_cost == Reading(10, 50, 0).cost // 2
-    assert 0 == Reading(0, 0, 0).backlog_cost
+    assert 10 * w.RECORD_OVERHEAD_BYTES + 50 == LoadSample(10, 50, 0).cost
+    assert LoadSample(10, 50, 5).backlog_cost == LoadSample(10, 50, 0).cost // 2
+    assert 0 == LoadSample(0, 0, 0).backlog_cost
 
 
 def test_a_new_reign_begins_with_what_is_on_record() -> None:
     """Its first samples, when everybody catches up, count for no more than any others."""
     stream = Stream()
     stream.hold({0: 100_000})
-    stream.damper = Damper(stream.at, stream.record)
+    stream.damper = WeightSmoother(stream.at, stream.record)
     stream.size.clear()
     stream.sample({0: 0})
     stream.sample({0: 420_000})
@@ -182,7 +182,7 @@ def test_loads_that_swing_by_a_third_move_nothing_after_the_first_balance(means:
     for step in range(180):
         stream.sample({s: mean * swing[(step * 7 + s * 31) % len(swing)] / 100 for s, mean in enumerate(means)})
         if stream.record:
-            looked = assign_by_load(WeightedSituation(range(len(means)), capacities, target, stream.record))
+            looked = assign_by_load(WeightedAssignmentInput(range(len(means)), capacities, target, stream.record))
             moves.append(sum(looked[s] != target[s] for s in target))
             target = looked
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.state.shard_state import ShardState, Topic
-from coordinator.decisions.external_topics import acknowledgeable_end, counting_checkpoints, reason_against_registering
+from coordinator.decisions.external_topics import accepted_checkpoints, acknowledgeable_end, registration_error
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 
@@ -46,7 +46,7 @@ def registration(**fields) -> m.RegisterConsumer:
     ids=["stored", "stored, its own source", "external, chunks", "latest", "latest of what exists", "earliest"],
 )
 def test_who_may_register(kind, request_fields, creates, said) -> None:
-    reason = reason_against_registering(kind(), registration(**request_fields), creates=creates)
+    reason = registration_error(kind(), registration(**request_fields), creates=creates)
 
     assert (said is None) == (reason is None)
     assert said is None or said in reason
@@ -70,4 +70,4 @@ def test_a_checkpoint_counts_with_an_acknowledgement_of_its_segment() -> None:
         checkpoints={0: "here", 1: "there", 2: "elsewhere"},
     )
 
-    assert {1: "there"} == counting_checkpoints(batch, [1, 1])
+    assert {1: "there"} == accepted_checkpoints(batch, [1, 1])

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 
-from coordinator.decisions.gate import Gate, is_gated, nearest_ancestors, open_gate, undrained_sealed
+from coordinator.decisions.gate import Gate, compute_gate, is_gated, nearest_ancestors, undrained_sealed
 from headgate.model.layout import Layout, Segment, SegmentState
 from tests.support.layouts import layouts_and_drained
 
@@ -16,14 +16,14 @@ def split_twice() -> Layout:
 
 
 def test_rule_1_a_drained_sealed_segment_is_retired_and_neither_granted_nor_blocked() -> None:
-    gate = open_gate(split_twice(), {0}, "STREAM", "strict")
+    gate = compute_gate(split_twice(), {0}, "STREAM", "strict")
 
     assert Gate(grantable=(1, 2), blocked={3: (1,), 4: (1,)}, retired=frozenset({0})) == gate
 
 
 def test_rule_1_retiring_comes_before_blocking() -> None:
     """An empty middle segment is drained before its parent: there is nothing in it to wait for."""
-    gate = open_gate(split_twice(), {1}, "STREAM", "strict")
+    gate = compute_gate(split_twice(), {1}, "STREAM", "strict")
 
     assert frozenset({1}) == gate.retired
     assert 1 not in gate.blocked
@@ -31,23 +31,23 @@ def test_rule_1_retiring_comes_before_blocking() -> None:
 
 @pytest.mark.parametrize("subscription_type", ["STREAM", "QUEUE"])
 def test_rule_1_whoever_acknowledges_retires(subscription_type: str) -> None:
-    assert frozenset({0, 1}) == open_gate(split_twice(), {0, 1}, subscription_type, "none").retired
+    assert frozenset({0, 1}) == compute_gate(split_twice(), {0, 1}, subscription_type, "none").retired
 
 
 @pytest.mark.parametrize("subscription_type", ["CHECKPOINT", None])
 def test_rule_1_what_acknowledges_nothing_retires_nothing(subscription_type: str | None) -> None:
-    gate = open_gate(split_twice(), {0, 1}, subscription_type, "none")
+    gate = compute_gate(split_twice(), {0, 1}, subscription_type, "none")
 
     assert frozenset() == gate.retired
     assert (0, 1, 2, 3, 4) == gate.grantable
 
 
 def test_rule_1_an_active_segment_is_never_retired() -> None:
-    assert (0,) == open_gate(Layout.initial(1, 0), {0}, "STREAM", "strict").grantable
+    assert (0,) == compute_gate(Layout.initial(1, 0), {0}, "STREAM", "strict").grantable
 
 
 def test_rule_2_sealed_and_active_children_wait_alike() -> None:
-    gate = open_gate(split_twice(), set(), "STREAM", "strict")
+    gate = compute_gate(split_twice(), set(), "STREAM", "strict")
 
     assert (0,) == gate.grantable
     assert {1, 2, 3, 4} == set(gate.blocked)
@@ -55,7 +55,7 @@ def test_rule_2_sealed_and_active_children_wait_alike() -> None:
 
 def test_rule_2_an_empty_middle_segment_hides_nothing_behind_it() -> None:
     """1 is drained, but its own parent is not: its children wait all the same."""
-    gate = open_gate(split_twice(), {1}, "STREAM", "strict")
+    gate = compute_gate(split_twice(), {1}, "STREAM", "strict")
 
     assert (0,) == gate.grantable
     assert {2: (0,), 3: (0,), 4: (0,)} == gate.blocked
@@ -64,27 +64,27 @@ def test_rule_2_an_empty_middle_segment_hides_nothing_behind_it() -> None:
 def test_rule_2_a_merged_child_waits_for_both_parents() -> None:
     layout = Layout.initial(2, 0).merge(0, 1, {0: 1, 1: 1}, 0)
 
-    assert {2: (1,)} == open_gate(layout, {0}, "STREAM", "strict").blocked
-    assert (2,) == open_gate(layout, {0, 1}, "STREAM", "strict").grantable
+    assert {2: (1,)} == compute_gate(layout, {0}, "STREAM", "strict").blocked
+    assert (2,) == compute_gate(layout, {0, 1}, "STREAM", "strict").grantable
 
 
 def test_rule_3_pruned_is_drained() -> None:
     layout = split_twice().prune(0)
 
-    assert (1, 2) == open_gate(layout, set(), "STREAM", "strict").grantable
+    assert (1, 2) == compute_gate(layout, set(), "STREAM", "strict").grantable
 
 
 def test_rule_3_a_parent_that_is_only_named_is_gone_as_well() -> None:
     """A layout read from elsewhere may still name parents that it does not hold."""
     layout = Layout(1, 2, {1: Segment(1, 0, 0xFFFF, 0, parents=(0,))})
 
-    assert (1,) == open_gate(layout, set(), "STREAM", "strict").grantable
+    assert (1,) == compute_gate(layout, set(), "STREAM", "strict").grantable
     assert [] == nearest_ancestors(layout, 1)
 
 
 @pytest.mark.parametrize(("subscription_type", "order"), UNGATED)
 def test_rule_4_without_the_gate_nothing_waits(subscription_type: str | None, order: str) -> None:
-    gate = open_gate(split_twice(), set(), subscription_type, order)
+    gate = compute_gate(split_twice(), set(), subscription_type, order)
 
     assert (0, 1, 2, 3, 4) == gate.grantable
     assert {} == gate.blocked
@@ -98,14 +98,14 @@ def test_rule_4_only_a_stream_in_strict_order_is_gated() -> None:
 def test_rule_5_blockers_are_named_nearest_first_and_then_by_id() -> None:
     layout = Layout.initial(2, 0).split(0, 1, 0).merge(3, 1, {3: 1, 1: 1}, 0)
 
-    assert (1, 3, 0) == open_gate(layout, set(), "STREAM", "strict").blocked[4]
+    assert (1, 3, 0) == compute_gate(layout, set(), "STREAM", "strict").blocked[4]
     assert [[1, 3], [0]] == nearest_ancestors(layout, 4)
 
 
 @given(layouts_and_drained())
 def test_every_segment_is_in_exactly_one_group(drawn: tuple[Layout, set[int]]) -> None:
     layout, drained = drawn
-    gate = open_gate(layout, drained, "STREAM", "strict")
+    gate = compute_gate(layout, drained, "STREAM", "strict")
 
     assert sorted(layout.segments) == sorted([*gate.grantable, *gate.blocked, *gate.retired])
     assert drained == set(gate.retired)
@@ -115,7 +115,7 @@ def test_every_segment_is_in_exactly_one_group(drawn: tuple[Layout, set[int]]) -
 def test_no_child_before_an_ancestor(drawn: tuple[Layout, set[int]]) -> None:
     """Compared with the plain definition: every ancestor that is still there is drained."""
     layout, drained = drawn
-    gate = open_gate(layout, drained, "STREAM", "strict")
+    gate = compute_gate(layout, drained, "STREAM", "strict")
 
     for segment in layout.segments:
         undrained = layout.ancestors(segment) - drained
@@ -128,7 +128,7 @@ def test_no_child_before_an_ancestor(drawn: tuple[Layout, set[int]]) -> None:
 def test_somebody_can_always_go_on(drawn: tuple[Layout, set[int]]) -> None:
     """Something is grantable, and what blocks the others can be asked about: nobody waits for ever."""
     layout, drained = drawn
-    gate = open_gate(layout, drained, "STREAM", "strict")
+    gate = compute_gate(layout, drained, "STREAM", "strict")
 
     assert gate.grantable
     assert {ancestor for blockers in gate.blocked.values() for ancestor in blockers} <= undrained_sealed(

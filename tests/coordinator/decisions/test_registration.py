@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from coordinator.decisions.registration import Admission, Rejection, judge_deleted, judge_registration
+from coordinator.decisions.registration import Admission, Refusal, judge_deleted_subscription, judge_registration
 from coordinator.decisions.sessions import Claim
-from coordinator.state.subscription import DEPARTED_MS, REMEMBERED_DEPARTURES, Subscription
+from coordinator.state.subscription import MAX_REMOVED_CONSUMERS, REMOVED_CONSUMER_RETENTION_MS, Subscription
 from headgate.model import entries as e
 from headgate.protocol import messages as m
-from tests.support.subscription_environment import World
+from tests.support.subscription_environment import CoordinatorHarness
 
 IDS = {"topic_id": 1, "subscription_id": 2}
 
@@ -23,10 +23,10 @@ def subscription(kind: Any = "STREAM", order: Any = "strict") -> Subscription:
 
 
 def gone(known: Subscription, reason: Any, at_ms: int = 0, name: str = "ada", incarnation: int = 5) -> None:
-    known.apply(e.ConsumerGone(**IDS, consumer=name, incarnation=incarnation, reason=reason), at_ms)
+    known.apply(e.ConsumerRemoved(**IDS, consumer=name, incarnation=incarnation, reason=reason), at_ms)
 
 
-def judge(known: Subscription, **fields: Any) -> Admission | Rejection:
+def judge(known: Subscription, **fields: Any) -> Admission | Refusal:
     asked = {"consumer": "ada", "incarnation": 5, "client_id": "client-ada", "subscription_type": "STREAM"}
     return judge_registration(
         known, m.RegisterConsumer(**{"request_id": 1, "topic": "orders", "subscription": "billing", **asked, **fields})
@@ -37,11 +37,11 @@ def judge(known: Subscription, **fields: Any) -> Admission | Rejection:
 def test_rule_1_a_copy_from_before_the_end_brings_nobody_back(reason: str) -> None:
     known = subscription()
     gone(known, reason)
-    refused = judge(known)
+    rejected = judge(known)
 
-    assert isinstance(refused, Rejection)
-    assert "fenced" == refused.verdict
-    assert "left as incarnation 5; to come back register with a higher one" in refused.reason
+    assert isinstance(rejected, Refusal)
+    assert "fenced" == rejected.verdict
+    assert "left as incarnation 5; to come back register with a higher one" in rejected.reason
 
 
 def test_rule_1_whoever_was_evicted_may_come_back_as_it_was() -> None:
@@ -65,29 +65,29 @@ def test_rule_1_a_copy_takes_the_name_from_nobody() -> None:
     gone(known, "left")
     known.apply(e.ConsumerRegistered(**IDS, consumer="ada", incarnation=3, client_id="client-new"), 0)
 
-    assert isinstance(judge(known), Rejection)
+    assert isinstance(judge(known), Refusal)
 
 
 def test_rule_1_departures_are_forgotten_in_time_and_bounded_in_number() -> None:
     known = subscription()
     gone(known, "left", at_ms=1)
-    for n in range(REMEMBERED_DEPARTURES + 5):
+    for n in range(MAX_REMOVED_CONSUMERS + 5):
         known.apply(e.ConsumerRegistered(**IDS, consumer=f"c{n}", incarnation=1, client_id="x"), 2)
         gone(known, "left", at_ms=2, name=f"c{n}", incarnation=1)
-    assert REMEMBERED_DEPARTURES == len(known.departed)
-    assert not known.has_departed("ada", 5, "client-ada")
-    assert known.has_departed("c9", 1, "x")
+    assert MAX_REMOVED_CONSUMERS == len(known.removed_consumers)
+    assert not known.was_removed("ada", 5, "client-ada")
+    assert known.was_removed("c9", 1, "x")
 
     known.apply(e.ConsumerRegistered(**IDS, consumer="d", incarnation=1, client_id="x"), 3)
-    gone(known, "evicted", at_ms=2 + DEPARTED_MS, name="d", incarnation=1)
-    assert [] == known.departed
+    gone(known, "evicted", at_ms=2 + REMOVED_CONSUMER_RETENTION_MS, name="d", incarnation=1)
+    assert [] == known.removed_consumers
 
 
 def test_rule_2_a_replaced_incarnation_is_fenced() -> None:
-    refused = judge(subscription(), incarnation=4)
+    rejected = judge(subscription(), incarnation=4)
 
-    assert isinstance(refused, Rejection)
-    assert ("fenced", True) == (refused.verdict, "incarnation 5 at client 'client-ada' now" in refused.reason)
+    assert isinstance(rejected, Refusal)
+    assert ("fenced", True) == (rejected.verdict, "incarnation 5 at client 'client-ada' now" in rejected.reason)
 
 
 @pytest.mark.parametrize(
@@ -98,10 +98,10 @@ def test_rule_2_a_replaced_incarnation_is_fenced() -> None:
     ],
 )
 def test_rule_3_what_does_not_fit_is_refused(kind: str, fields: dict[str, Any], reason: str) -> None:
-    refused = judge(subscription(kind, "none"), **fields)
+    rejected = judge(subscription(kind, "none"), **fields)
 
-    assert isinstance(refused, Rejection)
-    assert ("invalid", True) == (refused.verdict, reason in refused.reason)
+    assert isinstance(rejected, Refusal)
+    assert ("invalid", True) == (rejected.verdict, reason in rejected.reason)
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_rule_4_an_unknown_type_becomes_known(kind: str, asked: Any, order: str)
     admitted = judge(subscription(None, "none"), subscription_type=kind, order=asked)
 
     assert isinstance(admitted, Admission)
-    assert admitted.typed is not None
-    assert (kind, order) == (admitted.typed.subscription_type, admitted.typed.order)
+    assert admitted.configured is not None
+    assert (kind, order) == (admitted.configured.subscription_type, admitted.configured.order)
 
 
 def test_rule_5_who_joins_changes_the_order_and_who_comes_back_does_not() -> None:
@@ -121,8 +121,8 @@ def test_rule_5_who_joins_changes_the_order_and_who_comes_back_does_not() -> Non
     joining = judge(known, consumer="bob", order="none")
 
     assert isinstance(joining, Admission)
-    assert joining.typed is not None
-    assert "none" == joining.typed.order
+    assert joining.configured is not None
+    assert "none" == joining.configured.order
     assert Admission(Claim.CURRENT, None) == judge(known, order="none")
     assert Admission(Claim.FRESH, None) == judge(known, consumer="bob")
 
@@ -130,29 +130,29 @@ def test_rule_5_who_joins_changes_the_order_and_who_comes_back_does_not() -> Non
 @pytest.mark.looptime
 async def test_a_doubled_registration_after_the_leave_takes_no_segment_from_anybody() -> None:
     """Seen before: a consumer that nobody ran held segments until it was evicted, 75 s later. By another leader, too."""
-    world = World(segments=4)
-    world.lead(world.check)
-    world.register("ada")
-    world.register("bob")
-    world.leave("ada")
-    before = world.holders()
-    refused = world.register("ada")
-    await world.coordinator.close()
-    world.lead(world.check)
+    harness = CoordinatorHarness(segments=4)
+    harness.lead(harness.check)
+    harness.register("ada")
+    harness.register("bob")
+    harness.leave("ada")
+    before = harness.holders()
+    rejected = harness.register("ada")
+    await harness.coordinator.close()
+    harness.lead(harness.check)
 
-    assert isinstance(refused, m.Refused)
-    assert isinstance(world.register("ada"), m.Refused)
-    assert ["bob"] == list(world.subscription.consumers)
-    assert dict.fromkeys(range(4), "bob") == before == world.holders()
-    assert isinstance(world.register("ada", incarnation=2), m.Registered)
-    await world.coordinator.close()
+    assert isinstance(rejected, m.Rejected)
+    assert isinstance(harness.register("ada"), m.Rejected)
+    assert ["bob"] == list(harness.subscription.consumers)
+    assert dict.fromkeys(range(4), "bob") == before == harness.holders()
+    assert isinstance(harness.register("ada", incarnation=2), m.Registered)
+    await harness.coordinator.close()
 
 
-def judge_after_deletion(found: Subscription | None, **fields: Any) -> Rejection | None:
+def judge_after_deletion(found: Subscription | None, **fields: Any) -> Refusal | None:
     """Ask for ada, who was in a subscription of this name when it was deleted."""
     asked = {"consumer": "ada", "incarnation": 5, "client_id": "client-ada", "subscription_type": "STREAM"}
     request = m.RegisterConsumer(**{"request_id": 1, "topic": "orders", "subscription": "billing", **asked, **fields})
-    return judge_deleted(found, subscription().programs(7), request)
+    return judge_deleted_subscription(found, subscription().known_consumers(7), request)
 
 
 @pytest.mark.parametrize(
@@ -166,11 +166,11 @@ def judge_after_deletion(found: Subscription | None, **fields: Any) -> Rejection
 def test_a_program_of_a_deleted_subscription_begins_and_joins_no_other(
     found: Subscription | None, fields: dict[str, Any]
 ) -> None:
-    refused = judge_after_deletion(found, **fields)
+    rejected = judge_after_deletion(found, **fields)
 
-    assert refused is not None
-    assert "fenced" == refused.verdict
-    assert "'billing', in which consumer 'ada' was, is deleted" in refused.reason
+    assert rejected is not None
+    assert "fenced" == rejected.verdict
+    assert "'billing', in which consumer 'ada' was, is deleted" in rejected.reason
 
 
 @pytest.mark.parametrize("fields", [{"incarnation": 6}, {"client_id": "other"}, {"consumer": "bob"}])
@@ -187,4 +187,4 @@ def test_who_had_left_before_the_deletion_is_remembered_as_well() -> None:
     gone(known, "left", at_ms=3)
     known.apply(e.ConsumerRegistered(**IDS, consumer="bob", incarnation=1, client_id="client-bob"), 4)
 
-    assert [("ada", 3), ("bob", 9)] == [(each.consumer, each.at_ms) for each in known.programs(9)]
+    assert [("ada", 3), ("bob", 9)] == [(each.consumer, each.at_ms) for each in known.known_consumers(9)]

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.decisions.gate import open_gate
-from coordinator.decisions.seek import Wanted, drained_at, sought_positions
+from coordinator.decisions.gate import compute_gate
+from coordinator.decisions.seek import SeekTarget, drained_by_seek, seek_positions
 from headgate.model.layout import Layout, SegmentState
 from tests.support.layouts import END_OFFSET, layouts
 
@@ -17,8 +17,8 @@ def layout() -> Layout:
     return Layout.initial(1, 0).split(0, 5, 0).split(1, 7, 0)
 
 
-def seek(wanted: Wanted, positions: dict[int, int] | None = None, *, gated: bool = True) -> dict[int, int] | str:
-    return sought_positions(wanted, layout=layout(), ends=ENDS, positions=positions or {}, gated=gated)
+def seek(wanted: SeekTarget, positions: dict[int, int] | None = None, *, gated: bool = True) -> dict[int, int] | str:
+    return seek_positions(wanted, layout=layout(), ends=ENDS, positions=positions or {}, gated=gated)
 
 
 def test_rule_1_earliest_is_the_first_record_of_every_segment() -> None:
@@ -28,7 +28,7 @@ def test_rule_1_earliest_is_the_first_record_of_every_segment() -> None:
 def test_rule_1_earliest_is_the_earliest_that_still_exists() -> None:
     pruned = layout().prune(0)
 
-    assert dict.fromkeys(range(1, 5), 0) == sought_positions(
+    assert dict.fromkeys(range(1, 5), 0) == seek_positions(
         "earliest", layout=pruned, ends=ENDS, positions={}, gated=True
     )
 
@@ -100,16 +100,16 @@ def test_rule_5_what_is_not_named_stays() -> None:
 
 
 def test_rule_6_sealed_segments_at_their_ends_are_drained() -> None:
-    assert [0, 1] == drained_at(layout(), {0: 5, 1: 7, 2: 3})
-    assert [0] == drained_at(layout(), {0: 5, 1: 6})
+    assert [0, 1] == drained_by_seek(layout(), {0: 5, 1: 7, 2: 3})
+    assert [0] == drained_by_seek(layout(), {0: 5, 1: 6})
 
 
 def test_rule_6_an_empty_sealed_segment_is_drained_wherever_it_is_sought() -> None:
-    assert [1] == drained_at(Layout.initial(1, 0).split(0, 5, 0).split(1, 0, 0), {0: 0, 1: 0})
+    assert [1] == drained_by_seek(Layout.initial(1, 0).split(0, 5, 0).split(1, 0, 0), {0: 0, 1: 0})
 
 
 @st.composite
-def seeks(draw: st.DrawFn) -> tuple[Layout, dict[int, int], dict[int, int], Wanted]:
+def seeks(draw: st.DrawFn) -> tuple[Layout, dict[int, int], dict[int, int], SeekTarget]:
     """A layout, its ends, where the subscription is, and where it is to go (within the ends)."""
     graph = draw(layouts())
     ends = {
@@ -127,7 +127,7 @@ def seeks(draw: st.DrawFn) -> tuple[Layout, dict[int, int], dict[int, int], Want
 def test_a_seek_that_is_taken_leaves_a_position_behind_nothing_unread(drawn) -> None:
     """Within the ends; what is named is where it was asked to be; the gate lets nothing through before its ancestors."""
     graph, ends, before, wanted = drawn
-    moved = sought_positions(wanted, layout=graph, ends=ends, positions=before, gated=True)
+    moved = seek_positions(wanted, layout=graph, ends=ends, positions=before, gated=True)
     if isinstance(moved, str):
         assert not isinstance(wanted, str), "a place is always taken"
         return
@@ -142,15 +142,15 @@ def test_a_seek_that_is_taken_leaves_a_position_behind_nothing_unread(drawn) -> 
         assert after[segment] == 0 or not graph.ancestors(segment) & unread
     # What nobody touched may have been read already; it waits like everything else.
     drained = {s for s in graph.segments if s not in unread and graph.segments[s].state is SegmentState.SEALED}
-    assert set(drained_at(graph, moved)) <= drained
-    gate = open_gate(graph, drained, "STREAM", "strict")
+    assert set(drained_by_seek(graph, moved)) <= drained
+    gate = compute_gate(graph, drained, "STREAM", "strict")
     assert all(not graph.ancestors(segment) & unread for segment in gate.grantable)
 
 
 @given(seeks())
 def test_nothing_unread_is_passed_over_that_was_not_named(drawn) -> None:
     graph, ends, before, wanted = drawn
-    moved = sought_positions(wanted, layout=graph, ends=ends, positions=before, gated=True)
+    moved = seek_positions(wanted, layout=graph, ends=ends, positions=before, gated=True)
     if isinstance(moved, str) or isinstance(wanted, str):
         return
 

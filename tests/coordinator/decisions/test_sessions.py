@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator.decisions.sessions import MISSED_HEARTBEATS, Claim, Lapsed, judge_claim, lapsed
+from coordinator.decisions.sessions import MISSED_HEARTBEATS, Claim, ExpiredConsumers, find_expired, judge_claim
 from coordinator.state.subscription import RegisteredConsumer
 
 KNOWN = RegisteredConsumer("ada", incarnation=5, client_id="client-a")
@@ -27,11 +27,11 @@ def test_rule_1_a_name_that_nobody_uses_may_be_taken() -> None:
     assert Claim.FRESH is judge_claim(None, 0, "client-a")
 
 
-def judge(consumer: RegisteredConsumer, *, unheard_seconds: float, now_ms: int = 0) -> Lapsed:
-    return lapsed(
+def judge(consumer: RegisteredConsumer, *, unseen_seconds: float, now_ms: int = 0) -> ExpiredConsumers:
+    return find_expired(
         {"ada": consumer},
         {"ada": 100.0},
-        now_seconds=100.0 + unheard_seconds,
+        now_seconds=100.0 + unseen_seconds,
         now_ms=now_ms,
         heartbeat_interval_seconds=5,
         grace_seconds=60,
@@ -40,27 +40,27 @@ def judge(consumer: RegisteredConsumer, *, unheard_seconds: float, now_ms: int =
 
 def test_rule_5_three_missed_heartbeats_make_a_consumer_silent() -> None:
     assert MISSED_HEARTBEATS == 3
-    assert Lapsed((), ()) == judge(KNOWN, unheard_seconds=14.9)
-    assert Lapsed(("ada",), ()) == judge(KNOWN, unheard_seconds=15)
+    assert ExpiredConsumers((), ()) == judge(KNOWN, unseen_seconds=14.9)
+    assert ExpiredConsumers(("ada",), ()) == judge(KNOWN, unseen_seconds=15)
 
 
 def test_rule_5_a_connected_consumer_is_never_evicted_before_it_went_silent() -> None:
-    assert Lapsed(("ada",), ()) == judge(KNOWN, unheard_seconds=10_000, now_ms=10**9)
+    assert ExpiredConsumers(("ada",), ()) == judge(KNOWN, unseen_seconds=10_000, now_ms=10**9)
 
 
 def test_rule_6_grace_runs_by_the_ledgers_clock_across_leaders() -> None:
     """This leader has known the silent consumer for one second only."""
     silent = RegisteredConsumer("ada", 5, "client-a", disconnected_at_ms=1_000)
 
-    assert Lapsed((), ()) == judge(silent, unheard_seconds=1, now_ms=60_999)
-    assert Lapsed((), ("ada",)) == judge(silent, unheard_seconds=1, now_ms=61_000)
+    assert ExpiredConsumers((), ()) == judge(silent, unseen_seconds=1, now_ms=60_999)
+    assert ExpiredConsumers((), ("ada",)) == judge(silent, unseen_seconds=1, now_ms=61_000)
 
 
 def test_rule_6_a_ledger_clock_ahead_of_ours_does_not_make_grace_endless() -> None:
     silent = RegisteredConsumer("ada", 5, "client-a", disconnected_at_ms=10**9)
 
-    assert Lapsed((), ()) == judge(silent, unheard_seconds=59.9)
-    assert Lapsed((), ("ada",)) == judge(silent, unheard_seconds=60)
+    assert ExpiredConsumers((), ()) == judge(silent, unseen_seconds=59.9)
+    assert ExpiredConsumers((), ("ada",)) == judge(silent, unseen_seconds=60)
 
 
 def test_names_come_sorted() -> None:
@@ -68,7 +68,7 @@ def test_names_come_sorted() -> None:
     consumers = {name: RegisteredConsumer(name, 1, name) for name in names}
     consumers |= {name + "-late": RegisteredConsumer(name, 1, name, disconnected_at_ms=0) for name in names}
 
-    found = lapsed(
+    found = find_expired(
         consumers,
         dict.fromkeys(consumers, 0.0),
         now_seconds=60,
@@ -77,4 +77,4 @@ def test_names_come_sorted() -> None:
         grace_seconds=60,
     )
 
-    assert Lapsed(("ada", "bob", "cyd"), ("ada-late", "bob-late", "cyd-late")) == found
+    assert ExpiredConsumers(("ada", "bob", "cyd"), ("ada-late", "bob-late", "cyd-late")) == found

@@ -8,20 +8,20 @@ import pytest
 
 from coordinator.reporting.explanation import duration, explain
 from headgate.protocol import messages as m
-from tests.support.subscription_environment import World
+from tests.support.subscription_environment import CoordinatorHarness
 
 pytestmark = pytest.mark.looptime
 
 
-def told(world: World) -> m.SubscriptionExplanation:
-    """Explain everything in ``world``."""
+def explain_all(harness: CoordinatorHarness) -> m.SubscriptionExplanation:
+    """Explain everything in ``harness``."""
     return explain(
-        world.subscription,
-        world.topic,
-        world.coordinator.gate,
-        world.coordinator.circumstances(),
-        segments=sorted(world.topic.layout.segments),
-        consumers=sorted(world.subscription.consumers),
+        harness.subscription,
+        harness.topic,
+        harness.coordinator.gate,
+        harness.coordinator.explanation_context(),
+        segments=sorted(harness.topic.layout.segments),
+        consumers=sorted(harness.subscription.consumers),
     )
 
 
@@ -30,32 +30,32 @@ def text(parts: list) -> str:
 
 
 async def test_a_segment_that_is_read_says_by_whom_and_what_is_left():
-    world = World(segments=1)
-    world.lead(world.check)
-    world.register("ada")
-    world.store(0, 12)
-    world.acknowledge("ada", 0, 5)
+    harness = CoordinatorHarness(segments=1)
+    harness.lead(harness.check)
+    harness.register("ada")
+    harness.store(0, 12)
+    harness.acknowledge("ada", 0, 5)
 
-    (segment,) = told(world).segments
-    await world.coordinator.close()
+    (segment,) = explain_all(harness).segments
+    await harness.coordinator.close()
 
     assert segment.sentences == ["Segment 0 (0000-ffff) is read by ada: 7 records not acknowledged."]
     assert (segment.status, segment.consumers, segment.backlog_records) == ("granted", ["ada"], 7)
 
 
 async def test_a_blocked_segment_names_what_blocks_it_with_backlog_and_expected_time():
-    world = World(segments=1)
-    world.lead(world.check)
-    world.register("ada")
-    world.store(0, 120)
-    world.split(0)
+    harness = CoordinatorHarness(segments=1)
+    harness.lead(harness.check)
+    harness.register("ada")
+    harness.store(0, 120)
+    harness.split(0)
     for end in (10, 20, 30):
-        world.acknowledge("ada", 0, end)
-        await world.run(4)
-        world.heartbeat("ada")
+        harness.acknowledge("ada", 0, end)
+        await harness.run(4)
+        harness.heartbeat("ada")
 
-    child = told(world).segments[1]
-    await world.coordinator.close()
+    child = explain_all(harness).segments[1]
+    await harness.coordinator.close()
 
     assert child.status == "blocked"
     (ancestor,) = child.blocked_by
@@ -72,14 +72,14 @@ async def test_a_blocked_segment_names_what_blocks_it_with_backlog_and_expected_
 
 
 async def test_a_rate_that_was_not_measured_is_not_guessed():
-    world = World(segments=1)
-    world.lead(world.check)
-    world.register("ada")
-    world.store(0, 120)
-    world.split(0)
+    harness = CoordinatorHarness(segments=1)
+    harness.lead(harness.check)
+    harness.register("ada")
+    harness.store(0, 120)
+    harness.split(0)
 
-    child = told(world).segments[1]
-    await world.coordinator.close()
+    child = explain_all(harness).segments[1]
+    await harness.coordinator.close()
 
     assert child.blocked_by[0].expected_seconds is None
     assert "how long that takes is not known" in child.sentences[1]
@@ -89,16 +89,16 @@ async def test_an_end_that_is_reached_and_not_counted_yet_says_when_the_next_pol
     async def blind(_: frozenset[int]) -> frozenset[int]:
         return frozenset()
 
-    world = World(segments=1)
-    world.lead(blind)
-    world.register("ada")
-    world.store(0, 3)
-    world.split(0)
-    world.acknowledge("ada", 0, 3)
-    await world.run(1)
+    harness = CoordinatorHarness(segments=1)
+    harness.lead(blind)
+    harness.register("ada")
+    harness.store(0, 3)
+    harness.split(0)
+    harness.acknowledge("ada", 0, 3)
+    await harness.run(1)
 
-    child = told(world).segments[1]
-    await world.coordinator.close()
+    child = explain_all(harness).segments[1]
+    await harness.coordinator.close()
 
     assert "acknowledged to its end; that has to be counted" in child.sentences[1]
     assert child.sentences[2].startswith("The next drain poll is in")
@@ -107,26 +107,26 @@ async def test_an_end_that_is_reached_and_not_counted_yet_says_when_the_next_pol
 
 
 async def test_a_stream_without_a_checker_says_that_its_children_wait_for_ever():
-    world = World(segments=1)
-    world.lead(None)
-    world.register("ada")
-    world.split(0)
+    harness = CoordinatorHarness(segments=1)
+    harness.lead(None)
+    harness.register("ada")
+    harness.split(0)
 
-    summary = " ".join(told(world).summary)
-    await world.coordinator.close()
+    summary = " ".join(explain_all(harness).summary)
+    await harness.coordinator.close()
 
     assert "No drain checker is configured" in summary
 
 
 async def test_a_segment_on_its_way_says_whose_confirmation_is_missing_and_when_it_is_fenced():
-    world = World(segments=2)
-    world.lead(world.check)
-    world.register("ada")
-    world.register("bob")
-    await world.run(10)
+    harness = CoordinatorHarness(segments=2)
+    harness.lead(harness.check)
+    harness.register("ada")
+    harness.register("bob")
+    await harness.run(10)
 
-    explained = told(world)
-    await world.coordinator.close()
+    explained = explain_all(harness)
+    await harness.coordinator.close()
 
     (moving,) = [segment for segment in explained.segments if segment.status == "revoking"]
     assert (moving.waiting_for, round(moving.waiting_seconds or 0)) == ("ada", 10)
@@ -138,38 +138,38 @@ async def test_a_segment_on_its_way_says_whose_confirmation_is_missing_and_when_
 
 
 async def test_a_silent_holder_says_how_long_it_keeps_what_it_has():
-    world = World(segments=1)
-    world.lead(world.check)
-    world.register("ada")
-    world.coordinator.client_gone("client-ada")
+    harness = CoordinatorHarness(segments=1)
+    harness.lead(harness.check)
+    harness.register("ada")
+    harness.coordinator.client_disconnected("client-ada")
     await asyncio.sleep(20)
 
-    (segment,) = told(world).segments
-    await world.coordinator.close()
+    (segment,) = explain_all(harness).segments
+    await harness.coordinator.close()
 
     assert "ada, which has been silent for 20 s and keeps it for another 40 s" in segment.sentences[0]
 
 
 async def test_a_consumer_without_work_is_told_why():
-    world = World(segments=1)
-    world.lead(world.check)
-    world.register("ada")
-    world.register("bob")
-    world.split(0)
+    harness = CoordinatorHarness(segments=1)
+    harness.lead(harness.check)
+    harness.register("ada")
+    harness.register("bob")
+    harness.split(0)
 
-    explained = told(world)
-    await world.coordinator.close()
+    explained = explain_all(harness)
+    await harness.coordinator.close()
 
     idle = next(consumer for consumer in explained.consumers if not consumer.segments)
     assert idle.sentences[0].startswith("bob holds nothing: ")
 
 
 async def test_without_consumers_it_says_that_nobody_reads():
-    world = World(segments=1)
-    world.lead(world.check)
+    harness = CoordinatorHarness(segments=1)
+    harness.lead(harness.check)
 
-    explained = told(world)
-    await world.coordinator.close()
+    explained = explain_all(harness)
+    await harness.coordinator.close()
 
     assert "No consumer is registered" in " ".join(explained.summary)
     assert explained.segments[0].status == "waiting"
@@ -177,13 +177,13 @@ async def test_without_consumers_it_says_that_nobody_reads():
 
 
 async def test_what_is_not_tracked_has_no_backlog():
-    world = World(segments=1, type="CHECKPOINT", order="none")
-    world.lead(world.check)
-    world.register("ada")
-    world.store(0, 4)
+    harness = CoordinatorHarness(segments=1, type="CHECKPOINT", order="none")
+    harness.lead(harness.check)
+    harness.register("ada")
+    harness.store(0, 4)
 
-    explained = told(world)
-    await world.coordinator.close()
+    explained = explain_all(harness)
+    await harness.coordinator.close()
 
     assert explained.segments[0].backlog_records is None
     assert "not tracked" in explained.segments[0].sentences[0]
@@ -191,16 +191,16 @@ async def test_what_is_not_tracked_has_no_backlog():
 
 
 async def test_a_drained_segment_says_that_nobody_needs_it():
-    world = World(segments=1)
-    world.lead(world.check)
-    world.register("ada")
-    world.store(0, 3)
-    world.split(0)
-    world.acknowledge("ada", 0, 3)
-    await world.run(5)
+    harness = CoordinatorHarness(segments=1)
+    harness.lead(harness.check)
+    harness.register("ada")
+    harness.store(0, 3)
+    harness.split(0)
+    harness.acknowledge("ada", 0, 3)
+    await harness.run(5)
 
-    explained = told(world)
-    await world.coordinator.close()
+    explained = explain_all(harness)
+    await harness.coordinator.close()
 
     assert explained.segments[0].sentences == ["Segment 0 (0000-ffff) is drained: nobody needs to read it again."]
 

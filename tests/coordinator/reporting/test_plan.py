@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.reporting.plan import what_if
+from coordinator.reporting.plan import plan_changes
 from headgate.errors import LayoutError
 from headgate.model import entries as e
-from headgate.model.bucket_ranges import Place, place_of
+from headgate.model.bucket_ranges import SegmentSlice, slice_of
 from headgate.protocol import messages as m
-from tests.support.subscription_environment import World
+from tests.support.subscription_environment import CoordinatorHarness
 
 pytestmark = pytest.mark.looptime
 
@@ -20,28 +20,28 @@ def asked(**changes) -> m.PlanChanges:
     return m.PlanChanges(request_id=1, client_id="c", topic="orders", subscription="billing", **changes)
 
 
-def planned(world: World, **changes) -> m.ChangePlan:
-    before = (len(world.entries), world.topic.layout, dict(world.subscription.holdings))
-    plan = what_if(world.subscription, world.topic, asked(**changes))
-    assert before == (len(world.entries), world.topic.layout, dict(world.subscription.holdings))
+def planned(harness: CoordinatorHarness, **changes) -> m.ChangePlan:
+    before = (len(harness.entries), harness.topic.layout, dict(harness.subscription.holdings))
+    plan = plan_changes(harness.subscription, harness.topic, asked(**changes))
+    assert before == (len(harness.entries), harness.topic.layout, dict(harness.subscription.holdings))
     return plan
 
 
-async def settle(world: World) -> None:
+async def settle(harness: CoordinatorHarness) -> None:
     """Let every consumer confirm what it was told to finish."""
     for _ in range(50):
-        revoked = [(s, h) for s, h in world.subscription.holdings.items() if h.revoked_at_ms is not None]
+        revoked = [(s, h) for s, h in harness.subscription.holdings.items() if h.revoked_at_ms is not None]
         if not revoked:
             return
         for segment, holding in revoked:
-            world.confirm(holding.consumer, segment)
+            harness.confirm(holding.consumer, segment)
     raise AssertionError("does not settle")
 
 
-def after(holders: dict[Place, str], moves: list[m.PlannedMove]) -> dict[Place, str]:
+def after(holders: dict[SegmentSlice, str], moves: list[m.PlannedMove]) -> dict[SegmentSlice, str]:
     found = dict(holders)
     for move in moves:
-        place = place_of(move.segment, move.first_bucket, move.end_bucket)
+        place = slice_of(move.segment, move.first_bucket, move.end_bucket)
         assert found.pop(place, None) == move.before
         if move.after is not None:
             found[place] = move.after
@@ -58,66 +58,68 @@ def after(holders: dict[Place, str], moves: list[m.PlannedMove]) -> dict[Place, 
 )
 @settings(max_examples=60, deadline=None)
 async def test_what_is_planned_is_what_happens(segments, names, splits, joins, leaves, shares):
-    world = World(segments=segments)
-    world.lead(world.check)
+    harness = CoordinatorHarness(segments=segments)
+    harness.lead(harness.check)
     for name in names:
-        world.register(name, shares=shares)
-        await settle(world)
+        harness.register(name, supports_bucket_ranges=shares)
+        await settle(harness)
     splits = sorted(s for s in splits if s < segments)
     changes: dict = {"splits": splits}
     if joins:
         changes["add_consumers"] = ["zoe"]
     if leaves:
         changes["remove_consumers"] = [names[0]]
-    plan = planned(world, **changes)
-    at_once = after(world.holders(), plan.at_once)
-    drained = after(at_once, plan.when_drained)
+    plan = planned(harness, **changes)
+    after_rebalance = after(harness.holders(), plan.after_rebalance)
+    drained = after(after_rebalance, plan.after_drain)
 
     for segment in splits:
-        world.split(segment)
+        harness.split(segment)
     if joins:
-        world.register("zoe", shares=True)
+        harness.register("zoe", supports_bucket_ranges=True)
     if leaves:
-        world.leave(names[0])
-    await settle(world)
+        harness.leave(names[0])
+    await settle(harness)
 
-    counts = {each.consumer: each.at_once for each in plan.consumers if each.at_once is not None}
+    counts = {each.consumer: each.after_rebalance for each in plan.consumers if each.after_rebalance is not None}
     assert sorted(counts.values()) == sorted(
-        list(world.holders().values()).count(name) for name in world.subscription.consumers
+        list(harness.holders().values()).count(name) for name in harness.subscription.consumers
     )
     # One change at a time may break ties otherwise than all at once; a single one may not.
     if len(splits) + joins + leaves == 1:
-        assert at_once == world.holders()
-        await world.live(4)
-        await settle(world)
-        assert drained == world.holders()
-    await world.coordinator.close()
+        assert after_rebalance == harness.holders()
+        await harness.run_with_heartbeats(4)
+        await settle(harness)
+        assert drained == harness.holders()
+    await harness.coordinator.close()
 
 
 async def test_a_plan_for_what_is_balanced_by_load_is_made_by_load():
     """Six segments, one as heavy as all others together: by count, the joiner would get two."""
-    world = World(segments=6, type="QUEUE", order="none")
-    world.lead(world.check)
-    world.register("ada", balance="load")
-    world.propose(e.SegmentsWeighed(topic_id=1, subscription_id=2, weights={0: 500} | dict.fromkeys(range(1, 6), 100)))
-    plan = planned(world, add_consumers=["bob"])
+    harness = CoordinatorHarness(segments=6, type="QUEUE", order="none")
+    harness.lead(harness.check)
+    harness.register("ada", balance="load")
+    harness.propose(
+        e.SegmentWeightsSet(topic_id=1, subscription_id=2, weights={0: 500} | dict.fromkeys(range(1, 6), 100))
+    )
+    plan = planned(harness, add_consumers=["bob"])
 
-    assert [0] == [move.segment for move in plan.at_once]
-    world.register("bob")
-    await settle(world)
-    assert {0: "bob"} | dict.fromkeys(range(1, 6), "ada") == world.holders()
-    await world.coordinator.close()
+    assert [0] == [move.segment for move in plan.after_rebalance]
+    harness.register("bob")
+    await settle(harness)
+    assert {0: "bob"} | dict.fromkeys(range(1, 6), "ada") == harness.holders()
+    await harness.coordinator.close()
 
 
 async def test_a_split_says_what_comes_into_being_and_what_it_waits_for():
-    world = World(segments=1)
-    world.lead(world.check)
-    world.register("ada")
-    world.register("bob")
-    world.store(0, 5)
+    harness = CoordinatorHarness(segments=1)
+    harness.lead(harness.check)
+    harness.register("ada")
+    harness.register("bob")
+    harness.store(0, 5)
 
-    plan = planned(world, splits=[0])
-    await world.coordinator.close()
+    plan = planned(harness, splits=[0])
+    await harness.coordinator.close()
 
     assert [
         (each.segment, each.first_hash, each.last_hash, each.parents, each.blocked_by) for each in plan.created
@@ -125,9 +127,9 @@ async def test_a_split_says_what_comes_into_being_and_what_it_waits_for():
         (1, 0, 0x7FFF, [0], [0]),
         (2, 0x8000, 0xFFFF, [0], [0]),
     ]
-    assert plan.at_once == []
-    assert {(move.segment, move.after) for move in plan.when_drained} == {(0, None), (1, "ada"), (2, "bob")}
-    assert [(load.consumer, load.before, load.at_once, load.when_drained) for load in plan.consumers] == [
+    assert plan.after_rebalance == []
+    assert {(move.segment, move.after) for move in plan.after_drain} == {(0, None), (1, "ada"), (2, "bob")}
+    assert [(load.consumer, load.before, load.after_rebalance, load.after_drain) for load in plan.consumers] == [
         ("ada", 1, 1, 1),
         ("bob", 0, 0, 1),
     ]
@@ -144,10 +146,10 @@ async def test_a_split_says_what_comes_into_being_and_what_it_waits_for():
     ids=["unknown segment", "strangers", "twice", "nobody"],
 )
 async def test_an_impossible_change_is_refused_with_the_reason(changes, reason):
-    world = World(segments=4)
-    world.lead(world.check)
-    world.register("ada")
+    harness = CoordinatorHarness(segments=4)
+    harness.lead(harness.check)
+    harness.register("ada")
 
     with pytest.raises(LayoutError, match=reason):
-        planned(world, **changes)
-    await world.coordinator.close()
+        planned(harness, **changes)
+    await harness.coordinator.close()

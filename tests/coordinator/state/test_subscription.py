@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from coordinator.state.subscription import Subscription
 from headgate.model import entries as e
-from headgate.model.bucket_ranges import Share
+from headgate.model.bucket_ranges import BucketRange
 
 IDS = {"topic_id": 1, "subscription_id": 2}
 RANGES = st.lists(
@@ -47,7 +47,7 @@ def test_queue_ranges_are_the_set_of_what_was_acknowledged(ranges: list[tuple[in
         known.apply(acknowledged((0, first, end)), 0)
         expected |= set(range(first, end))
 
-        above = known.above.get(0, [])
+        above = known.acknowledged_ranges.get(0, [])
         assert expected == set(range(known.position(0))) | {n for part in above for n in range(*part)}
         edges = [known.position(0), *(edge for part in above for edge in part)]
         assert all(before < after for before, after in pairwise(edges))
@@ -63,7 +63,7 @@ def test_stream_acknowledgements_are_cumulative_and_never_go_back() -> None:
 
 def test_acknowledgements_and_drained_facts_of_an_older_seek_generation_do_not_count() -> None:
     known = subscription()
-    known.apply(e.Sought(**IDS, seek_generation=1, positions={0: 2}, token="t"), 0)
+    known.apply(e.SubscriptionSeek(**IDS, seek_generation=1, positions={0: 2}, token="t"), 0)
     known.apply(acknowledged((0, 0, 5)), 0)
     known.apply(e.SegmentsDrained(**IDS, segments=[0], seek_generation=0), 0)
 
@@ -75,10 +75,10 @@ def test_a_seek_takes_back_the_drained_facts_and_ranges_of_the_segments_it_moves
     known = subscription("QUEUE")
     known.apply(acknowledged((0, 3, 5), (1, 3, 5)), 0)
     known.apply(e.SegmentsDrained(**IDS, segments=[0, 1], seek_generation=0), 0)
-    known.apply(e.Sought(**IDS, seek_generation=1, positions={0: 2}, token="t"), 0)
+    known.apply(e.SubscriptionSeek(**IDS, seek_generation=1, positions={0: 2}, token="t"), 0)
 
     assert {1} == known.drained
-    assert {1: [(3, 5)]} == known.above
+    assert {1: [(3, 5)]} == known.acknowledged_ranges
     assert (2, 0) == (known.position(0), known.position(1))
 
 
@@ -94,7 +94,7 @@ def test_a_revoked_segment_is_held_until_it_is_released() -> None:
 
 def test_whoever_is_gone_holds_nothing() -> None:
     known = held()
-    known.apply(e.ConsumerGone(**IDS, consumer="ada", incarnation=1, reason="left"), 9)
+    known.apply(e.ConsumerRemoved(**IDS, consumer="ada", incarnation=1, reason="left"), 9)
 
     assert {2} == set(known.holdings)
     assert {"bob"} == set(known.consumers)
@@ -118,7 +118,7 @@ def test_a_pruned_segment_leaves_nothing_behind() -> None:
     known = held()
     known.apply(acknowledged((0, 0, 5)), 0)
     known.apply(e.SegmentsDrained(**IDS, segments=[0], seek_generation=0), 0)
-    known.apply(e.SegmentsWeighed(**IDS, weights={0: 16}), 0)
+    known.apply(e.SegmentWeightsSet(**IDS, weights={0: 16}), 0)
     known.forget_segments([0])
 
     assert {} == known.weights
@@ -127,7 +127,7 @@ def test_a_pruned_segment_leaves_nothing_behind() -> None:
 
 def test_the_type_is_put_on_record() -> None:
     known = subscription()
-    known.apply(e.SubscriptionTyped(**IDS, subscription_type="QUEUE", order="none"), 0)
+    known.apply(e.SubscriptionConfigured(**IDS, subscription_type="QUEUE", order="none"), 0)
 
     assert ("QUEUE", "none", "count") == (known.type, known.order, known.balance)
 
@@ -136,9 +136,9 @@ def test_it_is_unused_from_the_moment_its_last_consumer_is_gone() -> None:
     known = held()
     assert known.unused_since_ms is None
 
-    known.apply(e.ConsumerGone(**IDS, consumer="ada", incarnation=1, reason="left"), 10)
+    known.apply(e.ConsumerRemoved(**IDS, consumer="ada", incarnation=1, reason="left"), 10)
     assert known.unused_since_ms is None
-    known.apply(e.ConsumerGone(**IDS, consumer="bob", incarnation=1, reason="evicted"), 20)
+    known.apply(e.ConsumerRemoved(**IDS, consumer="bob", incarnation=1, reason="evicted"), 20)
     assert known.unused_since_ms == 20
     known.apply(e.ConsumerRegistered(**IDS, consumer="ada", incarnation=2, client_id="ada"), 30)
     assert known.unused_since_ms is None
@@ -164,19 +164,21 @@ def test_what_is_acknowledged_in_a_bucket_is_what_was_for_it_and_for_all(kind: s
 
     for bucket, offsets in enumerate(expected):
         progress = known.acknowledged_in(0, bucket)
-        assert offsets == set(range(progress.position)) | {n for part in progress.above for n in range(*part)}
+        assert offsets == set(range(progress.position)) | {
+            n for part in progress.acknowledged_ranges for n in range(*part)
+        }
     assert known.position(0) == min(known.acknowledged_in(0, bucket).position for bucket in range(16))
-    assert (0 in known.by_bucket) == any(offsets != expected[0] for offsets in expected)
-    assert not (known.by_bucket and known.above), "one of the two says it"
+    assert (0 in known.progress_by_bucket) == any(offsets != expected[0] for offsets in expected)
+    assert not (known.progress_by_bucket and known.acknowledged_ranges), "one of the two says it"
 
 
 def test_a_seek_sets_every_bucket_of_the_segments_it_moves() -> None:
     known = subscription("QUEUE")
     known.apply(acknowledged((0, 3, 5, 0, 8), (1, 3, 5, 0, 8)), 0)
-    known.apply(e.Sought(**IDS, seek_generation=1, positions={0: 2}, token="t"), 0)
+    known.apply(e.SubscriptionSeek(**IDS, seek_generation=1, positions={0: 2}, token="t"), 0)
 
     assert {2} == {known.acknowledged_in(0, bucket).position for bucket in range(16)}
-    assert {1} == set(known.by_bucket)
+    assert {1} == set(known.progress_by_bucket)
 
 
 def test_a_pruned_segment_leaves_nothing_of_its_buckets_behind() -> None:
@@ -185,13 +187,13 @@ def test_a_pruned_segment_leaves_nothing_of_its_buckets_behind() -> None:
     known.apply(acknowledged((3, 0, 5, 0, 8)), 0)
     known.forget_segments([3])
 
-    assert ({}, None) == (known.by_bucket, known.held_at(3, 4))
+    assert ({}, None) == (known.progress_by_bucket, known.held_at(3, 4))
     assert {0, 1, 2} == set(known.holdings)
 
 
 def test_a_share_is_held_at_its_generation_until_it_is_released() -> None:
     known = held()
-    share = Share(3, 0, 8)
+    share = BucketRange(3, 0, 8)
     of_share = {**IDS, "segment": 3, "generation": 4, "first_bucket": 0, "end_bucket": 8}
     known.apply(e.SegmentGranted(**of_share, consumer="bob"), 0)
     known.apply(e.SegmentRevoked(**of_share), 7)
@@ -206,9 +208,9 @@ def test_a_share_is_held_at_its_generation_until_it_is_released() -> None:
 
 def test_weights_are_folded_one_by_one_and_the_balance_is_put_on_record() -> None:
     known = subscription()
-    known.apply(e.SubscriptionTyped(**IDS, subscription_type="STREAM", order="strict", balance="load"), 0)
-    known.apply(e.SegmentsWeighed(**IDS, weights={0: 16, 1: 400}), 0)
-    known.apply(e.SegmentsWeighed(**IDS, weights={1: 90}), 0)
+    known.apply(e.SubscriptionConfigured(**IDS, subscription_type="STREAM", order="strict", balance="load"), 0)
+    known.apply(e.SegmentWeightsSet(**IDS, weights={0: 16, 1: 400}), 0)
+    known.apply(e.SegmentWeightsSet(**IDS, weights={1: 90}), 0)
 
     assert ("load", {0: 16, 1: 90}) == (known.balance, known.weights)
 

@@ -11,10 +11,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from drain.backlog import job as job_module
-from drain.backlog.counting import JvmGoneError, RunError, merge
+from drain.backlog.counting import JvmGoneError, RunError, aggregate_chunks
 from drain.backlog.job import BacklogJob, main
 from drain.backlog.merge import StateRow, outstanding
-from drain.backlog.results import KEPT, Result, encode_result, newest_result, publish_result, result_folder, result_path
+from drain.backlog.results import (
+    RETAINED_RESULTS,
+    Result,
+    encode_result,
+    newest_result,
+    publish_result,
+    result_folder,
+    result_path,
+)
 from drain.spark.chunks import LedgerChunks
 from drain.spark.schemas import STATE
 from headgate.errors import ConfigError, HeadgateError, StoreUnavailableError
@@ -32,9 +40,9 @@ class Counter:
         self.chunks = chunks
         self.read: list[list[str]] = []
 
-    async def __call__(self, steps):
-        self.read.append([path.rsplit("=", 1)[1] for step in steps for path in step.paths])
-        return await asyncio.to_thread(merge, self.spark, self.chunks.source, steps)
+    async def __call__(self, batches):
+        self.read.append([path.rsplit("=", 1)[1] for batch in batches for path in batch.paths])
+        return await asyncio.to_thread(aggregate_chunks, self.spark, self.chunks.source, batches)
 
 
 @pytest.fixture
@@ -102,7 +110,7 @@ async def test_a_long_ledger_is_counted_in_pieces(spark, ledger):
     for _ in range(3):
         ledger.store(1, 0, 1)
         ledger.commit()
-    job, counter = job_of(spark, ledger, step_chunks=2)
+    job, counter = job_of(spark, ledger, max_chunks_per_job=2)
 
     assert left(await job.run([0])) == [6]
     assert [len(paths) for paths in counter.read] == [2, 2, 1]
@@ -248,7 +256,7 @@ async def test_a_result_that_is_not_ours_is_refused(spark, ledger, data, reason)
 
 
 async def test_a_dead_jvm_is_not_taken_for_a_shards_fault(ledger):
-    async def count(steps):
+    async def count(batches):
         raise JvmGoneError("gone")
 
     with pytest.raises(JvmGoneError):
@@ -258,8 +266,8 @@ async def test_a_dead_jvm_is_not_taken_for_a_shards_fault(ledger):
 async def test_a_run_that_fails_for_all_is_tried_for_each(ledger):
     calls = []
 
-    async def count(steps):
-        calls.append([step.shard for step in steps])
+    async def count(batches):
+        calls.append([batch.shard for batch in batches])
         raise RunError("no")
 
     other = WrittenLedger(ledger.root, shard=1)
@@ -275,7 +283,7 @@ async def test_only_the_last_results_are_kept(ledger):
     for watermark in range(1, 7):
         await publish_result(store, Result(0, watermark, (StateRow(1, None, 0),)))
 
-    assert len(published(ledger)) == KEPT
+    assert len(published(ledger)) == RETAINED_RESULTS
     assert Result(0, 6, (StateRow(1, None, 0),)) == await newest_result(store, 0)
 
 
@@ -287,7 +295,7 @@ async def test_a_store_out_of_reach_fails_the_shard(ledger, monkeypatch):
 
     monkeypatch.setattr(chunks.store, "names", names)
 
-    async def count(steps):
+    async def count(batches):
         raise HeadgateError("not reached")
 
     assert (await BacklogJob(chunks, count).run([0])).failures == {0: "cannot list"}
@@ -322,7 +330,8 @@ def test_a_full_count_finds_a_result_that_is_wrong(main_on, ledger, capsys):
 def test_a_full_count_leaves_even_a_few_chunks_to_spark(main_on, ledger, monkeypatch):
     assert main_on(["--ledger", ledger.url]) == 0
     monkeypatch.setattr(
-        "drain.spark.fact_source.read_few", lambda paths, limit: None if limit == 0 else pytest.fail("read here")
+        "drain.spark.fact_source.read_small_chunks",
+        lambda paths, limit: None if limit == 0 else pytest.fail("read here"),
     )
 
     assert main_on(["--ledger", ledger.url, "--full"]) == 0

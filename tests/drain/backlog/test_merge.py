@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drain.backlog.merge import MergedRow, StateRow, carried, drained, joined, outstanding, settled
+from drain.backlog.merge import MergedRow, StateRow, drained, join_ranges, merge_rows, outstanding, previous_rows
 from headgate.model.hashing import KEY_BUCKETS
 
 TOPIC = 1
@@ -18,7 +18,7 @@ PART = StateRow(TOPIC, SUBSCRIPTION, 0, position=4)
 BASE = (MergedRow(SEGMENT, present=True), MergedRow(STREAM, present=True))
 
 
-def backlog_of(*rows):
+def summarize_backlog(*rows):
     (found,) = outstanding(rows)
     return found
 
@@ -30,26 +30,26 @@ def positions(rows):
 def test_rows_come_in_order_whatever_order_they_came_in():
     merge = [MergedRow(PART), *BASE]
 
-    assert settled(merge) == (SEGMENT, STREAM, PART)
-    assert settled(merge) == settled(reversed(merge))
+    assert merge_rows(merge) == (SEGMENT, STREAM, PART)
+    assert merge_rows(merge) == merge_rows(reversed(merge))
 
 
 def test_what_is_new_is_added_to_the_previous_result():
     """A segment's new records come in a row for each mark; a subscription's type that is not told is not forgotten."""
     previous = (
-        StateRow(TOPIC, None, 0, records=2, size_bytes=20, end_offset=2, marks=((0, 100), (1, 101))),
+        StateRow(TOPIC, None, 0, records=2, size_bytes=20, end_offset=2, timestamp_index=((0, 100), (1, 101))),
         STREAM,
         StateRow(TOPIC, SUBSCRIPTION, 0, position=1, above=((2, 3),)),
     )
     new = (
-        MergedRow(StateRow(TOPIC, None, 0, records=1, size_bytes=5, end_offset=3, marks=((2, 102),))),
-        MergedRow(StateRow(TOPIC, None, 0, records=2, size_bytes=6, end_offset=6, marks=((5, 105),))),
+        MergedRow(StateRow(TOPIC, None, 0, records=1, size_bytes=5, end_offset=3, timestamp_index=((2, 102),))),
+        MergedRow(StateRow(TOPIC, None, 0, records=2, size_bytes=6, end_offset=6, timestamp_index=((5, 105),))),
         MergedRow(StateRow(TOPIC, None, 0, sealed_end_offset=6)),
         MergedRow(StateRow(TOPIC, SUBSCRIPTION, None, subscription_type=""), present=True),
         MergedRow(StateRow(TOPIC, SUBSCRIPTION, 0, above=((1, 2), (4, 5)))),
     )
 
-    assert settled([*carried(previous), *new]) == (
+    assert merge_rows([*previous_rows(previous), *new]) == (
         StateRow(
             TOPIC,
             None,
@@ -59,7 +59,7 @@ def test_what_is_new_is_added_to_the_previous_result():
             end_offset=6,
             sealed_end_offset=6,
             # The record at 5 has the mark of the one at 1.
-            marks=((0, 100), (2, 102), (5, 105)),
+            timestamp_index=((0, 100), (2, 102), (5, 105)),
         ),
         STREAM,
         StateRow(TOPIC, SUBSCRIPTION, 0, position=3, above=((4, 5),)),
@@ -67,18 +67,18 @@ def test_what_is_new_is_added_to_the_previous_result():
 
 
 def test_the_oldest_record_that_is_left_is_the_one_at_the_position():
-    segment = replace(SEGMENT, marks=((0, 100), (4, 140), (9, 190)))
+    segment = replace(SEGMENT, timestamp_index=((0, 100), (4, 140), (9, 190)))
 
-    assert backlog_of(segment, STREAM, replace(PART, position=4)).oldest_ms == 140
-    assert backlog_of(segment, STREAM, replace(PART, position=10)).oldest_ms is None
-    assert backlog_of(segment, replace(STREAM, subscription_type="CHECKPOINT")).oldest_ms is None
+    assert summarize_backlog(segment, STREAM, replace(PART, position=4)).oldest_ms == 140
+    assert summarize_backlog(segment, STREAM, replace(PART, position=10)).oldest_ms is None
+    assert summarize_backlog(segment, replace(STREAM, subscription_type="CHECKPOINT")).oldest_ms is None
 
 
 def test_what_was_acknowledged_before_a_seek_does_not_count_in_its_segment():
     reset = MergedRow(StateRow(TOPIC, SUBSCRIPTION, 0, 1, position=3), reset=True)
     before = MergedRow(StateRow(TOPIC, SUBSCRIPTION, 0, 0, position=10, above=((12, 13),)))
 
-    assert positions(settled([*BASE, before, reset])) == {1: (3, ())}
+    assert positions(merge_rows([*BASE, before, reset])) == {1: (3, ())}
 
 
 def test_what_was_acknowledged_before_a_seek_counts_where_the_seek_did_not_go():
@@ -87,69 +87,71 @@ def test_what_was_acknowledged_before_a_seek_counts_where_the_seek_did_not_go():
     before = MergedRow(StateRow(TOPIC, SUBSCRIPTION, 0, 0, position=6, above=((9, 10),)))
     after = MergedRow(StateRow(TOPIC, SUBSCRIPTION, 0, 1, position=2, above=((6, 7),)))
 
-    assert positions(settled([*BASE, before, elsewhere, after])) == {1: (7, ((9, 10),))}
+    assert positions(merge_rows([*BASE, before, elsewhere, after])) == {1: (7, ((9, 10),))}
 
 
 def test_nothing_older_than_the_known_generation_counts():
-    known = MergedRow(replace(STREAM, seek_generation=2), present=True, carried=True)
+    known = MergedRow(replace(STREAM, seek_generation=2), present=True, from_previous=True)
     late = MergedRow(StateRow(TOPIC, SUBSCRIPTION, 0, 1, position=10))
-    current = MergedRow(StateRow(TOPIC, SUBSCRIPTION, 0, 2, position=4), carried=True)
+    current = MergedRow(StateRow(TOPIC, SUBSCRIPTION, 0, 2, position=4), from_previous=True)
 
-    assert positions(settled([MergedRow(SEGMENT, present=True), known, late, current])) == {2: (4, ())}
-    assert positions(settled([MergedRow(SEGMENT, present=True), known, late])) == {}
+    assert positions(merge_rows([MergedRow(SEGMENT, present=True), known, late, current])) == {2: (4, ())}
+    assert positions(merge_rows([MergedRow(SEGMENT, present=True), known, late])) == {}
 
 
 def test_the_generation_outlives_the_segment_that_was_sought():
-    """Else the question of a later generation would never be answered, once that segment is pruned."""
+    """Else the query of a later generation would never be answered, once that segment is pruned."""
     sought = MergedRow(StateRow(TOPIC, SUBSCRIPTION, 7, 3), reset=True)
     pruned = MergedRow(StateRow(TOPIC, None, 7), removed=True)
 
-    assert (SEGMENT, replace(STREAM, seek_generation=3)) == settled([*BASE, sought, pruned])
+    assert (SEGMENT, replace(STREAM, seek_generation=3)) == merge_rows([*BASE, sought, pruned])
 
 
 def test_what_is_removed_takes_along_what_belongs_to_it():
     part = MergedRow(PART)
 
-    assert settled([*BASE, part, MergedRow(StateRow(TOPIC, None, None), removed=True)]) == ()
-    assert settled([BASE[0], BASE[1], part, MergedRow(replace(SEGMENT, seek_generation=0), removed=True)]) == (STREAM,)
-    assert settled([*BASE, part, MergedRow(STREAM, removed=True)]) == (SEGMENT,)
+    assert merge_rows([*BASE, part, MergedRow(StateRow(TOPIC, None, None), removed=True)]) == ()
+    assert merge_rows([BASE[0], BASE[1], part, MergedRow(replace(SEGMENT, seek_generation=0), removed=True)]) == (
+        STREAM,
+    )
+    assert merge_rows([*BASE, part, MergedRow(STREAM, removed=True)]) == (SEGMENT,)
 
 
 def test_other_topics_are_left_alone():
     other = replace(SEGMENT, topic_id=5)
 
-    assert (other,) == settled(
+    assert (other,) == merge_rows(
         [*BASE, MergedRow(StateRow(TOPIC, None, None), removed=True), MergedRow(other, present=True)]
     )
 
 
 def test_what_nobody_created_is_not_there():
     """An acknowledgement in a segment that was pruned long ago."""
-    assert settled([*BASE, MergedRow(replace(PART, segment=5))]) == (SEGMENT, STREAM)
+    assert merge_rows([*BASE, MergedRow(replace(PART, segment=5))]) == (SEGMENT, STREAM)
 
 
 def test_a_type_that_became_known_stays_known():
-    unknown = MergedRow(replace(STREAM, subscription_type="", seek_generation=1), present=True, carried=True)
+    unknown = MergedRow(replace(STREAM, subscription_type="", seek_generation=1), present=True, from_previous=True)
     typed = MergedRow(replace(STREAM, subscription_type="QUEUE"), present=True)
 
-    assert (replace(STREAM, subscription_type="QUEUE", seek_generation=1),) == settled([unknown, typed])
+    assert (replace(STREAM, subscription_type="QUEUE", seek_generation=1),) == merge_rows([unknown, typed])
 
 
 def test_the_backlog_is_what_lies_above_the_position_and_outside_the_ranges():
     queue = replace(STREAM, subscription_type="QUEUE")
-    found = backlog_of(SEGMENT, queue, replace(PART, above=((5, 7), (9, 10))))
+    found = summarize_backlog(SEGMENT, queue, replace(PART, above=((5, 7), (9, 10))))
 
     assert (found.records, found.size_bytes, found.holes, found.drained) == (3, 30, 2, False)
 
 
 def test_a_segment_without_a_position_begins_at_zero():
-    found = backlog_of(SEGMENT, STREAM)
+    found = summarize_backlog(SEGMENT, STREAM)
 
     assert (found.position, found.records, found.size_bytes) == (0, 10, 100)
 
 
 def test_checkpoint_is_not_tracked_and_never_drained():
-    found = backlog_of(
+    found = summarize_backlog(
         replace(SEGMENT, end_offset=0, sealed_end_offset=0), replace(STREAM, subscription_type="CHECKPOINT")
     )
 
@@ -157,7 +159,9 @@ def test_checkpoint_is_not_tracked_and_never_drained():
 
 
 def test_a_type_that_is_not_on_record_is_never_drained():
-    found = backlog_of(replace(SEGMENT, end_offset=0, sealed_end_offset=0), replace(STREAM, subscription_type=""))
+    found = summarize_backlog(
+        replace(SEGMENT, end_offset=0, sealed_end_offset=0), replace(STREAM, subscription_type="")
+    )
 
     assert not found.drained
 
@@ -165,19 +169,19 @@ def test_a_type_that_is_not_on_record_is_never_drained():
 def test_drained_takes_a_seal_and_every_record():
     whole = replace(PART, position=10)
 
-    assert backlog_of(SEGMENT, STREAM, whole).drained
-    assert not backlog_of(SEGMENT, STREAM, replace(PART, position=9)).drained
-    assert not backlog_of(replace(SEGMENT, sealed_end_offset=None), STREAM, whole).drained
+    assert summarize_backlog(SEGMENT, STREAM, whole).drained
+    assert not summarize_backlog(SEGMENT, STREAM, replace(PART, position=9)).drained
+    assert not summarize_backlog(replace(SEGMENT, sealed_end_offset=None), STREAM, whole).drained
 
 
 def test_a_sealed_empty_segment_is_drained_at_once():
     empty = StateRow(TOPIC, None, 0, sealed_end_offset=0)
 
-    assert backlog_of(empty, STREAM).drained
+    assert summarize_backlog(empty, STREAM).drained
 
 
 def test_a_position_beyond_the_sealed_end_is_drained():
-    assert backlog_of(SEGMENT, STREAM, replace(PART, position=11)).drained
+    assert summarize_backlog(SEGMENT, STREAM, replace(PART, position=11)).drained
 
 
 def test_only_what_was_asked_for_at_its_generation_is_told():
@@ -190,7 +194,7 @@ def test_only_what_was_asked_for_at_its_generation_is_told():
 
 
 def test_ranges_that_touch_are_one():
-    assert joined([(6, 7), (2, 4), (0, 2), (7, 9), (1, 2)]) == ((0, 4), (6, 9))
+    assert join_ranges([(6, 7), (2, 4), (0, 2), (7, 9), (1, 2)]) == ((0, 4), (6, 9))
 
 
 def in_buckets(first, end, **changes):
@@ -200,16 +204,16 @@ def in_buckets(first, end, **changes):
 def test_a_shared_segment_is_drained_once_every_bucket_is():
     whole = replace(PART, position=0)
 
-    assert backlog_of(SEGMENT, STREAM, whole, *in_buckets(0, 16, position=10)).drained
-    assert not backlog_of(SEGMENT, STREAM, whole, *in_buckets(0, 15, position=10)).drained
-    assert not backlog_of(SEGMENT, STREAM, whole, *in_buckets(0, 15, position=10), *in_buckets(15, 16)).drained
-    assert backlog_of(SEGMENT, STREAM, replace(PART, position=10), *in_buckets(0, 3, position=10)).drained
+    assert summarize_backlog(SEGMENT, STREAM, whole, *in_buckets(0, 16, position=10)).drained
+    assert not summarize_backlog(SEGMENT, STREAM, whole, *in_buckets(0, 15, position=10)).drained
+    assert not summarize_backlog(SEGMENT, STREAM, whole, *in_buckets(0, 15, position=10), *in_buckets(15, 16)).drained
+    assert summarize_backlog(SEGMENT, STREAM, replace(PART, position=10), *in_buckets(0, 3, position=10)).drained
 
 
 def test_the_backlog_of_a_shared_segment_is_the_mean_over_its_buckets_rounded_up():
     """Half of the buckets have 2 records in 10 offsets left, one has all 10, and the other seven 6 each."""
     parts = [replace(PART, position=4), *in_buckets(0, 8, position=8), *in_buckets(8, 9, position=0)]
-    found = backlog_of(SEGMENT, STREAM, *parts)
+    found = summarize_backlog(SEGMENT, STREAM, *parts)
 
     assert (found.records, found.size_bytes) == (-(-(8 * 2 + 10 + 7 * 6) // 16), 50)
     assert found.position == 0
@@ -220,7 +224,7 @@ def test_what_was_acknowledged_in_a_bucket_before_a_seek_does_not_count():
     before = [MergedRow(row) for row in in_buckets(0, 16, position=9)]
     after = MergedRow(StateRow(TOPIC, SUBSCRIPTION, 0, 1, 5, position=4))
 
-    rows = settled([*BASE, *before, reset, after])
+    rows = merge_rows([*BASE, *before, reset, after])
 
     assert [(row.bucket, row.position) for row in rows if row.subscription_id and row.segment == 0] == [
         (None, 3),
@@ -231,8 +235,10 @@ def test_what_was_acknowledged_in_a_bucket_before_a_seek_does_not_count():
 def test_buckets_that_agree_again_are_one_row():
     parts = [MergedRow(row) for row in in_buckets(0, 16, position=7, above=((8, 9),))]
 
-    assert (replace(PART, position=7, above=((8, 9),)),) == settled([*BASE, *parts])[2:]
-    assert (replace(PART, position=7),) == settled([*BASE, MergedRow(replace(PART, position=7)), MergedRow(PART)])[2:]
+    assert (replace(PART, position=7, above=((8, 9),)),) == merge_rows([*BASE, *parts])[2:]
+    assert (replace(PART, position=7),) == merge_rows([*BASE, MergedRow(replace(PART, position=7)), MergedRow(PART)])[
+        2:
+    ]
 
 
 FACTS = st.lists(
@@ -255,7 +261,7 @@ def gathered(rows):
         if same[0].subscription_id is None or same[0].segment is None:
             yield MergedRow(same[-1], present=True)
             continue
-        ranges = joined([(0, row.position) for row in same] + [part for row in same for part in row.above])
+        ranges = join_ranges([(0, row.position) for row in same] + [part for row in same for part in row.above])
         yield MergedRow(replace(same[0], position=ranges[0][1], above=ranges[1:]))
 
 
@@ -269,14 +275,14 @@ def fact_of(bucket, first, length, cumulative):
 def test_counting_shared_segments_in_two_steps_at_once_and_by_hand_agree(facts, cut):
     places = (SEGMENT, replace(STREAM, subscription_type="QUEUE"))
     rows = [fact_of(*fact) for fact in facts]
-    first = settled(gathered([*places, *rows[:cut]]))
-    second = settled(gathered([*first, *rows[cut:]]))
+    first = merge_rows(gathered([*places, *rows[:cut]]))
+    second = merge_rows(gathered([*first, *rows[cut:]]))
     by_hand = [set(range(10)) for _ in range(KEY_BUCKETS)]
     for bucket, begin, length, cumulative in facts:
         for index, left in enumerate(by_hand):
             if bucket in (None, index):
                 left.difference_update(range(0 if cumulative else begin, begin + length))
 
-    assert settled(gathered([*places, *rows])) == second
-    assert backlog_of(*second).records == -(-sum(map(len, by_hand)) // KEY_BUCKETS)
-    assert backlog_of(*second).drained == (not any(by_hand))
+    assert merge_rows(gathered([*places, *rows])) == second
+    assert summarize_backlog(*second).records == -(-sum(map(len, by_hand)) // KEY_BUCKETS)
+    assert summarize_backlog(*second).drained == (not any(by_hand))

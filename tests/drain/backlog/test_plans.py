@@ -11,12 +11,18 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from drain.backlog.counting import RunError, Step, added_up, merge, merged_frame
+from drain.backlog.counting import ChunkBatch, RunError, aggregate_chunks, aggregate_contributions, aggregation_plan
 from drain.backlog.job import BacklogJob
-from drain.backlog.merge import MergedRow, StateRow, outstanding, settled
-from drain.backlog.plans import contributions, contributions_again, joined, summed, summed_up_to
-from drain.backlog.sums import NOTHING, PLACE, SUMS, merged_row, merged_rows, merged_table
-from drain.backlog.timestamp_index import mark_of
+from drain.backlog.merge import MergedRow, StateRow, merge_rows, outstanding
+from drain.backlog.plans import (
+    aggregate_in_one_task,
+    aggregate_joined,
+    aggregate_limited,
+    contributions,
+    contributions_from_merged,
+)
+from drain.backlog.sums import AGGREGATE_KEY, AGGREGATES, NO_FACT, merged_row, merged_rows, merged_table
+from drain.backlog.timestamp_index import index_slot
 from drain.spark.chunks import LedgerChunks
 from drain.spark.fact_source import SparkFiles
 from drain.spark.schemas import FACTS, MERGED
@@ -39,9 +45,9 @@ def facts(spark, *rows):
     return spark.createDataFrame(pa.Table.from_pylist(list(rows), schema=FACTS), spark_schema(FACTS))
 
 
-def told(sums):
-    """Return what ``sums``, a frame, say of shard 0, in one order."""
-    by_shard = merged_rows(sums.toArrow())
+def told(aggregates):
+    """Return what ``aggregates``, a frame, say of shard 0, in one order."""
+    by_shard = merged_rows(aggregates.toArrow())
     assert by_shard.keys() <= {0}
     return in_order(by_shard.get(0, []))
 
@@ -63,7 +69,9 @@ def counted(*rows):
     return in_order([MergedRow(row) for row in rows])
 
 
-@pytest.mark.parametrize("plan", [summed, lambda frame: joined(contributions(frame))], ids=["summed", "joined"])
+@pytest.mark.parametrize(
+    "plan", [aggregate_in_one_task, lambda frame: aggregate_joined(contributions(frame))], ids=["summed", "joined"]
+)
 def test_records_are_counted_per_segment_and_mark_with_the_last_timestamp_of_each(spark, plan):
     """Offsets 1, 5 and 9 have one mark; their timestamps need not rise with them."""
     frame = facts(
@@ -76,9 +84,9 @@ def test_records_are_counted_per_segment_and_mark_with_the_last_timestamp_of_eac
     )
 
     assert told(plan(frame)) == counted(
-        of_segment(0, records=1, size_bytes=5, end_offset=1, marks=((0, 100),)),
-        of_segment(0, records=3, size_bytes=10, end_offset=10, marks=((9, 150),)),
-        of_segment(1, records=1, size_bytes=1, end_offset=1, marks=((0, 7),)),
+        of_segment(0, records=1, size_bytes=5, end_offset=1, timestamp_index=((0, 100),)),
+        of_segment(0, records=3, size_bytes=10, end_offset=10, timestamp_index=((9, 150),)),
+        of_segment(1, records=1, size_bytes=1, end_offset=1, timestamp_index=((0, 7),)),
     )
 
 
@@ -86,9 +94,9 @@ def test_spark_and_python_give_an_offset_the_same_mark(spark):
     offsets = [0, 1, 2, 3, 4, 6, 12, 1023, 1024, 3 * 2**40, 2**62, 2**62 + 2**61, 2**63 - 2]
     frame = facts(spark, *(fact("record", segment=at, offset=offset) for at, offset in enumerate(offsets)))
 
-    found = {row["segment"]: row["part"] for row in contributions(frame).collect()}
+    found = {row["segment"]: row["kind"] for row in contributions(frame).collect()}
 
-    assert dict(enumerate(map(mark_of, offsets))) == found
+    assert dict(enumerate(map(index_slot, offsets))) == found
 
 
 def test_rows_without_a_fact_are_not_looked_at(spark):
@@ -100,14 +108,14 @@ def test_rows_without_a_fact_are_not_looked_at(spark):
         fact("renamed", segment=0),
     )
 
-    assert told(summed(frame)) == told(joined(contributions(frame))) == []
-    assert {row["part"] for row in summed(frame).collect()} == {NOTHING}
+    assert told(aggregate_in_one_task(frame)) == told(aggregate_joined(contributions(frame))) == []
+    assert {row["kind"] for row in aggregate_in_one_task(frame).collect()} == {NO_FACT}
 
 
 def test_cumulative_acknowledgements_come_to_the_highest(spark):
     frame = facts(spark, acknowledged(0, 7), acknowledged(0, 9), acknowledged(0, 8))
 
-    assert told(summed(frame)) == counted(of_subscription(position=9))
+    assert told(aggregate_in_one_task(frame)) == counted(of_subscription(position=9))
 
 
 RANGES = [
@@ -134,7 +142,7 @@ def covered(rows):
 def test_ranges_that_touch_or_overlap_are_joined(spark, given, stretches):
     frame = facts(spark, *(acknowledged(first, end) for first, end in given))
 
-    rows = told(joined(contributions(frame)))
+    rows = told(aggregate_joined(contributions(frame)))
 
     assert [row for row in rows if row.row.position or row.row.above] == counted(
         *(
@@ -148,7 +156,7 @@ def test_a_position_is_joined_with_what_it_reaches_and_still_told_as_one(spark):
     at_four = fact("position", subscription_id=2, segment=3, offset=4, seek_generation=1)
     frame = facts(spark, at_four, acknowledged(0, 2, 1), acknowledged(4, 6, 1), acknowledged(8, 9, 1))
 
-    assert told(joined(contributions(frame))) == in_order(
+    assert told(aggregate_joined(contributions(frame))) == in_order(
         [
             MergedRow(of_subscription(seek_generation=1, position=6), reset=True),
             MergedRow(of_subscription(seek_generation=1, above=((8, 9),))),
@@ -158,15 +166,15 @@ def test_a_position_is_joined_with_what_it_reaches_and_still_told_as_one(spark):
 
 def saying_something(items):
     """Return ``items`` without those of a place alone: an empty range, or a position of 0."""
-    return [item for item in items if item != MergedRow(place_of(item.row))]
+    return [item for item in items if item != MergedRow(slice_of(item.row))]
 
 
-def place_of(row):
+def slice_of(row):
     return StateRow(row.topic_id, row.subscription_id, row.segment, row.seek_generation, row.bucket)
 
 
 def random_facts(seed):
-    """Return facts of two subscriptions in two segments, many of whose ranges touch, overlap or repeat."""
+    """Return facts of two subscriptions in two segments, many of whose ranges touch, overlaps or repeat."""
     rng = random.Random(seed)
 
     def place():
@@ -192,13 +200,13 @@ def random_facts(seed):
 def test_every_plan_says_the_same_and_what_counting_one_by_one_says(spark, seed):
     rows = random_facts(seed)
     frame = facts(spark, *rows).repartition(3)
-    again = spark.createDataFrame(merged_table(joined(contributions(frame)).toArrow()), spark_schema(MERGED))
+    again = spark.createDataFrame(merged_table(aggregate_joined(contributions(frame)).toArrow()), spark_schema(MERGED))
 
     plans = [
-        summed(frame),
-        summed_up_to(1000, contributions(frame)),
-        joined(contributions(frame)),
-        joined(contributions_again(again)),
+        aggregate_in_one_task(frame),
+        aggregate_limited(1000, contributions(frame)),
+        aggregate_joined(contributions(frame)),
+        aggregate_joined(contributions_from_merged(again)),
     ]
     found = [told(plan) for plan in plans]
 
@@ -209,7 +217,7 @@ def test_every_plan_says_the_same_and_what_counting_one_by_one_says(spark, seed)
             place = (row["subscription_id"], row["segment"], row["seek_generation"])
             wanted[place][row.get("bucket")].update(range(first, end))
     for items in found:
-        assert settled(items) == settled(found[0])
+        assert merge_rows(items) == merge_rows(found[0])
         parts = defaultdict(list)
         for item in items:
             if item.row.subscription_id is not None and item.row.segment is not None:
@@ -222,11 +230,11 @@ def test_every_plan_says_the_same_and_what_counting_one_by_one_says(spark, seed)
 def test_ranges_are_joined_in_spark_only_where_there_are_too_many_for_one_task(spark):
     rows = random_facts(0)
     frame = contributions(facts(spark, *rows))
-    apart, together = in_order(told(joined(frame))), len(told(summed_up_to(1000, frame)))
+    apart, together = in_order(told(aggregate_joined(frame))), len(told(aggregate_limited(1000, frame)))
 
-    few = merged_rows(added_up(frame, limit=1000))[0]
-    exact = merged_rows(added_up(frame, limit=together))[0]
-    many = merged_rows(added_up(frame, limit=together // 4))[0]
+    few = merged_rows(aggregate_contributions(frame, limit=1000))[0]
+    exact = merged_rows(aggregate_contributions(frame, limit=together))[0]
+    many = merged_rows(aggregate_contributions(frame, limit=together // 4))[0]
 
     assert len(few) == len(exact) == together > len(apart)
     assert in_order(many) == apart
@@ -235,7 +243,7 @@ def test_ranges_are_joined_in_spark_only_where_there_are_too_many_for_one_task(s
 def test_of_many_rows_no_task_hands_over_more_than_it_was_told_to(spark):
     frame = contributions(facts(spark, *(acknowledged(2 * at, 2 * at + 1) for at in range(1, 500))))
 
-    table = summed_up_to(10, frame).toArrow()
+    table = aggregate_limited(10, frame).toArrow()
 
     assert table.column("row").to_pylist().count(10) >= 1
     assert len(table) <= 11 * int(spark.conf.get("spark.sql.shuffle.partitions"))
@@ -245,7 +253,7 @@ def test_buckets_are_kept_apart_until_they_are_settled(spark):
     frame = facts(spark, acknowledged(0, 7), acknowledged(0, 9) | {"bucket": 4}, acknowledged(0, 8) | {"bucket": 4})
 
     wanted = counted(of_subscription(position=7), of_subscription(position=9, bucket=4))
-    assert told(summed(frame)) == told(joined(contributions(frame))) == wanted
+    assert told(aggregate_in_one_task(frame)) == told(aggregate_joined(contributions(frame))) == wanted
 
 
 def test_generations_are_kept_apart_until_they_are_settled(spark):
@@ -257,7 +265,7 @@ def test_generations_are_kept_apart_until_they_are_settled(spark):
     )
 
     of_new = of_subscription(seek_generation=1)
-    assert told(summed(frame)) == in_order(
+    assert told(aggregate_in_one_task(frame)) == in_order(
         [
             MergedRow(of_subscription(position=9)),
             MergedRow(replace(of_new, position=4), reset=True),
@@ -289,25 +297,27 @@ def test_what_comes_and_goes_is_told(spark):
             MergedRow(StateRow(9, None, None), removed=True),
         ]
     )
-    assert told(summed(frame)) == told(joined(contributions(frame))) == wanted
+    assert told(aggregate_in_one_task(frame)) == told(aggregate_joined(contributions(frame))) == wanted
 
 
 def test_of_several_types_the_one_that_became_known_counts(spark):
     kinds = ("", "STREAM", "")
     frame = facts(spark, *(fact("subscribed", subscription_id=2, subscription_type=kind) for kind in kinds))
 
-    assert told(summed(frame)) == [MergedRow(StateRow(1, 2, None, subscription_type="STREAM"), present=True)]
+    assert told(aggregate_in_one_task(frame)) == [
+        MergedRow(StateRow(1, 2, None, subscription_type="STREAM"), present=True)
+    ]
 
 
 def test_a_type_that_is_not_known_fails_the_run_by_its_name(spark):
     frame = facts(spark, fact("subscribed", subscription_id=2, subscription_type="SHARED"))
 
     class Source:
-        def few(self, *_):
+        def small_frame(self, *_):
             return frame
 
     with pytest.raises(RunError, match="a subscription of type SHARED"):
-        merge(spark, Source(), [Step(0, [])])
+        aggregate_chunks(spark, Source(), [ChunkBatch(0, [])])
     assert issubclass(RunError, HeadgateError)
 
 
@@ -332,11 +342,11 @@ def test_rows_that_were_merged_by_an_earlier_version_come_to_the_same(spark):
         earlier | {"subscription_id": 2, "segment": 3, "position": 7, "bucket": 5},
         earlier | {"subscription_id": 2, "present": True, "subscription_type": "QUEUE"},
         earlier | {"segment": 3, "present": True, "removed": True, "sealed_end_offset": 12},
-        earlier | {"segment": 3, "mark": 2, "records": 4, "size_bytes": 9, "end_offset": 11, "timestamp_ms": 70},
+        earlier | {"segment": 3, "index_slot": 2, "records": 4, "size_bytes": 9, "end_offset": 11, "timestamp_ms": 70},
     ]
     table = pa.Table.from_pylist(rows, schema=MERGED)
 
-    found = told(joined(contributions_again(spark.createDataFrame(table, spark_schema(MERGED)))))
+    found = told(aggregate_joined(contributions_from_merged(spark.createDataFrame(table, spark_schema(MERGED)))))
 
     of_new = of_subscription(seek_generation=1)
     assert found == in_order(
@@ -350,7 +360,7 @@ def test_rows_that_were_merged_by_an_earlier_version_come_to_the_same(spark):
             MergedRow(of_segment(3, seek_generation=1), removed=True),
             MergedRow(of_segment(3, seek_generation=1, sealed_end_offset=12)),
             MergedRow(
-                of_segment(3, seek_generation=1, records=4, size_bytes=9, end_offset=11, marks=((10, 70),)),
+                of_segment(3, seek_generation=1, records=4, size_bytes=9, end_offset=11, timestamp_index=((10, 70),)),
             ),
         ]
     )
@@ -358,20 +368,22 @@ def test_rows_that_were_merged_by_an_earlier_version_come_to_the_same(spark):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_what_is_stored_of_a_range_says_what_was_counted(spark, seed):
-    sums = joined(contributions(facts(spark, *random_facts(seed)))).toArrow()
+    aggregates = aggregate_joined(contributions(facts(spark, *random_facts(seed)))).toArrow()
 
-    stored = merged_table(sums)
+    stored = merged_table(aggregates)
 
-    assert [merged_row(row) for row in stored.to_pylist()] == merged_rows(sums)[0]
+    assert [merged_row(row) for row in stored.to_pylist()] == merged_rows(aggregates)[0]
     assert stored.schema == MERGED
 
 
-@pytest.mark.parametrize("plan", [lambda frame: summed_up_to(9, frame), joined], ids=["summed", "joined"])
+@pytest.mark.parametrize(
+    "plan", [lambda frame: aggregate_limited(9, frame), aggregate_joined], ids=["summed", "joined"]
+)
 def test_the_sums_have_the_columns_that_are_read(spark, plan):
     frame = plan(contributions(facts(spark)))
 
-    assert [name for name in frame.columns if name != "row"] == list(SUMS)
-    assert SUMS[: len(PLACE)] == PLACE
+    assert [name for name in frame.columns if name != "row"] == list(AGGREGATES)
+    assert AGGREGATES[: len(AGGREGATE_KEY)] == AGGREGATE_KEY
 
 
 def test_facts_are_added_up_in_one_loop_with_a_hash_table_in_it(spark, tmp_path):
@@ -379,8 +391,8 @@ def test_facts_are_added_up_in_one_loop_with_a_hash_table_in_it(spark, tmp_path)
     ledger = WrittenLedger(tmp_path)
     ledger.topic()
     ledger.commit()
-    source = SparkFiles(ledger.url, few_rows=0)
-    execution = merged_frame(spark, source, [Step(0, [source.path(0, 1)])])._jdf.queryExecution()
+    source = SparkFiles(ledger.url, small_read_max_rows=0)
+    execution = aggregation_plan(spark, source, [ChunkBatch(0, [source.path(0, 1)])])._jdf.queryExecution()
 
     stages = execution.debug().codegenToSeq()
     codes = [re.sub(r"/\*.*?\*/", "", stages.apply(index)._2()) for index in range(stages.size())]
@@ -394,18 +406,18 @@ def test_facts_are_added_up_in_one_loop_with_a_hash_table_in_it(spark, tmp_path)
     assert found.group(1).count("!hashAgg_exprIsNull") <= 2
 
 
-def plan_of_three_records(spark, tmp_path, few_rows):
+def plan_of_three_records(spark, tmp_path, small_read_max_rows):
     ledger = WrittenLedger(tmp_path)
     topic = ledger.topic()
     ledger.store(topic, 0, 3)
     ledger.commit()
-    source = SparkFiles(ledger.url, few_rows=few_rows)
-    step = Step(0, [source.path(0, 1)])
-    return merged_frame(spark, source, [step])._jdf.queryExecution().executedPlan().toString()
+    source = SparkFiles(ledger.url, small_read_max_rows=small_read_max_rows)
+    batch = ChunkBatch(0, [source.path(0, 1)])
+    return aggregation_plan(spark, source, [batch])._jdf.queryExecution().executedPlan().toString()
 
 
 def test_a_run_has_one_shuffle_and_reads_no_payload(spark, tmp_path):
-    plan = plan_of_three_records(spark, tmp_path, few_rows=0)
+    plan = plan_of_three_records(spark, tmp_path, small_read_max_rows=0)
 
     assert len(re.findall(r"\bExchange\b", plan)) == 1
     read = re.search(r"ReadSchema: struct<([^>]*)", plan)
@@ -416,7 +428,7 @@ def test_a_run_has_one_shuffle_and_reads_no_payload(spark, tmp_path):
 
 
 def test_a_run_over_a_few_facts_scans_no_file_and_has_no_shuffle(spark, tmp_path):
-    plan = plan_of_three_records(spark, tmp_path, few_rows=100)
+    plan = plan_of_three_records(spark, tmp_path, small_read_max_rows=100)
 
     assert "LocalTableScan" in plan
     assert not re.findall(r"\b(Exchange|FileScan)\b", plan)
@@ -425,7 +437,7 @@ def test_a_run_over_a_few_facts_scans_no_file_and_has_no_shuffle(spark, tmp_path
 def test_of_a_few_facts_each_range_is_left_as_it_was_acknowledged(spark):
     frame = facts(spark, acknowledged(3, 5), acknowledged(0, 3), acknowledged(4, 9), acknowledged(6, 6))
 
-    assert told(summed(frame)) == counted(
+    assert told(aggregate_in_one_task(frame)) == counted(
         of_subscription(position=3),
         of_subscription(above=((3, 5),)),
         of_subscription(above=((4, 9),)),
@@ -433,15 +445,15 @@ def test_of_a_few_facts_each_range_is_left_as_it_was_acknowledged(spark):
     )
 
 
-async def count_with(spark, source, steps):
-    return await asyncio.to_thread(merge, spark, source, steps)
+async def count_with(spark, source, batches):
+    return await asyncio.to_thread(aggregate_chunks, spark, source, batches)
 
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_increments_a_full_count_and_counting_by_hand_agree(spark, tmp_path, seed):
     ledger = RandomLedger(tmp_path, seed)
     chunks = LedgerChunks(ledger.url)
-    job = BacklogJob(chunks, lambda steps: count_with(spark, chunks.source, steps))
+    job = BacklogJob(chunks, lambda batches: count_with(spark, chunks.source, batches))
     for size in (1, 9, 25):
         ledger.grow(size)
         outcome = await job.run([0])
@@ -461,8 +473,10 @@ async def test_increments_a_full_count_and_counting_by_hand_agree(spark, tmp_pat
             for row in rows
         }
         assert counted_by_hand(ledger.state) == counted
-    scan = SparkFiles(ledger.url, few_rows=0)
-    full = await BacklogJob(chunks, lambda steps: count_with(spark, scan, steps), step_chunks=16).run([0], full=True)
+    scan = SparkFiles(ledger.url, small_read_max_rows=0)
+    full = await BacklogJob(chunks, lambda batches: count_with(spark, scan, batches), max_chunks_per_job=16).run(
+        [0], full=True
+    )
 
     assert outcome.results == full.results
     assert outcome.results[0].at_ms == ledger.state.chunk * 1000

@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from drain.backlog.merge import StateRow, outstanding
-from drain.backlog.rates import APART_MS, LONGEST_MS, WINDOW_MS, Count, Counted, Rates, count_of, rates, remembered
+from drain.backlog.rates import (
+    MAX_SPAN_MS,
+    MIN_SPACING_MS,
+    WINDOW_MS,
+    Count,
+    Counted,
+    Rates,
+    append_count,
+    count_of,
+    rates,
+)
 
 PLACE = (1, 2, 0)
 
@@ -17,7 +27,7 @@ def count(at_ms, stored, acknowledged, generation=0, place=PLACE):
 def history(*counts):
     found = ()
     for each in counts:
-        found = remembered(found, each)
+        found = append_count(found, each)
     return found
 
 
@@ -40,7 +50,7 @@ def test_a_change_shows_within_a_minute():
         pytest.param([], id="never counted"),
         pytest.param([count(0, 5, 5)], id="counted once"),
         pytest.param([count(0, 5, 5), count(1999, 9, 9)], id="counted just before"),
-        pytest.param([count(0, 5, 5), count(LONGEST_MS + 1, 9, 9)], id="counted too long ago"),
+        pytest.param([count(0, 5, 5), count(MAX_SPAN_MS + 1, 9, 9)], id="counted too long ago"),
         pytest.param([count(0, 5, 5), count(9000, 5, 1, generation=1)], id="sought in between"),
         pytest.param([count(0, 5, 5, place=(1, 9, 0)), count(9000, 5, 1)], id="a subscription that is new"),
     ],
@@ -64,7 +74,7 @@ def test_after_a_seek_the_rate_is_known_again_from_the_counts_since():
 def test_what_is_kept_is_bounded_however_often_it_is_counted():
     counts = history(*(count(at_ms, at_ms, at_ms) for at_ms in range(0, 10 * WINDOW_MS, 90)))
 
-    assert len(counts) <= WINDOW_MS // APART_MS + 3
+    assert len(counts) <= WINDOW_MS // MIN_SPACING_MS + 3
     assert counts[-1].at_ms - counts[0].at_ms >= WINDOW_MS
     assert rates(counts)[PLACE].stored_per_second == pytest.approx(1000)
 

@@ -13,7 +13,7 @@ from drain.backlog.results import Result, ResultError, decode_result, encode_res
 def test_a_result_of_the_version_before_is_refused_by_name_with_what_to_do():
     """It has no timestamps, so nothing in it could be added to; counting the ledger anew needs none of it."""
     table = pq.read_table(pa.BufferReader(encode_result(Result(3, 7, (StateRow(1, None, 0),)))), partitioning=None)
-    old = table.drop_columns("marks").replace_schema_metadata(
+    old = table.drop_columns("timestamp_index").replace_schema_metadata(
         {"headgate-backlog": '{"format":1,"shard":3,"watermark":7}'}
     )
     sink = pa.BufferOutputStream()
@@ -26,7 +26,7 @@ def test_a_result_of_the_version_before_is_refused_by_name_with_what_to_do():
 
 
 def test_marks_and_the_time_of_the_watermark_survive_being_published():
-    result = Result(3, 7, (StateRow(1, None, 0, end_offset=2, marks=((0, 100), (1, 90))),), at_ms=1234)
+    result = Result(3, 7, (StateRow(1, None, 0, end_offset=2, timestamp_index=((0, 100), (1, 90))),), at_ms=1234)
 
     assert decode_result(encode_result(result), shard=3, watermark=7) == result
 

@@ -7,11 +7,11 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drain.backlog.timestamp_index import latest_marks, mark_of, timestamp_at
+from drain.backlog.timestamp_index import build_timestamp_index, index_slot, timestamp_at
 
 
-def marks_of(records, ms=lambda offset: 10 * offset):
-    return latest_marks((offset, ms(offset)) for offset in range(records))
+def checkpoint_keys(records, ms=lambda offset: 10 * offset):
+    return build_timestamp_index((offset, ms(offset)) for offset in range(records))
 
 
 @given(st.integers(0, 2000), st.lists(st.integers(0, 2000), max_size=5))
@@ -19,20 +19,20 @@ def test_counted_in_pieces_or_at_once_the_same_marks_are_kept(records, cuts):
     bounds = [0, *sorted(min(cut, records) for cut in cuts), records]
     kept = ()
     for first, end in itertools.pairwise(bounds):
-        kept = latest_marks([*kept, *((offset, 10 * offset) for offset in range(first, end))])
+        kept = build_timestamp_index([*kept, *((offset, 10 * offset) for offset in range(first, end))])
 
-    assert kept == marks_of(records)
+    assert kept == checkpoint_keys(records)
 
 
 @given(st.integers(1, 2**14))
 def test_there_are_two_marks_for_each_bit_and_one_for_the_first_record(records):
-    assert len(marks_of(records)) <= 2 * (records - 1).bit_length() + 1
+    assert len(checkpoint_keys(records)) <= 2 * (records - 1).bit_length() + 1
 
 
 @given(st.integers(1, 3000), st.data())
 def test_the_two_marks_around_an_offset_are_no_farther_apart_than_the_backlog_behind_it(records, data):
     """The interpolation is then between two records that the backlog itself is long enough to tell apart."""
-    kept = [offset for offset, _ in marks_of(records)]
+    kept = [offset for offset, _ in checkpoint_keys(records)]
     offset = data.draw(st.integers(0, records - 1))
 
     before = max(mark for mark in kept if mark <= offset)
@@ -42,7 +42,7 @@ def test_the_two_marks_around_an_offset_are_no_farther_apart_than_the_backlog_be
 
 @given(st.integers(1, 3000))
 def test_short_backlogs_are_exact(records):
-    kept = {offset for offset, _ in marks_of(records)}
+    kept = {offset for offset, _ in checkpoint_keys(records)}
 
     assert {records - 1 - behind for behind in range(min(4, records))} <= kept
 
@@ -55,5 +55,5 @@ def test_between_two_marks_the_timestamp_is_interpolated_and_outside_nothing_is_
 
 
 def test_the_last_record_of_a_mark_counts_whatever_the_clocks_of_producers_say():
-    assert latest_marks([(9, 50), (1, 70), (5, 60)]) == ((9, 50),)
-    assert {mark_of(offset) for offset in (1, 5, 9)} == {1}
+    assert build_timestamp_index([(9, 50), (1, 70), (5, 60)]) == ((9, 50),)
+    assert {index_slot(offset) for offset in (1, 5, 9)} == {1}

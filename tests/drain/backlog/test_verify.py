@@ -10,16 +10,16 @@ import pyarrow as pa
 import pytest
 
 from drain.backlog import verify as verify_module
-from drain.backlog.counting import merge
+from drain.backlog.counting import aggregate_chunks
 from drain.backlog.job import BacklogJob
 from drain.backlog.merge import StateRow
 from drain.backlog.results import Result, encode_result, read_result, result_path
 from drain.backlog.verify import compared, main, report, verify
 from drain.spark.chunks import LedgerChunks
-from drain.spark.small_chunk_reader import FEW_ROWS, read_few
+from drain.spark.small_chunk_reader import SMALL_READ_MAX_ROWS, read_small_chunks
 from tests.support.ledgers import RandomLedger
 
-ROWS = (StateRow(1, None, 0, records=4, size_bytes=40, end_offset=4, marks=((0, 10),)), StateRow(1, 2, None))
+ROWS = (StateRow(1, None, 0, records=4, size_bytes=40, end_offset=4, timestamp_index=((0, 10),)), StateRow(1, 2, None))
 RESULT = Result(3, 9, ROWS, at_ms=7)
 
 
@@ -33,12 +33,12 @@ def test_what_is_the_same_is_said_to_be():
 
 
 def test_each_number_that_differs_is_named_with_both_values():
-    wrong = Result(3, 9, (replace(ROWS[0], records=5, marks=((0, 11),)), *ROWS[1:]), at_ms=8)
+    wrong = Result(3, 9, (replace(ROWS[0], records=5, timestamp_index=((0, 11),)), *ROWS[1:]), at_ms=8)
     found = compared(3, RESULT, wrong).differences
 
-    assert {(each.what, each.where, each.column, each.by_increments, each.by_full_count) for each in found} >= {
+    assert {(each.what, each.where, each.column, each.incremental, each.full_count) for each in found} >= {
         ("row", "topic 1 segment 0", "records", "4", "5"),
-        ("row", "topic 1 segment 0", "marks", "((0, 10),)", "((0, 11),)"),
+        ("row", "topic 1 segment 0", "timestamp_index", "((0, 10),)", "((0, 11),)"),
         ("result", "chunk 9", "at_ms", "7", "8"),
     }
     lines = report([compared(3, RESULT, wrong)], {}, as_json=False)
@@ -49,7 +49,7 @@ def test_each_number_that_differs_is_named_with_both_values():
 def test_a_row_that_is_missing_is_a_difference():
     (found,) = compared(3, RESULT, Result(3, 9, ROWS[:1], at_ms=7)).differences[:1]
 
-    assert (found.where, found.by_increments, found.by_full_count) == ("topic 1 subscription 2", "there", "missing")
+    assert (found.where, found.incremental, found.full_count) == ("topic 1 subscription 2", "there", "missing")
 
 
 def test_another_topic_is_left_out_when_one_is_asked_for():
@@ -69,15 +69,15 @@ def test_for_programs_it_is_one_document():
 def counting(spark, tmp_path):
     ledger = RandomLedger(tmp_path / "ledger", seed=5)
 
-    def job(few_rows):
-        chunks = LedgerChunks(ledger.url, few_rows=few_rows)
+    def job(small_read_max_rows):
+        chunks = LedgerChunks(ledger.url, small_read_max_rows=small_read_max_rows)
 
-        async def count(steps):
-            return await asyncio.to_thread(merge, spark, chunks.source, steps)
+        async def count(batches):
+            return await asyncio.to_thread(aggregate_chunks, spark, chunks.source, batches)
 
         return BacklogJob(chunks, count)
 
-    return ledger, job(FEW_ROWS), job(0)
+    return ledger, job(SMALL_READ_MAX_ROWS), job(0)
 
 
 @pytest.mark.spark
@@ -91,7 +91,7 @@ async def test_a_real_ledger_that_grew_by_increments_is_proved(counting):
     def grow(_):
         ledger.grow(2)
 
-    (verdict,), failures = await verify(increments, whole, [0], tell=grow)
+    (verdict,), failures = await verify(increments, whole, [0], progress=grow)
 
     assert (verdict.differences, failures) == ([], {})
     assert verdict.watermark == 43
@@ -124,13 +124,13 @@ async def test_a_fault_of_one_way_of_counting_is_found_by_the_other(counting, sp
     ledger.grow(5)
 
     def misread(paths, limit_rows):
-        table = read_few(paths, limit_rows)
+        table = read_small_chunks(paths, limit_rows)
         if table is None:
             return None
         sizes = table.schema.get_field_index("size_bytes")
         return table.set_column(sizes, "size_bytes", pa.nulls(len(table), pa.int64()))
 
-    monkeypatch.setattr("drain.spark.fact_source.read_few", misread)
+    monkeypatch.setattr("drain.spark.fact_source.read_small_chunks", misread)
     monkeypatch.setattr(verify_module, "build_session", lambda **_: spark)
     monkeypatch.setattr(type(spark), "stop", lambda self: None)
 

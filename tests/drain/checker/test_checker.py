@@ -13,25 +13,25 @@ import pytest
 from drain.checker.checker import SparkDrainChecker
 from drain.external.table_mapping import ExternalView
 from drain.protocol import (
-    AskBacklog,
-    AskDrained,
-    BacklogTold,
-    DrainAnswer,
+    BacklogRequest,
+    BacklogResponse,
     DrainCheckError,
-    Drained,
-    DrainQuestion,
-    ExternalQuestion,
-    ExternalTold,
-    Failed,
+    DrainedRequest,
+    DrainedResponse,
+    DrainQuery,
+    DrainQueryResult,
+    ExternalBacklogQuery,
+    ExternalBacklogResponse,
+    FailureResponse,
     decode_request,
     encode_line,
-    fitting,
+    fit_into_line,
 )
 from headgate.errors import ConfigError
 
 
 class FakeDrainService:
-    """Answers every question with the segments that it has been told are drained."""
+    """Answers every query with the segments that it has been told are drained."""
 
     def __init__(self) -> None:
         self.drained: frozenset[int] = frozenset()
@@ -71,14 +71,14 @@ class FakeDrainService:
             writer.close()
 
     def _reply(self, request):
-        if isinstance(request, AskBacklog):
-            external = [ExternalTold(shard=each.shard, topic_id=each.topic_id) for each in request.external]
-            return BacklogTold(id=request.id, rows=[], failures={3: "a reason"}, external=external)
-        assert isinstance(request, AskDrained)
+        if isinstance(request, BacklogRequest):
+            external = [ExternalBacklogResponse(shard=each.shard, topic_id=each.topic_id) for each in request.external]
+            return BacklogResponse(id=request.id, rows=[], failures={3: "a reason"}, external=external)
+        assert isinstance(request, DrainedRequest)
         answers = [
-            DrainAnswer(question.segments & self.drained, self.watermark, self.error) for question in request.questions
+            DrainQueryResult(query.segments & self.drained, self.watermark, self.error) for query in request.queries
         ]
-        return Drained(id=request.id, answers=answers)
+        return DrainedResponse(id=request.id, answers=answers)
 
     def hang_up(self) -> None:
         for writer in self._writers:
@@ -105,36 +105,36 @@ async def checker_at(tmp_path, timeout_seconds=60.0, on_state=None, observer=Non
         yield checker
 
 
-def question(*segments: int, shard: int = 0, at_least_chunk: int = 0) -> DrainQuestion:
-    return DrainQuestion(shard, 1, 2, 0, frozenset(segments), at_least_chunk)
+def query(*segments: int, shard: int = 0, at_least_chunk: int = 0) -> DrainQuery:
+    return DrainQuery(shard, 1, 2, 0, frozenset(segments), at_least_chunk)
 
 
 async def test_the_drained_ones_of_those_asked_for_are_told(service, tmp_path):
     service.drained = frozenset({1, 3, 5})
     async with checker_at(tmp_path) as checker:
-        assert frozenset({1, 3}) == await checker.drained(question(1, 2, 3))
+        assert frozenset({1, 3}) == await checker.drained(query(1, 2, 3))
 
 
 async def test_questions_that_arrive_during_a_run_share_the_next_one(service, tmp_path):
     service.drained = frozenset({1})
     service.may_answer.clear()
     async with checker_at(tmp_path) as checker, asyncio.TaskGroup() as tasks:
-        first = tasks.create_task(checker.drained(question(1)))
+        first = tasks.create_task(checker.drained(query(1)))
         await service.arrived.wait()
-        later = [tasks.create_task(checker.drained(question(1, 2, shard=n))) for n in range(5)]
+        later = [tasks.create_task(checker.drained(query(1, 2, shard=n))) for n in range(5)]
         told = tasks.create_task(checker.backlog([0], 7))
         await asyncio.sleep(0)
         service.may_answer.set()
 
-    assert [len(request.questions) for request in service.requests if isinstance(request, AskDrained)] == [1, 5]
+    assert [len(request.queries) for request in service.requests if isinstance(request, DrainedRequest)] == [1, 5]
     assert [frozenset({1})] * 6 == [first.result(), *(task.result() for task in later)]
     assert told.result().failures == {3: "a reason"}
     assert service.connections == 1
 
 
-def external(shard: int, topic_id: int, *labels: str) -> ExternalQuestion:
+def external(shard: int, topic_id: int, *labels: str) -> ExternalBacklogQuery:
     names = ExternalView(topic=f"t{topic_id}", subscriptions={2: "s"}, labels=dict(enumerate(labels)))
-    return ExternalQuestion(shard, topic_id, names)
+    return ExternalBacklogQuery(shard, topic_id, names)
 
 
 async def test_the_external_topics_of_several_shards_travel_in_one_question_the_newest_of_each(service, tmp_path):
@@ -150,7 +150,7 @@ async def test_the_external_topics_of_several_shards_travel_in_one_question_the_
 
 
 async def test_names_that_do_not_fit_into_a_question_are_told_instead_of_asked(service, tmp_path, monkeypatch):
-    monkeypatch.setattr("drain.checker.checker.fitting", lambda questions: fitting(questions, limit_bytes=200))
+    monkeypatch.setattr("drain.checker.checker.fit_into_line", lambda queries: fit_into_line(queries, limit_bytes=200))
     many = external(0, 1, *(f"shardId-{at:012}" for at in range(100)))
     async with checker_at(tmp_path) as checker:
         told = await checker.backlog([0], 7, [many, *(external(0, at, "a") for at in (2, 3, 4))])
@@ -158,7 +158,7 @@ async def test_names_that_do_not_fit_into_a_question_are_told_instead_of_asked(s
     said = {each.topic_id: each.reason for each in told.external}
     asked = [each.topic_id for each in service.requests[0].external]
     assert asked == [topic_id for topic_id, reason in said.items() if not reason] == [2]
-    assert said[1] == "the names of its 100 segments do not fit into a question any more"
+    assert said[1] == "the names of its 100 segments do not fit into a query any more"
     assert "names of its 1 segments" in said[3], "together they are too many"
 
 
@@ -166,10 +166,10 @@ async def test_those_who_ask_a_moment_after_the_first_share_its_run(service, tmp
     """Subscriptions that reach an end together ask in the turns in which their acknowledgements become durable."""
     async with checker_at(tmp_path) as checker, asyncio.TaskGroup() as tasks:
         for n in range(5):
-            tasks.create_task(checker.drained(question(1, shard=n)))
+            tasks.create_task(checker.drained(query(1, shard=n)))
             await asyncio.sleep(0)
 
-    assert [len(request.questions) for request in service.requests] == [5]
+    assert [len(request.queries) for request in service.requests] == [5]
 
 
 class Metrics:
@@ -181,25 +181,25 @@ class Metrics:
         self.failed = asyncio.Event()
         self.watermarks = {}
 
-    def drain_run(self, seconds):
+    def drain_check_completed(self, seconds):
         self.runs += 1
 
-    def drain_failed(self, reason):
+    def drain_check_failed(self, reason):
         self.failures.append(reason)
         self.failed.set()
 
-    def drain_watermark(self, shard, chunk):
+    def drain_watermark_advanced(self, shard, chunk):
         self.watermarks[shard] = chunk
 
 
 async def test_answers_and_watermarks_are_told_to_metrics(service, tmp_path):
     metrics = Metrics()
     async with checker_at(tmp_path, observer=metrics) as checker:
-        await checker.drained(question(1, shard=4))
+        await checker.drained(query(1, shard=4))
         await checker.backlog([0, 1], 7)
 
     assert (metrics.runs, metrics.watermarks, metrics.failures) == (2, {4: 100}, ["failed"])
-    (asked,) = [request for request in service.requests if isinstance(request, AskBacklog)]
+    (asked,) = [request for request in service.requests if isinstance(request, BacklogRequest)]
     assert (asked.shards, asked.now_ms) == ([0, 1], 7)
 
 
@@ -208,7 +208,7 @@ async def test_answers_and_watermarks_are_told_to_metrics(service, tmp_path):
     [
         pytest.param(None, "unreachable", id="hung up"),
         pytest.param(b"rubbish\n", "invalid", id="another protocol"),
-        pytest.param(encode_line(Failed(id=1, error="no")), "failed", id="told that it failed"),
+        pytest.param(encode_line(FailureResponse(id=1, error="no")), "failed", id="told that it failed"),
     ],
 )
 async def test_each_failure_is_told_to_metrics_with_its_reason(service, tmp_path, instead, reason):
@@ -216,7 +216,7 @@ async def test_each_failure_is_told_to_metrics_with_its_reason(service, tmp_path
     service.say_instead.append(instead)
     async with checker_at(tmp_path, observer=metrics) as checker:
         with pytest.raises(DrainCheckError):
-            await checker.drained(question(1))
+            await checker.drained(query(1))
         # The worker tells after it has told whoever asked.
         async with asyncio.timeout(60):
             await metrics.failed.wait()
@@ -229,7 +229,7 @@ async def test_a_question_that_nobody_answers_in_time_is_told_to_metrics(service
     service.may_answer.clear()
     async with checker_at(tmp_path, timeout_seconds=0.05, observer=metrics) as checker:
         with pytest.raises(DrainCheckError):
-            await checker.drained(question(1))
+            await checker.drained(query(1))
 
     assert metrics.failures[0] == "timed_out"
 
@@ -238,16 +238,16 @@ async def test_an_answer_that_rests_on_too_little_is_refused(service, tmp_path):
     service.drained, service.watermark = frozenset({1}), 41
     async with checker_at(tmp_path) as checker:
         with pytest.raises(DrainCheckError, match="counted to chunk 41, needed is 42"):
-            await checker.drained(question(1, at_least_chunk=42))
+            await checker.drained(query(1, at_least_chunk=42))
 
-        assert frozenset({1}) == await checker.drained(question(1, at_least_chunk=41))
+        assert frozenset({1}) == await checker.drained(query(1, at_least_chunk=41))
 
 
 async def test_a_shard_that_cannot_be_counted_is_an_error(service, tmp_path):
     service.error = "ledger/shard=0000/000000000002.parquet is cut short"
     async with checker_at(tmp_path) as checker:
         with pytest.raises(DrainCheckError, match="cut short"):
-            await checker.drained(question(1))
+            await checker.drained(query(1))
 
 
 @pytest.mark.parametrize(
@@ -255,9 +255,9 @@ async def test_a_shard_that_cannot_be_counted_is_an_error(service, tmp_path):
     [
         pytest.param(b"certainly not json\n", id="garbage"),
         pytest.param(b'{"type":"pong","id":1,"runs":0}\n', id="another reply"),
-        pytest.param(encode_line(Drained(id=7, answers=[DrainAnswer()])), id="another id"),
-        pytest.param(encode_line(Drained(id=1, answers=[])), id="an answer too few"),
-        pytest.param(encode_line(Failed(id=1, error="no")), id="a failure"),
+        pytest.param(encode_line(DrainedResponse(id=7, answers=[DrainQueryResult()])), id="another id"),
+        pytest.param(encode_line(DrainedResponse(id=1, answers=[])), id="an answer too few"),
+        pytest.param(encode_line(FailureResponse(id=1, error="no")), id="a failure"),
         pytest.param(None, id="hanging up"),
         pytest.param(b"half a line", id="half a line"),
     ],
@@ -268,9 +268,9 @@ async def test_whatever_else_is_said_is_an_error_and_the_next_question_is_answer
     states = []
     async with checker_at(tmp_path, on_state=lambda *state: states.append(state[0])) as checker:
         with pytest.raises(DrainCheckError):
-            await checker.drained(question(1))
+            await checker.drained(query(1))
 
-        assert frozenset({1}) == await checker.drained(question(1))
+        assert frozenset({1}) == await checker.drained(query(1))
     assert states == ["degraded", "ready"]
 
 
@@ -278,7 +278,7 @@ async def test_a_hang_is_an_error_after_the_time_limit(service, tmp_path):
     service.may_answer.clear()
     async with checker_at(tmp_path, timeout_seconds=0.1) as checker:
         with pytest.raises(DrainCheckError, match="no answer from"):
-            await checker.drained(question(1))
+            await checker.drained(query(1))
 
 
 async def test_a_question_waits_for_a_service_that_is_still_starting(tmp_path):
@@ -287,7 +287,7 @@ async def test_a_question_waits_for_a_service_that_is_still_starting(tmp_path):
     async with checker_at(tmp_path) as checker, asyncio.TaskGroup() as tasks:
         degraded = asyncio.Event()
         checker._on_state = lambda state, reason: degraded.set()
-        asking = tasks.create_task(checker.drained(question(1)))
+        asking = tasks.create_task(checker.drained(query(1)))
         await degraded.wait()
         server = await asyncio.start_unix_server(fake.serve, tmp_path / "s")
         assert frozenset({1}) == await asking
@@ -303,10 +303,10 @@ async def test_a_process_that_is_said_to_be_well_is_asked_at_once(tmp_path, monk
     async with checker_at(tmp_path) as checker, asyncio.timeout(30), asyncio.TaskGroup() as tasks:
         degraded = asyncio.Event()
         checker._on_state = lambda state, reason: degraded.set()
-        asking = tasks.create_task(checker.drained(question(1)))
+        asking = tasks.create_task(checker.drained(query(1)))
         await degraded.wait()
         server = await asyncio.start_unix_server(fake.serve, tmp_path / "s")
-        checker.process_is_well()
+        checker.on_process_ready()
         assert frozenset({1}) == await asking
     server.close()
     fake.hang_up()
@@ -316,15 +316,15 @@ async def test_a_process_that_is_said_to_be_well_is_asked_at_once(tmp_path, monk
 async def test_nobody_there_is_an_error_after_the_time_limit(tmp_path):
     async with checker_at(tmp_path, timeout_seconds=0.2) as checker:
         with pytest.raises(DrainCheckError, match="no answer from"):
-            await checker.drained(question(1))
+            await checker.drained(query(1))
 
 
 async def test_closing_tells_those_who_wait(service, tmp_path):
     service.may_answer.clear()
     async with checker_at(tmp_path) as checker:
-        under_way = asyncio.ensure_future(checker.drained(question(1)))
+        under_way = asyncio.ensure_future(checker.drained(query(1)))
         await service.arrived.wait()
-        waiting = asyncio.ensure_future(checker.drained(question(1)))
+        waiting = asyncio.ensure_future(checker.drained(query(1)))
         await asyncio.sleep(0)
     for asked in (under_way, waiting):
         with pytest.raises(DrainCheckError, match="closed"):
@@ -334,17 +334,17 @@ async def test_closing_tells_those_who_wait(service, tmp_path):
 async def test_who_gave_up_is_not_asked_for(service, tmp_path):
     service.may_answer.clear()
     async with checker_at(tmp_path) as checker:
-        first = asyncio.ensure_future(checker.drained(question(1)))
+        first = asyncio.ensure_future(checker.drained(query(1)))
         await service.arrived.wait()
-        given_up = asyncio.ensure_future(checker.drained(question(2)))
+        given_up = asyncio.ensure_future(checker.drained(query(2)))
         await asyncio.sleep(0)
         given_up.cancel()
         await asyncio.gather(given_up, return_exceptions=True)
         service.may_answer.set()
         await first
-        await checker.drained(question(3))
+        await checker.drained(query(3))
 
-    assert [[{1}], [{3}]] == [[set(asked.segments) for asked in request.questions] for request in service.requests]
+    assert [[{1}], [{3}]] == [[set(asked.segments) for asked in request.queries] for request in service.requests]
 
 
 @pytest.mark.parametrize("socket", ["", "unix:", "http://x", "tcp:127.0.0.1", "tcp:127.0.0.1:99999", "tcp:h:x"])

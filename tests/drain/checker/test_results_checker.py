@@ -11,9 +11,9 @@ import pytest
 from controller.state.shard_state import ShardState
 from drain.backlog.merge import StateRow
 from drain.backlog.results import Result, publish_result, result_path
-from drain.checker.results_checker import NO_TABLES, ResultsChecker
+from drain.checker.results_checker import TABLES_NOT_READ, ResultsChecker
 from drain.external.table_mapping import ExternalView
-from drain.protocol import DrainCheckError, DrainQuestion, ExternalQuestion
+from drain.protocol import DrainCheckError, DrainQuery, ExternalBacklogQuery
 from tests.support.ledgers import RandomLedger, counted_by_hand
 from tests.support.object_store import FakeStore
 
@@ -30,8 +30,8 @@ def rows(position: int, *, sealed: int | None = 4, generation: int = 0) -> tuple
     )
 
 
-def question(chunk: int = 1, *, shard: int = 0, generation: int = 0) -> DrainQuestion:
-    return DrainQuestion(shard, 1, 2, generation, frozenset({0, 7}), chunk)
+def query(chunk: int = 1, *, shard: int = 0, generation: int = 0) -> DrainQuery:
+    return DrainQuery(shard, 1, 2, generation, frozenset({0, 7}), chunk)
 
 
 class Told:
@@ -59,17 +59,17 @@ async def test_what_a_result_says_is_drained_is_answered_however_far_the_ledger_
     told = Told()
     await told.publish(3, 4)
     async with told.checker as checker:
-        assert await checker.drained(question(3)) == frozenset({0})
-        assert await checker.drained(question(5_000)) == frozenset({0})
+        assert await checker.drained(query(3)) == frozenset({0})
+        assert await checker.drained(query(5_000)) == frozenset({0})
 
 
 @pytest.mark.parametrize(
     ("result", "asked"),
     [
-        (rows(3), question()),
-        (rows(4, sealed=None), question()),
-        (rows(4), question(generation=1)),
-        (rows(4, generation=1), question()),
+        (rows(3), query()),
+        (rows(4, sealed=None), query()),
+        (rows(4), query(generation=1)),
+        (rows(4, generation=1), query()),
     ],
     ids=["a record is left", "not sealed", "before a seek", "after another seek"],
 )
@@ -84,14 +84,14 @@ async def test_whoever_waits_is_told_of_a_newer_result():
     told = Told()
     await told.publish(3, 3)
     async with told.checker as checker:
-        assert await checker.drained(question(4)) == frozenset()
+        assert await checker.drained(query(4)) == frozenset()
         await asyncio.sleep(60)
         seen = told.results
         await told.publish(4, 4)
         await asyncio.sleep(6)
 
         assert told.results == seen + 1
-        assert await checker.drained(question(4)) == frozenset({0})
+        assert await checker.drained(query(4)) == frozenset({0})
         assert [row.drained for row in (await checker.backlog([0], 0)).rows] == [True]
 
 
@@ -99,18 +99,18 @@ async def test_without_any_result_nothing_is_known_and_nothing_is_drained():
     told = Told()
     async with told.checker as checker:
         with pytest.raises(DrainCheckError, match="no result of shard 3 has been published yet"):
-            await checker.drained(question(shard=3))
+            await checker.drained(query(shard=3))
 
 
 async def test_a_job_that_has_stopped_is_told_once_somebody_waits_for_it(looptime):
     told = Told()
     await told.publish(3, 3)
     async with told.checker as checker:
-        await checker.drained(question(3))
+        await checker.drained(query(3))
         await asyncio.sleep(10 * STALE_SECONDS)
         assert {state for state, _ in told.states} == {"ready"}, "nobody waits for more"
 
-        await checker.drained(question(40))
+        await checker.drained(query(40))
         await asyncio.sleep(STALE_SECONDS + 20)
         assert told.states[-1][0] == "degraded"
         assert "shard 0 is counted to chunk 3, chunk 40 is waited for" in told.states[-1][1]
@@ -127,25 +127,25 @@ async def test_of_an_external_topic_results_tell_what_the_ledger_knows_and_that_
     tracked = replace(elsewhere[2], subscription_type="STREAM")
     await publish_result(told.store, Result(0, 3, (*rows(3), *elsewhere[:2], tracked), at_ms=900))
     async with told.checker as checker:
-        found = await checker.backlog([0], 0, [ExternalQuestion(0, 7, named), ExternalQuestion(5, 7, named)])
+        found = await checker.backlog([0], 0, [ExternalBacklogQuery(0, 7, named), ExternalBacklogQuery(5, 7, named)])
 
     assert {row.topic_id for row in found.rows} == {1}
     (external,) = found.external
     assert [(row.segment, row.records) for row in external.rows] == [(0, None), (1, 4)]
-    assert (external.reason, external.as_of_ms, external.at_fault) == (NO_TABLES, 900, False)
+    assert (external.reason, external.as_of_ms, external.failing) == (TABLES_NOT_READ, 900, False)
 
 
 async def test_a_result_that_cannot_be_read_changes_nothing_but_is_told():
     told = Told()
     await told.publish(3, 4)
     async with told.checker as checker:
-        assert await checker.drained(question()) == frozenset({0})
+        assert await checker.drained(query()) == frozenset({0})
         told.store.objects[result_path(0, 9)] = b"rubbish"
         await asyncio.sleep(10)
 
         assert told.states[-1] == ("degraded", told.states[-1][1])
         assert "backlog/shard=0000/000000000009.parquet cannot be read" in told.states[-1][1]
-        assert await checker.drained(question()) == frozenset({0})
+        assert await checker.drained(query()) == frozenset({0})
         assert (await checker.backlog([0, 5], 0)).watermarks == {0: 3}
         assert list((await checker.backlog([0, 5], 0)).failures) == [5]
 
@@ -159,7 +159,7 @@ async def test_an_outage_of_the_store_is_an_answer_and_not_a_wait():
     told.store.outage()
     async with told.checker as checker:
         with pytest.raises(DrainCheckError, match="out of reach"):
-            await checker.drained(question())
+            await checker.drained(query())
 
 
 def places(state: ShardState) -> dict[tuple[object, ...], tuple[object, ...]]:

@@ -10,16 +10,16 @@ from collections import defaultdict
 import pyarrow.parquet as pq
 import pytest
 
-from drain.backlog.counting import RunError, merge
+from drain.backlog.counting import RunError, aggregate_chunks
 from drain.backlog.job import BacklogJob
 from drain.compaction import plans as rollup
 from drain.compaction import policy as rollup_plan
-from drain.compaction.job import ORPHAN_SECONDS, RollUp, RollUpSettings, main
+from drain.compaction.job import ORPHAN_MAX_AGE_SECONDS, CompactionJob, CompactionSettings, main
 from drain.compaction.policy import most_ranges
 from drain.spark.chunks import LedgerChunks
 from headgate.errors import ChunkError
 from headgate.ledger.chunk_ranges import ChunkRange, cover
-from headgate.ledger.compacted import delete_rolled_segments, manifest_ranges, read_manifest
+from headgate.ledger.compacted import delete_compacted_segments, manifest_ranges, read_manifest
 from headgate.ledger.ledger import Ledger
 from tests.support.ledgers import RandomLedger, WrittenLedger
 
@@ -35,7 +35,7 @@ def fanout(monkeypatch):
     monkeypatch.setattr(rollup_plan, "FANOUT", FANOUT)
 
 
-class Rolling:
+class CompactionFixture:
     """A ledger that is counted and rolled up."""
 
     def __init__(self, spark, ledger, **settings):
@@ -43,19 +43,21 @@ class Rolling:
         self.now_ms = NOW_MS
         chunks = LedgerChunks(ledger.url)
 
-        async def count(steps):
-            return await asyncio.to_thread(merge, spark, chunks.source, steps)
+        async def count(batches):
+            return await asyncio.to_thread(aggregate_chunks, spark, chunks.source, batches)
 
         self.job = BacklogJob(chunks, count)
         settings = {"chunks": 4, "delay_seconds": 0, **settings}
-        self.roll_up = RollUp(ledger.url, spark, RollUpSettings(**settings), now_ms=lambda: self.now_ms)
-        self.store = self.roll_up.store
+        self.compaction_job = CompactionJob(
+            ledger.url, spark, CompactionSettings(**settings), now_ms=lambda: self.now_ms
+        )
+        self.store = self.compaction_job.store
 
     async def run(self):
         """Count, then roll up."""
         outcome = await self.job.run([self.ledger.shard])
         assert outcome.failures == {}
-        return await self.roll_up.run(self.ledger.shard)
+        return await self.compaction_job.run(self.ledger.shard)
 
     async def rolled(self):
         """Return (topic, segment) → records as they stand in the rolled objects, and the last chunk rolled up."""
@@ -64,7 +66,7 @@ class Rolling:
         for each in covering:
             for item in (await read_manifest(self.store, self.ledger.shard, each)).objects:
                 table = pq.read_table(io.BytesIO(await self.store.read(item.path)))
-                assert table.column_names == list(rollup.COLUMNS)
+                assert table.column_names == list(rollup.RECORD_COLUMNS)
                 rows = table.to_pylist()
                 assert (item.first_offset, item.end_offset) == (rows[0]["offset"], rows[-1]["offset"] + 1)
                 assert (item.first_at_ms, item.last_at_ms) == (rows[0]["stored_at_ms"], rows[-1]["stored_at_ms"])
@@ -78,7 +80,7 @@ async def raw(ledger, last):
     found = defaultdict(list)
     chunks = Ledger(LedgerChunks(ledger.url).store, ledger.shard)
     for number in range(1, last + 1):
-        header, table = await chunks.read_headed_records(number)
+        header, table = await chunks.read_header_and_records(number)
         for row in table.to_pylist():
             place = (row["topic_id"], row["segment"])
             kept = {name: row[name] for name in ("offset", "timestamp_ms", "key", "value")}
@@ -106,15 +108,15 @@ class Payloads(RandomLedger):
 async def test_rolled_records_are_those_of_the_chunks_bit_by_bit_and_in_order(spark, tmp_path, seed):
     ledger = Payloads(tmp_path, seed)
     ledger.grow(21)
-    rolling = Rolling(spark, ledger, object_bytes=400)
-    written = await rolling.run()
-    rolled, last = await rolling.rolled()
+    fixture = CompactionFixture(spark, ledger, object_bytes=400)
+    written = await fixture.run()
+    rolled, last = await fixture.rolled()
     expected = {place: rows for place, rows in (await raw(ledger, last)).items() if place in alive(ledger)}
 
     assert (len(written), last) == (6, 20), "five of level 0, and one of level 1"
     assert expected == rolled
     assert any(item.first_offset for manifest in written for item in manifest.objects)
-    assert await rolling.run() == [], "again: nothing changes"
+    assert await fixture.run() == [], "again: nothing changes"
 
 
 async def test_ranges_grow_in_levels_and_their_number_is_bounded(spark, tmp_path):
@@ -124,10 +126,10 @@ async def test_ranges_grow_in_levels_and_their_number_is_bounded(spark, tmp_path
     for _ in range(FANOUT + 1):
         ledger.store(topic, 0, 2)
         ledger.commit()
-    rolling = Rolling(spark, ledger, chunks=1)
-    await rolling.run()
-    covering = cover(await manifest_ranges(rolling.store, 0))
-    rolled, last = await rolling.rolled()
+    fixture = CompactionFixture(spark, ledger, chunks=1)
+    await fixture.run()
+    covering = cover(await manifest_ranges(fixture.store, 0))
+    rolled, last = await fixture.rolled()
 
     assert [ChunkRange(1, 3), ChunkRange(4, 4), ChunkRange(5, 5)] == covering
     assert len(covering) <= most_ranges(last, 1)
@@ -140,33 +142,33 @@ async def test_what_was_replaced_stays_for_the_delay_and_is_swept_then(spark, tm
     for _ in range(FANOUT):
         ledger.store(topic, 0, 1)
         ledger.commit()
-    rolling = Rolling(spark, ledger, chunks=1, delete_after_seconds=3600)
-    await rolling.run()
-    assert len(await manifest_ranges(rolling.store, 0)) == FANOUT + 1
-    before, _ = await rolling.rolled()
-    rolling.now_ms += HOUR_MS
-    await rolling.roll_up.sweep(0)
+    fixture = CompactionFixture(spark, ledger, chunks=1, delete_after_seconds=3600)
+    await fixture.run()
+    assert len(await manifest_ranges(fixture.store, 0)) == FANOUT + 1
+    before, _ = await fixture.rolled()
+    fixture.now_ms += HOUR_MS
+    await fixture.compaction_job.sweep(0)
 
-    assert await manifest_ranges(rolling.store, 0) == [ChunkRange(1, FANOUT)]
-    assert len(await rolling.store.folders("rolled/shard=0000")) == 1
-    assert (before, FANOUT) == await rolling.rolled()
+    assert await manifest_ranges(fixture.store, 0) == [ChunkRange(1, FANOUT)]
+    assert len(await fixture.store.folders("compacted/shard=0000")) == 1
+    assert (before, FANOUT) == await fixture.rolled()
 
 
 async def test_a_full_count_of_rolled_facts_and_a_tail_is_that_of_all_chunks(spark, tmp_path):
     ledger = RandomLedger(tmp_path, 5)
     ledger.grow(50)
-    rolling = Rolling(spark, ledger, chunks=3)
-    counted = (await rolling.job.run([0], full=True)).results
-    await rolling.run()
-    last = cover(await manifest_ranges(rolling.store, 0))[-1].last
+    fixture = CompactionFixture(spark, ledger, chunks=3)
+    counted = (await fixture.job.run([0], full=True)).results
+    await fixture.run()
+    last = cover(await manifest_ranges(fixture.store, 0))[-1].last
     for number in range(1, last):
         ledger.path(number).unlink()
     for path in (tmp_path / "backlog" / "shard=0000").iterdir():
         path.unlink()
 
     assert last == 51
-    assert counted == (await rolling.job.run([0], full=True)).results
-    published = await rolling.job.run([0])
+    assert counted == (await fixture.job.run([0], full=True)).results
+    published = await fixture.job.run([0])
     assert (counted, {}) == (published.results, published.failures), "also where no result is left to go on from"
 
 
@@ -180,10 +182,10 @@ async def test_records_of_pruned_segments_and_deleted_topics_are_left_out(spark,
     ledger.prune(kept, 0)
     ledger.delete_topic(dropped)
     ledger.commit()
-    rolling = Rolling(spark, ledger, chunks=2)
-    await rolling.run()
+    fixture = CompactionFixture(spark, ledger, chunks=2)
+    await fixture.run()
 
-    assert {(kept, 1)} == set((await rolling.rolled())[0])
+    assert {(kept, 1)} == set((await fixture.rolled())[0])
 
 
 async def test_a_merge_goes_on_where_the_data_of_a_pruned_segment_was_deleted(spark, tmp_path):
@@ -193,13 +195,13 @@ async def test_a_merge_goes_on_where_the_data_of_a_pruned_segment_was_deleted(sp
         ledger.store(topic, 0, 1)
         ledger.store(topic, 1, 1)
         ledger.commit()
-    rolling = Rolling(spark, ledger, chunks=1)
-    await rolling.run()
+    fixture = CompactionFixture(spark, ledger, chunks=1)
+    await fixture.run()
     ledger.split(topic, 0)
     ledger.prune(topic, 0)
     ledger.commit()
-    assert FANOUT - 1 == await delete_rolled_segments(rolling.store, 0, topic, {0})
-    (*_, widest) = await rolling.run()
+    assert FANOUT - 1 == await delete_compacted_segments(fixture.store, 0, topic, {0})
+    (*_, widest) = await fixture.run()
 
     assert (1, {1}) == (widest.level, {item.segment for item in widest.objects})
 
@@ -210,23 +212,23 @@ async def test_only_what_is_counted_and_old_enough_is_rolled_up(spark, tmp_path)
     for _ in range(8):
         ledger.store(topic, 0, 1)
         ledger.commit()
-    rolling = Rolling(spark, ledger, delay_seconds=10)
-    assert await rolling.roll_up.run(0) == [], "nothing is counted"
-    rolling.now_ms = 4 * 1000 + 9_999
-    assert await rolling.run() == [], "chunk 4 is too young"
-    rolling.now_ms += 1
-    assert [ChunkRange(1, 4)] == [manifest.range for manifest in await rolling.run()]
+    fixture = CompactionFixture(spark, ledger, delay_seconds=10)
+    assert await fixture.compaction_job.run(0) == [], "nothing is counted"
+    fixture.now_ms = 4 * 1000 + 9_999
+    assert await fixture.run() == [], "chunk 4 is too young"
+    fixture.now_ms += 1
+    assert [ChunkRange(1, 4)] == [manifest.range for manifest in await fixture.run()]
 
 
 async def test_of_two_runs_at_once_one_is_taken_and_nothing_of_the_other_stays(spark, tmp_path):
     ledger = RandomLedger(tmp_path, 1)
     ledger.grow(4)
-    first, second = Rolling(spark, ledger), Rolling(spark, ledger)
+    first, second = CompactionFixture(spark, ledger), CompactionFixture(spark, ledger)
     await first.job.run([0])
-    ours, theirs = await asyncio.gather(first.roll_up.step(0), second.roll_up.step(0))
+    ours, theirs = await asyncio.gather(first.compaction_job.compact_next(0), second.compaction_job.compact_next(0))
 
     assert ours == theirs
-    assert len(await first.store.folders("rolled/shard=0000")) == 1
+    assert len(await first.store.folders("compacted/shard=0000")) == 1
 
 
 @pytest.mark.parametrize("killed_before", ["facts", "manifest"])
@@ -235,33 +237,33 @@ async def test_a_run_that_is_killed_leaves_nothing_that_counts_and_is_swept(
 ):
     ledger = RandomLedger(tmp_path, 1)
     ledger.grow(4)
-    rolling = Rolling(spark, ledger)
-    create = rolling.store.create
+    fixture = CompactionFixture(spark, ledger)
+    create = fixture.store.create
 
     async def killed(path, data):
         if killed_before in path or (killed_before == "manifest" and path.startswith("manifests/")):
             raise ConnectionAbortedError
         await create(path, data)
 
-    await rolling.job.run([0])
+    await fixture.job.run([0])
     with monkeypatch.context() as patch:
-        patch.setattr(rolling.store, "create", killed)
+        patch.setattr(fixture.store, "create", killed)
         with pytest.raises(ConnectionAbortedError):
-            await rolling.roll_up.run(0)
-    assert await manifest_ranges(rolling.store, 0) == []
-    await rolling.run()
-    assert len(await rolling.store.folders("rolled/shard=0000")) == 2
-    rolling.now_ms += int(ORPHAN_SECONDS * 1000)
-    await rolling.roll_up.sweep(0)
-    assert len(await rolling.store.folders("rolled/shard=0000")) == 1
-    assert (await rolling.rolled())[1] == 4
+            await fixture.compaction_job.run(0)
+    assert await manifest_ranges(fixture.store, 0) == []
+    await fixture.run()
+    assert len(await fixture.store.folders("compacted/shard=0000")) == 2
+    fixture.now_ms += int(ORPHAN_MAX_AGE_SECONDS * 1000)
+    await fixture.compaction_job.sweep(0)
+    assert len(await fixture.store.folders("compacted/shard=0000")) == 1
+    assert (await fixture.rolled())[1] == 4
 
 
 async def test_a_chunk_that_is_damaged_or_gone_is_told_and_nothing_becomes_visible(spark, tmp_path):
     ledger = RandomLedger(tmp_path, 1)
     ledger.grow(8)
-    rolling = Rolling(spark, ledger)
-    await rolling.job.run([0])
+    fixture = CompactionFixture(spark, ledger)
+    await fixture.job.run([0])
     data = ledger.path(2).read_bytes()
     for broken, complaint in (
         (ledger.path(3).read_bytes(), "says that it is chunk 3"),
@@ -271,29 +273,29 @@ async def test_a_chunk_that_is_damaged_or_gone_is_told_and_nothing_becomes_visib
         if broken is not None:
             ledger.path(2).write_bytes(broken)
         with pytest.raises(ChunkError, match=complaint):
-            await rolling.roll_up.run(0)
+            await fixture.compaction_job.run(0)
         ledger.path(2).write_bytes(data)
 
-    assert await manifest_ranges(rolling.store, 0) == []
+    assert await manifest_ranges(fixture.store, 0) == []
 
 
 async def test_what_was_written_is_compared_with_the_facts(spark, tmp_path, monkeypatch):
     ledger = RandomLedger(tmp_path, 1)
     ledger.grow(8)
-    rolling = Rolling(spark, ledger)
-    await rolling.job.run([0])
-    real = rollup.of_segments
+    fixture = CompactionFixture(spark, ledger)
+    await fixture.job.run([0])
+    real = rollup.only_segments
     monkeypatch.setattr(rollup, "of_segments", lambda records, alive: real(records, alive).where("offset % 5 != 0"))
 
     with pytest.raises(RunError, match=r"have holes|were written"):
-        await rolling.roll_up.run(0)
-    assert await manifest_ranges(rolling.store, 0) == []
+        await fixture.compaction_job.run(0)
+    assert await manifest_ranges(fixture.store, 0) == []
 
 
 def test_a_roll_up_has_one_shuffle_and_no_python(spark, tmp_path):
     schema = "topic_id long, segment long, offset long, timestamp_ms long, stored_at_ms long, size_bytes long"
     records = spark.createDataFrame([], f"{schema}, key binary, value binary")
-    plan = rollup.laid_out(records, tasks=3, object_bytes=100)._jdf.queryExecution().executedPlan().toString()
+    plan = rollup.sort_into_objects(records, tasks=3, object_bytes=100)._jdf.queryExecution().executedPlan().toString()
 
     assert len(re.findall(r"\bExchange\b", plan)) == 1
     assert "Python" not in plan

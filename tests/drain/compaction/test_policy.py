@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drain.compaction.policy import Roll, most_ranges, next_roll
+from drain.compaction.policy import PlannedCompaction, most_ranges, next_compaction
 from headgate.ledger.chunk_ranges import FANOUT, ChunkRange
 
 
 def played(watermark: int, chunks: int) -> list[tuple[ChunkRange, int]]:
     """Return the ranges and levels once nothing is left to do."""
     covering: list[tuple[ChunkRange, int]] = []
-    while (roll := next_roll(covering, watermark=watermark, chunks=chunks)) is not None:
+    while (roll := next_compaction(covering, watermark=watermark, chunks=chunks)) is not None:
         covering = [each for each in covering if each[0] not in roll.sources]
         covering = sorted([*covering, (roll.range, roll.level)])
     return covering
@@ -37,18 +37,18 @@ def test_the_bound_grows_with_the_logarithm_of_the_age() -> None:
     assert 0 == most_ranges(1023, 1024)
 
 
-@pytest.mark.parametrize(("watermark", "expected"), [(3, None), (4, Roll(ChunkRange(1, 4), 0, ()))])
-def test_a_range_never_reaches_beyond_what_is_counted(watermark: int, expected: Roll | None) -> None:
-    assert expected == next_roll([], watermark=watermark, chunks=4)
+@pytest.mark.parametrize(("watermark", "expected"), [(3, None), (4, PlannedCompaction(ChunkRange(1, 4), 0, ()))])
+def test_a_range_never_reaches_beyond_what_is_counted(watermark: int, expected: PlannedCompaction | None) -> None:
+    assert expected == next_compaction([], watermark=watermark, chunks=4)
 
 
 def test_another_width_goes_on_where_the_last_one_ended() -> None:
     covering = played(60, 4)
 
-    assert Roll(ChunkRange(61, 70), 0, ()) == next_roll(covering, watermark=75, chunks=10)
+    assert PlannedCompaction(ChunkRange(61, 70), 0, ()) == next_compaction(covering, watermark=75, chunks=10)
 
 
 def test_only_neighbours_of_one_level_are_merged() -> None:
     mixed = [(ChunkRange(n, n), n % 2) for n in range(1, 3 * FANOUT)]
 
-    assert next_roll(mixed, watermark=3 * FANOUT - 1, chunks=1) is None
+    assert next_compaction(mixed, watermark=3 * FANOUT - 1, chunks=1) is None

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from drain.backlog.counting import JvmGoneError, RunError
-from drain.compaction.schedule import SWEEP_LOOKS, RollUpSchedule
+from drain.compaction.schedule import CHECKS_PER_SWEEP, CompactionScheduler
 from headgate.errors import ConfigError
 
 pytestmark = pytest.mark.looptime
@@ -38,18 +38,20 @@ class Rolling:
         self.asked.append(f"sweep {shard}")
         return 0
 
-    def schedule(self, *shards: int) -> RollUpSchedule:
+    def schedule(self, *shards: int) -> CompactionScheduler:
         async def names() -> list[int]:
             if not shards:
                 raise ConfigError("no shard found")
             return list(shards)
 
-        return RollUpSchedule(self, shards=names, count=self.count, rng=random.Random(1), look_seconds=10)  # type: ignore[arg-type]
+        return CompactionScheduler(
+            self, shards=names, count=self.count, rng=random.Random(1), check_interval_seconds=10
+        )  # type: ignore[arg-type]
 
 
 async def test_what_is_due_is_counted_first_and_then_rolled_up() -> None:
     rolling = Rolling(2)
-    assert not await rolling.schedule(1, 2).look(sweeping=False)
+    assert not await rolling.schedule(1, 2).check(sweep=False)
 
     assert rolling.asked == ["count 2", "run 2"]
 
@@ -57,14 +59,14 @@ async def test_what_is_due_is_counted_first_and_then_rolled_up() -> None:
 async def test_one_shard_that_fails_does_not_stop_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     rolling = Rolling(1, 2)
     rolling.failing = RunError("no")
-    assert await rolling.schedule(1, 2).look(sweeping=True)
+    assert await rolling.schedule(1, 2).check(sweep=True)
 
     assert rolling.asked == ["count 1", "run 1", "count 2", "run 2"]
     assert "error: roll-up of shard 1: no" in capsys.readouterr().err
 
 
 async def test_no_ledger_yet_is_no_failure() -> None:
-    assert not await Rolling().schedule().look(sweeping=True)
+    assert not await Rolling().schedule().check(sweep=True)
 
 
 async def test_a_jvm_that_is_gone_ends_it() -> None:
@@ -78,10 +80,10 @@ async def test_a_jvm_that_is_gone_ends_it() -> None:
 async def test_it_sweeps_now_and_then_and_looks_less_often_while_it_fails() -> None:
     rolling = Rolling()
     running = asyncio.create_task(rolling.schedule(1).run())
-    await asyncio.sleep(15 * (SWEEP_LOOKS + 1))
+    await asyncio.sleep(15 * (CHECKS_PER_SWEEP + 1))
     running.cancel()
     swept = rolling.asked.count("sweep 1")
-    assert 1 < swept < SWEEP_LOOKS
+    assert 1 < swept < CHECKS_PER_SWEEP
 
     failing = Rolling(1)
     failing.failing = RunError("no")

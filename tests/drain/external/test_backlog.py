@@ -8,9 +8,17 @@ import pytest
 
 from drain.backlog.merge import Backlog, StateRow
 from drain.backlog.rates import Rates
-from drain.external.backlog import Behind, marks_of, of_offsets, of_opaque, told, why_unknown, without_tables
+from drain.external.backlog import (
+    RemainingEntries,
+    backlog_from_ledger,
+    backlog_response,
+    checkpoint_keys,
+    offset_backlog,
+    opaque_backlog,
+    unknown_reason,
+)
 from drain.external.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
-from drain.protocol import ExternalQuestion
+from drain.protocol import ExternalBacklogQuery
 
 PLAIN = EntriesTable(path="p", segment="s", offset="o")
 SIZED = EntriesTable(path="p", segment="s", offset="o", size_bytes="b")
@@ -34,24 +42,24 @@ def numbers(found: tuple[Backlog, ...]) -> dict[int, tuple[int | None, int | Non
 
 
 def test_without_a_table_of_entries_only_a_seal_tells_an_end() -> None:
-    assert numbers(of_offsets(offsets(), None)) == {0: (6, None, None), 1: (None, None, None)}
+    assert numbers(offset_backlog(offsets(), None)) == {0: (6, None, None), 1: (None, None, None)}
 
 
 def test_a_table_of_entries_tells_the_end_of_an_active_segment_also_if_it_has_none_of_it() -> None:
-    assert numbers(of_offsets(offsets(), PLAIN))[1] == (0, 0, None)
-    assert numbers(of_offsets(offsets(records=3, end_offset=3), PLAIN))[1] == (3, None, None)
+    assert numbers(offset_backlog(offsets(), PLAIN))[1] == (0, 0, None)
+    assert numbers(offset_backlog(offsets(records=3, end_offset=3), PLAIN))[1] == (3, None, None)
 
 
 def test_bytes_are_known_from_sizes_of_the_segments_own_entries_alone() -> None:
     stored = offsets(records=3, size_bytes=30, end_offset=3)
-    assert numbers(of_offsets(stored, SIZED)) == {0: (6, None, None), 1: (3, 30, None)}
-    assert numbers(of_offsets(stored, PLAIN))[1] == (3, None, None)
+    assert numbers(offset_backlog(stored, SIZED)) == {0: (6, None, None), 1: (3, 30, None)}
+    assert numbers(offset_backlog(stored, PLAIN))[1] == (3, None, None)
 
 
 def test_what_is_not_tracked_stays_so() -> None:
     rows = (*offsets()[:2], StateRow(1, 2, None, subscription_type="CHECKPOINT"))
-    assert {row.records for row in of_offsets(rows, SIZED)} == {None}
-    assert {row.records for row in of_opaque(rows, {}, {(0, None): Behind(1, 1, 1)})} == {None}
+    assert {row.records for row in offset_backlog(rows, SIZED)} == {None}
+    assert {row.records for row in opaque_backlog(rows, {}, {(0, None): RemainingEntries(1, 1, 1)})} == {None}
 
 
 OPAQUE = (StateRow(1, None, 0, sealed_end_offset=1), StateRow(1, None, 1), SUBSCRIPTION)
@@ -69,56 +77,60 @@ OPAQUE = (StateRow(1, None, 0, sealed_end_offset=1), StateRow(1, None, 1), SUBSC
     ids=["nothing read", "a checkpoint", "one that has no place", "read to its end", "read to its end, with one"],
 )
 def test_an_opaque_segment_is_counted_behind_its_checkpoint(position, checkpoint, expected) -> None:
-    counted = {(0, None): Behind(5, 50, 100), (0, "m"): Behind(2, 20, 104)}
+    counted = {(0, None): RemainingEntries(5, 50, 100), (0, "m"): RemainingEntries(2, 20, 104)}
     rows = (*OPAQUE, StateRow(1, 2, 0, position=position))
     checkpoints = {} if checkpoint is None else {2: {0: checkpoint}}
 
-    found = numbers(of_opaque(rows, checkpoints, counted))
+    found = numbers(opaque_backlog(rows, checkpoints, counted))
     assert found == {0: expected, 1: (None, None, None)}
 
 
 def test_an_opaque_segment_that_has_no_entries_is_empty_and_not_drained() -> None:
     """A table may have lost them; only a reader knows that it has seen the end."""
-    question = ExternalQuestion(5, 1, ExternalView(topic="t", subscriptions={}, labels={0: "a"}, opaque=True))
-    (unread,) = told(question, of_opaque((OPAQUE[0], SUBSCRIPTION), {}, {(0, None): Behind(0, None, None)}), 7).rows
-    (read,) = told(question, of_opaque((OPAQUE[0], SUBSCRIPTION, StateRow(1, 2, 0, position=1)), {}, {}), 7).rows
+    query = ExternalBacklogQuery(5, 1, ExternalView(topic="t", subscriptions={}, labels={0: "a"}, opaque=True))
+    (unread,) = backlog_response(
+        query, opaque_backlog((OPAQUE[0], SUBSCRIPTION), {}, {(0, None): RemainingEntries(0, None, None)}), 7
+    ).rows
+    (read,) = backlog_response(
+        query, opaque_backlog((OPAQUE[0], SUBSCRIPTION, StateRow(1, 2, 0, position=1)), {}, {}), 7
+    ).rows
 
     assert (unread.records, unread.drained, read.records, read.drained) == (0, False, 0, True)
 
 
 def test_the_entries_of_an_opaque_segment_are_what_was_stored_for_the_rates() -> None:
-    counted = {(0, None): Behind(5, None, None), (0, "m"): Behind(2, None, None)}
-    found = of_opaque(OPAQUE, {2: {0: "m"}}, counted)
+    counted = {(0, None): RemainingEntries(5, None, None), (0, "m"): RemainingEntries(2, None, None)}
+    found = opaque_backlog(OPAQUE, {2: {0: "m"}}, counted)
     assert [(row.end_offset, row.records) for row in found] == [(5, 2), (0, None)]
 
 
 def test_marks_are_every_beginning_and_each_checkpoint_once() -> None:
     checkpoints = {2: {0: "m", 9: "of a segment that is gone"}, 3: {0: "m"}, 4: {1: "n"}}
     view = ExternalView(topic="t", subscriptions={}, labels={0: "a", 1: "b"}, opaque=True, checkpoints=checkpoints)
-    assert marks_of(view) == [(0, None), (1, None), (0, "m"), (1, "n")]
+    assert checkpoint_keys(view) == [(0, None), (1, None), (0, "m"), (1, "n")]
 
 
-def question(*, opaque: bool = False) -> ExternalQuestion:
-    return ExternalQuestion(5, 1, ExternalView(topic="t", subscriptions={2: "s"}, labels={}, opaque=opaque))
+def query(*, opaque: bool = False) -> ExternalBacklogQuery:
+    return ExternalBacklogQuery(5, 1, ExternalView(topic="t", subscriptions={2: "s"}, labels={}, opaque=opaque))
 
 
 def test_without_tables_the_ledger_tells_what_it_can_and_the_reason_is_given() -> None:
-    found = without_tables(question(), (*offsets(), StateRow(8, None, 0)), 900, "nobody reads them")
+    found = backlog_from_ledger(query(), (*offsets(), StateRow(8, None, 0)), 900, "nobody reads them")
 
     assert [(row.shard, row.segment, row.records) for row in found.rows] == [(5, 0, 6), (5, 1, None)]
     assert (found.shard, found.topic_id, found.as_of_ms, found.reason) == (5, 1, 900, "nobody reads them")
-    assert not found.at_fault
+    assert not found.failing
 
 
 def test_no_reason_is_given_where_everything_is_known() -> None:
     sealed = (offsets()[0], *offsets()[2:])
-    assert without_tables(question(), sealed, 900, "nobody reads them").reason == ""
+    assert backlog_from_ledger(query(), sealed, 900, "nobody reads them").reason == ""
     untracked = (*offsets()[:2], StateRow(1, 2, None, subscription_type="CHECKPOINT"))
-    assert without_tables(question(), untracked, 900, "nobody reads them").reason == ""
+    assert backlog_from_ledger(query(), untracked, 900, "nobody reads them").reason == ""
 
 
 def test_rates_travel_with_their_rows() -> None:
-    found = told(question(), of_offsets(offsets(), PLAIN), 900, rates={(1, 2, 1): Rates(2.0, 1.0)})
+    found = backlog_response(query(), offset_backlog(offsets(), PLAIN), 900, rates={(1, 2, 1): Rates(2.0, 1.0)})
     assert [(row.stored_per_second, row.acknowledged_per_second) for row in found.rows] == [(None, None), (2.0, 1.0)]
 
 
@@ -133,6 +145,6 @@ def test_rates_travel_with_their_rows() -> None:
     ids=["acknowledgements alone", "no table", "no order", "a checkpoint without a place"],
 )
 def test_the_reason_is_what_is_missing(tables, opaque, said) -> None:
-    unknown = of_opaque(OPAQUE, {}, {}) if opaque else of_offsets(offsets(), None)
-    assert said in why_unknown(unknown, tables, question(opaque=opaque).names)
-    assert why_unknown(of_offsets(offsets(), PLAIN), tables, question().names) == ""
+    unknown = opaque_backlog(OPAQUE, {}, {}) if opaque else offset_backlog(offsets(), None)
+    assert said in unknown_reason(unknown, tables, query(opaque=opaque).view)
+    assert unknown_reason(offset_backlog(offsets(), PLAIN), tables, query().view) == ""

@@ -1,4 +1,4 @@
-"""Which questions need tables; what is told of a backlog, when it is counted, and whose fault is whose."""
+"""Which queries need tables; what is told of a backlog, when it is counted, and whose fault is whose."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from drain.backlog.merge import Backlog, StateRow, outstanding
 from drain.backlog.results import Result
 from drain.external.offset_facts import TableError
 from drain.external.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
-from drain.external.topics import NOT_MAPPED, NOT_YET, REST, ExternalTopics
-from drain.protocol import REASON_LIMIT, DrainQuestion, ExternalQuestion
+from drain.external.topics import IDLE_FACTOR, NOT_MAPPED, NOT_YET, ExternalTopicCounter
+from drain.protocol import MAX_REASON_LENGTH, DrainQuery, ExternalBacklogQuery
 
 pytestmark = pytest.mark.looptime
 
@@ -35,12 +35,12 @@ def names(topic: str = "orders", *, opaque: bool = False) -> ExternalView:
     return ExternalView(topic=topic, subscriptions={2: "billing"}, labels={0: "a"}, opaque=opaque)
 
 
-def drain_question(topic: str | None = "orders", topic_id: int = 1, *, opaque: bool = False) -> DrainQuestion:
+def drain_query(topic: str | None = "orders", topic_id: int = 1, *, opaque: bool = False) -> DrainQuery:
     view = None if topic is None else names(topic, opaque=opaque)
-    return DrainQuestion(0, topic_id, 2, 0, frozenset({0}), 1, view)
+    return DrainQuery(0, topic_id, 2, 0, frozenset({0}), 1, view)
 
 
-ORDERS, CLICKS = ExternalQuestion(0, 1, names()), ExternalQuestion(0, 7, names("clicks"))
+ORDERS, CLICKS = ExternalBacklogQuery(0, 1, names()), ExternalBacklogQuery(0, 7, names("clicks"))
 
 
 class Tables:
@@ -54,7 +54,7 @@ class Tables:
         self.left = 10
         self.result: Result | Exception = RESULT
         self.runs = 0
-        self.topics = ExternalTopics(MAPPED, self.count)
+        self.topics = ExternalTopicCounter(MAPPED, self.count)
 
     async def count(self, tables, view, rows, shard) -> tuple[Backlog, ...]:
         self.asked.append((view.topic, rows, shard))
@@ -77,12 +77,12 @@ class Tables:
         task.cancel()
         await asyncio.wait({task})
 
-    async def told(self, question: ExternalQuestion = ORDERS, as_of_ms: int = 1000, *, wait: float = 0.0):
+    async def told(self, query: ExternalBacklogQuery = ORDERS, as_of_ms: int = 1000, *, wait: float = 0.0):
         """Ask, and ask again once that has been counted, without a second count."""
-        self.topics.backlog(question, RESULT, as_of_ms)
+        self.topics.backlog(query, RESULT, as_of_ms)
         await asyncio.sleep(wait)
         await asyncio.sleep(0)
-        found = self.topics.backlog(question, RESULT, as_of_ms)
+        found = self.topics.backlog(query, RESULT, as_of_ms)
         self.topics._due.clear()
         return found
 
@@ -96,32 +96,34 @@ def tables() -> Tables:
 
 
 def test_only_a_topic_with_tables_is_covered(tables: Tables) -> None:
-    assert [True, False, False] == [tables.topics.covers(drain_question(topic)) for topic in ("orders", "other", None)]
+    assert [True, False, False] == [
+        tables.topics.needs_tables(drain_query(topic)) for topic in ("orders", "other", None)
+    ]
 
 
 def test_entries_of_an_opaque_topic_decide_nothing_but_a_table_that_cannot_be_counted_is_told() -> None:
     acknowledged = AcknowledgementsTable(path="p", segment="s", subscription="a", end_offset="e")
-    topics = ExternalTopics({"orders": ExternalTables(entries=ENTRIES)}, Tables().count)
-    assert not topics.covers(drain_question(opaque=True))
-    topics = ExternalTopics({"orders": ExternalTables(acknowledgements=acknowledged)}, Tables().count)
-    assert topics.covers(drain_question(opaque=True))
+    topics = ExternalTopicCounter({"orders": ExternalTables(entries=ENTRIES)}, Tables().count)
+    assert not topics.needs_tables(drain_query(opaque=True))
+    topics = ExternalTopicCounter({"orders": ExternalTables(acknowledgements=acknowledged)}, Tables().count)
+    assert topics.needs_tables(drain_query(opaque=True))
 
 
 async def test_the_rows_of_one_subscription_come_from_the_topics_own_part_of_the_result(tables: Tables) -> None:
-    found = await tables.topics.rows(drain_question(), RESULT)
+    found = await tables.topics.rows(drain_query(), RESULT)
     assert [(2, 0)] == [(row.subscription_id, row.segment) for row in found]
     assert [("orders", list(ROWS[:3]), 0)] == tables.asked
 
 
 async def test_a_topic_that_the_ledger_does_not_show_yet_has_no_rows(tables: Tables) -> None:
-    assert () == await tables.topics.rows(drain_question(topic_id=9), RESULT)
+    assert () == await tables.topics.rows(drain_query(topic_id=9), RESULT)
     assert [] == tables.asked
 
 
 async def test_a_fault_is_told_to_whoever_asks_what_is_drained(tables: Tables) -> None:
     tables.faults["orders"] = TableError("external.orders.entries: rubbish")
     with pytest.raises(TableError, match="rubbish"):
-        await tables.topics.rows(drain_question(), RESULT)
+        await tables.topics.rows(drain_query(), RESULT)
 
 
 # --- backlogs ---------------------------------------------------------------------------------------------------------
@@ -131,7 +133,7 @@ async def test_the_first_who_asks_waits_for_nothing_and_the_next_is_told_the_cou
     tables.takes_seconds = 30.0
     async with tables.working():
         first = tables.topics.backlog(ORDERS, RESULT, 1000)
-        assert (first.rows, first.as_of_ms, first.reason, first.at_fault) == ([], None, NOT_YET, False)
+        assert (first.rows, first.as_of_ms, first.reason, first.failing) == ([], None, NOT_YET, False)
         await asyncio.sleep(31)
         told = tables.topics.backlog(ORDERS, RESULT, 32_000)
 
@@ -147,8 +149,8 @@ async def test_nothing_is_counted_that_nobody_asks_for(tables: Tables) -> None:
 
 async def test_a_topic_without_tables_is_told_from_the_ledger_and_never_counted(tables: Tables) -> None:
     async with tables.working():
-        told = await tables.told(ExternalQuestion(0, 7, names("other")), wait=1.0)
-        unseen = await tables.told(ExternalQuestion(0, 9, names()))
+        told = await tables.told(ExternalBacklogQuery(0, 7, names("other")), wait=1.0)
+        unseen = await tables.told(ExternalBacklogQuery(0, 9, names()))
 
     assert ([row.records for row in told.rows], told.reason) == ([None], NOT_MAPPED)
     assert unseen.rows == []
@@ -163,12 +165,12 @@ async def test_tables_take_a_fifth_of_the_session_however_often_one_asks(tables:
             tables.topics.backlog(CLICKS, RESULT, 0)
             await asyncio.sleep(1)
 
-    turns = [0, *((REST + 1) * 2 * at for at in range(1, 5))]
+    turns = [0, *((IDLE_FACTOR + 1) * 2 * at for at in range(1, 5))]
     assert tables.counts == list(zip(turns, ["orders", "clicks"] * 2 + ["orders"], strict=True)), "each in its turn"
 
 
 async def test_a_count_that_had_to_wait_is_settled_with_the_ledger_as_it_is_by_then(tables: Tables) -> None:
-    """Else what was stored since the question would count, and what was acknowledged since would not."""
+    """Else what was stored since the query would count, and what was acknowledged since would not."""
     tables.takes_seconds = 2.0
     tables.result = Result(0, 6, ROWS[:2])
     async with tables.working():
@@ -196,7 +198,7 @@ async def test_a_ledger_that_cannot_be_counted_is_no_fault_of_the_tables(tables:
         await asyncio.sleep(100)
         told = tables.topics.backlog(ORDERS, RESULT, 0)
 
-    assert (told.at_fault, len(told.rows)) == (False, 2)
+    assert (told.failing, len(told.rows)) == (False, 2)
 
 
 async def test_a_fault_is_told_for_its_topic_alone_and_is_forgotten_once_mended(tables: Tables) -> None:
@@ -204,12 +206,12 @@ async def test_a_fault_is_told_for_its_topic_alone_and_is_forgotten_once_mended(
     async with tables.working():
         broken, sound = await tables.told(ORDERS), await tables.told(CLICKS)
         tables.faults.clear()
-        mended = await tables.told(ORDERS)
+        recovered = await tables.told(ORDERS)
 
-    assert (broken.rows, broken.at_fault) == ([], True)
+    assert (broken.rows, broken.failing) == ([], True)
     assert broken.reason == "external.orders.entries (/srv/o): seq is null (1 times)"
-    assert ([row.records for row in sound.rows], sound.at_fault) == ([10], False)
-    assert ([row.records for row in mended.rows], mended.at_fault, mended.reason) == ([10, 10], False, "")
+    assert ([row.records for row in sound.rows], sound.failing) == ([10], False)
+    assert ([row.records for row in recovered.rows], recovered.failing, recovered.reason) == ([10, 10], False, "")
 
 
 async def test_a_run_that_fails_names_the_topic_and_its_text_is_bounded(tables: Tables) -> None:
@@ -218,7 +220,7 @@ async def test_a_run_that_fails_names_the_topic_and_its_text_is_bounded(tables: 
         told = await tables.told()
 
     assert told.reason.startswith("external.orders: the run took longer than 60 s")
-    assert len(told.reason) == REASON_LIMIT
+    assert len(told.reason) == MAX_REASON_LENGTH
 
 
 async def test_rates_are_between_counts_of_the_tables_and_outlive_a_fault(tables: Tables) -> None:
@@ -243,10 +245,10 @@ async def test_a_jvm_that_is_gone_is_told_to_whoever_asks_next(tables: Tables) -
 
 
 async def test_a_topic_that_is_gone_from_the_ledger_is_forgotten(tables: Tables) -> None:
-    other_shard = ExternalQuestion(4, 7, names("clicks"))
+    other_shard = ExternalBacklogQuery(4, 7, names("clicks"))
     async with tables.working():
-        for question in (ORDERS, CLICKS, other_shard):
-            await tables.told(question)
-        tables.topics.forget_gone(Result(0, 6, ROWS[:3]))
+        for query in (ORDERS, CLICKS, other_shard):
+            await tables.told(query)
+        tables.topics.remove_deleted_topics(Result(0, 6, ROWS[:3]))
 
     assert tables.topics._counted.keys() == {(0, 1), (4, 7)}

@@ -11,9 +11,9 @@ from drain.backlog.job import RunOutcome
 from drain.backlog.merge import StateRow, outstanding
 from drain.backlog.results import Result
 from drain.external.table_mapping import EntriesTable, ExternalTables, ExternalView
-from drain.external.topics import NOT_MAPPED, ExternalTopics
-from drain.protocol import AskBacklog, AskDrained, DrainQuestion, ExternalQuestion
-from drain.service.run_coalescer import KEEP_UP_CHUNKS, Answers
+from drain.external.topics import NOT_MAPPED, ExternalTopicCounter
+from drain.protocol import BacklogRequest, DrainedRequest, DrainQuery, ExternalBacklogQuery
+from drain.service.run_coalescer import EAGER_COUNT_CHUNKS, RunCoalescer
 from headgate.errors import ChunkError
 
 pytestmark = pytest.mark.looptime
@@ -42,33 +42,33 @@ class Ledger:
         return range(watermark + 1, self.length + 1)
 
 
-def question(shard: int = 0) -> AskDrained:
-    return AskDrained(id=1, questions=[DrainQuestion(shard, 1, 2, 0, frozenset({0}), 1)])
+def query(shard: int = 0) -> DrainedRequest:
+    return DrainedRequest(id=1, queries=[DrainQuery(shard, 1, 2, 0, frozenset({0}), 1)])
 
 
-async def asked(ledger: Any) -> Answers:
-    answers = Answers(ledger, ledger)
-    await answers.__aenter__()
-    await answers.reply(question())
-    return answers
+async def asked(ledger: Any) -> RunCoalescer:
+    coalescer = RunCoalescer(ledger, ledger)
+    await coalescer.__aenter__()
+    await coalescer.reply(query())
+    return coalescer
 
 
 async def test_a_shard_that_has_grown_is_counted_before_anybody_asks() -> None:
     ledger = Ledger()
-    answers = await asked(ledger)
-    ledger.length += KEEP_UP_CHUNKS
+    coalescer = await asked(ledger)
+    ledger.length += EAGER_COUNT_CHUNKS
     await asyncio.sleep(3)
-    await answers.__aexit__(None, None, None)
+    await coalescer.__aexit__(None, None, None)
 
     assert [[0], [0]] == ledger.runs
 
 
 async def test_a_shard_that_has_hardly_grown_is_left_alone() -> None:
     ledger = Ledger()
-    answers = await asked(ledger)
-    ledger.length += KEEP_UP_CHUNKS - 1
+    coalescer = await asked(ledger)
+    ledger.length += EAGER_COUNT_CHUNKS - 1
     await asyncio.sleep(60)
-    await answers.__aexit__(None, None, None)
+    await coalescer.__aexit__(None, None, None)
 
     assert [[0]] == ledger.runs
 
@@ -76,10 +76,10 @@ async def test_a_shard_that_has_hardly_grown_is_left_alone() -> None:
 async def test_a_shard_nobody_asked_about_is_left_alone() -> None:
     """This process may serve daemons that lead other shards."""
     ledger = Ledger()
-    answers = await asked(ledger)
+    coalescer = await asked(ledger)
     ledger.length += 1000
     await asyncio.sleep(60)
-    await answers.__aexit__(None, None, None)
+    await coalescer.__aexit__(None, None, None)
 
     assert {0} == {shard for run in ledger.runs for shard in run}
 
@@ -87,14 +87,14 @@ async def test_a_shard_nobody_asked_about_is_left_alone() -> None:
 @pytest.mark.parametrize("fault", [ChunkError("a hole"), JvmGoneError("gone")], ids=["bad ledger", "dead JVM"])
 async def test_a_fault_met_while_idle_is_left_to_whoever_asks_next(fault: Exception) -> None:
     ledger = Ledger()
-    answers = await asked(ledger)
+    coalescer = await asked(ledger)
     ledger.fault = fault
     ledger.length += 1000
     await asyncio.sleep(10)
-    assert not answers.worker.done()
+    assert not coalescer.worker.done()
     ledger.fault = None
-    await answers.reply(question())
-    await answers.__aexit__(None, None, None)
+    await coalescer.reply(query())
+    await coalescer.__aexit__(None, None, None)
 
 
 STORED = (StateRow(1, None, 0, end_offset=4), StateRow(1, 2, None, subscription_type="STREAM"))
@@ -103,14 +103,14 @@ SOMEWHERE_ELSE = (
     StateRow(5, None, 1),
     StateRow(5, 6, None, subscription_type="STREAM"),
 )
-ASKED = ExternalQuestion(0, 5, ExternalView(topic="orders", subscriptions={6: "billing"}, labels={0: "a", 1: "b"}))
+ASKED = ExternalBacklogQuery(0, 5, ExternalView(topic="orders", subscriptions={6: "billing"}, labels={0: "a", 1: "b"}))
 
 
-async def backlog_of_both(ledger: Ledger, external: ExternalTopics | None = None, *, times: int = 1) -> Any:
+async def backlog_of_both(ledger: Ledger, external: ExternalTopicCounter | None = None, *, times: int = 1) -> Any:
     ledger.rows = STORED + SOMEWHERE_ELSE
-    async with Answers(ledger, ledger, external=external) as answers:
+    async with RunCoalescer(ledger, ledger, external=external) as coalescer:
         for _ in range(times):
-            told = await answers.reply(AskBacklog(id=1, shards=[0], now_ms=7000, external=[ASKED]))
+            told = await coalescer.reply(BacklogRequest(id=1, shards=[0], now_ms=7000, external=[ASKED]))
             await asyncio.sleep(1)
         return told
 
@@ -126,11 +126,11 @@ async def test_without_tables_the_ledger_tells_of_an_external_topic_what_it_can(
 
 async def test_a_topic_of_tables_is_counted_for_the_next_who_asks() -> None:
     async def count(tables, view, rows, shard):
-        assert (view, rows, shard) == (ASKED.names, list(SOMEWHERE_ELSE), 0)
+        assert (view, rows, shard) == (ASKED.view, list(SOMEWHERE_ELSE), 0)
         return outstanding((*rows[:1], StateRow(5, None, 1, end_offset=3, records=3), *rows[2:]))
 
     mapped = {"orders": ExternalTables(entries=EntriesTable(path="p", segment="s", offset="o"))}
-    told = await backlog_of_both(Ledger(), ExternalTopics(mapped, count), times=2)
+    told = await backlog_of_both(Ledger(), ExternalTopicCounter(mapped, count), times=2)
 
     assert [(row.topic_id, row.records) for row in told.rows] == [(1, 4)]
     assert [(row.segment, row.records) for row in told.external[0].rows] == [(0, 9), (1, 3)]
@@ -150,10 +150,10 @@ async def test_a_bug_while_counting_tables_ends_the_process_and_is_not_silence()
 
     ledger = Ledger()
     ledger.rows = SOMEWHERE_ELSE
-    answers = Answers(ledger, ledger, external=ExternalTopics({"orders": ExternalTables()}, count))
-    await answers.__aenter__()
-    await answers.reply(AskBacklog(id=1, shards=[0], now_ms=7000, external=[ASKED]))
+    coalescer = RunCoalescer(ledger, ledger, external=ExternalTopicCounter({"orders": ExternalTables()}, count))
+    await coalescer.__aenter__()
+    await coalescer.reply(BacklogRequest(id=1, shards=[0], now_ms=7000, external=[ASKED]))
     await asyncio.sleep(1)
 
-    assert answers.worker.done()
-    assert isinstance(answers.worker.exception().exceptions[0], ZeroDivisionError)
+    assert coalescer.worker.done()
+    assert isinstance(coalescer.worker.exception().exceptions[0], ZeroDivisionError)

@@ -7,7 +7,7 @@ import contextlib
 import threading
 from typing import Any
 
-from drain.backlog.counting import Step
+from drain.backlog.counting import ChunkBatch
 from drain.external.table_mapping import ExternalTables, ExternalView
 from drain.service import runner as runner_module
 from drain.service.runner import SparkRunner
@@ -37,13 +37,13 @@ async def test_a_count_of_tables_that_waits_for_its_turn_is_neither_begun_nor_co
         counted.append(f"shard {shard}")
         return ()
 
-    monkeypatch.setattr(runner_module, "merge", merge)
+    monkeypatch.setattr(runner_module, "aggregate_chunks", merge)
     monkeypatch.setattr(runner_module, "count_external", count_external)
     session: Any = Session()
     runner = SparkRunner(session, SparkFiles("file:///nowhere"), run_timeout_seconds=60)
     view = ExternalView(topic="orders", subscriptions={}, labels={})
     with contextlib.closing(runner):
-        first = asyncio.ensure_future(runner.count([Step(0, [])]))
+        first = asyncio.ensure_future(runner.count([ChunkBatch(0, [])]))
         await asyncio.to_thread(begun.wait, 60)
         runner._run_timeout_seconds = 0.05
         second = asyncio.ensure_future(runner.count_external(ExternalTables(), view, [], 3))

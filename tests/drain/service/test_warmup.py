@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from drain.backlog.counting import merge, merged_frame
+from drain.backlog.counting import aggregate_chunks, aggregation_plan
 from drain.service import warmup
 
 pytestmark = pytest.mark.spark
@@ -15,13 +15,13 @@ pytestmark = pytest.mark.spark
 def test_both_ways_to_count_are_warm_when_it_is_done(spark, tmp_path, monkeypatch):
     ways = Counter()
 
-    def noted(session, source, steps):
-        plan = merged_frame(session, source, steps)._jdf.queryExecution().executedPlan().toString()
+    def noted(session, source, batches):
+        plan = aggregation_plan(session, source, batches)._jdf.queryExecution().executedPlan().toString()
         ways["scan" if "FileScan" in plan else "few"] += 1
-        (rows,) = merge(session, source, steps).values()
+        (rows,) = aggregate_chunks(session, source, batches).values()
         assert sum(item.row.records for item in rows) == 1
 
-    monkeypatch.setattr(warmup, "merge", noted)
+    monkeypatch.setattr(warmup, "aggregate_chunks", noted)
     warmup.warm_up(spark, tmp_path)
 
     assert ways == {"few": warmup.RUNS, "scan": warmup.RUNS}

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from drain.backlog.counting import merge
+from drain.backlog.counting import aggregate_chunks
 from drain.backlog.job import BacklogJob
 from drain.spark import object_data_source as objects
 from drain.spark.chunks import LedgerChunks
@@ -52,11 +52,11 @@ def expected_rows(ledger: WrittenLedger) -> list[dict[str, object]]:
     return [row for row in found if row["fact"] is not None]
 
 
-@pytest.mark.parametrize("whole_bytes", [objects.WHOLE_BYTES, 0], ids=["whole", "by ranges"])
+@pytest.mark.parametrize("whole_bytes", [objects.MAX_WHOLE_READ_BYTES, 0], ids=["whole", "by ranges"])
 def test_every_fact_of_every_object_is_read_once_in_order(ledger, monkeypatch, whole_bytes):
-    monkeypatch.setattr(objects, "WHOLE_BYTES", whole_bytes)
+    monkeypatch.setattr(objects, "MAX_WHOLE_READ_BYTES", whole_bytes)
     monkeypatch.setattr(objects, "OBJECTS_PER_TASK", 6)
-    monkeypatch.setattr(objects, "FETCHED_AT_ONCE", 3)
+    monkeypatch.setattr(objects, "MAX_CONCURRENT_FETCHES", 3)
     monkeypatch.setattr(objects, "ROWS_PER_BATCH", 10)
 
     assert expected_rows(ledger) == rows_read(ledger.url, paths_of(ledger)).to_pylist()
@@ -135,10 +135,10 @@ async def copied(ledger: WrittenLedger, url: str) -> None:
 def job_on(spark, url: str) -> BacklogJob:
     chunks = LedgerChunks(url)
 
-    async def count(steps):
-        return await asyncio.to_thread(merge, spark, chunks.source, steps)
+    async def count(batches):
+        return await asyncio.to_thread(aggregate_chunks, spark, chunks.source, batches)
 
-    return BacklogJob(chunks, count, step_chunks=15)
+    return BacklogJob(chunks, count, max_chunks_per_job=15)
 
 
 @pytest.mark.spark

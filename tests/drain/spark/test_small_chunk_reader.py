@@ -10,7 +10,7 @@ import pytest
 
 from drain.spark import small_chunk_reader
 from drain.spark.schemas import FACT_COLUMNS, FACTS
-from drain.spark.small_chunk_reader import FEW_ROWS, read_few
+from drain.spark.small_chunk_reader import SMALL_READ_MAX_ROWS, read_small_chunks
 from tests.support.ledgers import RandomLedger
 
 
@@ -28,7 +28,7 @@ def test_every_row_is_read_once_in_order_with_its_folders_shard(paths):
         for path in paths
         for row in pq.read_table(path, columns=list(FACT_COLUMNS), partitioning=None).to_pylist()
     ]
-    table = read_few(paths, FEW_ROWS)
+    table = read_small_chunks(paths, SMALL_READ_MAX_ROWS)
 
     assert table.schema == FACTS
     assert table.to_pylist() == wanted
@@ -42,24 +42,24 @@ def test_a_column_that_a_file_lacks_is_null_in_its_rows(paths, lacking):
         wanted += [None] * len(table) if number < lacking else table.column("bucket").to_pylist()
         pq.write_table(table.drop_columns(["bucket"]) if number < lacking else table, path)
 
-    table = read_few(paths, FEW_ROWS)
+    table = read_small_chunks(paths, SMALL_READ_MAX_ROWS)
 
     assert table.schema == FACTS
     assert table.column("bucket").to_pylist() == wanted
 
 
 def test_as_many_rows_as_the_limit_are_few_and_one_more_is_not(paths):
-    rows = len(read_few(paths, FEW_ROWS))
+    rows = len(read_small_chunks(paths, SMALL_READ_MAX_ROWS))
 
-    assert len(read_few(paths, rows)) == rows
-    assert read_few(paths, rows - 1) is None
+    assert len(read_small_chunks(paths, rows)) == rows
+    assert read_small_chunks(paths, rows - 1) is None
 
 
 def test_of_many_chunks_none_is_opened(paths, monkeypatch):
-    monkeypatch.setattr(small_chunk_reader, "FEW_CHUNKS", len(paths) - 1)
+    monkeypatch.setattr(small_chunk_reader, "SMALL_READ_MAX_CHUNKS", len(paths) - 1)
     monkeypatch.setattr(pq, "ParquetFile", lambda path: pytest.fail(f"{path} was opened"))
 
-    assert read_few(paths, FEW_ROWS) is None
+    assert read_small_chunks(paths, SMALL_READ_MAX_ROWS) is None
 
 
 def cut_short(path: Path) -> None:
@@ -80,4 +80,4 @@ def of_other_types(path: Path) -> None:
 def test_what_cannot_be_read_is_left_to_spark(paths, spoil):
     spoil(Path(paths[2]))
 
-    assert read_few(paths, FEW_ROWS) is None
+    assert read_small_chunks(paths, SMALL_READ_MAX_ROWS) is None

@@ -13,7 +13,7 @@ from headgate.client.admin import Admin
 from headgate.client.connection import Client
 from headgate.client.consumer import Consumer
 from headgate.client.producer import Producer, ProducerSettings
-from headgate.errors import FencedError, RefusedError
+from headgate.errors import FencedError, RequestRejectedError
 from headgate.protocol import messages as m
 from tests.support.one_shard import CLUSTER, OneShard, now_ms
 
@@ -75,7 +75,7 @@ async def create(world: OneShard, segments: int = 2) -> None:
 
 async def test_what_is_produced_is_consumed_in_order_and_acknowledged():
     world = OneShard()
-    async with world.reign():
+    async with world.leader():
         await create(world)
         await produce(world, 200)
         found: dict[bytes, list[int]] = {}
@@ -87,18 +87,18 @@ async def test_what_is_produced_is_consumed_in_order_and_acknowledged():
             described = await admin.describe_subscription("orders", "billing")
     assert in_order(200) == found
     assert all(s.acknowledged_offset == s.next_offset for s in described.segments)
-    assert 0 == consumer.refused
+    assert 0 == consumer.rejected
 
 
 async def test_an_unknown_topic_is_refused_and_harms_nobody():
     world = OneShard()
-    async with world.reign():
+    async with world.leader():
         await create(world)
         async with Producer(client(world, "producer"), settings=SMALL) as producer:
             good = await producer.send("orders", b"key", b"0")
             bad = await producer.send("nothing", b"key", b"0")
             behind = await producer.send("orders", b"key", b"1")
-            with pytest.raises(RefusedError, match="there is no topic 'nothing'"):
+            with pytest.raises(RequestRejectedError, match="there is no topic 'nothing'"):
                 await bad
             assert (await good).segment == (await behind).segment
             assert (await good).offset + 1 == (await behind).offset
@@ -108,19 +108,19 @@ async def test_an_unknown_topic_is_refused_and_harms_nobody():
 async def test_exactly_once_through_losses_doubles_and_leader_changes(seed):
     world = OneShard()
     world.broker.rng.seed(seed)
-    async with world.reign("a"):
+    async with world.leader("a"):
         await create(world)
     world.broker.faults.loss = 0.03
     world.broker.faults.duplication = 0.05
     world.broker.faults.reorder = seed % 2 == 1
     found: dict[bytes, list[int]] = {}
-    async with world.reign("b"):
+    async with world.leader("b"):
         producing = asyncio.create_task(produce(world, 150, pause_seconds=0.04))
         consumer = reader(world)
         await consumer.__aenter__()
         consuming = asyncio.create_task(consume(consumer, found, 150))
         await asyncio.sleep(2)
-    async with world.reign("c"):
+    async with world.leader("c"):
         await asyncio.sleep(2)
         world.broker.drop("producer")
         await asyncio.sleep(1)
@@ -144,7 +144,7 @@ async def _restored(world: OneShard):
 async def test_a_second_consumer_takes_its_share_and_no_key_goes_backwards():
     world = OneShard()
     found: dict[bytes, list[int]] = {}
-    async with world.reign():
+    async with world.leader():
         await create(world, segments=4)
         producing = asyncio.create_task(produce(world, 200, pause_seconds=0.02))
         async with reader(world, "c1") as first:
@@ -167,7 +167,7 @@ async def test_a_second_consumer_takes_its_share_and_no_key_goes_backwards():
 async def test_children_of_a_split_come_after_their_parent():
     world = OneShard()
     found: dict[bytes, list[int]] = {}
-    async with world.reign():
+    async with world.leader():
         await create(world, segments=1)
         await produce(world, 100)
         async with Admin(client(world, "admin")) as admin:
@@ -189,7 +189,7 @@ async def test_children_of_a_split_come_after_their_parent():
 
 async def test_a_named_producer_goes_on_where_the_ledger_ends_and_fences_the_one_before():
     world = OneShard()
-    async with world.reign():
+    async with world.leader():
         await create(world)
         async with Producer(client(world, "first"), name="loader") as first:
             delivery = await first.send("orders", b"key", b"0", source_position=b"line 1")
@@ -197,14 +197,14 @@ async def test_a_named_producer_goes_on_where_the_ledger_ends_and_fences_the_one
             async with Producer(client(world, "second"), name="loader") as second:
                 await second.open("orders")
                 assert b"line 1" == second.source_position
-                with pytest.raises(RefusedError) as caught:
+                with pytest.raises(RequestRejectedError) as caught:
                     await (await first.send("orders", b"key", b"1", source_position=b"line 2"))
                 assert "fenced" == caught.value.verdict
 
 
 async def test_queue_and_checkpoint_read_everything():
     world = OneShard()
-    async with world.reign():
+    async with world.leader():
         await create(world)
         await produce(world, 100)
         async with reader(world, "q", subscription="queue", type="QUEUE") as queue:
@@ -235,7 +235,7 @@ async def test_deleting_a_subscription_ends_its_consumers_and_it_does_not_come_b
         if message.topic == m.requests_topic(CLUSTER, 0) and b"\xa8register" in message.payload:
             registrations.append(message.payload)
 
-    async with world.reign() as reign:
+    async with world.leader() as leader:
         await create(world)
         await produce(world, 20)
         world.broker.spies.append(spy)
@@ -246,37 +246,37 @@ async def test_deleting_a_subscription_ends_its_consumers_and_it_does_not_come_b
                 async with asyncio.timeout(1):  # far below a heartbeat: it was told
                     await anext(consumer)
         # A broker may deliver late copies of all that it ever sent: here of the first registration, which names no
-        # subscription, and of the one that was refused.
+        # subscription, and of the one that was rejected.
         world.broker.spies.remove(spy)
         assert len(registrations) == 2
         async with world.client("late") as late:
             for payload in registrations:
                 late.send_raw(payload)
                 await asyncio.sleep(1)
-        assert reign.state.topics["orders"].subscriptions == {}
-    assert world.registry.get_sample_value("headgate_departed_consumers_total", {"reason": "subscription_deleted"}) == 1
+        assert leader.state.topics["orders"].subscriptions == {}
+    assert world.registry.get_sample_value("headgate_consumers_removed_total", {"reason": "subscription_deleted"}) == 1
 
 
 async def test_a_consumer_that_was_away_for_long_does_not_bring_its_subscription_back():
     """The shard has forgotten it by now; it says itself where it was."""
     world = OneShard()
-    async with world.reign() as reign:
+    async with world.leader() as leader:
         await create(world)
         async with reader(world) as consumer:
             world.broker.cut("client-c")
             await asyncio.sleep(100)
             await delete(world)
-            assert reign.state.topics["orders"].ended_programs("billing") == []
+            assert leader.state.topics["orders"].deleted_registrations("billing") == []
             world.broker.heal("client-c")
             with pytest.raises(FencedError):
                 async with asyncio.timeout(120):
                     await anext(consumer)
-        assert reign.state.topics["orders"].subscriptions == {}
+        assert leader.state.topics["orders"].subscriptions == {}
 
 
 async def test_a_program_that_is_started_again_begins_a_new_subscription():
     world = OneShard()
-    async with world.reign():
+    async with world.leader():
         await create(world)
         await produce(world, 20)
         for _ in range(2):

@@ -13,39 +13,39 @@ pytestmark = pytest.mark.looptime
 
 async def test_a_shard_that_is_stuck_starves_nobody():
     budget = ByteBudget(100, 10)
-    while budget.try_take(0, 10):
+    while budget.try_reserve(0, 10):
         pass
     assert 100 == budget.used_by(0)
-    assert budget.try_take(1, 10)
-    assert not budget.try_take(1, 1)
-    assert budget.try_take(2, 10)
+    assert budget.try_reserve(1, 10)
+    assert not budget.try_reserve(1, 1)
+    assert budget.try_reserve(2, 10)
 
 
 async def test_who_waits_first_is_served_first_within_a_shard():
     budget = ByteBudget(10, 10)
-    assert budget.try_take(0, 10)
+    assert budget.try_reserve(0, 10)
     served = []
 
     async def wait(name: str, size: int) -> None:
-        await budget.take(0, size)
+        await budget.reserve(0, size)
         served.append(name)
 
     large, small = asyncio.create_task(wait("large", 8)), asyncio.create_task(wait("small", 1))
     await asyncio.sleep(0)
-    assert not budget.try_take(0, 1), "nobody overtakes"
-    budget.give_back(0, 5)
+    assert not budget.try_reserve(0, 1), "nobody overtakes"
+    budget.release(0, 5)
     await asyncio.sleep(0.1)
     assert [] == served
-    budget.give_back(0, 5)
+    budget.release(0, 5)
     await asyncio.gather(large, small)
     assert ["large", "small"] == served
 
 
 async def test_giving_up_the_place_in_the_line_lets_the_next_one_go():
     budget = ByteBudget(10, 10)
-    assert budget.try_take(0, 8)
-    large = asyncio.create_task(budget.take(0, 9))
-    small = asyncio.create_task(budget.take(0, 2))
+    assert budget.try_reserve(0, 8)
+    large = asyncio.create_task(budget.reserve(0, 9))
+    small = asyncio.create_task(budget.reserve(0, 2))
     await asyncio.sleep(0)
     large.cancel()
     await small
@@ -54,42 +54,42 @@ async def test_giving_up_the_place_in_the_line_lets_the_next_one_go():
 
 async def test_nobody_overtakes_even_with_something_smaller():
     budget = ByteBudget(10, 10)
-    assert budget.try_take(0, 8)
-    large = asyncio.create_task(budget.take(0, 9))
+    assert budget.try_reserve(0, 8)
+    large = asyncio.create_task(budget.reserve(0, 9))
     await asyncio.sleep(0)
-    assert not budget.try_take(0, 1)
-    budget.give_back(0, 8)
+    assert not budget.try_reserve(0, 1)
+    budget.release(0, 8)
     await large
 
 
 async def test_room_that_was_given_to_somebody_who_left_is_not_lost():
     budget = ByteBudget(10, 10)
-    assert budget.try_take(0, 10)
-    waiting = asyncio.create_task(budget.take(0, 10))
+    assert budget.try_reserve(0, 10)
+    waiting = asyncio.create_task(budget.reserve(0, 10))
     await asyncio.sleep(0)
-    budget.give_back(0, 10)
+    budget.release(0, 10)
     waiting.cancel()
     await asyncio.wait([waiting])
-    assert budget.try_take(0, 10)
+    assert budget.try_reserve(0, 10)
 
 
 async def test_room_that_comes_while_somebody_leaves_goes_to_the_next():
     budget = ByteBudget(10, 10)
-    assert budget.try_take(0, 10)
-    leaving, staying = asyncio.create_task(budget.take(0, 10)), asyncio.create_task(budget.take(0, 10))
+    assert budget.try_reserve(0, 10)
+    leaving, staying = asyncio.create_task(budget.reserve(0, 10)), asyncio.create_task(budget.reserve(0, 10))
     await asyncio.sleep(0)
     leaving.cancel()
-    budget.give_back(0, 10)
+    budget.release(0, 10)
     await staying
     assert 10 == budget.used_bytes
 
 
 async def test_a_record_larger_than_everything_goes_alone():
     budget = ByteBudget(10, 4)
-    assert budget.try_take(0, 100)
-    assert not budget.try_take(0, 1)
-    budget.give_back(0, 100)
-    assert budget.try_take(0, 10)
+    assert budget.try_reserve(0, 100)
+    assert not budget.try_reserve(0, 1)
+    budget.release(0, 100)
+    assert budget.try_reserve(0, 10)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 30)), max_size=60), st.integers(5, 60))
@@ -98,11 +98,11 @@ def test_the_minimum_always_holds_and_everything_comes_back(takes, guaranteed):
     taken = []
     for shard, size in takes:
         used = budget.used_by(shard)
-        got = budget.try_take(shard, size)
-        assert got or used + size > guaranteed, "a shard was refused its minimum"
+        got = budget.try_reserve(shard, size)
+        assert got or used + size > guaranteed, "a shard was rejected its minimum"
         if got:
             taken.append((shard, size))
     for shard, size in taken:
-        budget.give_back(shard, size)
+        budget.release(shard, size)
     assert 0 == budget.used_bytes
-    assert budget.try_take(0, max(60, guaranteed)), "the common rest came back"
+    assert budget.try_reserve(0, max(60, guaranteed)), "the common rest came back"

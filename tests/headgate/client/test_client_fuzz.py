@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headgate.client.producer import Producer, ProducerSettings
-from headgate.client.record_batch import Stored
+from headgate.client.record_batch import RecordMetadata
 from headgate.errors import HeadgateError
 from headgate.protocol import messages as m
 from tests.headgate.client.test_against_the_leader import client as client_of
@@ -28,8 +28,8 @@ REPLIES = [
     m.encode(m.Committed(**REPLY, duplicate=True)),
     m.encode(m.Committed(**REPLY, placements=[])),
     m.encode(m.Committed(**REPLY, placements=[m.Placement(5, 1, 0, 0, 0), m.Placement(0, 0, 9, 2**62, 1)])),
-    m.encode(m.Refused(**REPLY, verdict="out_of_order", reason="x")),
-    m.encode(m.Refused(**REPLY, verdict="not_leader", reason="x")),
+    m.encode(m.Rejected(**REPLY, verdict="out_of_order", reason="x")),
+    m.encode(m.Rejected(**REPLY, verdict="not_leader", reason="x")),
     m.encode(m.ProducerIdentity(**REPLY, producer_id=2, producer_epoch=0)),
     m.encode(m.Done(**REPLY)),
     m.encode(m.TopicList(**REPLY, topics=[])),
@@ -61,11 +61,11 @@ async def confront(payloads: list[tuple[str, bytes]]) -> None:
     raised: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
     world = OneShard()
-    async with world.reign(), world.client("attacker") as attacker:
+    async with world.leader(), world.client("attacker") as attacker:
         await create(world)
         async with client_of(world, "producer") as client:
             await client.shards()
-            await client.watch(0)
+            await client.watch_leader(0)
             await client.watch_head(0, lambda _: None)
             for topic, payload in payloads:
                 before = client.undecodable_messages
@@ -90,7 +90,7 @@ async def produce_among(payloads: list[bytes]) -> None:
     asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
     world = OneShard()
     waiting = list(payloads)
-    async with world.reign(), world.client("attacker") as attacker:
+    async with world.leader(), world.client("attacker") as attacker:
         await create(world)
 
         def answer_first(message: Message) -> None:
@@ -105,7 +105,7 @@ async def produce_among(payloads: list[bytes]) -> None:
         async with Producer(client_of(world, "producer"), settings=patience) as producer:
             deliveries = [await producer.send("orders", b"%d" % n, b"v") for n in range(20)]
             told = await asyncio.gather(*deliveries, return_exceptions=True)
-            assert all(isinstance(each, Stored | HeadgateError) for each in told), told
+            assert all(isinstance(each, RecordMetadata | HeadgateError) for each in told), told
             assert [] == raised
 
 

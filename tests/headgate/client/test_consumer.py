@@ -10,7 +10,7 @@ import pytest
 from headgate.errors import ChunkError, ConfigError, HeadgateError
 from headgate.protocol import messages as m
 from tests.support.consuming import acknowledged, consumer, nothing_more, records, registration, take
-from tests.support.scripted_leader import Stage, grant
+from tests.support.scripted_leader import ScriptedCluster, grant
 
 pytestmark = pytest.mark.looptime
 
@@ -19,40 +19,40 @@ pytestmark = pytest.mark.looptime
 
 
 async def test_records_come_in_order_from_the_grants_start_and_as_they_are_stored():
-    stage = Stage()
-    stage.store_records(records("0", "1"))
-    stage.store_records(records("2", "3"))
-    async with stage.leader() as leader:
+    cluster = ScriptedCluster()
+    cluster.store_records(records("0", "1"))
+    cluster.store_records(records("2", "3"))
+    async with cluster.leader() as leader:
         leader.grants = [grant(start_offset=1)]
-        async with consumer(stage) as reader:
+        async with consumer(cluster) as reader:
             assert ["1", "2", "3"] == await take(reader, 3)
             began = asyncio.get_running_loop().time()
-            stage.store_records(records("4"), leader)
+            cluster.store_records(records("4"), leader)
             assert ["4"] == await take(reader, 1)
             assert 0.1 > asyncio.get_running_loop().time() - began
             assert {0: 5} == reader.positions
 
 
 async def test_a_lost_head_announcement_costs_a_second_at_most():
-    stage = Stage()
-    async with stage.leader() as leader:
+    cluster = ScriptedCluster()
+    async with cluster.leader() as leader:
         leader.grants = [grant()]
-        async with consumer(stage) as reader:
+        async with consumer(cluster) as reader:
             await asyncio.sleep(1.5)
             began = asyncio.get_running_loop().time()
-            stage.store_records(records("0"))
+            cluster.store_records(records("0"))
             assert ["0"] == await take(reader, 1)
             assert 1.1 > asyncio.get_running_loop().time() - began
 
 
 async def test_only_granted_segments_are_read_and_a_chunk_is_read_once_for_all():
-    stage = Stage(segments=4)
+    cluster = ScriptedCluster(segments=4)
     keys = [f"key-{n}".encode() for n in range(60)]
     for key in keys:
-        stage.store_records([m.Record(key, key, 1)])
-    async with stage.leader() as leader:
+        cluster.store_records([m.Record(key, key, 1)])
+    async with cluster.leader() as leader:
         leader.grants = [grant(0), grant(2), grant(3)]
-        async with consumer(stage) as reader:
+        async with consumer(cluster) as reader:
             found = {}
             while not await reader.caught_up():
                 async with asyncio.timeout(5):
@@ -60,52 +60,52 @@ async def test_only_granted_segments_are_read_and_a_chunk_is_read_once_for_all()
                 found.setdefault(record.segment, []).append(record.offset)
             assert {0, 2, 3} == set(found)
             assert all(list(range(len(offsets))) == offsets for offsets in found.values())
-            reads = stage.store.calls["read"]
+            reads = cluster.store.calls["read"]
             leader.push(registration(leader), granted=[grant(1)])
             await take(reader, 60 - sum(map(len, found.values())))
-            assert reads + 5 > stage.store.calls["read"], "it was read from what is there already"
+            assert reads + 5 > cluster.store.calls["read"], "it was read from what is there already"
     assert len(keys) + 5 > reads
 
 
 async def test_queue_skips_what_is_acknowledged_already():
-    stage = Stage()
-    stage.store_records(records(*"0123456"))
-    async with stage.leader() as leader:
+    cluster = ScriptedCluster()
+    cluster.store_records(records(*"0123456"))
+    async with cluster.leader() as leader:
         leader.grants = [grant(start_offset=1, acknowledged=[(2, 4), (5, 6)])]
-        async with consumer(stage, type="QUEUE") as reader:
+        async with consumer(cluster, type="QUEUE") as reader:
             assert ["1", "4", "6"] == await take(reader, 3)
 
 
 async def test_a_store_out_of_reach_is_waited_for():
-    stage = Stage()
-    stage.store_records(records("0"))
-    async with stage.leader() as leader:
+    cluster = ScriptedCluster()
+    cluster.store_records(records("0"))
+    async with cluster.leader() as leader:
         leader.grants = [grant()]
-        stage.store.outage()
-        async with consumer(stage) as reader:
+        cluster.store.outage()
+        async with consumer(cluster) as reader:
             await asyncio.sleep(5)
-            stage.store.outage(False)
+            cluster.store.outage(False)
             assert ["0"] == await take(reader, 1)
 
 
 async def test_missing_records_are_an_error_and_not_a_silence():
-    stage = Stage()
-    stage.store_records(records("0"))
-    stage.store_records(records("1"))
-    async with stage.leader() as leader:
+    cluster = ScriptedCluster()
+    cluster.store_records(records("0"))
+    cluster.store_records(records("1"))
+    async with cluster.leader() as leader:
         leader.grants = [m.Grant(segment=0, generation=1, first_hash=0, last_hash=9, start_offset=0, start_chunk=2)]
-        async with consumer(stage) as reader:
+        async with consumer(cluster) as reader:
             with pytest.raises(ChunkError, match="records are missing"):
                 await anext(reader)
 
 
 async def test_checkpoint_resumes_at_its_own_positions():
-    stage = Stage()
-    stage.store_records(records("0", "1"))
-    stage.store_records(records("2", "3"))
-    async with stage.leader() as leader:
+    cluster = ScriptedCluster()
+    cluster.store_records(records("0", "1"))
+    cluster.store_records(records("2", "3"))
+    async with cluster.leader() as leader:
         leader.grants = [m.Grant(segment=0, generation=1, first_hash=0, last_hash=9, start_offset=3, start_chunk=2)]
-        async with consumer(stage, type="CHECKPOINT", positions={0: 1}) as reader:
+        async with consumer(cluster, type="CHECKPOINT", positions={0: 1}) as reader:
             assert ["1", "2"] == await take(reader, 2)
             assert {0: 3} == reader.positions
             record = await anext(reader)
@@ -115,124 +115,124 @@ async def test_checkpoint_resumes_at_its_own_positions():
 
 async def test_positions_without_checkpoint_are_refused():
     with pytest.raises(ConfigError, match="CHECKPOINT"):
-        consumer(Stage(), positions={0: 1})
+        consumer(ScriptedCluster(), positions={0: 1})
 
 
 async def test_balance_and_capacity_are_told_with_every_registration():
-    stage = Stage()
-    async with stage.leader() as leader:
-        async with consumer(stage):
+    cluster = ScriptedCluster()
+    async with cluster.leader() as leader:
+        async with consumer(cluster):
             assert (None, 100) == (registration(leader).balance, registration(leader).capacity)
-        async with consumer(stage, balance="load", capacity=2.5):
+        async with consumer(cluster, balance="load", capacity=2.5):
             assert ("load", 250) == (registration(leader).balance, registration(leader).capacity)
 
 
 @pytest.mark.parametrize("wrong", [{"balance": "weight"}, {"capacity": 0}, {"capacity": 11.0}, {"capacity": math.nan}])
 async def test_what_cannot_be_balanced_by_is_refused(wrong: dict):
     with pytest.raises(ConfigError, match="|".join(wrong)):
-        consumer(Stage(), **wrong)
+        consumer(ScriptedCluster(), **wrong)
 
 
 # --- acknowledging ----------------------------------------------------------------------------------------------------
 
 
 async def test_stream_acknowledgements_are_gathered_and_cumulative():
-    stage = Stage()
-    stage.store_records(records(*"01234"))
-    async with stage.leader() as leader:
+    cluster = ScriptedCluster()
+    cluster.store_records(records(*"01234"))
+    async with cluster.leader() as leader:
         leader.grants = [grant(generation=4)]
-        async with consumer(stage) as reader:
+        async with consumer(cluster) as reader:
             for _ in range(5):
                 await take(reader, 1, acknowledge=True)
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.3)
-            assert [(0, 4, 5)] == acknowledged(stage)
+            assert [(0, 4, 5)] == acknowledged(cluster)
             assert 1 == reader.acknowledged
 
 
 async def test_acknowledgements_outlast_a_leader_that_is_away_for_longer_than_their_deadline():
-    stage = Stage()
-    stage.store_records(records(*"0123"))
-    async with stage.leader() as leader:
+    cluster = ScriptedCluster()
+    cluster.store_records(records(*"0123"))
+    async with cluster.leader() as leader:
         leader.grants = [grant()]
-        async with consumer(stage) as reader:
+        async with consumer(cluster) as reader:
             await take(reader, 2, acknowledge=True)
             await asyncio.sleep(1)
             leader.answers = False
             await take(reader, 2, acknowledge=True)
             await asyncio.sleep(45)
-            assert [(0, 1, 2)] == acknowledged(stage)
+            assert [(0, 1, 2)] == acknowledged(cluster)
             leader.answers = True
             await asyncio.sleep(10)
-            assert (0, 1, 4) == acknowledged(stage)[-1]
+            assert (0, 1, 4) == acknowledged(cluster)[-1]
 
 
 async def test_a_finished_sealed_segment_is_not_read_on():
-    stage = Stage()
-    stage.store_records(records(*"01"))
-    async with stage.leader() as leader:
+    cluster = ScriptedCluster()
+    cluster.store_records(records(*"01"))
+    async with cluster.leader() as leader:
         leader.grants = [grant(end_offset=2)]
-        async with consumer(stage) as reader:
+        async with consumer(cluster) as reader:
             assert ["0", "1"] == await take(reader, 2)
             await asyncio.sleep(1.5)
-            reads = stage.store.calls["read"]
-            stage.store_records(records("2"), leader)
+            reads = cluster.store.calls["read"]
+            cluster.store_records(records("2"), leader)
             await asyncio.sleep(5)
-            assert reads == stage.store.calls["read"]
+            assert reads == cluster.store.calls["read"]
             assert await reader.caught_up()
 
 
 async def test_queue_acknowledgements_become_ranges():
-    stage = Stage()
-    stage.store_records(records(*"01234"))
-    async with stage.leader() as leader:
+    cluster = ScriptedCluster()
+    cluster.store_records(records(*"01234"))
+    async with cluster.leader() as leader:
         leader.grants = [grant()]
-        async with consumer(stage, type="QUEUE") as reader:
+        async with consumer(cluster, type="QUEUE") as reader:
             found = [await anext(reader) for _ in range(5)]
             for index in (4, 0, 1, 3):
                 await reader.acknowledge(found[index])
             await asyncio.sleep(0.3)
-            assert [(0, 2), (3, 5)] == sorted((a.first_offset, a.end_offset) for a in stage.acknowledged)
+            assert [(0, 2), (3, 5)] == sorted((a.first_offset, a.end_offset) for a in cluster.acknowledged)
 
 
 @pytest.mark.parametrize(
     "script", [["silent"], ["drop"], ["unavailable"], ["double"], ["out_of_order"]], ids=lambda s: s[0]
 )
 async def test_acknowledgements_survive_whatever_the_leader_does(script):
-    stage = Stage()
-    stage.store_records(records(*"012"))
-    async with stage.leader() as leader:
+    cluster = ScriptedCluster()
+    cluster.store_records(records(*"012"))
+    async with cluster.leader() as leader:
         leader.grants = [grant()]
         leader.script.extend(script)
-        async with consumer(stage) as reader:
+        async with consumer(cluster) as reader:
             await take(reader, 3, acknowledge=True)
             await asyncio.sleep(8)
-            assert [(0, 1, 3)] == acknowledged(stage)
+            assert [(0, 1, 3)] == acknowledged(cluster)
 
 
 async def test_a_refused_acknowledgement_is_counted_and_not_fatal():
-    stage = Stage()
-    stage.store_records(records(*"01"))
-    async with stage.leader() as leader:
+    cluster = ScriptedCluster()
+    cluster.store_records(records(*"01"))
+    async with cluster.leader() as leader:
         leader.grants = [grant()]
         leader.script.append("invalid")
-        async with consumer(stage) as reader:
+        async with consumer(cluster) as reader:
             await take(reader, 1, acknowledge=True)
             await asyncio.sleep(0.5)
-            assert 1 == reader.refused
+            assert 1 == reader.rejected
             await take(reader, 1, acknowledge=True)
             await asyncio.sleep(0.5)
-            assert [(0, 1, 2)] == acknowledged(stage)
+            assert [(0, 1, 2)] == acknowledged(cluster)
 
 
 async def test_leaving_flushes_acknowledgements_and_then_leaves():
-    stage = Stage()
-    stage.store_records(records(*"012"))
-    async with stage.leader() as leader:
+    cluster = ScriptedCluster()
+    cluster.store_records(records(*"012"))
+    async with cluster.leader() as leader:
         leader.grants = [grant()]
-        async with consumer(stage) as reader:
+        async with consumer(cluster) as reader:
             await take(reader, 3, acknowledge=True)
-        assert [(0, 1, 3)] == acknowledged(stage)
+        assert [(0, 1, 3)] == acknowledged(cluster)
         kinds = [type(request) for request in leader.requests]
         assert kinds.index(m.AcknowledgeBatch) < kinds.index(m.LeaveConsumer)
         with pytest.raises(StopAsyncIteration):
@@ -243,11 +243,11 @@ async def test_leaving_flushes_acknowledgements_and_then_leaves():
 
 
 async def test_a_revoked_segment_is_confirmed_after_what_was_delivered_is_acknowledged():
-    stage = Stage()
-    stage.store_records(records(*"012"))
-    async with stage.leader() as leader:
+    cluster = ScriptedCluster()
+    cluster.store_records(records(*"012"))
+    async with cluster.leader() as leader:
         leader.grants = [grant()]
-        async with consumer(stage) as reader:
+        async with consumer(cluster) as reader:
             first = await anext(reader)
             leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1)])
             await asyncio.sleep(0.1)
@@ -258,16 +258,16 @@ async def test_a_revoked_segment_is_confirmed_after_what_was_delivered_is_acknow
             assert [(0, 1)] == [(c.segment, c.generation) for c in leader.seen(m.ConfirmRevoked)]
             kinds = [type(request) for request in leader.requests]
             assert kinds.index(m.AcknowledgeBatch) < kinds.index(m.ConfirmRevoked)
-            assert [(0, 1, 1)] == acknowledged(stage)
+            assert [(0, 1, 1)] == acknowledged(cluster)
             assert [] == reader.segments
 
 
 async def test_a_slow_program_does_not_hold_a_revoked_segment_for_ever():
-    stage = Stage()
-    stage.store_records(records(*"012"))
-    async with stage.leader() as leader:
+    cluster = ScriptedCluster()
+    cluster.store_records(records(*"012"))
+    async with cluster.leader() as leader:
         leader.grants = [grant()]
-        async with consumer(stage) as reader:
+        async with consumer(cluster) as reader:
             await take(reader, 1)
             leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1)])
             await asyncio.sleep(9)
@@ -277,11 +277,11 @@ async def test_a_slow_program_does_not_hold_a_revoked_segment_for_ever():
 
 
 async def test_a_final_revocation_stops_at_once_and_confirms_nothing():
-    stage = Stage()
-    stage.store_records(records(*"012"))
-    async with stage.leader() as leader:
+    cluster = ScriptedCluster()
+    cluster.store_records(records(*"012"))
+    async with cluster.leader() as leader:
         leader.grants = [grant()]
-        async with consumer(stage) as reader:
+        async with consumer(cluster) as reader:
             await take(reader, 1)
             leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1, final=True)])
             await asyncio.sleep(0.1)
@@ -291,10 +291,10 @@ async def test_a_final_revocation_stops_at_once_and_confirms_nothing():
 
 
 async def test_a_confirmation_is_repeated_until_it_is_answered():
-    stage = Stage()
-    async with stage.leader() as leader:
+    cluster = ScriptedCluster()
+    async with cluster.leader() as leader:
         leader.grants = [grant()]
-        async with consumer(stage) as reader:
+        async with consumer(cluster) as reader:
             leader.answers = False
             leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1)])
             await asyncio.sleep(7)
@@ -305,19 +305,19 @@ async def test_a_confirmation_is_repeated_until_it_is_answered():
 
 
 async def test_a_revocation_of_a_grant_that_was_lost_is_confirmed_at_once():
-    stage = Stage()
-    async with stage.leader() as leader, consumer(stage):
+    cluster = ScriptedCluster()
+    async with cluster.leader() as leader, consumer(cluster):
         leader.push(registration(leader), revoked=[m.Revocation(segment=3, generation=7)])
         await asyncio.sleep(0.1)
         assert [(3, 7)] == [(c.segment, c.generation) for c in leader.seen(m.ConfirmRevoked)]
 
 
 async def test_a_grant_that_comes_back_at_a_higher_generation_is_read_again():
-    stage = Stage()
-    stage.store_records(records(*"01"))
-    async with stage.leader() as leader:
+    cluster = ScriptedCluster()
+    cluster.store_records(records(*"01"))
+    async with cluster.leader() as leader:
         leader.grants = [grant()]
-        async with consumer(stage) as reader:
+        async with consumer(cluster) as reader:
             assert ["0", "1"] == await take(reader, 2)
             leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1, final=True)])
             leader.push(registration(leader), granted=[grant(generation=3, start_offset=1)])

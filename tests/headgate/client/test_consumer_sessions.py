@@ -6,61 +6,61 @@ import asyncio
 
 import pytest
 
-from headgate.errors import FencedError, NoLeaderError, RefusedError
+from headgate.errors import FencedError, NoLeaderError, RequestRejectedError
 from headgate.protocol import messages as m
 from tests.support.consuming import acknowledged, consumer, nothing_more, records, registration, take
-from tests.support.scripted_leader import Stage, grant
+from tests.support.scripted_leader import ScriptedCluster, grant
 
 pytestmark = pytest.mark.looptime
 
 
 async def test_a_leader_change_costs_no_record_twice_and_no_pause():
-    stage = Stage()
-    stage.store_records(records(*"01"))
-    async with stage.leader() as old:
+    cluster = ScriptedCluster()
+    cluster.store_records(records(*"01"))
+    async with cluster.leader() as old:
         old.grants = [grant()]
-        async with consumer(stage) as reader:
+        async with consumer(cluster) as reader:
             assert ["0", "1"] == await take(reader, 2, acknowledge=True)
             old.answers = False
-            async with stage.leader(2) as new:
+            async with cluster.leader(2) as new:
                 new.grants = [grant()]
-                stage.store_records(records("2"), new)
+                cluster.store_records(records("2"), new)
                 assert ["2"] == await take(reader, 1, acknowledge=True)
                 await asyncio.sleep(1)
                 assert registration(old).incarnation == registration(new).incarnation
-                assert (0, 1, 3) == acknowledged(stage)[-1]
+                assert (0, 1, 3) == acknowledged(cluster)[-1]
 
 
 async def test_what_a_new_leader_does_not_list_is_dropped():
-    stage = Stage()
-    stage.store_records(records(*"01"))
-    async with stage.leader() as old:
+    cluster = ScriptedCluster()
+    cluster.store_records(records(*"01"))
+    async with cluster.leader() as old:
         old.grants = [grant()]
-        async with consumer(stage) as reader:
+        async with consumer(cluster) as reader:
             await take(reader, 1)
             old.answers = False
-            async with stage.leader(2):
+            async with cluster.leader(2):
                 await asyncio.sleep(1)
                 assert [] == reader.segments
                 await nothing_more(reader)
 
 
 async def test_pushes_of_a_deposed_leader_are_ignored():
-    stage = Stage()
-    async with stage.leader() as leader, consumer(stage) as reader:
+    cluster = ScriptedCluster()
+    async with cluster.leader() as leader, consumer(cluster) as reader:
         leader.push(registration(leader), granted=[grant(5, generation=9)], epoch=0)
         await asyncio.sleep(0.5)
         assert [] == reader.segments
 
 
 async def test_it_registers_again_after_a_reconnection_and_keeps_reading():
-    stage = Stage()
-    stage.store_records(records(*"01"))
-    async with stage.leader() as leader:
+    cluster = ScriptedCluster()
+    cluster.store_records(records(*"01"))
+    async with cluster.leader() as leader:
         leader.grants = [grant()]
-        async with consumer(stage, "me") as reader:
+        async with consumer(cluster, "me") as reader:
             await take(reader, 1)
-            stage.broker.drop("me")
+            cluster.broker.drop("me")
             assert ["1"] == await take(reader, 1)
             await asyncio.sleep(3)
             assert 2 <= len(leader.seen(m.RegisterConsumer))
@@ -68,18 +68,18 @@ async def test_it_registers_again_after_a_reconnection_and_keeps_reading():
 
 
 async def test_heartbeats_say_what_is_held():
-    stage = Stage()
-    async with stage.leader() as leader:
+    cluster = ScriptedCluster()
+    async with cluster.leader() as leader:
         leader.grants = [grant(2, generation=6)]
-        async with consumer(stage):
+        async with consumer(cluster):
             await asyncio.sleep(5.5)
             assert [(2, 6)] == leader.seen(m.Heartbeat)[-1].held
 
 
 async def test_a_newer_program_of_the_same_name_ends_this_one():
-    stage = Stage()
-    async with stage.leader() as leader:
-        async with consumer(stage) as reader:
+    cluster = ScriptedCluster()
+    async with cluster.leader() as leader:
+        async with consumer(cluster) as reader:
             leader.fence.add("RegisterConsumer")
             request = registration(leader)
             fenced = m.ConsumerFenced(
@@ -98,11 +98,11 @@ async def test_a_newer_program_of_the_same_name_ends_this_one():
 
 
 async def test_an_evicted_consumer_registers_again_and_goes_on():
-    stage = Stage()
-    stage.store_records(records(*"01"))
-    async with stage.leader() as leader:
+    cluster = ScriptedCluster()
+    cluster.store_records(records(*"01"))
+    async with cluster.leader() as leader:
         leader.grants = [grant()]
-        async with consumer(stage) as reader:
+        async with consumer(cluster) as reader:
             await take(reader, 2)
             request = registration(leader)
             leader.answers = False
@@ -123,21 +123,21 @@ async def test_an_evicted_consumer_registers_again_and_goes_on():
 
 
 async def test_without_a_leader_registering_is_one_clear_line():
-    stage = Stage()
-    async with stage.leader() as leader:
+    cluster = ScriptedCluster()
+    async with cluster.leader() as leader:
         leader.answers = False
         with pytest.raises(NoLeaderError, match="shard 0 of cluster 'test': its leader does not answer"):
-            async with consumer(stage):
+            async with consumer(cluster):
                 pass
-    assert [] == [client for client in stage.broker.connected() if client == "client"]
+    assert [] == [client for client in cluster.broker.connected() if client == "client"]
 
 
 async def test_a_refused_registration_raises():
-    stage = Stage()
-    async with stage.leader() as leader:
+    cluster = ScriptedCluster()
+    async with cluster.leader() as leader:
         leader.fence.add("RegisterConsumer")
-        with pytest.raises(RefusedError):
-            async with consumer(stage):
+        with pytest.raises(RequestRejectedError):
+            async with consumer(cluster):
                 pass
 
 
@@ -145,32 +145,32 @@ async def test_a_refused_registration_raises():
 
 
 async def test_caught_up_only_when_everything_durable_was_taken():
-    stage = Stage()
-    stage.store_records(records(*"01"))
-    async with stage.leader() as leader:
+    cluster = ScriptedCluster()
+    cluster.store_records(records(*"01"))
+    async with cluster.leader() as leader:
         leader.grants = [grant()]
-        async with consumer(stage) as reader:
+        async with consumer(cluster) as reader:
             await asyncio.sleep(0.1)
             assert not await reader.caught_up()
             await take(reader, 2)
             await asyncio.sleep(0.1)
             assert await reader.caught_up()
-            stage.store_records(records("2"))
+            cluster.store_records(records("2"))
             assert not await reader.caught_up()
 
 
 @pytest.mark.parametrize(("blocked", "settled"), [(1, True), (0, False)])
 async def test_not_caught_up_while_something_is_blocked_or_between_holders(blocked, settled):
-    stage = Stage()
-    async with stage.leader() as leader:
-        leader.blocked, leader.settled = blocked, settled
-        async with consumer(stage) as reader:
+    cluster = ScriptedCluster()
+    async with cluster.leader() as leader:
+        leader.blocked, leader.stable = blocked, settled
+        async with consumer(cluster) as reader:
             assert not await reader.caught_up()
 
 
 async def test_not_caught_up_if_a_pushed_grant_was_lost():
-    stage = Stage()
-    async with stage.leader() as leader, consumer(stage) as reader:
+    cluster = ScriptedCluster()
+    async with cluster.leader() as leader, consumer(cluster) as reader:
         assert await reader.caught_up()
         leader.grants = [grant()]
         assert not await reader.caught_up()

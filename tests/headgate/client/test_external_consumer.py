@@ -13,7 +13,7 @@ from headgate.client.consumer import Consumer
 from headgate.client.external_consumer import ExternalConsumer, GrantedSegment
 from headgate.client.producer import Producer
 from headgate.client.source_listing import ExternalLayout
-from headgate.errors import HeadgateError, RefusedError
+from headgate.errors import HeadgateError, RequestRejectedError
 from headgate.protocol.messages import SegmentImport
 from tests.headgate.client.test_against_the_leader import SMALL, client
 from tests.support.one_shard import OneShard
@@ -76,7 +76,7 @@ class Source:
         return len(self.read_order) - 1 - self.read_order[::-1].index((label, RECORDS - 1))
 
 
-class World(OneShard):
+class ExternalTopicShard(OneShard):
     """A shard whose Spark process counts by hand: drained is what is acknowledged to its sealed end."""
 
     async def check(self, shard, subscription, segments, newest, external):
@@ -86,16 +86,16 @@ class World(OneShard):
 
 @asynccontextmanager
 async def world():
-    stage = World()
-    async with stage.reign() as reign:
-        stage.leading = reign
-        async with Admin(client(stage, "admin")) as admin:
-            yield stage, admin
+    cluster = ExternalTopicShard()
+    async with cluster.leader() as leader:
+        cluster.leading = leader
+        async with Admin(client(cluster, "admin")) as admin:
+            yield cluster, admin
 
 
 @asynccontextmanager
-async def running(stage: World, source: Source, name: str, **more):
-    async with ExternalConsumer(client(stage, name), topic="orders", subscription="s", name=name, **more) as consumer:
+async def running(cluster: ExternalTopicShard, source: Source, name: str, **more):
+    async with ExternalConsumer(client(cluster, name), topic="orders", subscription="s", name=name, **more) as consumer:
         task = asyncio.create_task(consumer.run(source.read))
         try:
             yield consumer
@@ -106,9 +106,9 @@ async def running(stage: World, source: Source, name: str, **more):
 
 async def test_children_are_read_after_their_parents_and_a_reshard_is_followed() -> None:
     source = Source(closed="a")
-    async with world() as (stage, admin):
+    async with world() as (cluster, admin):
         await admin.import_topic("orders", SPLIT)
-        async with running(stage, source, "one"), running(stage, source, "two"):
+        async with running(cluster, source, "one"), running(cluster, source, "two"):
             await until(lambda: ("b", RECORDS - 1) in source.read_order and ("c", RECORDS - 1) in source.read_order)
             source.close("bc")
             await asyncio.sleep(5)
@@ -122,12 +122,12 @@ async def test_children_are_read_after_their_parents_and_a_reshard_is_followed()
 
 async def test_the_next_holder_goes_on_at_the_checkpoint() -> None:
     source = Source(closed="")
-    async with world() as (stage, admin):
+    async with world() as (cluster, admin):
         await admin.import_topic("orders", layout(seg("a", 0, 15)))
-        async with running(stage, source, "one"):
+        async with running(cluster, source, "one"):
             await until(lambda: len(source.read_order) == RECORDS // 2)
         source.close("a")
-        async with running(stage, source, "two") as second:
+        async with running(cluster, source, "two") as second:
             await until(lambda: ("a", RECORDS - 1) in source.read_order)
             assert [0] == second.segments
     assert [("a", n) for n in range(RECORDS)] == source.read_order
@@ -136,11 +136,11 @@ async def test_the_next_holder_goes_on_at_the_checkpoint() -> None:
 async def test_a_handover_ends_the_call_first_and_loses_nothing() -> None:
     """A second consumer takes its share while the first one reads; two calls at once would assert in the source."""
     source = Source(closed="", pace_seconds=0.5)
-    async with world() as (stage, admin):
+    async with world() as (cluster, admin):
         await admin.import_topic("orders", layout(seg("a", 0, 7), seg("b", 8, 15)))
-        async with running(stage, source, "one") as first:
+        async with running(cluster, source, "one") as first:
             await until(lambda: len(source.read_order) >= RECORDS // 2)
-            async with running(stage, source, "two") as second:
+            async with running(cluster, source, "two") as second:
                 await until(lambda: len(set(source.read_order)) == 2 * RECORDS, 60)
                 assert {0, 1} == {*first.segments, *second.segments}
                 assert [1, 1] == [len(first.segments), len(second.segments)]
@@ -152,31 +152,31 @@ async def test_a_handover_ends_the_call_first_and_loses_nothing() -> None:
 
 async def test_checkpoints_and_grants_outlive_the_leader() -> None:
     source = Source(closed="a")
-    stage = World()
-    async with stage.reign("a") as reign, Admin(client(stage, "admin")) as admin:
-        stage.leading = reign
+    cluster = ExternalTopicShard()
+    async with cluster.leader("a") as leader, Admin(client(cluster, "admin")) as admin:
+        cluster.leading = leader
         await admin.import_topic("orders", SPLIT)
-        async with running(stage, source, "one"):
+        async with running(cluster, source, "one"):
             await until(lambda: len(source.read_order) >= RECORDS // 2)
-    async with stage.reign("b") as reign:
-        stage.leading = reign
-        async with running(stage, source, "one"):
+    async with cluster.leader("b") as leader:
+        cluster.leading = leader
+        async with running(cluster, source, "one"):
             await until(lambda: len(source.read_order) == 3 * RECORDS)
-        described = await describe(stage)
+        described = await describe(cluster)
     assert {"a": "20", "b": "20", "c": "20"} == {p.label: p.checkpoint for p in described.segments}
     assert "drained" == described.segments[0].status
 
 
-async def describe(stage: World):
-    async with Admin(client(stage, "asking")) as admin:
+async def describe(cluster: ExternalTopicShard):
+    async with Admin(client(cluster, "asking")) as admin:
         return await admin.describe_subscription("orders", "s")
 
 
 async def test_an_end_may_be_told_before_its_seal_is_imported() -> None:
     source = Source(closed="a")
-    async with world() as (stage, admin):
+    async with world() as (cluster, admin):
         await admin.import_topic("orders", layout(seg("a", 0, 15)))
-        async with running(stage, source, "one"):
+        async with running(cluster, source, "one"):
             await until(lambda: ("a", RECORDS - 1) in source.read_order)
             await asyncio.sleep(3)
             await admin.import_topic("orders", SPLIT)
@@ -185,9 +185,9 @@ async def test_an_end_may_be_told_before_its_seal_is_imported() -> None:
 
 async def test_a_seek_to_the_beginning_reads_everything_again_parents_first() -> None:
     source = Source(closed="a")
-    async with world() as (stage, admin):
+    async with world() as (cluster, admin):
         await admin.import_topic("orders", SPLIT)
-        async with running(stage, source, "one"):
+        async with running(cluster, source, "one"):
             await until(lambda: len(source.read_order) == 3 * RECORDS)
             again = len(source.read_order)
             for to in ({"to": "latest"}, {"timestamp_ms": 5}):
@@ -202,12 +202,12 @@ async def test_a_seek_to_the_beginning_reads_everything_again_parents_first() ->
 async def test_an_explanation_speaks_of_the_source() -> None:
     """Nobody is told of one record where a whole shard is meant."""
     source = Source(closed="", pace_seconds=5)
-    async with world() as (stage, admin):
+    async with world() as (cluster, admin):
         await admin.import_topic("orders", SPLIT)
-        async with running(stage, source, "one"):
+        async with running(cluster, source, "one"):
             told = await admin.explain("orders", "s")
         said = [" ".join(segment.sentences) for segment in told.segments]
-        with pytest.raises(RefusedError, match="its source decides"):
+        with pytest.raises(RequestRejectedError, match="its source decides"):
             await admin.plan("orders", "s", splits=[1])
     assert "Segment 0 (a) is read by one: not read to its end." == said[0]
     assert said[1].startswith("Segment 1 (b) waits until segment 0 is drained. Segment 0 (a) is not read to its end")
@@ -219,12 +219,12 @@ async def test_a_call_that_returns_before_the_end_is_an_error_and_opens_nothing(
     async def forgets(_: GrantedSegment) -> None:
         await asyncio.sleep(1)
 
-    async with world() as (stage, admin):
+    async with world() as (cluster, admin):
         await admin.import_topic("orders", SPLIT)
-        async with ExternalConsumer(client(stage, "one"), topic="orders", subscription="s") as consumer:
+        async with ExternalConsumer(client(cluster, "one"), topic="orders", subscription="s") as consumer:
             with pytest.raises(HeadgateError, match="reading a returned before its end"):
                 await consumer.run(forgets)
-        described = await describe(stage)
+        described = await describe(cluster)
     assert ["waiting", "blocked", "blocked"] == [progress.status for progress in described.segments]
 
 
@@ -232,9 +232,9 @@ async def test_a_call_that_raises_ends_the_consumer_with_the_cause() -> None:
     async def breaks(segment: GrantedSegment) -> None:
         raise OSError(f"{segment.label} is out of reach")
 
-    async with world() as (stage, admin):
+    async with world() as (cluster, admin):
         await admin.import_topic("orders", SPLIT)
-        async with ExternalConsumer(client(stage, "one"), topic="orders", subscription="s") as consumer:
+        async with ExternalConsumer(client(cluster, "one"), topic="orders", subscription="s") as consumer:
             with pytest.raises(HeadgateError, match="out of reach") as caught:
                 await consumer.run(breaks)
     assert isinstance(caught.value.__cause__, OSError)
@@ -252,12 +252,12 @@ async def test_where_offsets_count_they_drain() -> None:
 
     sealed = SegmentImport(segment="a", end_offset=10)
     child = SegmentImport(segment="b", parents=["a"])
-    async with world() as (stage, admin):
+    async with world() as (cluster, admin):
         await admin.import_topic("orders", ExternalLayout([sealed, child]))
-        async with ExternalConsumer(client(stage, "one"), topic="orders", subscription="s") as consumer:
+        async with ExternalConsumer(client(cluster, "one"), topic="orders", subscription="s") as consumer:
             with pytest.raises(HeadgateError, match="where b ends was not known when it was granted"):
                 await consumer.run(read)
-        described = await describe(stage)
+        described = await describe(cluster)
     assert [("a", 0), ("b", 0)] == seen
     assert [10, 7] == [progress.acknowledged_offset for progress in described.segments]
 
@@ -268,35 +268,35 @@ async def test_opaque_positions_take_no_offsets() -> None:
             segment.acknowledge(end_offset=7)
         await segment.finish(end_offset=7)
 
-    async with world() as (stage, admin):
+    async with world() as (cluster, admin):
         await admin.import_topic("orders", SPLIT)
-        async with ExternalConsumer(client(stage, "one"), topic="orders", subscription="s") as consumer:
+        async with ExternalConsumer(client(cluster, "one"), topic="orders", subscription="s") as consumer:
             with pytest.raises(HeadgateError, match="without end_offset"):
                 await consumer.run(read)
 
 
 async def test_a_consumer_of_the_other_kind_is_refused_and_leaves_no_subscription() -> None:
-    async with world() as (stage, admin):
+    async with world() as (cluster, admin):
         await admin.import_topic("orders", SPLIT)
         await admin.create_topic("stored")
-        with pytest.raises(RefusedError, match="read them with ExternalConsumer"):
-            async with Consumer(client(stage, "one"), topic="orders", subscription="s", start="earliest"):
+        with pytest.raises(RequestRejectedError, match="read them with ExternalConsumer"):
+            async with Consumer(client(cluster, "one"), topic="orders", subscription="s", start="earliest"):
                 pass
-        with pytest.raises(RefusedError, match="read it with Consumer"):
-            async with ExternalConsumer(client(stage, "two"), topic="stored", subscription="s"):
+        with pytest.raises(RequestRejectedError, match="read it with Consumer"):
+            async with ExternalConsumer(client(cluster, "two"), topic="stored", subscription="s"):
                 pass
         assert [] == await admin.list_subscriptions()
 
 
 async def test_records_for_an_external_topic_are_refused_and_harm_no_others() -> None:
-    async with world() as (stage, admin):
+    async with world() as (cluster, admin):
         await admin.import_topic("orders", SPLIT)
         await admin.create_topic("stored")
-        async with Producer(client(stage, "producer"), settings=SMALL) as producer:
-            refused = await producer.send("orders", b"k", b"v")
+        async with Producer(client(cluster, "producer"), settings=SMALL) as producer:
+            rejected = await producer.send("orders", b"k", b"v")
             taken = await producer.send("stored", b"k", b"v")
-            with pytest.raises(RefusedError, match="produce to its source"):
-                await refused
+            with pytest.raises(RequestRejectedError, match="produce to its source"):
+                await rejected
             assert 0 == (await taken).offset
-        with pytest.raises(RefusedError, match="split or merge at its source"):
+        with pytest.raises(RequestRejectedError, match="split or merge at its source"):
             await admin.split("orders", 1)

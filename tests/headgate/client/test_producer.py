@@ -6,22 +6,22 @@ import asyncio
 
 import pytest
 
-from headgate.client.producer import CloseReport, Delivery, Producer, ProducerSettings, Stored
+from headgate.client.producer import CloseReport, Delivery, Producer, ProducerSettings, RecordMetadata
 from headgate.client.record_batch import RECORD_OVERHEAD_BYTES
 from headgate.errors import (
     ConfigError,
+    DeliveryFailedError,
+    DeliveryUnknownError,
     FencedError,
     HeadgateError,
     InvalidNameError,
     NoLeaderError,
-    NotStoredError,
-    OutcomeUnknownToProducerError,
-    RefusedError,
+    RequestRejectedError,
 )
 from headgate.ledger.chunk import decode_records
 from headgate.ledger.ledger import chunk_folder, chunk_name
 from headgate.protocol import messages as m
-from tests.support.scripted_leader import Stage
+from tests.support.scripted_leader import ScriptedCluster
 
 pytestmark = pytest.mark.looptime
 
@@ -34,25 +34,25 @@ async def send_all(producer: Producer, count: int, topic: str = "orders") -> lis
 
 
 async def test_records_are_stored_in_order_and_their_places_are_told():
-    stage = Stage()
-    async with stage.leader(), Producer(stage.client()) as producer:
+    cluster = ScriptedCluster()
+    async with cluster.leader(), Producer(cluster.client()) as producer:
         deliveries = await send_all(producer, 5)
         places = [await delivery for delivery in deliveries]
 
-    assert [Stored(0, n, duplicate=False) for n in range(5)] == places
-    assert [b"0", b"1", b"2", b"3", b"4"] == stage.stored
+    assert [RecordMetadata(0, n, duplicate=False) for n in range(5)] == places
+    assert [b"0", b"1", b"2", b"3", b"4"] == cluster.stored
 
 
 async def test_places_follow_the_key_where_a_batch_falls_into_several_segments():
-    stage = Stage(segments=4)
+    cluster = ScriptedCluster(segments=4)
     keys = [f"key-{n}".encode() for n in range(40)]
-    async with stage.leader(), Producer(stage.client()) as producer:
+    async with cluster.leader(), Producer(cluster.client()) as producer:
         deliveries = [await producer.send("orders", key, key) for key in keys]
         places = [await delivery for delivery in deliveries]
 
     found = {}
-    for number in range(1, stage.head + 1):
-        data = stage.store.objects[f"{chunk_folder(0)}/{chunk_name(number)}"]
+    for number in range(1, cluster.head + 1):
+        data = cluster.store.objects[f"{chunk_folder(0)}/{chunk_name(number)}"]
         for row in decode_records(data, shard=0, number=number).to_pylist():
             found[row["key"]] = (row["segment"], row["offset"])
     assert [found[key] for key in keys] == [(place.segment, place.offset) for place in places]
@@ -60,8 +60,8 @@ async def test_places_follow_the_key_where_a_batch_falls_into_several_segments()
 
 
 async def test_records_of_one_turn_travel_together():
-    stage = Stage()
-    async with stage.leader() as leader, Producer(stage.client()) as producer:
+    cluster = ScriptedCluster()
+    async with cluster.leader() as leader, Producer(cluster.client()) as producer:
         await send_all(producer, 100)
         await producer.flush()
         assert [100] == [len(batch.records) for batch in leader.seen(m.ProduceBatch)]
@@ -70,7 +70,7 @@ async def test_records_of_one_turn_travel_together():
 @pytest.mark.parametrize("batch_bytes", [4 * 100, 4 * 100 + 50], ids=["full to the last byte", "one more does not fit"])
 async def test_who_sends_without_a_pause_lets_the_loop_turn_between_batches(batch_bytes):
     """A turn reads a reply: without it the window would stand still while the buffer fills. No turn splits a batch."""
-    stage = Stage()
+    cluster = ScriptedCluster()
     settings = ProducerSettings(batch_bytes=batch_bytes)
     turns: set[int] = set()
     sent = 0
@@ -80,7 +80,7 @@ async def test_who_sends_without_a_pause_lets_the_loop_turn_between_batches(batc
         if sent < 24:
             asyncio.get_running_loop().call_soon(turn)
 
-    async with stage.leader() as leader, Producer(stage.client(), settings=settings) as producer:
+    async with cluster.leader() as leader, Producer(cluster.client(), settings=settings) as producer:
         await producer.open("orders")
         turn()
         for number in range(1, 25):
@@ -92,8 +92,8 @@ async def test_who_sends_without_a_pause_lets_the_loop_turn_between_batches(batc
 
 
 async def test_who_gives_up_waiting_for_an_outcome_takes_it_from_nobody_else():
-    stage = Stage()
-    async with stage.leader(), Producer(stage.client()) as producer:
+    cluster = ScriptedCluster()
+    async with cluster.leader(), Producer(cluster.client()) as producer:
         delivery = await producer.send("orders", b"k", b"v")
         patient, impatient = (asyncio.ensure_future(_stored(delivery)) for _ in range(2))
         await asyncio.sleep(0)
@@ -102,18 +102,18 @@ async def test_who_gives_up_waiting_for_an_outcome_takes_it_from_nobody_else():
             await impatient
         assert not delivery.done()
         assert await patient == await delivery
-    assert 1 == len(stage.stored)
+    assert 1 == len(cluster.stored)
 
 
-async def _stored(delivery: Delivery) -> Stored:
+async def _stored(delivery: Delivery) -> RecordMetadata:
     return await delivery
 
 
 async def test_who_is_cancelled_between_batches_has_taken_no_room():
     """`send` under a time limit of the caller's own must not eat the buffer, a record at a time."""
-    stage = Stage()
+    cluster = ScriptedCluster()
     settings = ProducerSettings(batch_bytes=100)
-    async with stage.leader(), Producer(stage.client(), settings=settings) as producer:
+    async with cluster.leader(), Producer(cluster.client(), settings=settings) as producer:
         await producer.open("orders")
         await producer.send("orders", b"k", b"v" * 100)
         cancelled = asyncio.ensure_future(producer.send("orders", b"k", b"v" * 100))
@@ -123,24 +123,24 @@ async def test_who_is_cancelled_between_batches_has_taken_no_room():
         await asyncio.gather(cancelled, return_exceptions=True)
         await producer.flush()
         assert 0 == producer.buffered_bytes
-    assert 1 == len(stage.stored)
+    assert 1 == len(cluster.stored)
 
 
 async def test_while_something_queues_a_batch_grows():
-    stage = Stage()
-    async with stage.leader(window=1) as leader, Producer(stage.client()) as producer:
+    cluster = ScriptedCluster()
+    async with cluster.leader(window=1) as leader, Producer(cluster.client()) as producer:
         for n in range(30):
             await producer.send("orders", b"key", str(n).encode())
             await asyncio.sleep(0.0001)
         await producer.flush()
         assert 8 > len(leader.seen(m.ProduceBatch))
-    assert [str(n).encode() for n in range(30)] == stage.stored
+    assert [str(n).encode() for n in range(30)] == cluster.stored
 
 
 async def test_linger_holds_a_batch_for_company():
-    stage = Stage()
+    cluster = ScriptedCluster()
     settings = ProducerSettings(linger_seconds=0.5)
-    async with stage.leader() as leader, Producer(stage.client(), settings=settings) as producer:
+    async with cluster.leader() as leader, Producer(cluster.client(), settings=settings) as producer:
         await producer.send("orders", b"key", b"first")
         await asyncio.sleep(0.4)
         assert [] == leader.seen(m.ProduceBatch)
@@ -165,52 +165,52 @@ async def test_linger_holds_a_batch_for_company():
     ids=" ".join,
 )
 async def test_whatever_the_leader_does_everything_is_stored_once_in_order(script):
-    stage = Stage()
-    async with stage.leader() as leader, Producer(stage.client(), settings=ONE_A_BATCH) as producer:
+    cluster = ScriptedCluster()
+    async with cluster.leader() as leader, Producer(cluster.client(), settings=ONE_A_BATCH) as producer:
         leader.script.extend(script)
         deliveries = await send_all(producer, 12)
         places = [await delivery for delivery in deliveries]
 
     assert list(range(12)) == [place.offset for place in places]
-    assert [str(n).encode() for n in range(12)] == stage.stored
+    assert [str(n).encode() for n in range(12)] == cluster.stored
 
 
 async def test_a_leader_change_with_a_full_window_replays_in_order():
-    stage = Stage()
-    async with stage.leader() as old, Producer(stage.client(), settings=ONE_A_BATCH) as producer:
+    cluster = ScriptedCluster()
+    async with cluster.leader() as old, Producer(cluster.client(), settings=ONE_A_BATCH) as producer:
         await (await producer.send("orders", b"key", b"first"))
         old.answers = False
         deliveries = await send_all(producer, 20)
         await asyncio.sleep(0.1)
-        async with stage.leader(2):
+        async with cluster.leader(2):
             for delivery in deliveries:
                 await delivery
-    assert [b"first", *(str(n).encode() for n in range(20))] == stage.stored
+    assert [b"first", *(str(n).encode() for n in range(20))] == cluster.stored
 
 
 async def test_a_leader_without_pipelining_is_sent_one_at_a_time():
-    stage = Stage()
-    async with stage.leader(pipelining=False) as leader, Producer(stage.client(), settings=ONE_A_BATCH) as producer:
+    cluster = ScriptedCluster()
+    async with cluster.leader(pipelining=False) as leader, Producer(cluster.client(), settings=ONE_A_BATCH) as producer:
         leader.script.extend(["delay"] * 3)
         await send_all(producer, 3)
         await asyncio.sleep(0.9)
         assert 1 == len(leader.seen(m.ProduceBatch))
         await producer.flush()
-    assert [b"0", b"1", b"2"] == stage.stored
+    assert [b"0", b"1", b"2"] == cluster.stored
 
 
 async def test_a_broker_that_drops_us_costs_nothing():
-    stage = Stage()
-    async with stage.leader(), Producer(stage.client("me"), settings=ONE_A_BATCH) as producer:
+    cluster = ScriptedCluster()
+    async with cluster.leader(), Producer(cluster.client("me"), settings=ONE_A_BATCH) as producer:
         deliveries = []
         for n in range(40):
             deliveries.append(await producer.send("orders", b"key", str(n).encode()))
             await asyncio.sleep(0.001)
             if n % 15 == 7:
-                stage.broker.drop("me")
+                cluster.broker.drop("me")
         for delivery in deliveries:
             await delivery
-    assert [str(n).encode() for n in range(40)] == stage.stored
+    assert [str(n).encode() for n in range(40)] == cluster.stored
 
 
 # --- deadlines and closing --------------------------------------------------------------------------------------------
@@ -219,41 +219,41 @@ SHORT = ProducerSettings(batch_bytes=1, request_timeout_seconds=1, delivery_time
 
 
 async def test_outcomes_come_at_the_deadline_unknown_for_what_was_sent():
-    stage = Stage()
-    async with stage.leader() as leader, Producer(stage.client(), settings=SHORT) as producer:
+    cluster = ScriptedCluster()
+    async with cluster.leader() as leader, Producer(cluster.client(), settings=SHORT) as producer:
         await (await producer.send("orders", b"key", b"probe"))
         leader.answers = False
         began = asyncio.get_running_loop().time()
         deliveries = await send_all(producer, 4)
         outcomes = await asyncio.gather(*(_outcome(delivery) for delivery in deliveries))
         assert 3.0 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.03)
-        assert [OutcomeUnknownToProducerError] * 2 + [NotStoredError] * 2 == outcomes
+        assert [DeliveryUnknownError] * 2 + [DeliveryFailedError] * 2 == outcomes
         leader.answers = True
         assert 1 == (await (await producer.send("orders", b"key", b"after"))).offset
         report = await producer.close()
-    assert CloseReport(committed=2, not_stored=2, unknown=2) == report
-    assert [b"probe", b"after"] == stage.stored
+    assert CloseReport(committed=2, failed=2, unknown=2) == report
+    assert [b"probe", b"after"] == cluster.stored
 
 
 async def test_without_a_leader_nothing_is_stored_and_the_deadline_holds():
-    stage = Stage()
-    async with stage.leader():
-        producer = Producer(stage.client(), settings=SHORT)
+    cluster = ScriptedCluster()
+    async with cluster.leader():
+        producer = Producer(cluster.client(), settings=SHORT)
         await producer.__aenter__()
-    async with stage.leader() as leader:
+    async with cluster.leader() as leader:
         leader.answers = False
         began = asyncio.get_running_loop().time()
         deliveries = await send_all(producer, 3)
-        assert [NotStoredError] * 3 == [await _outcome(delivery) for delivery in deliveries]
+        assert [DeliveryFailedError] * 3 == [await _outcome(delivery) for delivery in deliveries]
         assert 3.0 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.03)
         await producer.close()
 
 
 async def test_close_within_a_limit_reports_every_record():
-    stage = Stage()
+    cluster = ScriptedCluster()
     settings = ProducerSettings(batch_bytes=1, max_in_flight=2)
-    async with stage.leader() as leader:
-        producer = Producer(stage.client(), settings=settings)
+    async with cluster.leader() as leader:
+        producer = Producer(cluster.client(), settings=settings)
         await producer.__aenter__()
         await (await producer.send("orders", b"key", b"value"))
         leader.answers = False
@@ -261,7 +261,7 @@ async def test_close_within_a_limit_reports_every_record():
         began = asyncio.get_running_loop().time()
         report = await producer.close(timeout_seconds=2)
         assert 2 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.1)
-    assert CloseReport(committed=1, not_stored=3, unknown=2) == report
+    assert CloseReport(committed=1, failed=3, unknown=2) == report
     assert all(delivery.done() for delivery in deliveries)
     assert 0 == producer.buffered_bytes
     with pytest.raises(HeadgateError):
@@ -269,12 +269,12 @@ async def test_close_within_a_limit_reports_every_record():
 
 
 async def test_leaving_the_block_flushes():
-    stage = Stage()
-    async with stage.leader():
-        async with Producer(stage.client()) as producer:
+    cluster = ScriptedCluster()
+    async with cluster.leader():
+        async with Producer(cluster.client()) as producer:
             delivery = await producer.send("orders", b"key", b"value")
         assert delivery.done()
-    assert [b"value"] == stage.stored
+    assert [b"value"] == cluster.stored
 
 
 async def _outcome(delivery) -> type:
@@ -282,16 +282,16 @@ async def _outcome(delivery) -> type:
         await delivery
     except HeadgateError as error:
         return type(error)
-    return Stored
+    return RecordMetadata
 
 
 # --- names and positions ----------------------------------------------------------------------------------------------
 
 
 async def test_a_named_producer_gets_its_position_back():
-    stage = Stage()
-    stage.last_position = b"line 7"
-    async with stage.leader() as leader, Producer(stage.client(), name="loader") as producer:
+    cluster = ScriptedCluster()
+    cluster.last_position = b"line 7"
+    async with cluster.leader() as leader, Producer(cluster.client(), name="loader") as producer:
         assert producer.source_position is None
         await producer.open("orders")
         assert b"line 7" == producer.source_position
@@ -299,26 +299,26 @@ async def test_a_named_producer_gets_its_position_back():
 
 
 async def test_a_batch_carries_the_position_of_its_last_record():
-    stage = Stage()
-    async with stage.leader(), Producer(stage.client(), name="loader") as producer:
+    cluster = ScriptedCluster()
+    async with cluster.leader(), Producer(cluster.client(), name="loader") as producer:
         for n in range(3):
             await producer.send("orders", b"key", b"value", source_position=f"line {n}".encode())
         await producer.flush()
-    assert [b"line 2"] == stage.positions
+    assert [b"line 2"] == cluster.positions
 
 
 async def test_positions_are_committed_in_the_order_of_sending_over_topics():
-    stage = Stage()
-    async with stage.leader(), Producer(stage.client(), name="loader") as producer:
+    cluster = ScriptedCluster()
+    async with cluster.leader(), Producer(cluster.client(), name="loader") as producer:
         for n, topic in enumerate(["a", "b", "a"]):
             await producer.send(topic, b"key", b"value", source_position=f"line {n}".encode())
         await producer.flush()
-    assert [b"line 0", b"line 1", b"line 2"] == stage.positions
+    assert [b"line 0", b"line 1", b"line 2"] == cluster.positions
 
 
 async def test_a_fenced_producer_says_so_on_every_path():
-    stage = Stage()
-    async with stage.leader() as leader, Producer(stage.client(), name="loader") as producer:
+    cluster = ScriptedCluster()
+    async with cluster.leader() as leader, Producer(cluster.client(), name="loader") as producer:
         leader.script.append("fenced")
         with pytest.raises(FencedError):
             await (await producer.send("orders", b"key", b"value"))
@@ -326,20 +326,20 @@ async def test_a_fenced_producer_says_so_on_every_path():
             await (await producer.send("orders", b"key", b"value"))
         with pytest.raises(FencedError):
             await producer.open("orders")
-    assert [] == stage.stored
+    assert [] == cluster.stored
 
 
 async def test_an_identity_that_is_refused_raises_at_open():
-    stage = Stage()
-    async with stage.leader() as leader, Producer(stage.client(), name="loader") as producer:
+    cluster = ScriptedCluster()
+    async with cluster.leader() as leader, Producer(cluster.client(), name="loader") as producer:
         leader.fence.add("OpenProducer")
         with pytest.raises(FencedError):
             await producer.open("orders")
 
 
 async def test_opening_without_a_leader_is_bounded():
-    stage = Stage()
-    async with stage.leader() as leader, Producer(stage.client(), settings=SHORT) as producer:
+    cluster = ScriptedCluster()
+    async with cluster.leader() as leader, Producer(cluster.client(), settings=SHORT) as producer:
         leader.answers = False
         with pytest.raises(NoLeaderError, match="shard 0 of cluster 'test'"):
             await producer.open("orders")
@@ -349,10 +349,10 @@ async def test_opening_without_a_leader_is_bounded():
 
 
 async def test_an_oversized_record_is_refused_at_send_naming_limit_and_size():
-    stage = Stage()
+    cluster = ScriptedCluster()
     settings = ProducerSettings(max_record_bytes=10)
-    async with stage.leader(), Producer(stage.client(), settings=settings) as producer:
-        with pytest.raises(RefusedError, match=r"11 bytes .* limit of 10"):
+    async with cluster.leader(), Producer(cluster.client(), settings=settings) as producer:
+        with pytest.raises(RequestRejectedError, match=r"11 bytes .* limit of 10"):
             await producer.send("orders", b"key", b"12345678")
         await (await producer.send("orders", b"key", b"1234567"))
         assert 0 == producer.buffered_bytes
@@ -360,69 +360,69 @@ async def test_an_oversized_record_is_refused_at_send_naming_limit_and_size():
 
 @pytest.mark.parametrize("wrong", [{"timestamp_ms": -1}, {"timestamp_ms": 2**63}, {"source_position": b"x" * 1025}])
 async def test_what_would_spoil_a_whole_batch_is_refused_at_send(wrong):
-    stage = Stage()
-    async with stage.leader(), Producer(stage.client()) as producer:
-        with pytest.raises(RefusedError):
+    cluster = ScriptedCluster()
+    async with cluster.leader(), Producer(cluster.client()) as producer:
+        with pytest.raises(RequestRejectedError):
             await producer.send("orders", b"key", b"value", **wrong)
 
 
 async def test_text_instead_of_bytes_is_refused_at_send():
-    stage = Stage()
-    async with stage.leader(), Producer(stage.client()) as producer:
+    cluster = ScriptedCluster()
+    async with cluster.leader(), Producer(cluster.client()) as producer:
         with pytest.raises(TypeError, match="key and value have to be bytes, not str and bytes"):
             await producer.send("orders", "key", b"value")
 
 
 async def test_a_topic_that_cannot_be_is_refused_at_send():
-    stage = Stage()
-    async with stage.leader(), Producer(stage.client()) as producer:
+    cluster = ScriptedCluster()
+    async with cluster.leader(), Producer(cluster.client()) as producer:
         with pytest.raises(InvalidNameError):
             await producer.send("no/slashes", b"key", b"value")
 
 
 async def test_an_unknown_topic_fails_its_records_alone():
-    stage = Stage()
-    async with stage.leader() as leader, Producer(stage.client(), settings=ONE_A_BATCH) as producer:
+    cluster = ScriptedCluster()
+    async with cluster.leader() as leader, Producer(cluster.client(), settings=ONE_A_BATCH) as producer:
         await (await producer.send("orders", b"key", b"0"))
         leader.script.extend(["accept", "invalid"])
         good, bad, behind = [await producer.send("orders", b"key", value) for value in (b"1", b"bad", b"2")]
         await good
-        with pytest.raises(RefusedError, match="scripted invalid"):
+        with pytest.raises(RequestRejectedError, match="scripted invalid"):
             await bad
         await behind
-    assert [b"0", b"1", b"2"] == stage.stored
+    assert [b"0", b"1", b"2"] == cluster.stored
 
 
 async def test_send_waits_for_room_and_goes_on():
-    stage = Stage()
+    cluster = ScriptedCluster()
     settings = ProducerSettings(batch_bytes=1, buffer_bytes=300, guaranteed_bytes=100)
-    async with stage.leader() as leader, Producer(stage.client(), settings=settings) as producer:
+    async with cluster.leader() as leader, Producer(cluster.client(), settings=settings) as producer:
         await (await producer.send("orders", b"key", b"probe"))
         leader.script.extend(["delay"] * 3)
         for n in range(20):
             await producer.send("orders", b"key", b"x" * 50 + str(n).encode())
             assert 300 >= producer.buffered_bytes
-    assert 21 == len(stage.stored)
+    assert 21 == len(cluster.stored)
 
 
 async def test_send_fails_at_once_if_told_so():
-    stage = Stage()
+    cluster = ScriptedCluster()
     settings = ProducerSettings(batch_bytes=1, buffer_bytes=300, guaranteed_bytes=100, when_full="fail")
-    async with stage.leader() as leader, Producer(stage.client(), settings=settings) as producer:
+    async with cluster.leader() as leader, Producer(cluster.client(), settings=settings) as producer:
         await (await producer.send("orders", b"key", b"probe"))
         leader.script.extend(["delay"] * 5)
         for _ in range(3):
             await producer.send("orders", b"key", b"x" * 50)
-        with pytest.raises(NotStoredError, match="buffer_bytes=300"):
+        with pytest.raises(DeliveryFailedError, match="buffer_bytes=300"):
             await producer.send("orders", b"key", b"x" * 50)
 
 
 async def test_waiting_for_room_is_bounded_by_the_delivery_timeout():
-    stage = Stage()
+    cluster = ScriptedCluster()
     settings = ProducerSettings(
         batch_bytes=1, buffer_bytes=100, guaranteed_bytes=100, request_timeout_seconds=1, delivery_timeout_seconds=3
     )
-    async with stage.leader() as leader, Producer(stage.client(), settings=settings) as producer:
+    async with cluster.leader() as leader, Producer(cluster.client(), settings=settings) as producer:
         leader.answers = False
         began = asyncio.get_running_loop().time()
         await producer.send("orders", b"key", b"x" * 60)
@@ -430,7 +430,7 @@ async def test_waiting_for_room_is_bounded_by_the_delivery_timeout():
         # The first record's time is up before that of the second, which then gets its room.
         second = await producer.send("orders", b"key", b"x" * 60)
         assert 3 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.05)
-        with pytest.raises(NotStoredError):
+        with pytest.raises(DeliveryFailedError):
             await second
         assert 4 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.05), "its clock began at send()"
 
@@ -456,8 +456,8 @@ async def test_settings_that_make_no_sense_are_refused_naming_the_values(setting
 
 
 async def test_a_cluster_that_is_not_there_is_one_clear_line():
-    stage = Stage()
+    cluster = ScriptedCluster()
     with pytest.raises(NoLeaderError, match="cluster 'test': no daemon of it has been seen after 30 s"):
-        async with Producer(stage.client()):
+        async with Producer(cluster.client()):
             pass
-    assert [] == stage.broker.connected()
+    assert [] == cluster.broker.connected()

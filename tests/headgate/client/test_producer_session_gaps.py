@@ -1,15 +1,15 @@
-"""The producer session in trouble: deadlines, gaps, bumps, and verdicts that end something."""
+"""The producer session in trouble: deadlines, gaps, epoch_bumps, and verdicts that end something."""
 
 from __future__ import annotations
 
 from headgate.client.decisions.session_types import Outcome
 from tests.support.session_dialogue import Dialogue, streaming
 
-# --- deadlines, gaps, bumps -------------------------------------------------------------------------------------------
+# --- deadlines, gaps, epoch_bumps -------------------------------------------------------------------------------------------
 
 
 def test_expiry_in_flight_is_unknown_and_numbering_restarts_under_the_next_epoch():
-    """KIP-91 rule 22: also on the first try, never refused, never answered."""
+    """KIP-91 rule 22: also on the first try, never rejected, never answered."""
     talk = streaming(deadline=10)
     talk.offer("a")
     talk.connect(False)
@@ -27,7 +27,7 @@ def test_what_was_never_sent_is_not_stored():
     talk.offer("a", "b")
     talk.connect(False)
     talk.wait(10)
-    assert (Outcome.UNKNOWN, Outcome.NOT_STORED) == (talk.outcomes["a"], talk.outcomes["b"])
+    assert (Outcome.UNKNOWN, Outcome.FAILED) == (talk.outcomes["a"], talk.outcomes["b"])
 
 
 def test_refused_and_expired_is_unknown_all_the_same():
@@ -58,7 +58,7 @@ def test_what_was_refused_and_waits_for_a_new_number_is_unknown_at_its_deadline(
     talk.refuse("a", "out_of_order")
     talk.connect(False)
     talk.wait(10)
-    assert (Outcome.UNKNOWN, Outcome.NOT_STORED) == (talk.outcomes["a"], talk.outcomes["b"])
+    assert (Outcome.UNKNOWN, Outcome.FAILED) == (talk.outcomes["a"], talk.outcomes["b"])
 
 
 def test_a_commit_behind_the_head_proves_the_head_at_its_deadline():
@@ -91,7 +91,7 @@ def test_expiry_is_in_order():
     talk.offer("a", "b", "c", "d")
     talk.wait(3)
     assert ["0", "a", "b", "c", "d"] == list(talk.outcomes)
-    assert [Outcome.UNKNOWN] * 2 + [Outcome.NOT_STORED] * 2 == list(talk.outcomes.values())[1:]
+    assert [Outcome.UNKNOWN] * 2 + [Outcome.FAILED] * 2 == list(talk.outcomes.values())[1:]
 
 
 def test_an_expired_batch_that_is_stored_after_all_leaves_no_gap():
@@ -104,7 +104,7 @@ def test_an_expired_batch_that_is_stored_after_all_leaves_no_gap():
     talk.offer("c")
     talk.connect()
     assert ["b@2", "c@3"] == talk.commit("a")
-    assert 0 == talk.session.bumps
+    assert 0 == talk.session.epoch_bumps
 
 
 def test_a_bump_that_is_not_answered_is_asked_for_with_the_same_token():
@@ -161,7 +161,7 @@ def test_fenced_while_opening_says_so():
     talk.connect()
     talk.leader()
     talk.offer("a")
-    assert ["open refused: fenced"] == talk.refuse(talk.opening, "fenced")
+    assert ["open rejected: fenced"] == talk.refuse(talk.opening, "fenced")
     assert Outcome.FENCED is talk.outcomes["a"]
 
 
@@ -171,7 +171,7 @@ def test_out_of_order_behind_the_head_never_bumps():
     talk.offer("a", "b")
     talk.refuse("b", "out_of_order")
     assert ["a@1"] == talk.wait_for_pause()
-    assert 0 == talk.session.bumps
+    assert 0 == talk.session.epoch_bumps
 
 
 def test_out_of_order_for_a_head_that_was_not_a_probe_is_tried_again():
@@ -180,7 +180,7 @@ def test_out_of_order_for_a_head_that_was_not_a_probe_is_tried_again():
     talk.refuse("a", "out_of_order")
     assert ["a@1"] == talk.wait_for_pause()
     talk.commit("a")
-    assert 0 == talk.session.bumps
+    assert 0 == talk.session.epoch_bumps
 
 
 def test_a_forgotten_producer_starts_over_without_losing_what_was_surely_refused():
@@ -242,7 +242,7 @@ def test_an_identity_that_is_refused_for_good_fails_what_waits():
     talk.connect()
     talk.leader()
     talk.offer("a")
-    assert ["open refused: invalid"] == talk.refuse(talk.opening, "invalid")
+    assert ["open rejected: invalid"] == talk.refuse(talk.opening, "invalid")
     assert Outcome.INVALID is talk.outcomes["a"]
     assert ["open"] == talk.offer("b")
 
@@ -251,4 +251,4 @@ def test_closing_says_what_is_unknown_and_what_is_not_stored():
     talk = streaming(max_in_flight=1)
     talk.offer("a", "b")
     talk._heard(talk.session.abandon("closed"))
-    assert (Outcome.UNKNOWN, Outcome.NOT_STORED) == (talk.outcomes["a"], talk.outcomes["b"])
+    assert (Outcome.UNKNOWN, Outcome.FAILED) == (talk.outcomes["a"], talk.outcomes["b"])

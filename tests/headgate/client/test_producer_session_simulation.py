@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.client.decisions.session_types import Outcome
-from tests.support.leader_model import WINDOW, World
+from tests.support.leader_model import WINDOW, ProducerSessionSimulation
 
 STEPS = 150
 
@@ -19,7 +19,7 @@ def run(
     deadline: float,
     refusals: bool,
     invalid: bool = False,
-) -> World:
+) -> ProducerSessionSimulation:
     """One run. ``refusals``: some verdicts are lies.
 
     Not so ``out_of_order`` where messages are doubled: no leader says it to a probe and then accepts the same message,
@@ -27,54 +27,54 @@ def run(
     """
     lies = ["unavailable", "not_leader"] if doubling else ["unavailable", "not_leader", "out_of_order"]
     misfits = 0
-    world = World(seed, loss=loss, doubling=doubling, deadline=deadline, reorder=reorder)
-    world.connect(True)
-    world.announce(world.leaders[-1])
-    rng = world.rng
+    simulation = ProducerSessionSimulation(seed, loss=loss, doubling=doubling, deadline=deadline, reorder=reorder)
+    simulation.connect(True)
+    simulation.announce(simulation.leaders[-1])
+    rng = simulation.rng
     for _ in range(STEPS):
         match rng.choices(range(8), weights=[6, 10, 5, 10, 4, 1, 1, 1 if refusals else 0])[0]:
             case 0:
                 if invalid and rng.random() < 0.1:
                     misfits -= 1
-                    world.offer(misfits)
+                    simulation.offer(misfits)
                 else:
-                    world.offer()
+                    simulation.offer()
             case 1:
-                world.pass_request()
+                simulation.pass_request()
             case 2:
-                world.commit()
+                simulation.commit()
             case 3:
-                world.pass_reply()
+                simulation.pass_reply()
             case 4:
-                world.pass_time(rng.choice([0.001, 0.02, 0.2]))
+                simulation.pass_time(rng.choice([0.001, 0.02, 0.2]))
             case 5:
                 if rng.random() < 0.3:
-                    world.change_leader()
+                    simulation.change_leader()
                 else:
-                    world.announce(rng.choice(world.leaders))  # often a stale one
+                    simulation.announce(rng.choice(simulation.leaders))  # often a stale one
             case 6:
-                world.connect(rng.random() < 0.7)
+                simulation.connect(rng.random() < 0.7)
             case 7:
-                world.leaders[-1].refuse_next.append(rng.choice(lies))
-    world.leaders[-1].refuse_next.clear()
-    world.settle()
-    return world
+                simulation.leaders[-1].refuse_next.append(rng.choice(lies))
+    simulation.leaders[-1].refuse_next.clear()
+    simulation.settle()
+    return simulation
 
 
-def check(world: World) -> None:
-    log = world.ledger.log
+def check(simulation: ProducerSessionSimulation) -> None:
+    log = simulation.ledger.log
     assert sorted(set(log)) == log, "stored twice or out of order"
-    assert set(world.outcomes) == set(world.offered_at), "a batch without an outcome"
-    for batch, outcome in world.outcomes.items():
+    assert set(simulation.outcomes) == set(simulation.offered_at), "a batch without an outcome"
+    for batch, outcome in simulation.outcomes.items():
         if outcome is Outcome.COMMITTED:
             assert batch in log, f"{batch} is committed and not stored"
-        if outcome is Outcome.NOT_STORED:
+        if outcome is Outcome.FAILED:
             assert batch not in log, f"{batch} is not stored, it was said"
-        assert world.told_at[batch] <= world.offered_at[batch] + world.deadline + 0.2
-    assert world.most_in_flight <= WINDOW
-    assert {what for batch, what in world.outcomes.items() if batch > 0} <= {
+        assert simulation.told_at[batch] <= simulation.offered_at[batch] + simulation.deadline + 0.2
+    assert simulation.most_in_flight <= WINDOW
+    assert {what for batch, what in simulation.outcomes.items() if batch > 0} <= {
         Outcome.COMMITTED,
-        Outcome.NOT_STORED,
+        Outcome.FAILED,
         Outcome.UNKNOWN,
     }
 
@@ -85,63 +85,65 @@ chances = st.sampled_from([0.0, 0.05, 0.3])
 @settings(max_examples=250, deadline=None)
 @given(seed=st.integers(0, 2**32), loss=chances, doubling=chances, reorder=st.booleans())
 def test_without_a_deadline_every_batch_is_stored_once_in_order(seed, loss, doubling, reorder):
-    world = run(seed, loss=loss, doubling=doubling, reorder=reorder, deadline=1000.0, refusals=False)
+    simulation = run(seed, loss=loss, doubling=doubling, reorder=reorder, deadline=1000.0, refusals=False)
 
-    check(world)
-    assert set(world.outcomes.values()) <= {Outcome.COMMITTED}
-    assert list(world.offered_at) == world.ledger.log
-    assert world.session.bumps == 0
+    check(simulation)
+    assert set(simulation.outcomes.values()) <= {Outcome.COMMITTED}
+    assert list(simulation.offered_at) == simulation.ledger.log
+    assert simulation.session.epoch_bumps == 0
 
 
 @settings(max_examples=250, deadline=None)
 @given(seed=st.integers(0, 2**32), loss=chances, doubling=chances, reorder=st.booleans(), refusals=st.booleans())
 def test_with_short_deadlines_every_outcome_is_true_and_in_time(seed, loss, doubling, reorder, refusals):
-    world = run(seed, loss=loss, doubling=doubling, reorder=reorder, deadline=0.6, refusals=refusals)
+    simulation = run(seed, loss=loss, doubling=doubling, reorder=reorder, deadline=0.6, refusals=refusals)
 
-    check(world)
+    check(simulation)
 
 
 @settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 2**32), loss=chances)
 def test_refused_once_and_then_accepted_in_the_same_epoch_loses_nothing(seed, loss):
     """Restate F10, F12: any refusal may be followed by an acceptance in the same epoch."""
-    world = run(seed, loss=loss, doubling=0.0, reorder=False, deadline=1000.0, refusals=True)
+    simulation = run(seed, loss=loss, doubling=0.0, reorder=False, deadline=1000.0, refusals=True)
 
-    check(world)
-    assert Outcome.NOT_STORED not in world.outcomes.values()
+    check(simulation)
+    assert Outcome.FAILED not in simulation.outcomes.values()
     # An ``out_of_order`` that is a lie may cost a batch its certainty, never its truth.
-    assert all(batch in world.ledger.log for batch, what in world.outcomes.items() if what is Outcome.COMMITTED)
+    assert all(
+        batch in simulation.ledger.log for batch, what in simulation.outcomes.items() if what is Outcome.COMMITTED
+    )
 
 
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 2**32), loss=chances, doubling=chances, reorder=st.booleans())
 def test_batches_that_are_invalid_fail_alone(seed, loss, doubling, reorder):
-    world = run(seed, loss=loss, doubling=doubling, reorder=reorder, deadline=1000.0, refusals=False, invalid=True)
+    simulation = run(seed, loss=loss, doubling=doubling, reorder=reorder, deadline=1000.0, refusals=False, invalid=True)
 
-    check(world)
-    assert all((batch < 0) is (what is Outcome.INVALID) for batch, what in world.outcomes.items())
-    assert [batch for batch in world.offered_at if batch > 0] == world.ledger.log
+    check(simulation)
+    assert all((batch < 0) is (what is Outcome.INVALID) for batch, what in simulation.outcomes.items())
+    assert [batch for batch in simulation.offered_at if batch > 0] == simulation.ledger.log
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_it_flows_again_after_everything_expired_in_flight(seed):
-    world = World(seed, loss=0.0, doubling=0.0, deadline=0.6, reorder=False)
-    world.connect(True)
-    world.announce(world.leaders[-1])
+    simulation = ProducerSessionSimulation(seed, loss=0.0, doubling=0.0, deadline=0.6, reorder=False)
+    simulation.connect(True)
+    simulation.announce(simulation.leaders[-1])
     for _ in range(20):
-        world.offer()
-    for _ in range(world.rng.randrange(30)):
-        world.pass_request()
-        world.commit()
-        world.pass_reply()
-    world.pass_time(5.0)
-    assert world.session.unresolved == 0
+        simulation.offer()
+    for _ in range(simulation.rng.randrange(30)):
+        simulation.pass_request()
+        simulation.commit()
+        simulation.pass_reply()
+    simulation.pass_time(5.0)
+    assert simulation.session.unresolved_batches == 0
 
-    first = world.next_batch
+    first = simulation.next_batch
     for _ in range(5):
-        world.offer()
-    world.deadline = 1000.0
-    world.settle(0.5)
+        simulation.offer()
+    simulation.deadline = 1000.0
+    simulation.settle(0.5)
 
-    check(world)
-    assert [Outcome.COMMITTED] * 5 == [world.outcomes[batch] for batch in range(first, first + 5)]
+    check(simulation)
+    assert [Outcome.COMMITTED] * 5 == [simulation.outcomes[batch] for batch in range(first, first + 5)]

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from headgate.client.decisions.session_types import Outcome
-from headgate.client.record_batch import Delivery, RecordBatch, Stored
+from headgate.client.record_batch import Delivery, RecordBatch, RecordMetadata
 from headgate.model.entries import Placement
 from headgate.protocol import messages as m
 
@@ -19,7 +19,7 @@ def batch_of_one() -> tuple[RecordBatch, Delivery]:
     return batch, batch.add(m.Record(b"k", b"v", 5), 26, None)
 
 
-async def stored(delivery: Delivery) -> Stored:
+async def stored(delivery: Delivery) -> RecordMetadata:
     return await delivery
 
 
@@ -31,8 +31,8 @@ async def test_an_outcome_that_comes_while_somebody_gives_up_reaches_all_others(
     impatient.cancel()
     batch.resolve(Outcome.COMMITTED, COMMITTED, "")
 
-    assert await patient == Stored(0, 7, duplicate=False)
-    assert await delivery == Stored(0, 7, duplicate=False)
+    assert await patient == RecordMetadata(0, 7, duplicate=False)
+    assert await delivery == RecordMetadata(0, 7, duplicate=False)
     with pytest.raises(asyncio.CancelledError):
         await impatient
 

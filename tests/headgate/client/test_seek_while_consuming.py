@@ -8,7 +8,7 @@ import pytest
 
 from headgate.client.admin import Admin
 from headgate.client.consumer import ConsumedRecord, Consumer
-from headgate.errors import ConfigError, RefusedError
+from headgate.errors import ConfigError, RequestRejectedError
 from tests.headgate.client.test_against_the_leader import KEYS, client, create, in_order, produce, reader
 from tests.support.one_shard import OneShard, now_ms
 
@@ -37,7 +37,7 @@ def by_key(records: list[ConsumedRecord]) -> dict[bytes, list[int]]:
 async def test_everything_comes_again_in_order_and_nothing_of_before_in_between():
     """500 records wait in the consumer's own queue when it is moved; not one of them is delivered after the revocation."""
     world = OneShard()
-    async with world.reign():
+    async with world.leader():
         await create(world)
         await produce(world, 600)
         async with reader(world) as consumer, Admin(client(world, "admin")) as admin:
@@ -56,7 +56,7 @@ async def test_everything_comes_again_in_order_and_nothing_of_before_in_between(
 
 async def test_what_was_delivered_before_cannot_be_acknowledged_any_more():
     world = OneShard()
-    async with world.reign():
+    async with world.leader():
         await create(world, segments=1)
         await produce(world, 100)
         async with reader(world) as consumer, Admin(client(world, "admin")) as admin:
@@ -66,14 +66,14 @@ async def test_what_was_delivered_before_cannot_be_acknowledged_any_more():
             await consumer.acknowledge(before[-1])
             await asyncio.sleep(1)
             described = await admin.describe_subscription("orders", "billing")
-            assert 1 == consumer.refused
+            assert 1 == consumer.rejected
 
     assert [0] == [segment.acknowledged_offset for segment in described.segments]
 
 
 async def test_a_push_that_a_broken_connection_swallowed_is_made_up_for():
     world = OneShard()
-    async with world.reign():
+    async with world.leader():
         await create(world, segments=1)
         await produce(world, 100)
         async with reader(world) as consumer, Admin(client(world, "admin")) as admin:
@@ -88,7 +88,7 @@ async def test_a_push_that_a_broken_connection_swallowed_is_made_up_for():
 
 async def test_a_seek_back_over_a_split_reads_the_parent_again_before_its_children():
     world = OneShard()
-    async with world.reign():
+    async with world.leader():
         await create(world, segments=1)
         async with reader(world) as consumer, reader(world, "d") as other, Admin(client(world, "admin")) as admin:
             await produce(world, 50)
@@ -132,7 +132,7 @@ def _offsets(taken: list[list[ConsumedRecord]]) -> dict[int, set[int]]:
 async def test_latest_passes_over_everything_without_waiting_for_a_drain():
     """Nobody answers the drain check here; the sealed segment that was passed over is drained all the same."""
     world = OneShard()
-    async with world.reign():
+    async with world.leader():
         await create(world, segments=1)
         await produce(world, 50)
         async with reader(world) as consumer, Admin(client(world, "admin")) as admin:
@@ -147,7 +147,7 @@ async def test_latest_passes_over_everything_without_waiting_for_a_drain():
 
 async def test_a_time_is_the_first_record_stored_then_or_later():
     world = OneShard()
-    async with world.reign():
+    async with world.leader():
         await create(world, segments=1)
         await produce(world, 30)
         await asyncio.sleep(5)
@@ -162,7 +162,7 @@ async def test_a_time_is_the_first_record_stored_then_or_later():
 
 async def test_a_queue_begins_again_and_forgets_single_acknowledgements():
     world = OneShard()
-    async with world.reign():
+    async with world.leader():
         await create(world, segments=1)
         await produce(world, 20)
         async with reader(world, type="QUEUE") as consumer, Admin(client(world, "admin")) as admin:
@@ -175,11 +175,11 @@ async def test_a_queue_begins_again_and_forgets_single_acknowledgements():
 
 async def test_a_refused_seek_moves_nothing():
     world = OneShard()
-    async with world.reign():
+    async with world.leader():
         await create(world, segments=1)
         await produce(world, 20)
         async with reader(world) as consumer, Admin(client(world, "admin")) as admin:
-            with pytest.raises(RefusedError, match="segment 0 ends at 20; 21 is beyond it: choose 0 to 20"):
+            with pytest.raises(RequestRejectedError, match="segment 0 ends at 20; 21 is beyond it: choose 0 to 20"):
                 await admin.seek("orders", "billing", positions={0: 21})
             with pytest.raises(ConfigError, match="still to come"):
                 await admin.seek("orders", "billing", timestamp_ms=now_ms() + 1000)
@@ -191,16 +191,16 @@ async def test_a_refused_seek_moves_nothing():
 
 async def test_a_checkpoint_keeps_its_own_positions():
     world = OneShard()
-    async with world.reign():
+    async with world.leader():
         await create(world, segments=1)
         async with reader(world, type="CHECKPOINT"), Admin(client(world, "admin")) as admin:
-            with pytest.raises(RefusedError, match="keep their own positions"):
+            with pytest.raises(RequestRejectedError, match="keep their own positions"):
                 await admin.seek("orders", "billing", to="earliest")
 
 
 async def test_weakening_the_order_lets_children_through_and_restoring_it_takes_them_back():
     world = OneShard()
-    async with world.reign():
+    async with world.leader():
         await create(world, segments=1)
         await produce(world, 10)
         async with reader(world) as consumer, Admin(client(world, "admin")) as admin:
@@ -215,4 +215,4 @@ async def test_weakening_the_order_lets_children_through_and_restoring_it_takes_
             assert {1: [0], 2: [0]} == {s.segment: s.blocked_by for s in described.segments if s.blocked_by}
             await asyncio.sleep(0.5)
             assert [0] == consumer.segments, "handed back, and nothing was fenced"
-            assert 0 == world.instruments._gone.of("evicted")._value.get()
+            assert 0 == world.instruments._removed.child("evicted")._value.get()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controller.decisions.topic_import import planned
+from controller.decisions.topic_import import plan_import
 from headgate.client.source_listing import read_layout, read_list_shards
 from headgate.errors import LayoutError
 from headgate.protocol.messages import ImportTopic, SegmentImport
@@ -46,7 +46,7 @@ def test_a_closed_shard_is_sealed_and_a_merge_has_two_parents() -> None:
         SegmentImport(segment="s0", hashes=("0", TOP), sealed=True),
         SegmentImport(segment="s1", hashes=("0", TOP), parents=["s0", "s9"]),
     ] == layout.segments
-    assert ("opaque", 128, "gone", "kinesis:orders") == (
+    assert ("opaque", 128, "expired", "kinesis:orders") == (
         layout.positions,
         layout.hash_bits,
         layout.missing_parents,
@@ -78,7 +78,7 @@ def test_our_own_form_is_a_list_or_an_object() -> None:
         SegmentImport(segment="a", hashes=("0", "65535"), end_offset=1041),
         SegmentImport(segment="7", hashes=("0", "65535"), parents=["a"]),
     ] == bare.segments
-    assert (16, "offsets", "refused") == (bare.hash_bits, bare.positions, bare.missing_parents)
+    assert (16, "offsets", "rejected") == (bare.hash_bits, bare.positions, bare.missing_parents)
     assert (bare.segments, "x") == (full.segments, full.source)
 
 
@@ -137,7 +137,7 @@ def test_the_listing_of_the_example_can_be_imported() -> None:
         hash_bits=layout.hash_bits,
         missing_parents=layout.missing_parents,
     )
-    plan = planned(request, None)
+    plan = plan_import(request, None)
 
-    assert ["shardId-000000000000"] == plan.gone
+    assert ["shardId-000000000000"] == plan.expired_parents
     assert [[], [], [0], [0], [2, 3]] == [segment.parents for segment in plan.created]

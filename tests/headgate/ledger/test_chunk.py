@@ -1,4 +1,4 @@
-"""Chunks: what is written comes back, and what is not a chunk is refused by name."""
+"""Chunks: what is written comes back, and what is not a chunk is rejected by name."""
 
 import io
 import random
@@ -46,7 +46,7 @@ def test_large_chunks_read_like_small_ones(monkeypatch: pytest.MonkeyPatch) -> N
     """Two libraries write them: same schema, same rows, same metadata, for entries, facts and records together."""
     tables, metadata = [], []
     for large_bytes in (1, 2**30):
-        monkeypatch.setattr(chunk, "LARGE_BYTES", large_bytes)
+        monkeypatch.setattr(chunk, "PYARROW_THRESHOLD_BYTES", large_bytes)
         _, data = built()
         file = pq.ParquetFile(io.BytesIO(data))
         tables.append(file.read())
@@ -59,7 +59,7 @@ def test_large_chunks_read_like_small_ones(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_batch_of_one_record_is_written_plainly_and_is_no_larger_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = one_record()
-    monkeypatch.setattr(chunk, "PLAIN_ROWS", 0)
+    monkeypatch.setattr(chunk, "UNCOMPRESSED_MAX_ROWS", 0)
     packed = one_record()
 
     assert _compressions(plain) == {"UNCOMPRESSED"}
@@ -79,9 +79,9 @@ def one_record() -> bytes:
 
 def test_a_large_record_or_entry_is_compressed_in_a_chunk_of_a_few_rows_too() -> None:
     record, entry = chunk.ChunkBuilder(), chunk.ChunkBuilder()
-    for column, value in zip(COLUMNS, (1, 0, 0, 5, b"k", b"v" * chunk.PLAIN_BYTES), strict=True):
+    for column, value in zip(COLUMNS, (1, 0, 0, 5, b"k", b"v" * chunk.UNCOMPRESSED_MAX_BYTES), strict=True):
         getattr(record.records, column).append(value)
-    entry.add(e.ReignBegan(leader_epoch=1, instance="i" * chunk.PLAIN_BYTES))
+    entry.add(e.TermStarted(leader_epoch=1, instance="i" * chunk.UNCOMPRESSED_MAX_BYTES))
 
     for builder in (record, entry):
         assert _compressions(builder.encode(shard=3, number=7, leader_epoch=2, at_ms=99)) == {"SNAPPY"}
@@ -105,7 +105,7 @@ def test_a_split_states_what_was_sealed_and_created() -> None:
 def test_every_entry_survives_its_encoding() -> None:
     """One of each kind, with defaults left out."""
     kinds = [
-        e.ReignBegan(leader_epoch=1, instance="a"),
+        e.TermStarted(leader_epoch=1, instance="a"),
         e.RecordsStored(topic_id=1, count=1, placements=[e.Placement(0, 0, 9, 0, 1)], size_bytes=3),
         e.RecordsAcknowledged(
             topic_id=1, subscription_id=2, seek_generation=0, ranges=[e.AcknowledgedRange(0, 0, 1)], count=1
@@ -152,12 +152,12 @@ def test_parquet_of_somebody_else_is_refused() -> None:
 def test_an_entry_of_a_later_version_is_refused() -> None:
     """Skipping what we cannot read would be losing it."""
     builder = chunk.ChunkBuilder()
-    builder.entries.append(e.ReignBegan(leader_epoch=1, instance="a"))
+    builder.entries.append(e.TermStarted(leader_epoch=1, instance="a"))
     original = e.encode_entry(builder.entries[0])
     data = builder.encode(shard=0, number=1, leader_epoch=1, at_ms=0)
     table = pq.read_table(io.BytesIO(data))
     table = table.set_column(
-        table.schema.get_field_index("body"), "body", pa.array([original.replace(b"reign_began", b"reign_ended")])
+        table.schema.get_field_index("body"), "body", pa.array([original.replace(b"term_started", b"term_stopped")])
     )
     sink = io.BytesIO()
     pq.write_table(table, sink)

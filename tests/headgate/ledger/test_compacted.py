@@ -1,4 +1,4 @@
-"""Manifests: which ranges are read, what is refused, and deleting the records of segments that are gone."""
+"""Manifests: which ranges are read, what is rejected, and deleting the records of segments that are gone."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import ChunkError, ObjectExistsError
-from headgate.ledger.chunk_ranges import ChunkRange, cover, rolled_to
+from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, cover
 from headgate.ledger.compacted import (
+    CompactedObject,
     Manifest,
-    RolledObject,
     create_manifest,
-    delete_rolled_segments,
+    delete_compacted_segments,
     manifest_path,
     manifest_ranges,
     read_manifest,
@@ -21,8 +21,8 @@ from headgate.ledger.compacted import (
 from tests.support.object_store import FakeStore
 
 
-def rolled(topic_id: int, segment: int, path: str, first: int = 0, end: int = 5) -> RolledObject:
-    return RolledObject(
+def rolled(topic_id: int, segment: int, path: str, first: int = 0, end: int = 5) -> CompactedObject:
+    return CompactedObject(
         path=path,
         topic_id=topic_id,
         segment=segment,
@@ -34,7 +34,7 @@ def rolled(topic_id: int, segment: int, path: str, first: int = 0, end: int = 5)
     )
 
 
-def manifest(first: int, last: int, *objects: RolledObject, level: int = 0) -> Manifest:
+def manifest(first: int, last: int, *objects: CompactedObject, level: int = 0) -> Manifest:
     return Manifest(
         shard=3,
         first=first,
@@ -65,7 +65,7 @@ def test_what_is_read_begins_at_chunk_1_has_no_gap_and_is_as_wide_as_can_be(
     covering = cover(ChunkRange(*each) for each in ranges)
 
     assert expected == covering
-    assert (expected[-1][1] if expected else 0) == rolled_to(covering)
+    assert (expected[-1][1] if expected else 0) == compacted_through(covering)
 
 
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)).map(sorted).map(tuple), max_size=30))
@@ -77,7 +77,7 @@ def test_whatever_manifests_there_are_no_chunk_is_spoken_for_twice(ranges: list[
 
 async def test_a_manifest_is_read_as_it_was_written_and_the_first_one_stays() -> None:
     store = FakeStore()
-    first = manifest(1, 4, rolled(7, 0, "rolled/x"))
+    first = manifest(1, 4, rolled(7, 0, "compacted/x"))
     await create_manifest(store, first)
     with pytest.raises(ObjectExistsError):
         await create_manifest(store, manifest(1, 4))
@@ -110,8 +110,8 @@ async def test_the_records_of_segments_that_are_gone_are_deleted_from_every_rang
     await create_manifest(store, manifest(1, 4, rolled(7, 0, "a"), rolled(7, 1, "b"), rolled(8, 0, "c")))
     await create_manifest(store, manifest(5, 8, rolled(7, 0, "d", 5, 9), rolled(8, 0, "e", 5, 9)))
 
-    assert 2 == await delete_rolled_segments(store, 3, 7, {0})
+    assert 2 == await delete_compacted_segments(store, 3, 7, {0})
     assert {"b", "c", "e"} == {path for path in paths if path in store.objects}
-    assert 2 == await delete_rolled_segments(store, 3, 7, {0}), "again: nothing happens"
-    assert 2 == await delete_rolled_segments(store, 3, 8)
+    assert 2 == await delete_compacted_segments(store, 3, 7, {0}), "again: nothing happens"
+    assert 2 == await delete_compacted_segments(store, 3, 8)
     assert {"b"} == {path for path in paths if path in store.objects}

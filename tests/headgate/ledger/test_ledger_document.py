@@ -56,8 +56,8 @@ def _sample_entries() -> list[tuple[e.Entry, Layout | None]]:
             ),
             None,
         ),
-        (e.SubscriptionTyped(**SUBSCRIPTION, subscription_type="QUEUE", order="none"), None),
-        (e.Sought(**SUBSCRIPTION, seek_generation=1, positions={0: 1}, token="x"), None),
+        (e.SubscriptionConfigured(**SUBSCRIPTION, subscription_type="QUEUE", order="none"), None),
+        (e.SubscriptionSeek(**SUBSCRIPTION, seek_generation=1, positions={0: 1}, token="x"), None),
         (e.SubscriptionDeleted(**SUBSCRIPTION, token="x"), None),
     ]
 
@@ -69,7 +69,7 @@ def ledger(tmp_path_factory):
     folder = root / chunk_folder(3)
     folder.mkdir(parents=True)
     chunks = [ChunkBuilder() for _ in range(3)]
-    chunks[0].add(e.ReignBegan(leader_epoch=1, instance="a"))
+    chunks[0].add(e.TermStarted(leader_epoch=1, instance="a"))
     chunks[1].add(e.TopicCreated(topic_id=1, topic="orders", segments=1, token="x"), Layout.initial(1, 0))
     columns = chunks[2].records
     columns.topic_id, columns.segment, columns.offset = [1, 1], [0, 0], [0, 1]
@@ -173,5 +173,5 @@ def test_the_python_examples_run_and_see_what_is_there(document, ledger) -> None
         {"shard": 3, "topic_id": 1, "segment": 0, "offset_max": 1, "offset_count": 2}
     ]
     assert [header["number"] for header in names["headers"]] == [1, 2, 3]
-    assert [entry["type"] for entry in names["entries"]] == ["reign_began", "topic_created", "records_stored"]
+    assert [entry["type"] for entry in names["entries"]] == ["term_started", "topic_created", "records_stored"]
     assert names["topics"] == {1: "orders"}

@@ -11,11 +11,11 @@ import typing
 import msgspec
 import pytest
 
-from controller.decisions.placement import oversized
+from controller.decisions.placement import oversized_reason
 from controller.decisions.topic_commands import MAX_SEGMENTS
-from controller.decisions.verdicts import Accept, Duplicate, Refuse, judge_batch, judge_reign
+from controller.decisions.verdicts import Accept, Duplicate, Refusal, judge_batch, judge_term
 from controller.state.dedup_window import WINDOW
-from controller.state.shard_state import REMEMBERED_COMMANDS, ShardState
+from controller.state.shard_state import MAX_REMEMBERED_COMMANDS, ShardState
 from coordinator.decisions.sessions import MISSED_HEARTBEATS
 from headgate.ledger.chunk import RECORD_COLUMNS, SCHEMA
 from headgate.ledger.ledger import chunk_folder, chunk_name
@@ -31,8 +31,16 @@ STRUCT_HEADING = re.compile(r"`\w+` \w+|\w+ \((map|array|common fields)\)")
 WITH_EXAMPLE = [
     *(m.ClusterDescription, m.LeaderAnnouncement, m.HeadAnnouncement, m.Presence),
     *(m.ProduceBatch, m.OpenProducer, m.AcknowledgeBatch, m.RegisterConsumer, m.Heartbeat, m.ConfirmRevoked),
-    *(m.SeekSubscription, m.SoughtAnswer, m.DescribeBacklog, m.BacklogAnswer),
-    *(m.Committed, m.Refused, m.ProducerIdentity, m.Registered, m.Alive, m.AssignmentChanged, m.ConsumerFenced),
+    *(m.SeekSubscription, m.SeekReply, m.DescribeBacklog, m.BacklogReply),
+    *(
+        m.Committed,
+        m.Rejected,
+        m.ProducerIdentity,
+        m.Registered,
+        m.HeartbeatReply,
+        m.AssignmentChanged,
+        m.ConsumerFenced,
+    ),
 ]
 DOCUMENT = sections("protocol.md")
 EXAMPLES = {
@@ -86,7 +94,7 @@ def test_the_limits_are_those_of_the_code() -> None:
         "record": m.MAX_RECORD_BYTES,
         "window": WINDOW,
         "segments": MAX_SEGMENTS,
-        "commands": REMEMBERED_COMMANDS,
+        "commands": MAX_REMEMBERED_COMMANDS,
         "heartbeats": MISSED_HEARTBEATS,
     }
     assert DOCUMENT["Encoding"].fenced("regex") == [NAME_PATTERN + "\n"]
@@ -98,7 +106,7 @@ def test_where_devices_publish_is_what_leaders_follow() -> None:
 
     assert f"`{followed}`" in text
     assert f"    {followed.removesuffix('#')}<key>\n" in text
-    assert m.published_to("c", "headgate/c/publish/orders/a/b") == ("orders", "a/b")
+    assert m.parse_publish_address("c", "headgate/c/publish/orders/a/b") == ("orders", "a/b")
     assert f"{m.MAX_RECORD_BYTES} bytes of key and value" in text
 
 
@@ -107,7 +115,7 @@ def test_every_request_has_its_answer() -> None:
 
     assert [ticked(row[0])[0] for row in table] == [_tag(kind) for kind in REQUESTS]
     assert {ticked(row[1])[0] for row in table} == {
-        _tag(kind) for kind in REPLIES if issubclass(kind, m.Reply) and kind is not m.Refused
+        _tag(kind) for kind in REPLIES if issubclass(kind, m.Reply) and kind is not m.Rejected
     }
 
 
@@ -146,7 +154,7 @@ async def test_every_request_is_answered_as_its_table_says() -> None:
         (m.DeleteTopic, {"topic": "orders", "token": "6"}),
     ]
     shard = OneShard()
-    async with shard.reign(), shard.client() as client:
+    async with shard.leader(), shard.client() as client:
         answers = {_tag(kind): _tag(type(await client.call(kind, **fields))) for kind, fields in conversation}
 
     assert answers == {ticked(row[0])[0]: ticked(row[1])[0] for row in DOCUMENT["Requests and replies"].table()}
@@ -227,7 +235,7 @@ def _state(finished: int) -> ShardState:
     state = ShardState(0)
     opened = e.ProducerOpened(producer_id=2, producer_epoch=1, token="x")
     first = (
-        e.ReignBegan(leader_epoch=EPOCH, instance="a"),
+        e.TermStarted(leader_epoch=EPOCH, instance="a"),
         e.TopicCreated(topic_id=1, topic="t", segments=1, token="y"),
         e.TopicImported(
             topic_id=3,
@@ -261,9 +269,9 @@ def _batch(**changes: object) -> m.ProduceBatch:
 
 
 def _judge(batch: m.ProduceBatch, finished: int = 3, durable: int = DURABLE):
-    reason = oversized(batch)
-    refused = judge_reign(batch, EPOCH) or (Refuse("invalid", reason) if reason else None)
-    return refused or judge_batch(batch, _state(finished), durable)
+    reason = oversized_reason(batch)
+    rejected = judge_term(batch, EPOCH) or (Refusal("invalid", reason) if reason else None)
+    return rejected or judge_batch(batch, _state(finished), durable)
 
 
 SITUATIONS = {
@@ -301,7 +309,7 @@ def _row(judgement) -> tuple[str, str]:
             return "`committed`, `duplicate`, no placements", ""
         case Duplicate():
             return "`committed`, `duplicate`", ""
-        case Refuse(verdict=verdict, proved=proved):
+        case Refusal(verdict=verdict, after_barrier=proved):
             return f"`{verdict}`", "yes" if proved else "no"
     raise AssertionError(judgement)
 

@@ -11,12 +11,12 @@ import pytest
 
 from headgate.errors import ChunkError
 from headgate.ledger.chunk_ranges import ChunkRange
-from headgate.ledger.compacted import Manifest, RolledObject, create_manifest, manifest_path, read_manifest
+from headgate.ledger.compacted import CompactedObject, Manifest, create_manifest, manifest_path, read_manifest
 from headgate.ledger.ledger import Ledger, chunk_folder, chunk_name
 from headgate.protocol import messages as m
-from headgate.reading.compacted_reader import RolledRecords
+from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.segment_reader import ChunkCache, Head, SegmentReader
-from tests.support.scripted_leader import TOPIC_ID, Stage
+from tests.support.scripted_leader import TOPIC_ID, ScriptedCluster
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.looptime
@@ -27,13 +27,13 @@ class Shelf:
     """Chunks of one segment, rolled up and deleted by hand, and a reader."""
 
     def __init__(self, chunks: int) -> None:
-        self.stage = Stage()
-        self.store = self.stage.store
+        self.cluster = ScriptedCluster()
+        self.store = self.cluster.store
         self.head = Head()
         for _ in range(chunks):
             self.grow()
         self.cache = ChunkCache(Ledger(self.store, 0), TOPIC_ID)
-        self.rolled = RolledRecords(self.store, 0, TOPIC_ID)
+        self.compacted = CompactedRecords(self.store, 0, TOPIC_ID)
         self.delivered: list[tuple[int, bytes]] = []
         self.room = asyncio.Semaphore(10_000)
 
@@ -44,8 +44,8 @@ class Shelf:
     def grow(self) -> None:
         first = self.records
         records = [m.Record(b"key", b"%d" % n, n) for n in range(first, first + RECORDS_A_CHUNK)]
-        self.stage.store_records(records)
-        self.head.rise(self.head.number + 1)
+        self.cluster.store_records(records)
+        self.head.advance(self.head.number + 1)
 
     async def roll(self, first: int, last: int, *, objects: int = 2, run: str = "a") -> Manifest:
         """Roll up chunks as drain.compaction.job does, into so many objects."""
@@ -66,10 +66,10 @@ class Shelf:
             )
             sink = io.BytesIO()
             pq.write_table(table, sink)
-            path = f"rolled/shard=0000/{first}-{last}-{run}/topic_id={TOPIC_ID}/segment=0/part={n}/x.parquet"
+            path = f"compacted/shard=0000/{first}-{last}-{run}/topic_id={TOPIC_ID}/segment=0/part={n}/x.parquet"
             self.store.objects[path] = sink.getvalue()
             named.append(
-                RolledObject(
+                CompactedObject(
                     path=path,
                     topic_id=TOPIC_ID,
                     segment=0,
@@ -105,7 +105,7 @@ class Shelf:
         grant = m.Grant(
             segment=0, generation=1, first_hash=0, last_hash=65535, start_offset=start, start_chunk=start_chunk
         )
-        return SegmentReader(grant, cache=self.cache, rolled=self.rolled, head=self.head, deliver=deliver)
+        return SegmentReader(grant, cache=self.cache, compacted=self.compacted, head=self.head, deliver=deliver)
 
     async def read_all(self, reader: SegmentReader, start: int = 0, seconds: float = 60) -> None:
         """Let ``reader`` read to the head, and see that nothing is missing or comes twice."""
@@ -128,7 +128,7 @@ async def test_a_reader_begins_in_rolled_objects_and_goes_on_in_chunks() -> None
     await shelf.read_all(shelf.reader())
 
     assert shelf.cache.loads == 2, "chunks 9 and 10"
-    assert shelf.rolled.opened == 2 + 4
+    assert shelf.compacted.opened == 2 + 4
 
 
 @pytest.mark.parametrize("start", [0, 5, 6, 11, 12, 23, 24, 29])
@@ -144,7 +144,7 @@ async def test_a_reader_at_the_tail_opens_no_manifest() -> None:
     await shelf.roll(1, 8)
     await shelf.read_all(shelf.reader(24, 9), 24)
 
-    assert shelf.rolled.opened == 0
+    assert shelf.compacted.opened == 0
 
 
 async def test_a_slow_reader_whose_chunks_vanish_sees_neither_gap_nor_error() -> None:
@@ -168,7 +168,7 @@ async def test_a_reader_that_does_not_know_the_head_looks_for_itself() -> None:
     shelf = Shelf(6)
     await shelf.roll(1, 3)
     reader = shelf.reader()
-    shelf.rolled._listed_at, shelf.rolled._covering = 0.0, []
+    shelf.compacted._listed_at, shelf.compacted._covering = 0.0, []
     shelf.delete_chunks(1, 2, 3)
     records, shelf.head = shelf.records, Head()
     reader._head = shelf.head

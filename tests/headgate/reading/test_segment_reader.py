@@ -10,16 +10,16 @@ from headgate.errors import ObjectMissingError
 from headgate.ledger.ledger import Ledger
 from headgate.protocol import messages as m
 from headgate.reading.segment_reader import ChunkCache, Head
-from tests.support.scripted_leader import TOPIC_ID, Stage
+from tests.support.scripted_leader import TOPIC_ID, ScriptedCluster
 
 pytestmark = pytest.mark.looptime
 
 
-def stage_with(chunks: int) -> Stage:
-    stage = Stage()
+def stage_with(chunks: int) -> ScriptedCluster:
+    cluster = ScriptedCluster()
     for n in range(chunks):
-        stage.store_records([m.Record(b"key", b"x" * 1000, n)])
-    return stage
+        cluster.store_records([m.Record(b"key", b"x" * 1000, n)])
+    return cluster
 
 
 async def test_readers_that_come_together_share_one_load():
@@ -41,9 +41,9 @@ async def test_the_cache_is_bounded_in_bytes_and_forgets_the_oldest():
 
 
 async def test_a_reader_that_goes_away_does_not_take_the_chunk_from_the_others():
-    stage = stage_with(1)
-    stage.store.latency_seconds = (1.0, 1.0)
-    cache = ChunkCache(Ledger(stage.store, 0), TOPIC_ID)
+    cluster = stage_with(1)
+    cluster.store.latency_seconds = (1.0, 1.0)
+    cache = ChunkCache(Ledger(cluster.store, 0), TOPIC_ID)
     leaving, staying = (asyncio.create_task(cache.rows(1)) for _ in range(2))
     await asyncio.sleep(0.1)
     leaving.cancel()
@@ -56,23 +56,23 @@ async def test_another_topic_of_the_shard_is_left_out():
 
 
 async def test_a_chunk_that_is_not_there_yet_is_not_remembered():
-    stage = stage_with(0)
-    cache = ChunkCache(Ledger(stage.store, 0), TOPIC_ID)
+    cluster = stage_with(0)
+    cache = ChunkCache(Ledger(cluster.store, 0), TOPIC_ID)
     with pytest.raises(ObjectMissingError):
         await cache.rows(1)
-    stage.store_records([m.Record(b"key", b"value", 1)])
+    cluster.store_records([m.Record(b"key", b"value", 1)])
     assert [0] == (await cache.rows(1))[0].offsets
 
 
 async def test_the_head_wakes_who_waits_and_never_falls():
     head = Head()
-    waiting = asyncio.create_task(head.reaches(3, 10))
+    waiting = asyncio.create_task(head.wait_for(3, 10))
     await asyncio.sleep(1)
-    head.rise(2)
+    head.advance(2)
     await asyncio.sleep(1)
     assert not waiting.done()
-    head.rise(5)
-    head.rise(4)
+    head.advance(5)
+    head.advance(4)
     await waiting
     assert 5 == head.number
     assert 2 == pytest.approx(asyncio.get_running_loop().time(), abs=0.1)

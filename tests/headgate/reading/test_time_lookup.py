@@ -12,10 +12,10 @@ from controller.decisions.topic_commands import describe
 from controller.state.shard_state import ShardState
 from headgate.errors import ObjectMissingError
 from headgate.ledger.chunk import ChunkBuilder
-from headgate.ledger.compacted import Manifest, RolledObject, create_manifest, rolled_folder
+from headgate.ledger.compacted import CompactedObject, Manifest, compacted_folder, create_manifest
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
-from headgate.reading.time_lookup import CHUNKS_AT_ONCE, first_chunk_at, positions_at
+from headgate.reading.time_lookup import CONCURRENT_CHUNK_READS, first_chunk_at, positions_at
 from tests.support.object_store import FakeStore
 
 pytestmark = pytest.mark.looptime
@@ -68,11 +68,11 @@ class Ledgered:
         found = self.state.topic_of(step)
         builder.add(step, None if found is None else found.layout)
 
-    async def roll_up(self, last: int) -> None:
+    async def compact(self, last: int) -> None:
         """Rewrite chunks 1 to ``last`` into one object a segment, and delete them."""
         rows: dict[int, list[tuple[int, int]]] = {}
         for number in range(1, last + 1):
-            header, table = await self.ledger.read_headed_records(number)
+            header, table = await self.ledger.read_header_and_records(number)
             for row in table.to_pylist():
                 if row["topic_id"] == 1:
                     rows.setdefault(row["segment"], []).append((row["offset"], header.at_ms))
@@ -81,10 +81,10 @@ class Ledgered:
             offsets, times = zip(*found, strict=True)
             sink = pa.BufferOutputStream()
             pq.write_table(pa.table({"offset": offsets, "stored_at_ms": times}), sink)
-            path = f"{rolled_folder(0)}/run/{segment}.parquet"
+            path = f"{compacted_folder(0)}/run/{segment}.parquet"
             await self.ledger.store.create(path, sink.getvalue().to_pybytes())
             objects.append(
-                RolledObject(
+                CompactedObject(
                     path=path,
                     topic_id=1,
                     segment=segment,
@@ -130,13 +130,13 @@ async def test_finding_a_moment_takes_few_reads() -> None:
         await known.write(time * 10, 0, 1)
     assert {0: 123, 1: 123} == await known.positions(1225)
 
-    assert 16 + CHUNKS_AT_ONCE >= known.ledger.store.calls["read"]
+    assert 16 + CONCURRENT_CHUNK_READS >= known.ledger.store.calls["read"]
 
 
 async def test_a_segment_that_is_silent_since_then_is_at_its_end() -> None:
     known = Ledgered()
     await known.write(10, 0, 1)
-    for time in range(20, 20 + 3 * CHUNKS_AT_ONCE):
+    for time in range(20, 20 + 3 * CONCURRENT_CHUNK_READS):
         await known.write(time, 1)
 
     assert {0: 1, 1: 11} == await known.positions(30)
@@ -190,7 +190,7 @@ def test_any_ledger_any_moment(chunks, at_ms: int, rolled: int) -> None:
                     break
             await known.write(time, *taken)
         if rolled:
-            await known.roll_up(min(rolled, known.state.chunk))
+            await known.compact(min(rolled, known.state.chunk))
         found = await known.positions(at_ms)
         assert known.expected(at_ms) == found
         layout = known.state.topics["t"].layout

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import ObjectExistsError, StoreUnavailableError
-from headgate.storage.local_writer import FolderWriter, NamelessFiles
+from headgate.storage.local_writer import LocalWriter, UnnamedFilePool
 from tests.support.waiting import until
 
 
@@ -45,7 +45,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def test_the_next_object_of_a_folder_takes_the_file_that_was_opened_ahead(tmp_path: Path, opened: list[str]):
-    writer = FolderWriter(tmp_path)
+    writer = LocalWriter(tmp_path)
 
     await writer.create("shard/1", b"first")
     await until(lambda: len(opened) == 2)
@@ -62,9 +62,9 @@ async def test_the_next_object_of_a_folder_takes_the_file_that_was_opened_ahead(
 async def test_nothing_is_opened_ahead_beside_an_object_that_is_being_written(
     tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch
 ):
-    writer = FolderWriter(tmp_path)
-    asked, go, fsync, open_ahead = [], threading.Event(), os.fsync, writer._open_ahead
-    monkeypatch.setattr(writer, "_open_ahead", lambda folder: (asked.append(folder), open_ahead(folder)))
+    writer = LocalWriter(tmp_path)
+    asked, go, fsync, preopen = [], threading.Event(), os.fsync, writer._preopen
+    monkeypatch.setattr(writer, "_preopen", lambda folder: (asked.append(folder), preopen(folder)))
     await writer.create("shard/1", b"first")
 
     def slow(handle):
@@ -81,7 +81,7 @@ async def test_nothing_is_opened_ahead_beside_an_object_that_is_being_written(
 
 
 async def test_a_name_that_is_taken_uses_the_file_up_and_leaves_nothing(tmp_path: Path):
-    writer = FolderWriter(tmp_path)
+    writer = LocalWriter(tmp_path)
     await writer.create("shard/1", b"first")
 
     for _ in range(3):
@@ -95,7 +95,7 @@ async def test_a_name_that_is_taken_uses_the_file_up_and_leaves_nothing(tmp_path
 
 
 async def test_a_file_ahead_that_is_of_no_use_any_more_costs_one_attempt(tmp_path: Path, monkeypatch):
-    writer = FolderWriter(tmp_path)
+    writer = LocalWriter(tmp_path)
     await writer.create("shard/1", b"first")
     await until(lambda: nameless_files(tmp_path / "shard"))
     link = os.link
@@ -113,7 +113,7 @@ async def test_a_file_ahead_that_is_of_no_use_any_more_costs_one_attempt(tmp_pat
 
 
 async def test_what_was_opened_ahead_is_closed_with_its_owner(tmp_path: Path):
-    writer = FolderWriter(tmp_path)
+    writer = LocalWriter(tmp_path)
     await writer.create("shard/1", b"first")
     await until(lambda: nameless_files(tmp_path / "shard"))
 
@@ -124,12 +124,12 @@ async def test_what_was_opened_ahead_is_closed_with_its_owner(tmp_path: Path):
 
 
 def test_only_the_last_folders_keep_a_file_ahead_one_each(tmp_path: Path):
-    files = NamelessFiles(ahead=2)
+    files = UnnamedFilePool(max_preopened=2)
     folders = [tmp_path / name for name in "abc"]
     for folder in folders:
         folder.mkdir()
-        files.open_ahead(str(folder))
-        files.open_ahead(str(folder))
+        files.preopen(str(folder))
+        files.preopen(str(folder))
 
     assert [len(nameless_files(folder)) for folder in folders] == [0, 1, 1]
     files.close()
@@ -137,22 +137,22 @@ def test_only_the_last_folders_keep_a_file_ahead_one_each(tmp_path: Path):
 
 
 def test_nothing_is_opened_ahead_any_more_once_it_is_closed(tmp_path: Path):
-    files = NamelessFiles()
+    files = UnnamedFilePool()
     files.close()
 
-    files.open_ahead(str(tmp_path))
+    files.preopen(str(tmp_path))
 
     assert not nameless_files(tmp_path)
 
 
 def test_a_file_that_cannot_be_opened_ahead_is_told_to_whoever_takes_it(tmp_path: Path, monkeypatch):
-    files = NamelessFiles()
+    files = UnnamedFilePool()
 
     def full(*_args, **_kwargs):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "open", full)
 
-    files.open_ahead(str(tmp_path))
+    files.preopen(str(tmp_path))
     with pytest.raises(OSError, match="No space left"):
-        files.take(str(tmp_path))
+        files.acquire(str(tmp_path))

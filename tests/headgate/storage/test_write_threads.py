@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headgate.storage.write_threads import WriterThreads
+from headgate.storage.write_threads import WriteThreads
 from tests.support.waiting import until
 
 WAIT_SECONDS = 60.0
@@ -20,7 +20,7 @@ def _threads() -> set[threading.Thread]:
 
 
 async def test_what_a_write_raises_arrives_and_the_thread_goes_on():
-    threads = WriterThreads()
+    threads = WriteThreads()
     done = []
 
     def fail() -> None:
@@ -34,7 +34,7 @@ async def test_what_a_write_raises_arrives_and_the_thread_goes_on():
 
 
 async def test_what_nobody_waits_for_is_done_and_a_bug_in_it_is_reported_and_ends_nothing(monkeypatch):
-    threads = WriterThreads()
+    threads = WriteThreads()
     done, reported = [], []
     monkeypatch.setattr(threading, "excepthook", lambda raised: reported.append(str(raised.exc_value)))
 
@@ -51,7 +51,7 @@ async def test_what_nobody_waits_for_is_done_and_a_bug_in_it_is_reported_and_end
 
 
 async def test_as_many_writes_as_the_limit_run_side_by_side_and_the_next_one_waits():
-    threads = WriterThreads(limit=2)
+    threads = WriteThreads(limit=2)
     both = threading.Barrier(3)
     third_began = threading.Event()
 
@@ -67,7 +67,7 @@ async def test_as_many_writes_as_the_limit_run_side_by_side_and_the_next_one_wai
 
 
 async def test_a_caller_that_is_cancelled_leaves_the_write_running_to_its_end():
-    threads = WriterThreads()
+    threads = WriteThreads()
     go, ended = threading.Event(), threading.Event()
 
     def write() -> None:
@@ -86,7 +86,7 @@ async def test_a_caller_that_is_cancelled_leaves_the_write_running_to_its_end():
 
 async def test_the_threads_end_with_their_owner():
     before = _threads()
-    threads = WriterThreads(limit=3)
+    threads = WriteThreads(limit=3)
     barrier = threading.Barrier(3)
     await asyncio.gather(*(threads.run(lambda: _meet(barrier)) for _ in range(3)))
     started = _threads() - before
@@ -101,7 +101,7 @@ async def test_the_threads_end_with_their_owner():
 
 
 def test_a_loop_that_was_closed_meanwhile_harms_nobody():
-    threads = WriterThreads()
+    threads = WriteThreads()
     go: threading.Event = threading.Event()
     ended: list[Callable[[], None]] = []
 

@@ -33,7 +33,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[EmbeddedBroker]:
 
 @pytest.fixture
 async def transport(broker: EmbeddedBroker) -> AsyncIterator[MqttTransport]:
-    async with MqttTransport(broker.host, broker.port, "a", max_waiting_bytes=100_000, max_waiting_messages=50) as a:
+    async with MqttTransport(broker.host, broker.port, "a", max_outgoing_bytes=100_000, max_outgoing_messages=50) as a:
         await until(lambda: a.connected)
         yield a
 
@@ -41,7 +41,7 @@ async def transport(broker: EmbeddedBroker) -> AsyncIterator[MqttTransport]:
 @pytest.fixture
 def gathering(monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages wait for the loop's next turn, however long nothing was written."""
-    monkeypatch.setattr(mqtt, "QUIET_SECONDS", math.inf)
+    monkeypatch.setattr(mqtt, "IMMEDIATE_WRITE_AFTER_IDLE_SECONDS", math.inf)
 
 
 @contextmanager
@@ -97,10 +97,10 @@ async def test_a_message_after_a_pause_is_on_its_way_when_publish_returns_and_wh
     got: list[bytes] = []
     await transport.subscribe("x", lambda _, payload: got.append(payload))
 
-    monkeypatch.setattr(mqtt, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(mqtt, "IMMEDIATE_WRITE_AFTER_IDLE_SECONDS", 0.0)
     assert transport.publish("x", b"first")
     assert not paho_of(transport).want_write()
-    monkeypatch.setattr(mqtt, "QUIET_SECONDS", math.inf)
+    monkeypatch.setattr(mqtt, "IMMEDIATE_WRITE_AFTER_IDLE_SECONDS", math.inf)
     assert transport.publish("x", b"second")
     assert transport.publish("x", b"third", retain=True)
     assert paho_of(transport).want_write()
@@ -187,7 +187,7 @@ async def test_retained_messages_count_until_the_broker_has_confirmed_them(
 @pytest.mark.contract
 async def test_a_frozen_broker_is_noticed_and_found_again(broker: EmbeddedBroker) -> None:
     told: list[bool] = []
-    async with MqttTransport(broker.host, broker.port, "a", keepalive_seconds=1, max_waiting_messages=3) as a:
+    async with MqttTransport(broker.host, broker.port, "a", keepalive_seconds=1, max_outgoing_messages=3) as a:
         a.on_connection(told.append)
         await until(lambda: told == [True])
         with frozen(broker):
@@ -220,7 +220,7 @@ async def test_many_unconfirmed_messages_are_not_overtaken_by_ordinary_ones(
 async def test_a_broker_that_does_not_confirm_a_subscription_is_taken_for_lost(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mqtt, "CALL_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(mqtt, "SUBSCRIBE_TIMEOUT_SECONDS", 0.2)
     got: list[bytes] = []
     async with MqttTransport(broker.host, broker.port, "a", keepalive_seconds=60) as a:
         await until(lambda: a.connected)
@@ -326,6 +326,6 @@ async def test_a_refused_subscription_is_an_error_that_names_it() -> None:
 
 
 def test_the_pauses_double_up_to_the_longest() -> None:
-    pauses = mqtt._pauses()
+    pauses = mqtt._backoff_bounds()
 
     assert [next(pauses) for _ in range(7)] == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from headgate.client.decisions.held_segments import Assignment, Changes
+from headgate.client.decisions.held_segments import Changes, HeldSegments
 from headgate.protocol.messages import AssignmentChanged, Grant, Registered, Revocation
 
 
@@ -35,9 +35,9 @@ def pushed(*, granted=(), revoked=(), epoch: int = 1) -> AssignmentChanged:
     )
 
 
-def holding(*grants: Grant, epoch: int = 1) -> Assignment:
-    assignment = Assignment()
-    assignment.asking()
+def holding(*grants: Grant, epoch: int = 1) -> HeldSegments:
+    assignment = HeldSegments()
+    assignment.registration_requested()
     assignment.registered(registered(*grants, epoch=epoch))
     return assignment
 
@@ -57,17 +57,17 @@ def test_what_is_not_listed_is_dropped():
 
 def test_a_list_that_was_overtaken_by_a_grant_does_not_drop_it():
     assignment = holding(grant(0, 1))
-    assignment.asking()
+    assignment.registration_requested()
     assignment.changed(pushed(granted=[grant(1, 1)]))
     assert Changes() == assignment.registered(registered(grant(0, 1)))
-    assignment.asking()
+    assignment.registration_requested()
     assert Changes(stop=[(1, 1)]) == assignment.registered(registered(grant(0, 1)))
 
 
 def test_a_segment_that_is_being_finished_is_not_listed_and_goes_on_finishing():
     assignment = holding(grant(0, 1))
     assignment.changed(pushed(revoked=[Revocation(segment=0, generation=1)]))
-    assignment.asking()
+    assignment.registration_requested()
     assert Changes() == assignment.registered(registered())
 
 

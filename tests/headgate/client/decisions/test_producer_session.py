@@ -138,7 +138,7 @@ def test_a_refusal_of_an_older_attempt_is_ignored():
 
 
 def test_refused_once_and_then_accepted_in_the_same_epoch_keeps_the_order():
-    """Restate F10: "not leader" for a, and b of the same epoch would be accepted. b is refused, a comes first again."""
+    """Restate F10: "not leader" for a, and b of the same epoch would be accepted. b is rejected, a comes first again."""
     talk = streaming()
     talk.offer("a", "b")
     talk.refuse("a", "unavailable")
@@ -187,8 +187,8 @@ def test_pauses_double_to_a_second_and_a_commit_starts_them_over():
 def test_a_pause_without_luck_has_a_floor():
     talk = streaming()
     talk.offer("a")
-    reply = m.Refused(request_id=talk.last["a"].request_id, leader_epoch=1, verdict="unavailable", reason="")
-    talk.session.refused(reply.request_id, reply, talk.now, 0.0)
+    reply = m.Rejected(request_id=talk.last["a"].request_id, leader_epoch=1, verdict="unavailable", reason="")
+    talk.session.rejected(reply.request_id, reply, talk.now, 0.0)
     assert Phase.BACKING_OFF is talk.session.phase
     assert 0.01 <= talk.session.wake_at - talk.now
 
@@ -266,4 +266,4 @@ def test_waiting_for_a_leader_is_bounded_by_the_deadline():
     talk.wait(29.9)
     assert {} == talk.outcomes
     talk.wait(0.1)
-    assert {"a": Outcome.NOT_STORED} == talk.outcomes
+    assert {"a": Outcome.FAILED} == talk.outcomes
