@@ -37,10 +37,10 @@ import backoff
 import structlog
 from paho.mqtt.client import Client as PahoClient
 from paho.mqtt.client import MQTTMessage, MQTTMessageInfo
+from paho.mqtt.matcher import MQTTMatcher
 
 from headgate.errors import TransportError
 from headgate.transport.port import MessageHandler
-from headgate.transport.topic_filter import filter_matches, has_wildcard
 
 DEFAULT_KEEPALIVE_SECONDS: Final = 5
 """A broker that froze is noticed after one and a half of these."""
@@ -99,7 +99,8 @@ class MqttTransport:
         self._rng = rng or random.Random()  # noqa: S311 - jitter
         self._keepalive_seconds = keepalive_seconds
         self._handlers: dict[str, MessageHandler] = {}
-        self._wildcards: dict[str, MessageHandler] = {}
+        self._matcher = MQTTMatcher()
+        """The same handlers, found by topic in one walk however many filters there are."""
         self._watchers: list[Callable[[bool], None]] = []
         self._outgoing = _OutgoingMessages(max_outgoing_bytes, max_outgoing_messages)
         self._client: aiomqtt.Client | None = None
@@ -129,7 +130,7 @@ class MqttTransport:
             TransportError: the broker refuses this filter.
 
         """
-        (self._wildcards if has_wildcard(topic_filter) else self._handlers)[topic_filter] = handler
+        self._handlers[topic_filter] = self._matcher[topic_filter] = handler
         client = self._client
         if client is None:
             return
@@ -141,8 +142,7 @@ class MqttTransport:
 
     async def unsubscribe(self, topic_filter: str) -> None:
         """See `Transport.unsubscribe`."""
-        self._handlers.pop(topic_filter, None)
-        self._wildcards.pop(topic_filter, None)
+        self._remove_handler(topic_filter)
         client = self._client
         if client is None:
             return
@@ -266,7 +266,7 @@ class MqttTransport:
             self._connection_lost.set()
 
     async def _subscribe_all(self, client: aiomqtt.Client) -> None:
-        filters = [*self._handlers, *self._wildcards]
+        filters = list(self._handlers)
         for first in range(0, len(filters), FILTERS_PER_PACKET):
             await _subscribe(client, filters[first : first + FILTERS_PER_PACKET], self.qos)
 
@@ -293,7 +293,7 @@ class MqttTransport:
         it had not read.
         """
         # A session that the broker keeps must keep its subscriptions too.
-        filters = ([*self._handlers, *self._wildcards] if self.clean_session else []) or ["nothing"]
+        filters = (list(self._handlers) if self.clean_session else []) or ["nothing"]
         await client.unsubscribe(filters[:FILTERS_PER_PACKET], timeout=CLOSE_TIMEOUT_SECONDS)
         client.timeout = CLOSE_TIMEOUT_SECONDS
         await client.__aexit__(None, None, None)
@@ -320,12 +320,12 @@ class MqttTransport:
         """Pass a message on in a later turn: a handler's bug then is the loop's to report, not a lost connection."""
         loop = asyncio.get_running_loop()
         topic, payload = message.topic, bytes(message.payload)
-        exact = self._handlers.get(topic)
-        if exact is not None:
-            loop.call_soon(exact, topic, payload)
-        for topic_filter, handler in self._wildcards.items():
-            if filter_matches(topic_filter, topic):
-                loop.call_soon(handler, topic, payload)
+        for handler in self._matcher.iter_match(topic):
+            loop.call_soon(handler, topic, payload)
+
+    def _remove_handler(self, topic_filter: str) -> None:
+        if self._handlers.pop(topic_filter, None) is not None:
+            del self._matcher[topic_filter]
 
 
 class _OutgoingMessages:

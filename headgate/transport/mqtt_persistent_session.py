@@ -121,8 +121,7 @@ class MqttPersistentSession(MqttTransport):
             if not await self._unsubscribed(client, topic_filters[first : first + FILTERS_PER_PACKET]):
                 return False
         for topic_filter in topic_filters:
-            self._handlers.pop(topic_filter, None)
-            self._wildcards.pop(topic_filter, None)
+            self._remove_handler(topic_filter)
         return True
 
     def publish_sentinel(self, topic: str, payload: bytes) -> None:

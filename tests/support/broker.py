@@ -18,13 +18,16 @@ Loss and duplication spare retained messages: those travel at QoS 1, over a conn
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
+from paho.mqtt.client import topic_matches_sub
+from paho.mqtt.matcher import MQTTMatcher
+
 from headgate.transport.port import MessageHandler
-from headgate.transport.topic_filter import filter_matches
 
 
 @dataclass(slots=True)
@@ -141,7 +144,7 @@ class FakeBroker:
                 self.retained.pop(message.topic, None)
         for client_id in sorted(self._links):
             link = self._links[client_id]
-            if any(filter_matches(name, message.topic) for name in link.filters):
+            if any(link.filters.iter_match(message.topic)):
                 link.deliver(message.topic, message.payload, lossy=not message.retain)
 
     def _end(self, link: _Link, *, publish_will: bool) -> None:
@@ -158,12 +161,17 @@ class _Link:
     def __init__(self, broker: FakeBroker, transport: FakeTransport) -> None:
         self.client_id = transport.client_id
         self.transport = transport
-        self.filters: dict[str, None] = {}
+        self.filters = MQTTMatcher()
         self.open = True
         self._broker = broker
         self._loop = asyncio.get_running_loop()
         self._due_up = self._due_down = 0.0
         self._paused_actions: list[Callable[[], None]] = []
+
+    def remove_filter(self, topic_filter: str) -> None:
+        """End a subscription; without effect if it does not exist."""
+        with contextlib.suppress(KeyError):
+            del self.filters[topic_filter]
 
     def submit(self, message: Message) -> None:
         """Carry a message from the client to the broker."""
@@ -227,6 +235,7 @@ class FakeTransport:
         self.will = will
         self._broker = broker
         self._handlers: dict[str, MessageHandler] = {}
+        self._matcher = MQTTMatcher()
         self._watchers: list[Callable[[bool], None]] = []
         self._link: _Link | None = None
         self._opened = False
@@ -244,13 +253,14 @@ class FakeTransport:
 
     async def subscribe(self, topic_filter: str, handler: MessageHandler) -> None:
         """See `Transport.subscribe`."""
-        self._handlers[topic_filter] = handler
+        self._handlers[topic_filter] = self._matcher[topic_filter] = handler
         await self._confirmed(lambda link: self._stand(link, topic_filter))
 
     async def unsubscribe(self, topic_filter: str) -> None:
         """See `Transport.unsubscribe`."""
-        self._handlers.pop(topic_filter, None)
-        await self._confirmed(lambda link: link.filters.pop(topic_filter, None))
+        if self._handlers.pop(topic_filter, None) is not None:
+            del self._matcher[topic_filter]
+        await self._confirmed(lambda link: link.remove_filter(topic_filter))
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
         """See `Transport.publish`."""
@@ -280,9 +290,8 @@ class FakeTransport:
 
     def receive(self, topic: str, payload: bytes) -> None:
         """Pass a message on to all handlers it is for."""
-        for topic_filter, handler in list(self._handlers.items()):
-            if filter_matches(topic_filter, topic):
-                handler(topic, payload)
+        for handler in list(self._matcher.iter_match(topic)):
+            handler(topic, payload)
 
     def lost(self, link: _Link) -> None:
         """Learn that the connection has ended."""
@@ -315,9 +324,9 @@ class FakeTransport:
 
     def _stand(self, link: _Link, topic_filter: str) -> None:
         """Let a subscription stand at the broker, which sends what is retained."""
-        link.filters[topic_filter] = None
+        link.filters[topic_filter] = True
         for topic, payload in sorted(self._broker.retained.items()):
-            if filter_matches(topic_filter, topic):
+            if topic_matches_sub(topic_filter, topic):
                 link.deliver(topic, payload, lossy=False)
 
     def _notify_connection(self, *, connected: bool) -> None:

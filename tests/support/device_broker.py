@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from headgate.transport.topic_filter import filter_matches
+from paho.mqtt.client import topic_matches_sub
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class FakeDeviceBroker:
         keeping = [
             broker_session
             for broker_session in self._sessions.values()
-            if any(filter_matches(name, topic) for name in broker_session.filters)
+            if any(topic_matches_sub(name, topic) for name in broker_session.filters)
         ]
         for broker_session in keeping:
             self._enqueue(broker_session, Published(topic, payload, retained=False))
@@ -104,7 +104,7 @@ class FakeDeviceBroker:
         """Let a filter stand and send what is retained, whether or not it stood already."""
         broker_session.filters.add(topic_filter)
         for topic, payload in sorted(self._retained.items()):
-            if filter_matches(topic_filter, topic):
+            if topic_matches_sub(topic_filter, topic):
                 self._enqueue(broker_session, Published(topic, payload, retained=True))
 
     def _enqueue(self, broker_session: _PersistentSession, message: Published) -> None:

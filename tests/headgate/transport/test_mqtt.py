@@ -15,12 +15,15 @@ from pathlib import Path
 import aiomqtt  # noqa: TID251 - its private parts are what is tested
 import paho.mqtt.client
 import pytest
+from paho.mqtt.client import CallbackAPIVersion, MQTTMessage
+from paho.mqtt.client import Client as PahoClient
 from structlog.testing import capture_logs
 
 from controller.local.embedded import EmbeddedBroker
 from headgate.errors import TransportError
 from headgate.transport import mqtt
 from headgate.transport.mqtt import MqttTransport
+from tests.support.broker import FakeBroker, FakeTransport
 from tests.support.tcp_proxy import Proxy
 from tests.support.waiting import until
 
@@ -74,6 +77,71 @@ def open_files() -> int:
 def paho_of(transport: MqttTransport) -> paho.mqtt.client.Client:
     assert transport._client is not None
     return transport._client._client
+
+
+MATCHING = [
+    ("a", "a"),
+    ("#", "a/b"),
+    ("a/#", "a"),
+    ("a/#", "a/b"),
+    ("a/#", "a/b/c"),
+    ("+", "a"),
+    ("a/+", "a/"),
+    ("a/+/c", "a/b/c"),
+    ("+/+", "/a"),
+    ("/+", "/a"),
+    ("+/b/#", "a/b/c"),
+    ("$SYS/#", "$SYS/x"),
+    ("$SYS/+", "$SYS/x"),
+]
+NOT_MATCHING = [
+    ("a", "a/b"),
+    ("a/b", "a"),
+    ("a/+", "a"),
+    ("a/+", "a/b/c"),
+    ("+", "/a"),
+    ("a/+/c", "a/b/d"),
+    ("a/#", "b"),
+    ("a/+/#", "a"),
+    ("#", "$SYS/x"),
+    ("+/x", "$SYS/x"),
+]
+
+
+@pytest.mark.parametrize(
+    ("topic_filter", "topic", "matches"),
+    [*((*pair, True) for pair in MATCHING), *((*pair, False) for pair in NOT_MATCHING)],
+)
+@pytest.mark.parametrize("kind", ["mqtt", "fake"])
+async def test_a_handler_receives_messages_that_its_filter_matches(
+    kind: str, topic_filter: str, topic: str, matches: bool
+) -> None:
+    """The examples of MQTT 3.1.1, section 4.7, and the shapes of headgate's own topics."""
+    received: list[tuple[str, bytes]] = []
+    others: list[str] = []
+
+    def deliver(transport: MqttTransport | FakeTransport) -> None:
+        if isinstance(transport, FakeTransport):
+            transport.receive(topic, b"payload")
+            return
+        message = MQTTMessage(topic=topic.encode())
+        message.payload = b"payload"
+        transport._on_message(PahoClient(CallbackAPIVersion.VERSION2), None, message)
+
+    transport = MqttTransport("no-broker.invalid", 1, "a") if kind == "mqtt" else FakeBroker().transport("a")
+    await transport.subscribe("other", lambda topic, _: others.append(topic))
+    await transport.subscribe(topic_filter, lambda topic, payload: received.append((topic, payload)))
+    deliver(transport)
+    await asyncio.sleep(0)
+
+    assert received == ([(topic, b"payload")] if matches else [])
+
+    await transport.unsubscribe(topic_filter)
+    await transport.unsubscribe(topic_filter)
+    deliver(transport)
+    await asyncio.sleep(0)
+
+    assert (len(received), others) == (int(matches), [])
 
 
 @pytest.mark.contract
