@@ -328,14 +328,8 @@ class ShardLeader:
         return None
 
     def _handle_command(self, request: m.AnyRequest) -> None:
-        if (
-            isinstance(request, m.DescribeBacklog)
-            and self.subscription_registry.refuse_unknown(request.topic, request.subscription) is None
-        ):
-            # Spark is asked first; everything else is answered from what the leader knows.
-            self.backlogs.answer_later(
-                request, lambda reply: self._outbox.reply(request.client_id, reply, self.commit.newest)
-            )
+        if isinstance(request, m.DescribeBacklog):
+            self._describe_backlog(request)
             return
         decision = self._decide(request)
         if isinstance(decision, Refusal):
@@ -353,6 +347,16 @@ class ShardLeader:
                     return
             decision = decision.answer(self.state, request.request_id)
         self._outbox.reply(request.client_id, decision, self.commit.newest)
+
+    def _describe_backlog(self, request: m.DescribeBacklog) -> None:
+        """Reply to the only request that waits for another process: the Spark process counts first."""
+        refusal = self.subscription_registry.refuse_unknown(request.topic, request.subscription)
+        if refusal is not None:
+            self._refuse(request, refusal)
+            return
+        self.backlogs.answer_later(
+            request, lambda reply: self._outbox.reply(request.client_id, reply, self.commit.newest)
+        )
 
     def _apply_entries(self, entries: Sequence[e.AnyEntry]) -> None:
         self.subscription_registry.before_entries(entries)

@@ -180,10 +180,6 @@ class SubscriptionRegistry:
                 return self._register(request)
             case m.ListSubscriptions():
                 return self._list(request)
-            case m.DescribeBacklog():
-                refusal = self.refuse_unknown(request.topic, request.subscription)
-                assert refusal is not None, "known ones are the backlog desk's"
-                return refusal
         assert isinstance(
             request,
             m.Heartbeat
