@@ -51,14 +51,19 @@ class _Shard:
         for _ in range(subscriptions):
             self._lead()
 
+    @property
+    def durable(self) -> int:
+        """See `coordinator.ports.LedgerPort`."""
+        return self.state.chunk
+
     def propose(self, *entries: e.AnyEntry) -> None:
         """See `coordinator.ports.LedgerPort`."""
         self.state.begin_chunk(self.state.chunk + 1, 0)
         for entry in entries:
             self.state.apply(entry)
 
-    def push(self, client_id: str, message: m.Push) -> None:
-        """See `coordinator.ports.LedgerPort`; here everybody has heard already."""
+    def push(self, client_id: str, message: m.Push, /) -> None:
+        """See `coordinator.ports.PushMessage`; the messages are dropped."""
 
     def _lead(self) -> None:
         topic_id = self.state.next_id
@@ -79,12 +84,12 @@ class _Shard:
             subscription=topic.subscriptions["bench"],
             topic=topic,
             ledger=self,
-            check_drained=None,
+            push=self.push,
+            drain_check=None,
             leader_epoch=1,
             settings=SETTINGS,
             now_ms=lambda: 0,
             rng=random.Random(topic_id),
-            head=lambda: 1,
         )
         self.coordinators.append(coordinator)
         for consumer in CONSUMERS:

@@ -24,10 +24,9 @@ from prometheus_client import CollectorRegistry
 
 from controller.commit import GroupCommit
 from controller.devices.session_port import Delivery, DeviceSession
-from controller.leader.drain_check import drain_check_for
+from controller.leader.drain_check import DrainChecker
 from controller.leader.leader import ShardLeader
 from controller.leader.shard_controller import ShardController
-from controller.leader.subscription_registry import DrainCheck
 from controller.leadership.election import Acquired, Connected, ElectionEvent, Elections, Lost, Released, Suspended
 from controller.leadership.transitions import Event, Role
 from controller.leadership.zookeeper import ZooKeeperElections
@@ -156,7 +155,7 @@ class Daemon:
             password=settings.broker.password(),
             rng=self._rng,
         )
-        drain_check = await self._start_drain(stack)
+        drain_checker = await self._start_drain(stack)
         elections = ZooKeeperElections(
             settings.zookeeper.hosts,
             root=f"/headgate/{settings.cluster.name}",
@@ -178,7 +177,7 @@ class Daemon:
         await stack.enter_async_context(transport)
         await transport.subscribe(m.presence_topic(settings.cluster.name, "+"), self._on_presence)
         self._controllers = [
-            self._controller(Ledger(store, shard), elections, transport, drain_check) for shard in range(shards)
+            self._controller(Ledger(store, shard), elections, transport, drain_checker) for shard in range(shards)
         ]
         running = [
             tasks.create_task(controller.run(), name=f"shard-{controller.shard}") for controller in self._controllers
@@ -236,7 +235,7 @@ class Daemon:
         ledger: Ledger,
         elections: Elections,
         transport: Transport,
-        drain_check: DrainCheck,
+        drain_checker: DrainChecker,
     ) -> ShardController:
         def new_leader(state: ShardState, yields_to_contender: object) -> ShardLeader:
             assert callable(yields_to_contender), "yields_to_contender is a question"
@@ -263,7 +262,7 @@ class Daemon:
                 retention=settings.retention,
                 delete_data=partial(delete_compacted_segments, ledger.store),
                 observer=self.instruments,
-                drain_check=drain_check,
+                drain_checker=drain_checker,
                 now_ms=wall_clock_ms,
                 rng=self._rng,
                 yields_to_contender=yields_to_contender,
@@ -341,11 +340,11 @@ class Daemon:
         await elections.register_instance(self.instance, msgspec.json.encode({"http": self.http_address}))
         return shards
 
-    async def _start_drain(self, stack: AsyncExitStack) -> DrainCheck:
+    async def _start_drain(self, stack: AsyncExitStack) -> DrainChecker:
         settings = self.settings.drain
         if settings.results is not None:
             results = self._checker = await stack.enter_async_context(self._results_checker(settings.results))
-            return drain_check_for(results)
+            return results
         if settings.spawn:
             if ledger_unreachable_from_executors(self.settings):
                 log.warning(
@@ -376,7 +375,7 @@ class Daemon:
             rng=self._rng,
         )
         self._checker = await stack.enter_async_context(checker)
-        return drain_check_for(checker)
+        return checker
 
     def _results_checker(self, url: str) -> ResultsChecker:
         return ResultsChecker(

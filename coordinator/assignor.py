@@ -20,7 +20,7 @@ from coordinator.balancing.affinity import preferred_owners_of
 from coordinator.balancing.balance import compute_owners
 from coordinator.balancing.bucket_split import pools
 from coordinator.decisions.gate import Gate, compute_gate
-from coordinator.ports import CoordinatorObserver, LedgerPort
+from coordinator.ports import CoordinatorObserver, LedgerPort, PushMessage
 from coordinator.reporting.description import build_grant
 from coordinator.reporting.explanation import SegmentHolder
 from coordinator.state.subscription import RegisteredConsumer, Subscription
@@ -44,6 +44,7 @@ class Assignor:
         subscription: Subscription,
         topic: TopicView,
         ledger: LedgerPort,
+        push: PushMessage,
         leader_epoch: int,
         observer: CoordinatorObserver,
         clock: Callable[[], float],
@@ -52,6 +53,7 @@ class Assignor:
         self._subscription = subscription
         self._topic = topic
         self._ledger = ledger
+        self._push = push
         self._leader_epoch = leader_epoch
         self._observer = observer
         self._clock = clock
@@ -235,7 +237,7 @@ class Assignor:
             }
             revoked += [m.Revocation(segment=s, generation=g, final=True) for s, g in sorted(said - mine)]
         if granted or revoked:
-            self._push(self._subscription.consumers[name], granted, revoked)
+            self._notify(self._subscription.consumers[name], granted, revoked)
 
     def close(self) -> None:
         """Take this subscription's blocked segments off the count."""
@@ -276,7 +278,7 @@ class Assignor:
             if name != requester:
                 granted.setdefault(name, []).append(segment_slice)
         for name in sorted(consumers.keys() & (revoked.keys() | granted.keys())):
-            self._push(consumers[name], [self._build_grant(p) for p in granted.get(name, ())], revoked.get(name, []))
+            self._notify(consumers[name], [self._build_grant(p) for p in granted.get(name, ())], revoked.get(name, []))
         self._log.info(
             "assignment.changed",
             reason=reason,
@@ -336,7 +338,7 @@ class Assignor:
                 since, how = self._in_handover.pop(moved)
                 self._observer.handover_finished(now - since, how)
 
-    def _push(self, consumer: RegisteredConsumer, granted: list[m.Grant], revoked: list[m.Revocation]) -> None:
+    def _notify(self, consumer: RegisteredConsumer, granted: list[m.Grant], revoked: list[m.Revocation]) -> None:
         for begin in range(0, max(len(granted), 1), MAX_GRANTS_PER_PUSH):
             message = m.AssignmentChanged(
                 topic=self._topic.name,
@@ -347,7 +349,7 @@ class Assignor:
                 granted=granted[begin : begin + MAX_GRANTS_PER_PUSH],
                 revoked=revoked if begin == 0 else [],
             )
-            self._ledger.push(consumer.client_id, message)
+            self._push(consumer.client_id, message)
 
     def _build_grant(self, segment_slice: SegmentSlice) -> m.Grant:
         return build_grant(self._subscription, self._topic, segment_slice)

@@ -24,11 +24,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import structlog
 
-from coordinator.ports import CheckDrained, PollOutcome
+from coordinator.ports import PollOutcome
 
 JITTER = 0.1
 """Largest share by which a pause is shortened."""
@@ -45,7 +45,7 @@ class DrainPoller:
         self,
         *,
         pending: Callable[[], frozenset[int]],
-        check: CheckDrained,
+        check: Callable[[frozenset[int]], Awaitable[frozenset[int]]],
         on_drained: Callable[[frozenset[int]], None],
         on_poll: Callable[[PollOutcome], None],
         min_seconds: float,

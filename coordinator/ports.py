@@ -1,20 +1,16 @@
-"""What a subscription coordinator needs from outside: its ledger, the drain checker, its settings, its observer.
+"""What a subscription coordinator needs from outside: its ledger, the drain check, its settings, its observer.
 
-Only shapes stand here. The leader of the shard gives the ledger and the checker, the daemon the settings, and metrics
-listen as the observer.
+The leader of the shard provides the ledger and the drain check, the daemon the settings, and metrics the observer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from coordinator.state.subscription import Subscription
 from headgate.model import entries as e
 from headgate.protocol import messages as m
-
-CheckDrained = Callable[[frozenset[int]], Awaitable[frozenset[int]]]
-"""Sealed segments → those that are drained. Raising, hanging or leaving one out means "not drained yet"."""
 
 PollOutcome = Literal["drained", "waiting", "failed", "timed_out", "stuck"]
 """How a poll ended: something is drained, nothing is, the check raised, it gave no answer in time, or the one before
@@ -43,13 +39,31 @@ class CoordinatorSettings:
 
 
 class LedgerPort(Protocol):
-    """The way to the ledger of the shard, and to its consumers."""
+    """The shard's ledger."""
+
+    @property
+    def durable(self) -> int:
+        """Number of the newest durable chunk."""
 
     def propose(self, *entries: e.AnyEntry) -> None:
         """Fold ``entries`` into the subscription at once, and make them part of the next chunk."""
 
-    def push(self, client_id: str, message: m.Push) -> None:
-        """Send ``message`` once everything proposed so far is durable. It may be lost, doubled or late."""
+
+class PushMessage(Protocol):
+    """Sends messages to clients."""
+
+    def __call__(self, client_id: str, message: m.Push, /) -> None:
+        """Send ``message`` once all entries proposed so far are durable. It may be lost, duplicated or delayed."""
+
+
+class DrainCheck(Protocol):
+    """Finds out which sealed segments a subscription has drained."""
+
+    async def __call__(self, subscription: Subscription, segments: frozenset[int], /) -> frozenset[int]:
+        """Return those of the sealed ``segments`` that are drained at the current seek generation.
+
+        A segment that is missing from the result is not drained yet. So are all segments if the check raises or hangs.
+        """
 
 
 class CoordinatorObserver(Protocol):

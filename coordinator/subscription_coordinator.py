@@ -31,12 +31,19 @@ from functools import partial
 import structlog
 
 from coordinator.assignor import Assignor
-from coordinator.decisions import sessions
+from coordinator.decisions import acknowledgements, sessions
 from coordinator.decisions.gate import Gate, tracks_acknowledgements, undrained_sealed
 from coordinator.decisions.registration import Refusal, judge_registration, replaced_reason
 from coordinator.drain_poller import DrainPoller
 from coordinator.load_watch import LoadMonitor
-from coordinator.ports import CheckDrained, CoordinatorObserver, CoordinatorSettings, LedgerPort, NoopObserver
+from coordinator.ports import (
+    CoordinatorObserver,
+    CoordinatorSettings,
+    DrainCheck,
+    LedgerPort,
+    NoopObserver,
+    PushMessage,
+)
 from coordinator.reporting.description import describe, fenced_push
 from coordinator.reporting.drain_rate import DrainRate
 from coordinator.reporting.explanation import ExplanationContext
@@ -59,28 +66,27 @@ class SubscriptionCoordinator:
         subscription: Subscription,
         topic: TopicView,
         ledger: LedgerPort,
-        check_drained: CheckDrained | None,
+        push: PushMessage,
+        drain_check: DrainCheck | None,
         leader_epoch: int,
         settings: CoordinatorSettings,
         now_ms: Callable[[], int],
         rng: random.Random,
-        head: Callable[[], int],
         observer: CoordinatorObserver | None = None,
     ) -> None:
         """Take up ``subscription`` as the ledger left it; needs a running loop, proposes and sends nothing yet.
 
-        ``check_drained`` None: there is nobody to ask, so the children of a STREAM wait until there is. ``head``
-        returns the newest durable chunk.
+        Without ``drain_check`` the children of a STREAM wait until `install_drain_checker` provides one.
         """
         self._subscription = subscription
         self._topic = topic
         self._ledger = ledger
-        self._check_drained = check_drained
+        self._push = push
+        self._drain_check = drain_check
         self._leader_epoch = leader_epoch
         self._settings = settings
         self._now_ms = now_ms
         self._rng = rng
-        self._head = head
         self._observer: CoordinatorObserver = NoopObserver() if observer is None else observer
         self._log = log.bind(topic=topic.name, subscription=subscription.name)
         self._loop = asyncio.get_running_loop()
@@ -97,13 +103,14 @@ class SubscriptionCoordinator:
             subscription=subscription,
             topic=topic,
             ledger=ledger,
+            push=push,
             leader_epoch=leader_epoch,
             observer=self._observer,
             clock=self._loop.time,
         )
         self._load_monitor = LoadMonitor(subscription=subscription, topic=topic, ledger=ledger, observer=self._observer)
         if tracks_acknowledgements(subscription.type):
-            self.install_drain_checker(check_drained)
+            self.install_drain_checker(drain_check)
 
     # --- what others may ask ------------------------------------------------------------------------------------------
 
@@ -139,16 +146,16 @@ class SubscriptionCoordinator:
             idle=idle_reasons(self._subscription, self.gate),
         )
 
-    def install_drain_checker(self, checker: CheckDrained | None) -> None:
-        """Begin to ask ``checker``, at once where an end is reached already. No-op if None or installed before."""
-        if checker is None:
+    def install_drain_checker(self, drain_check: DrainCheck | None) -> None:
+        """Start polling ``drain_check``, at once if an end is reached. No-op if it is None or one is installed."""
+        if drain_check is None:
             self._log.warning("drain_checker.missing", reason="sealed segments stay undrained, so their children wait")
             return
         if self._poller is not None:
             return
         self._poller = DrainPoller(
             pending=self._undrained,
-            check=partial(self._run_drain_check, checker),
+            check=partial(self._run_drain_check, drain_check),
             on_drained=self._on_drained,
             on_poll=self._observer.drain_poll_completed,
             min_seconds=self._settings.poll_min_seconds,
@@ -192,7 +199,7 @@ class SubscriptionCoordinator:
             topic_id=self._topic.topic_id,
             subscription_id=self._subscription.subscription_id,
             grants=self._assignor.grants(request.consumer),
-            head=self._head(),
+            head=self._ledger.durable,
             blocked=len(self.blocked),
             heartbeat_interval_seconds=self._settings.heartbeat_interval_seconds,
         )
@@ -212,7 +219,7 @@ class SubscriptionCoordinator:
         return m.HeartbeatReply(
             request_id=request.request_id,
             leader_epoch=self._leader_epoch,
-            head=self._head(),
+            head=self._ledger.durable,
             blocked=len(self.blocked),
             stable=self.handovers_complete,
         )
@@ -228,6 +235,19 @@ class SubscriptionCoordinator:
         if self._is_current(request):
             self._assignor.confirm(request.segment, request.consumer, request.generation)
         return m.Done(request_id=request.request_id, leader_epoch=self._leader_epoch)
+
+    def acknowledge(self, batch: m.AcknowledgeBatch) -> list[tuple[int, str]]:
+        """Record what counts of ``batch``; return (segment, reason) for what does not.
+
+        If an acknowledgement reaches a sealed end, the drain check runs at once.
+        """
+        judgement = acknowledgements.judge(self._subscription, self._topic, batch)
+        self._ledger.propose(judgement.entry)
+        reached = {part.segment for part in judgement.entry.ranges if self._is_end_reached(part.segment)}
+        if reached and self._poller is not None:
+            self._record_reached_ends(reached)
+            self._poller.poll_now()
+        return judgement.rejected
 
     # --- what the leader tells ----------------------------------------------------------------------------------------
 
@@ -245,13 +265,6 @@ class SubscriptionCoordinator:
         for name, consumer in self._subscription.consumers.items():
             if consumer.client_id == client_id and consumer.disconnected_at_ms is None:
                 self._last_seen_at[name] = self._loop.time()
-
-    def acknowledgements_applied(self, segments: Iterable[int]) -> None:
-        """Ask at once if the acknowledgements in ``segments``, folded already, reached a sealed end."""
-        reached = [segment for segment in segments if self._is_end_reached(segment)]
-        if reached and self._poller is not None:
-            self._record_reached_ends(reached)
-            self._poller.poll_now()
 
     def release_pruned(self, segments: Iterable[int]) -> None:
         """Take ``segments`` from whoever holds them: they are about to be pruned."""
@@ -283,7 +296,7 @@ class SubscriptionCoordinator:
         """Tell all consumers that the subscription, or its topic, is gone; that is folded already."""
         for consumer in self._subscription.consumers.values():
             fenced = fenced_push(self._subscription, consumer, self._leader_epoch, "the subscription was deleted")
-            self._ledger.push(consumer.client_id, fenced)
+            self._push(consumer.client_id, fenced)
             self._observer.consumer_removed("subscription_deleted")
 
     def drain_checker_ready(self) -> None:
@@ -402,9 +415,7 @@ class SubscriptionCoordinator:
                 ),
             )
             if fenced is not None:
-                self._ledger.push(
-                    consumer.client_id, fenced_push(self._subscription, consumer, self._leader_epoch, fenced)
-                )
+                self._push(consumer.client_id, fenced_push(self._subscription, consumer, self._leader_epoch, fenced))
             del self._last_seen_at[name]
             self._observer.consumer_removed(reason)
 
@@ -422,7 +433,7 @@ class SubscriptionCoordinator:
         self._ledger.propose(configured)
         self._assignor.invalidate_gate()
         if tracks_acknowledgements(subscription.type) and self._poller is None:
-            self.install_drain_checker(self._check_drained)
+            self.install_drain_checker(self._drain_check)
 
     def _is_current(self, request: m.LeaveConsumer | m.ConfirmRevoked) -> bool:
         known = self._subscription.consumers.get(request.consumer)
@@ -446,10 +457,10 @@ class SubscriptionCoordinator:
             return frozenset()
         return undrained_sealed(self._topic.layout, subscription.drained)
 
-    async def _run_drain_check(self, checker: CheckDrained, segments: frozenset[int]) -> frozenset[int]:
-        # The answer is about the positions of this moment: a seek before it comes makes it worthless.
+    async def _run_drain_check(self, drain_check: DrainCheck, segments: frozenset[int]) -> frozenset[int]:
+        # The result holds for the current positions: a seek before it arrives invalidates it.
         self._checked_seek_generation = self._subscription.seek_generation
-        return await checker(segments)
+        return await drain_check(self._subscription, segments)
 
     def _on_drained(self, answer: frozenset[int]) -> None:
         """Put on record what is drained, and let the children through."""

@@ -1,35 +1,51 @@
-"""The question whether segments are drained, as subscriptions ask it, put to whichever checker the daemon has."""
+"""Ask a drain checker about the subscriptions of one shard, once what they acknowledged is durable.
+
+The coordinator and the drain packages do not know each other. This class implements the coordinator's port,
+`coordinator.ports.DrainCheck`, by a query to the daemon's checker: Spark, or published results.
+"""
 
 from __future__ import annotations
 
-from controller.leader.subscription_registry import DrainCheck
+import asyncio
+from typing import Protocol
+
+from controller.backlog.external_query import external_view
+from controller.commit import GroupCommit
+from controller.state.shard_state import ShardState
 from coordinator.state.subscription import Subscription
-from drain.checker.checker import SparkDrainChecker
-from drain.checker.results_checker import ResultsChecker
-from drain.external.table_mapping import ExternalView
 from drain.protocol import DrainQuery
 
 
-def drain_check_for(checker: SparkDrainChecker | ResultsChecker) -> DrainCheck:
-    """Return the question that subscriptions ask, put to ``checker``."""
+class DrainChecker(Protocol):
+    """Counts from the stored ledger: `SparkDrainChecker` or `ResultsChecker`."""
 
-    async def check(
-        shard: int,
-        subscription: Subscription,
-        segments: frozenset[int],
-        newest: int,
-        external: ExternalView | None,
-    ) -> frozenset[int]:
-        return await checker.drained(
+    async def drained(self, query: DrainQuery) -> frozenset[int]:
+        """Return the drained segments of ``query``; may raise, which means "not yet"."""
+
+
+class LedgerDrainCheck:
+    """`coordinator.ports.DrainCheck` for one leader term."""
+
+    def __init__(self, state: ShardState, commit: GroupCommit, checker: DrainChecker) -> None:
+        self._state = state
+        self._commit = commit
+        self._checker = checker
+
+    async def __call__(self, subscription: Subscription, segments: frozenset[int], /) -> frozenset[int]:
+        """See `coordinator.ports.DrainCheck`."""
+        # The newest acknowledgement may be in the open chunk. The checker reads durable chunks only.
+        chunk = self._commit.newest
+        durable = asyncio.Event()
+        self._commit.when_durable(chunk, durable.set)
+        await durable.wait()
+        return await self._checker.drained(
             DrainQuery(
-                shard=shard,
+                shard=self._state.shard,
                 topic_id=subscription.topic_id,
                 subscription_id=subscription.subscription_id,
                 seek_generation=subscription.seek_generation,
                 segments=segments,
-                at_least_chunk=newest,
-                external=external,
+                at_least_chunk=chunk,
+                external=external_view(self._state.topics_by_id[subscription.topic_id], [subscription]),
             ),
         )
-
-    return check

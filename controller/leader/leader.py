@@ -27,9 +27,10 @@ from controller.decisions.topic_import import import_topic
 from controller.decisions.verdicts import Accept, Duplicate, Refusal, judge_batch, judge_term
 from controller.devices.intake import DeviceIntake, DeviceObserver
 from controller.devices.session_port import Delivery, OpenSession
+from controller.leader.drain_check import DrainChecker
 from controller.leader.outbox import Outbox
 from controller.leader.request_decoding import Malformed, read_request
-from controller.leader.subscription_registry import DrainCheck, SubscriptionRegistry
+from controller.leader.subscription_registry import SubscriptionRegistry
 from controller.leadership.transitions import Event
 from controller.retention.pruner import DeleteData, PruneObserver, Pruner
 from controller.retention.trimmer import Trimmer
@@ -87,7 +88,7 @@ class ShardLeader:
         retention: RetentionSettings,
         delete_data: DeleteData,
         observer: LeaderObserver,
-        drain_check: DrainCheck | None,
+        drain_checker: DrainChecker | None,
         now_ms: Callable[[], int],
         rng: random.Random,
         yields_to_contender: Callable[[], bool],
@@ -151,10 +152,10 @@ class ShardLeader:
         self.subscription_registry = SubscriptionRegistry(
             state=state,
             commit=self.commit,
-            send=self._outbox.push,
+            push=self._outbox.push,
             settings=subscriptions,
             observer=observer,
-            drain_check=drain_check,
+            drain_checker=drain_checker,
             now_ms=now_ms,
             rng=rng,
         )

@@ -9,47 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Iterable
 
-import msgspec
-
-from controller.backlog.external_query import external_view
 from controller.commit import GroupCommit
 from controller.decisions import topic_commands as commands
 from controller.decisions.verdicts import Refusal
+from controller.leader.drain_check import DrainChecker, LedgerDrainCheck
 from controller.state.shard_state import ShardState, Topic
-from coordinator.decisions import acknowledgements, external_topics
+from coordinator.decisions import external_topics
 from coordinator.decisions.registration import judge_deleted_subscription
-from coordinator.ports import CoordinatorObserver, CoordinatorSettings
+from coordinator.ports import CoordinatorObserver, CoordinatorSettings, PushMessage
 from coordinator.reporting.explanation import explain
 from coordinator.reporting.plan import plan_changes
 from coordinator.state.subscription import Subscription
 from coordinator.subscription_coordinator import SubscriptionCoordinator
-from drain.external.table_mapping import ExternalView
 from headgate.errors import LayoutError
 from headgate.model import entries as e
 from headgate.protocol import messages as m
-
-DrainCheck = Callable[[int, Subscription, frozenset[int], int, ExternalView | None], Awaitable[frozenset[int]]]
-"""(shard, subscription, sealed segments, newest durable chunk, names of an external topic) → which are drained; may
-raise, meaning "not yet"."""
-
-
-class _CoordinatorLedger:
-    """The coordinator's way to the ledger and to its consumers."""
-
-    def __init__(self, commit: GroupCommit, send: Callable[[str, m.Push], None]) -> None:
-        self._commit = commit
-        self._send = send
-
-    def propose(self, *entries: e.AnyEntry) -> None:
-        """See `coordinator.subscription_coordinator.LedgerPort`."""
-        self._commit.propose(*entries)
-
-    def push(self, client_id: str, message: m.Push) -> None:
-        """See `coordinator.subscription_coordinator.LedgerPort`."""
-        self._send(client_id, message)
 
 
 class SubscriptionRegistry:
@@ -60,20 +36,19 @@ class SubscriptionRegistry:
         *,
         state: ShardState,
         commit: GroupCommit,
-        send: Callable[[str, m.Push], None],
+        push: PushMessage,
         settings: CoordinatorSettings,
         observer: CoordinatorObserver,
-        drain_check: DrainCheck | None,
+        drain_checker: DrainChecker | None,
         now_ms: Callable[[], int],
         rng: random.Random,
     ) -> None:
-        """``send`` delivers a push once everything folded so far is durable."""
         self._state = state
         self._commit = commit
-        self._ledger = _CoordinatorLedger(commit, send)
+        self._push = push
         self._settings = settings
         self._observer = observer
-        self._drain_check = drain_check
+        self._drain_check = None if drain_checker is None else LedgerDrainCheck(state, commit, drain_checker)
         self._now_ms = now_ms
         self._rng = rng
         self._coordinators: dict[int, SubscriptionCoordinator] = {}
@@ -141,37 +116,12 @@ class SubscriptionRegistry:
                     self._close_later(gone)
 
     def acknowledge(self, batch: m.AcknowledgeBatch) -> Refusal | list[tuple[int, str]]:
-        """Fold the acknowledgements that count; return those that do not, as (segment, reason)."""
+        """Record the acknowledgements that count; return (segment, reason) for those that do not."""
         topic = self._state.topics[batch.topic]
         subscription = topic.subscriptions.get(batch.subscription)
         if subscription is None:
             return commands.no_subscription(batch.subscription, topic)
-        ranges: list[e.AcknowledgedRange] = []
-        rejected: list[tuple[int, str]] = []
-        for acknowledgement in batch.acknowledgements:
-            single = msgspec.structs.replace(batch, acknowledgements=[acknowledgement])
-            outcome = acknowledgements.judge(subscription, topic, single)
-            if isinstance(outcome, str):
-                rejected.append((acknowledgement.segment, outcome))
-            else:
-                ranges.extend(outcome.ranges)
-        # A batch of which nothing counts is an entry all the same: its sequence is used, and what follows it can go on.
-        self._commit.propose(
-            e.RecordsAcknowledged(
-                topic_id=topic.topic_id,
-                subscription_id=subscription.subscription_id,
-                seek_generation=subscription.seek_generation,
-                ranges=ranges,
-                count=len(batch.acknowledgements),
-                producer_id=batch.producer_id,
-                producer_epoch=batch.producer_epoch,
-                sequence=batch.sequence,
-                rejected=[segment for segment, _ in rejected],
-                checkpoints=external_topics.accepted_checkpoints(batch, (part.segment for part in ranges)),
-            ),
-        )
-        self._coordinators[subscription.subscription_id].acknowledgements_applied({part.segment for part in ranges})
-        return rejected
+        return self._coordinators[subscription.subscription_id].acknowledge(batch)
 
     def decide(self, request: m.AnyRequest) -> commands.Decision | Refusal | m.Reply:
         """Answer a consumer's request, or a question about subscriptions."""
@@ -303,25 +253,15 @@ class SubscriptionRegistry:
         self._coordinators[subscription.subscription_id] = SubscriptionCoordinator(
             subscription=subscription,
             topic=topic,
-            ledger=self._ledger,
-            check_drained=None if self._drain_check is None else partial(self._check_drained, subscription),
+            ledger=self._commit,
+            push=self._push,
+            drain_check=self._drain_check,
             leader_epoch=self._state.leader_epoch,
             settings=self._settings,
             now_ms=self._now_ms,
             rng=self._rng,
             observer=self._observer,
-            head=lambda: self._commit.durable,
         )
-
-    async def _check_drained(self, subscription: Subscription, segments: frozenset[int]) -> frozenset[int]:
-        assert self._drain_check is not None, "no checker to ask"
-        # What was acknowledged just now is in the chunk in the making: ask about the ledger that holds it.
-        newest = self._commit.newest
-        durable = asyncio.Event()
-        self._commit.when_durable(newest, durable.set)
-        await durable.wait()
-        names = external_view(self._state.topics_by_id[subscription.topic_id], [subscription])
-        return await self._drain_check(self._state.shard, subscription, segments, newest, names)
 
     def _close_later(self, coordinator: SubscriptionCoordinator) -> None:
         task = asyncio.get_running_loop().create_task(coordinator.close(), name="close-coordinator")

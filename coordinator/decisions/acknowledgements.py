@@ -1,21 +1,25 @@
-"""Decide whether a consumer's acknowledgements count.
+"""Decide which acknowledgements of a batch count, and return the ledger entry for the whole batch.
 
-Values in, an entry or a reason out. Whether the batch itself is new, doubled or out of order is judged elsewhere, like
-any batch; here it is only about who may acknowledge what. First match wins:
+Values in, values out. Whether the batch is new, duplicated or out of order is decided earlier, as for any batch
+(controller.decisions.verdicts). For each acknowledgement, the first matching rule applies:
 
-1. CHECKPOINT keeps its own positions: nothing to acknowledge.
-2. A consumer that is not registered, or not in this incarnation, is rejected.
-3. A segment that it does not hold at that very generation is rejected: somebody else may be reading it. A holder that
-   was told to finish still holds it. Of a share it speaks for that share's buckets alone.
-4. An end beyond the last record is rejected: it would call drained what has not been written. Where an external
-   topic's segments end says coordinator.decisions.external_topics.
-5. QUEUE acknowledges ranges, and a range holds at least one record. STREAM is cumulative: the first offset means
-   nothing, and an end behind the position changes nothing.
+1. CHECKPOINT subscriptions keep their own positions and acknowledge nothing.
+2. The consumer must be registered, with this incarnation.
+3. The consumer must hold the segment at this generation; otherwise another consumer may be reading it. A holder whose
+   grant is revoked still holds the segment until it is released. The holder of a bucket range acknowledges for its
+   buckets only.
+4. The end offset must not lie beyond the last record: the segment would count as drained before the rest is written.
+   For external topics see coordinator.decisions.external_topics.
+5. QUEUE acknowledges ranges of at least one record. STREAM is cumulative: the first offset is ignored, and an end
+   below the position changes nothing.
 
-One bad acknowledgement refuses the whole batch that is passed in; the leader passes them one by one.
+A batch produces an entry even if nothing in it counts, because its sequence number is used up. The checkpoint of an
+external segment counts if an acknowledgement of that segment in the same batch counts.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from coordinator.decisions.external_topics import acknowledgeable_end
 from coordinator.state.subscription import Subscription
@@ -25,30 +29,28 @@ from headgate.model.bucket_ranges import bucket_bounds, segment_of
 from headgate.protocol import messages as m
 
 
-def judge(subscription: Subscription, topic: TopicView, batch: m.AcknowledgeBatch) -> e.RecordsAcknowledged | str:
-    """Return the entry for ``batch``, or the reason why it does not count."""
-    if subscription.type == "CHECKPOINT":
-        return f"subscription {subscription.name!r} is of type CHECKPOINT: its consumers keep their own positions"
-    known = subscription.consumers.get(batch.consumer)
-    if known is None:
-        return f"consumer {batch.consumer!r} is not registered"
-    if known.incarnation != batch.incarnation:
-        return f"consumer {batch.consumer!r} is incarnation {known.incarnation} now; this is {batch.incarnation}"
+@dataclass(frozen=True, slots=True)
+class AcknowledgementJudgement:
+    """The outcome of one batch."""
+
+    entry: e.RecordsAcknowledged
+    rejected: list[tuple[int, str]]
+    """(segment, reason) of the acknowledgements that do not count."""
+
+
+def judge(subscription: Subscription, topic: TopicView, batch: m.AcknowledgeBatch) -> AcknowledgementJudgement:
+    """Return the entry for ``batch``, and the acknowledgements that do not count."""
+    consumer_error = _consumer_error(subscription, batch)
     ranges: list[e.AcknowledgedRange] = []
+    rejected: list[tuple[int, str]] = []
     for acknowledgement in batch.acknowledgements:
-        segment_slice = subscription.held_at(acknowledgement.segment, acknowledgement.generation)
-        if segment_slice is None or subscription.holdings[segment_slice].consumer != batch.consumer:
-            return _not_held_error(subscription, batch.consumer, acknowledgement)
-        reason = _range_error(subscription, topic, acknowledgement)
-        if reason is not None:
-            return reason
-        first = acknowledgement.first_offset if subscription.type == "QUEUE" else 0
-        ranges.append(
-            e.AcknowledgedRange(
-                acknowledgement.segment, first, acknowledgement.end_offset, *bucket_bounds(segment_slice)
-            ),
-        )
-    return e.RecordsAcknowledged(
+        accepted = consumer_error or _accept(subscription, topic, batch.consumer, acknowledgement)
+        if isinstance(accepted, str):
+            rejected.append((acknowledgement.segment, accepted))
+        else:
+            ranges.append(accepted)
+    counted = sorted({accepted.segment for accepted in ranges})
+    entry = e.RecordsAcknowledged(
         topic_id=subscription.topic_id,
         subscription_id=subscription.subscription_id,
         seek_generation=subscription.seek_generation,
@@ -57,30 +59,52 @@ def judge(subscription: Subscription, topic: TopicView, batch: m.AcknowledgeBatc
         producer_id=batch.producer_id,
         producer_epoch=batch.producer_epoch,
         sequence=batch.sequence,
+        rejected=[segment for segment, _ in rejected],
+        checkpoints={segment: batch.checkpoints[segment] for segment in counted if segment in batch.checkpoints},
     )
+    return AcknowledgementJudgement(entry, rejected)
+
+
+def _consumer_error(subscription: Subscription, batch: m.AcknowledgeBatch) -> str | None:
+    """Return why nothing in ``batch`` counts (rules 1 and 2), if that is so."""
+    if subscription.type == "CHECKPOINT":
+        return f"subscription {subscription.name!r} is of type CHECKPOINT: its consumers keep their own positions"
+    known = subscription.consumers.get(batch.consumer)
+    if known is None:
+        return f"consumer {batch.consumer!r} is not registered"
+    if known.incarnation != batch.incarnation:
+        return f"consumer {batch.consumer!r} is now incarnation {known.incarnation}, not {batch.incarnation}"
+    return None
+
+
+def _accept(
+    subscription: Subscription, topic: TopicView, consumer: str, acknowledgement: m.Acknowledgement
+) -> e.AcknowledgedRange | str:
+    """Return the range that ``acknowledgement`` adds, or why it does not count (rules 3 to 5)."""
+    segment, first_offset, end_offset = (
+        acknowledgement.segment,
+        acknowledgement.first_offset,
+        acknowledgement.end_offset,
+    )
+    held = subscription.held_at(segment, acknowledgement.generation)
+    if held is None or subscription.holdings[held].consumer != consumer:
+        return _not_held_error(subscription, consumer, acknowledgement)
+    limit = acknowledgeable_end(topic, segment)
+    if limit is not None and end_offset > limit:
+        return f"segment {segment} ends at {limit}; offset {end_offset} is beyond it"
+    if subscription.type != "QUEUE":
+        first_offset = 0
+    elif first_offset >= end_offset:
+        return f"range {first_offset} to {end_offset} of segment {segment} is empty"
+    return e.AcknowledgedRange(segment, first_offset, end_offset, *bucket_bounds(held))
 
 
 def _not_held_error(subscription: Subscription, consumer: str, acknowledgement: m.Acknowledgement) -> str:
     segment, generation = acknowledgement.segment, acknowledgement.generation
     holders = [
         f"{holding.consumer!r} at generation {holding.generation}"
-        for segment_slice, holding in sorted(subscription.holdings.items())
-        if segment_of(segment_slice) == segment
+        for held, holding in sorted(subscription.holdings.items())
+        if segment_of(held) == segment
     ]
-    return (
-        f"segment {segment} is held by {', '.join(holders) or 'nobody'}, not by {consumer!r} at generation {generation}"
-    )
-
-
-def _range_error(
-    subscription: Subscription,
-    topic: TopicView,
-    acknowledgement: m.Acknowledgement,
-) -> str | None:
-    segment = acknowledgement.segment
-    end = acknowledgeable_end(topic, segment)
-    if end is not None and acknowledgement.end_offset > end:
-        return f"segment {segment} ends at {end}; offset {acknowledgement.end_offset} is beyond it"
-    if subscription.type == "QUEUE" and acknowledgement.first_offset >= acknowledgement.end_offset:
-        return f"range {acknowledgement.first_offset} to {acknowledgement.end_offset} of segment {segment} is empty"
-    return None
+    held_by = " and ".join(holders) or "no consumer"
+    return f"segment {segment} is held by {held_by}, not by {consumer!r} at generation {generation}"

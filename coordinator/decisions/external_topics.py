@@ -10,12 +10,9 @@ The rules:
    the source learns of it first, and an end is final there.
 5. A seek goes back: to the beginning, or to what is known. Its segments lose their checkpoints. Where an active segment
    ends is not known, so nobody can seek to the latest record.
-6. A checkpoint counts if an acknowledgement of its segment in the same batch counts.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 from coordinator.state.subscription import Subscription
 from coordinator.state.topic_view import TopicView
@@ -63,11 +60,6 @@ def remaining_description(topic: TopicView, segment: int, position: int) -> str 
     if topic.layout.segments[segment].end_offset is None:
         return f"acknowledged to {position}, and its source alone knows how much is left"
     return None
-
-
-def accepted_checkpoints(batch: m.AcknowledgeBatch, counted: Iterable[int]) -> dict[int, str]:
-    """Return the checkpoints of ``batch`` that count, those of the segments ``counted``."""
-    return {segment: batch.checkpoints[segment] for segment in sorted(set(counted)) if segment in batch.checkpoints}
 
 
 def external_grant(subscription: Subscription, topic: TopicView, segment: int) -> m.ExternalGrant | None:

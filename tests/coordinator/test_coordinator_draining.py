@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.testing import capture_logs
 
+from coordinator.state.subscription import Subscription
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from tests.support.subscription_environment import (
@@ -208,7 +209,7 @@ async def test_without_a_checker_the_gate_holds_until_one_is_installed() -> None
 
     asked = []
 
-    async def never(segments: frozenset[int]) -> frozenset[int]:
+    async def never(subscription: Subscription, segments: frozenset[int]) -> frozenset[int]:
         asked.append(segments)
         return frozenset()
 

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from coordinator.ports import CheckDrained
+from coordinator.ports import DrainCheck
 from headgate.model import entries as e
 from tests.support.subscription_environment import (
     CoordinatorHarness,
@@ -24,7 +24,7 @@ async def parts() -> AsyncIterator[tuple[CoordinatorHarness, FakeDrainChecker]]:
     await harness.coordinator.close()
 
 
-async def pass_on(harness: CoordinatorHarness, check: CheckDrained | None) -> None:
+async def pass_on(harness: CoordinatorHarness, check: DrainCheck | None) -> None:
     """The leader changes: all that was not in the ledger is gone."""
     await harness.coordinator.close()
     harness.pushes.clear()

@@ -78,7 +78,7 @@ async def test_what_is_acknowledged_under_a_share_counts_in_its_buckets_alone(ha
     assert 4 == harness.subscription.position(0)
     assert [10, 4] == [harness.subscription.acknowledged_in(0, bucket).position for bucket in (0, 15)]
     reason = harness.acknowledge("bob", LOW, 5)
-    assert "held by 'ada' at generation 2, 'bob' at generation 3, not by 'bob' at generation 2" in (reason or "")
+    assert "held by 'ada' at generation 2 and 'bob' at generation 3, not by 'bob' at generation 2" in (reason or "")
 
 
 async def test_whoever_gets_the_whole_segment_is_told_where_each_bucket_begins(harness: CoordinatorHarness) -> None:

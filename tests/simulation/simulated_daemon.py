@@ -151,7 +151,7 @@ class SimulatedDaemon:
             retention=self.simulation.retention,
             delete_data=partial(delete_compacted_segments, self.store),
             observer=self.instruments,
-            drain_check=self.simulation.check_drained,
+            drain_checker=self.simulation,
             now_ms=now_ms,
             rng=self.simulation.rng,
             yields_to_contender=yields_to_contender,

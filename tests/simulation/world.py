@@ -22,7 +22,7 @@ from typing import Any
 
 from controller.settings.load import RetentionSettings, ScalingSettings
 from controller.snapshots.job import take_snapshot
-from coordinator.state.subscription import Subscription
+from drain.protocol import DrainQuery
 from headgate import Admin, Consumer, Producer
 from headgate.client.connection import Client
 from headgate.client.producer import ProducerSettings
@@ -288,24 +288,22 @@ class ClusterSimulation:
                             await consumer.acknowledge(record)
             self.log(f"consumer {name} has to join again")
 
-    async def check_drained(
-        self, shard: int, subscription: Subscription, segments: frozenset[int], newest: int, external: object
-    ) -> frozenset[int]:
-        """Spark's part: late, sometimes failing, sometimes hanging, never ahead of the ledger."""
+    async def drained(self, query: DrainQuery) -> frozenset[int]:
+        """Answer in place of Spark: late, sometimes failing, sometimes hanging, never ahead of the ledger."""
         await asyncio.sleep(self.rng.uniform(0.05, 1.0))
         luck = self.rng.random()
         if luck < 0.05:
             raise HeadgateError("the backlog run failed")
         if luck < 0.07:
             await asyncio.sleep(3600)
-        state = self.checker.states[shard]
-        known = state.subscriptions.get(subscription.subscription_id)
-        if known is None or state.chunk < newest:
+        state = self.checker.states[query.shard]
+        known = state.subscriptions.get(query.subscription_id)
+        if known is None or state.chunk < query.at_least_chunk:
             return frozenset()
         layout = state.topics_by_id[known.topic_id].layout
         return frozenset(
             segment
-            for segment in segments
+            for segment in query.segments
             if segment in layout.segments  # it may have been pruned since
             and (end := layout.segments[segment].end_offset) is not None
             and known.position(segment) >= end

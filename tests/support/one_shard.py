@@ -17,7 +17,7 @@ from controller.leader.leader import ShardLeader
 from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
 from controller.state.shard_state import ShardState
 from coordinator.ports import CoordinatorSettings
-from coordinator.state.subscription import Subscription
+from drain.protocol import DrainQuery
 from headgate.ledger.chunk import ChunkBuilder
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
@@ -113,16 +113,14 @@ class OneShard:
         self.ingest = ingest or IngestSettings()
         self.scaling = scaling or ScalingSettings()
         self.retention = retention or RetentionSettings()
-        self.drained: frozenset[int] = frozenset()
+        self.drained_segments: frozenset[int] = frozenset()
         self.yields_to_contender = False
         self.open_session: OpenSession | None = None
         """How reigns come by a session of plain devices; None: they take nothing from devices."""
 
-    async def check(
-        self, shard: int, subscription: Subscription, segments: frozenset[int], newest: int, external: Any
-    ) -> frozenset[int]:
-        """The Spark process's part: whatever the test says."""
-        return segments & self.drained
+    async def drained(self, query: DrainQuery) -> frozenset[int]:
+        """Report what the test declares as drained, in place of the Spark process."""
+        return query.segments & self.drained_segments
 
     async def begin(self, instance: str = "a", transport: Any = None) -> ShardLeader:
         """Read the ledger and write the next reign chunk."""
@@ -149,7 +147,7 @@ class OneShard:
             retention=self.retention,
             delete_data=partial(delete_compacted_segments, self.store),
             observer=self.instruments,
-            drain_check=self.check,
+            drain_checker=self,
             now_ms=now_ms,
             rng=random.Random(1),
             yields_to_contender=lambda: self.yields_to_contender,

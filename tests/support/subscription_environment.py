@@ -15,9 +15,8 @@ from contextlib import contextmanager
 import looptime
 
 from controller.state.shard_state import ShardState, Topic
-from coordinator.decisions import acknowledgements
 from coordinator.decisions.gate import is_gated
-from coordinator.ports import CheckDrained, CoordinatorSettings, NoopObserver
+from coordinator.ports import CoordinatorSettings, DrainCheck, NoopObserver
 from coordinator.state.subscription import Subscription
 from coordinator.subscription_coordinator import SubscriptionCoordinator
 from headgate.model import entries as e
@@ -117,6 +116,10 @@ class CoordinatorHarness:
     def now_ms(self) -> int:
         return START_MS + round(asyncio.get_running_loop().time() * 1000)
 
+    @property
+    def durable(self) -> int:
+        return self.state.chunk
+
     def propose(self, *entries: e.AnyEntry) -> None:
         self.state.begin_chunk(self.state.chunk + 1, self.now_ms())
         for entry in entries:
@@ -163,7 +166,7 @@ class CoordinatorHarness:
     # --- the leader ---------------------------------------------------------------------------------------------------
 
     def lead(
-        self, check: CheckDrained | None = None, settings: CoordinatorSettings = SETTINGS
+        self, check: DrainCheck | None = None, settings: CoordinatorSettings = SETTINGS
     ) -> SubscriptionCoordinator:
         """Begin a reign; the caller closes the coordinator of the one before."""
         self.leader_epoch += 1
@@ -171,13 +174,13 @@ class CoordinatorHarness:
             subscription=self.subscription,
             topic=self.topic,
             ledger=self,
-            check_drained=check,
+            push=self.push,
+            drain_check=check,
             leader_epoch=self.leader_epoch,
             settings=settings,
             now_ms=self.now_ms,
             rng=random.Random(0),
             observer=self.observer,
-            head=lambda: self.state.chunk,
         )
         return self.coordinator
 
@@ -228,10 +231,10 @@ class CoordinatorHarness:
         )
         self.coordinator.positions_changed()
 
-    async def check(self, segments: Iterable[int]) -> frozenset[int]:
+    async def check(self, subscription: Subscription, segments: Iterable[int]) -> frozenset[int]:
         """Answer as Spark would, after 50 ms: sealed, and acknowledged to the end."""
         await asyncio.sleep(0.05)
-        layout, subscription = self.topic.layout, self.subscription
+        layout = self.topic.layout
         return frozenset(s for s in segments if subscription.position(s) >= layout.segments[s].end_offset)
 
     # --- what consumers send ------------------------------------------------------------------------------------------
@@ -318,12 +321,8 @@ class CoordinatorHarness:
             None,
             acknowledgements=[m.Acknowledgement(segment, generation, first_offset, end_offset)],
         )
-        outcome = acknowledgements.judge(self.subscription, self.topic, batch)
-        if isinstance(outcome, str):
-            return outcome
-        self.propose(outcome)
-        self.coordinator.acknowledgements_applied({segment})
-        return None
+        rejected = self.coordinator.acknowledge(batch)
+        return rejected[0][1] if rejected else None
 
     def take_pushes(self, consumer: str) -> list[m.Push]:
         """Return and forget what was pushed to the consumer's client."""
@@ -341,9 +340,9 @@ class FakeDrainChecker:
         self.checks: list[tuple[float, frozenset[int]]] = []
         self.reports_nothing_drained = False
 
-    async def __call__(self, segments: frozenset[int]) -> frozenset[int]:
+    async def __call__(self, subscription: Subscription, segments: frozenset[int]) -> frozenset[int]:
         self.checks.append((asyncio.get_running_loop().time(), segments))
-        answer = await self.harness.check(segments)
+        answer = await self.harness.check(subscription, segments)
         return frozenset() if self.reports_nothing_drained else answer
 
     @property

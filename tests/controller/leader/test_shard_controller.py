@@ -66,7 +66,7 @@ class Contender:
             retention=RetentionSettings(),
             delete_data=partial(delete_compacted_segments, self.store),
             observer=Instruments(CollectorRegistry()),
-            drain_check=None,
+            drain_checker=None,
             now_ms=now_ms,
             rng=random.Random(1),
             yields_to_contender=yields_to_contender,

@@ -2,7 +2,9 @@
 
 import pytest
 
+from coordinator.decisions.acknowledgements import judge
 from headgate.model import entries as e
+from headgate.protocol import messages as m
 from tests.support.subscription_environment import CoordinatorHarness, virtual_time
 
 pytestmark = pytest.mark.looptime
@@ -37,8 +39,8 @@ async def test_rule_2_a_stranger_is_refused(harness: CoordinatorHarness) -> None
 
 
 async def test_rule_2_another_incarnation_is_refused(harness: CoordinatorHarness) -> None:
-    assert "incarnation 1 now" in harness.acknowledge("ada", 0, 5, incarnation=0)
-    assert "incarnation 1 now" in harness.acknowledge("ada", 0, 5, incarnation=2)
+    assert "now incarnation 1" in harness.acknowledge("ada", 0, 5, incarnation=0)
+    assert "now incarnation 1" in harness.acknowledge("ada", 0, 5, incarnation=2)
 
 
 async def test_rule_3_an_older_generation_is_refused(harness: CoordinatorHarness) -> None:
@@ -58,7 +60,7 @@ async def test_rule_3_another_consumers_segment_is_refused(harness: CoordinatorH
 
 
 async def test_rule_3_a_segment_that_nobody_holds_is_refused(harness: CoordinatorHarness) -> None:
-    assert "held by nobody" in harness.acknowledge("ada", 7, 5, generation=1)
+    assert "held by no consumer" in harness.acknowledge("ada", 7, 5, generation=1)
 
 
 async def test_rule_3_a_holder_told_to_finish_still_holds(harness: CoordinatorHarness) -> None:
@@ -86,3 +88,45 @@ async def test_rule_5_stream_is_cumulative_and_never_goes_back(harness: Coordina
 
     assert 4 == harness.subscription.position(0)
     assert [e.AcknowledgedRange(0, 0, 4)] == harness.proposed(e.RecordsAcknowledged)[0].ranges
+
+
+async def test_a_batch_has_one_entry_that_names_what_counts_and_what_does_not(harness: CoordinatorHarness) -> None:
+    generation = harness.subscription.holdings[0].generation
+    batch = m.AcknowledgeBatch(
+        request_id=1,
+        client_id="client-ada",
+        topic="orders",
+        subscription="billing",
+        consumer="ada",
+        incarnation=1,
+        acknowledgements=[m.Acknowledgement(0, generation, 0, 5), m.Acknowledgement(1, generation, 0, 5)],
+        producer_id=7,
+        producer_epoch=1,
+        sequence=3,
+        checkpoints={0: "here", 1: "there", 2: "elsewhere"},
+    )
+    judgement = judge(harness.subscription, harness.topic, batch)
+
+    assert (
+        e.RecordsAcknowledged(
+            topic_id=1,
+            subscription_id=2,
+            seek_generation=0,
+            ranges=[e.AcknowledgedRange(0, 0, 5)],
+            count=2,
+            producer_id=7,
+            producer_epoch=1,
+            sequence=3,
+            rejected=[1],
+            checkpoints={0: "here"},
+        )
+        == judgement.entry
+    )
+    assert [1] == [segment for segment, _ in judgement.rejected]
+
+
+async def test_a_batch_in_which_nothing_counts_still_uses_up_its_sequence_number(harness: CoordinatorHarness) -> None:
+    assert harness.acknowledge("ada", 0, 6) is not None
+
+    [entry] = harness.proposed(e.RecordsAcknowledged)
+    assert ([], [0], 1) == (entry.ranges, entry.rejected, entry.count)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.state.shard_state import ShardState, Topic
-from coordinator.decisions.external_topics import accepted_checkpoints, acknowledgeable_end, registration_error
+from coordinator.decisions.external_topics import acknowledgeable_end, registration_error
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 
@@ -56,18 +56,3 @@ def test_how_far_may_be_acknowledged() -> None:
     assert [10, None] == [acknowledgeable_end(topic("offsets"), segment) for segment in (0, 1)]
     assert [1, 1] == [acknowledgeable_end(topic("opaque"), segment) for segment in (0, 1)]
     assert 0 == acknowledgeable_end(stored(), 0)
-
-
-def test_a_checkpoint_counts_with_an_acknowledgement_of_its_segment() -> None:
-    batch = m.AcknowledgeBatch(
-        request_id=1,
-        client_id="c",
-        topic="t",
-        subscription="s",
-        consumer="c",
-        incarnation=1,
-        acknowledgements=[m.Acknowledgement(0, 1, 0, 0), m.Acknowledgement(1, 1, 0, 0)],
-        checkpoints={0: "here", 1: "there", 2: "elsewhere"},
-    )
-
-    assert {1: "there"} == accepted_checkpoints(batch, [1, 1])

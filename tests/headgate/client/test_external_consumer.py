@@ -79,9 +79,10 @@ class Source:
 class ExternalTopicShard(OneShard):
     """A shard whose Spark process counts by hand: drained is what is acknowledged to its sealed end."""
 
-    async def check(self, shard, subscription, segments, newest, external):
-        topic = self.leading.state.topics_by_id[subscription.topic_id]
-        return frozenset(s for s in segments if subscription.position(s) >= topic.layout.segments[s].end_offset)
+    async def drained(self, query):
+        topic = self.leading.state.topics_by_id[query.topic_id]
+        position = self.leading.state.subscriptions[query.subscription_id].position
+        return frozenset(s for s in query.segments if position(s) >= topic.layout.segments[s].end_offset)
 
 
 @asynccontextmanager
