@@ -40,7 +40,7 @@ class FactsLedger:
                     topic_id=1,
                     subscription_id=2 + number,
                     subscription=f"s{number}",
-                    subscription_type="STREAM",
+                    subscription_type=e.SubscriptionType.STREAM,
                     order="strict",
                     positions={},
                 )

@@ -65,7 +65,7 @@ class _Growing:
                     topic_id=1,
                     subscription_id=number,
                     subscription=f"s{number}",
-                    subscription_type="STREAM",
+                    subscription_type=e.SubscriptionType.STREAM,
                     order="strict",
                     positions={},
                 ),

@@ -74,7 +74,7 @@ class _Shard:
                 topic_id=topic_id,
                 subscription_id=topic_id + 1,
                 subscription="bench",
-                subscription_type="STREAM",
+                subscription_type=e.SubscriptionType.STREAM,
                 order="strict",
                 positions=dict.fromkeys(range(SEGMENTS), RECORDS),
             )
@@ -94,7 +94,9 @@ class _Shard:
         self.coordinators.append(coordinator)
         for consumer in CONSUMERS:
             coordinator.register(
-                m.RegisterConsumer(**_consumer_key(name, consumer), subscription_type="STREAM", start="earliest")
+                m.RegisterConsumer(
+                    **_consumer_key(name, consumer), subscription_type=e.SubscriptionType.STREAM, start="earliest"
+                )
             )
         for segment, holding in list(topic.subscriptions["bench"].holdings.items()):
             if holding.revoked_at_ms is not None:

@@ -20,7 +20,7 @@ from statistics import median
 from bench._harness import Benchmark, Effort, Measurement, Part
 from bench._stage import SHARD, BenchCluster, percentile
 from drain.checker.checker import SparkDrainChecker
-from headgate import Admin
+from headgate import Admin, SubscriptionType
 from headgate.client.connection import Client, MakeRequest
 from headgate.protocol import messages as m
 
@@ -125,7 +125,7 @@ class _Drain:
                 subscription=name,
                 consumer="c",
                 incarnation=1,
-                subscription_type="STREAM",
+                subscription_type=SubscriptionType.STREAM,
                 start="earliest",
             )
 

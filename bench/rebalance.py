@@ -29,7 +29,7 @@ from kazoo.recipe.partitioner import PartitionState, SetPartitioner
 
 from bench._harness import Benchmark, Effort, Measurement, Part
 from bench._stage import SHARD, BenchCluster
-from headgate import Admin, Producer
+from headgate import Admin, Producer, SubscriptionType
 from headgate.client.connection import Client
 from headgate.client.decisions.held_segments import Changes, HeldSegments
 from headgate.errors import HeadgateError
@@ -111,7 +111,7 @@ class Reader:
     async def register(self) -> None:
         """Join, and hold what the answer lists."""
         self._assignment.registration_requested()
-        reply = await self._ask(m.RegisterConsumer, subscription_type="STREAM", start="earliest")
+        reply = await self._ask(m.RegisterConsumer, subscription_type=SubscriptionType.STREAM, start="earliest")
         assert isinstance(reply, m.Registered), reply
         self._apply_changes(self._assignment.registered(reply))
 

@@ -76,7 +76,7 @@ async def _fill(ledger: Ledger, chunks: int) -> int:
             topic_id=topic.topic_id,
             subscription_id=SUBSCRIPTION_ID,
             subscription="bench",
-            subscription_type="STREAM",
+            subscription_type=e.SubscriptionType.STREAM,
             order="strict",
             positions={},
         ),

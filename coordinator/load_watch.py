@@ -73,7 +73,7 @@ class LoadMonitor:
     def _load_sample(self, segment: int) -> LoadSample:
         tail, subscription = self._topic.tails[segment], self._subscription
         backlog = 0
-        if subscription.type != "CHECKPOINT":
+        if subscription.type != e.SubscriptionType.CHECKPOINT:
             parts = subscription.progress_by_bucket.get(segment) or [subscription.acknowledged_in(segment, 0)]
             taken = (part.position + sum(end - first for first, end in part.acknowledged_ranges) for part in parts)
             backlog = sum(max(0, tail.next_offset - end) for end in taken) // len(parts)

@@ -12,12 +12,11 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Literal
 
 import click
 import msgspec
 
-from headgate import Consumer, load_client_config
+from headgate import Consumer, SubscriptionType, load_client_config
 
 
 class Value(msgspec.Struct):
@@ -33,7 +32,7 @@ async def consume(
     config: Path,
     topic: str,
     subscription: str,
-    kind: Literal["STREAM", "CHECKPOINT", "QUEUE"],
+    kind: SubscriptionType,
     name: str,
     out: Path,
 ) -> None:
@@ -51,7 +50,9 @@ async def consume(
             name=name,
             start="earliest",
         ) as consumer:
-            receiving = asyncio.create_task(_receive(consumer, handle, acknowledges=kind != "CHECKPOINT"))
+            receiving = asyncio.create_task(
+                _receive(consumer, handle, acknowledges=kind != SubscriptionType.CHECKPOINT)
+            )
             stopping = asyncio.create_task(stop.wait())
             await asyncio.wait({receiving, stopping}, return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
@@ -77,14 +78,14 @@ async def _receive(consumer: Consumer, handle: int, *, acknowledges: bool) -> No
 @click.option("--config", type=click.Path(path_type=Path), required=True)
 @click.option("--topic", required=True)
 @click.option("--subscription", required=True)
-@click.option("--type", "kind", type=click.Choice(["STREAM", "CHECKPOINT", "QUEUE"]), required=True)
+@click.option("--type", "kind", type=click.Choice(SubscriptionType, case_sensitive=False), required=True)
 @click.option("--name", required=True)
 @click.option("--out", type=click.Path(path_type=Path), required=True)
 def main(
     config: Path,
     topic: str,
     subscription: str,
-    kind: Literal["STREAM", "CHECKPOINT", "QUEUE"],
+    kind: SubscriptionType,
     name: str,
     out: Path,
 ) -> None:

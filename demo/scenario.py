@@ -13,13 +13,17 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from demo.stage import TOPIC, DemoCluster
-from headgate import Admin
+from headgate import Admin, SubscriptionType
 from headgate.errors import HeadgateError, NoLeaderError
 from headgate.model.hashing import shard_of
 from headgate.protocol import messages as m
 
 STREAM, QUEUE, CHECKPOINT = "billing", "alarms", "archive"
-SUBSCRIPTIONS = {STREAM: "STREAM", QUEUE: "QUEUE", CHECKPOINT: "CHECKPOINT"}
+SUBSCRIPTIONS = {
+    STREAM: SubscriptionType.STREAM,
+    QUEUE: SubscriptionType.QUEUE,
+    CHECKPOINT: SubscriptionType.CHECKPOINT,
+}
 READY_SECONDS = 60.0
 SETTLE_SECONDS = 45.0
 """Longest wait, after the last record, until every subscription has received everything."""

@@ -1,8 +1,11 @@
 """headgate: key-ordered streams whose segments split and merge.
 
-What a program uses: `Producer`, `Consumer` and `Admin`, each built from a `ClientConfig`, and `ExternalConsumer` for
-streams that headgate does not store. They bring MQTT, Parquet and object stores along, so each is imported when it is
-asked for: a module that needs only names or errors stays light.
+A program uses `Producer`, `Consumer` and `Admin`, each built from a `ClientConfig`, and `ExternalConsumer` for streams
+that headgate does not store. They are coroutines; `headgate.sync` offers the first three to programs without an event
+loop.
+
+Importing this package is cheap. Each name is imported on first use, because the clients need MQTT, Parquet and object
+stores, and a module that needs only errors does not.
 """
 
 from __future__ import annotations
@@ -29,33 +32,32 @@ if TYPE_CHECKING:
         ProtocolError,
         RequestRejectedError,
     )
+    from headgate.model.entries import SubscriptionType
+    from headgate.model.identifiers import Generation, Offset, SegmentId
 
-_MODULES = {
-    "Admin": "client.admin",
-    "Client": "client.connection",
-    "ClientConfig": "config",
-    "CloseReport": "client.producer",
-    "ConfigError": "errors",
-    "ConsumedRecord": "client.consumer",
-    "Consumer": "client.consumer",
-    "Delivery": "client.record_batch",
-    "ExternalConsumer": "client.external_consumer",
-    "ExternalLayout": "client.source_listing",
-    "FencedError": "errors",
-    "GrantedSegment": "client.external_consumer",
-    "HeadgateError": "errors",
-    "NoLeaderError": "errors",
-    "DeliveryFailedError": "errors",
-    "DeliveryUnknownError": "errors",
-    "Producer": "client.producer",
-    "ProducerSettings": "client.producer",
-    "ProtocolError": "errors",
-    "RequestRejectedError": "errors",
-    "RecordMetadata": "client.record_batch",
-    "load_client_config": "config",
-    "read_layout": "client.source_listing",
-    "read_list_shards": "client.source_listing",
+_EXPORTS = {
+    "client.admin": ("Admin",),
+    "client.connection": ("Client",),
+    "client.consumer": ("ConsumedRecord", "Consumer"),
+    "client.external_consumer": ("ExternalConsumer", "GrantedSegment"),
+    "client.producer": ("CloseReport", "Producer", "ProducerSettings"),
+    "client.record_batch": ("Delivery", "RecordMetadata"),
+    "client.source_listing": ("ExternalLayout", "read_layout", "read_list_shards"),
+    "config": ("ClientConfig", "load_client_config"),
+    "errors": (
+        "ConfigError",
+        "DeliveryFailedError",
+        "DeliveryUnknownError",
+        "FencedError",
+        "HeadgateError",
+        "NoLeaderError",
+        "ProtocolError",
+        "RequestRejectedError",
+    ),
+    "model.entries": ("SubscriptionType",),
+    "model.identifiers": ("Generation", "Offset", "SegmentId"),
 }
+_MODULES = {name: module for module, names in _EXPORTS.items() for name in names}
 
 __all__ = [
     "Admin",
@@ -71,23 +73,32 @@ __all__ = [
     "ExternalConsumer",
     "ExternalLayout",
     "FencedError",
+    "Generation",
     "GrantedSegment",
     "HeadgateError",
     "NoLeaderError",
+    "Offset",
     "Producer",
     "ProducerSettings",
     "ProtocolError",
     "RecordMetadata",
     "RequestRejectedError",
+    "SegmentId",
+    "SubscriptionType",
     "load_client_config",
     "read_layout",
     "read_list_shards",
 ]
 
+# Hidden from type checkers: they would accept every name that is imported from here.
+if not TYPE_CHECKING:
 
-def __getattr__(name: str) -> object:
-    """Import what is asked for."""
-    module = _MODULES.get(name)
-    if module is None:
-        raise AttributeError(f"module 'headgate' has no attribute {name!r}")
-    return getattr(import_module(f"headgate.{module}"), name)
+    def __getattr__(name: str) -> object:
+        """Import an exported name on first use."""
+        module = _MODULES.get(name)
+        if module is None:
+            raise AttributeError(f"module 'headgate' has no attribute {name!r}")
+        return getattr(import_module(f"headgate.{module}"), name)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

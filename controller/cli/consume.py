@@ -20,10 +20,11 @@ import msgspec
 from controller.cli import context as session
 from controller.cli.async_stdio import write_all
 from controller.cli.output import examples
+from headgate.model.entries import SubscriptionType
 
 if TYPE_CHECKING:
     from headgate import ConsumedRecord, Consumer
-    from headgate.model.entries import Balance, SubscriptionType
+    from headgate.model.entries import Balance
     from headgate.protocol.messages import Start
 
 PRINT_BATCH_RECORDS = 512
@@ -77,9 +78,9 @@ def _put_text(line: dict[str, Any], name: str, data: bytes) -> None:
 @click.option("--subscription", "-s", required=True, help="Whose position this is. Created when it is missing.")
 @click.option(
     "--type",
-    "type_",
-    type=click.Choice(["stream", "checkpoint", "queue"], case_sensitive=False),
-    default="stream",
+    "kind",
+    type=click.Choice(SubscriptionType, case_sensitive=False),
+    default=SubscriptionType.STREAM,
     show_default=True,
     help="stream: ordered per key. queue: any order. checkpoint: acknowledges nothing.",
 )
@@ -105,7 +106,7 @@ def consume(
     *,
     topic: str,
     subscription: str,
-    type_: str,
+    kind: SubscriptionType,
     start: Start,
     max_records: int | None,
     exit_when_caught_up: bool,
@@ -118,9 +119,6 @@ def consume(
     What has been printed is acknowledged. Consumers of one subscription share the segments of its topic.
     """
     config = session.client_config()
-    kind: SubscriptionType = "STREAM"
-    if type_.lower() != "stream":
-        kind = "QUEUE" if type_.lower() == "queue" else "CHECKPOINT"
 
     async def print_records() -> int:
         await session.require_topic(config, topic)
@@ -216,10 +214,10 @@ class _Printer:
     async def _print(self, batch: list[ConsumedRecord]) -> None:
         await _write(b"".join(map(record_line, batch)))
         self._printed += len(batch)
-        if self._kind == "QUEUE":
+        if self._kind == SubscriptionType.QUEUE:
             for record in batch:
                 await self._consumer.acknowledge(record)
-        elif self._kind == "STREAM":
+        elif self._kind == SubscriptionType.STREAM:
             # Cumulative: the last record of each segment speaks for those before it.
             for record in {record.segment: record for record in batch}.values():
                 await self._consumer.acknowledge(record)

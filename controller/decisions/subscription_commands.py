@@ -27,7 +27,7 @@ def seek_subscription(request: m.SeekSubscription, state: ShardState) -> Decisio
     topic, subscription = found
     if request.token in state.commands:
         return Decision((), _seek_answer(subscription.subscription_id, request))
-    if subscription.type == "CHECKPOINT":
+    if subscription.type == e.SubscriptionType.CHECKPOINT:
         return _invalid(
             f"subscription {request.subscription!r} is of type CHECKPOINT: its consumers keep their own positions; "
             "start them with the positions that they should have",
@@ -84,7 +84,7 @@ def set_order(request: m.SetSubscriptionOrder, state: ShardState) -> Decision | 
             f"the type of subscription {request.subscription!r} is not known yet: register a consumer first, with "
             "the order that it should have",
         )
-    if request.order == "strict" and subscription.type != "STREAM":
+    if request.order == "strict" and subscription.type != e.SubscriptionType.STREAM:
         return _invalid(f"order 'strict' is for STREAM; a {subscription.type} takes records in any order")
     # The same order again is an entry too: a late copy of this command must not undo a later one.
     entry = e.SubscriptionConfigured(

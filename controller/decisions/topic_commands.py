@@ -220,7 +220,7 @@ def create_subscription(request: m.RegisterConsumer, topic: Topic, subscription_
         subscription_id=subscription_id,
         subscription=request.subscription,
         subscription_type=request.subscription_type,
-        order=request.order or ("strict" if request.subscription_type == "STREAM" else "none"),
+        order=request.order or ("strict" if request.subscription_type == e.SubscriptionType.STREAM else "none"),
         balance=request.balance or "count",
         positions=positions,
     )

@@ -184,7 +184,7 @@ class SubscriptionRegistry:
         if reason is not None:
             return Refusal("invalid", reason, after_barrier=True)
         if is_new:
-            if request.order == "strict" and request.subscription_type != "STREAM":
+            if request.order == "strict" and request.subscription_type != e.SubscriptionType.STREAM:
                 # Judged before anything is created: a refusal must leave no trace.
                 kind = request.subscription_type
                 return Refusal("invalid", f"order 'strict' is for STREAM; a {kind} takes records in any order")

@@ -25,6 +25,7 @@ from types import MappingProxyType
 
 from coordinator.decisions.gate import tracks_acknowledgements
 from coordinator.state.subscription import Subscription
+from headgate.model.entries import SubscriptionType
 from headgate.model.layout import Layout, Segment, SegmentState
 
 KEEP_FOREVER = -1
@@ -91,7 +92,7 @@ def _retention_reason(
     if sealed_ms < rules.retention_ms:
         return f"sealed {_seconds(sealed_ms)} s ago, kept for {_seconds(rules.retention_ms)} s"
     for subscription in asked:
-        if subscription.type == "CHECKPOINT":
+        if subscription.type == SubscriptionType.CHECKPOINT:
             if sealed_ms < rules.checkpoint_retention_ms:
                 return (
                     f"sealed {_seconds(sealed_ms)} s ago, kept for {_seconds(rules.checkpoint_retention_ms)} s for "

@@ -44,7 +44,7 @@ class Pool:
 
 def is_shareable(subscription_type: SubscriptionType | None) -> bool:
     """Tell whether segments may be shared at all: where acknowledgements are kept per key bucket."""
-    return subscription_type in ("STREAM", "QUEUE")
+    return subscription_type in (SubscriptionType.STREAM, SubscriptionType.QUEUE)
 
 
 def pools(

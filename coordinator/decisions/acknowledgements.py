@@ -67,7 +67,7 @@ def judge(subscription: Subscription, topic: TopicView, batch: m.AcknowledgeBatc
 
 def _consumer_error(subscription: Subscription, batch: m.AcknowledgeBatch) -> str | None:
     """Return why nothing in ``batch`` counts (rules 1 and 2), if that is so."""
-    if subscription.type == "CHECKPOINT":
+    if subscription.type == e.SubscriptionType.CHECKPOINT:
         return f"subscription {subscription.name!r} is of type CHECKPOINT: its consumers keep their own positions"
     known = subscription.consumers.get(batch.consumer)
     if known is None:
@@ -92,7 +92,7 @@ def _accept(
     limit = acknowledgeable_end(topic, segment)
     if limit is not None and end_offset > limit:
         return f"segment {segment} ends at {limit}; offset {end_offset} is beyond it"
-    if subscription.type != "QUEUE":
+    if subscription.type != e.SubscriptionType.QUEUE:
         first_offset = 0
     elif first_offset >= end_offset:
         return f"range {first_offset} to {end_offset} of segment {segment} is empty"

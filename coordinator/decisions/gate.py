@@ -40,12 +40,12 @@ class Gate:
 
 def is_gated(subscription_type: SubscriptionType | None, order: Order) -> bool:
     """Tell whether children wait for their ancestors: STREAM in strict order alone."""
-    return subscription_type == "STREAM" and order == "strict"
+    return subscription_type == SubscriptionType.STREAM and order == "strict"
 
 
 def tracks_acknowledgements(subscription_type: SubscriptionType | None) -> bool:
     """Tell whether "drained" means anything: CHECKPOINT acknowledges nothing, and an unknown type says nothing."""
-    return subscription_type in ("STREAM", "QUEUE")
+    return subscription_type in (SubscriptionType.STREAM, SubscriptionType.QUEUE)
 
 
 def compute_gate(

@@ -88,7 +88,7 @@ def judge_registration(subscription: Subscription, request: m.RegisterConsumer) 
             f"subscription {subscription.name!r} of topic {subscription.topic!r} is of type {subscription.type}; "
             f"register as {subscription.type}, or use another subscription",
         )
-    if request.order == "strict" and request.subscription_type != "STREAM":
+    if request.order == "strict" and request.subscription_type != e.SubscriptionType.STREAM:
         kind = request.subscription_type
         return Refusal("invalid", f"order 'strict' is for STREAM; a {kind} takes records in any order")
     capacity_changed = known is not None and claim is Claim.CURRENT and known.capacity != request.capacity
@@ -106,7 +106,7 @@ def _changed_configuration(
 ) -> e.SubscriptionConfigured | None:
     wanted = request.order
     if subscription.type is None:
-        wanted = wanted or ("strict" if request.subscription_type == "STREAM" else "none")
+        wanted = wanted or ("strict" if request.subscription_type == e.SubscriptionType.STREAM else "none")
     elif wanted is None or claim is Claim.CURRENT:
         wanted = subscription.order
     balance = subscription.balance if request.balance is None or claim is Claim.CURRENT else request.balance

@@ -260,7 +260,7 @@ class Subscription:
         for part in entry.ranges:
             if part.end_bucket or part.segment in self.progress_by_bucket:
                 self._acknowledge_buckets(part)
-            elif self.type == "QUEUE":
+            elif self.type == e.SubscriptionType.QUEUE:
                 known = AcknowledgementProgress(
                     self.position(part.segment), self.acknowledged_ranges.pop(part.segment, [])
                 )
@@ -276,7 +276,7 @@ class Subscription:
             ranges = self.acknowledged_ranges.pop(segment, [])
             known = [AcknowledgementProgress(self.position(segment), list(ranges)) for _ in range(KEY_BUCKETS)]
         for progress in known[part.first_bucket : part.end_bucket or KEY_BUCKETS]:
-            if self.type == "QUEUE":
+            if self.type == e.SubscriptionType.QUEUE:
                 progress.add_range(part.first_offset, part.end_offset)
             else:
                 progress.advance(part.end_offset)

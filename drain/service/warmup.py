@@ -43,7 +43,7 @@ def _chunk() -> bytes:
             topic_id=1,
             subscription_id=2,
             subscription="warm-up",
-            subscription_type="QUEUE",
+            subscription_type=e.SubscriptionType.QUEUE,
             order="none",
             positions={},
         ),

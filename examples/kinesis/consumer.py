@@ -55,7 +55,7 @@ async def consume(arguments: argparse.Namespace) -> None:
                 line = {"at_ns": time.monotonic_ns(), "shard": shard.label, "key": record.partition_key}
                 print(json.dumps(line | {"data": record.data}), flush=True)
             if records:
-                shard.acknowledge(checkpoint=records[-1].sequence_number)
+                await shard.acknowledge(checkpoint=records[-1].sequence_number)
             elif not ended:
                 await asyncio.sleep(IDLE_SECONDS)
         # SHARD_END: it was split or merged. First its children are made known, then it is called finished: should we

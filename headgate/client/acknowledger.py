@@ -130,7 +130,7 @@ class Acknowledger:
     def acknowledge(self, segment: int, generation: int, offset: int) -> None:
         """Take one acknowledgement; for STREAM it speaks for all offsets before."""
         key = (segment, generation)
-        if self._kind == "STREAM":
+        if self._kind == SubscriptionType.STREAM:
             self._ends[key] = max(self._ends.get(key, 0), offset + 1)
         else:
             self._offsets.setdefault(key, set()).add(offset)
@@ -139,7 +139,7 @@ class Acknowledger:
     def acknowledge_range(self, segment: int, generation: int, first_offset: int, end_offset: int) -> None:
         """Take records that were gone past, because they are in key buckets of others; STREAM ignores the first."""
         key = (segment, generation)
-        if self._kind == "STREAM":
+        if self._kind == SubscriptionType.STREAM:
             self._ends[key] = max(self._ends.get(key, 0), end_offset)
         else:
             self._offsets.setdefault(key, set()).update(range(first_offset, end_offset))
@@ -164,7 +164,7 @@ class Acknowledger:
 
     async def wait_for_capacity(self) -> None:
         """Wait while too many acknowledgements wait."""
-        while self._pending_count > MAX_PENDING_ACKNOWLEDGEMENTS and self._kind == "QUEUE":
+        while self._pending_count > MAX_PENDING_ACKNOWLEDGEMENTS and self._kind == SubscriptionType.QUEUE:
             await self._wait_for_completion()
 
     async def flush(self, timeout_seconds: float) -> bool:
@@ -255,7 +255,7 @@ class Acknowledger:
     def _requeue(self, acknowledgements: list[m.Acknowledgement]) -> None:
         for again in acknowledgements:
             key = (again.segment, again.generation)
-            if self._kind == "STREAM":
+            if self._kind == SubscriptionType.STREAM:
                 self._ends[key] = max(self._ends.get(key, 0), again.end_offset)
             else:
                 self._offsets.setdefault(key, set()).update(range(again.first_offset, again.end_offset))

@@ -36,6 +36,7 @@ from headgate.errors import ConfigError, FencedError, HeadgateError, NoLeaderErr
 from headgate.model.bucket_ranges import slice_of
 from headgate.model.entries import Balance, Order, SubscriptionType
 from headgate.model.hashing import shard_of
+from headgate.model.identifiers import Offset, SegmentId
 from headgate.protocol import messages as m
 
 ACK_INTERVAL_SECONDS: Final = 0.1
@@ -61,11 +62,11 @@ class Consumer:
         *,
         topic: str,
         subscription: str,
-        type: SubscriptionType = "STREAM",  # noqa: A002 - the word of the domain
+        type: SubscriptionType | str = SubscriptionType.STREAM,  # noqa: A002 - the word of the domain
         name: str | None = None,
         start: m.Start = "latest",
         order: Order | None = None,
-        positions: Mapping[int, int] | None = None,
+        positions: Mapping[SegmentId, Offset] | None = None,
         balance: Balance | None = None,
         capacity: float = 1.0,
     ) -> None:
@@ -89,10 +90,11 @@ class Consumer:
             ConfigError, InvalidNameError: something here cannot be used.
 
         """
-        if type not in ("STREAM", "CHECKPOINT", "QUEUE"):
-            raise ConfigError(f"type={type!r}: use 'STREAM', 'CHECKPOINT' or 'QUEUE'")
-        if positions is not None and type != "CHECKPOINT":
-            raise ConfigError(f"positions are for type='CHECKPOINT'; a {type} subscription keeps its own")
+        self._kind = _subscription_type(type)
+        if positions is not None and self._kind != SubscriptionType.CHECKPOINT:
+            raise ConfigError(
+                f"positions: only for type CHECKPOINT; the leader stores those of a {self._kind} subscription"
+            )
         self._client = (
             config
             if isinstance(config, Client)
@@ -105,7 +107,6 @@ class Consumer:
         self._owns_client = not self._client.entered
         self._topic = m.require_name("topic", topic)
         self._subscription = m.require_name("subscription", subscription)
-        self._kind: SubscriptionType = type
         self.name = m.require_name("consumer", name or f"consumer-{self._client.rng.getrandbits(48):012x}")
         self._start: m.Start = start
         self._order: Order | None = order
@@ -123,7 +124,7 @@ class Consumer:
         self._cleanup_callbacks: list[Any] = []
         self._log = log.bind(topic=topic, subscription=subscription, consumer=self.name)
 
-    def _new_feed(self, positions: Mapping[int, int]) -> RecordFeed:
+    def _new_feed(self, positions: Mapping[SegmentId, Offset]) -> RecordFeed:
         return RecordFeed(self._topic, self._kind, positions, self._spawn)
 
     # --- opening and closing ------------------------------------------------------------------------------------------
@@ -232,6 +233,31 @@ class Consumer:
             if record is not None:
                 return record
 
+    async def get_many(self, max_records: int = 500, timeout_seconds: float = 0.0) -> list[ConsumedRecord]:
+        """Return the records that are available, at most ``max_records``, without waiting for a full batch.
+
+        Waits up to ``timeout_seconds`` for the first record, and for no further one. Returns an empty list if none
+        came. Records of one segment are in the order of their offsets.
+
+        Raises:
+            FencedError: a newer program of this name has taken over, or the subscription was deleted.
+            HeadgateError: reading cannot go on, or this consumer is closed.
+
+        """
+        if max_records < 1:
+            raise ConfigError(f"get_many: max_records={max_records} has to be 1 or more")
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                first = await anext(self)
+        except TimeoutError:
+            return []
+        except StopAsyncIteration:
+            raise HeadgateError("get_many: this consumer is closed") from None
+        records = [first]
+        while len(records) < max_records and (record := self._feed.next_nowait()) is not None:
+            records.append(record)
+        return records
+
     async def acknowledge(self, record: ConsumedRecord) -> None:
         """Say that ``record`` needs no further delivery: with STREAM it and all delivered before it in its segment.
 
@@ -241,7 +267,7 @@ class Consumer:
             HeadgateError: a CHECKPOINT consumer acknowledges nothing, it keeps its `positions`.
 
         """
-        if self._kind == "CHECKPOINT":
+        if self._kind == SubscriptionType.CHECKPOINT:
             raise HeadgateError("a CHECKPOINT consumer acknowledges nothing: keep its positions and pass them on")
         if self._feed.acknowledge(record):
             self._acknowledger.acknowledge(record.segment, record.generation, record.offset)
@@ -249,14 +275,14 @@ class Consumer:
             await self._acknowledger.wait_for_capacity()
 
     @property
-    def positions(self) -> dict[int, int]:
+    def positions(self) -> dict[SegmentId, Offset]:
         """Segment → next offset to read, for every segment that was granted or given to the constructor."""
         return dict(self._feed.positions)
 
     @property
-    def segments(self) -> list[int]:
+    def segments(self) -> list[SegmentId]:
         """The segments that are held now."""
-        return sorted({segment for segment, _ in self._feed.holdings})
+        return sorted({SegmentId(segment) for segment, _ in self._feed.holdings})
 
     @property
     def acknowledged(self) -> int:
@@ -316,7 +342,7 @@ class Consumer:
                 external=self._reads_source,
                 balance=self._balance,
                 capacity=self._capacity_percent,
-                supports_bucket_ranges=self._kind != "CHECKPOINT" and not self._reads_source,
+                supports_bucket_ranges=self._kind != SubscriptionType.CHECKPOINT and not self._reads_source,
                 subscription_id=self._subscription_id,
             ),
         )
@@ -409,7 +435,7 @@ class Consumer:
         self._feed.stop(holding)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + REVOCATION_TIMEOUT_SECONDS
-        if self._kind != "CHECKPOINT":
+        if self._kind != SubscriptionType.CHECKPOINT:
             try:
                 async with asyncio.timeout_at(deadline):
                     while not holding.is_acknowledged(self._kind) and self._feed.holds(holding):
@@ -463,6 +489,14 @@ class Consumer:
             self._failure = error
             self._log.error("consumer.failed", reason=str(error))
             self._feed.wake()
+
+
+def _subscription_type(given: SubscriptionType | str) -> SubscriptionType:
+    """Return the type of that name, in any case. Raises ConfigError."""
+    try:
+        return SubscriptionType(given)
+    except ValueError:
+        raise ConfigError(f"type={given!r}: use {', '.join(SubscriptionType)}") from None
 
 
 def _percent(capacity: float) -> int:

@@ -3,7 +3,7 @@
     async def read(shard: GrantedSegment) -> None:
         async for batch in my_source(shard.label, after=shard.checkpoint):
             handle(batch)
-            shard.acknowledge(checkpoint=batch.last_mark)
+            await shard.acknowledge(checkpoint=batch.last_mark)
         await shard.finish()
 
     async with ExternalConsumer(config, topic="orders", subscription="billing") as consumer:
@@ -33,8 +33,9 @@ from headgate.client.consumer import CLOSE_TIMEOUT_SECONDS, REVOCATION_TIMEOUT_S
 from headgate.client.record_feed import HeldSegment, Reader, RecordFeed, Spawn
 from headgate.config import ClientConfig
 from headgate.errors import HeadgateError
-from headgate.model.entries import Order
+from headgate.model.entries import Order, SubscriptionType
 from headgate.model.external_topic import OPAQUE_END_OFFSET
+from headgate.model.identifiers import Offset, SegmentId
 from headgate.protocol import messages as m
 from headgate.storage.object_store import Store
 
@@ -49,7 +50,7 @@ class GrantedSegment:
 
     def __init__(self, grant: m.Grant, member: _ExternalGroupMember) -> None:
         assert grant.external is not None, f"segment {grant.segment} was granted without its name at the source"
-        self.segment = grant.segment
+        self.segment = SegmentId(grant.segment)
         """Its number in headgate."""
         self.label = grant.external.label
         """Its name at the source."""
@@ -64,8 +65,10 @@ class GrantedSegment:
         self._positions = grant.external.positions
         self._member = member
 
-    def acknowledge(self, *, checkpoint: str | None = None, end_offset: int | None = None) -> None:
+    async def acknowledge(self, *, checkpoint: str | None = None, end_offset: int | None = None) -> None:
         """Say that everything so far needs no other reading; it leaves with the next batch, within a tenth of a second.
+
+        A coroutine, as every acknowledgement is: one may have to wait until the leader has taken earlier ones.
 
         Args:
             checkpoint: where the next holder goes on, at most 1024 characters.
@@ -131,7 +134,13 @@ class ExternalConsumer:
 
         """
         self._member = _ExternalGroupMember(
-            config, topic=topic, subscription=subscription, type="STREAM", name=name, start="earliest", order=order
+            config,
+            topic=topic,
+            subscription=subscription,
+            type=SubscriptionType.STREAM,
+            name=name,
+            start="earliest",
+            order=order,
         )
 
     @property
@@ -140,7 +149,7 @@ class ExternalConsumer:
         return self._member.name
 
     @property
-    def segments(self) -> list[int]:
+    def segments(self) -> list[SegmentId]:
         """The segments that are held now."""
         return self._member.segments
 
@@ -172,7 +181,7 @@ class _ExternalGroupMember(Consumer):
 
     _reads_source = True
 
-    def _new_feed(self, positions: Mapping[int, int]) -> RecordFeed:
+    def _new_feed(self, positions: Mapping[SegmentId, Offset]) -> RecordFeed:
         self._grants = _GrantFeed(self._topic, positions, self._spawn, self)
         return self._grants
 
@@ -204,8 +213,10 @@ class _ExternalGroupMember(Consumer):
 class _GrantFeed(RecordFeed):
     """In place of records: calls of the program's function, one for each segment that is held."""
 
-    def __init__(self, topic: str, positions: Mapping[int, int], spawn: Spawn, member: _ExternalGroupMember) -> None:
-        super().__init__(topic, "STREAM", positions, spawn)
+    def __init__(
+        self, topic: str, positions: Mapping[SegmentId, Offset], spawn: Spawn, member: _ExternalGroupMember
+    ) -> None:
+        super().__init__(topic, SubscriptionType.STREAM, positions, spawn)
         self.registered = False
         self.read: Read | None = None
         self.started = asyncio.Event()

@@ -20,6 +20,7 @@ from headgate.errors import (
 )
 from headgate.model.entries import Placement
 from headgate.model.hashing import segment_hash
+from headgate.model.identifiers import Offset, SegmentId
 from headgate.protocol import messages as m
 
 RECORD_OVERHEAD_BYTES = 24
@@ -29,14 +30,13 @@ MAX_BATCH_RECORDS = 50_000
 
 @dataclass(frozen=True, slots=True)
 class RecordMetadata:
-    """A record is durable, at ``offset`` of ``segment``.
+    """Where a durable record is stored."""
 
-    Both are None if it is stored and nobody remembers where. ``duplicate``: an earlier try had stored it.
-    """
-
-    segment: int | None
-    offset: int | None
+    segment: SegmentId | None
+    """None: the record is stored, but the leader no longer remembers where. The same holds for ``offset``."""
+    offset: Offset | None
     duplicate: bool
+    """Whether an earlier try had already stored the record."""
 
 
 class RecordBatch:
@@ -160,8 +160,10 @@ class RecordBatch:
             return RecordMetadata(None, None, duplicate=self.reply.duplicate)
         if self._locations is None:
             self._locations = places(self.records, self.reply.placements)
-        segment, offset = self._locations[index] or (None, None)
-        return RecordMetadata(segment, offset, self.reply.duplicate)
+        location = self._locations[index]
+        if location is None:
+            return RecordMetadata(None, None, self.reply.duplicate)
+        return RecordMetadata(SegmentId(location[0]), Offset(location[1]), self.reply.duplicate)
 
 
 def places(records: list[m.Record], placements: list[Placement]) -> list[tuple[int, int] | None]:

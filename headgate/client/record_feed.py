@@ -18,6 +18,7 @@ import msgspec
 from headgate.client.decisions.held_segments import HeldKey
 from headgate.ledger.ledger import Ledger
 from headgate.model.entries import SubscriptionType
+from headgate.model.identifiers import Generation, Offset, SegmentId
 from headgate.protocol.messages import Grant
 from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.segment_reader import ChunkCache, Head, SegmentReader
@@ -35,15 +36,17 @@ Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
 
 
 class ConsumedRecord(msgspec.Struct, frozen=True):
-    """One record as it was delivered. ``generation`` is that of the grant under which it was read."""
+    """One record as it was delivered."""
 
     topic: str
-    segment: int
-    offset: int
+    segment: SegmentId
+    offset: Offset
     key: bytes
     value: bytes
     timestamp_ms: int
-    generation: int
+    """Milliseconds since 1970, as the producer set it."""
+    generation: Generation
+    """Generation of the grant under which the record was read. An acknowledgement refers to it."""
 
 
 class Reader(Protocol):
@@ -81,21 +84,21 @@ class HeldSegment:
 
     def is_acknowledged(self, kind: SubscriptionType) -> bool:
         """Return whether everything that was delivered is acknowledged."""
-        if kind == "STREAM":
+        if kind == SubscriptionType.STREAM:
             return self.acknowledged >= self.delivered
-        return kind == "CHECKPOINT" or not self.unacknowledged_offsets
+        return kind == SubscriptionType.CHECKPOINT or not self.unacknowledged_offsets
 
 
 class RecordFeed:
     """Records of one consumer, on their way from the ledger to its program."""
 
-    def __init__(self, topic: str, kind: SubscriptionType, positions: Mapping[int, int], spawn: Spawn) -> None:
+    def __init__(self, topic: str, kind: SubscriptionType, positions: Mapping[SegmentId, Offset], spawn: Spawn) -> None:
         """``positions``: for CHECKPOINT, where to begin instead of where a grant says."""
         self.head = Head()
         self.holdings: dict[HeldKey, HeldSegment] = {}
         self.on_skipped: OnGrantSkipped = lambda *_: None
         """Is told which records may be acknowledged although they were not delivered: they are of others' buckets."""
-        self.positions: dict[int, int] = dict(positions)
+        self.positions: dict[SegmentId, Offset] = dict(positions)
         self._topic = topic
         self._kind = kind
         self._spawn = spawn
@@ -126,13 +129,13 @@ class RecordFeed:
 
     def begin(self, grant: Grant) -> HeldSegment:
         """Read a segment from where its grant says."""
-        start = grant.start_offset
-        if self._kind == "CHECKPOINT":
-            start = self.positions.get(grant.segment, start)
+        start = Offset(grant.start_offset)
+        if self._kind == SubscriptionType.CHECKPOINT:
+            start = self.positions.get(SegmentId(grant.segment), start)
         reader = self._reader(grant, start)
         holding = HeldSegment(grant, reader, delivered=start, acknowledged=start)
         holding.read_offset = start
-        self.positions[grant.segment] = start
+        self.positions[SegmentId(grant.segment)] = start
         self.holdings[grant.segment, grant.generation] = holding
         holding.read_task = self._spawn(self._read(holding), f"read-{grant.segment}")
         return holding
@@ -147,7 +150,7 @@ class RecordFeed:
             head=self.head,
             deliver=partial(self._deliver, grant),
             start_offset=start,
-            skip_acknowledged=self._kind == "QUEUE",
+            skip_acknowledged=self._kind == SubscriptionType.QUEUE,
             on_skipped=partial(self._record_skipped, grant),
         )
 
@@ -181,7 +184,15 @@ class RecordFeed:
 
     async def _deliver(self, grant: Grant, offset: int, timestamp_ms: int, key: bytes, value: bytes) -> None:
         holding = self.holdings[grant.segment, grant.generation]
-        record = ConsumedRecord(self._topic, grant.segment, offset, key, value, timestamp_ms, grant.generation)
+        record = ConsumedRecord(
+            self._topic,
+            SegmentId(grant.segment),
+            Offset(offset),
+            key,
+            value,
+            timestamp_ms,
+            Generation(grant.generation),
+        )
         holding.queued += 1
         await self._queue.put((holding, record))
 
@@ -191,7 +202,7 @@ class RecordFeed:
         if holding is None or holding.stopped:
             return
         holding.read_offset = end_offset
-        if self._kind == "QUEUE":
+        if self._kind == SubscriptionType.QUEUE:
             if end_offset > first_offset:
                 self.on_skipped(grant, first_offset, end_offset)
         elif first_offset == end_offset:
@@ -204,7 +215,7 @@ class RecordFeed:
         """STREAM: acknowledge up to where a share was read, if all that was delivered of it is acknowledged."""
         holding = self.holdings.get((segment, generation))
         # What is over has perhaps not been delivered as far as it was read, although nothing queues any more.
-        if holding is None or holding.stopped or self._kind != "STREAM":
+        if holding is None or holding.stopped or self._kind != SubscriptionType.STREAM:
             return
         if holding.queued or holding.acknowledged < holding.delivered:
             return
@@ -218,21 +229,35 @@ class RecordFeed:
             item = await self._queue.get()
             if item is None:
                 return None
-            holding, record = item
-            holding.queued -= 1
-            if holding.stopped:
-                continue
-            holding.delivered = self.positions[record.segment] = record.offset + 1
-            if self._kind == "QUEUE":
-                holding.unacknowledged_offsets.add(record.offset)
-            return record
+            record = self._delivered(*item)
+            if record is not None:
+                return record
+
+    def next_nowait(self) -> ConsumedRecord | None:
+        """Return the next record that is queued, or None if there is none."""
+        while not self._queue.empty():
+            item = self._queue.get_nowait()
+            record = None if item is None else self._delivered(*item)
+            if record is not None:
+                return record
+        return None
+
+    def _delivered(self, holding: HeldSegment, record: ConsumedRecord) -> ConsumedRecord | None:
+        """Count a record as delivered; None if its segment was revoked meanwhile."""
+        holding.queued -= 1
+        if holding.stopped:
+            return None
+        holding.delivered = self.positions[record.segment] = Offset(record.offset + 1)
+        if self._kind == SubscriptionType.QUEUE:
+            holding.unacknowledged_offsets.add(record.offset)
+        return record
 
     def acknowledge(self, record: ConsumedRecord) -> bool:
         """Note what the program has finished; False if it is known already."""
         holding = self.holdings.get((record.segment, record.generation))
         if holding is None:
             return True
-        if self._kind == "STREAM" and record.offset < holding.acknowledged:
+        if self._kind == SubscriptionType.STREAM and record.offset < holding.acknowledged:
             return False
         holding.acknowledged = max(holding.acknowledged, record.offset + 1)
         holding.unacknowledged_offsets.discard(record.offset)

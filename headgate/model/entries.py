@@ -10,19 +10,38 @@ created again is another topic, and nothing of the old one can be taken for the 
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Literal
 
 import msgspec
 
 from headgate.model.hashing import KEY_BUCKETS
 
-SubscriptionType = Literal["STREAM", "CHECKPOINT", "QUEUE"]
 Order = Literal["strict", "none"]
 Positions = Literal["offsets", "opaque"]
 """How an external topic's source counts: rising offsets, or marks that mean something to its readers alone."""
 Balance = Literal["count", "load"]
 LeaveReason = Literal["left", "evicted", "replaced", "subscription_deleted"]
 ReleaseReason = Literal["confirmed", "timed_out", "holder_left", "drained", "rewound", "pruned"]
+
+
+class SubscriptionType(StrEnum):
+    """How the consumers of a subscription acknowledge, and whether child segments wait for their ancestors.
+
+    A name is accepted in any case: ``SubscriptionType("stream")`` is ``SubscriptionType.STREAM``. It is stored and
+    sent in capitals.
+    """
+
+    STREAM = "STREAM"
+    """Acknowledges cumulatively and keeps the order per key: children wait for their ancestors."""
+    CHECKPOINT = "CHECKPOINT"
+    """Acknowledges nothing. The consumer stores its own positions, and children never wait."""
+    QUEUE = "QUEUE"
+    """Acknowledges record by record in any order. Children never wait."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> SubscriptionType | None:
+        return cls.__members__.get(value.upper()) if isinstance(value, str) else None
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):

@@ -1,4 +1,4 @@
-"""What a program imports from ``headgate``."""
+"""What a program can import from ``headgate``, at run time and in the eyes of a type checker."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ import headgate
 
 
 @pytest.mark.parametrize("name", headgate.__all__)
-def test_every_exported_name_is_there(name):
+def test_every_exported_name_exists(name):
     assert name == getattr(headgate, name).__name__
 
 
@@ -18,8 +18,32 @@ def test_a_name_that_is_not_exported_is_an_attribute_error():
         _ = headgate.Prodcuer
 
 
-def test_the_errors_come_without_the_broker_and_without_parquet():
-    """The command line shows its help without loading them."""
-    code = "import sys, headgate.errors; print(sorted({'aiomqtt', 'pyarrow', 'obstore'} & set(sys.modules)))"
+def test_the_type_checker_accepts_every_export_and_nothing_else(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(f"from headgate import {', '.join(headgate.__all__)}\nfrom headgate import Nonsense\n")
+    command = (
+        "-m",
+        "mypy",
+        "--strict",
+        "--follow-imports=skip",
+        f"--cache-dir={tmp_path / 'cache'}",
+        "--no-site-packages",
+    )
+
+    found = subprocess.run(
+        [sys.executable, *command, headgate.__file__, str(program)], capture_output=True, text=True, check=False
+    )
+
+    errors = [line for line in found.stdout.splitlines() if "error:" in line and "program.py" in line]
+    assert 1 == len(errors), found.stdout + found.stderr
+    assert 'program.py:2: error: Module "headgate" has no attribute "Nonsense"' in errors[0]
+
+
+def test_the_package_and_its_errors_load_neither_the_broker_client_nor_parquet():
+    """The command line prints its help without them."""
+    code = (
+        "import sys, headgate, headgate.errors; from headgate import SubscriptionType, SegmentId; "
+        "print(sorted({'aiomqtt', 'asyncio', 'pyarrow', 'obstore'} & set(sys.modules)))"
+    )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "[]" == found.stdout.strip()

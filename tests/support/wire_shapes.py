@@ -58,7 +58,7 @@ def type_name(of: shapes.Type) -> str:
             return f"map of {type_name(key)} to {type_name(value)}"
         case shapes.StructType(cls=kind):
             return kind.__name__
-        case shapes.LiteralType():
+        case shapes.LiteralType() | shapes.EnumType():
             return "str"
     names = {
         shapes.IntType: "int",
@@ -98,6 +98,8 @@ def limits(of: shapes.Type) -> str:
             return _length(low, high, "bytes")
         case shapes.LiteralType(values=values):
             return ", ".join(f'`"{value}"`' for value in values)
+        case shapes.EnumType(cls=kind):
+            return ", ".join(f'`"{member.value}"`' for member in sorted(kind))
     return ""
 
 

@@ -33,6 +33,27 @@ async def test_records_come_in_order_from_the_grants_start_and_as_they_are_store
             assert {0: 5} == reader.positions
 
 
+async def test_get_many_returns_what_is_available_and_waits_only_for_the_first_record():
+    cluster = ScriptedCluster()
+    cluster.store_records(records("0", "1", "2"))
+    async with cluster.leader() as leader:
+        leader.grants = [grant()]
+        async with consumer(cluster) as reader:
+            clock = asyncio.get_running_loop().time
+            await asyncio.sleep(1)
+            began = clock()
+            assert ["0", "1"] == [record.value.decode() for record in await reader.get_many(2, timeout_seconds=5)]
+            assert ["2"] == [record.value.decode() for record in await reader.get_many(2, timeout_seconds=5)]
+            assert [] == await reader.get_many(2)
+            assert began == clock()
+            assert [] == await reader.get_many(2, timeout_seconds=5)
+            assert 5 == pytest.approx(clock() - began)
+            with pytest.raises(ConfigError, match="max_records=0 has to be 1 or more"):
+                await reader.get_many(0)
+        with pytest.raises(HeadgateError, match="closed"):
+            await reader.get_many()
+
+
 async def test_a_lost_head_announcement_costs_a_second_at_most():
     cluster = ScriptedCluster()
     async with cluster.leader() as leader:

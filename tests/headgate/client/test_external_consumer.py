@@ -63,7 +63,7 @@ class Source:
             for number in range(int(shard.checkpoint or 0), RECORDS):
                 await asyncio.sleep(self.pace_seconds)
                 self.read_order.append((shard.label, number))
-                shard.acknowledge(checkpoint=str(number + 1))
+                await shard.acknowledge(checkpoint=str(number + 1))
             await self.closed[shard.label].wait()
             await shard.finish()
         finally:
@@ -247,8 +247,8 @@ async def test_where_offsets_count_they_drain() -> None:
     async def read(segment: GrantedSegment) -> None:
         seen.append((segment.label, segment.start_offset))
         with pytest.raises(HeadgateError, match="give end_offset"):
-            segment.acknowledge(checkpoint="x")
-        segment.acknowledge(end_offset=7)
+            await segment.acknowledge(checkpoint="x")
+        await segment.acknowledge(end_offset=7)
         await segment.finish()
 
     sealed = SegmentImport(segment="a", end_offset=10)
@@ -266,7 +266,7 @@ async def test_where_offsets_count_they_drain() -> None:
 async def test_opaque_positions_take_no_offsets() -> None:
     async def read(segment: GrantedSegment) -> None:
         with pytest.raises(HeadgateError, match="no end_offset"):
-            segment.acknowledge(end_offset=7)
+            await segment.acknowledge(end_offset=7)
         await segment.finish(end_offset=7)
 
     async with world() as (cluster, admin):
