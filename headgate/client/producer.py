@@ -211,6 +211,27 @@ class Producer:
             await asyncio.sleep(0)
         return delivery
 
+    async def send_and_wait(
+        self,
+        topic: str,
+        key: bytes,
+        value: bytes,
+        *,
+        timestamp_ms: int | None = None,
+        source_position: bytes | None = None,
+    ) -> RecordMetadata:
+        """Send one record and wait until it is durable. See `send` for the arguments.
+
+        Every call costs a round trip to the leader and a batch of one record. For throughput, call `send` and await
+        the deliveries later.
+
+        Raises:
+            everything that `send` raises, and everything that awaiting a `Delivery` raises.
+
+        """
+        delivery = await self.send(topic, key, value, timestamp_ms=timestamp_ms, source_position=source_position)
+        return await delivery
+
     async def open(self, topic: str) -> None:
         """Get this producer's identity on the shard of ``topic`` now; `source_position` is known after that.
 

@@ -43,6 +43,17 @@ async def test_records_are_stored_in_order_and_their_places_are_told():
     assert [b"0", b"1", b"2", b"3", b"4"] == cluster.stored
 
 
+async def test_send_and_wait_returns_where_the_record_is_stored_and_raises_what_a_delivery_raises():
+    cluster = ScriptedCluster()
+    async with cluster.leader() as leader, Producer(cluster.client()) as producer:
+        assert RecordMetadata(0, 0, duplicate=False) == await producer.send_and_wait("orders", b"key", b"0")
+        assert RecordMetadata(0, 1, duplicate=False) == await producer.send_and_wait("orders", b"key", b"1")
+        assert [b"0", b"1"] == cluster.stored
+        leader.script.append("invalid")
+        with pytest.raises(RequestRejectedError, match="scripted invalid"):
+            await producer.send_and_wait("orders", b"key", b"2")
+
+
 async def test_places_follow_the_key_where_a_batch_falls_into_several_segments():
     cluster = ScriptedCluster(segments=4)
     keys = [f"key-{n}".encode() for n in range(40)]
