@@ -75,6 +75,6 @@ class LoadMonitor:
         backlog = 0
         if subscription.type != e.SubscriptionType.CHECKPOINT:
             parts = subscription.progress_by_bucket.get(segment) or [subscription.acknowledged_in(segment, 0)]
-            taken = (part.position + sum(end - first for first, end in part.acknowledged_ranges) for part in parts)
+            taken = (part.position + part.acknowledged_ranges.count() for part in parts)
             backlog = sum(max(0, tail.next_offset - end) for end in taken) // len(parts)
         return LoadSample(tail.next_offset, tail.size_bytes, backlog)

@@ -21,6 +21,7 @@ from coordinator.state.subscription import Subscription
 from drain.protocol import BacklogResponse, BacklogRow, ExternalBacklogResponse
 from headgate.model.external_topic import ExternalTopic
 from headgate.model.layout import Segment, SegmentState
+from headgate.model.offset_ranges import OffsetRanges
 from headgate.protocol.backlog import TRACKED, SegmentBacklog, SubscriptionBacklog, summarize_backlog
 
 OUTDATED = "its tables were counted before its last seek, or before its last import: ask again"
@@ -97,7 +98,7 @@ def _leader_segment_backlog(subscription: Subscription, topic: Topic, segment: i
     if topic.external is not None:
         nothing = 0 if _is_fully_acknowledged(subscription, topic.external, known) else None
         return SegmentBacklog(segment=segment, sealed=sealed, records=nothing, size_bytes=nothing, label=known.label)
-    above = sum(end - first for first, end in subscription.acknowledged_ranges.get(segment, ()))
+    above = subscription.acknowledged_ranges.get(segment, OffsetRanges()).count()
     records = max(0, tail.next_offset - subscription.position(segment) - above)
     return SegmentBacklog(
         segment=segment,

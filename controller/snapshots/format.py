@@ -29,6 +29,7 @@ import msgspec
 from controller.state.dedup_window import FinishedBatch, FinishedBatches
 from controller.state.shard_state import ProducerState, ShardState, Tombstone, Topic
 from headgate.errors import HeadgateError
+from headgate.model.offset_ranges import OffsetRange, OffsetRanges
 
 FORMAT: Final = 1
 PRODUCERS_PER_BLOCK: Final = 500
@@ -234,7 +235,7 @@ FIELDS: Final = frozenset(_fields_of([_Core, Topic, ProducerState, FinishedBatch
 
 
 def _encode_hook(value: Any) -> Any:
-    if isinstance(value, FinishedBatches):
+    if isinstance(value, FinishedBatches | OffsetRanges):
         return list(value)
     if isinstance(value, MappingProxyType):
         return dict(value)
@@ -244,6 +245,8 @@ def _encode_hook(value: Any) -> Any:
 def _decode_hook(kind: Any, value: Any) -> Any:
     if kind is FinishedBatches:
         return FinishedBatches(msgspec.convert(value, list[FinishedBatch]))
+    if kind is OffsetRanges:
+        return OffsetRanges(msgspec.convert(value, list[OffsetRange]))
     raise NotImplementedError(f"a state cannot hold a {kind}: teach controller.snapshots.format")
 
 

@@ -19,6 +19,7 @@ from coordinator.state.acknowledged import AcknowledgementProgress
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import SegmentSlice, segment_of, slice_of
 from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.offset_ranges import OffsetRanges
 
 REMOVED_CONSUMER_RETENTION_MS = 600_000
 """How long a program that left is remembered: far longer than a broker keeps a message on its way."""
@@ -102,7 +103,7 @@ class Subscription:
     order: e.Order
     positions: dict[int, int] = field(default_factory=dict)
     """Segment → offset below which everything is acknowledged, in every bucket; one that is missing begins at 0."""
-    acknowledged_ranges: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    acknowledged_ranges: dict[int, OffsetRanges] = field(default_factory=dict)
     """QUEUE: segment → sorted, disjoint ranges (first, end) acknowledged above the position, in every bucket."""
     progress_by_bucket: dict[int, list[AcknowledgementProgress]] = field(default_factory=dict)
     """Segment whose buckets differ → what is acknowledged in each of them; it has nothing in ``acknowledged_ranges``
@@ -167,7 +168,7 @@ class Subscription:
         """Return what is acknowledged in one bucket; to be looked at, not changed."""
         if segment in self.progress_by_bucket:
             return self.progress_by_bucket[segment][bucket]
-        return AcknowledgementProgress(self.position(segment), self.acknowledged_ranges.get(segment, []))
+        return AcknowledgementProgress(self.position(segment), self.acknowledged_ranges.get(segment, OffsetRanges()))
 
     def held_by(self, consumer: str) -> list[SegmentSlice]:
         """Return what ``consumer`` holds, revoked or not, in order."""
@@ -262,7 +263,7 @@ class Subscription:
                 self._acknowledge_buckets(part)
             elif self.type == e.SubscriptionType.QUEUE:
                 known = AcknowledgementProgress(
-                    self.position(part.segment), self.acknowledged_ranges.pop(part.segment, [])
+                    self.position(part.segment), self.acknowledged_ranges.pop(part.segment, OffsetRanges())
                 )
                 known.add_range(part.first_offset, part.end_offset)
                 self._record_common_progress(part.segment, known)
@@ -273,8 +274,8 @@ class Subscription:
         segment = part.segment
         known = self.progress_by_bucket.get(segment)
         if known is None:
-            ranges = self.acknowledged_ranges.pop(segment, [])
-            known = [AcknowledgementProgress(self.position(segment), list(ranges)) for _ in range(KEY_BUCKETS)]
+            ranges = self.acknowledged_ranges.pop(segment, OffsetRanges())
+            known = [AcknowledgementProgress(self.position(segment), OffsetRanges(ranges)) for _ in range(KEY_BUCKETS)]
         for progress in known[part.first_bucket : part.end_bucket or KEY_BUCKETS]:
             if self.type == e.SubscriptionType.QUEUE:
                 progress.add_range(part.first_offset, part.end_offset)

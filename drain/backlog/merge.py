@@ -32,11 +32,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import and_
 
 from drain.backlog.timestamp_index import TimestampIndex, build_timestamp_index, timestamp_at
 from headgate.model.hashing import KEY_BUCKETS
-
-Ranges = tuple[tuple[int, int], ...]
+from headgate.model.offset_ranges import OffsetRange, OffsetRanges
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class StateRow:
     end_offset: int = 0
     sealed_end_offset: int | None = None
     position: int = 0
-    above: Ranges = ()
+    above: tuple[OffsetRange, ...] = ()
     timestamp_index: TimestampIndex = ()
 
 
@@ -184,14 +185,14 @@ def _combine_versions(versions: Sequence[MergedRow]) -> list[StateRow]:
         return [versions[0].row]
     since = max((item.row.seek_generation for item in versions if item.reset), default=0)
     rows = [item.row for item in versions if item.row.seek_generation >= since]
-    acknowledged: dict[int | None, list[tuple[int, int]]] = defaultdict(lambda: [(0, 0)])
+    acknowledged: dict[int | None, list[OffsetRange]] = defaultdict(list)
     for row in rows:
         acknowledged[row.bucket] += [(0, row.position), *row.above]
-    for_all = acknowledged.pop(None, [(0, 0)])
-    by_bucket = {bucket: join_ranges(for_all + parts) for bucket, parts in sorted(acknowledged.items())}
-    whole = join_ranges(for_all)
+    whole = OffsetRanges(acknowledged.pop(None, ()))
+    by_bucket = {bucket: whole | OffsetRanges(ranges) for bucket, ranges in sorted(acknowledged.items())}
     if len(by_bucket) == KEY_BUCKETS:
-        whole = _intersect(list(by_bucket.values()))
+        whole = reduce(and_, by_bucket.values())
+    kept = {None: whole} | {bucket: ranges for bucket, ranges in by_bucket.items() if ranges != whole}
     first = replace(
         rows[0],
         bucket=None,
@@ -205,36 +206,9 @@ def _combine_versions(versions: Sequence[MergedRow]) -> list[StateRow]:
         timestamp_index=build_timestamp_index(mark for row in rows for mark in row.timestamp_index),
     )
     return [
-        replace(first, bucket=bucket, position=ranges[0][1], above=ranges[1:])
-        for bucket, ranges in [(None, whole), *by_bucket.items()]
-        if bucket is None or ranges != whole
+        replace(first, bucket=bucket, position=ranges.pop_prefix(), above=tuple(ranges))
+        for bucket, ranges in kept.items()
     ]
-
-
-def _intersect(sides: Sequence[Ranges]) -> Ranges:
-    """Return what every one of ``sides`` needs_tables; each begins with the range from 0 to its position."""
-    ranges = [(first, end) for side in sides for first, end in side if first < end]
-    bounds = sorted([(first, 1) for first, _ in ranges] + [(end, -1) for _, end in ranges])
-    found: list[tuple[int, int]] = []
-    covering, since = 0, 0
-    for offset, change in bounds:
-        if covering == len(sides) and offset > since:
-            found.append((since, offset))
-        covering += change
-        if covering == len(sides):
-            since = offset
-    return join_ranges([(0, 0), *found])
-
-
-def join_ranges(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """Return ``ranges`` sorted, with those that touch or overlap made one."""
-    found: list[tuple[int, int]] = []
-    for first, end in sorted(ranges):
-        if found and first <= found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
-        else:
-            found.append((first, end))
-    return tuple(found)
 
 
 def _backlog(subscription: StateRow, segment: StateRow, parts: Sequence[StateRow]) -> Backlog:

@@ -22,9 +22,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from drain.backlog.merge import MergedRow, StateRow, join_ranges
+from drain.backlog.merge import MergedRow, StateRow
 from drain.backlog.timestamp_index import index_slot
 from drain.spark.schemas import MERGED
+from headgate.model.offset_ranges import OffsetRanges
 
 NO_ID: Final = -1
 """Stands in a place for "none"; ids, segments and buckets count from 0."""
@@ -56,9 +57,7 @@ def merged_table(aggregates: pa.Table) -> pa.Table:
 def merged_row(row: Mapping[str, Any]) -> MergedRow:
     """Return a row of schemas.MERGED, given as column → value, as a value."""
     has_record = row["index_slot"] is not None
-    (_, position), *above = join_ranges(
-        [(0, row["position"]), *((span["first_offset"], span["end_offset"]) for span in row["above"])]
-    )
+    acknowledged = OffsetRanges((span["first_offset"], span["end_offset"]) for span in row["above"])
     state = StateRow(
         topic_id=row["topic_id"],
         subscription_id=row["subscription_id"],
@@ -70,8 +69,8 @@ def merged_row(row: Mapping[str, Any]) -> MergedRow:
         size_bytes=row["size_bytes"],
         end_offset=row["end_offset"],
         sealed_end_offset=row["sealed_end_offset"],
-        position=position,
-        above=tuple(above),
+        position=acknowledged.pop_prefix(row["position"]),
+        above=tuple(acknowledged),
         # The last record of its mark is the one with the highest offset.
         timestamp_index=((row["end_offset"] - 1, row["timestamp_ms"]),) if has_record else (),
     )

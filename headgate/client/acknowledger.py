@@ -1,7 +1,7 @@
 """Gather one consumer's acknowledgements and bring them to the leader, through a producer session like any batch.
 
 STREAM is cumulative: per segment only the furthest end is kept, so what waits is bounded by the number of segments.
-QUEUE keeps offsets and merges neighbours into ranges when they leave. At most one batch queues; the rest gathers.
+QUEUE keeps ranges of offsets. At most one batch queues; the rest gathers.
 
 Checkpoints (of external topics) travel with the acknowledgements of their segment; only the newest of each is kept.
 
@@ -12,7 +12,7 @@ segment has been given to somebody else) is counted and logged, and is no error:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final
 
@@ -22,6 +22,7 @@ from headgate.client.connection import Client
 from headgate.client.decisions.session_types import Outcome
 from headgate.client.shard_session import ShardSession
 from headgate.model.entries import SubscriptionType
+from headgate.model.offset_ranges import OffsetRanges
 from headgate.protocol import messages as m
 
 FLUSH_THRESHOLD: Final = 1000
@@ -97,7 +98,7 @@ class Acknowledger:
         self._loop = asyncio.get_running_loop()
         self._ends: dict[tuple[int, int], int] = {}
         """STREAM: (segment, generation) → end offset."""
-        self._offsets: dict[tuple[int, int], set[int]] = {}
+        self._ranges: dict[tuple[int, int], OffsetRanges] = {}
         """QUEUE: (segment, generation) → offsets."""
         self._checkpoints: dict[int, tuple[int, str]] = {}
         """Segment → (generation, newest checkpoint)."""
@@ -133,7 +134,7 @@ class Acknowledger:
         if self._kind == SubscriptionType.STREAM:
             self._ends[key] = max(self._ends.get(key, 0), offset + 1)
         else:
-            self._offsets.setdefault(key, set()).add(offset)
+            self._ranges.setdefault(key, OffsetRanges()).add(offset, offset + 1)
         self._schedule_flush()
 
     def acknowledge_range(self, segment: int, generation: int, first_offset: int, end_offset: int) -> None:
@@ -142,7 +143,7 @@ class Acknowledger:
         if self._kind == SubscriptionType.STREAM:
             self._ends[key] = max(self._ends.get(key, 0), end_offset)
         else:
-            self._offsets.setdefault(key, set()).update(range(first_offset, end_offset))
+            self._ranges.setdefault(key, OffsetRanges()).add(first_offset, end_offset)
         self._schedule_flush()
 
     def checkpoint(self, segment: int, generation: int, end_offset: int, checkpoint: str | None) -> None:
@@ -171,7 +172,7 @@ class Acknowledger:
         """Bring everything that was gathered; False if it could not be done in time."""
         try:
             async with asyncio.timeout(timeout_seconds):
-                while self._ends or self._offsets or self._in_flight:
+                while self._ends or self._ranges or self._in_flight:
                     self._due = True
                     self._offer_due()
                     if self._in_flight:
@@ -214,14 +215,12 @@ class Acknowledger:
         while self._ends:
             (segment, generation), end = self._ends.popitem()
             yield m.Acknowledgement(segment, generation, 0, end)
-        while self._offsets:
-            key = next(iter(self._offsets))
-            offsets = self._offsets[key]
-            for first, end in ranges(offsets):
-                offsets.difference_update(range(first, end))
-                if not offsets:
-                    del self._offsets[key]
-                yield m.Acknowledgement(*key, first, end)
+        while self._ranges:
+            key, ranges = next(iter(self._ranges.items()))
+            first, end = ranges.pop_first()
+            if not ranges:
+                del self._ranges[key]
+            yield m.Acknowledgement(*key, first, end)
 
     def on_batch_completed(
         self, batch: _AcknowledgementBatch, outcome: Outcome, reply: m.Committed | None, reason: str
@@ -258,16 +257,5 @@ class Acknowledger:
             if self._kind == SubscriptionType.STREAM:
                 self._ends[key] = max(self._ends.get(key, 0), again.end_offset)
             else:
-                self._offsets.setdefault(key, set()).update(range(again.first_offset, again.end_offset))
+                self._ranges.setdefault(key, OffsetRanges()).add(again.first_offset, again.end_offset)
         self._schedule_flush()
-
-
-def ranges(offsets: Iterable[int]) -> list[tuple[int, int]]:
-    """Return ``offsets`` as (first, end) ranges, rising."""
-    found: list[tuple[int, int]] = []
-    for offset in sorted(offsets):
-        if found and found[-1][1] == offset:
-            found[-1] = (found[-1][0], offset + 1)
-        else:
-            found.append((offset, offset + 1))
-    return found

@@ -24,6 +24,7 @@ from headgate.errors import ChunkError, ObjectMissingError, StoreUnavailableErro
 from headgate.ledger.ledger import Ledger
 from headgate.model.bucket_ranges import BucketRange, buckets_of, slice_of
 from headgate.model.hashing import key_bucket
+from headgate.model.offset_ranges import OffsetRanges
 from headgate.protocol.messages import Grant
 from headgate.reading.compacted_reader import CompactedRecords, Rows
 
@@ -282,7 +283,7 @@ class _Disposition(Enum):
 
 
 class _GrantFilter:
-    """Which records of a segment a grant is about. Offsets must rise from one question to the next."""
+    """Which records of a segment a grant is about."""
 
     def __init__(self, grant: Grant, *, skip_acknowledged: bool) -> None:
         segment_slice = slice_of(grant.segment, grant.first_bucket, grant.end_bucket)
@@ -290,13 +291,13 @@ class _GrantFilter:
         self._own_buckets = buckets_of(segment_slice)
         self._buckets = grant.buckets
         self._checks_keys = self.is_bucket_range or bool(grant.starts)
-        acknowledged = sorted(grant.acknowledged) if skip_acknowledged else []
+        acknowledged = OffsetRanges(grant.acknowledged if skip_acknowledged else ())
         self._starts = [grant.start_offset] * self._buckets
-        self._skipped = [list(acknowledged) for _ in range(self._buckets if self._checks_keys else 1)]
+        self._skipped = [acknowledged] * (self._buckets if self._checks_keys else 1)
         for part in grant.starts:
             for bucket in range(part.first_bucket, part.end_bucket):
                 self._starts[bucket] = part.start_offset
-                self._skipped[bucket] = sorted(part.acknowledged) if skip_acknowledged else []
+                self._skipped[bucket] = OffsetRanges(part.acknowledged if skip_acknowledged else ())
 
     def classify(self, offset: int, key: bytes) -> _Disposition:
         bucket = 0
@@ -306,7 +307,4 @@ class _GrantFilter:
                 return _Disposition.OTHER_BUCKET
             if offset < self._starts[bucket]:
                 return _Disposition.ACKNOWLEDGED
-        skipped = self._skipped[bucket]
-        while skipped and skipped[0][1] <= offset:
-            skipped.pop(0)
-        return _Disposition.ACKNOWLEDGED if skipped and skipped[0][0] <= offset else _Disposition.DELIVER
+        return _Disposition.ACKNOWLEDGED if self._skipped[bucket].contains(offset) else _Disposition.DELIVER

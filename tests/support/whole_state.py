@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from controller.state.shard_state import ShardState
+from headgate.model.offset_ranges import OffsetRanges
 
 
 def plain(value: Any) -> Any:
@@ -27,7 +28,7 @@ def plain(value: Any) -> Any:
         return sorted(value)
     if isinstance(value, list | tuple):
         return type(value)(plain(item) for item in value)
-    return value
+    return list(value) if isinstance(value, OffsetRanges) else value
 
 
 def everything(state: ShardState) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import pytest
 
 from coordinator.decisions.acknowledgements import judge
 from headgate.model import entries as e
+from headgate.model.offset_ranges import OffsetRanges
 from headgate.protocol import messages as m
 from tests.support.subscription_environment import CoordinatorHarness, virtual_time
 
@@ -79,7 +80,7 @@ async def test_rule_4_an_end_beyond_the_last_record_is_refused(harness: Coordina
 async def test_rule_5_queue_ranges_hold_at_least_one_record(harness: CoordinatorHarness) -> None:
     assert "empty" in harness.acknowledge("ada", 0, 3, first_offset=3)
     assert harness.acknowledge("ada", 0, 3, first_offset=2) is None
-    assert {0: [(2, 3)]} == harness.subscription.acknowledged_ranges
+    assert {0: OffsetRanges([(2, 3)])} == harness.subscription.acknowledged_ranges
 
 
 async def test_rule_5_stream_is_cumulative_and_never_goes_back(harness: CoordinatorHarness) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from coordinator.state.subscription import Subscription
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import BucketRange
+from headgate.model.offset_ranges import OffsetRanges
 
 IDS = {"topic_id": 1, "subscription_id": 2}
 RANGES = st.lists(
@@ -78,7 +79,7 @@ def test_a_seek_takes_back_the_drained_facts_and_ranges_of_the_segments_it_moves
     known.apply(e.SubscriptionSeek(**IDS, seek_generation=1, positions={0: 2}, token="t"), 0)
 
     assert {1} == known.drained
-    assert {1: [(3, 5)]} == known.acknowledged_ranges
+    assert {1: OffsetRanges([(3, 5)])} == known.acknowledged_ranges
     assert (2, 0) == (known.position(0), known.position(1))
 
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drain.backlog.merge import MergedRow, StateRow, drained, join_ranges, merge_rows, outstanding, previous_rows
+from drain.backlog.merge import MergedRow, StateRow, drained, merge_rows, outstanding, previous_rows
 from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.offset_ranges import OffsetRanges
 
 TOPIC = 1
 SUBSCRIPTION = 2
@@ -193,10 +194,6 @@ def test_only_what_was_asked_for_at_its_generation_is_told():
     assert frozenset() == drained(rows, 1, frozenset({1, 2}))
 
 
-def test_ranges_that_touch_are_one():
-    assert join_ranges([(6, 7), (2, 4), (0, 2), (7, 9), (1, 2)]) == ((0, 4), (6, 9))
-
-
 def in_buckets(first, end, **changes):
     return [replace(PART, bucket=bucket, **changes) for bucket in range(first, end)]
 
@@ -261,8 +258,8 @@ def gathered(rows):
         if same[0].subscription_id is None or same[0].segment is None:
             yield MergedRow(same[-1], present=True)
             continue
-        ranges = join_ranges([(0, row.position) for row in same] + [part for row in same for part in row.above])
-        yield MergedRow(replace(same[0], position=ranges[0][1], above=ranges[1:]))
+        ranges = OffsetRanges([(0, row.position) for row in same] + [part for row in same for part in row.above])
+        yield MergedRow(replace(same[0], position=ranges.pop_prefix(), above=tuple(ranges)))
 
 
 def fact_of(bucket, first, length, cumulative):

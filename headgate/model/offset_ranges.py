@@ -1,0 +1,97 @@
+"""A set of offsets, stored as ranges.
+
+Ranges are half open, sorted, disjoint, and do not touch: equal sets have equal ranges. Adding at the end costs constant
+time, adding elsewhere a binary search and a shift of the ranges behind.
+
+Pure: values in, values out.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+
+OffsetRange = tuple[int, int]
+"""(first offset, end offset); the end is not included."""
+
+
+class OffsetRanges:
+    """A set of offsets. Iterating yields its ranges."""
+
+    __slots__ = ("_ranges",)
+
+    def __init__(self, ranges: Iterable[OffsetRange] = ()) -> None:
+        """Return the union of ``ranges``, which may overlap and come in any order."""
+        self._ranges: list[OffsetRange] = []
+        for first, end in sorted(ranges):
+            self.add(first, end)
+
+    def add(self, first: int, end: int) -> None:
+        """Add ``first`` up to, not including, ``end``; an empty range changes nothing."""
+        if first >= end:
+            return
+        ranges = self._ranges
+        if not ranges or first > ranges[-1][1]:
+            ranges.append((first, end))
+            return
+        low = bisect_left(ranges, first, key=_end)
+        high = low
+        while high < len(ranges) and ranges[high][0] <= end:
+            high += 1
+        if low < high:
+            first, end = min(first, ranges[low][0]), max(end, ranges[high - 1][1])
+        ranges[low:high] = [(first, end)]
+
+    def pop_first(self) -> OffsetRange:
+        """Remove the lowest range and return it; raises IndexError if there is none."""
+        return self._ranges.pop(0)
+
+    def pop_prefix(self, position: int = 0) -> int:
+        """Remove what follows ``position`` without a gap, and everything below it; return where the gap begins."""
+        while self._ranges and self._ranges[0][0] <= position:
+            position = max(position, self._ranges.pop(0)[1])
+        return position
+
+    def contains(self, offset: int) -> bool:
+        """Return whether ``offset`` is in the set."""
+        index = bisect_right(self._ranges, offset, key=_end)
+        return index < len(self._ranges) and self._ranges[index][0] <= offset
+
+    def count(self, below: int | None = None) -> int:
+        """Return the number of offsets, or of those lower than ``below``."""
+        if below is None:
+            return sum(end - first for first, end in self._ranges)
+        return sum(min(end, below) - first for first, end in self._ranges if first < below)
+
+    def __or__(self, other: OffsetRanges) -> OffsetRanges:
+        return OffsetRanges([*self, *other])
+
+    def __and__(self, other: OffsetRanges) -> OffsetRanges:
+        common = OffsetRanges()
+        mine, theirs = iter(self), iter(other)
+        left, right = next(mine, None), next(theirs, None)
+        while left is not None and right is not None:
+            common.add(max(left[0], right[0]), min(left[1], right[1]))
+            if left[1] < right[1]:
+                left = next(mine, None)
+            else:
+                right = next(theirs, None)
+        return common
+
+    def __iter__(self) -> Iterator[OffsetRange]:
+        return iter(self._ranges)
+
+    def __len__(self) -> int:
+        return len(self._ranges)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OffsetRanges) and self._ranges == other._ranges
+
+    __hash__ = None  # type: ignore[assignment]  # it changes in place
+
+    def __repr__(self) -> str:
+        return f"OffsetRanges({self._ranges})"
+
+
+def _end(offsets: OffsetRange) -> int:
+    return offsets[1]

@@ -1,0 +1,68 @@
+"""`OffsetRanges` compared with a plain set of integers."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.model.offset_ranges import OffsetRange, OffsetRanges
+
+RANGES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=15)
+
+
+def offsets(ranges: list[OffsetRange]) -> set[int]:
+    return {offset for first, end in ranges for offset in range(first, end)}
+
+
+def assert_holds(ranges: OffsetRanges, expected: set[int]) -> None:
+    edges = [edge for offset_range in ranges for edge in offset_range]
+    assert all(before < after for before, after in pairwise(edges)), "sorted, disjoint, not touching, not empty"
+    assert expected == offsets(list(ranges))
+
+
+@given(RANGES)
+def test_adding_ranges_one_by_one_or_at_once_is_their_union(drawn: list[OffsetRange]) -> None:
+    one_by_one = OffsetRanges()
+    for first, end in drawn:
+        one_by_one.add(first, end)
+
+    assert_holds(one_by_one, offsets(drawn))
+    assert OffsetRanges(drawn) == one_by_one
+    assert OffsetRanges(one_by_one) == one_by_one
+
+
+@given(RANGES, RANGES)
+def test_union_and_intersection_leave_their_operands_alone(left: list[OffsetRange], right: list[OffsetRange]) -> None:
+    one, other = OffsetRanges(left), OffsetRanges(right)
+
+    assert_holds(one | other, offsets(left) | offsets(right))
+    assert_holds(one & other, offsets(left) & offsets(right))
+    assert (OffsetRanges(left), OffsetRanges(right)) == (one, other)
+
+
+@given(RANGES, st.integers(0, 35))
+def test_membership_and_counts_are_those_of_the_set(drawn: list[OffsetRange], offset: int) -> None:
+    ranges, expected = OffsetRanges(drawn), offsets(drawn)
+
+    assert (offset in expected) == ranges.contains(offset)
+    assert len(expected) == ranges.count()
+    assert len({other for other in expected if other < offset}) == ranges.count(below=offset)
+    assert bool(expected) == bool(ranges)
+
+
+@given(RANGES, st.integers(0, 35))
+def test_the_prefix_ends_at_the_first_missing_offset(drawn: list[OffsetRange], position: int) -> None:
+    ranges, expected = OffsetRanges(drawn), offsets(drawn)
+    end = next(offset for offset in range(position, 99) if offset not in expected)
+
+    assert end == ranges.pop_prefix(position)
+    assert_holds(ranges, {offset for offset in expected if offset >= end})
+
+
+def test_ranges_are_removed_from_the_lowest_on() -> None:
+    ranges = OffsetRanges([(6, 9), (1, 2), (2, 4)])
+
+    assert [(1, 4), (6, 9)] == [ranges.pop_first(), ranges.pop_first()]
+    with pytest.raises(IndexError):
+        ranges.pop_first()
