@@ -1,0 +1,322 @@
+"""Runs mutants against unit tests, one process per mutant, and imports and collects only once.
+
+pytest collects the tests in this process. A forked child runs them once under a tracer, which tells which tests execute
+which lines. Then each mutant gets a forked child: it exchanges the code of the function that has the fault, and runs the
+tests that execute the changed lines until one fails. A fault outside functions needs the module to be imported again, so
+that child forgets the project's modules and starts pytest in itself.
+
+A child that uses far more processor time or memory than the tests need was changed into an endless loop, and counts as
+killed. Requires a platform with `fork`.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import Any
+
+import hypothesis
+import pytest
+from _pytest.runner import runtestprotocol
+
+from tests.mutation.mutants import Mutant, apply
+from tests.mutation.targets import folders_of_tests, own_test_file
+
+PROJECT = ("headgate", "coordinator", "controller", "drain", "metrics", "bench", "demo", "tests")
+UNIT = "not contract and not simulation and not spark and not system"
+OPTIONS = ["-qq", "-s", "-m", UNIT, "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "timeout=0", "-o", "addopts=",
+           "--import-mode=importlib", "--hypothesis-profile=mutation",
+           "-W", "ignore::pytest.PytestAssertRewriteWarning"]  # fmt: skip
+MEMORY_BYTES = 2 << 30
+# A test may take this many times the processor time that it takes without a mutant (measured under the tracer, thus
+# already two or three times too long), and a few seconds more.
+TIME_FACTOR = 2
+SPARE_SECONDS = 2
+WALL_FACTOR = 10
+
+
+@dataclass(frozen=True)
+class Result:
+    """Outcome of one mutant: `killed`, `timeout` (killed too), `survived`, or `uncovered` (no test executes it)."""
+
+    mutant: Mutant
+    outcome: str
+    killer: str = ""
+
+    @property
+    def noticed(self) -> bool:
+        """Whether a test would have failed."""
+        return self.outcome in {"killed", "timeout"}
+
+
+@dataclass
+class Coverage:
+    """Which tests execute which lines, and how long each takes."""
+
+    tests: dict[str, dict[int, set[str]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(set)))
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def tests_of(self, path: str, mutant: Mutant) -> list[str]:
+        """Return the tests that may notice a mutant, its module's own first, then the quickest first."""
+        lines = self.tests.get(path, {})
+        first, last = mutant.lines
+        numbers = range(first, last + 1) if mutant.function else lines
+        folders = tuple(f"{folder}/" for folder in folders_of_tests(mutant.module))
+        names = {test for number in numbers for test in lines.get(number, ()) if test.startswith(folders)}
+        own = own_test_file(mutant.module)
+        return sorted(names, key=lambda test: (not test.startswith(own), self.seconds[test], test))
+
+
+class ForkServer:
+    """A pytest plugin: in place of running the collected tests once, it runs them for each mutant."""
+
+    def __init__(self, root: Path, mutants: Sequence[Mutant], report: Callable[[Result], None]) -> None:
+        self._root = root
+        self._mutants = mutants
+        self._report = report
+        self._items: dict[str, pytest.Item] = {}
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Measure coverage, then run every mutant."""
+        if session.testsfailed:
+            raise session.Interrupted("the tests cannot be collected")
+        self._items = {item.nodeid: item for item in session.items}
+        coverage = self._measure()
+        for mutant in self._mutants:
+            tests = coverage.tests_of(str(_path(self._root, mutant.module)), mutant)
+            self._report(self._run(mutant, tests, coverage))
+        return True
+
+    def _measure(self) -> Coverage:
+        files = {str(_path(self._root, mutant.module)) for mutant in self._mutants}
+        outcome, output = _in_child(lambda: _trace(list(self._items.values()), files), cpu_seconds=3600)
+        if outcome != 0:
+            raise RuntimeError(f"the tests do not pass without a mutant: {output or outcome}")
+        coverage = Coverage()
+        measured = json.loads(output)
+        coverage.seconds.update(measured["seconds"])
+        for path, test, lines in measured["lines"]:
+            for line in lines:
+                coverage.tests[path][line].add(test)
+        return coverage
+
+    def _run(self, mutant: Mutant, tests: list[str], coverage: Coverage) -> Result:
+        if not tests:
+            return Result(mutant, "uncovered")
+        limit = 10 * SPARE_SECONDS + int(TIME_FACTOR * sum(coverage.seconds[test] for test in tests))
+        outcome, output = _in_child(lambda: self._run_tests(mutant, tests, coverage.seconds), cpu_seconds=limit)
+        if outcome == 0:
+            return Result(mutant, "survived")
+        return Result(mutant, "killed" if outcome == 1 else "timeout", output)
+
+    def _run_tests(self, mutant: Mutant, tests: list[str], seconds: dict[str, float]) -> tuple[int, str]:
+        path = _path(self._root, mutant.module)
+        tree = apply(path.read_text(), mutant)
+        if _exchange_code(mutant, compile(tree, str(path), "exec")):
+            failed = next(_failures([self._items[test] for test in tests], seconds), "")
+            return int(bool(failed)), failed
+        return _import_and_run(mutant, tree, path, tests)
+
+
+def run(root: Path, mutants: Sequence[Mutant], report: Callable[[Result], None]) -> int:
+    """Run the mutants against the unit tests below `root`, and return pytest's exit code."""
+    hypothesis.settings.register_profile(
+        "mutation",
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+        phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
+    )
+    folders = sorted({folder for mutant in mutants for folder in folders_of_tests(mutant.module)})
+    existing = [folder for folder in folders if (root / folder).exists()]
+    return int(pytest.main([*OPTIONS, "--rootdir", str(root), *existing], plugins=[ForkServer(root, mutants, report)]))
+
+
+def _path(root: Path, module: str) -> Path:
+    return root / (module.replace(".", "/") + ".py")
+
+
+def _in_child(work: Callable[[], tuple[int, str]], *, cpu_seconds: int) -> tuple[int, str]:
+    """Run `work` in a forked process; return its code and text, or a negative code if it was ended from outside."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 70
+        try:
+            os.close(reader)
+            _limit(cpu_seconds)
+            silence = os.open(os.devnull, os.O_RDWR)
+            os.dup2(silence, 1)
+            os.dup2(silence, 2)
+            code, text = work()
+            with os.fdopen(writer, "w") as stream:
+                stream.write(text)
+        finally:
+            os._exit(code)
+    os.close(writer)
+    text = _read(reader, time.monotonic() + WALL_FACTOR * cpu_seconds)
+    if text is None:
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status), text or ""
+
+
+def _limit(cpu_seconds: int) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + MEMORY_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def _read(reader: int, deadline: float) -> str | None:
+    """Return all that the child writes, or None if it is still running at the deadline."""
+    parts = []
+    with os.fdopen(reader, "rb", buffering=0) as stream:
+        while True:
+            ready, _, _ = select.select([stream], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                return None
+            part = stream.read(1 << 16)
+            if not part:
+                return b"".join(parts).decode()
+            parts.append(part)
+
+
+def _failures(items: Sequence[pytest.Item], seconds: dict[str, float]) -> Iterator[str]:
+    """Run tests in turn and yield the names of those that fail. A test that takes too long ends the process."""
+    following: list[pytest.Item | None] = [*items[1:], None]
+    for item, next_item in zip(items, following, strict=True):
+        signal.setitimer(signal.ITIMER_VIRTUAL, SPARE_SECONDS + TIME_FACTOR * seconds[item.nodeid])
+        if any(report.failed for report in runtestprotocol(item, log=False, nextitem=next_item)):
+            yield item.nodeid
+
+
+def _trace(items: Sequence[pytest.Item], files: set[str]) -> tuple[int, str]:
+    """Run all tests, and return which lines of `files` each executes and how long it takes, as JSON."""
+    executed: dict[str, set[int]] = defaultdict(set)
+
+    def trace(frame: FrameType, _: str, __: object) -> Callable[..., Any] | None:
+        lines = executed[frame.f_code.co_filename] if frame.f_code.co_filename in files else None
+        if lines is None:
+            return None
+
+        def local(inner: FrameType, event: str, _: object) -> Callable[..., Any]:
+            if event == "line":
+                lines.add(inner.f_lineno)
+            return local
+
+        return local
+
+    seconds: dict[str, float] = {}
+    found = []
+    following: list[pytest.Item | None] = [*items[1:], None]
+    for item, next_item in zip(items, following, strict=True):
+        executed.clear()
+        began = time.process_time()
+        sys.settrace(trace)
+        reports = runtestprotocol(item, log=False, nextitem=next_item)
+        sys.settrace(None)
+        seconds[item.nodeid] = time.process_time() - began
+        failed = [report for report in reports if report.failed]
+        if failed:
+            return 1, f"{item.nodeid}\n{failed[0].longreprtext[-2000:]}"
+        found += [(path, item.nodeid, sorted(lines)) for path, lines in executed.items()]
+    return 0, json.dumps({"seconds": seconds, "lines": found})
+
+
+def _exchange_code(mutant: Mutant, code: CodeType) -> bool:
+    """Give the loaded function its faulty code; return False if the fault lies where this cannot be done."""
+    module = sys.modules.get(mutant.module)
+    function = _function(module, mutant.function) if module and mutant.function else None
+    changed = _code_of(code, mutant.function) if function else None
+    if function is None or changed is None or changed.co_firstlineno != function.__code__.co_firstlineno:
+        return False
+    try:
+        function.__code__ = changed
+    except ValueError:  # it has other free variables than before
+        return False
+    return True
+
+
+def _function(module: ModuleType, qualified_name: str) -> FunctionType | None:
+    found: object = module
+    for name in qualified_name.split("."):
+        found = vars(found).get(name)
+        if found is None:
+            return None
+    while not isinstance(found, FunctionType):
+        for attribute in ("__func__", "fget", "func", "__wrapped__"):
+            if hasattr(found, attribute):
+                found = getattr(found, attribute)
+                break
+        else:
+            return None
+    return found
+
+
+def _code_of(code: CodeType, qualified_name: str) -> CodeType | None:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            if constant.co_qualname == qualified_name:
+                return constant
+            inner = _code_of(constant, qualified_name)
+            if inner is not None:
+                return inner
+    return None
+
+
+class _MutatedFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Loads one module from a given syntax tree."""
+
+    def __init__(self, module: str, tree: ast.Module, path: Path) -> None:
+        self._module = module
+        self._code = compile(tree, str(path), "exec")
+        self._path = path
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> importlib.machinery.ModuleSpec | None:
+        del path, target
+        if fullname != self._module:
+            return None
+        return importlib.util.spec_from_file_location(fullname, self._path, loader=self)
+
+    def exec_module(self, module: ModuleType) -> None:
+        exec(self._code, vars(module))  # what an import does
+
+
+class _FirstFailure:
+    """Remembers the first test that fails, or a file that cannot be collected."""
+
+    def __init__(self) -> None:
+        self.name = ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.name = self.name or report.nodeid
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.name = self.name or report.nodeid
+
+
+def _import_and_run(mutant: Mutant, tree: ast.Module, path: Path, tests: list[str]) -> tuple[int, str]:
+    """Import the project again with the mutated module, and run the files of the given tests up to a failure."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in PROJECT]:
+        del sys.modules[name]
+    sys.meta_path.insert(0, _MutatedFinder(mutant.module, tree, path))
+    first = _FirstFailure()
+    code = int(pytest.main([*OPTIONS, "-x", *tests], plugins=[first]))
+    return int(code != 0), first.name

@@ -1,0 +1,57 @@
+"""The pure packages that are mutated, and the unit tests that have to notice.
+
+Tests of a module are those in the folder that mirrors its package (its own test file first), and then those in the
+folders listed in `FALLBACK` for packages whose rules are partly tested through their users.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+PACKAGES = (
+    "headgate.model",
+    "headgate.protocol",
+    "headgate.client.decisions",
+    "coordinator.state",
+    "coordinator.decisions",
+    "coordinator.balancing",
+    "coordinator.reporting",
+    "controller.state",
+    "controller.decisions",
+    "controller.*.policy",
+    "controller.retention.trim_policy",
+    "controller.leadership.transitions",
+    "drain.compaction.policy",
+)
+FALLBACK = {
+    "headgate.model": ("tests/headgate/ledger", "tests/coordinator", "tests/controller/decisions", "tests/controller/state"),
+    "headgate.protocol": ("tests/headgate/client", "tests/controller/leader", "tests/controller/cli"),
+    "headgate.client": ("tests/headgate/client",),
+    "coordinator": ("tests/coordinator",),
+    "controller.decisions": ("tests/controller/leader",),
+    "controller.state": ("tests/controller/decisions", "tests/controller/snapshots", "tests/controller/leader"),
+    "controller.leadership": ("tests/controller/leader",),
+}  # fmt: skip
+
+
+def modules_of(package: str, root: Path) -> list[str]:
+    """Return the modules that a dotted pattern names: a module, or all modules of a package."""
+    pattern = package.replace(".", "/")
+    paths = [*root.glob(f"{pattern}.py"), *root.glob(f"{pattern}/**/*.py")]
+    names = sorted(".".join(path.relative_to(root).with_suffix("").parts) for path in paths)
+    return [name for name in names if not name.endswith("__init__")]
+
+
+def folders_of_tests(module: str) -> tuple[str, ...]:
+    """Return the folders of the tests of a module, the mirroring folder first."""
+    mirror = "tests/" + "/".join(module.split(".")[:-1])
+    fallback = [
+        folder for prefix, folders in FALLBACK.items() if f"{module}.".startswith(f"{prefix}.") for folder in folders
+    ]
+    return tuple(dict.fromkeys([mirror, *fallback]))
+
+
+def own_test_file(module: str) -> str:
+    """Return the path of the test file that mirrors a module, whether or not it exists."""
+    *package, name = module.split(".")
+    return f"tests/{'/'.join(package)}/test_{name}.py"

@@ -1,0 +1,75 @@
+"""Mutants: which faults a source file can get, and which of them a sample contains."""
+
+import ast
+
+import pytest
+
+from tests.mutation.mutants import Mutant, apply, mutants_of, sample
+
+SOURCE = '''\
+"""Docstring with a number: 1."""
+
+LIMIT = 3
+Kind = int | str
+
+
+class Window:
+    """Another docstring."""
+
+    size: int = 4
+
+    def accept(self, number: int, *, strict: bool = False) -> bool:
+        """Accept a number."""
+        assert number > 0
+        self.last = number
+        return number < LIMIT or not strict
+'''
+
+
+def faults(source: str = SOURCE) -> set[tuple[str, str, str, str]]:
+    return {(mutant.function, mutant.kind, mutant.old, mutant.new) for mutant in mutants_of(source, "window")}
+
+
+def test_every_kind_is_found_where_it_belongs() -> None:
+    expected = {
+        ("", "constant", "3", "4"),
+        ("", "constant", "3", "2"),
+        ("", "constant", "4", "5"),
+        ("", "constant", "4", "3"),
+        ("Window.accept", "deletion", "self.last = number", "pass"),
+        ("Window.accept", "comparison", "number < LIMIT", "number <= LIMIT"),
+        ("Window.accept", "boolean", "number < LIMIT or not strict", "number < LIMIT and (not strict)"),
+        ("Window.accept", "boolean", "not strict", "strict"),
+        (
+            "Window.accept",
+            "return",
+            "return number < LIMIT or not strict",
+            "return not (number < LIMIT or not strict)",
+        ),
+    }
+
+    assert expected == faults()
+
+
+@pytest.mark.parametrize("mutant", mutants_of(SOURCE, "window"), ids=Mutant.describe)
+def test_applying_a_mutant_changes_the_source(mutant: Mutant) -> None:
+    changed = ast.unparse(apply(SOURCE, mutant))
+
+    assert ast.unparse(ast.parse(SOURCE)) != changed
+    assert mutant.new.removeprefix("return ") in changed
+
+
+def test_equal_faults_of_a_function_are_told_apart() -> None:
+    twice = "def f(a: int) -> int:\n    b = a + 1\n    c = a + 1\n    return b * c\n"
+
+    assert len({mutant.key for mutant in mutants_of(twice, "m")}) == len(mutants_of(twice, "m"))
+
+
+def test_a_sample_stays_the_same_when_lines_move() -> None:
+    moved = SOURCE.replace("LIMIT = 3", "# A comment.\n\nLIMIT = 3")
+
+    before = [mutant.key for mutant in sample(mutants_of(SOURCE, "window"), 4, seed=7)]
+    after = [mutant.key for mutant in sample(mutants_of(moved, "window"), 4, seed=7)]
+
+    assert before == after
+    assert before != [mutant.key for mutant in sample(mutants_of(SOURCE, "window"), 4, seed=8)]
