@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from controller.leadership.transitions import Event
 from controller.state.shard_state import ShardState
@@ -21,6 +20,7 @@ from headgate.ledger.chunk import ChunkBuilder
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.record_columns import RecordColumns
 from headgate.model import entries as e
+from metrics import events
 
 YIELD_SECONDS = 0.5
 """Pause between commits of a leader that must make room: long enough to read a short tail and create one chunk."""
@@ -34,25 +34,6 @@ class TermEndedError(HeadgateError):
     def __init__(self, event: Event, reason: str) -> None:
         super().__init__(reason)
         self.event = event
-
-
-class CommitObserver(Protocol):
-    """Who is told of commits (metrics)."""
-
-    def chunk_committed(self, shard: int, seconds: float, size_bytes: int, records: int) -> None:
-        """Tell that a chunk is durable."""
-
-    def batch_committed(self, shard: int, seconds: float) -> None:
-        """Tell how long an accepted batch took from judging to durable."""
-
-    def queue_size_changed(self, shard: int, size_bytes: int) -> None:
-        """Tell how many bytes of values wait in the chunk in the pending."""
-
-    def store_failed(self, operation: str) -> None:
-        """Tell that the object store failed."""
-
-    def store_succeeded(self) -> None:
-        """Tell that the object store did what was asked."""
 
 
 @dataclass(slots=True)
@@ -77,7 +58,7 @@ class GroupCommit:
         state: ShardState,
         *,
         now_ms: Callable[[], int],
-        observer: CommitObserver,
+        observer: events.Observer,
         write_timeout_seconds: float,
         unreachable_seconds: float,
         yields_to_contender: Callable[[], bool],
@@ -134,7 +115,7 @@ class GroupCommit:
             if isinstance(entry, e.RecordsStored):
                 pending.size_bytes += entry.size_bytes
                 pending.batches += 1
-        self._observer.queue_size_changed(self._state.shard, pending.size_bytes)
+        self._observer.observe(events.IngestQueueResized(shard=self._state.shard, size_bytes=pending.size_bytes))
 
     def barrier(self) -> _PendingChunk:
         """Make sure that a chunk will be created after this moment, be it an empty one, and return it."""
@@ -190,10 +171,17 @@ class GroupCommit:
 
     def _report_commit(self, written: _PendingChunk, began: float, durable_at: float, size_bytes: int) -> None:
         shard = self._state.shard
-        self._observer.store_succeeded()
-        self._observer.chunk_committed(shard, durable_at - began, size_bytes, len(written.builder.records))
+        self._observer.observe(events.StoreOperationSucceeded())
+        self._observer.observe(
+            events.ChunkCommitted(
+                shard=shard,
+                seconds=durable_at - began,
+                size_bytes=size_bytes,
+                records=len(written.builder.records),
+            )
+        )
         for accepted_at in written.accepted_at:
-            self._observer.batch_committed(shard, durable_at - accepted_at)
+            self._observer.observe(events.BatchCommitted(shard=shard, seconds=durable_at - accepted_at))
 
     async def check_for_successor(self) -> None:
         """Look whether somebody took the next number while we were idle; raises TermEndedError if so."""
@@ -203,9 +191,9 @@ class GroupCommit:
         try:
             taken = await self._ledger.exists(number)
         except StoreUnavailableError:
-            self._observer.store_failed("read")
+            self._observer.observe(events.StoreOperationFailed(operation="read"))
             return
-        self._observer.store_succeeded()
+        self._observer.observe(events.StoreOperationSucceeded())
         # Only if it cannot have been ours: nothing was begun and nothing finished while we looked.
         if taken and self.durable + 1 == number and self._idle.is_set():
             raise TermEndedError(Event.NUMBER_TAKEN, f"chunk {number} was written by another reign")
@@ -229,11 +217,11 @@ class GroupCommit:
                     Event.NUMBER_TAKEN, f"chunk {pending.number} was written by another reign"
                 ) from None
             except (OutcomeUnknownError, TimeoutError) as error:
-                self._observer.store_failed("create")
+                self._observer.observe(events.StoreOperationFailed(operation="create"))
                 reason = f"chunk {pending.number} may or may not have been written: {str(error) or 'no answer in time'}"
                 raise TermEndedError(Event.OUTCOME_UNKNOWN, reason) from error
             except StoreUnavailableError as error:
-                self._observer.store_failed("create")
+                self._observer.observe(events.StoreOperationFailed(operation="create"))
                 if loop.time() - began > self._unreachable_seconds:
                     raise TermEndedError(Event.STORE_UNREACHABLE, str(error)) from error
                 await asyncio.sleep(RETRY_SECONDS)

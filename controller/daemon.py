@@ -50,6 +50,7 @@ from headgate.storage.object_store import Store, open_store
 from headgate.transport.mqtt import MqttTransport
 from headgate.transport.mqtt_persistent_session import MqttPersistentSession
 from headgate.transport.port import Transport
+from metrics import events
 from metrics.health import Health, HealthFacts, judge_health
 from metrics.http import HttpServer
 from metrics.instruments import Instruments
@@ -103,7 +104,7 @@ class Daemon:
         self.http_address = ""
         self.registry = CollectorRegistry()
         self.instruments = Instruments(self.registry, settings.metrics.backlog_topics)
-        self.instruments.set_queue_limit(settings.ingest.queue_bytes)
+        self.instruments.observe(events.IngestQueueLimitSet(size_bytes=settings.ingest.queue_bytes))
         self._rng = random.Random()  # noqa: S311 - jitter
         self._controllers: list[ShardController] = []
         self._ticked_at = 0.0
@@ -362,7 +363,7 @@ class Daemon:
                 external=settings.external,
                 on_state=self._on_drain_state,
                 compaction_arguments=compaction_arguments(self.settings.compaction),
-                on_restart=self.instruments.drain_service_restarted,
+                on_restart=lambda: self.instruments.observe(events.DrainServiceRestarted()),
                 rng=self._rng,
             )
             await stack.enter_async_context(supervisor)
@@ -401,8 +402,9 @@ class Daemon:
             now = loop.time()
             if now - gauges_set_at >= GAUGE_INTERVAL_SECONDS:
                 gauges_set_at = now
-                self.instruments.status_collected(self.status(), now)
-            self.instruments.loop_lag_measured(max(0.0, now - self._ticked_at - TICK_INTERVAL_SECONDS))
+                self.instruments.observe(events.StatusCollected(status=self.status(), now_seconds=now))
+            lag_seconds = max(0.0, now - self._ticked_at - TICK_INTERVAL_SECONDS)
+            self.instruments.observe(events.LoopLagMeasured(seconds=lag_seconds))
             self._ticked_at = now
             notifier.watchdog()
 
@@ -429,18 +431,18 @@ class Daemon:
             case Lost():
                 self._set_zookeeper_state("lost")
 
-    def _set_zookeeper_state(self, state: str) -> None:
+    def _set_zookeeper_state(self, state: events.ZooKeeperState) -> None:
         if state != self._zookeeper_state:
             log.info("zookeeper.state", state=state)
         self._zookeeper_state = state
-        self.instruments.zookeeper_state_changed(state)
+        self.instruments.observe(events.ZooKeeperStateChanged(state=state))
 
     def _post_to_all(self, event: Event) -> None:
         for controller in self._controllers:
             controller.post(event)
 
     def _on_broker(self, connected: bool) -> None:
-        self.instruments.broker_connected(connected)
+        self.instruments.observe(events.BrokerConnected() if connected else events.BrokerDisconnected())
         if connected and self._transport is not None and self._description is not None:
             topic = m.cluster_topic(self.settings.cluster.name)
             self._transport.publish(topic, m.encode(self._description), retain=True)
@@ -454,19 +456,19 @@ class Daemon:
         try:
             presence = m.decode_presence(payload)
         except msgspec.DecodeError as error:
-            self.instruments.message_malformed("presence")
+            self.instruments.observe(events.MalformedMessageReceived(reason="presence"))
             log.debug("presence.malformed", error=str(error))
             return
         for controller in self._controllers:
             if controller.leader is not None:
                 controller.leader.on_presence(presence)
 
-    def _on_drain_state(self, state: str, reason: str) -> None:
+    def _on_drain_state(self, state: events.DrainState, reason: str) -> None:
         if state != self._drain_state[0]:
             log.info("drain.state", state=state, reason=reason)
         became_ready = state == "ready" and self._drain_state[0] != "ready"
         self._drain_state = (state, reason)
-        self.instruments.drain_service_state_changed(state)
+        self.instruments.observe(events.DrainServiceStateChanged(state=state))
         if became_ready:
             if isinstance(self._checker, SparkDrainChecker):
                 self._checker.on_process_ready()

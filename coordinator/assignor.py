@@ -20,7 +20,7 @@ from coordinator.balancing.affinity import preferred_owners_of
 from coordinator.balancing.balance import compute_owners
 from coordinator.balancing.bucket_split import pools
 from coordinator.decisions.gate import Gate, compute_gate
-from coordinator.ports import CoordinatorObserver, LedgerPort, PushMessage
+from coordinator.ports import LedgerPort, PushMessage
 from coordinator.reporting.description import build_grant
 from coordinator.reporting.explanation import SegmentHolder
 from coordinator.state.subscription import RegisteredConsumer, Subscription
@@ -28,6 +28,7 @@ from coordinator.state.topic_view import TopicView
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import BucketRange, SegmentSlice, bucket_bounds, overlaps, segment_of
 from headgate.protocol import messages as m
+from metrics import events
 
 MAX_GRANTS_PER_PUSH = 1000
 """Grants in one push, so that it stays far below the largest message."""
@@ -46,7 +47,7 @@ class Assignor:
         ledger: LedgerPort,
         push: PushMessage,
         leader_epoch: int,
-        observer: CoordinatorObserver,
+        observer: events.Observer,
         clock: Callable[[], float],
     ) -> None:
         """``clock`` returns monotonic seconds. Revocations under way count from the ledger's time or from now."""
@@ -327,16 +328,16 @@ class Assignor:
                 self._in_handover[segment_slice] = (since, how)
         for segment_slice in moves.revocations:
             self._revoking[segment_slice] = now
-            self._observer.segment_revoked()
+            self._observer.observe(events.SegmentRevoked())
         for segment_slice, _ in moves.grants:
-            self._observer.segment_granted()
+            self._observer.observe(events.SegmentGranted())
             for moved in (
                 [segment_slice]
                 if segment_slice in self._in_handover
                 else [p for p in self._in_handover if overlaps(p, segment_slice)]
             ):
                 since, how = self._in_handover.pop(moved)
-                self._observer.handover_finished(now - since, how)
+                self._observer.observe(events.HandoverFinished(seconds=now - since, reason=how))
 
     def _notify(self, consumer: RegisteredConsumer, granted: list[m.Grant], revoked: list[m.Revocation]) -> None:
         for begin in range(0, max(len(granted), 1), MAX_GRANTS_PER_PUSH):
@@ -375,5 +376,5 @@ class Assignor:
 
     def _report_blocked(self, count: int) -> None:
         if count != self._reported_blocked:
-            self._observer.blocked_segments_changed(count - self._reported_blocked)
+            self._observer.observe(events.BlockedSegmentsChanged(change=count - self._reported_blocked))
             self._reported_blocked = count

@@ -28,7 +28,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from coordinator.ports import PollOutcome
+from metrics.events import PollOutcome
 
 JITTER = 0.1
 """Largest share by which a pause is shortened."""

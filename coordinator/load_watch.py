@@ -10,10 +10,11 @@ from collections.abc import Iterable
 import structlog
 
 from coordinator.balancing.weights import SAMPLE_INTERVAL_SECONDS, LoadSample, WeightSmoother
-from coordinator.ports import CoordinatorObserver, LedgerPort
+from coordinator.ports import LedgerPort
 from coordinator.state.subscription import Subscription
 from coordinator.state.topic_view import TopicView
 from headgate.model import entries as e
+from metrics import events
 
 log = structlog.get_logger(__name__)
 
@@ -22,7 +23,7 @@ class LoadMonitor:
     """The weights of one subscription during one reign."""
 
     def __init__(
-        self, *, subscription: Subscription, topic: TopicView, ledger: LedgerPort, observer: CoordinatorObserver
+        self, *, subscription: Subscription, topic: TopicView, ledger: LedgerPort, observer: events.Observer
     ) -> None:
         """Watch nothing yet; `add_sample` begins."""
         self._subscription = subscription
@@ -55,9 +56,10 @@ class LoadMonitor:
             return False
         for segment, weight in changed.items():
             before = subscription.weights.get(segment)
-            self._observer.segment_weight_changed(
+            change: events.WeightChange = (
                 "initial" if before is None else "increased" if weight > before else "decreased"
             )
+            self._observer.observe(events.SegmentWeightChanged(change=change))
         self._ledger.propose(
             e.SegmentWeightsSet(
                 topic_id=self._topic.topic_id,

@@ -37,11 +37,9 @@ from coordinator.decisions.registration import Refusal, judge_registration, repl
 from coordinator.drain_poller import DrainPoller
 from coordinator.load_watch import LoadMonitor
 from coordinator.ports import (
-    CoordinatorObserver,
     CoordinatorSettings,
     DrainCheck,
     LedgerPort,
-    NoopObserver,
     PushMessage,
 )
 from coordinator.reporting.description import describe, fenced_push
@@ -53,6 +51,7 @@ from coordinator.state.topic_view import TopicView
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import SegmentSlice
 from headgate.protocol import messages as m
+from metrics import events
 
 log = structlog.get_logger(__name__)
 
@@ -72,7 +71,7 @@ class SubscriptionCoordinator:
         settings: CoordinatorSettings,
         now_ms: Callable[[], int],
         rng: random.Random,
-        observer: CoordinatorObserver | None = None,
+        observer: events.Observer | None = None,
     ) -> None:
         """Take up ``subscription`` as the ledger left it; needs a running loop, proposes and sends nothing yet.
 
@@ -87,7 +86,7 @@ class SubscriptionCoordinator:
         self._settings = settings
         self._now_ms = now_ms
         self._rng = rng
-        self._observer: CoordinatorObserver = NoopObserver() if observer is None else observer
+        self._observer: events.Observer = events.NoopObserver() if observer is None else observer
         self._log = log.bind(topic=topic.name, subscription=subscription.name)
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()
@@ -157,7 +156,7 @@ class SubscriptionCoordinator:
             pending=self._undrained,
             check=partial(self._run_drain_check, drain_check),
             on_drained=self._on_drained,
-            on_poll=self._observer.drain_poll_completed,
+            on_poll=lambda outcome: self._observer.observe(events.DrainPollCompleted(outcome=outcome)),
             min_seconds=self._settings.poll_min_seconds,
             max_seconds=self._settings.poll_max_seconds,
             check_timeout_seconds=self._settings.poll_check_timeout_seconds,
@@ -280,7 +279,7 @@ class SubscriptionCoordinator:
     def positions_changed(self) -> None:
         """Follow a seek, folded already: everybody begins again at the new positions, with new generations."""
         self._log.warning("subscription.seek_completed", seek_generation=self._subscription.seek_generation)
-        self._observer.subscription_seek_completed()
+        self._observer.observe(events.SubscriptionSeekCompleted())
         self._end_reached_at.clear()
         self._assignor.reconcile("positions changed", preferred_owners=self._assignor.release_all())
         self._wake_poller()
@@ -297,7 +296,7 @@ class SubscriptionCoordinator:
         for consumer in self._subscription.consumers.values():
             fenced = fenced_push(self._subscription, consumer, self._leader_epoch, "the subscription was deleted")
             self._push(consumer.client_id, fenced)
-            self._observer.consumer_removed("subscription_deleted")
+            self._observer.observe(events.ConsumerRemoved(reason="subscription_deleted"))
 
     def drain_checker_ready(self) -> None:
         """Ask again at once: the drain checker answers now, and may have been away when it was asked last."""
@@ -345,7 +344,7 @@ class SubscriptionCoordinator:
             self._unregister([known.consumer], "replaced", reason)
         self._propose_registration(request)
         self._last_seen_at[request.consumer] = self._loop.time()
-        self._observer.consumer_registered()
+        self._observer.observe(events.ConsumerRegistered())
         self._assignor.reconcile("consumer registered", preferred_owners=preferred_owners, requester=request.consumer)
 
     def _propose_registration(self, request: m.RegisterConsumer) -> None:
@@ -376,7 +375,7 @@ class SubscriptionCoordinator:
             ),
         )
         self._log.info("consumer.reconnected", consumer=name)
-        self._observer.consumer_reconnected()
+        self._observer.observe(events.ConsumerReconnected())
         return True
 
     def _mark_disconnected(self, names: Iterable[str]) -> None:
@@ -391,7 +390,7 @@ class SubscriptionCoordinator:
                 ),
             )
             self._log.info("consumer.disconnected", consumer=name, grace_seconds=self._settings.grace_seconds)
-            self._observer.consumer_disconnected()
+            self._observer.observe(events.ConsumerDisconnected())
 
     def _remove_consumers(self, names: Sequence[str], reason: e.LeaveReason) -> None:
         fenced = f"silent for {self._settings.grace_seconds:g} s: register again" if reason == "evicted" else None
@@ -417,7 +416,7 @@ class SubscriptionCoordinator:
             if fenced is not None:
                 self._push(consumer.client_id, fenced_push(self._subscription, consumer, self._leader_epoch, fenced))
             del self._last_seen_at[name]
-            self._observer.consumer_removed(reason)
+            self._observer.observe(events.ConsumerRemoved(reason=reason))
 
     def _reconfigure(self, configured: e.SubscriptionConfigured, consumer: str) -> None:
         """Put type, order and balance on record; from a type that acknowledges on, drains are asked about."""
@@ -480,7 +479,7 @@ class SubscriptionCoordinator:
         now = self._loop.time()
         last = max((self._end_reached_at.pop(segment, self._started_at) for segment in segments), default=now)
         self._log.info("segments.drained", segments=segments, waited_seconds=round(now - last, 3))
-        self._observer.segments_drained(len(segments), now - last)
+        self._observer.observe(events.SegmentsDrained(count=len(segments), waited_seconds=now - last))
         self._assignor.invalidate_gate()
         # The poller goes on at its shortest pause by itself; what it has just been told needs no other question.
         self._assignor.reconcile("drained")

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -26,6 +26,7 @@ from controller.state.shard_state import ShardState
 from drain.protocol import BacklogResponse, DrainCheckError, ExternalBacklogQuery, ExternalBacklogResponse
 from headgate.protocol import messages as m
 from headgate.protocol.backlog import SubscriptionBacklog
+from metrics import events
 
 REFRESH_TIMEOUT_SECONDS: Final = 1.5
 """Below the two seconds after which a client asks again."""
@@ -40,13 +41,6 @@ BacklogSource = Callable[[int, int, Sequence[ExternalBacklogQuery]], Awaitable[B
 log = structlog.get_logger(__name__)
 
 
-class BacklogObserver(Protocol):
-    """Who is told of backlogs (metrics)."""
-
-    def backlog_updated(self, shard: int, backlogs: tuple[SubscriptionBacklog, ...], now_ms: int) -> None:
-        """Tell what all subscriptions of a shard have left."""
-
-
 class BacklogService:
     """One reign's backlogs. Its tasks live as long as `run`."""
 
@@ -55,7 +49,7 @@ class BacklogService:
         *,
         state: ShardState,
         source: BacklogSource | None,
-        observer: BacklogObserver,
+        observer: events.Observer,
         now_ms: Callable[[], int],
         interval_seconds: float,
     ) -> None:
@@ -78,7 +72,9 @@ class BacklogService:
         try:
             while True:
                 await self._refresh(self._interval_seconds)
-                self._observer.backlog_updated(self._state.shard, self.latest(), self._now_ms())
+                self._observer.observe(
+                    events.BacklogUpdated(shard=self._state.shard, backlogs=self.latest(), now_ms=self._now_ms())
+                )
                 await asyncio.sleep(self._interval_seconds)
         finally:
             self._running = False

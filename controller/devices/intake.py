@@ -23,16 +23,16 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import structlog
 
 from controller.commit import GroupCommit
 from controller.decisions.placement import route_batch
 from controller.devices.session_port import Delivery
-from controller.devices.subscriptions import DeviceSubscriptionObserver, DeviceSubscriptions
+from controller.devices.subscriptions import DeviceSubscriptions
 from controller.state.shard_state import ShardState
 from headgate.protocol import messages as m
+from metrics import events
 
 REJECTION_LOG_INTERVAL_SECONDS = 60.0
 """Least pause between two log lines about one kind of refusal."""
@@ -40,19 +40,6 @@ MAX_LOGGED_TOPIC_CHARS = 200
 """Characters of an MQTT topic in a log line."""
 
 log = structlog.get_logger(__name__)
-
-
-class DeviceObserver(DeviceSubscriptionObserver, Protocol):
-    """Who is told of what devices send (metrics)."""
-
-    def device_record_stored(self, shard: int) -> None:
-        """Tell of a durable record."""
-
-    def device_message_rejected(self, reason: str) -> None:
-        """Tell of a message that was thrown away."""
-
-    def device_records_pending(self, shard: int, records: int) -> None:
-        """Tell how many records are taken and not durable."""
 
 
 @dataclass(slots=True)
@@ -72,7 +59,7 @@ class DeviceIntake:
         cluster: str,
         state: ShardState,
         commit: GroupCommit,
-        observer: DeviceObserver,
+        observer: events.Observer,
         now_ms: Callable[[], int],
         enabled: bool = True,
     ) -> None:
@@ -117,20 +104,20 @@ class DeviceIntake:
 
     def _stored(self, delivery: Delivery) -> None:
         self._set_pending(self._pending_records - 1)
-        self._observer.device_record_stored(self._state.shard)
+        self._observer.observe(events.DeviceRecordStored(shard=self._state.shard))
         delivery.acknowledge()
 
     def _set_pending(self, records: int) -> None:
         self._pending_records = records
-        self._observer.device_records_pending(self._state.shard, records)
+        self._observer.observe(events.PendingDeviceRecordsChanged(shard=self._state.shard, records=records))
 
     def _unknown_topic(self, name: str, delivery: Delivery) -> None:
         self._commit.barrier()
         self._commit.when_durable(self._commit.newest, partial(self._discard, "unknown_topic", delivery))
         self.subscriptions.remove_filter(name)
 
-    def _discard(self, reason: str, delivery: Delivery) -> None:
-        self._observer.device_message_rejected(reason)
+    def _discard(self, reason: events.DeviceRejectionReason, delivery: Delivery) -> None:
+        self._observer.observe(events.DeviceMessageRejected(reason=reason))
         self._log_rejection(reason, delivery)
         delivery.acknowledge()
 

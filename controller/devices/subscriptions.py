@@ -28,7 +28,6 @@ import asyncio
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
 
 import structlog
 
@@ -37,18 +36,12 @@ from controller.devices.session_port import Delivery, DeviceSession
 from controller.state.shard_state import ShardState
 from headgate.errors import TransportError
 from headgate.protocol import messages as m
+from metrics import events
 
 SENTINEL_INTERVAL_SECONDS = 10.0
 """Between two marks: far above what a broker needs for its queue, if there is no outage."""
 
 log = structlog.get_logger(__name__)
-
-
-class DeviceSubscriptionObserver(Protocol):
-    """Who is told of the session (metrics)."""
-
-    def device_session_changed(self, shard: int, *, is_open: bool) -> None:
-        """Tell whether the session of devices is being read."""
 
 
 class DeviceSubscriptions:
@@ -60,7 +53,7 @@ class DeviceSubscriptions:
         cluster: str,
         state: ShardState,
         commit: GroupCommit,
-        observer: DeviceSubscriptionObserver,
+        observer: events.Observer,
         enabled: bool,
     ) -> None:
         """``state`` and ``commit`` are the reign's."""
@@ -99,12 +92,12 @@ class DeviceSubscriptions:
             async with open_session() as session:
                 session.on_connection(lambda _: self._changed.set())
                 self._session = session
-                self._observer.device_session_changed(self._state.shard, is_open=True)
+                self._observer.observe(events.DeviceSessionOpened(shard=self._state.shard))
                 try:
                     await self._maintain(session)
                 finally:
                     self._session = None
-                    self._observer.device_session_changed(self._state.shard, is_open=False)
+                    self._observer.observe(events.DeviceSessionClosed(shard=self._state.shard))
             log.info("device.session_left", shard=self._state.shard)
             while not self._enabled:
                 self._changed.clear()

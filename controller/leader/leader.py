@@ -14,35 +14,36 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import structlog
 
-from controller.backlog.service import BACKLOG_INTERVAL_SECONDS, BacklogObserver, BacklogService, BacklogSource
-from controller.commit import CommitObserver, GroupCommit, TermEndedError
+from controller.backlog.service import BACKLOG_INTERVAL_SECONDS, BacklogService, BacklogSource
+from controller.commit import GroupCommit, TermEndedError
 from controller.decisions import subscription_commands
 from controller.decisions import topic_commands as commands
 from controller.decisions.placement import oversized_reason, route_batch
 from controller.decisions.topic_import import import_topic
 from controller.decisions.verdicts import Accept, Duplicate, Refusal, judge_batch, judge_term
-from controller.devices.intake import DeviceIntake, DeviceObserver
+from controller.devices.intake import DeviceIntake
 from controller.devices.session_port import Delivery, OpenSession
 from controller.leader.drain_check import DrainChecker
 from controller.leader.outbox import Outbox
 from controller.leader.request_decoding import Malformed, read_request
 from controller.leader.subscription_registry import SubscriptionRegistry
 from controller.leadership.transitions import Event
-from controller.retention.pruner import DeleteData, PruneObserver, Pruner
+from controller.retention.pruner import DeleteData, Pruner
 from controller.retention.trimmer import Trimmer
-from controller.scaling.autoscaler import Autoscaler, ScalingObserver
+from controller.scaling.autoscaler import Autoscaler
 from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
 from controller.state.dedup_window import WINDOW
 from controller.state.shard_state import ShardState
-from coordinator.ports import CoordinatorObserver, CoordinatorSettings
+from coordinator.ports import CoordinatorSettings
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from headgate.transport.port import Transport
+from metrics import events
 
 SUCCESSOR_CHECK_INTERVAL_SECONDS = 1.0
 """How often an idle leader looks at the next number."""
@@ -54,21 +55,6 @@ MAX_DELAYED_REFUSALS = 1000
 Arrival = TypeVar("Arrival", bytes, Delivery)
 
 log = structlog.get_logger(__name__)
-
-
-class LeaderObserver(
-    BacklogObserver, CommitObserver, CoordinatorObserver, DeviceObserver, ScalingObserver, PruneObserver, Protocol
-):
-    """Who is told of what a leader does (metrics)."""
-
-    def batch_judged(self, shard: int, verdict: str) -> None:
-        """Tell the verdict on one batch."""
-
-    def message_malformed(self, reason: str) -> None:
-        """Tell of a message that is not of the protocol."""
-
-    def request_without_epoch_rejected(self, shard: int) -> None:
-        """Tell of a batch from a client too old to be safe."""
 
 
 class ShardLeader:
@@ -87,7 +73,7 @@ class ShardLeader:
         scaling: ScalingSettings,
         retention: RetentionSettings,
         delete_data: DeleteData,
-        observer: LeaderObserver,
+        observer: events.Observer,
         drain_checker: DrainChecker | None,
         now_ms: Callable[[], int],
         rng: random.Random,
@@ -256,7 +242,7 @@ class ShardLeader:
     def _handle_request(self, payload: bytes) -> None:
         request = read_request(payload)
         if isinstance(request, Malformed):
-            self._observer.message_malformed(request.kind)
+            self._observer.observe(events.MalformedMessageReceived(reason=request.kind))
             log.debug("request.malformed", shard=self._shard, reason=request.reason, size_bytes=len(payload))
             if request.address is not None:
                 known = request.address
@@ -271,11 +257,11 @@ class ShardLeader:
             self._handle_command(request)
 
     def _refuse_for_other_term(self, request: m.AnyRequest, refusal: Refusal) -> None:
-        self._observer.batch_judged(self._shard, refusal.verdict)
+        self._observer.observe(events.BatchJudged(shard=self._shard, verdict=refusal.verdict))
         if not refusal.delayed:
             self._refuse(request, refusal)
             return
-        self._observer.request_without_epoch_rejected(self._shard)
+        self._observer.observe(events.RequestWithoutEpochRejected(shard=self._shard))
         if len(self._delayed) < MAX_DELAYED_REFUSALS:
             loop = asyncio.get_running_loop()
             handle = loop.call_later(self._ingest.missing_epoch_rejection_delay_seconds, self._refuse, request, refusal)
@@ -286,10 +272,10 @@ class ShardLeader:
         if isinstance(judgement, Accept):
             judgement = self._accept(batch) or judgement
         if isinstance(judgement, Refusal):
-            self._observer.batch_judged(self._shard, judgement.verdict)
+            self._observer.observe(events.BatchJudged(shard=self._shard, verdict=judgement.verdict))
             self._refuse(batch, judgement)
         elif isinstance(judgement, Duplicate):
-            self._observer.batch_judged(self._shard, "duplicate")
+            self._observer.observe(events.BatchJudged(shard=self._shard, verdict="duplicate"))
             reply = m.Committed(
                 request_id=batch.request_id,
                 leader_epoch=self.leader_epoch,
@@ -317,7 +303,7 @@ class ShardLeader:
             entry = route_batch(self.state.topics[batch.topic], batch, self.commit.records())
             self.commit.propose(entry)
             placements = entry.placements
-        self._observer.batch_judged(self._shard, "accept")
+        self._observer.observe(events.BatchJudged(shard=self._shard, verdict="accept"))
         reply = m.Committed(
             request_id=batch.request_id,
             leader_epoch=self.leader_epoch,

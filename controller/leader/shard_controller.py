@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
 
 import structlog
 
@@ -26,6 +25,7 @@ from headgate.errors import ObjectExistsError, OutcomeUnknownError, StoreUnavail
 from headgate.ledger.chunk import ChunkBuilder
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
+from metrics import events
 
 TAIL_INTERVAL_SECONDS = 1.0
 """How often a follower reads on."""
@@ -41,31 +41,6 @@ MAX_BACKOFF_SECONDS = 5.0
 log = structlog.get_logger(__name__)
 
 
-class ControllerObserver(Protocol):
-    """Who is told of leadership (metrics)."""
-
-    def term_started(self, shard: int, epoch: int) -> None:
-        """Tell that this daemon leads."""
-
-    def term_ended(self, shard: int, reason: str) -> None:
-        """Tell that it no longer does."""
-
-    def restore_completed(self, shard: int, seconds: float, chunks: int) -> None:
-        """Tell how long reading the ledger to its end took before a reign."""
-
-    def head_advanced(self, shard: int, chunk: int) -> None:
-        """Tell the newest chunk this daemon knows."""
-
-    def snapshot_unusable(self, shard: int) -> None:
-        """Tell of a snapshot that is damaged, or of another version."""
-
-    def store_failed(self, operation: str) -> None:
-        """Tell that the object store failed."""
-
-    def store_succeeded(self) -> None:
-        """Tell that the object store did what was asked."""
-
-
 class ShardController:
     """Follows, contends for and leads one shard."""
 
@@ -76,7 +51,7 @@ class ShardController:
         instance: str,
         elections: Elections,
         new_leader: Callable[[ShardState, Callable[[], bool]], ShardLeader],
-        observer: ControllerObserver,
+        observer: events.Observer,
         now_ms: Callable[[], int],
     ) -> None:
         """``new_leader(state, yields_to_contender)`` builds a reign on a state that ends with its reign chunk."""
@@ -160,26 +135,29 @@ class ShardController:
                         listed_at = loop.time()
                         await self._catch_up()
                 except StoreUnavailableError as error:
-                    self._observer.store_failed("read")
+                    self._observer.observe(events.StoreOperationFailed(operation="read"))
                     self._log.warning("ledger.unreachable", error=str(error))
                 else:
-                    self._observer.store_succeeded()
+                    self._observer.observe(events.StoreOperationSucceeded())
 
     async def _apply_new_chunks(self) -> int:
         """Fold every chunk that is not folded yet, as far as the numbers go on; return how many."""
         if self._state.chunk == 0:
-            self._state = await load_newest_snapshot(self._ledger, self._observer.snapshot_unusable)
+            self._state = await load_newest_snapshot(self._ledger, self._report_unusable_snapshot)
         return self._record_progress(await apply_new_chunks(self._ledger, self._state))
 
     async def _catch_up(self) -> int:
         """Fold up to the end of the ledger, as a listing shows it; return how many chunks that took."""
-        self._state, read = await catch_up(self._ledger, self._state, self._observer.snapshot_unusable)
+        self._state, read = await catch_up(self._ledger, self._state, self._report_unusable_snapshot)
         return self._record_progress(read)
+
+    def _report_unusable_snapshot(self, shard: int) -> None:
+        self._observer.observe(events.SnapshotRejected(shard=shard))
 
     def _record_progress(self, read: int) -> int:
         if read:
             self.following_chunk, self.following_epoch = self._state.chunk, self._state.leader_epoch
-            self._observer.head_advanced(self.shard, self._state.chunk)
+            self._observer.observe(events.HeadAdvanced(shard=self.shard, chunk=self._state.chunk))
         return read
 
     async def _start_term(self) -> None:
@@ -198,7 +176,7 @@ class ShardController:
                 # Whether it is ours or not, it is in the ledger or it is not: read it as a follower.
                 self.post(Event.OUTCOME_UNKNOWN)
             except StoreUnavailableError as error:
-                self._observer.store_failed("create")
+                self._observer.observe(events.StoreOperationFailed(operation="create"))
                 self._log.warning("ledger.unreachable", error=str(error))
                 self.post(Event.STORE_UNREACHABLE)
             else:
@@ -206,8 +184,8 @@ class ShardController:
                 self.leader = self._new_leader(state, lambda: self.leadership.yields_to_contender)
                 self._backoff_seconds = 0.0
                 seconds = loop.time() - began
-                self._observer.restore_completed(self.shard, seconds, chunks)
-                self._observer.term_started(self.shard, state.leader_epoch)
+                self._observer.observe(events.LedgerRestored(shard=self.shard, seconds=seconds, chunks=chunks))
+                self._observer.observe(events.TermStarted(shard=self.shard, leader_epoch=state.leader_epoch))
                 self._log.info(
                     "term.started",
                     leader_epoch=state.leader_epoch,
@@ -261,7 +239,7 @@ class ShardController:
                 await asyncio.wait([task])
         self._catching_up = self._serving = None
         if self.leader is not None:
-            self._observer.term_ended(self.shard, reason)
+            self._observer.observe(events.TermEnded(shard=self.shard, reason=reason))
             self._log.info("term.ended", leader_epoch=self.leader.leader_epoch, reason=reason)
             self.leader = None
         # The state of a reign may be ahead of the ledger: begin again from what is durable.

@@ -18,7 +18,7 @@ from controller.leader.drain_check import DrainChecker, LedgerDrainCheck
 from controller.state.shard_state import ShardState, Topic
 from coordinator.decisions import external_topics
 from coordinator.decisions.registration import judge_deleted_subscription
-from coordinator.ports import CoordinatorObserver, CoordinatorSettings, PushMessage
+from coordinator.ports import CoordinatorSettings, PushMessage
 from coordinator.reporting.explanation import explain
 from coordinator.reporting.plan import plan_changes
 from coordinator.state.subscription import Subscription
@@ -26,6 +26,7 @@ from coordinator.subscription_coordinator import SubscriptionCoordinator
 from headgate.errors import LayoutError
 from headgate.model import entries as e
 from headgate.protocol import messages as m
+from metrics.events import Observer
 
 
 class SubscriptionRegistry:
@@ -38,7 +39,7 @@ class SubscriptionRegistry:
         commit: GroupCommit,
         push: PushMessage,
         settings: CoordinatorSettings,
-        observer: CoordinatorObserver,
+        observer: Observer,
         drain_checker: DrainChecker | None,
         now_ms: Callable[[], int],
         rng: random.Random,

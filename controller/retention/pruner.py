@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Protocol
 
 import structlog
 
@@ -28,6 +27,7 @@ from controller.state.shard_state import ShardState, Topic
 from headgate.errors import ChunkError, ObjectMissingError, StoreUnavailableError
 from headgate.model import entries as e
 from headgate.protocol import messages as m
+from metrics import events
 
 PRUNE_INTERVAL_SECONDS = 10.0
 """How often topics are looked at; retention is counted in hours and days."""
@@ -43,19 +43,6 @@ DeleteData = Callable[[int, int, Collection[int]], Awaitable[int]]
 log = structlog.get_logger(__name__)
 
 
-class PruneObserver(Protocol):
-    """Who is told of pruning (metrics)."""
-
-    def segments_pruned(self, count: int) -> None:
-        """Tell of segments that left their layout."""
-
-    def deletions_pending_changed(self, shard: int, segments: int, overdue_seconds: float) -> None:
-        """Tell of how many segments the data is still to be deleted, and how long the oldest has been due to go."""
-
-    def deletion_failed(self) -> None:
-        """Tell of a deletion that will be tried again."""
-
-
 class Pruner:
     """Prunes the topics of one shard during one reign."""
 
@@ -67,7 +54,7 @@ class Pruner:
         apply_entries: Callable[[Sequence[e.AnyEntry]], None],
         delete_data: DeleteData,
         settings: RetentionSettings,
-        observer: PruneObserver,
+        observer: events.Observer,
         now_ms: Callable[[], int],
         rng: random.Random,
     ) -> None:
@@ -92,15 +79,19 @@ class Pruner:
         while True:
             await asyncio.sleep(PRUNE_INTERVAL_SECONDS)
             self._prune()
-            self._observer.deletions_pending_changed(
-                self._state.shard, len(self._state.tombstones), self._overdue_seconds()
+            self._observer.observe(
+                events.PendingDeletionsCounted(
+                    shard=self._state.shard,
+                    segments=len(self._state.tombstones),
+                    overdue_seconds=self._overdue_seconds(),
+                )
             )
             if loop.time() < retry_at:
                 continue
             if await self._delete():
                 backoff = INITIAL_BACKOFF_SECONDS
             else:
-                self._observer.deletion_failed()
+                self._observer.observe(events.DataDeletionFailed())
                 retry_at = loop.time() + backoff * self._rng.uniform(0.5, 1)
                 backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)
 
@@ -148,7 +139,7 @@ class Pruner:
                     unused_since_ms=subscription.unused_since_ms,
                     detail="it loses what it has not read, as retention.subscription_expiry_seconds has it",
                 )
-        self._observer.segments_pruned(len(pruning.segments))
+        self._observer.observe(events.SegmentsPruned(count=len(pruning.segments)))
         log.info("segments.pruned", shard=self._state.shard, topic=topic.name, segments=list(pruning.segments))
 
     async def _delete(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -22,31 +22,13 @@ from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, cover
 from headgate.ledger.compacted import manifest_ranges, read_manifest
 from headgate.ledger.ledger import Ledger, snapshot_path
 from headgate.model import entries as e
+from metrics import events
 
 TRIM_INTERVAL_SECONDS: Final = 30.0
 MAX_DELETIONS_PER_ROUND: Final = 2000
 """A look deletes no more than this, so that a store that is slow to delete is not asked for hours on end."""
 
 log = structlog.get_logger(__name__)
-
-
-class TrimObserver(Protocol):
-    """Who is told of old chunks (metrics)."""
-
-    def chunks_deleted(self, shard: int, count: int) -> None:
-        """Tell how many chunks were deleted just now."""
-
-    def trim_failed(self, shard: int) -> None:
-        """Tell of a look that ended in a failure; the next one goes on."""
-
-    def set_object_count(self, shard: int, kind: str, count: int) -> None:
-        """Tell how many objects of a kind (chunk, snapshot, manifest, rolled) a shard has."""
-
-    def compaction_advanced(self, shard: int, chunk: int, size_bytes: int) -> None:
-        """Tell the last chunk that is rolled up, and the bytes of keys and values in rolled objects."""
-
-    def snapshot_unusable(self, shard: int) -> None:
-        """Tell of a snapshot that is damaged, or of another version."""
 
 
 class Trimmer:
@@ -59,7 +41,7 @@ class Trimmer:
         commit: GroupCommit,
         *,
         delay_seconds: float,
-        observer: TrimObserver,
+        observer: events.Observer,
         now_ms: Callable[[], int],
     ) -> None:
         """``state`` ends with the reign chunk, so what it says of trimming is durable."""
@@ -88,13 +70,13 @@ class Trimmer:
             await self._decide()
             numbers = await self._ledger.numbers()
             chunks = deletable(numbers, below=self._below, term_start_chunks=self._state.term_start_chunks)
-            self._observer.set_object_count(shard, "chunk", len(numbers))
+            self._observer.observe(events.ObjectsCounted(shard=shard, kind="chunk", count=len(numbers)))
             for number in chunks[:MAX_DELETIONS_PER_ROUND]:
                 await self._ledger.delete(number)
-                self._observer.chunks_deleted(shard, 1)
+                self._observer.observe(events.ChunksDeleted(shard=shard, count=1))
         except (StoreUnavailableError, ChunkError) as error:
             # Nothing waits for it; what was found at fault is told each time until it is mended.
-            self._observer.trim_failed(shard)
+            self._observer.observe(events.TrimFailed(shard=shard))
             log.warning("ledger.trim_failed", shard=shard, reason=str(error))
             return
         if chunks:
@@ -126,11 +108,19 @@ class Trimmer:
 
     def _report_objects(self, snapshots: int, covering: list[ChunkRange]) -> None:
         shard = self._ledger.shard
-        self._observer.set_object_count(shard, "snapshot", snapshots)
-        self._observer.set_object_count(shard, "manifest", len(self._written_at))
-        self._observer.set_object_count(shard, "compacted", sum(objects for objects, _ in self._sizes.values()))
-        self._observer.compaction_advanced(
-            shard, compacted_through(covering), sum(self._sizes[chunks][1] for chunks in covering)
+        counts: dict[events.ObjectKind, int] = {
+            "snapshot": snapshots,
+            "manifest": len(self._written_at),
+            "compacted": sum(objects for objects, _ in self._sizes.values()),
+        }
+        for kind, count in counts.items():
+            self._observer.observe(events.ObjectsCounted(shard=shard, kind=kind, count=count))
+        self._observer.observe(
+            events.CompactionAdvanced(
+                shard=shard,
+                chunk=compacted_through(covering),
+                size_bytes=sum(self._sizes[chunks][1] for chunks in covering),
+            )
         )
 
     async def _is_readable(self, number: int) -> bool:
@@ -144,7 +134,7 @@ class Trimmer:
             except ObjectMissingError:
                 return False  # Newer ones have taken its place.
             except SnapshotError as error:
-                self._observer.snapshot_unusable(shard)
+                self._observer.observe(events.SnapshotRejected(shard=shard))
                 log.warning("snapshot.unusable", shard=shard, chunk=number, reason=str(error))
                 self._readable = {number: False}
             else:

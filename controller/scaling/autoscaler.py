@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import structlog
 
@@ -31,6 +30,7 @@ from controller.settings.load import ScalingSettings
 from controller.state.shard_state import ShardState, Topic
 from headgate.ledger.record_columns import RecordColumns
 from headgate.model import entries as e
+from metrics import events
 
 EVALUATION_INTERVAL_SECONDS = 5.0
 """How often topics are looked at: half of the shortest window."""
@@ -38,16 +38,6 @@ SAMPLE_INTERVAL_SECONDS = 0.5
 """How often a chunk is sampled, so that samples reach back over a whole window."""
 
 log = structlog.get_logger(__name__)
-
-
-class ScalingObserver(Protocol):
-    """Who is told of automatic changes (metrics)."""
-
-    def layout_changed_automatically(self, kind: str, reason: str) -> None:
-        """Tell of a split or merge, and of its reason."""
-
-    def split_suppressed(self, limit: str) -> None:
-        """Tell of a segment that ought to split, and of the limit that is against it; once a segment and limit."""
 
 
 class Autoscaler:
@@ -59,7 +49,7 @@ class Autoscaler:
         state: ShardState,
         apply_entries: Callable[[Sequence[e.AnyEntry]], None],
         settings: ScalingSettings,
-        observer: ScalingObserver,
+        observer: events.Observer,
         now_ms: Callable[[], int],
     ) -> None:
         """``apply_entries`` folds entries, makes them part of the next chunk and tells the subscriptions."""
@@ -133,14 +123,19 @@ class Autoscaler:
                 self._change(topic, "merge", why, detail, merged)
 
     def _change(
-        self, topic: Topic, kind: str, why: str, detail: str, entry: e.SegmentSplit | e.SegmentsMerged | Refusal
+        self,
+        topic: Topic,
+        kind: events.LayoutChangeKind,
+        why: events.LayoutChangeReason,
+        detail: str,
+        entry: e.SegmentSplit | e.SegmentsMerged | Refusal,
     ) -> None:
         if isinstance(entry, Refusal):
             # The only refusal left is that of a layout that is full, sealed segments included: pruning makes room.
             self._report_suppressed(topic, SuppressedSplit(-1, "layout_full", f"{detail}, but {entry.reason}"))
             return
         self._apply_entries((entry,))
-        self._observer.layout_changed_automatically(kind, why)
+        self._observer.observe(events.LayoutChangedAutomatically(kind=kind, reason=why))
         verb = "segment.split_automatically" if kind == "split" else "segments.merged_automatically"
         log.info(verb, shard=self._state.shard, topic=topic.name, reason=why, detail=detail)
 
@@ -149,7 +144,7 @@ class Autoscaler:
         key = (topic.topic_id, suppressed.segment, suppressed.limit)
         if key not in self._reported:
             self._reported.add(key)
-            self._observer.split_suppressed(suppressed.limit)
+            self._observer.observe(events.SplitSuppressed(limit=suppressed.limit))
             log.warning(
                 "segment.split_suppressed",
                 shard=self._state.shard,

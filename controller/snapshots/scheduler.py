@@ -12,32 +12,20 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
 from headgate.errors import StoreUnavailableError
 from headgate.ledger.ledger import Ledger
 from headgate.storage.object_store import Store
+from metrics import events
 
 JOB_TIMEOUT_SECONDS: Final = 600.0
 """A round that takes longer is ended: it hangs, and the next one begins anew."""
 CHECK_INTERVAL_SECONDS: Final = 2.0
 
 log = structlog.get_logger(__name__)
-
-
-class SnapshotObserver(Protocol):
-    """Who is told of snapshots (metrics)."""
-
-    def snapshot_found(self, shard: int, chunk: int) -> None:
-        """Tell the chunk of the newest snapshot of a shard."""
-
-    def snapshot_overdue(self, shard: int, seconds: float) -> None:
-        """Tell how long a snapshot of a shard has been due; 0: none is."""
-
-    def snapshot_failed(self) -> None:
-        """Tell that a round of snapshots failed, at least for one shard."""
 
 
 def due_shards(heads: Mapping[int, int], snapshots: Mapping[int, int], chunks: int) -> list[int]:
@@ -56,7 +44,7 @@ class SnapshotScheduler:
         chunks: int,
         pause_seconds: float,
         heads: Callable[[], Mapping[int, int]],
-        observer: SnapshotObserver,
+        observer: events.Observer,
         command: Sequence[str] | None = None,
     ) -> None:
         """``heads`` returns the durable head of every shard led here; ``command`` takes the place of the real job."""
@@ -88,7 +76,7 @@ class SnapshotScheduler:
             self._report_overdue(shards)
             if shards:
                 if not await self._run_job(shards):
-                    self._observer.snapshot_failed()
+                    self._observer.observe(events.SnapshotJobFailed())
                 for shard in shards:
                     await self._refresh_newest(shard)
                 self._report_overdue(due_shards(heads, self._newest, self._chunks))
@@ -99,9 +87,10 @@ class SnapshotScheduler:
         now = asyncio.get_running_loop().time()
         for shard in self._due_since.keys() - set(shards):
             del self._due_since[shard]
-            self._observer.snapshot_overdue(shard, 0)
+            self._observer.observe(events.SnapshotOverdueMeasured(shard=shard, seconds=0))
         for shard in shards:
-            self._observer.snapshot_overdue(shard, now - self._due_since.setdefault(shard, now))
+            seconds = now - self._due_since.setdefault(shard, now)
+            self._observer.observe(events.SnapshotOverdueMeasured(shard=shard, seconds=seconds))
 
     async def _refresh_newest(self, shard: int) -> None:
         try:
@@ -111,7 +100,7 @@ class SnapshotScheduler:
             return
         if numbers:
             self._newest[shard] = numbers[-1]
-            self._observer.snapshot_found(shard, numbers[-1])
+            self._observer.observe(events.SnapshotFound(shard=shard, chunk=numbers[-1]))
 
     async def _run_job(self, shards: Sequence[int]) -> bool:
         """Run the job for ``shards``; return whether all went well."""

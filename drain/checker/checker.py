@@ -16,7 +16,7 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from drain.checker.connection import Connection
 from drain.protocol import (
@@ -30,9 +30,9 @@ from drain.protocol import (
     DrainQuery,
     DrainQueryResult,
     ExternalBacklogQuery,
-    Failure,
     fit_into_line,
 )
+from metrics import events
 
 _A = TypeVar("_A")
 
@@ -48,32 +48,6 @@ MAX_PENDING_QUERIES: Final = 10_000
 
 CONNECT_SECONDS: Final = 5.0
 """A local socket answers at once or not at all; this is for a machine that swaps."""
-
-
-class CheckObserver(Protocol):
-    """Who is told of what the checker hears (metrics)."""
-
-    def drain_check_completed(self, seconds: float) -> None:
-        """Tell how long one answer took."""
-
-    def drain_check_failed(self, reason: Failure) -> None:
-        """Tell of queries that were not answered."""
-
-    def drain_watermark_advanced(self, shard: int, chunk: int) -> None:
-        """Tell the newest chunk that an answer rested on."""
-
-
-class NoopCheckObserver:
-    """Tells nobody."""
-
-    def drain_check_completed(self, seconds: float) -> None:
-        """See `CheckObserver`."""
-
-    def drain_check_failed(self, reason: Failure) -> None:
-        """See `CheckObserver`."""
-
-    def drain_watermark_advanced(self, shard: int, chunk: int) -> None:
-        """See `CheckObserver`."""
 
 
 @dataclass(slots=True)
@@ -112,8 +86,8 @@ class SparkDrainChecker:
         socket: str,
         *,
         timeout_seconds: float = 60.0,
-        on_state: Callable[[str, str], None] | None = None,
-        observer: CheckObserver | None = None,
+        on_state: Callable[[events.DrainState, str], None] | None = None,
+        observer: events.Observer | None = None,
         rng: random.Random | None = None,
     ) -> None:
         """Prepare, without connecting.
@@ -122,11 +96,11 @@ class SparkDrainChecker:
             socket: ``unix:/path`` or ``tcp:host:port``; raises ConfigError for anything else.
             timeout_seconds: longest wait for one answer, connecting and waiting for its turn included.
             on_state: is told ``ready`` or ``degraded``, and why, whenever that changes.
-            observer: is told of answers and failures.
+            observer: receives an event for each answer and failure.
             rng: where the jitter comes from.
 
         """
-        self._observer = observer or NoopCheckObserver()
+        self._observer = observer or events.NoopObserver()
         self._address = Address.parse(socket)
         self._timeout_seconds = timeout_seconds
         self._on_state = on_state
@@ -204,14 +178,14 @@ class SparkDrainChecker:
         if len(self._pending) > MAX_PENDING_QUERIES:
             answer.cancel()
             self._pending.drop_cancelled()
-            self._observer.drain_check_failed("failed")
+            self._observer.observe(events.DrainCheckFailed(reason="failed"))
             raise DrainCheckError(f"{MAX_PENDING_QUERIES} queries wait already")
         self._wake_up.set()
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 return await answer
         except TimeoutError as error:
-            self._observer.drain_check_failed("timed_out")
+            self._observer.observe(events.DrainCheckFailed(reason="timed_out"))
             raise DrainCheckError(
                 f"no answer from {self._address} within {self._timeout_seconds:g} s", "timed_out"
             ) from error
@@ -230,7 +204,7 @@ class SparkDrainChecker:
                 await self._exchange()
             except DrainCheckError as error:
                 self._disconnect()
-                self._observer.drain_check_failed(error.failure)
+                self._observer.observe(events.DrainCheckFailed(reason=error.failure))
                 self._set_state("degraded", str(error))
                 if await self._process_ready_within(pause * self._rng.uniform(0.5, 1.0)):
                     pause = RECONNECT_SECONDS[0]
@@ -270,9 +244,9 @@ class SparkDrainChecker:
                 raise DrainCheckError(f"{self._address} answered something else than was asked", "invalid")
             for (query, waiting), answer in zip(batch.drained, reply.answers, strict=True):
                 if answer.error is None:
-                    self._observer.drain_watermark_advanced(query.shard, answer.watermark)
+                    self._observer.observe(events.DrainWatermarkAdvanced(shard=query.shard, chunk=answer.watermark))
                 else:
-                    self._observer.drain_check_failed("failed")
+                    self._observer.observe(events.DrainCheckFailed(reason="failed"))
                 if not waiting.done():
                     waiting.set_result(answer)
         if batch.backlog:
@@ -285,9 +259,9 @@ class SparkDrainChecker:
                 raise DrainCheckError(f"{self._address} answered something else than was asked", "invalid")
             response.external.extend(omitted)
             for shard, watermark in response.watermarks.items():
-                self._observer.drain_watermark_advanced(shard, watermark)
+                self._observer.observe(events.DrainWatermarkAdvanced(shard=shard, chunk=watermark))
             for _ in response.failures:
-                self._observer.drain_check_failed("failed")
+                self._observer.observe(events.DrainCheckFailed(reason="failed"))
             for waiter in batch.backlog:
                 if not waiter.done():
                     waiter.set_result(response)
@@ -296,7 +270,7 @@ class SparkDrainChecker:
         loop = asyncio.get_running_loop()
         began = loop.time()
         reply = await connection.request(request, self._timeout_seconds)
-        self._observer.drain_check_completed(loop.time() - began)
+        self._observer.observe(events.DrainCheckCompleted(seconds=loop.time() - began))
         return reply
 
     def _disconnect(self) -> None:
@@ -304,7 +278,7 @@ class SparkDrainChecker:
         if connection is not None:
             connection.close()
 
-    def _set_state(self, state: str, reason: str) -> None:
+    def _set_state(self, state: events.DrainState, reason: str) -> None:
         if state != self._state and self._on_state is not None:
             self._on_state(state, reason)
         self._state = state

@@ -31,6 +31,7 @@ from drain.external.backlog import backlog_from_ledger
 from drain.protocol import BacklogResponse, BacklogRow, DrainCheckError, DrainQuery, ExternalBacklogQuery
 from headgate.errors import StoreError
 from headgate.storage.object_store import Store
+from metrics import events
 
 POLL_INTERVAL_SECONDS: Final = 5.0
 """Between two looks for newer results: a listing of a few names for each shard that somebody has asked about."""
@@ -67,7 +68,7 @@ class ResultsChecker:
         *,
         stale_seconds: float,
         poll_interval_seconds: float = POLL_INTERVAL_SECONDS,
-        on_state: Callable[[str, str], None] | None = None,
+        on_state: Callable[[events.DrainState, str], None] | None = None,
         on_result: Callable[[], None] | None = None,
     ) -> None:
         """Prepare, without looking.
@@ -88,7 +89,7 @@ class ResultsChecker:
         self._shards: dict[int, _ShardState] = {}
         self._wake_up = asyncio.Event()
         self._worker: asyncio.Task[None] | None = None
-        self._state = ("", "")
+        self._state: tuple[events.DrainState, str] | None = None
 
     async def __aenter__(self) -> Self:
         self._worker = asyncio.get_running_loop().create_task(self._run_loop(), name="drain results")
@@ -192,7 +193,7 @@ class ResultsChecker:
             self._on_state(*state)
         self._state = state
 
-    def _current_state(self) -> tuple[str, str]:
+    def _current_state(self) -> tuple[events.DrainState, str]:
         now = asyncio.get_running_loop().time()
         for number, shard in sorted(self._shards.items()):
             if shard.fault is not None:

@@ -22,6 +22,7 @@ from typing import IO, Final, Self
 
 from drain.checker.connection import Connection
 from drain.protocol import Address, DrainCheckError, Ping, Pong
+from metrics import events
 
 LOG_NAME: Final = "drain.log"
 MAX_LOG_BYTES: Final = 4 * 1024 * 1024
@@ -94,7 +95,7 @@ class DrainSupervisor:
         reader: str = "auto",
         spark_conf: Mapping[str, str] | None = None,
         external: str | None = None,
-        on_state: Callable[[str, str], None] | None = None,
+        on_state: Callable[[events.DrainState, str], None] | None = None,
         on_restart: Callable[[], None] | None = None,
         command: Sequence[str] | None = None,
         times: SupervisorTimes | None = None,
@@ -265,7 +266,7 @@ class DrainSupervisor:
             path.replace(path.with_name(f"{LOG_NAME}.1"))
         return path.open("ab")
 
-    def _set_state(self, state: str, reason: str) -> None:
+    def _set_state(self, state: events.DrainState, reason: str) -> None:
         changed = (state, reason) != (self.state, self.reason)
         self.state, self.reason = state, reason
         if changed and self._on_state is not None:

@@ -12,36 +12,29 @@ from controller.leadership.transitions import Event
 from controller.state.shard_state import ShardState
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
+from metrics import events
 from tests.support.object_store import FakeStore
+from tests.support.recording_observer import RecordingObserver
 
 pytestmark = pytest.mark.looptime
 
+ReportedAfterCommit = events.StoreOperationSucceeded | events.ChunkCommitted | events.BatchCommitted
 
-class Observer:
-    """Counts."""
 
-    def __init__(self) -> None:
-        self.commits: list[int] = []
-        self.commit_seconds: list[float] = []
-        self.batches: list[float] = []
-        self.errors: list[str] = []
-        self.answers = 0
+class CommitObserver(RecordingObserver):
+    """What the commit reports."""
 
-    def chunk_committed(self, shard: int, seconds: float, size_bytes: int, records: int) -> None:
-        self.commits.append(records)
-        self.commit_seconds.append(seconds)
+    @property
+    def commit_seconds(self) -> list[float]:
+        return [event.seconds for event in self.of(events.ChunkCommitted)]
 
-    def batch_committed(self, shard: int, seconds: float) -> None:
-        self.batches.append(seconds)
+    @property
+    def batch_seconds(self) -> list[float]:
+        return [event.seconds for event in self.of(events.BatchCommitted)]
 
-    def queue_size_changed(self, shard: int, size_bytes: int) -> None:
-        pass
-
-    def store_succeeded(self) -> None:
-        self.answers += 1
-
-    def store_failed(self, operation: str) -> None:
-        self.errors.append(operation)
+    @property
+    def failed_operations(self) -> list[str]:
+        return [event.operation for event in self.of(events.StoreOperationFailed)]
 
 
 class Shard:
@@ -53,7 +46,7 @@ class Shard:
         self.state = ShardState(0)
         self.state.apply_all([e.TermStarted(leader_epoch=1, instance="a")], chunk=1, at_ms=0)
         self.heads: list[int] = []
-        self.observer = Observer()
+        self.observer = CommitObserver()
         self.commit = GroupCommit(
             self.ledger,
             self.state,
@@ -115,10 +108,13 @@ async def test_what_arrives_during_a_write_goes_into_the_next_chunk_together(loo
 async def test_accounts_are_kept_after_the_replies() -> None:
     """Who waits for a reply does not wait for metrics: one turn of the loop puts it on the socket first."""
     shard = Shard()
-    told: list[tuple[int, int]] = []
+    told: list[int] = []
 
     def reply() -> None:
-        asyncio.get_running_loop().call_soon(lambda: told.append((len(shard.observer.commits), shard.observer.answers)))
+        asyncio.get_running_loop().call_soon(lambda: told.append(len(reported())))
+
+    def reported() -> list[ReportedAfterCommit]:
+        return [event for event in shard.observer.events if isinstance(event, ReportedAfterCommit)]
 
     async with running(shard):
         shard.create("a")
@@ -127,8 +123,12 @@ async def test_accounts_are_kept_after_the_replies() -> None:
         await shard.commit.flush()
         await asyncio.sleep(0.01)
 
-    assert [(0, 0)] == told
-    assert ([0], 1, [1.0]) == (shard.observer.commits, shard.observer.answers, shard.observer.batches)
+    assert [0] == told
+    succeeded, committed, batch = reported()
+    assert events.StoreOperationSucceeded() == succeeded
+    assert isinstance(committed, events.ChunkCommitted)
+    assert (1.0, 0) == (committed.seconds, committed.records)
+    assert events.BatchCommitted(shard=0, seconds=1.0) == batch
 
 
 async def test_a_commit_lasts_until_its_chunk_is_durable_however_long_its_replies_take(
@@ -155,7 +155,7 @@ async def test_a_commit_lasts_until_its_chunk_is_durable_however_long_its_replie
 
     assert ["a", "b"] == shard.said
     assert [1.0, 1.0] == pytest.approx(shard.observer.commit_seconds)
-    assert [1.0, 4.75] == pytest.approx(shard.observer.batches)
+    assert [1.0, 4.75] == pytest.approx(shard.observer.batch_seconds)
 
 
 async def test_a_commit_that_is_tried_again_lasts_from_its_first_try() -> None:
@@ -208,8 +208,8 @@ async def test_a_write_that_certainly_did_not_happen_is_tried_again() -> None:
         await shard.commit.flush()
 
     assert ["a"] == shard.said
-    assert ["create"] * 3 == shard.observer.errors
-    assert 1 == shard.observer.answers, "readiness is told that the store is back"
+    assert ["create"] * 3 == shard.observer.failed_operations
+    assert 1 == len(shard.observer.of(events.StoreOperationSucceeded)), "readiness is told that the store is back"
 
 
 async def test_a_store_that_stays_out_of_reach_ends_the_reign() -> None:
@@ -279,4 +279,4 @@ async def test_an_unreadable_store_while_idle_ends_nothing() -> None:
     shard.store.outage()
     await shard.commit.check_for_successor()
 
-    assert ["read"] == shard.observer.errors
+    assert ["read"] == shard.observer.failed_operations

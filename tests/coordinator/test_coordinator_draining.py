@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 from coordinator.state.subscription import Subscription
 from headgate.model import entries as e
 from headgate.protocol import messages as m
+from metrics.events import SegmentsDrained
 from tests.support.subscription_environment import (
     CoordinatorHarness,
     FakeDrainChecker,
@@ -64,7 +65,8 @@ async def test_an_acknowledgement_that_reaches_the_sealed_end_is_followed_by_a_q
     await harness.run(1)
 
     assert [300.1] == checker.checked_at[asked_before:]
-    assert [("drained", 1, pytest.approx(0.05))] == [told for told in harness.observer.events if told[0] == "drained"]
+    (drained,) = harness.observer.of(SegmentsDrained)
+    assert (1, pytest.approx(0.05)) == (drained.count, drained.waited_seconds)
 
 
 async def test_a_split_behind_the_last_acknowledgement_asks_at_once() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from headgate.model import entries as e
 from headgate.protocol import messages as m
+from metrics import events
 from tests.support.subscription_environment import START_MS, CoordinatorHarness, virtual_time
 
 pytestmark = pytest.mark.looptime
@@ -124,7 +125,7 @@ async def test_coming_back_within_grace_moves_nothing(harness: CoordinatorHarnes
     assert [0, 1, 2, 3] == granted(answer)
     assert generations == {s: holding.generation for s, holding in harness.subscription.holdings.items()}
     assert harness.subscription.consumers["ada"].disconnected_at_ms is None
-    assert ("reconnected",) in harness.observer.events
+    assert events.ConsumerReconnected() in harness.observer.events
 
 
 async def test_a_type_that_is_not_the_subscriptions_is_refused_with_the_valid_one(harness: CoordinatorHarness) -> None:
@@ -155,7 +156,7 @@ async def test_a_newer_incarnation_takes_over_loudly_with_new_generations(harnes
     assert isinstance(fenced, m.ConsumerFenced)
     assert 1 == fenced.incarnation
     assert "replaced" == harness.proposed(e.ConsumerRemoved)[0].reason
-    assert ("removed", "replaced") in harness.observer.events
+    assert events.ConsumerRemoved(reason="replaced") in harness.observer.events
 
 
 async def test_a_takeover_moves_no_segment_to_another_name() -> None:
@@ -387,7 +388,7 @@ async def test_when_the_old_holder_leaves_mid_handover_the_next_one_gets_it_at_o
 
     assert dict.fromkeys(range(4), "bob") == harness.holders()
     assert harness.coordinator.handovers_complete
-    assert ("handover", 3.0, "holder_left") in harness.observer.events
+    assert events.HandoverFinished(seconds=3.0, reason="holder_left") in harness.observer.events
 
 
 async def test_the_observer_hears_how_long_a_handover_took(harness: CoordinatorHarness) -> None:
@@ -396,7 +397,7 @@ async def test_the_observer_hears_how_long_a_handover_took(harness: CoordinatorH
     await harness.run(2)
     harness.confirm("ada", 2)
 
-    assert [("handover", 2.0, "confirmed")] == [told for told in harness.observer.events if told[0] == "handover"]
+    assert [events.HandoverFinished(seconds=2.0, reason="confirmed")] == harness.observer.of(events.HandoverFinished)
 
 
 async def test_a_hundred_joins_between_two_ticks_move_each_segment_once_at_most() -> None:

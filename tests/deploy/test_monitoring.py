@@ -13,8 +13,9 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from controller.settings.load import load_settings
+from metrics.events import TermEnded
 from metrics.instruments import Instruments
-from metrics.status import DaemonStatus, ShardStatus
+from tests.support.example_events import example_events
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 PROMETHEUS = DEPLOY / "prometheus"
@@ -40,19 +41,10 @@ def exported():
     """Return the name of every series that a scrape shows, and its labels."""
     registry = CollectorRegistry()
     instruments = Instruments(registry)
-    # Series by shard exist once the shard is known.
-    instruments.term_started(0, 1)
-    instruments.batch_judged(0, "accept")
-    instruments.chunk_committed(0, 0.1, 1, 1)
-    instruments.backlog_updated(0, (), 0)
-    instruments.drain_watermark_advanced(0, 1)
-    instruments.snapshot_overdue(0, 0)
-    instruments.compaction_advanced(0, 1, 1)
-    instruments.set_object_count(0, "chunk", 1)
-    instruments.trim_failed(0)
-    instruments.status_collected(
-        DaemonStatus(instance="one", shards=(ShardStatus(shard=0, role="leading", leader_epoch=1, head=1),)), 0.0
-    )
+    # A series per shard exists once there was an event of that shard. The end of a term removes some.
+    for event in example_events():
+        if not isinstance(event, TermEnded):
+            instruments.observe(event)
     found = {}
     for family in registry.collect():
         suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"]}.get(family.type, [""])

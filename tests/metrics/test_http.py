@@ -18,10 +18,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from headgate.errors import HeadgateError
 from headgate.protocol.backlog import SegmentBacklog, summarize_backlog
 from metrics import http
+from metrics.events import StatusCollected
 from metrics.health import STALLED_SECONDS, HealthFacts, judge_health
 from metrics.http import HEADERS, HttpServer
 from metrics.instruments import Instruments
 from metrics.status import DaemonStatus, ShardStatus
+from tests.support.example_events import example_events
 
 HEALTHY_FACTS = HealthFacts(
     tick_age_seconds=0.1,
@@ -147,7 +149,7 @@ async def test_the_page_is_html(harness):
 
 async def test_a_scrape_shows_what_was_measured(harness):
     """Gauges come out under their names."""
-    harness.instruments.status_collected(DAEMON_STATUS, 0.0)
+    harness.instruments.observe(StatusCollected(status=DAEMON_STATUS, now_seconds=0.0))
     _, headers, text = await harness.ask("/metrics")
     samples = {
         (sample.name, sample.labels.get("shard")): sample.value
@@ -253,10 +255,8 @@ async def test_a_closed_server_listens_no_more():
 async def test_promtool_accepts_a_live_scrape(harness):
     """Prometheus's own linter has nothing to say about names, types and help."""
     for shard in range(3):
-        harness.instruments.term_started(shard, 2)
-        harness.instruments.chunk_committed(shard, 0.01, 1000, 10)
-        harness.instruments.batch_judged(shard, "accept")
-    harness.instruments.handover_finished(1.0, "confirmed")
+        for event in example_events(shard=shard):
+            harness.instruments.observe(event)
     _, _, text = await harness.ask("/metrics")
     result = await asyncio.to_thread(
         subprocess.run, ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False

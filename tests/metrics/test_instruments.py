@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
 import re
-from typing import get_args
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from controller.commit import CommitObserver
-from controller.leader.leader import LeaderObserver
-from controller.leader.shard_controller import ControllerObserver
 from controller.leadership.transitions import TRANSITIONS, Action, Role
-from coordinator.ports import CoordinatorObserver, PollOutcome, WeightChange
 from headgate.protocol.messages import ConsumerDescription, SegmentProgress, SubscriptionDescription
-from metrics.drain_instruments import DRAIN_STATES
-from metrics.instruments import POLL_OUTCOMES, TERM_END_REASONS, WEIGHT_CHANGES, Instruments
+from metrics import events
+from metrics.families.drain import DRAIN_STATES
+from metrics.families.leadership import TERM_END_REASONS
+from metrics.instruments import Instruments
+from metrics.metric_factory import MetricFactory, UnhandledEventsError
 from metrics.status import DaemonStatus, ShardStatus
+from tests.support.example_events import example_events
 
 
 @pytest.fixture
@@ -76,8 +74,8 @@ def test_every_name_is_a_noun_with_its_unit(registry, instruments):
 
 def test_labels_are_bounded(registry, instruments):
     """No metric is labelled by anything that a client can choose."""
-    instruments.chunk_committed(0, 0.1, 100, 5)
-    instruments.status_collected(blocked(0, 1), 0.0)
+    instruments.observe(events.ChunkCommitted(shard=0, seconds=0.1, size_bytes=100, records=5))
+    instruments.observe(events.StatusCollected(status=blocked(0, 1), now_seconds=0.0))
     labels = {label for family in families(registry) for sample in family.samples for label in sample.labels}
 
     assert {
@@ -99,8 +97,8 @@ def test_labels_are_bounded(registry, instruments):
 def test_a_value_that_is_not_listed_counts_as_other(registry, instruments):
     """However many values a caller invents, there is one series for all of them."""
     for n in range(50):
-        instruments.message_malformed(f"reason {n}")
-        instruments.batch_judged(0, f"verdict {n}")
+        instruments.observe(events.MalformedMessageReceived(reason=f"reason {n}"))
+        instruments.observe(events.BatchJudged(shard=0, verdict=f"verdict {n}"))
 
     assert registry.get_sample_value("headgate_messages_malformed_total", {"reason": "other"}) == 50
     assert registry.get_sample_value("headgate_batches_judged_total", {"shard": "0", "verdict": "other"}) == 50
@@ -122,7 +120,7 @@ def test_no_created_series(registry, instruments):
 def test_a_state_is_exactly_one_of_its_values(registry, instruments):
     """One gauge a state, and their sum is 1, before and after each change, for unlisted words too."""
     for state in (*DRAIN_STATES, "on fire", "ready"):
-        instruments.drain_service_state_changed(state)
+        instruments.observe(events.DrainServiceStateChanged(state=state))
         samples = {
             sample.labels["state"]: sample.value
             for family in families(registry)
@@ -136,12 +134,12 @@ def test_a_state_is_exactly_one_of_its_values(registry, instruments):
 
 def test_a_reign_that_ended_leaves_nothing_queued(registry, instruments):
     """What was in memory went with the reign."""
-    instruments.term_started(3, 9)
-    instruments.queue_size_changed(3, 500)
+    instruments.observe(events.TermStarted(shard=3, leader_epoch=9))
+    instruments.observe(events.IngestQueueResized(shard=3, size_bytes=500))
     assert registry.get_sample_value("headgate_shard_is_leader", {"shard": "3"}) == 1
     assert registry.get_sample_value("headgate_shard_leader_epoch", {"shard": "3"}) == 9
 
-    instruments.term_ended(3, "number_taken")
+    instruments.observe(events.TermEnded(shard=3, reason="number_taken"))
 
     assert registry.get_sample_value("headgate_shard_is_leader", {"shard": "3"}) == 0
     assert registry.get_sample_value("headgate_ingest_queue_bytes", {"shard": "3"}) == 0
@@ -150,8 +148,8 @@ def test_a_reign_that_ended_leaves_nothing_queued(registry, instruments):
 
 def test_a_chunk_counts_its_records_and_bytes(registry, instruments):
     """One call feeds the counters and both histograms."""
-    instruments.chunk_committed(1, 0.004, 2000, 30)
-    instruments.chunk_committed(1, 0.004, 1000, 12)
+    instruments.observe(events.ChunkCommitted(shard=1, seconds=0.004, size_bytes=2000, records=30))
+    instruments.observe(events.ChunkCommitted(shard=1, seconds=0.004, size_bytes=1000, records=12))
 
     assert registry.get_sample_value("headgate_records_stored_total", {"shard": "1"}) == 42
     assert registry.get_sample_value("headgate_chunks_stored_bytes_total", {"shard": "1"}) == 3000
@@ -162,7 +160,7 @@ def test_a_chunk_counts_its_records_and_bytes(registry, instruments):
 
 def test_what_a_daemon_holds_is_read_from_the_snapshot(registry, instruments):
     """Consumers, producers and leadership follow the snapshot, not a count of their own."""
-    instruments.status_collected(blocked(2, 5), 10.0)
+    instruments.observe(events.StatusCollected(status=blocked(2, 5), now_seconds=10.0))
 
     assert registry.get_sample_value("headgate_shard_is_leader", {"shard": "2"}) == 1
     assert registry.get_sample_value("headgate_ledger_head_chunk", {"shard": "2"}) == 90
@@ -176,17 +174,17 @@ def test_what_a_daemon_holds_is_read_from_the_snapshot(registry, instruments):
 def test_the_longest_blocked_segment_is_timed_from_when_it_was_first_seen(registry, instruments):
     """A segment that is released and another that is blocked later do not add up."""
     longest = "headgate_segments_blocked_longest_seconds"
-    instruments.status_collected(blocked(0, 5), 100.0)
-    instruments.status_collected(blocked(0, 5, 6), 130.0)
+    instruments.observe(events.StatusCollected(status=blocked(0, 5), now_seconds=100.0))
+    instruments.observe(events.StatusCollected(status=blocked(0, 5, 6), now_seconds=130.0))
     assert registry.get_sample_value(longest) == 30
 
-    instruments.status_collected(blocked(0, 6), 150.0)
+    instruments.observe(events.StatusCollected(status=blocked(0, 6), now_seconds=150.0))
     assert registry.get_sample_value(longest) == 20
 
-    instruments.status_collected(blocked(0), 160.0)
+    instruments.observe(events.StatusCollected(status=blocked(0), now_seconds=160.0))
     assert registry.get_sample_value(longest) == 0
 
-    instruments.status_collected(blocked(0, 6), 170.0)
+    instruments.observe(events.StatusCollected(status=blocked(0, 6), now_seconds=170.0))
     assert registry.get_sample_value(longest) == 0
 
 
@@ -196,23 +194,41 @@ def test_the_age_of_contact_counts_from_the_last_snapshot_in_contact(registry, i
     expected = [("connecting", 0, 0), ("connecting", 5, 5), ("connected", 10, 0), ("connected", 15, 0)]
     expected += [("suspended", 20, 5), ("lost", 25, 10), ("connected", 30, 0)]
     for state, now, seconds in expected:
-        instruments.zookeeper_state_changed(state)
-        instruments.status_collected(blocked(0), now)
+        instruments.observe(events.ZooKeeperStateChanged(state=state))
+        instruments.observe(events.StatusCollected(status=blocked(0), now_seconds=now))
 
         assert registry.get_sample_value(age) == seconds
 
 
-@pytest.mark.parametrize(
-    "protocol", [CommitObserver, ControllerObserver, LeaderObserver, CoordinatorObserver], ids=lambda p: p.__name__
-)
-def test_the_instruments_are_the_observer_that_the_shells_want(protocol, instruments):
-    """Every verb of every observer exists, and takes arguments of the same names."""
-    verbs = [name for name, verb in inspect.getmembers(protocol, inspect.isfunction) if not name.startswith("_")]
+PRECEDING = {
+    events.BrokerDisconnected: [events.BrokerConnected()],
+    events.DrainServiceStateChanged: [events.DrainServiceStateChanged(state="ready")],
+    events.ZooKeeperStateChanged: [events.ZooKeeperStateChanged(state="connected")],
+    events.StoreOperationSucceeded: [events.StoreOperationFailed(operation="read")],
+}
+"""Events without which the example of a type would report the initial state."""
 
-    assert verbs
-    for verb in verbs:
-        wanted = [name for name in inspect.signature(getattr(protocol, verb)).parameters if name != "self"]
-        assert wanted == list(inspect.signature(getattr(instruments, verb)).parameters), verb
+
+@pytest.mark.parametrize("event", example_events(), ids=lambda event: type(event).__name__)
+def test_every_event_changes_a_metric_or_the_readiness(event, registry, instruments):
+    def exported():
+        return [sample for family in families(registry) for sample in family.samples], instruments.store_reachable
+
+    for preceding in PRECEDING.get(type(event), []):
+        instruments.observe(preceding)
+    before = exported()
+    instruments.observe(event)
+
+    assert exported() != before
+
+
+def test_an_event_type_without_a_handler_is_an_error_at_start_up(registry):
+    metrics = MetricFactory(registry)
+    metrics.count(events.SegmentGranted, "segments_granted", "Grants.")
+    metrics.require_handlers([events.SegmentGranted])
+
+    with pytest.raises(UnhandledEventsError, match="SegmentRevoked"):
+        metrics.require_handlers([events.SegmentGranted, events.SegmentRevoked])
 
 
 def test_every_way_a_reign_ends_has_its_own_series():
@@ -225,13 +241,3 @@ def test_every_way_a_reign_ends_has_its_own_series():
     }
 
     assert {"handover", *ends} == set(TERM_END_REASONS)
-
-
-def test_weight_changes_are_those_of_the_coordinator():
-    """The changes listed here are those that it tells."""
-    assert get_args(WeightChange) == WEIGHT_CHANGES
-
-
-def test_poll_outcomes_are_those_of_the_poller():
-    """The outcomes listed here are those of the coordinator."""
-    assert set(get_args(PollOutcome)) == set(POLL_OUTCOMES)

@@ -16,12 +16,13 @@ import looptime
 
 from controller.state.shard_state import ShardState, Topic
 from coordinator.decisions.gate import is_gated
-from coordinator.ports import CoordinatorSettings, DrainCheck, NoopObserver
+from coordinator.ports import CoordinatorSettings, DrainCheck
 from coordinator.state.subscription import Subscription
 from coordinator.subscription_coordinator import SubscriptionCoordinator
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import SegmentSlice, overlaps, segment_of, slice_of
 from headgate.protocol import messages as m
+from tests.support.recording_observer import RecordingObserver
 
 START_MS = 1_700_000_000_000
 SETTINGS = CoordinatorSettings(
@@ -44,47 +45,6 @@ def virtual_time() -> Iterator[None]:
     assert isinstance(loop, looptime.LoopTimeEventLoop), "mark the test with looptime"
     with loop.looptime_enabled():
         yield
-
-
-class RecordingObserver(NoopObserver):
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.events: list[tuple] = []
-        self.blocked = 0
-
-    def consumer_removed(self, reason: str) -> None:
-        self.events.append(("removed", reason))
-
-    def consumer_registered(self) -> None:
-        self.events.append(("registered",))
-
-    def consumer_reconnected(self) -> None:
-        self.events.append(("reconnected",))
-
-    def consumer_disconnected(self) -> None:
-        self.events.append(("disconnected",))
-
-    def segment_granted(self) -> None:
-        self.events.append(("granted",))
-
-    def segment_revoked(self) -> None:
-        self.events.append(("revoked",))
-
-    def handover_finished(self, seconds: float, reason: str) -> None:
-        self.events.append(("handover", seconds, reason))
-
-    def segments_drained(self, count: int, waited_seconds: float) -> None:
-        self.events.append(("drained", count, waited_seconds))
-
-    def segment_weight_changed(self, change: str) -> None:
-        self.events.append(("weight_changed", change))
-
-    def drain_poll_completed(self, outcome: str) -> None:
-        self.events.append(("poll", outcome))
-
-    def blocked_segments_changed(self, change: int) -> None:
-        self.blocked += change
 
 
 class CoordinatorHarness:

@@ -20,7 +20,9 @@ from drain.protocol import BacklogResponse, BacklogRow, DrainCheckError, Externa
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from headgate.protocol.backlog import SegmentBacklog
+from metrics.events import BacklogUpdated
 from tests.support.ledgers import WrittenLedger
+from tests.support.recording_observer import RecordingObserver
 
 pytestmark = pytest.mark.looptime
 
@@ -70,14 +72,6 @@ class Spark:
         )
 
 
-class Gauges:
-    def __init__(self):
-        self.counted = []
-
-    def backlog_updated(self, shard, backlogs, now_ms):
-        self.counted.append([each.records for each in backlogs])
-
-
 class Desk:
     def __init__(self, folder):
         ledger = self.ledger = WrittenLedger(folder)
@@ -87,9 +81,9 @@ class Desk:
         ledger.acknowledge(self.topic, self.spark.subscription, (0, 0, 4))
         ledger.commit()
         self.state = ledger.state
-        self.gauges = Gauges()
+        self.observer = RecordingObserver()
         self.service = BacklogService(
-            state=self.state, source=self.spark, observer=self.gauges, now_ms=lambda: 1000, interval_seconds=15.0
+            state=self.state, source=self.spark, observer=self.observer, now_ms=lambda: 1000, interval_seconds=15.0
         )
 
     @asynccontextmanager
@@ -182,9 +176,10 @@ async def test_metrics_are_told_again_and_again_whether_spark_answers_or_not(har
         harness.spark.takes_seconds = 3600
         await asyncio.sleep(100)
 
-    assert harness.gauges.counted[0] == [7]
-    assert len(harness.gauges.counted) >= 4
-    assert harness.gauges.counted[-1] == [6]
+    counted = [[each.records for each in event.backlogs] for event in harness.observer.of(BacklogUpdated)]
+    assert counted[0] == [7]
+    assert len(counted) >= 4
+    assert counted[-1] == [6]
 
 
 async def test_a_bug_while_asking_ends_the_reign(harness):

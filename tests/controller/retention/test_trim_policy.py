@@ -16,7 +16,9 @@ from headgate.ledger.chunk_ranges import ChunkRange
 from headgate.ledger.compacted import CompactedObject, Manifest, create_manifest
 from headgate.ledger.ledger import snapshot_path
 from headgate.model import entries as e
+from metrics import events
 from tests.controller.snapshots.test_restore import Kept
+from tests.support.recording_observer import RecordingObserver
 from tests.support.whole_state import everything
 
 HOUR = 3_600_000
@@ -61,47 +63,18 @@ def test_the_first_chunk_of_every_reign_stays() -> None:
     assert [2, 3, 5] == deletable([5, 4, 3, 2, 1, 6], below=6, term_start_chunks=[1, 4])
 
 
-class Seen:
-    """Notes what the trimmer and the commit tell."""
-
-    def __init__(self) -> None:
-        self.deleted = self.failures = self.unusable = 0
-        self.objects: dict[str, int] = {}
-        self.rolled: tuple[int, int] = (0, 0)
-
-    def chunks_deleted(self, _: int, count: int) -> None:
-        self.deleted += count
-
-    def trim_failed(self, _: int) -> None:
-        self.failures += 1
-
-    def snapshot_unusable(self, _: int) -> None:
-        self.unusable += 1
-
-    def set_object_count(self, _: int, kind: str, count: int) -> None:
-        self.objects[kind] = count
-
-    def compaction_advanced(self, _: int, chunk: int, size_bytes: int) -> None:
-        self.rolled = (chunk, size_bytes)
-
-    def chunk_committed(self, *_: object) -> None: ...
-    def queue_size_changed(self, *_: object) -> None: ...
-    def store_failed(self, *_: object) -> None: ...
-    def store_succeeded(self, *_: object) -> None: ...
-
-
 class TrimmingLeader:
     """A trimmer on a ledger of 12 chunks that is rolled up to chunk 9, with a snapshot at 12."""
 
     def __init__(self, kept: Kept, state: ShardState) -> None:
         self.kept = kept
-        self.seen = Seen()
+        self.observer = RecordingObserver()
         self.now_ms = 10 * HOUR
         self.commit = GroupCommit(
             kept.ledger,
             state,
             now_ms=lambda: self.now_ms,
-            observer=self.seen,
+            observer=self.observer,
             write_timeout_seconds=5,
             unreachable_seconds=5,
             yields_to_contender=lambda: False,
@@ -113,7 +86,7 @@ class TrimmingLeader:
             state,
             self.commit,
             delay_seconds=3600,
-            observer=self.seen,
+            observer=self.observer,
             now_ms=lambda: self.now_ms,
         )
 
@@ -148,10 +121,13 @@ async def test_chunks_are_deleted_once_it_is_written_down_that_they_will_be() ->
 
     assert [1, 6, 9, 10, 11, 12, 13] == await kept.ledger.numbers()
     assert (await kept.ledger.read(13)).entries == (e.LedgerTrimmed(below=9),)
-    assert (6, 0, (9, 70)) == (leader.seen.deleted, leader.seen.failures, leader.seen.rolled)
-    assert {"snapshot": 1, "manifest": 1, "compacted": 1} == {
-        n: leader.seen.objects[n] for n in leader.seen.objects if n != "chunk"
-    }
+    assert [events.ChunksDeleted(shard=0, count=1)] * 6 == leader.observer.of(events.ChunksDeleted)
+    assert [] == leader.observer.of(events.TrimFailed)
+    assert (
+        events.CompactionAdvanced(shard=0, chunk=9, size_bytes=70) == leader.observer.of(events.CompactionAdvanced)[-1]
+    )
+    counted = {event.kind: event.count for event in leader.observer.of(events.ObjectsCounted)}
+    assert {"chunk": 7, "snapshot": 1, "manifest": 1, "compacted": 1} == counted
     restored, _ = await kept.restored()
     assert 9 == restored.trimmed_below
 
@@ -160,7 +136,7 @@ async def test_what_one_leader_leaves_over_the_next_one_deletes() -> None:
     kept, leader = await compacted_ledger()
     kept.store.fail_next("unavailable", "delete")
     await leader.trim_once()
-    assert (1, 13) == (leader.seen.failures, len(await kept.ledger.numbers()))
+    assert (1, 13) == (len(leader.observer.of(events.TrimFailed)), len(await kept.ledger.numbers()))
     state, _ = await catch_up(kept.ledger, ShardState(0), kept.complain)
     before = everything(state)
     after = TrimmingLeader(kept, state)
@@ -176,7 +152,8 @@ async def test_nothing_is_deleted_on_the_word_of_a_damaged_snapshot() -> None:
     kept.store.objects[path] = kept.store.objects[path][:-9]
     await leader.trim_once()
 
-    assert (12, 1) == (len(await kept.ledger.numbers()), leader.seen.unusable)
+    assert 12 == len(await kept.ledger.numbers())
+    assert [events.SnapshotRejected(shard=0)] == leader.observer.of(events.SnapshotRejected)
 
 
 async def test_a_damaged_manifest_stops_the_deleting_and_nothing_else() -> None:
@@ -185,7 +162,7 @@ async def test_a_damaged_manifest_stops_the_deleting_and_nothing_else() -> None:
     kept.store.objects[path] = b"{"
     await leader.trim_once()
 
-    assert (12, 2) == (len(await kept.ledger.numbers()), leader.seen.failures)
+    assert (12, 2) == (len(await kept.ledger.numbers()), len(leader.observer.of(events.TrimFailed)))
 
 
 async def test_a_trimmed_ledger_goes_on_to_be_snapshotted() -> None:

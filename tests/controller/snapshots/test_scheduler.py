@@ -17,7 +17,9 @@ from controller.snapshots.scheduler import SnapshotScheduler, due_shards
 from controller.state.shard_state import ShardState
 from headgate.ledger.ledger import Ledger, snapshot_path
 from headgate.storage.object_store import LocalStore
+from metrics import events
 from tests.support.ledgers import RandomLedger
+from tests.support.recording_observer import RecordingObserver
 from tests.support.waiting import until
 from tests.support.whole_state import everything
 
@@ -26,22 +28,20 @@ def test_a_shard_is_due_once_its_head_is_far_enough_beyond_its_snapshot() -> Non
     assert [1, 3] == due_shards({0: 9, 1: 10, 2: 19, 3: 20}, {2: 10, 3: 10}, 10)
 
 
-class Seen:
-    """Notes what the keeper tells."""
+class Seen(RecordingObserver):
+    """What the scheduler reports."""
 
-    def __init__(self) -> None:
-        self.snapshots: dict[int, int] = {}
-        self.failures = 0
-        self.overdue: list[float] = []
+    @property
+    def snapshots(self) -> dict[int, int]:
+        return {event.shard: event.chunk for event in self.of(events.SnapshotFound)}
 
-    def snapshot_found(self, shard: int, chunk: int) -> None:
-        self.snapshots[shard] = chunk
+    @property
+    def failures(self) -> int:
+        return len(self.of(events.SnapshotJobFailed))
 
-    def snapshot_overdue(self, shard: int, seconds: float) -> None:
-        self.overdue.append(seconds)
-
-    def snapshot_failed(self) -> None:
-        self.failures += 1
+    @property
+    def overdue(self) -> list[float]:
+        return [event.seconds for event in self.of(events.SnapshotOverdueMeasured)]
 
 
 @pytest.fixture(autouse=True)

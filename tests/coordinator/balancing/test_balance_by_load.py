@@ -5,6 +5,7 @@ import pytest
 from coordinator.balancing.weights import weight_of
 from headgate.model import entries as e
 from headgate.protocol import messages as m
+from metrics.events import SegmentWeightChanged
 from tests.support.subscription_environment import CoordinatorHarness, virtual_time
 
 pytestmark = pytest.mark.looptime
@@ -103,7 +104,7 @@ async def test_who_reads_the_hot_segment_is_relieved_of_the_others(harness: Coor
 
 async def test_each_weight_that_changes_is_told_and_how(harness: CoordinatorHarness) -> None:
     def changes() -> list[str]:
-        return [each[1] for each in harness.observer.events if each[0] == "weight_changed"]
+        return [event.change for event in harness.observer.of(SegmentWeightChanged)]
 
     await balanced(harness)
     assert ["initial"] * 6 == changes()

@@ -28,6 +28,8 @@ from drain.protocol import (
     fit_into_line,
 )
 from headgate.errors import ConfigError
+from metrics import events
+from tests.support.recording_observer import RecordingObserver
 
 
 class FakeDrainService:
@@ -172,33 +174,28 @@ async def test_those_who_ask_a_moment_after_the_first_share_its_run(service, tmp
     assert [len(request.queries) for request in service.requests] == [5]
 
 
-class Metrics:
-    """Notes what it is told."""
+class CheckObserver(RecordingObserver):
+    """What the checker reports."""
 
     def __init__(self):
-        self.runs = 0
-        self.failures = []
+        super().__init__()
         self.failed = asyncio.Event()
-        self.watermarks = {}
 
-    def drain_check_completed(self, seconds):
-        self.runs += 1
-
-    def drain_check_failed(self, reason):
-        self.failures.append(reason)
-        self.failed.set()
-
-    def drain_watermark_advanced(self, shard, chunk):
-        self.watermarks[shard] = chunk
+    def observe(self, event):
+        super().observe(event)
+        if isinstance(event, events.DrainCheckFailed):
+            self.failed.set()
 
 
 async def test_answers_and_watermarks_are_told_to_metrics(service, tmp_path):
-    metrics = Metrics()
-    async with checker_at(tmp_path, observer=metrics) as checker:
+    observer = CheckObserver()
+    async with checker_at(tmp_path, observer=observer) as checker:
         await checker.drained(query(1, shard=4))
         await checker.backlog([0, 1], 7)
 
-    assert (metrics.runs, metrics.watermarks, metrics.failures) == (2, {4: 100}, ["failed"])
+    assert len(observer.of(events.DrainCheckCompleted)) == 2
+    assert observer.of(events.DrainWatermarkAdvanced) == [events.DrainWatermarkAdvanced(shard=4, chunk=100)]
+    assert observer.of(events.DrainCheckFailed) == [events.DrainCheckFailed(reason="failed")]
     (asked,) = [request for request in service.requests if isinstance(request, BacklogRequest)]
     assert (asked.shards, asked.now_ms) == ([0, 1], 7)
 
@@ -212,26 +209,26 @@ async def test_answers_and_watermarks_are_told_to_metrics(service, tmp_path):
     ],
 )
 async def test_each_failure_is_told_to_metrics_with_its_reason(service, tmp_path, instead, reason):
-    metrics = Metrics()
+    observer = CheckObserver()
     service.say_instead.append(instead)
-    async with checker_at(tmp_path, observer=metrics) as checker:
+    async with checker_at(tmp_path, observer=observer) as checker:
         with pytest.raises(DrainCheckError):
             await checker.drained(query(1))
         # The worker tells after it has told whoever asked.
         async with asyncio.timeout(60):
-            await metrics.failed.wait()
+            await observer.failed.wait()
 
-    assert metrics.failures == [reason]
+    assert observer.of(events.DrainCheckFailed) == [events.DrainCheckFailed(reason=reason)]
 
 
 async def test_a_question_that_nobody_answers_in_time_is_told_to_metrics(service, tmp_path):
-    metrics = Metrics()
+    observer = CheckObserver()
     service.may_answer.clear()
-    async with checker_at(tmp_path, timeout_seconds=0.05, observer=metrics) as checker:
+    async with checker_at(tmp_path, timeout_seconds=0.05, observer=observer) as checker:
         with pytest.raises(DrainCheckError):
             await checker.drained(query(1))
 
-    assert metrics.failures[0] == "timed_out"
+    assert observer.of(events.DrainCheckFailed)[0] == events.DrainCheckFailed(reason="timed_out")
 
 
 async def test_an_answer_that_rests_on_too_little_is_refused(service, tmp_path):

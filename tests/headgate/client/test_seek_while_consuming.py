@@ -215,4 +215,4 @@ async def test_weakening_the_order_lets_children_through_and_restoring_it_takes_
             assert {1: [0], 2: [0]} == {s.segment: s.blocked_by for s in described.segments if s.blocked_by}
             await asyncio.sleep(0.5)
             assert [0] == consumer.segments, "handed back, and nothing was fenced"
-            assert 0 == world.instruments._removed.child("evicted")._value.get()
+            assert 0 == world.registry.get_sample_value("headgate_consumers_removed_total", {"reason": "evicted"})

@@ -9,7 +9,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headgate.protocol.backlog import SegmentBacklog, summarize_backlog
-from metrics.drain_instruments import MAX_SUBSCRIPTIONS
+from metrics.events import BacklogUpdated, TermEnded
+from metrics.families.backlogs import MAX_SUBSCRIPTIONS
 from metrics.instruments import Instruments
 
 NOW = 1_000_000
@@ -48,9 +49,13 @@ def series(registry, name):
     }
 
 
+def update(instruments, backlogs):
+    instruments.observe(BacklogUpdated(shard=3, backlogs=tuple(backlogs), now_ms=NOW))
+
+
 def test_a_shard_exports_sums_and_the_oldest(instruments, registry):
     rates = {"stored_per_second": 2.0, "acknowledged_per_second": 1.0}
-    instruments.backlog_updated(3, [backlog(), backlog("other", oldest_ms=NOW - 9000, **rates)], NOW)
+    update(instruments, [backlog(), backlog("other", oldest_ms=NOW - 9000, **rates)])
 
     assert series(registry, "backlog_records") == {("3",): 20}
     assert series(registry, "backlog_bytes") == {("3",): 200}
@@ -60,10 +65,10 @@ def test_a_shard_exports_sums_and_the_oldest(instruments, registry):
 
 
 def test_an_age_that_nobody_knows_is_not_taken_for_none(instruments, registry):
-    instruments.backlog_updated(3, [backlog(oldest_ms=None), backlog("b", records=0, oldest_ms=None)], NOW)
+    update(instruments, [backlog(oldest_ms=None), backlog("b", records=0, oldest_ms=None)])
     assert math.isnan(series(registry, "backlog_oldest_unacknowledged_seconds")["3",])
 
-    instruments.backlog_updated(3, [backlog("b", records=0, oldest_ms=None)], NOW)
+    update(instruments, [backlog("b", records=0, oldest_ms=None)])
     assert series(registry, "backlog_oldest_unacknowledged_seconds") == {("3",): 0}
 
 
@@ -76,7 +81,7 @@ def test_what_is_not_known_is_in_no_sum_and_is_counted_by_itself(instruments, re
         backlog("b", **unknown),
         *(backlog("c", name, more={"failing": True}, **unknown) for name in ("one", "two")),
     ]
-    instruments.backlog_updated(3, found, NOW)
+    update(instruments, found)
 
     assert series(registry, "backlog_records") == {("3",): 15}
     assert series(registry, "backlog_bytes") == {("3",): 100}
@@ -85,14 +90,14 @@ def test_what_is_not_known_is_in_no_sum_and_is_counted_by_itself(instruments, re
 
 
 def test_a_named_topic_without_sizes_has_no_bytes_and_without_records_no_series(instruments, registry):
-    instruments.backlog_updated(3, [backlog(size_bytes=None), backlog(subscription="b", records=None)], NOW)
+    update(instruments, [backlog(size_bytes=None), backlog(subscription="b", records=None)])
 
     assert series(registry, "subscription_backlog_records") == {("orders", "billing"): 10}
     assert math.isnan(series(registry, "subscription_backlog_bytes")["orders", "billing"])
 
 
 def test_only_topics_that_the_settings_name_are_labels(instruments, registry):
-    instruments.backlog_updated(3, [backlog(), backlog("other")], NOW)
+    update(instruments, [backlog(), backlog("other")])
 
     assert series(registry, "subscription_backlog_records") == {("orders", "billing"): 10}
     assert series(registry, "subscription_oldest_unacknowledged_seconds") == {("orders", "billing"): 5}
@@ -104,26 +109,26 @@ def test_only_topics_that_the_settings_name_are_labels(instruments, registry):
 )
 def test_the_time_until_it_is_drained_is_a_number_of_its_own(instruments, registry, stored, acknowledged, seconds):
     rates = {"stored_per_second": stored, "acknowledged_per_second": acknowledged}
-    instruments.backlog_updated(3, [backlog(**rates)], NOW)
+    update(instruments, [backlog(**rates)])
 
     assert series(registry, "subscription_drained_in_seconds") == {("orders", "billing"): seconds}
 
 
 def test_a_topic_with_very_many_subscriptions_has_a_bounded_number_of_series(instruments, registry):
-    instruments.backlog_updated(3, [backlog(subscription=f"s{at:03}") for at in range(MAX_SUBSCRIPTIONS + 9)], NOW)
+    update(instruments, [backlog(subscription=f"s{at:03}") for at in range(MAX_SUBSCRIPTIONS + 9)])
 
     assert len(series(registry, "subscription_backlog_records")) == MAX_SUBSCRIPTIONS
 
 
 def test_what_is_gone_is_not_exported_any_more(instruments, registry):
-    instruments.backlog_updated(3, [backlog(), backlog(subscription="audit")], NOW)
-    instruments.backlog_updated(3, [backlog()], NOW)
+    update(instruments, [backlog(), backlog(subscription="audit")])
+    update(instruments, [backlog()])
     assert set(series(registry, "subscription_backlog_records")) == {("orders", "billing")}
 
-    instruments.term_ended(3, "handover")
+    instruments.observe(TermEnded(shard=3, reason="handover"))
     assert series(registry, "subscription_backlog_records") == {}
     assert series(registry, "backlog_records") == {}
 
 
 def test_a_reign_that_ends_before_it_has_counted_is_no_fault(instruments):
-    instruments.term_ended(5, "handover")
+    instruments.observe(TermEnded(shard=5, reason="handover"))

@@ -1,0 +1,408 @@
+"""Events that the daemon reports to its observer: what has happened, as frozen values.
+
+An event is reported and forgotten. A ledger entry is committed and replayed. Where both exist for one fact they share
+a name (`events.SegmentGranted`, `entries.SegmentGranted`). Pure: no metric is defined here.
+
+Rules:
+
+1. Names are in the past tense. Units are part of the field name.
+2. Every subclass of `Event` is defined in this module, so that `EVENT_TYPES` is complete.
+3. An observer neither blocks nor raises for a value.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, Protocol
+
+import msgspec
+
+from headgate.model.entries import LeaveReason, ReleaseReason
+from headgate.protocol.backlog import SubscriptionBacklog
+from headgate.protocol.replies import Verdict
+from metrics.status import DaemonStatus
+
+BatchVerdict = Literal["accept", "duplicate", Verdict]
+MalformedReason = Literal["too_large", "not_msgpack", "invalid", "protocol", "presence"]
+DeviceRejectionReason = Literal["unknown_topic", "external_topic", "empty_key", "too_large", "retained"]
+ZooKeeperState = Literal["connecting", "connected", "suspended", "lost"]
+PollOutcome = Literal["drained", "waiting", "failed", "timed_out", "stuck"]
+"""At least one segment is drained; none is; the check raised; the check exceeded its time limit; the previous check is
+still running although it was cancelled."""
+WeightChange = Literal["initial", "increased", "decreased"]
+StoreOperation = Literal["create", "read", "list", "delete"]
+LayoutChangeKind = Literal["split", "merge"]
+LayoutChangeReason = Literal["rate", "bytes", "size", "consumers", "quiet"]
+SplitLimit = Literal["hot_key", "max_segments", "waiting", "single_hash", "layout_full"]
+DrainState = Literal["off", "starting", "ready", "degraded"]
+DrainFailure = Literal["unreachable", "timed_out", "failed", "invalid"]
+ObjectKind = Literal["chunk", "snapshot", "manifest", "compacted"]
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Something that happened in the daemon."""
+
+
+class Observer(Protocol):
+    """Receives every event of the daemon."""
+
+    def observe(self, event: Event) -> None:
+        """Record ``event``. Does not block, and does not raise for any value in it."""
+
+
+class NoopObserver:
+    """An observer that does nothing."""
+
+    def observe(self, event: Event) -> None:
+        """See `Observer`."""
+
+
+# Ingestion
+
+
+class BatchJudged(Event, frozen=True):
+    """The leader decided what to do with a producer's batch."""
+
+    shard: int
+    verdict: BatchVerdict
+
+
+class BatchCommitted(Event, frozen=True):
+    """An accepted batch became durable, ``seconds`` after its verdict."""
+
+    shard: int
+    seconds: float
+
+
+class ChunkCommitted(Event, frozen=True):
+    """A chunk became durable. Its creation in the object store took ``seconds``."""
+
+    shard: int
+    seconds: float
+    size_bytes: int
+    records: int
+
+
+class IngestQueueResized(Event, frozen=True):
+    """The number of accepted bytes in the pending chunk changed to ``size_bytes``."""
+
+    shard: int
+    size_bytes: int
+
+
+class IngestQueueLimitSet(Event, frozen=True):
+    """The settings allow ``size_bytes`` of accepted bytes per shard."""
+
+    size_bytes: int
+
+
+class MalformedMessageReceived(Event, frozen=True):
+    """A message did not follow the protocol and was dropped or rejected."""
+
+    reason: MalformedReason
+
+
+class RequestWithoutEpochRejected(Event, frozen=True):
+    """A client that is too old to send a leader epoch tried to produce."""
+
+    shard: int
+
+
+class DeviceRecordStored(Event, frozen=True):
+    """A record of an MQTT device became durable."""
+
+    shard: int
+
+
+class DeviceMessageRejected(Event, frozen=True):
+    """A message of an MQTT device was dropped."""
+
+    reason: DeviceRejectionReason
+
+
+class PendingDeviceRecordsChanged(Event, frozen=True):
+    """``records`` records of MQTT devices are accepted and not durable yet."""
+
+    shard: int
+    records: int
+
+
+class DeviceSessionOpened(Event, frozen=True):
+    """The leader reads the MQTT session of the shard's devices."""
+
+    shard: int
+
+
+class DeviceSessionClosed(Event, frozen=True):
+    """The leader stopped reading the MQTT session of the shard's devices."""
+
+    shard: int
+
+
+# Leadership
+
+
+class TermStarted(Event, frozen=True):
+    """This daemon became the leader of a shard."""
+
+    shard: int
+    leader_epoch: int
+
+
+class TermEnded(Event, frozen=True):
+    """This daemon's term on a shard ended. ``reason`` is ``handover`` or an event of the leadership table."""
+
+    shard: int
+    reason: str
+
+
+class LedgerRestored(Event, frozen=True):
+    """Before a term, the daemon read the last ``chunks`` chunks of a ledger and wrote its term chunk."""
+
+    shard: int
+    seconds: float
+    chunks: int
+
+
+class HeadAdvanced(Event, frozen=True):
+    """``chunk`` is the newest durable chunk that this daemon knows of."""
+
+    shard: int
+    chunk: int
+
+
+class ZooKeeperStateChanged(Event, frozen=True):
+    """The ZooKeeper session entered ``state``."""
+
+    state: ZooKeeperState
+
+
+# Subscriptions
+
+
+class ConsumerRegistered(Event, frozen=True):
+    """A consumer joined, or replaced an earlier incarnation of itself."""
+
+
+class ConsumerReconnected(Event, frozen=True):
+    """A consumer reconnected within its grace period."""
+
+
+class ConsumerDisconnected(Event, frozen=True):
+    """A consumer stopped sending heartbeats, and its grace period began."""
+
+
+class ConsumerRemoved(Event, frozen=True):
+    """A consumer left, was replaced, or was evicted."""
+
+    reason: LeaveReason
+
+
+class SegmentGranted(Event, frozen=True):
+    """A consumer received a segment or a key-bucket range."""
+
+
+class SegmentRevoked(Event, frozen=True):
+    """A consumer was asked to release a segment or a key-bucket range."""
+
+
+class HandoverFinished(Event, frozen=True):
+    """A segment was granted again, ``seconds`` after its revocation. ``reason`` says how it was released."""
+
+    seconds: float
+    reason: ReleaseReason
+
+
+class SegmentsDrained(Event, frozen=True):
+    """``count`` segments became drained, ``waited_seconds`` after the last acknowledgement in one of them."""
+
+    count: int
+    waited_seconds: float
+
+
+class SubscriptionSeekCompleted(Event, frozen=True):
+    """A subscription was moved to another position."""
+
+
+class SegmentWeightChanged(Event, frozen=True):
+    """The weight of a segment that is balanced by load changed."""
+
+    change: WeightChange
+
+
+class DrainPollCompleted(Event, frozen=True):
+    """The coordinator asked the drain checker once."""
+
+    outcome: PollOutcome
+
+
+class BlockedSegmentsChanged(Event, frozen=True):
+    """The number of blocked segments over all subscriptions rose or fell by ``change``."""
+
+    change: int
+
+
+# Layouts
+
+
+class LayoutChangedAutomatically(Event, frozen=True):
+    """The autoscaler split or merged segments."""
+
+    kind: LayoutChangeKind
+    reason: LayoutChangeReason
+
+
+class SplitSuppressed(Event, frozen=True):
+    """A limit prevents a segment from splitting. Reported once per segment and limit."""
+
+    limit: SplitLimit
+
+
+class SegmentsPruned(Event, frozen=True):
+    """Retention removed ``count`` segments from a layout."""
+
+    count: int
+
+
+class PendingDeletionsCounted(Event, frozen=True):
+    """``segments`` pruned segments still have data; the oldest deletion is ``overdue_seconds`` late."""
+
+    shard: int
+    segments: int
+    overdue_seconds: float
+
+
+class DataDeletionFailed(Event, frozen=True):
+    """Deleting the data of pruned segments failed. The pruner retries."""
+
+
+# Objects in the store
+
+
+class SnapshotFound(Event, frozen=True):
+    """The newest snapshot of a shard is that of ``chunk``."""
+
+    shard: int
+    chunk: int
+
+
+class SnapshotOverdueMeasured(Event, frozen=True):
+    """A snapshot has been due for ``seconds``; 0 if none is due, or if another daemon leads the shard."""
+
+    shard: int
+    seconds: float
+
+
+class SnapshotJobFailed(Event, frozen=True):
+    """A snapshot job failed for at least one shard."""
+
+
+class SnapshotRejected(Event, frozen=True):
+    """A snapshot was damaged or of another version, so that an older one was used."""
+
+    shard: int
+
+
+class ObjectsCounted(Event, frozen=True):
+    """A shard has ``count`` objects of this kind."""
+
+    shard: int
+    kind: ObjectKind
+    count: int
+
+
+class CompactionAdvanced(Event, frozen=True):
+    """Compaction covers all chunks up to ``chunk``; its objects hold ``size_bytes`` of keys and values."""
+
+    shard: int
+    chunk: int
+    size_bytes: int
+
+
+class ChunksDeleted(Event, frozen=True):
+    """``count`` compacted chunks were deleted."""
+
+    shard: int
+    count: int
+
+
+class TrimFailed(Event, frozen=True):
+    """A search for deletable chunks failed. The trimmer retries."""
+
+    shard: int
+
+
+# Drain service and backlogs
+
+
+class DrainServiceStateChanged(Event, frozen=True):
+    """The drain service entered ``state``."""
+
+    state: DrainState
+
+
+class DrainServiceRestarted(Event, frozen=True):
+    """The daemon started the drain service again."""
+
+
+class DrainCheckCompleted(Event, frozen=True):
+    """The drain service answered after ``seconds``."""
+
+    seconds: float
+
+
+class DrainCheckFailed(Event, frozen=True):
+    """The drain service did not answer a query."""
+
+    reason: DrainFailure
+
+
+class DrainWatermarkAdvanced(Event, frozen=True):
+    """``chunk`` is the newest chunk that the drain service has counted."""
+
+    shard: int
+    chunk: int
+
+
+class BacklogUpdated(Event, frozen=True):
+    """The backlogs of all subscriptions of a shard, at ``now_ms`` of the leader's clock."""
+
+    shard: int
+    backlogs: tuple[SubscriptionBacklog, ...]
+    now_ms: int
+
+
+# The daemon and what it depends on
+
+
+class BrokerConnected(Event, frozen=True):
+    """The connection to the MQTT broker was established."""
+
+
+class BrokerDisconnected(Event, frozen=True):
+    """The connection to the MQTT broker was lost."""
+
+
+class StoreOperationSucceeded(Event, frozen=True):
+    """The object store completed an operation."""
+
+
+class StoreOperationFailed(Event, frozen=True):
+    """The object store failed an operation."""
+
+    operation: StoreOperation
+
+
+class LoopLagMeasured(Event, frozen=True):
+    """The event loop ran a timer ``seconds`` late."""
+
+    seconds: float
+
+
+class StatusCollected(Event, frozen=True):
+    """A status of the daemon was taken at ``now_seconds`` of the loop's clock."""
+
+    status: DaemonStatus
+    now_seconds: float
+
+
+EVENT_TYPES: Final = frozenset(Event.__subclasses__())

@@ -1,0 +1,29 @@
+"""Metrics of the process and of what it depends on: the broker, the object store, the event loop."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import version
+from typing import Final, get_args
+
+from metrics import events
+from metrics.metric_factory import MetricFactory
+
+LAG_BUCKETS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+"""Seconds by which the event loop was late. The leader misses deadlines above 0.25 s."""
+
+
+def add_dependency_metrics(metrics: MetricFactory) -> None:
+    """Create the metrics of the process and its dependencies."""
+    broker = metrics.gauge("broker_connected", "1 while the MQTT broker is connected.").child()
+    metrics.on(events.BrokerConnected, lambda _: broker.set(1))
+    metrics.on(events.BrokerDisconnected, lambda _: broker.set(0))
+    metrics.count(
+        events.StoreOperationFailed,
+        "object_store_errors",
+        "Failed operations of the object store, by operation.",
+        operation=get_args(events.StoreOperation),
+    )
+    metrics.time(events.LoopLagMeasured, "loop_lag_seconds", "How late the event loop ran a timer.", LAG_BUCKETS)
+    build = metrics.gauge("build_info", "Always 1. The labels name the versions.", version=None, python=None)
+    build.child(version("headgate"), platform.python_version()).set(1)

@@ -1,0 +1,33 @@
+"""Metrics of the drain service."""
+
+from __future__ import annotations
+
+from typing import Final, get_args
+
+from metrics import events
+from metrics.metric_factory import WAIT_BUCKETS, MetricFactory, StateGauge
+
+DRAIN_STATES: Final = get_args(events.DrainState)
+
+
+def add_drain_metrics(metrics: MetricFactory) -> None:
+    """Create the metrics of the drain service."""
+    state = StateGauge(
+        metrics.gauge("drain_service_state", "1 for the state of the drain service.", state=DRAIN_STATES), "off"
+    )
+    metrics.on(events.DrainServiceStateChanged, lambda event: state.set_state(event.state))
+    metrics.count(events.DrainServiceRestarted, "drain_service_restarts", "Restarts of the drain service.")
+    metrics.time(events.DrainCheckCompleted, "drain_check_seconds", "Response time of the drain service.", WAIT_BUCKETS)
+    metrics.count(
+        events.DrainCheckFailed,
+        "drain_check_failures",
+        "Queries that the drain service did not answer, by reason.",
+        reason=get_args(events.DrainFailure),
+    )
+    metrics.gauge_of(
+        events.DrainWatermarkAdvanced,
+        "chunk",
+        "drain_watermark_chunk",
+        "Newest chunk that the drain service has counted.",
+        shard=None,
+    )

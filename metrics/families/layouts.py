@@ -1,0 +1,40 @@
+"""Metrics of layouts: segments, automatic splits and merges, and pruning."""
+
+from __future__ import annotations
+
+from typing import Final, get_args
+
+from metrics import events
+from metrics.metric_factory import MetricFactory
+
+SEGMENT_STATES: Final = ("active", "sealed")
+LAYOUT_CHANGE_REASONS: Final = get_args(events.LayoutChangeReason)
+
+
+def add_layout_metrics(metrics: MetricFactory) -> None:
+    """Create the metrics of layouts."""
+    changes = metrics.counter(
+        "layout_changes",
+        "Automatic splits and merges, by kind and reason.",
+        kind=get_args(events.LayoutChangeKind),
+        reason=LAYOUT_CHANGE_REASONS,
+    )
+    for reason in LAYOUT_CHANGE_REASONS:
+        changes.child("merge" if reason == "quiet" else "split", reason)
+    metrics.on(events.LayoutChangedAutomatically, lambda event: changes.child(event.kind, event.reason).inc())
+    metrics.count(
+        events.SplitSuppressed,
+        "splits_suppressed",
+        "Segments that a limit prevents from splitting, by limit.",
+        limit=get_args(events.SplitLimit),
+    )
+    metrics.count(events.SegmentsPruned, "segments_pruned", "Segments that retention removed.", by="count")
+    segments = metrics.gauge("segments", "Segments of all topics.", shard=None, state=SEGMENT_STATES)
+
+    def set_segments(event: events.StatusCollected) -> None:
+        for shard in event.status.shards:
+            states = [segment.state for topic in shard.topics for segment in topic.segments]
+            for state in SEGMENT_STATES:
+                segments.child(shard.shard, state).set(states.count(state))
+
+    metrics.on(events.StatusCollected, set_segments)

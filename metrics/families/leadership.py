@@ -1,0 +1,84 @@
+"""Metrics of leadership: terms, restores, the ledger's head, and the ZooKeeper session."""
+
+from __future__ import annotations
+
+from typing import Final, get_args
+
+from metrics import events
+from metrics.metric_factory import WAIT_BUCKETS, MetricFactory, StateGauge
+
+TERM_END_REASONS: Final = (
+    "handover",
+    "number_taken",
+    "outcome_unknown",
+    "store_unreachable",
+    "broker_unreachable",
+    "stop_requested",
+)
+
+
+def add_leadership_metrics(metrics: MetricFactory) -> None:
+    """Create the metrics of leadership."""
+    is_leader = metrics.gauge("shard_is_leader", "1 if this daemon leads the shard.", shard=None)
+    epoch = metrics.gauge_of(
+        events.TermStarted,
+        "leader_epoch",
+        "shard_leader_epoch",
+        "Leader epoch of the newest term that this daemon knows of.",
+        shard=None,
+    )
+    head = metrics.gauge_of(
+        events.HeadAdvanced,
+        "chunk",
+        "ledger_head_chunk",
+        "Number of the newest durable chunk that this daemon knows of.",
+        shard=None,
+    )
+    metrics.count(events.TermStarted, "leader_terms_started", "Terms that this daemon started.", shard=None)
+    metrics.count(
+        events.TermEnded, "leader_terms_ended", "Terms of this daemon that ended, by reason.", reason=TERM_END_REASONS
+    )
+    metrics.time(
+        events.LedgerRestored,
+        "restore_seconds",
+        "Time to read the ledger to its end and to write the term chunk.",
+        WAIT_BUCKETS,
+    )
+    metrics.count(events.LedgerRestored, "chunks_restored", "Chunks read at the start of a term.", by="chunks")
+
+    def set_roles(event: events.StatusCollected) -> None:
+        for shard in event.status.shards:
+            is_leader.child(shard.shard).set(shard.leading)
+            epoch.child(shard.shard).set(shard.leader_epoch)
+            head.child(shard.shard).set(shard.head)
+
+    metrics.on(events.TermStarted, lambda event: is_leader.child(event.shard).set(1))
+    metrics.on(events.TermEnded, lambda event: is_leader.child(event.shard).set(0))
+    metrics.on(events.StatusCollected, set_roles)
+    _ZooKeeperMetrics(metrics)
+
+
+class _ZooKeeperMetrics:
+    """The state of the session, and the time since ZooKeeper was last known to be reachable."""
+
+    def __init__(self, metrics: MetricFactory) -> None:
+        family = metrics.gauge(
+            "zookeeper_state", "1 for the state of the ZooKeeper session.", state=get_args(events.ZooKeeperState)
+        )
+        self._state = StateGauge(family, "connecting")
+        self._age = metrics.gauge(
+            "zookeeper_contact_age_seconds", "Time since ZooKeeper was last known to be reachable."
+        ).child()
+        self._connected = False
+        self._contact_at: float | None = None
+        metrics.on(events.ZooKeeperStateChanged, self._change_state)
+        metrics.on(events.StatusCollected, self._measure_age)
+
+    def _change_state(self, event: events.ZooKeeperStateChanged) -> None:
+        self._state.set_state(event.state)
+        self._connected = event.state == "connected"
+
+    def _measure_age(self, event: events.StatusCollected) -> None:
+        if self._connected or self._contact_at is None:
+            self._contact_at = event.now_seconds
+        self._age.set(event.now_seconds - self._contact_at)

@@ -1,0 +1,92 @@
+"""Metrics of subscriptions: consumers, grants, handovers, blocked and drained segments."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from headgate.model.entries import LeaveReason, ReleaseReason
+from metrics import events
+from metrics.metric_factory import WAIT_BUCKETS, MetricFactory
+
+
+def add_subscription_metrics(metrics: MetricFactory) -> None:
+    """Create the metrics of subscriptions."""
+    _add_consumer_metrics(metrics)
+    metrics.count(events.SegmentGranted, "segments_granted", "Segments granted to consumers.")
+    metrics.count(events.SegmentRevoked, "segments_revoked", "Segments revoked from consumers.")
+    metrics.time(
+        events.HandoverFinished,
+        "handover_seconds",
+        "Time from a revocation to the next grant, by how the segment was released.",
+        WAIT_BUCKETS,
+        reason=get_args(ReleaseReason),
+    )
+    metrics.count(
+        events.SegmentWeightChanged,
+        "segment_weights_changed",
+        "Changes of the weights of segments that are balanced by load, by direction.",
+        change=get_args(events.WeightChange),
+    )
+    metrics.count(events.SegmentsDrained, "segments_drained", "Segments that became drained.", by="count")
+    metrics.time(
+        events.SegmentsDrained,
+        "drain_wait_seconds",
+        "Time from the last acknowledgement in a sealed segment to its release of the blocked segments.",
+        WAIT_BUCKETS,
+        field="waited_seconds",
+    )
+    metrics.count(events.SubscriptionSeekCompleted, "subscription_seeks", "Seeks of subscriptions.")
+    metrics.count(
+        events.DrainPollCompleted, "drain_polls", "Drain polls, by outcome.", outcome=get_args(events.PollOutcome)
+    )
+    _BlockedSegmentMetrics(metrics)
+
+
+def _add_consumer_metrics(metrics: MetricFactory) -> None:
+    metrics.count(events.ConsumerRegistered, "consumers_registered", "Consumers that registered.")
+    metrics.count(
+        events.ConsumerReconnected, "consumers_reconnected", "Consumers that reconnected within their grace period."
+    )
+    metrics.count(events.ConsumerDisconnected, "consumers_disconnected", "Consumers that stopped sending heartbeats.")
+    metrics.count(
+        events.ConsumerRemoved, "consumers_removed", "Consumers removed, by reason.", reason=get_args(LeaveReason)
+    )
+    consumers = metrics.gauge(
+        "consumers",
+        "Consumers, connected or in their grace period.",
+        shard=None,
+        state=("connected", "in_grace"),
+    )
+
+    def set_consumers(event: events.StatusCollected) -> None:
+        for shard in event.status.shards:
+            connected = [each.connected for subscription in shard.subscriptions for each in subscription.consumers]
+            consumers.child(shard.shard, "connected").set(connected.count(True))
+            consumers.child(shard.shard, "in_grace").set(connected.count(False))
+
+    metrics.on(events.StatusCollected, set_consumers)
+
+
+class _BlockedSegmentMetrics:
+    """How many segments are blocked, and for how long the longest one has been seen blocked."""
+
+    def __init__(self, metrics: MetricFactory) -> None:
+        blocked = metrics.gauge("segments_blocked", "Segments blocked until their ancestors are drained.").child()
+        self._longest = metrics.gauge(
+            "segments_blocked_longest_seconds", "How long the longest blocked segment has been seen blocked."
+        ).child()
+        self._blocked_since: dict[tuple[int, str, str, int], float] = {}
+        metrics.on(events.BlockedSegmentsChanged, lambda event: blocked.inc(event.change))
+        metrics.on(events.StatusCollected, self._measure_longest)
+
+    def _measure_longest(self, event: events.StatusCollected) -> None:
+        now = event.now_seconds
+        self._blocked_since = {
+            key: self._blocked_since.get(key, now)
+            for shard in event.status.shards
+            for subscription in shard.subscriptions
+            for progress in subscription.segments
+            if progress.status == "blocked"
+            for key in [(shard.shard, subscription.topic, subscription.subscription, progress.segment)]
+        }
+        self._longest.set(now - min(self._blocked_since.values(), default=now))

@@ -1,0 +1,37 @@
+"""One example of each event type, made from the types of its fields."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args, get_origin
+
+import msgspec
+
+from metrics.events import EVENT_TYPES, Event
+from metrics.status import DaemonStatus, ShardStatus
+
+_VALUES: dict[Any, Any] = {
+    int: 1,
+    float: 1.0,
+    str: "handover",
+    DaemonStatus: DaemonStatus(instance="one", shards=(ShardStatus(shard=1, role="leading", leader_epoch=1, head=1),)),
+}
+
+
+def example_event(event_type: type[Event], **fields: Any) -> Event:
+    """Return an event of this type, with ``fields`` and an example value for each other field."""
+    examples = {field.name: _example_value(field.type) for field in msgspec.structs.fields(event_type)}
+    return event_type(**examples | fields)
+
+
+def example_events(**fields: Any) -> list[Event]:
+    """Return one event of each type, with ``fields`` where the type has them."""
+    return [
+        example_event(each, **{name: value for name, value in fields.items() if name in each.__struct_fields__})
+        for each in sorted(EVENT_TYPES, key=lambda each: each.__name__)
+    ]
+
+
+def _example_value(field_type: Any) -> Any:
+    if get_origin(field_type) is Literal:
+        return get_args(field_type)[0]
+    return () if get_origin(field_type) is tuple else _VALUES[field_type]
