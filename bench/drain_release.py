@@ -20,7 +20,7 @@ from statistics import median
 from bench._harness import Benchmark, Effort, Measurement, Part
 from bench._stage import SHARD, BenchCluster, percentile
 from drain.checker.checker import SparkDrainChecker
-from headgate import Admin, SubscriptionType
+from headgate import Admin, SegmentId, SubscriptionType
 from headgate.client.connection import Client, MakeRequest
 from headgate.protocol import messages as m
 
@@ -89,7 +89,7 @@ class _Drain:
         await self._admin.create_topic(self._topic)
         await self.store(RECORDS)
         generations = [await self._join(name) for name in self._names]
-        await self._admin.split(self._topic, 0)
+        await self._admin.split(self._topic, SegmentId(0))
         released = [self._released(name) for name in self._names]
         began = self._loop.time()
         asks = [self._acknowledge(name, held) for name, held in zip(self._names, generations, strict=True)]

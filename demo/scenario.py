@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from demo.stage import TOPIC, DemoCluster
-from headgate import Admin, SubscriptionType
+from headgate import Admin, SegmentId, SubscriptionType, TopicInfo
 from headgate.errors import HeadgateError, NoLeaderError
 from headgate.model.hashing import shard_of
-from headgate.protocol import messages as m
 
 STREAM, QUEUE, CHECKPOINT = "billing", "alarms", "archive"
 SUBSCRIPTIONS = {
@@ -37,7 +36,7 @@ class Run:
     """Every consumer that ever ran → its subscription."""
     killed_leader_at_ms: int | None = None
     steps: list[str] = field(default_factory=list)
-    layout: m.TopicDescription | None = None
+    layout: TopicInfo | None = None
 
 
 ReportStep = Callable[[str], None]
@@ -167,19 +166,19 @@ async def _wait_until_delivered(cluster: DemoCluster, run: Run, admin: Admin) ->
         await asyncio.sleep(0.5)
 
 
-def _largest(topic: m.TopicDescription) -> int:
+def _largest(topic: TopicInfo) -> SegmentId:
     active = [segment for segment in topic.segments if segment.state == "active"]
     return max(active, key=lambda segment: (segment.next_offset, -segment.segment)).segment
 
 
-def _neighbours(topic: m.TopicDescription) -> tuple[int, int]:
+def _neighbours(topic: TopicInfo) -> tuple[SegmentId, SegmentId]:
     """Return the two active neighbours with the fewest records."""
     active = sorted((s for s in topic.segments if s.state == "active"), key=lambda segment: segment.first_hash)
     low, high = min(pairwise(active), key=lambda pair: pair[0].next_offset + pair[1].next_offset)
     return low.segment, high.segment
 
 
-def _children(topic: m.TopicDescription, segment: int) -> str:
+def _children(topic: TopicInfo, segment: int) -> str:
     found = next(known.children for known in topic.segments if known.segment == segment)
     return " and ".join(str(child) for child in found)
 

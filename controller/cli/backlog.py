@@ -16,13 +16,11 @@ from controller.cli import backlog_table as table
 from controller.cli import context as session
 from controller.cli.output import examples, json_option, print_json, print_table
 from headgate.errors import HeadgateError
-from headgate.protocol.backlog import document
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from headgate import Admin
-    from headgate.protocol.backlog import SubscriptionBacklog
+    from headgate import Admin, BacklogInfo
 
 WATCH_INTERVAL_SECONDS: Final = 2.0
 MAX_NAMES_SHOWN: Final = 10
@@ -79,7 +77,7 @@ def show(topic: str | None, subscription: str | None, by_segment: bool, watch: b
     if subscription is not None and topic is None:
         raise click.UsageError("--subscription needs a TOPIC")
 
-    async def once() -> list[SubscriptionBacklog]:
+    async def once() -> list[BacklogInfo]:
         async with session.open_admin(session.client_config()) as admin:
             return await admin.backlog(topic, subscription)
 
@@ -88,7 +86,7 @@ def show(topic: str | None, subscription: str | None, by_segment: bool, watch: b
         return
     found = session.run(once())
     if as_json:
-        print_json([document(each) for each in found])
+        print_json(found)
         return
     if not found:
         click.echo("no subscriptions yet; the first consumer of one creates it: headgate consume --help", err=True)
@@ -98,7 +96,7 @@ def show(topic: str | None, subscription: str | None, by_segment: bool, watch: b
         click.echo(line, err=True)
 
 
-def _rows(found: list[SubscriptionBacklog], *, by_segment: bool) -> list[list[str]]:
+def _rows(found: list[BacklogInfo], *, by_segment: bool) -> list[list[str]]:
     rows = []
     for each in found:
         rows.append([*table.subscription_row(each), table.outlook_trend(each)])
@@ -116,7 +114,7 @@ async def _watch(topic: str | None, subscription: str | None, *, by_segment: boo
         if as_json:
             while True:
                 found = await admin.backlog(topic, subscription)
-                click.echo(msgspec.json.encode([document(each) for each in found]).decode())
+                click.echo(msgspec.json.encode(found).decode())
                 await asyncio.sleep(WATCH_INTERVAL_SECONDS)
         # Nothing is drawn into a pipe but what changes: one table a look.
         with Live(console=Console(highlight=False), auto_refresh=False, screen=False) as live:

@@ -11,7 +11,8 @@ from typing import Final
 
 from controller.cli.segment_tree import format_bytes
 from coordinator.reporting.explanation import duration
-from headgate.protocol.backlog import Outlook, SegmentBacklog, SubscriptionBacklog, estimate_drain
+from headgate.client.admin_values import BacklogInfo, SegmentBacklogInfo
+from headgate.protocol.backlog import Outlook, estimate_drain
 
 COLUMNS: Final = ("topic", "subscription", "type", "records", "bytes", "oldest", "in/s", "acked/s", "drained in")
 NUMBERS: Final = ("segment", "records", "bytes", "oldest", "in/s", "acked/s", "drained in")
@@ -26,14 +27,14 @@ NOTES: Final = 5
 _OUTLOOKS: Final[dict[Outlook, str]] = {"empty": "-", "never": "never", "unknown": "?", "not_tracked": "-"}
 
 
-def subscription_row(backlog: SubscriptionBacklog) -> list[str]:
+def subscription_row(backlog: BacklogInfo) -> list[str]:
     """Return the cells of `COLUMNS` for a whole subscription."""
     kind = "?" if backlog.subscription_type is None else backlog.subscription_type.lower()
     outlook = backlog.outlook, backlog.drained_in_seconds
     return [backlog.topic, backlog.subscription, kind, *_cells(backlog, backlog, *outlook)]
 
 
-def segment_row(part: SegmentBacklog, whole: SubscriptionBacklog) -> list[str]:
+def segment_row(part: SegmentBacklogInfo, whole: BacklogInfo) -> list[str]:
     """Return the same cells for one of its segments."""
     tracked = whole.outlook != "not_tracked"
     outlook = estimate_drain(part.records, part.stored_per_second, part.acknowledged_per_second, tracked=tracked)
@@ -42,7 +43,7 @@ def segment_row(part: SegmentBacklog, whole: SubscriptionBacklog) -> list[str]:
 
 
 def _cells(
-    backlog: SubscriptionBacklog | SegmentBacklog, whole: SubscriptionBacklog, outlook: Outlook, seconds: float | None
+    backlog: BacklogInfo | SegmentBacklogInfo, whole: BacklogInfo, outlook: Outlook, seconds: float | None
 ) -> list[str]:
     if backlog.records is None:
         return ["not tracked" if outlook == "not_tracked" else "-", "-", "-", "-", "-", "-"]
@@ -59,7 +60,7 @@ def _cells(
     ]
 
 
-def counted_lines(backlogs: Sequence[SubscriptionBacklog], now_ms: int) -> list[str]:
+def counted_lines(backlogs: Sequence[BacklogInfo], now_ms: int) -> list[str]:
     """Return what has to be said of how these were counted; nothing: all by Spark, just now."""
     by_leader = sum(_needs_spark(backlog) for backlog in backlogs)
     age_seconds = max((now_ms - each.as_of_ms for each in backlogs), default=0) / 1000
@@ -79,7 +80,7 @@ def counted_lines(backlogs: Sequence[SubscriptionBacklog], now_ms: int) -> list[
     return lines
 
 
-def _needs_spark(backlog: SubscriptionBacklog) -> bool:
+def _needs_spark(backlog: BacklogInfo) -> bool:
     """Return whether the leader has counted what Spark would know more about; of an external topic it says why not."""
     said = bool(backlog.unknown_reason) or (backlog.external and backlog.records == 0)
     return backlog.counted_by == "leader" and not said
@@ -92,7 +93,7 @@ def trend(before: int | None, now: int | None) -> str:
     return "=" if now == before else "▲" if now > before else "▼"
 
 
-def outlook_trend(backlog: SubscriptionBacklog | SegmentBacklog) -> str:
+def outlook_trend(backlog: BacklogInfo | SegmentBacklogInfo) -> str:
     """Return the trend by the rates alone, for whoever looks only once."""
     stored, acknowledged = backlog.stored_per_second, backlog.acknowledged_per_second
     if stored is None or acknowledged is None:

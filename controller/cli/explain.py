@@ -9,11 +9,12 @@ import click
 from controller.cli import context as session
 from controller.cli.output import examples, json_option, print_json, print_table
 from headgate.model.bucket_ranges import slice_of
+from headgate.model.identifiers import SegmentId
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headgate.protocol.messages import ChangePlan, PlannedMove, SubscriptionExplanation
+    from headgate import Explanation, Plan, ProposedMove
 
 
 @click.command(
@@ -29,14 +30,14 @@ if TYPE_CHECKING:
 @click.option("--consumer", metavar="NAME", help="Only this consumer.")
 @json_option
 @session.config_option
-def explain(topic: str, subscription: str, segment: int | None, consumer: str | None, as_json: bool) -> None:
+def explain(topic: str, subscription: str, segment: SegmentId | None, consumer: str | None, as_json: bool) -> None:
     """Say why segments of TOPIC are, or are not, with a consumer.
 
     A segment that waits names the ancestors that block it, with what is left there and how long that takes; one on its
     way names whose confirmation is missing; a consumer without work is told why.
     """
 
-    async def ask() -> SubscriptionExplanation:
+    async def ask() -> Explanation:
         async with session.open_admin(session.client_config()) as admin:
             return await admin.explain(topic, subscription, segment=segment, consumer=consumer)
 
@@ -72,7 +73,7 @@ def explain(topic: str, subscription: str, segment: int | None, consumer: str | 
 def plan(
     topic: str,
     subscription: str,
-    splits: tuple[int, ...],
+    splits: tuple[SegmentId, ...],
     merges: tuple[str, ...],
     joins: tuple[str, ...],
     leaves: tuple[str, ...],
@@ -84,7 +85,7 @@ def plan(
     """
     pairs = [_pair(text) for text in merges]
 
-    async def ask() -> ChangePlan:
+    async def ask() -> Plan:
         async with session.open_admin(session.client_config()) as admin:
             return await admin.plan(
                 topic, subscription, splits=splits, merges=pairs, add_consumers=joins, remove_consumers=leaves
@@ -126,14 +127,14 @@ def plan(
     click.echo("nothing was changed", err=True)
 
 
-def _pair(text: str) -> tuple[int, int]:
+def _pair(text: str) -> tuple[SegmentId, SegmentId]:
     first, _, second = text.partition(",")
     if not (first.strip().isdecimal() and second.strip().isdecimal()):
         raise click.BadParameter(f"{text!r}: give two segments, e.g. 4,5", param_hint="--merge")
-    return int(first), int(second)
+    return SegmentId(int(first)), SegmentId(int(second))
 
 
-def _print_moves(heading: str, moves: Sequence[PlannedMove]) -> None:
+def _print_moves(heading: str, moves: Sequence[ProposedMove]) -> None:
     if not moves:
         return
     click.echo(heading)

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from headgate.protocol.messages import TopicPolicy
+from headgate.client.admin_values import PolicyOverrides
 
 DEFAULT: Final = "default"
 """Back to the cluster's settings."""
@@ -52,7 +52,7 @@ def duration(milliseconds: int) -> str:
     return f"{milliseconds / 1000:g}s"
 
 
-def policy_line(policy: TopicPolicy) -> str:
+def policy_line(policy: PolicyOverrides) -> str:
     """Return what a topic sets for itself, in the words of `headgate topic set`; empty if nothing."""
     said = []
     for option, value in (("auto-split", policy.auto_split), ("auto-merge", policy.auto_merge)):

@@ -9,10 +9,12 @@ import click
 
 from controller.cli import context as session
 from controller.cli.output import examples, json_option, print_json, print_table
+from headgate.model.identifiers import Offset, SegmentId
 
 if TYPE_CHECKING:
+    from headgate import SeekResult, SegmentSeek, SubscriptionInfo
     from headgate.model.entries import Order
-    from headgate.protocol.messages import SeekReply, SegmentMove, Start, SubscriptionDescription
+    from headgate.protocol.messages import Start
 
 _MAX_INT64 = 2**63 - 1
 
@@ -38,14 +40,14 @@ class Timestamp(click.ParamType[int]):
         return at_ms
 
 
-class Position(click.ParamType[tuple[int, int]]):
+class Position(click.ParamType[tuple[SegmentId, Offset]]):
     """``SEGMENT=OFFSET``."""
 
     name = "segment=offset"
 
     def convert(
-        self, value: str | tuple[int, int], param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int]:
+        self, value: str | tuple[SegmentId, Offset], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[SegmentId, Offset]:
         """Return the pair; fails with an example for anything else."""
         if isinstance(value, tuple):
             return value
@@ -54,7 +56,7 @@ class Position(click.ParamType[tuple[int, int]]):
             self.fail(f"{value!r} is not a position; write it like 3=1200", param, ctx)
         if max(int(segment), int(offset)) > _MAX_INT64:
             self.fail(f"{value!r}: no segment or offset is beyond {_MAX_INT64}", param, ctx)
-        return int(segment), int(offset)
+        return SegmentId(int(segment)), Offset(int(offset))
 
 
 @click.command(
@@ -79,7 +81,7 @@ def seek(
     name: str,
     to: Start | None,
     timestamp_ms: int | None,
-    pairs: tuple[tuple[int, int], ...],
+    pairs: tuple[tuple[SegmentId, Offset], ...],
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -95,7 +97,7 @@ def seek(
     if len(positions) < len(pairs):
         raise click.UsageError("A segment is named twice with --position.")
 
-    async def carry_out() -> SeekReply:
+    async def carry_out() -> SeekResult:
         async with session.open_admin(session.client_config()) as admin:
             return await admin.seek(
                 topic, name, to=to, timestamp_ms=timestamp_ms, positions=positions or None, dry_run=dry_run
@@ -119,7 +121,7 @@ def seek(
         click.echo(f"subscription {name} of {topic} is moved (seek {answer.seek_generation})", err=True)
 
 
-def describe_move(move: SegmentMove) -> str:
+def describe_move(move: SegmentSeek) -> str:
     """Return what ``move`` means for the consumers, in a few words."""
     if move.to_offset > move.from_offset:
         return f"{move.to_offset - move.from_offset} passed over"
@@ -147,7 +149,7 @@ def set_order(topic: str, name: str, order: Order, as_json: bool) -> None:
     order. With "none" nothing waits. Either may be set at any time; consumers run on.
     """
 
-    async def carry_out() -> SubscriptionDescription:
+    async def carry_out() -> SubscriptionInfo:
         async with session.open_admin(session.client_config()) as admin:
             return await admin.set_order(topic, name, order)
 

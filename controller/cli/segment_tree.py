@@ -8,9 +8,10 @@ names that they have at their source.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from controller.cli.policy_format import policy_line
-from headgate.model.entries import NO_POLICY
-from headgate.protocol.messages import SegmentDescription, TopicDescription, TopicImportReply
+from headgate.client.admin_values import PolicyOverrides, SegmentInfo, TopicImportResult, TopicInfo
 
 HASH_BAR_CELLS = 64
 _HASHES = 65_536
@@ -26,7 +27,7 @@ def format_bytes(size: int) -> str:
     return f"{size} B" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"
 
 
-def draw_topic(topic: TopicDescription) -> list[str]:
+def draw_topic(topic: TopicInfo) -> list[str]:
     """Return the picture of ``topic``, line by line."""
     active = [segment for segment in topic.segments if segment.state == "active"]
     sealed = len(topic.segments) - len(active)
@@ -52,12 +53,12 @@ def draw_topic(topic: TopicDescription) -> list[str]:
     if topic.external is None or topic.external.hash_bits:
         lines += ["", f"0000 {_hash_range_bar(active)} ffff"]
     lines += ["", "subscriptions: " + (", ".join(topic.subscriptions) or "none")]
-    if topic.policy != NO_POLICY:
+    if topic.policy != PolicyOverrides():
         lines.append(policy_line(topic.policy))
     return lines
 
 
-def import_lines(answer: TopicImportReply, *, dry_run: bool) -> list[str]:
+def import_lines(answer: TopicImportResult, *, dry_run: bool) -> list[str]:
     """Return what an import changed, or would change, line by line."""
     would = "would be " if dry_run else ""
     lines = [
@@ -70,7 +71,7 @@ def import_lines(answer: TopicImportReply, *, dry_run: bool) -> list[str]:
     return lines or ["nothing new: the topic is what its source says"]
 
 
-def _row(tree: str, segment: SegmentDescription | None) -> tuple[str, str, str, str, str, str]:
+def _row(tree: str, segment: SegmentInfo | None) -> tuple[str, str, str, str, str, str]:
     if segment is None:
         return (tree, "", "", "", "", "")
     note = f"merged from {' and '.join(map(str, segment.parents))}" if len(segment.parents) > 1 else ""
@@ -88,7 +89,7 @@ def _row(tree: str, segment: SegmentDescription | None) -> tuple[str, str, str, 
     )
 
 
-def _forest(segments: list[SegmentDescription]) -> list[tuple[str, SegmentDescription | None]]:
+def _forest(segments: Sequence[SegmentInfo]) -> list[tuple[str, SegmentInfo | None]]:
     """Return (drawn tree cell, segment) in the order of drawing; None for an arrow to a segment drawn elsewhere."""
     known = {segment.segment: segment for segment in segments}
     parents = {
@@ -98,7 +99,7 @@ def _forest(segments: list[SegmentDescription]) -> list[tuple[str, SegmentDescri
         )
         for segment in segments
     }
-    drawn: list[tuple[str, SegmentDescription | None]] = []
+    drawn: list[tuple[str, SegmentInfo | None]] = []
     roots = sorted(
         (segment for segment in segments if not parents[segment.segment]),
         key=lambda segment: (segment.first_hash, segment.segment),
@@ -122,7 +123,7 @@ def _forest(segments: list[SegmentDescription]) -> list[tuple[str, SegmentDescri
     return drawn
 
 
-def _hash_range_bar(active: list[SegmentDescription]) -> str:
+def _hash_range_bar(active: list[SegmentInfo]) -> str:
     """Return the ring as one bar, each active segment with its number where there is room."""
     bar = ["─"] * HASH_BAR_CELLS
     labels_at: list[tuple[int, int, str]] = []

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from controller.cli import context as session
 from controller.cli.output import examples, json_option, print_json, print_table
@@ -15,7 +15,7 @@ from headgate.model.bucket_ranges import slice_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headgate.protocol.messages import ConsumerDescription, SegmentProgress, SubscriptionDescription
+    from headgate import ConsumerInfo, SegmentAssignment, SubscriptionInfo
 
 
 @click.group(
@@ -34,19 +34,19 @@ subscription.add_command(seek)
 subscription.add_command(set_order)
 
 
-def _backlog(segments: list[SegmentProgress]) -> str:
+def _backlog(segments: Sequence[SegmentAssignment]) -> str:
     if any(segment.label is not None for segment in segments):
         # Of an external topic, `headgate backlog` shows what its tables tell.
         return "-"
     return str(sum(max(0, segment.next_offset - segment.acknowledged_offset) for segment in segments))
 
 
-def _source_heads(described: SubscriptionDescription) -> tuple[str, ...]:
+def _source_heads(described: SubscriptionInfo) -> tuple[str, ...]:
     """Return the columns that only segments of an external topic have."""
     return ("at the source", "checkpoint") if any(segment.label for segment in described.segments) else ()
 
 
-def _type(described: SubscriptionDescription) -> str:
+def _type(described: SubscriptionInfo) -> str:
     return "not known yet" if described.type is None else described.type.lower()
 
 
@@ -63,7 +63,7 @@ def _type(described: SubscriptionDescription) -> str:
 def list_(topic: str | None, as_json: bool) -> None:
     """List the subscriptions of TOPIC, or of all topics."""
 
-    async def ask() -> list[SubscriptionDescription]:
+    async def ask() -> list[SubscriptionInfo]:
         async with session.open_admin(session.client_config()) as admin:
             return await admin.list_subscriptions(topic)
 
@@ -92,7 +92,7 @@ def list_(topic: str | None, as_json: bool) -> None:
     )
 
 
-def format_grants(segments: Sequence[SegmentProgress]) -> Iterator[tuple[str, SegmentProgress]]:
+def format_grants(segments: Sequence[SegmentAssignment]) -> Iterator[tuple[str, SegmentAssignment]]:
     """Yield every segment under its name, and below a shared one its shares, e.g. ``0[0-7]``."""
     for segment in segments:
         yield str(segment.segment), segment
@@ -100,7 +100,7 @@ def format_grants(segments: Sequence[SegmentProgress]) -> Iterator[tuple[str, Se
             name = str(slice_of(segment.segment, share.first_bucket, share.end_bucket))
             yield (
                 name,
-                msgspec.structs.replace(
+                replace(
                     segment,
                     status=share.status,
                     acknowledged_offset=share.acknowledged_offset,
@@ -110,7 +110,7 @@ def format_grants(segments: Sequence[SegmentProgress]) -> Iterator[tuple[str, Se
             )
 
 
-def describe_holdings(consumer: ConsumerDescription) -> list[str]:
+def describe_holdings(consumer: ConsumerInfo) -> list[str]:
     """Return what ``consumer`` holds: segments, and shares of them."""
     cut = {share[0] for share in consumer.bucket_ranges}
     whole = [str(segment) for segment in consumer.segments if segment not in cut]
@@ -130,7 +130,7 @@ def describe_holdings(consumer: ConsumerDescription) -> list[str]:
 def describe(topic: str, name: str, as_json: bool) -> None:
     """Show who reads what in SUBSCRIPTION of TOPIC, and what is blocked by which segments."""
 
-    async def ask() -> SubscriptionDescription:
+    async def ask() -> SubscriptionInfo:
         async with session.open_admin(session.client_config()) as admin:
             return await admin.describe_subscription(topic, name)
 

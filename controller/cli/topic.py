@@ -14,8 +14,7 @@ from controller.cli.segment_tree import draw_topic, format_bytes, import_lines
 from headgate.protocol.requests import PolicyField
 
 if TYPE_CHECKING:
-    from headgate import Admin
-    from headgate.protocol.messages import Pruned, TopicDescription, TopicImportReply
+    from headgate import Admin, PruneResult, SegmentId, TopicImportResult, TopicInfo
 
 
 @click.group(
@@ -29,10 +28,10 @@ def topic() -> None:
     """Create, import, list, describe, split, merge, set, prune and delete topics."""
 
 
-def _change(change: Callable[[Admin], Awaitable[TopicDescription]], as_json: bool) -> None:
+def _change(change: Callable[[Admin], Awaitable[TopicInfo]], as_json: bool) -> None:
     """Carry out one change and print the topic that came of it."""
 
-    async def carry_out() -> TopicDescription:
+    async def carry_out() -> TopicInfo:
         async with session.open_admin(session.client_config()) as admin:
             return await change(admin)
 
@@ -91,7 +90,7 @@ def import_(name: str, file: BinaryIO, form: str, partial: bool, dry_run: bool, 
     data = file.read()
     layout = read_layout(data) if form == "headgate" else read_list_shards(data)
 
-    async def carry_out() -> TopicImportReply:
+    async def carry_out() -> TopicImportResult:
         async with session.open_admin(session.client_config()) as admin:
             return await admin.import_topic(name, layout, complete=not partial, dry_run=dry_run)
 
@@ -116,7 +115,7 @@ def import_(name: str, file: BinaryIO, form: str, partial: bool, dry_run: bool, 
 def list_(as_json: bool) -> None:
     """List all topics."""
 
-    async def ask() -> list[TopicDescription]:
+    async def ask() -> list[TopicInfo]:
         async with session.open_admin(session.client_config()) as admin:
             return await admin.list_topics()
 
@@ -145,7 +144,7 @@ def list_(as_json: bool) -> None:
     )
 
 
-def _amounts(found: TopicDescription) -> tuple[str, str]:
+def _amounts(found: TopicInfo) -> tuple[str, str]:
     """Return records and bytes; of an external topic only its source knows them."""
     if found.external is not None:
         return "", ""
@@ -179,7 +178,7 @@ def describe(name: str, as_json: bool) -> None:
 @click.argument("segment", type=click.IntRange(min=0))
 @json_option
 @session.config_option
-def split(name: str, segment: int, as_json: bool) -> None:
+def split(name: str, segment: SegmentId, as_json: bool) -> None:
     """Split SEGMENT of TOPIC at the middle of its range.
 
     Producers and consumers may go on meanwhile. STREAM consumers get the two children once SEGMENT is read to its end.
@@ -197,7 +196,7 @@ def split(name: str, segment: int, as_json: bool) -> None:
 @click.argument("second", type=click.IntRange(min=0))
 @json_option
 @session.config_option
-def merge(name: str, first: int, second: int, as_json: bool) -> None:
+def merge(name: str, first: SegmentId, second: SegmentId, as_json: bool) -> None:
     """Merge the neighbours FIRST and SECOND of TOPIC into one segment."""
     _change(lambda admin: admin.merge(name, first, second), as_json)
 
@@ -254,7 +253,7 @@ def prune(name: str, dry_run: bool, as_json: bool) -> None:
     Their data is deleted soon after and cannot be brought back. What stays is listed with its reason.
     """
 
-    async def carry_out() -> Pruned:
+    async def carry_out() -> PruneResult:
         async with session.open_admin(session.client_config()) as admin:
             return await admin.prune_topic(name, dry_run=dry_run)
 

@@ -1,17 +1,28 @@
 """Commands to a cluster: topics, splits, merges, subscriptions.
 
-Each command goes to the leader of its topic's shard and is asked again until it is answered. One that changes something
-carries a token, the same through all its tries, so that a lost reply does not let it be carried out twice.
+Each command goes to the leader of its topic's shard and is repeated until it is answered. A command that changes
+something carries a token, the same in every attempt, so that it is carried out once even if a reply is lost.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Self, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Self, TypeVar
 
 import msgspec
 
+from headgate.client.admin_values import (
+    BacklogInfo,
+    Explanation,
+    Plan,
+    PruneResult,
+    SeekResult,
+    SubscriptionInfo,
+    TopicImportResult,
+    TopicInfo,
+    public_value,
+)
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.source_listing import ExternalLayout
 from headgate.config import ClientConfig
@@ -19,6 +30,7 @@ from headgate.errors import ConfigError, HeadgateError
 from headgate.ledger.ledger import Ledger
 from headgate.model.entries import Order
 from headgate.model.hashing import shard_of
+from headgate.model.identifiers import Offset, SegmentId
 from headgate.protocol import messages as m
 from headgate.reading.time_lookup import positions_at
 from headgate.storage.object_store import Store, open_store
@@ -29,12 +41,12 @@ ReplyT = TypeVar("ReplyT", bound=m.Reply)
 class Admin:
     """Manages topics and subscriptions. Use it as an async context manager.
 
-    Every method raises NoLeaderError if nobody answers in time, RequestRejectedError (its text says why, and the valid
-    choices) if the leader refuses, and InvalidNameError for a name that cannot be used.
+    Every method raises NoLeaderError if no leader answers in time, RequestRejectedError if the leader refuses (the text
+    gives the reason and the valid choices), and InvalidNameError for a name that cannot be used.
     """
 
     def __init__(self, config: ClientConfig | Client, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
-        """``timeout_seconds``: for each command, a change of leader in between included."""
+        """``timeout_seconds`` bounds each command, including a change of leader during it."""
         self._client = config if isinstance(config, Client) else Client.from_config(config, "admin")
         self._owns_client = not self._client.entered
         self._ledger_url = None if isinstance(config, Client) else config.ledger_url
@@ -42,7 +54,7 @@ class Admin:
         self._shards = 0
 
     async def __aenter__(self) -> Self:
-        """Connect; raises NoLeaderError if the cluster is not there."""
+        """Connect; raises NoLeaderError if the cluster cannot be reached."""
         if self._owns_client:
             await self._client.__aenter__()
         try:
@@ -59,23 +71,15 @@ class Admin:
             await self._client.__aexit__(None, None, None)
 
     async def ledger_url(self) -> str:
-        """Return where the cluster keeps its ledger."""
+        """Return the URL of the cluster's ledger."""
         return (await self._client.description(self._timeout_seconds)).ledger_url
 
-    # --- topics -------------------------------------------------------------------------------------------------------
+    # Topics
 
-    async def create_topic(self, topic: str, segments: int = 1) -> m.TopicDescription:
-        """Create ``topic`` with that many equal segments."""
-        shard, token = self._shard(topic), self._client.new_token()
-        request = m.CreateTopic(
-            request_id=0,
-            client_id=self._client.client_id,
-            topic=topic,
-            segments=segments,
-            token=token,
-        )
-
-        return (await self._request(shard, request, m.TopicReply)).topic
+    async def create_topic(self, topic: str, segments: int = 1) -> TopicInfo:
+        """Create ``topic`` with ``segments`` equal segments."""
+        request = m.CreateTopic(**self._new(topic), segments=segments, token=self._client.new_token())
+        return await self._change_topic(topic, request)
 
     async def import_topic(
         self,
@@ -84,22 +88,19 @@ class Admin:
         *,
         complete: bool = True,
         dry_run: bool = False,
-    ) -> m.TopicImportReply:
-        """Create the external ``topic``, or bring it up to what its source has become; returns what that changes.
+    ) -> TopicImportResult:
+        """Create the external ``topic``, or update it to the present state of its source; returns what changes.
 
         Args:
-            topic: its name here.
-            layout: the source's segments, see headgate.client.source_listing.
-            complete: all that the source knows is listed; False: only what changed, the rest stays as it is.
-            dry_run: only say what would change.
+            topic: its name in headgate.
+            layout: the segments at the source, see headgate.client.source_listing.
+            complete: ``layout`` lists every segment of the source. False: only those that changed; the others stay.
+            dry_run: only return what would change.
 
         """
-        shard, token = self._shard(topic), self._client.new_token()
         request = m.ImportTopic(
-            request_id=0,
-            client_id=self._client.client_id,
-            topic=topic,
-            token=token,
+            **self._new(topic),
+            token=self._client.new_token(),
             segments=list(layout.segments),
             positions=layout.positions,
             hash_bits=layout.hash_bits,
@@ -108,57 +109,35 @@ class Admin:
             missing_parents=layout.missing_parents,
             dry_run=dry_run,
         )
+        return public_value(await self._request(self._shard(topic), request, m.TopicImportReply), TopicImportResult)
 
-        return await self._request(shard, request, m.TopicImportReply)
-
-    async def list_topics(self) -> list[m.TopicDescription]:
+    async def list_topics(self) -> list[TopicInfo]:
         """Return all topics of all shards, by name."""
         request = m.ListTopics(request_id=0, client_id=self._client.client_id)
+        replies = await self._request_all(range(self._all_shards()), request, m.TopicList)
+        found = [public_value(topic, TopicInfo) for reply in replies for topic in reply.topics]
+        return sorted(found, key=lambda info: info.topic)
 
-        found: list[m.TopicDescription] = []
-        for shard in range(self._all_shards()):
-            found += (await self._request(shard, request, m.TopicList)).topics
-        return sorted(found, key=lambda description: description.topic)
-
-    async def describe_topic(self, topic: str) -> m.TopicDescription:
-        """Return the layout of ``topic``."""
-        shard = self._shard(topic)
-        request = m.DescribeTopic(request_id=0, client_id=self._client.client_id, topic=topic)
-
-        return (await self._request(shard, request, m.TopicReply)).topic
+    async def describe_topic(self, topic: str) -> TopicInfo:
+        """Return the segments of ``topic``."""
+        return public_value(await self._describe_topic(topic), TopicInfo)
 
     async def leader_of(self, topic: str) -> str:
-        """Return the name of the daemon that leads the topic's shard, as far as is known; waits for one."""
-        await self.describe_topic(topic)
+        """Return the name of the daemon that leads the topic's shard; waits until one answers."""
+        await self._describe_topic(topic)
         announcement = self._client.leader(self._shard(topic))
         assert announcement is not None, "a leader has just answered"
         return announcement.instance
 
-    async def split(self, topic: str, segment: int) -> m.TopicDescription:
-        """Split an active segment at the middle of its range; returns the new layout."""
-        shard, token = self._shard(topic), self._client.new_token()
-        request = m.SplitSegment(
-            request_id=0,
-            client_id=self._client.client_id,
-            topic=topic,
-            segment=segment,
-            token=token,
-        )
+    async def split(self, topic: str, segment: SegmentId) -> TopicInfo:
+        """Split an active segment at the middle of its hash range; returns the new layout."""
+        request = m.SplitSegment(**self._new(topic), segment=segment, token=self._client.new_token())
+        return await self._change_topic(topic, request)
 
-        return (await self._request(shard, request, m.TopicReply)).topic
-
-    async def merge(self, topic: str, first: int, second: int) -> m.TopicDescription:
-        """Merge two active neighbours; returns the new layout."""
-        shard, token = self._shard(topic), self._client.new_token()
-        request = m.MergeSegments(
-            request_id=0,
-            client_id=self._client.client_id,
-            topic=topic,
-            segments=(first, second),
-            token=token,
-        )
-
-        return (await self._request(shard, request, m.TopicReply)).topic
+    async def merge(self, topic: str, first: SegmentId, second: SegmentId) -> TopicInfo:
+        """Merge two active neighbors; returns the new layout."""
+        request = m.MergeSegments(**self._new(topic), segments=(first, second), token=self._client.new_token())
+        return await self._change_topic(topic, request)
 
     async def set_topic_policy(
         self,
@@ -170,18 +149,22 @@ class Admin:
         max_segments: int | None = None,
         retention_ms: int | None = None,
         reset: Sequence[m.PolicyField] = (),
-    ) -> m.TopicDescription:
-        """Change what ``topic`` wants otherwise than the cluster's settings; returns the topic.
+    ) -> TopicInfo:
+        """Change which settings of the cluster ``topic`` overrides; returns the topic.
 
-        None leaves a field as it is; ``reset`` names those that go back to the cluster's settings. ``retention_ms``:
-        how long a sealed segment that everybody has drained is kept; -1: for ever.
+        Args:
+            topic: whose settings.
+            auto_split: whether a busy segment is split automatically.
+            auto_merge: whether quiet neighbors are merged automatically.
+            min_segments: fewest active segments that automatic merges leave.
+            max_segments: most active segments that automatic splits create.
+            retention_ms: how long a sealed segment is kept after every subscription has drained it; -1: without limit.
+            reset: fields that return to the cluster's settings. A field that is None and not in ``reset`` is unchanged.
+
         """
-        shard, token = self._shard(topic), self._client.new_token()
         request = m.SetTopicPolicy(
-            request_id=0,
-            client_id=self._client.client_id,
-            topic=topic,
-            token=token,
+            **self._new(topic),
+            token=self._client.new_token(),
             auto_split=auto_split,
             auto_merge=auto_merge,
             min_segments=min_segments,
@@ -189,137 +172,83 @@ class Admin:
             retention_ms=retention_ms,
             reset=list(reset),
         )
+        return await self._change_topic(topic, request)
 
-        return (await self._request(shard, request, m.TopicReply)).topic
+    async def prune_topic(self, topic: str, *, dry_run: bool = False) -> PruneResult:
+        """Prune the segments that every subscription of ``topic`` has drained, regardless of its retention.
 
-    async def prune_topic(self, topic: str, *, dry_run: bool = False) -> m.Pruned:
-        """Prune now what every subscription of ``topic`` has drained; returns what goes, and why the rest stays."""
-        shard, token = self._shard(topic), self._client.new_token()
-        request = m.PruneTopic(
-            request_id=0,
-            client_id=self._client.client_id,
-            topic=topic,
-            token=token,
-            dry_run=dry_run,
-        )
-
-        return await self._request(shard, request, m.Pruned)
+        Returns what was deleted, and why each other sealed segment was not.
+        """
+        request = m.PruneTopic(**self._new(topic), token=self._client.new_token(), dry_run=dry_run)
+        return public_value(await self._request(self._shard(topic), request, m.Pruned), PruneResult)
 
     async def delete_topic(self, topic: str, *, force: bool = False) -> None:
-        """Delete ``topic``; one that consumers use only with ``force``."""
-        shard, token = self._shard(topic), self._client.new_token()
-        request = m.DeleteTopic(
-            request_id=0,
-            client_id=self._client.client_id,
-            topic=topic,
-            force=force,
-            token=token,
-        )
+        """Delete ``topic``; with ``force`` also while consumers use it."""
+        request = m.DeleteTopic(**self._new(topic), force=force, token=self._client.new_token())
+        await self._request(self._shard(topic), request, m.Done)
 
-        await self._request(shard, request, m.Done)
+    # Subscriptions
 
-    # --- subscriptions ------------------------------------------------------------------------------------------------
-
-    async def list_subscriptions(self, topic: str | None = None) -> list[m.SubscriptionDescription]:
+    async def list_subscriptions(self, topic: str | None = None) -> list[SubscriptionInfo]:
         """Return the subscriptions of ``topic``, or of all topics, by topic and name."""
         request = m.ListSubscriptions(request_id=0, client_id=self._client.client_id, topic=topic)
+        replies = await self._request_all(self._shards_of(topic), request, m.SubscriptionList)
+        found = [public_value(each, SubscriptionInfo) for reply in replies for each in reply.subscriptions]
+        return sorted(found, key=lambda info: (info.topic, info.subscription))
 
-        shards = range(self._all_shards()) if topic is None else [self._shard(topic)]
-        found: list[m.SubscriptionDescription] = []
-        for shard in shards:
-            found += (await self._request(shard, request, m.SubscriptionList)).subscriptions
-        return sorted(found, key=lambda description: (description.topic, description.subscription))
-
-    async def backlog(self, topic: str | None = None, subscription: str | None = None) -> list[m.SubscriptionBacklog]:
-        """Return what is not acknowledged: of one subscription, of all of ``topic``, or of all topics, by name."""
+    async def backlog(self, topic: str | None = None, subscription: str | None = None) -> list[BacklogInfo]:
+        """Return what is unacknowledged in one subscription, in all of ``topic``, or in all topics, by name."""
         if subscription is not None:
             m.require_name("subscription", subscription)
         request = m.DescribeBacklog(
-            request_id=0,
-            client_id=self._client.client_id,
-            topic=topic,
-            subscription=subscription,
+            request_id=0, client_id=self._client.client_id, topic=topic, subscription=subscription
         )
+        replies = await self._request_all(self._shards_of(topic), request, m.BacklogReply)
+        found = [public_value(each, BacklogInfo) for reply in replies for each in reply.backlogs]
+        return sorted(found, key=lambda info: (info.topic, info.subscription))
 
-        shards = range(self._all_shards()) if topic is None else [self._shard(topic)]
-        answers = await asyncio.gather(*(self._request(shard, request, m.BacklogReply) for shard in shards))
-        found = [backlog for answer in answers for backlog in answer.backlogs]
-        return sorted(found, key=lambda backlog: (backlog.topic, backlog.subscription))
-
-    async def describe_subscription(self, topic: str, subscription: str) -> m.SubscriptionDescription:
-        """Return who reads what, and what is blocked by which ancestors."""
-        m.require_name("subscription", subscription)
-        shard = self._shard(topic)
-        request = m.DescribeSubscription(
-            request_id=0,
-            client_id=self._client.client_id,
-            topic=topic,
-            subscription=subscription,
-        )
-
-        return (await self._request(shard, request, m.SubscriptionReply)).subscription
+    async def describe_subscription(self, topic: str, subscription: str) -> SubscriptionInfo:
+        """Return the consumers of a subscription, its positions, and which ancestors block which segments."""
+        request = m.DescribeSubscription(**self._new(topic, subscription))
+        reply = await self._request(self._shard(topic), request, m.SubscriptionReply)
+        return public_value(reply.subscription, SubscriptionInfo)
 
     async def explain(
-        self, topic: str, subscription: str, *, segment: int | None = None, consumer: str | None = None
-    ) -> m.SubscriptionExplanation:
-        """Return why segments are, or are not, with somebody: one segment, one consumer, or everything."""
-        m.require_name("subscription", subscription)
+        self, topic: str, subscription: str, *, segment: SegmentId | None = None, consumer: str | None = None
+    ) -> Explanation:
+        """Return why segments are, or are not, assigned: one segment, one consumer, or everything."""
         if consumer is not None:
             m.require_name("consumer", consumer)
-        shard = self._shard(topic)
-        request = m.ExplainSubscription(
-            request_id=0,
-            client_id=self._client.client_id,
-            topic=topic,
-            subscription=subscription,
-            segment=segment,
-            consumer=consumer,
-        )
-
-        return (await self._request(shard, request, m.ExplanationReply)).explanation
+        request = m.ExplainSubscription(**self._new(topic, subscription), segment=segment, consumer=consumer)
+        reply = await self._request(self._shard(topic), request, m.ExplanationReply)
+        return public_value(reply.explanation, Explanation)
 
     async def plan(
         self,
         topic: str,
         subscription: str,
         *,
-        splits: Sequence[int] = (),
-        merges: Sequence[tuple[int, int]] = (),
+        splits: Sequence[SegmentId] = (),
+        merges: Sequence[tuple[SegmentId, SegmentId]] = (),
         add_consumers: Sequence[str] = (),
         remove_consumers: Sequence[str] = (),
-    ) -> m.ChangePlan:
-        """Return what these changes would move in one subscription; nothing is done."""
-        m.require_name("subscription", subscription)
+    ) -> Plan:
+        """Return what these changes would move in one subscription. Changes nothing."""
         for name in (*add_consumers, *remove_consumers):
             m.require_name("consumer", name)
-        shard = self._shard(topic)
         request = m.PlanChanges(
-            request_id=0,
-            client_id=self._client.client_id,
-            topic=topic,
-            subscription=subscription,
+            **self._new(topic, subscription),
             splits=list(splits),
             merges=list(merges),
             add_consumers=list(add_consumers),
             remove_consumers=list(remove_consumers),
         )
-
-        return (await self._request(shard, request, m.PlanReply)).plan
+        return public_value((await self._request(self._shard(topic), request, m.PlanReply)).plan, Plan)
 
     async def delete_subscription(self, topic: str, subscription: str, *, force: bool = False) -> None:
-        """Delete a subscription; one that consumers use only with ``force``."""
-        m.require_name("subscription", subscription)
-        shard, token = self._shard(topic), self._client.new_token()
-        request = m.DeleteSubscription(
-            request_id=0,
-            client_id=self._client.client_id,
-            topic=topic,
-            subscription=subscription,
-            force=force,
-            token=token,
-        )
-
-        await self._request(shard, request, m.Done)
+        """Delete a subscription and its positions; with ``force`` also while consumers use it."""
+        request = m.DeleteSubscription(**self._new(topic, subscription), force=force, token=self._client.new_token())
+        await self._request(self._shard(topic), request, m.Done)
 
     async def seek(
         self,
@@ -328,77 +257,98 @@ class Admin:
         *,
         to: m.Start | None = None,
         timestamp_ms: int | None = None,
-        positions: Mapping[int, int] | None = None,
+        positions: Mapping[SegmentId, Offset] | None = None,
         dry_run: bool = False,
-    ) -> m.SeekReply:
-        """Move a subscription, while its consumers run; everything from its new positions on is delivered again.
+    ) -> SeekResult:
+        """Move a subscription while its consumers run. Records from its new positions on are delivered again.
 
-        Give exactly one of: ``to`` "earliest" or "latest"; ``timestamp_ms``, for the first record of each segment that
-        was stored at that time or later (the leader's clock; what producers wrote into a record does not count); or
-        ``positions``, segment → offset. ``dry_run``: only say what would move.
+        Give exactly one of ``to``, ``timestamp_ms`` and ``positions``.
 
-        Raises, beside the errors of every method: ConfigError if not exactly one is given, or the timestamp is still to
-        come; StoreError, ChunkError if the ledger cannot be read to find a timestamp.
+        Args:
+            topic: whose records.
+            subscription: whose positions.
+            to: "earliest" or "latest", for every segment.
+            timestamp_ms: the first record of each segment that was stored at that time or later, by the leader's clock.
+                The timestamps that producers set do not count.
+            positions: segment → offset. Other segments keep their positions, unless they descend from one of these.
+            dry_run: only return what would move.
+
+        Raises, besides the errors of every method:
+            ConfigError: not exactly one target is given, the timestamp is in the future, or the topic is external.
+            StoreError, ChunkError: the ledger cannot be read to find a timestamp.
+
         """
-        m.require_name("subscription", subscription)
         if sum(given is not None for given in (to, timestamp_ms, positions)) != 1:
             raise ConfigError("seek: give exactly one of to, timestamp_ms and positions")
-        shard, token = self._shard(topic), self._client.new_token()
+        pairs = sorted((int(segment), int(offset)) for segment, offset in (positions or {}).items())
         if timestamp_ms is not None:
-            if timestamp_ms > self._client.now_ms():
-                raise ConfigError(f"seek: timestamp {timestamp_ms} is still to come; to='latest' is the present end")
-            described = await self.describe_topic(topic)
-            if described.external is not None:
-                raise ConfigError(
-                    f"seek: topic {topic!r} is external, when its records came is known at its source alone"
-                )
-            positions = await positions_at(Ledger(self._store(), shard), described, timestamp_ms)
-        pairs = sorted((positions or {}).items())
+            pairs = sorted((await self._positions_at(topic, timestamp_ms)).items())
         request = m.SeekSubscription(
-            request_id=0,
-            client_id=self._client.client_id,
-            topic=topic,
-            subscription=subscription,
-            token=token,
+            **self._new(topic, subscription),
+            token=self._client.new_token(),
             to=to,
             positions=pairs,
             dry_run=dry_run,
         )
+        return public_value(await self._request(self._shard(topic), request, m.SeekReply), SeekResult)
 
-        return await self._request(shard, request, m.SeekReply)
+    async def set_order(self, topic: str, subscription: str, order: Order) -> SubscriptionInfo:
+        """Set whether the children of a split wait for their ancestors ("strict") or not ("none")."""
+        request = m.SetSubscriptionOrder(**self._new(topic, subscription), order=order, token=self._client.new_token())
+        reply = await self._request(self._shard(topic), request, m.SubscriptionReply)
+        return public_value(reply.subscription, SubscriptionInfo)
 
-    async def set_order(self, topic: str, subscription: str, order: Order) -> m.SubscriptionDescription:
-        """Let the children of a split wait for their ancestors ("strict") or not ("none"), from now on."""
-        m.require_name("subscription", subscription)
-        shard, token = self._shard(topic), self._client.new_token()
-        request = m.SetSubscriptionOrder(
-            request_id=0,
-            client_id=self._client.client_id,
-            topic=topic,
-            subscription=subscription,
-            order=order,
-            token=token,
-        )
-
-        return (await self._request(shard, request, m.SubscriptionReply)).subscription
-
-    # --- how ----------------------------------------------------------------------------------------------------------
+    # Requests
 
     def _shard(self, topic: str) -> int:
         m.require_name("topic", topic)
         return shard_of(topic, self._all_shards())
 
-    def _store(self) -> Store:
-        """Return the ledger's store; only a seek to a timestamp needs it."""
-        return self._client.store if self._ledger_url is None else open_store(self._ledger_url)
+    def _shards_of(self, topic: str | None) -> Iterable[int]:
+        return range(self._all_shards()) if topic is None else [self._shard(topic)]
 
     def _all_shards(self) -> int:
         if not self._shards:
             raise HeadgateError("this Admin is not open; use it as an async context manager")
         return self._shards
 
+    def _new(self, topic: str, subscription: str | None = None) -> dict[str, Any]:
+        """Return the fields that the requests about a topic or subscription share; raises InvalidNameError."""
+        m.require_name("topic", topic)
+        fields: dict[str, Any] = {"request_id": 0, "client_id": self._client.client_id, "topic": topic}
+        if subscription is not None:
+            fields["subscription"] = m.require_name("subscription", subscription)
+        return fields
+
+    async def _describe_topic(self, topic: str) -> m.TopicDescription:
+        request = m.DescribeTopic(**self._new(topic))
+        return (await self._request(self._shard(topic), request, m.TopicReply)).topic
+
+    async def _change_topic(self, topic: str, request: m.Request) -> TopicInfo:
+        return public_value((await self._request(self._shard(topic), request, m.TopicReply)).topic, TopicInfo)
+
+    async def _positions_at(self, topic: str, timestamp_ms: int) -> dict[int, int]:
+        """Return segment → offset of its first record stored at ``timestamp_ms`` or later."""
+        if timestamp_ms > self._client.now_ms():
+            raise ConfigError(
+                f"seek: timestamp_ms={timestamp_ms} is in the future; use to='latest' for the present end"
+            )
+        described = await self._describe_topic(topic)
+        if described.external is not None:
+            raise ConfigError(
+                f"seek: topic {topic!r} is external, so only its source knows when its records were stored; "
+                "give positions or to"
+            )
+        return await positions_at(Ledger(self._store(), self._shard(topic)), described, timestamp_ms)
+
+    def _store(self) -> Store:
+        return self._client.store if self._ledger_url is None else open_store(self._ledger_url)
+
+    async def _request_all(self, shards: Iterable[int], request: m.Request, kind: type[ReplyT]) -> list[ReplyT]:
+        return await asyncio.gather(*(self._request(shard, request, kind) for shard in shards))
+
     async def _request(self, shard: int, request: m.Request, kind: type[ReplyT]) -> ReplyT:
-        """Return the answer to ``request``, which gets an id and an epoch of its own with each attempt."""
+        """Return the reply to ``request``, which gets a new id and the current leader epoch in each attempt."""
 
         def make(request_id: int, leader_epoch: int | None) -> m.Request:
             return msgspec.structs.replace(request, request_id=request_id, leader_epoch=leader_epoch)

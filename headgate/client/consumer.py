@@ -28,6 +28,8 @@ from typing import Any, Final, Self
 import structlog
 
 from headgate.client.acknowledger import Acknowledger
+from headgate.client.admin import Admin
+from headgate.client.admin_values import SeekResult
 from headgate.client.connection import Client
 from headgate.client.decisions.held_segments import Changes, HeldSegments
 from headgate.client.record_feed import ConsumedRecord, RecordFeed
@@ -273,6 +275,27 @@ class Consumer:
             self._acknowledger.acknowledge(record.segment, record.generation, record.offset)
             self._feed.acknowledge_skipped(record.segment, record.generation)
             await self._acknowledger.wait_for_capacity()
+
+    async def seek(
+        self,
+        *,
+        to: m.Start | None = None,
+        timestamp_ms: int | None = None,
+        positions: Mapping[SegmentId, Offset] | None = None,
+    ) -> SeekResult:
+        """Move the subscription, for all its consumers; the arguments and errors are those of `Admin.seek`.
+
+        The move is durable when this returns. The leader revokes every grant that it affects and issues new ones, with
+        higher generations, at the new positions. A consumer learns of that by a message, so it may still deliver a few
+        records from before the seek; their generations are lower than those of the records that follow. An
+        acknowledgement of a record from before the seek is rejected and counted in `rejected`.
+
+        A CHECKPOINT subscription cannot be moved: open a new consumer with other ``positions``.
+        """
+        async with Admin(self._client) as admin:
+            return await admin.seek(
+                self._topic, self._subscription, to=to, timestamp_ms=timestamp_ms, positions=positions
+            )
 
     @property
     def positions(self) -> dict[SegmentId, Offset]:

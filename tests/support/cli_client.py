@@ -4,66 +4,67 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
-
-import msgspec
 
 from controller.decisions.topic_import import import_topic
 from controller.decisions.verdicts import Refusal
 from controller.state.shard_state import ShardState
-from headgate.client.source_listing import ExternalLayout
-from headgate.errors import RequestRejectedError
-from headgate.protocol.messages import (
-    ChangePlan,
-    ConsumerDescription,
-    ConsumerExplanation,
-    ConsumerLoad,
-    ImportTopic,
-    PlannedMove,
-    PlannedSegment,
-    Pruned,
-    RetainedSegment,
-    SeekReply,
-    SegmentDescription,
-    SegmentExplanation,
-    SegmentMove,
-    SegmentProgress,
-    SubscriptionDescription,
-    SubscriptionExplanation,
-    TopicDescription,
-    TopicImportReply,
+from headgate import (
+    ConsumerInfo,
+    ConsumerReasons,
+    ConsumerSegmentCount,
+    Explanation,
+    ExternalLayout,
+    Plan,
+    ProposedMove,
+    ProposedSegment,
+    PruneResult,
+    SeekResult,
+    SegmentAssignment,
+    SegmentInfo,
+    SegmentReasons,
+    SegmentSeek,
+    SubscriptionInfo,
+    SubscriptionType,
+    TopicImportResult,
+    TopicInfo,
+    UnprunedSegment,
 )
+from headgate.client.admin_values import public_value
+from headgate.errors import RequestRejectedError
+from headgate.protocol import messages as m
 
 
-def segment(number: int, first: int, last: int, state: str = "active", **fields: Any) -> SegmentDescription:
+def segment(number: int, first: int, last: int, state: str = "active", **fields: Any) -> SegmentInfo:
     """Return a segment with made-up but plain numbers."""
-    given = {"parents": [], "children": [], "next_offset": 0, "size_bytes": 0, "created_at_ms": 0} | fields
-    return SegmentDescription(segment=number, first_hash=first, last_hash=last, state=state, **given)
+    given = {"parents": (), "children": (), "next_offset": 0, "size_bytes": 0, "created_at_ms": 0}
+    given |= {"sealed_at_ms": None, "label": None} | fields
+    return SegmentInfo(segment=number, first_hash=first, last_hash=last, state=state, **given)
 
 
-def topic(name: str, *segments: SegmentDescription, subscriptions: tuple[str, ...] = ()) -> TopicDescription:
+def topic(name: str, *segments: SegmentInfo, subscriptions: tuple[str, ...] = ()) -> TopicInfo:
     """Return a topic on shard 2 at layout epoch 7."""
-    return TopicDescription(
+    return TopicInfo(
         topic=name, topic_id=1, shard=2, layout_epoch=7, segments=list(segments), subscriptions=list(subscriptions)
     )
 
 
-def subscription(topic_name: str, name: str) -> SubscriptionDescription:
+def subscription(topic_name: str, name: str) -> SubscriptionInfo:
     """Return a STREAM subscription: one segment read, one blocked by it."""
-    return SubscriptionDescription(
+    return SubscriptionInfo(
         topic=topic_name,
         subscription=name,
         subscription_id=5,
-        type="STREAM",
+        type=SubscriptionType.STREAM,
         order="strict",
         seek_generation=0,
-        consumers=[ConsumerDescription(consumer="reader-1", incarnation=1, connected=True, segments=[0])],
+        consumers=[ConsumerInfo(consumer="reader-1", incarnation=1, connected=True, segments=[0])],
         segments=[
-            SegmentProgress(
+            SegmentAssignment(
                 segment=0, status="granted", acknowledged_offset=5, next_offset=12, consumer="reader-1", generation=3
             ),
-            SegmentProgress(segment=1, status="blocked", acknowledged_offset=0, next_offset=4, blocked_by=[0]),
+            SegmentAssignment(segment=1, status="blocked", acknowledged_offset=0, next_offset=4, blocked_by=[0]),
         ],
     )
 
@@ -85,8 +86,8 @@ class Record:
 class FakeCluster:
     """What all fakes of one test share."""
 
-    topics: dict[str, TopicDescription] = field(default_factory=dict)
-    subscriptions: list[SubscriptionDescription] = field(default_factory=list)
+    topics: dict[str, TopicInfo] = field(default_factory=dict)
+    subscriptions: list[SubscriptionInfo] = field(default_factory=list)
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     sent: list[tuple[str, bytes, bytes]] = field(default_factory=list)
     positions: list[bytes | None] = field(default_factory=list)
@@ -114,23 +115,23 @@ class FakeAdmin:
     async def __aexit__(self, *_: object) -> None:
         pass
 
-    def _find(self, name: str) -> TopicDescription:
+    def _find(self, name: str) -> TopicInfo:
         if name not in self.cluster.topics:
             raise RequestRejectedError("invalid", f"there is no topic {name!r}")
         return self.cluster.topics[name]
 
-    async def create_topic(self, name: str, *, segments: int) -> TopicDescription:
+    async def create_topic(self, name: str, *, segments: int) -> TopicInfo:
         self.cluster.calls.append(("create_topic", name, segments))
         self.cluster.topics[name] = topic(name, segment(0, 0, 65_535))
         return self.cluster.topics[name]
 
     async def import_topic(
         self, name: str, layout: ExternalLayout, *, complete: bool, dry_run: bool
-    ) -> TopicImportReply:
+    ) -> TopicImportResult:
         self.cluster.calls.append(("import_topic", name, complete, dry_run))
         state = self.cluster.imports
         outcome = import_topic(
-            ImportTopic(
+            m.ImportTopic(
                 request_id=1,
                 client_id="c",
                 topic=name,
@@ -149,83 +150,80 @@ class FakeAdmin:
             raise RequestRejectedError(outcome.verdict, outcome.reason)
         if outcome.entries:
             state.apply_all(outcome.entries, chunk=state.chunk + 1, at_ms=0)
-        answer = outcome.answer(state, 1)
-        assert isinstance(answer, TopicImportReply)
+        answer = public_value(outcome.answer(state, 1), TopicImportResult)
         if not dry_run:
             self.cluster.topics[name] = answer.topic
         return answer
 
-    async def list_topics(self) -> list[TopicDescription]:
+    async def list_topics(self) -> list[TopicInfo]:
         return list(self.cluster.topics.values())
 
-    async def describe_topic(self, name: str) -> TopicDescription:
+    async def describe_topic(self, name: str) -> TopicInfo:
         return self._find(name)
 
-    async def split(self, name: str, number: int) -> TopicDescription:
+    async def split(self, name: str, number: int) -> TopicInfo:
         self.cluster.calls.append(("split", name, number))
         return self._find(name)
 
-    async def merge(self, name: str, first: int, second: int) -> TopicDescription:
+    async def merge(self, name: str, first: int, second: int) -> TopicInfo:
         self.cluster.calls.append(("merge", name, first, second))
         return self._find(name)
 
-    async def set_topic_policy(self, name: str, *, reset: list[str], **values: Any) -> TopicDescription:
+    async def set_topic_policy(self, name: str, *, reset: list[str], **values: Any) -> TopicInfo:
         self.cluster.calls.append(("set_topic_policy", name, values, reset))
         return self._find(name)
 
-    async def prune_topic(self, name: str, *, dry_run: bool) -> Pruned:
+    async def prune_topic(self, name: str, *, dry_run: bool) -> PruneResult:
         self._find(name)
         self.cluster.calls.append(("prune_topic", name, dry_run))
-        kept = [RetainedSegment(segment=2, reason="subscription 'billing' has not read it to its end: 5 of 12")]
-        return Pruned(request_id=1, leader_epoch=1, segments=[0, 1], retained=kept, abandoned=["audit"])
+        kept = [UnprunedSegment(segment=2, reason="subscription 'billing' has not read it to its end: 5 of 12")]
+        return PruneResult(segments=[0, 1], retained=kept, abandoned=["audit"])
 
     async def delete_topic(self, name: str, *, force: bool) -> None:
         self.cluster.calls.append(("delete_topic", name, force))
         self._find(name)
 
-    async def list_subscriptions(self, name: str | None) -> list[SubscriptionDescription]:
+    async def list_subscriptions(self, name: str | None) -> list[SubscriptionInfo]:
         return [each for each in self.cluster.subscriptions if name in (None, each.topic)]
 
-    async def describe_subscription(self, _: str, name: str) -> SubscriptionDescription:
+    async def describe_subscription(self, _: str, name: str) -> SubscriptionInfo:
         return next(each for each in self.cluster.subscriptions if each.subscription == name)
 
     async def delete_subscription(self, name: str, subscription_name: str, *, force: bool) -> None:
         self.cluster.calls.append(("delete_subscription", name, subscription_name, force))
 
-    async def seek(self, name: str, subscription_name: str, **wanted: Any) -> SeekReply:
+    async def seek(self, name: str, subscription_name: str, **wanted: Any) -> SeekResult:
         self.cluster.calls.append(("seek", name, subscription_name, wanted))
         moves = [
-            SegmentMove(segment=0, from_offset=5, to_offset=2, end_offset=12),
-            SegmentMove(segment=1, from_offset=0, to_offset=4, end_offset=4),
-            SegmentMove(segment=2, from_offset=3, to_offset=3, end_offset=9),
+            SegmentSeek(segment=0, from_offset=5, to_offset=2, end_offset=12),
+            SegmentSeek(segment=1, from_offset=0, to_offset=4, end_offset=4),
+            SegmentSeek(segment=2, from_offset=3, to_offset=3, end_offset=9),
         ]
-        return SeekReply(request_id=1, leader_epoch=1, seek_generation=7, moves=moves)
+        return SeekResult(seek_generation=7, moves=moves)
 
-    async def set_order(self, name: str, subscription_name: str, order: str) -> SubscriptionDescription:
+    async def set_order(self, name: str, subscription_name: str, order: str) -> SubscriptionInfo:
         self.cluster.calls.append(("set_order", name, subscription_name, order))
-        return msgspec.structs.replace(subscription(name, subscription_name), order=order)
+        return replace(subscription(name, subscription_name), order=order)
 
-    async def explain(
-        self, topic_name: str, name: str, *, segment: int | None, consumer: str | None
-    ) -> SubscriptionExplanation:
+    async def explain(self, topic_name: str, name: str, *, segment: int | None, consumer: str | None) -> Explanation:
         self.cluster.calls.append(("explain", topic_name, name, segment, consumer))
-        return SubscriptionExplanation(
+        return Explanation(
             topic=topic_name,
             subscription=name,
             summary=["All is explained."],
-            segments=[SegmentExplanation(segment=1, status="blocked", sentences=["Segment 1 waits.", "For 0."])],
-            consumers=[ConsumerExplanation(consumer="c1", connected=True, segments=[], sentences=["c1 is idle."])],
+            segments=[SegmentReasons(segment=1, status="blocked", sentences=["Segment 1 waits.", "For 0."])],
+            consumers=[ConsumerReasons(consumer="c1", connected=True, segments=[], sentences=["c1 is idle."])],
         )
 
-    async def plan(self, topic_name: str, name: str, **changes: Any) -> ChangePlan:
+    async def plan(self, topic_name: str, name: str, **changes: Any) -> Plan:
         self.cluster.calls.append(("plan", topic_name, name, changes))
-        return ChangePlan(
+        return Plan(
             topic=topic_name,
             subscription=name,
-            created=[PlannedSegment(segment=8, first_hash=0, last_hash=0x3FFF, parents=[0], blocked_by=[0])],
+            created=[ProposedSegment(segment=8, first_hash=0, last_hash=0x3FFF, parents=[0], blocked_by=[0])],
             after_rebalance=[],
-            after_drain=[PlannedMove(segment=8, before=None, after="c9")],
-            consumers=[ConsumerLoad(consumer="c9", before=None, after_rebalance=0, after_drain=1)],
+            after_drain=[ProposedMove(segment=8, before=None, after="c9")],
+            consumers=[ConsumerSegmentCount(consumer="c9", before=None, after_rebalance=0, after_drain=1)],
         )
 
 

@@ -9,8 +9,9 @@ import pytest
 from controller.cli import backlog as cli_backlog
 from controller.cli import context as session
 from controller.cli.main import main
+from headgate import BacklogInfo, ExternalSource, TopicInfo
+from headgate.client.admin_values import public_value
 from headgate.protocol.backlog import SegmentBacklog, summarize_backlog
-from headgate.protocol.messages import ExternalDescription, TopicDescription
 
 
 def run(*arguments):
@@ -48,14 +49,14 @@ class Admin:
         return self.topic(name, external=name == "clicks")
 
     def topic(self, name, *, external=False):
-        return TopicDescription(
+        return TopicInfo(
             topic=name,
             topic_id=7,
             shard=3,
             layout_epoch=0,
             segments=[],
             subscriptions=[],
-            external=ExternalDescription(source="", positions="opaque", hash_bits=0) if external else None,
+            external=ExternalSource(source="", positions="opaque", hash_bits=0) if external else None,
         )
 
 
@@ -72,7 +73,7 @@ def asked(monkeypatch):
     )
     asked: list[tuple[str | None, str | None]] = []
     monkeypatch.setattr(session, "client_config", lambda: None)
-    monkeypatch.setattr(session, "open_admin", lambda config: Admin(asked, [found]))
+    monkeypatch.setattr(session, "open_admin", lambda config: Admin(asked, [public_value(found, BacklogInfo)]))
     return asked
 
 

@@ -13,6 +13,8 @@ from controller.cli.backlog_table import (
     subscription_row,
     trend,
 )
+from headgate import BacklogInfo
+from headgate.client.admin_values import public_value
 from headgate.protocol.backlog import SegmentBacklog, summarize_backlog
 
 NOW = 1_000_000
@@ -23,7 +25,7 @@ def part(segment=0, **fields):
 
 
 def backlog(*parts, kind="STREAM", counted_by="spark", as_of_ms=NOW, topic="orders", **more):
-    return summarize_backlog(
+    counted = summarize_backlog(
         topic=topic,
         subscription="billing",
         subscription_type=kind,
@@ -32,6 +34,7 @@ def backlog(*parts, kind="STREAM", counted_by="spark", as_of_ms=NOW, topic="orde
         segments=parts,
         **more,
     )
+    return public_value(counted, BacklogInfo)
 
 
 COUNTED = {"records": 1234, "size_bytes": 56_000, "oldest_ms": NOW - 7000}

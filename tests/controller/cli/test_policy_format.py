@@ -3,7 +3,7 @@
 import pytest
 
 from controller.cli.policy_format import duration, policy_line, retention
-from headgate.model.entries import TopicPolicy
+from headgate import PolicyOverrides
 
 
 @pytest.mark.parametrize("text", ["30s", "15m", "12h", "7d"])
@@ -19,7 +19,7 @@ def test_a_duration_is_written_in_the_largest_unit_that_divides_it(milliseconds:
 
 
 def test_a_policy_is_told_in_the_words_of_the_command() -> None:
-    policy = TopicPolicy(auto_split=True, auto_merge=False, max_segments=8, retention_ms=604_800_000)
+    policy = PolicyOverrides(auto_split=True, auto_merge=False, max_segments=8, retention_ms=604_800_000)
 
     assert policy_line(policy) == "policy: auto-split on, auto-merge off, max-segments 8, retention 7d"
-    assert policy_line(TopicPolicy(min_segments=2, retention_ms=-1)) == "policy: min-segments 2, retention none"
+    assert policy_line(PolicyOverrides(min_segments=2, retention_ms=-1)) == "policy: min-segments 2, retention none"

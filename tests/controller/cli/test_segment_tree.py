@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
+import dataclasses
+
 import pytest
 
 from controller.cli.segment_tree import draw_topic, format_bytes
-from headgate.model.entries import TopicPolicy
+from headgate import PolicyOverrides
 from tests.support.cli_client import segment, topic
 
 
@@ -78,6 +79,6 @@ def test_sizes_as_people_read_them(size: int, shown: str):
 
 
 def test_a_policy_stands_below_if_there_is_one():
-    described = msgspec.structs.replace(topic("t", segment(0, 0, 0xFFFF)), policy=TopicPolicy(auto_split=True))
+    described = dataclasses.replace(topic("t", segment(0, 0, 0xFFFF)), policy=PolicyOverrides(auto_split=True))
 
     assert draw_topic(described)[-1] == "policy: auto-split on"

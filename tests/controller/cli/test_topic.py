@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
-import msgspec
 import pytest
 
-from headgate.protocol.messages import BucketRangeProgress, ConsumerDescription, SegmentProgress
+from headgate import BucketRangeAssignment, ConsumerInfo, SegmentAssignment
 from tests.controller.cli.conftest import Invoke
 from tests.support.cli_client import FakeCluster, segment, subscription, topic
 
@@ -129,11 +129,9 @@ def test_subscription_describe_shows_weights_and_capacities_where_it_is_balanced
     invoke: Invoke, cluster: FakeCluster
 ):
     described = subscription("orders", "hot")
-    reader = msgspec.structs.replace(described.consumers[0], capacity=250)
-    segments = [msgspec.structs.replace(described.segments[0], weight=391), described.segments[1]]
-    cluster.subscriptions.append(
-        msgspec.structs.replace(described, balance="load", consumers=[reader], segments=segments)
-    )
+    reader = dataclasses.replace(described.consumers[0], capacity=250)
+    segments = [dataclasses.replace(described.segments[0], weight=391), described.segments[1]]
+    cluster.subscriptions.append(dataclasses.replace(described, balance="load", consumers=[reader], segments=segments))
     shown = invoke("subscription", "describe", "orders", "hot").stdout.splitlines()
 
     assert shown[0] == "hot of orders: stream, order strict, balanced by load"
@@ -143,23 +141,23 @@ def test_subscription_describe_shows_weights_and_capacities_where_it_is_balanced
 
 def test_subscription_describe_shows_shares_and_why_somebody_is_idle(invoke: Invoke, cluster: FakeCluster):
     shares = [
-        BucketRangeProgress(
+        BucketRangeAssignment(
             first_bucket=0, end_bucket=8, status="granted", acknowledged_offset=7, consumer="a", generation=2
         ),
-        BucketRangeProgress(first_bucket=8, end_bucket=16, status="waiting", acknowledged_offset=5),
+        BucketRangeAssignment(first_bucket=8, end_bucket=16, status="waiting", acknowledged_offset=5),
     ]
     cluster.subscriptions.append(
-        msgspec.structs.replace(
+        dataclasses.replace(
             subscription("orders", "billing"),
             segments=[
-                SegmentProgress(segment=3, status="shared", acknowledged_offset=5, next_offset=9, bucket_ranges=shares),
-                SegmentProgress(segment=4, status="granted", acknowledged_offset=9, next_offset=9, consumer="a"),
+                SegmentAssignment(
+                    segment=3, status="shared", acknowledged_offset=5, next_offset=9, bucket_ranges=shares
+                ),
+                SegmentAssignment(segment=4, status="granted", acknowledged_offset=9, next_offset=9, consumer="a"),
             ],
             consumers=[
-                ConsumerDescription(
-                    consumer="a", incarnation=1, connected=True, segments=[3, 4], bucket_ranges=[(3, 0, 8)]
-                ),
-                ConsumerDescription(consumer="b", incarnation=1, connected=True, segments=[], idle="no room"),
+                ConsumerInfo(consumer="a", incarnation=1, connected=True, segments=[3, 4], bucket_ranges=[(3, 0, 8)]),
+                ConsumerInfo(consumer="b", incarnation=1, connected=True, segments=[], idle="no room"),
             ],
         )
     )

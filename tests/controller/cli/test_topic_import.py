@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headgate.protocol.messages import SegmentProgress
+from headgate import SegmentAssignment
 from tests.controller.cli.conftest import Invoke
 from tests.support.cli_client import FakeCluster, subscription
 
@@ -126,7 +126,7 @@ def test_topic_list_tells_external_topics_and_claims_no_records(invoke: Invoke, 
 def test_a_subscription_shows_names_and_checkpoints(invoke: Invoke, cluster: FakeCluster) -> None:
     described = subscription("orders", "billing")
     described.segments[:] = [
-        SegmentProgress(
+        SegmentAssignment(
             segment=0, status="waiting", acknowledged_offset=0, next_offset=0, label="shardId-0", checkpoint="4959"
         )
     ]

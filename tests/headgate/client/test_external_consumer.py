@@ -115,7 +115,7 @@ async def test_children_are_read_after_their_parents_and_a_reshard_is_followed()
             await asyncio.sleep(5)
             answer = await admin.import_topic("orders", MERGED)
             await until(lambda: ("d", RECORDS - 1) in source.read_order)
-    assert (["d"], ["b", "c"]) == (answer.created, answer.sealed)
+    assert (("d",), ("b", "c")) == (answer.created, answer.sealed)
     assert 4 * RECORDS == len(source.read_order), "each record once: nobody crashed"
     for parent, child in ("ab", "ac", "bd", "cd"):
         assert source.last(parent) < source.first(child)

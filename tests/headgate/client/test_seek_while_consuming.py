@@ -181,12 +181,31 @@ async def test_a_refused_seek_moves_nothing():
         async with reader(world) as consumer, Admin(client(world, "admin")) as admin:
             with pytest.raises(RequestRejectedError, match="segment 0 ends at 20; 21 is beyond it: choose 0 to 20"):
                 await admin.seek("orders", "billing", positions={0: 21})
-            with pytest.raises(ConfigError, match="still to come"):
+            with pytest.raises(ConfigError, match="in the future"):
                 await admin.seek("orders", "billing", timestamp_ms=now_ms() + 1000)
             with pytest.raises(ConfigError, match="exactly one"):
                 await admin.seek("orders", "billing")
             assert list(range(20)) == [record.offset for record in await take(consumer, 20)]
             assert 0 == (await admin.describe_subscription("orders", "billing")).seek_generation
+
+
+async def test_a_consumer_seeks_its_subscription_for_all_its_consumers():
+    world = OneShard()
+    async with world.leader():
+        await create(world, segments=2)
+        await produce(world, 100)
+        async with reader(world) as consumer, reader(world, "d") as other:
+            read = await asyncio.gather(*(_until_quiet(each) for each in (consumer, other)))
+            assert all(read)
+            moved = await consumer.seek(to="earliest")
+            again = await asyncio.gather(*(_until_quiet(each) for each in (consumer, other)))
+            with pytest.raises(ConfigError, match="exactly one"):
+                await consumer.seek()
+
+    assert 1 == moved.seek_generation
+    assert _offsets(read) == _offsets(again)
+    for before, after in zip(read, again, strict=True):
+        assert max(record.generation for record in before) < min(record.generation for record in after)
 
 
 async def test_a_checkpoint_keeps_its_own_positions():
@@ -212,7 +231,7 @@ async def test_weakening_the_order_lets_children_through_and_restoring_it_takes_
             await asyncio.sleep(0.1)
             assert [0, 1, 2] == consumer.segments
             described = await admin.set_order("orders", "billing", "strict")
-            assert {1: [0], 2: [0]} == {s.segment: s.blocked_by for s in described.segments if s.blocked_by}
+            assert {1: (0,), 2: (0,)} == {s.segment: s.blocked_by for s in described.segments if s.blocked_by}
             await asyncio.sleep(0.5)
             assert [0] == consumer.segments, "handed back, and nothing was fenced"
             assert 0 == world.registry.get_sample_value("headgate_consumers_removed_total", {"reason": "evicted"})
