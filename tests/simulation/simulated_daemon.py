@@ -79,7 +79,7 @@ class SimulatedDaemon:
     @property
     def leads(self) -> bool:
         """Whether it believes that it leads."""
-        return any(controller.leadership.transitions.role is Role.LEADING for controller in self.controllers)
+        return any(controller.leadership.role is Role.LEADING for controller in self.controllers)
 
     async def crash(self) -> None:
         """End without a word: nothing that it does from here on reaches anybody."""

@@ -229,12 +229,12 @@ async def test_a_reopened_identity_whose_reply_was_lost_gets_the_same_answer(ing
     """At the first opening, and at the bump after a gap: one token, one entry, one epoch, however often asked."""
     topic = await ingest.topic()
     settings = ProducerSettings(batch_bytes=200, request_timeout_seconds=0.2, delivery_timeout_seconds=DELIVERY_SECONDS)
-    dropped: dict[int, int] = {}
+    dropped_replies: dict[int, int] = {}
 
     def twice_lost(reply: m.AnyReply) -> Sequence[tuple[float, m.AnyReply]]:
         if isinstance(reply, m.ProducerIdentity):
-            dropped[reply.producer_epoch] = dropped.get(reply.producer_epoch, 0) + 1
-            if dropped[reply.producer_epoch] <= 2:
+            dropped_replies[reply.producer_epoch] = dropped_replies.get(reply.producer_epoch, 0) + 1
+            if dropped_replies[reply.producer_epoch] <= 2:
                 return []
         return [(0.0, reply)]
 

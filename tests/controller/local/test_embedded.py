@@ -127,7 +127,7 @@ async def test_a_frozen_server_is_ended_all_the_same(tmp_path: Path, monkeypatch
         assert broker._server is not None
         pid = broker.process
         assert pid is not None
-        object.__setattr__(broker._server.plan, "stop_seconds", 0.2)
+        object.__setattr__(broker._server.spec, "stop_seconds", 0.2)
         os.kill(pid, signal.SIGSTOP)
     assert not runs(pid)
 
@@ -206,7 +206,7 @@ async def test_a_free_port_that_somebody_else_was_quicker_to_take_is_replaced(
 async def test_the_port_of_a_broker_that_is_down_for_a_moment_is_held(tmp_path: Path) -> None:
     async with EmbeddedBroker(tmp_path) as broker:
         assert broker._server is not None
-        await broker._server._unwatch()
+        await broker._server._stop_watching()
         await broker._server._stop()
         with socket.socket() as exclusive, pytest.raises(OSError, match="in use"):
             exclusive.bind((broker.host, broker.port))

@@ -88,8 +88,8 @@ async def test_a_run_reads_exactly_what_is_new(spark, ledger):
 async def test_spark_must_have_counted_as_many_rows_as_the_chunks_have(spark, ledger):
     """What is not counted now is behind the watermark for ever."""
     job, counter = job_of(spark, ledger)
-    real = counter.chunks.source.few
-    counter.chunks.source.few = lambda session, paths: real(session, paths).limit(2)
+    real = counter.chunks.source.small_frame
+    counter.chunks.source.small_frame = lambda session, paths: real(session, paths).limit(2)
     outcome = await job.run([0])
 
     assert outcome.failures == {0: "Spark counted 2 of the 8 rows of shard 0: that is no count"}

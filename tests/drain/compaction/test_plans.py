@@ -285,7 +285,7 @@ async def test_what_was_written_is_compared_with_the_facts(spark, tmp_path, monk
     fixture = CompactionFixture(spark, ledger)
     await fixture.job.run([0])
     real = rollup.only_segments
-    monkeypatch.setattr(rollup, "of_segments", lambda records, alive: real(records, alive).where("offset % 5 != 0"))
+    monkeypatch.setattr(rollup, "only_segments", lambda records, alive: real(records, alive).where("offset % 5 != 0"))
 
     with pytest.raises(RunError, match=r"have holes|were written"):
         await fixture.compaction_job.run(0)
