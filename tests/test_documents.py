@@ -1,0 +1,57 @@
+"""The documents name links, files, make targets and markers that exist."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
+PLACEHOLDERS = {"bench/NAME.py"}
+
+
+def anchors(document: Path) -> set[str]:
+    """Return the anchors of a document's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_relative_link_leads_to_a_file_and_a_heading(name: str) -> None:
+    document = ROOT / name
+    targets = re.findall(r"\]\((?!https?:)([^)\s]+)\)", document.read_text())
+    broken = []
+    for target in targets:
+        path, _, anchor = target.partition("#")
+        linked = document.parent / path if path else document
+        if not linked.exists() or (anchor and linked.suffix == ".md" and anchor not in anchors(linked)):
+            broken.append(target)
+
+    assert [] == broken
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_file_that_is_named_exists(name: str) -> None:
+    folders = "|".join(path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith("."))
+    named = set(re.findall(rf"`((?:{folders})/[\w./-]*)(?:::\w+)?`", (ROOT / name).read_text())) - PLACEHOLDERS
+
+    assert [] == [path for path in sorted(named) if not (ROOT / path).exists()]
+
+
+def test_every_make_target_that_contributing_names_exists() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"\bmake ([a-z]+)\b", CONTRIBUTING))
+
+    assert {"setup", "check", "test", "demo", "constraints", "clean"} <= named
+    assert named <= targets
+
+
+def test_the_tiers_in_contributing_are_the_markers() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["markers"]
+    tiers = set(re.findall(r"^\| \w+ \| `(\w+)` \|", CONTRIBUTING, re.MULTILINE))
+
+    assert tiers == {marker.partition(":")[0] for marker in declared}

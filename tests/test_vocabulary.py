@@ -1,0 +1,176 @@
+"""The vocabulary: code, documents and deployment files use the terms of docs/glossary.md, and none of those they replaced.
+
+Words are matched as whole words and without regard to case, in prose and in identifiers: `snake_case` and `CamelCase` names
+are split first. A phrase also matches across a line break.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = (
+    "headgate",
+    "coordinator",
+    "controller",
+    "drain",
+    "metrics",
+    "bench",
+    "demo",
+    "deploy",
+    "docs",
+    "examples",
+    "tests",
+)
+FILES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "Makefile",
+    "pyproject.toml",
+    ".pre-commit-config.yaml",
+    ".ci/run",
+)
+SUFFIXES = {".py", ".md", ".toml", ".yml", ".yaml", ".json", ".service", ".timer", ".conf", ".cfg", ".mjs"}
+
+# Word or phrase → what to write in its place.
+REPLACED = {
+    "reign|reigns|reigned|reigning": "term",
+    "heir|heirs": "affinity, preferred owner",
+    "tether|tethers|tethered": "parent-death signal",
+    "sought": "seek",
+    "whoever|somebody|someone|nobody|anybody|everybody": "the component that acts",
+    "anew": "again",
+    "desk|desks": "service",
+    "ghost|ghosts": "stale registration",
+    "meddler|meddlers": "FaultInjectingTransport",
+    "for ever": "permanently",
+    "roll up|rolled up|rolls up|rolling up|rollup|rollups": "compaction, compact",
+    "plain device|plain devices": "MQTT device",
+    "mend|mends|mended|mending": "fix, recover",
+    "struck off": "evicted",
+    "is told|are told|was told|were told|be told|been told": "is notified; the component reports",
+    "let go|lets go|letting go": "release",
+    "at fault": "failing",
+    "room|rooms": "package, registry, capacity, space",
+    "stands": "exists, is durable, is in",
+    "by itself": "automatically, alone",
+    "comes to": "evaluates to, returns",
+    "zombie|zombies": "stale registration",
+}
+# Packages that still use the old vocabulary. A rewritten package leaves this list.
+NOT_YET_REWRITTEN: tuple[str, ...] = (
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "Makefile",
+    "README.md",
+    "bench/",
+    "controller/backlog/",
+    "controller/cli/",
+    "controller/commit.py",
+    "controller/daemon.py",
+    "controller/decisions/",
+    "controller/devices/",
+    "controller/leader/",
+    "controller/leadership/",
+    "controller/local/",
+    "controller/logs.py",
+    "controller/retention/",
+    "controller/scaling/",
+    "controller/settings/",
+    "controller/snapshots/",
+    "controller/state/",
+    "coordinator/assignor.py",
+    "coordinator/balancing/",
+    "coordinator/decisions/",
+    "coordinator/drain_poller.py",
+    "coordinator/load_watch.py",
+    "coordinator/ports.py",
+    "coordinator/reporting/",
+    "coordinator/state/",
+    "coordinator/subscription_coordinator.py",
+    "demo/",
+    "deploy/",
+    "docs/",
+    "drain/backlog/",
+    "drain/checker/",
+    "drain/compaction/",
+    "drain/external/",
+    "drain/protocol.py",
+    "drain/service/",
+    "drain/spark/",
+    "examples/",
+    "headgate/client/",
+    "headgate/config.py",
+    "headgate/errors.py",
+    "headgate/ledger/",
+    "headgate/model/",
+    "headgate/protocol/",
+    "headgate/reading/",
+    "headgate/storage/",
+    "headgate/transport/",
+    "metrics/",
+    "pyproject.toml",
+    "tests/bench/",
+    "tests/contract/",
+    "tests/controller/",
+    "tests/coordinator/",
+    "tests/demo/",
+    "tests/deploy/",
+    "tests/drain/",
+    "tests/headgate/",
+    "tests/javascript/",
+    "tests/metrics/",
+    "tests/mutation/",
+    "tests/simulation/",
+    "tests/support/",
+    "tests/system/",
+)
+# Files that quote the old vocabulary on purpose.
+EXCEPTIONS = (
+    "tests/test_vocabulary.py",  # names the words
+    "tests/javascript/package-lock.json",  # written by npm
+)
+
+
+def texts() -> Iterator[str]:
+    """Yield the paths of all files that are checked, relative to the repository."""
+    found = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in SUFFIXES]
+    for path in sorted([*found, *(ROOT / name for name in FILES)]):
+        name = path.relative_to(ROOT).as_posix()
+        if name not in EXCEPTIONS and "node_modules" not in name and "__pycache__" not in name:
+            yield name
+
+
+def old_words(text: str) -> list[tuple[int, str, str]]:
+    """Return (line, what it says, what to write) for each word of the old vocabulary."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_|-", " ", text)
+    found = []
+    for pattern, better in REPLACED.items():
+        phrase = pattern.replace(" ", r"\s+(?:#\s+)?")
+        found += [
+            (words.count("\n", 0, match.start()) + 1, " ".join(match[0].split()), better)
+            for match in re.finditer(rf"\b(?:{phrase})\b", words, re.IGNORECASE)
+        ]
+    return sorted(found)
+
+
+def test_no_word_of_the_old_vocabulary_is_used() -> None:
+    found = [
+        f"{name}:{line}: {word!r}: write {better}"
+        for name in texts()
+        if not name.startswith(NOT_YET_REWRITTEN)
+        for line, word, better in old_words((ROOT / name).read_text())
+    ]
+
+    assert [] == found
+
+
+def test_words_are_found_in_prose_and_in_identifiers() -> None:
+    text = "class ReignBegan: ...\nself._let_go(1)\n# It is kept for\n# ever.\nforeign = 2  # sovereign\nRolled-up objects\n"
+
+    assert [(1, "Reign"), (2, "let go"), (3, "for # ever"), (6, "Rolled up")] == [
+        found[:2] for found in old_words(text)
+    ]
