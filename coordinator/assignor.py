@@ -16,9 +16,7 @@ from collections.abc import Set as AbstractSet
 import structlog
 
 from coordinator.balancing import handover
-from coordinator.balancing.affinity import preferred_owners_of
-from coordinator.balancing.balance import compute_owners
-from coordinator.balancing.bucket_split import pools
+from coordinator.balancing.balance import compute_target
 from coordinator.decisions.gate import Gate, compute_gate
 from coordinator.ports import LedgerPort, PushMessage
 from coordinator.reporting.description import build_grant
@@ -249,16 +247,16 @@ class Assignor:
     def _compute_target(
         self, gate: Gate, preferred_owners: Mapping[SegmentSlice, Sequence[str]]
     ) -> dict[SegmentSlice, str]:
-        """Return what should be read by whom, with segments cut where there are more consumers than segments."""
-        subscription = self._subscription
-        holders = {p: holding.consumer for p, holding in subscription.holdings.items() if p not in self._revoking}
-        all_holders = {segment_slice: holding.consumer for segment_slice, holding in subscription.holdings.items()}
-        able = {name: consumer.supports_bucket_ranges for name, consumer in subscription.consumers.items()}
-        target: dict[SegmentSlice, str] = {}
-        for pool in pools(subscription.type, gate.grantable, able, holders):
-            wanted = {**preferred_owners_of(all_holders, self._topic.layout, pool.slices), **preferred_owners}
-            target |= compute_owners(subscription, pool, holders, wanted)
-        return target
+        holdings = self._subscription.holdings
+        return compute_target(
+            self._subscription,
+            self._topic.layout,
+            gate.grantable,
+            {name: consumer.supports_bucket_ranges for name, consumer in self._subscription.consumers.items()},
+            {held: holding.consumer for held, holding in holdings.items() if held not in self._revoking},
+            all_holders={held: holding.consumer for held, holding in holdings.items()},
+            preferred_owners=preferred_owners,
+        )
 
     def _apply_moves(self, moves: handover.Moves, reason: str, requester: str | None) -> None:
         if not moves:

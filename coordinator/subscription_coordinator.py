@@ -33,7 +33,7 @@ import structlog
 from coordinator.assignor import Assignor
 from coordinator.decisions import acknowledgements, sessions
 from coordinator.decisions.gate import Gate, tracks_acknowledgements, undrained_sealed
-from coordinator.decisions.registration import Refusal, judge_registration, replaced_reason
+from coordinator.decisions.registration import RejectedRegistration, judge_registration, replaced_reason
 from coordinator.drain_poller import DrainPoller
 from coordinator.load_watch import LoadMonitor
 from coordinator.ports import (
@@ -178,7 +178,7 @@ class SubscriptionCoordinator:
         """Let a consumer join, come back, or take over its name; the answer holds all that it may read now."""
         known = self._subscription.consumers.get(request.consumer)
         judged = judge_registration(self._subscription, request)
-        if isinstance(judged, Refusal):
+        if isinstance(judged, RejectedRegistration):
             return self._reject(request, judged.verdict, judged.reason)
         if judged.configured is not None:
             self._reconfigure(judged.configured, request.consumer)

@@ -12,6 +12,7 @@ from controller.decisions.verdicts import Refusal
 from controller.state.shard_state import ShardState, Topic
 from coordinator.decisions.external_topics import seekable_ends
 from coordinator.decisions.gate import compute_gate, is_gated
+from coordinator.decisions.registration import order_error
 from coordinator.decisions.seek import SeekTarget, drained_by_seek, seek_positions
 from coordinator.reporting.description import describe
 from coordinator.state.subscription import Subscription
@@ -84,8 +85,9 @@ def set_order(request: m.SetSubscriptionOrder, state: ShardState) -> Decision | 
             f"the type of subscription {request.subscription!r} is not known yet: register a consumer first, with "
             "the order that it should have",
         )
-    if request.order == "strict" and subscription.type != e.SubscriptionType.STREAM:
-        return _invalid(f"order 'strict' is for STREAM; a {subscription.type} takes records in any order")
+    reason = order_error(subscription.type, request.order)
+    if reason is not None:
+        return _invalid(reason)
     # The same order again is an entry too: a late copy of this command must not undo a later one.
     entry = e.SubscriptionConfigured(
         topic_id=topic.topic_id,

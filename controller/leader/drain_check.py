@@ -1,7 +1,8 @@
 """Ask a drain checker about the subscriptions of one shard, once what they acknowledged is durable.
 
-The coordinator and the drain packages do not know each other. This class implements the coordinator's port,
-`coordinator.ports.DrainCheck`, by a query to the daemon's checker: Spark, or published results.
+The coordinator and the drain packages do not know each other. This class implements the
+coordinator's port, `coordinator.ports.DrainCheck`, by a query to the daemon's checker: Spark, or
+published results.
 """
 
 from __future__ import annotations

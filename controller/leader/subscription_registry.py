@@ -17,7 +17,7 @@ from controller.decisions.verdicts import Refusal
 from controller.leader.drain_check import DrainChecker, LedgerDrainCheck
 from controller.state.shard_state import ShardState, Topic
 from coordinator.decisions import external_topics
-from coordinator.decisions.registration import judge_deleted_subscription
+from coordinator.decisions.registration import judge_deleted_subscription, order_error
 from coordinator.ports import CoordinatorSettings, PushMessage
 from coordinator.reporting.explanation import explain
 from coordinator.reporting.plan import plan_changes
@@ -185,10 +185,10 @@ class SubscriptionRegistry:
         if reason is not None:
             return Refusal("invalid", reason, after_barrier=True)
         if is_new:
-            if request.order == "strict" and request.subscription_type != e.SubscriptionType.STREAM:
-                # Judged before anything is created: a refusal must leave no trace.
-                kind = request.subscription_type
-                return Refusal("invalid", f"order 'strict' is for STREAM; a {kind} takes records in any order")
+            # Checked before the subscription is created: a rejection must not leave one behind.
+            reason = order_error(request.subscription_type, request.order)
+            if reason is not None:
+                return Refusal("invalid", reason)
             self._commit.propose(commands.create_subscription(request, topic, self._state.next_id))
             self._add_coordinator(topic.subscriptions[request.subscription])
         return self._coordinators[topic.subscriptions[request.subscription].subscription_id].register(request)

@@ -1,1 +1,1 @@
-"""Who should hold what: targets, handovers and key-bucket splits. Pure."""
+"""Assign segments to consumers: targets, handovers and bucket ranges. Pure."""

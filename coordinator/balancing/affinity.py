@@ -1,11 +1,12 @@
-"""Say who should rather get what is free, because it knows the keys already.
+"""Rank the consumers that should preferably get a free slice, because they already know its keys.
 
-Values in, values out; whether they have room is decided in coordinator.balancing.target. For each place that nobody
-holds:
+Values in, values out. Whether a preferred owner has capacity is decided in
+coordinator.balancing.target. For each free slice (a segment or a bucket range):
 
-1. Whoever holds keys of it, because its segment was cut otherwise before; then whoever holds its neighbours.
-2. If nobody holds anything of its segment: whoever holds, or held until now, its nearest held ancestors, rather those
-   who hold the same buckets of them: a key keeps its bucket through splits and merges.
+1. If other slices of the same segment are held: their holders, those with the nearest buckets
+   first.
+2. Otherwise the holders of the nearest held ancestors, with the same order of buckets: a key keeps
+   its bucket across splits and merges.
 """
 
 from __future__ import annotations
@@ -22,37 +23,37 @@ def preferred_owners_of(
     layout: Layout,
     slices: Iterable[SegmentSlice],
 ) -> dict[SegmentSlice, Sequence[str]]:
-    """Return for each free one of ``slices`` who should rather get it, best first; nothing where nobody should.
+    """Return free slice → preferred owners, best first. Slices without a preference are left out.
 
-    ``holders``: what is held, revoked or not → by whom.
+    ``holders``: slice → its holder, revoked holdings included.
     """
-    shares: dict[int, list[SegmentSlice]] = {}
-    for segment_slice in holders:
-        if isinstance(segment_slice, BucketRange):
-            shares.setdefault(segment_slice.segment, []).append(segment_slice)
+    ranges_by_segment: dict[int, list[SegmentSlice]] = {}
+    for held in holders:
+        if isinstance(held, BucketRange):
+            ranges_by_segment.setdefault(held.segment, []).append(held)
     preferred_owners: dict[SegmentSlice, Sequence[str]] = {}
-    for segment_slice in slices:
-        if segment_slice in holders:
+    for free in slices:
+        if free in holders:
             continue
-        segment = segment_of(segment_slice)
-        if not shares and segment == segment_slice and not layout.segments[segment].parents:
+        segment = segment_of(free)
+        if not ranges_by_segment and segment == free and not layout.segments[segment].parents:
             continue
         for generation in ([segment], *nearest_ancestors(layout, segment)):
-            held = [part for s in generation for part in (s, *shares.get(s, ())) if part in holders]
-            if held:
-                preferred_owners[segment_slice] = _ranked(segment_slice, held, holders)
+            related = [each for s in generation for each in (s, *ranges_by_segment.get(s, ())) if each in holders]
+            if related:
+                preferred_owners[free] = _ranked(free, related, holders)
                 break
     return preferred_owners
 
 
 def _ranked(
-    segment_slice: SegmentSlice, held: Iterable[SegmentSlice], holders: Mapping[SegmentSlice, str]
+    segment_slice: SegmentSlice, related: Iterable[SegmentSlice], holders: Mapping[SegmentSlice, str]
 ) -> list[str]:
-    """Return the holders of ``held``, those of the same buckets first, then of buckets near by."""
+    """Return the holders of ``related``, by the distance of their buckets from those of ``segment_slice``."""
     wanted = buckets_of(segment_slice)
 
-    def distance(part: SegmentSlice) -> int:
-        buckets = buckets_of(part)
+    def distance(held: SegmentSlice) -> int:
+        buckets = buckets_of(held)
         return max(0, buckets.start - wanted.stop + 1, wanted.start - buckets.stop + 1)
 
-    return list(dict.fromkeys(holders[part] for part in sorted(held, key=lambda p: (distance(p), p))))
+    return list(dict.fromkeys(holders[held] for held in sorted(related, key=lambda held: (distance(held), held))))

@@ -1,38 +1,64 @@
-"""Decide by which target a subscription's segments are spread: by count, or by load where that was asked for.
+"""Compute the target of a subscription: which consumer should own which slice.
 
-Values in, owners out; the policies themselves are coordinator.balancing.target and coordinator.balancing.load_target.
-A share weighs its part of the segment's key buckets.
+Values in, owners out. This module combines the policies: coordinator.balancing.bucket_split divides
+segments, coordinator.balancing.affinity names preferred owners, and coordinator.balancing.target
+(by count) or coordinator.balancing.load_target (by load) assigns. A bucket range weighs its
+proportion of the segment's key buckets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from coordinator.balancing.bucket_split import Pool
+from coordinator.balancing.affinity import preferred_owners_of
+from coordinator.balancing.bucket_split import Pool, pools
 from coordinator.balancing.load_target import WeightedAssignmentInput, assign_by_load
 from coordinator.balancing.target import AssignmentInput, assign
 from coordinator.state.subscription import Subscription
 from headgate.model.bucket_ranges import SegmentSlice, buckets_of, segment_of
 from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.layout import Layout
 
 DEFAULT_CAPACITY_PERCENT = 100
-"""What a consumer can do that is only supposed."""
+"""Capacity of a hypothetical consumer (coordinator.reporting.plan)."""
 
 
-def compute_owners(
+def compute_target(
+    subscription: Subscription,
+    layout: Layout,
+    segments: Sequence[int],
+    consumers: Mapping[str, bool],
+    holders: Mapping[SegmentSlice, str],
+    *,
+    all_holders: Mapping[SegmentSlice, str] | None = None,
+    preferred_owners: Mapping[SegmentSlice, Sequence[str]] | None = None,
+) -> dict[SegmentSlice, str]:
+    """Return slice → owner for the grantable ``segments``.
+
+    ``consumers``: name → whether it can read bucket ranges. ``holders``: slice → its holder,
+    without revoked holdings; ``all_holders`` includes them, for affinity. ``preferred_owners``
+    override affinity.
+    """
+    target: dict[SegmentSlice, str] = {}
+    for pool in pools(subscription.type, segments, consumers, holders):
+        preferred = preferred_owners_of(holders if all_holders is None else all_holders, layout, pool.slices)
+        target |= _assign_pool(subscription, pool, holders, {**preferred, **(preferred_owners or {})})
+    return target
+
+
+def _assign_pool(
     subscription: Subscription,
     pool: Pool,
     holders: Mapping[SegmentSlice, str],
     preferred_owners: Mapping[SegmentSlice, Sequence[str]],
 ) -> dict[SegmentSlice, str]:
-    """Return segment or share → owner for everything in ``pool``; the others are those of `AssignmentInput`."""
     if subscription.balance == "count":
         return assign(AssignmentInput(pool.slices, pool.consumers, holders, preferred_owners))
     known, weights = subscription.consumers, subscription.weights
     capacities = {name: known[name].capacity if name in known else DEFAULT_CAPACITY_PERCENT for name in pool.consumers}
     weights_by_slice = {
-        segment_slice: max(1, weights[segment_of(segment_slice)] * len(buckets_of(segment_slice)) // KEY_BUCKETS)
-        for segment_slice in pool.slices
-        if segment_of(segment_slice) in weights
+        each: max(1, weights[segment_of(each)] * len(buckets_of(each)) // KEY_BUCKETS)
+        for each in pool.slices
+        if segment_of(each) in weights
     }
     return assign_by_load(WeightedAssignmentInput(pool.slices, capacities, holders, weights_by_slice, preferred_owners))

@@ -1,25 +1,29 @@
-"""Decide into which shares segments are cut, so that there is something to read for more consumers than segments.
+"""Decide how segments are divided into bucket ranges when there are more consumers than segments.
 
-This module is the whole policy of sharing and nothing but it: values in, `Pool`s out. Who gets which place of a pool is
-decided in coordinator.balancing.target, how a place gets from one consumer to another in
-coordinator.balancing.handover: cutting a segment and joining its shares again are moves like any other, so a key's
-bucket never has two holders.
+Values in, `Pool`s out. Which consumer gets which slice of a pool is decided in
+coordinator.balancing.target. Slices move in coordinator.balancing.handover: dividing a segment and
+joining its ranges are moves like any other, so a key bucket never has two holders.
 
 The rules, in order of precedence:
 
-1. CHECKPOINT keeps positions of its own, for whole segments: never shared. Nor is anything while the type is unknown.
-2. As long as there are no more consumers than grantable segments, nothing is shared.
-3. Else there are as many places as consumers, until every segment is cut into its single buckets.
-4. A place is cut in halves, the largest one first, one that nobody holds before others. So one more consumer disturbs
-   one holder, and no place is more than twice as large as another; should many leave at once, that is restored.
-5. Two halves are joined again, the smallest first, when there are more places than consumers. Not so while all slices
-   are of one size and there are fewer than two for each consumer: that one consumer reads two halves is as even as if
-   it read both joined, and disturbs nobody. What is cut already and need not be otherwise stays as it is.
-6. A consumer that cannot read shares is given whole segments alone. Once others share, those who cannot get as many
-   of them as leave enough for all who can, so that as many consumers as possible have something to read.
+1. A CHECKPOINT segment is never shared, because its consumers keep positions of whole segments. No
+   segment is shared while the type is unknown.
+2. While there are at most as many consumers as grantable segments, no segment is shared.
+3. Otherwise there are as many slices as consumers, until each segment is divided into single
+   buckets.
+4. The largest slice is halved first, a free one before a held one. So a joining consumer disturbs
+   one holder only, and no slice is more than twice as large as another. If many consumers leave at
+   once, sizes are evened out again.
+5. With more slices than consumers, the smallest pair of halves is joined first. While all slices
+   have one size and there are fewer than two per consumer, none are joined: a consumer with two
+   halves has the same load as one with the joined slice, and no holder is disturbed. Divisions that
+   need not change stay as they are.
+6. A consumer that cannot read bucket ranges gets whole segments only. When others share, such
+   consumers get as many whole segments as leave enough for all consumers that can share, so that as
+   many consumers as possible have something to read.
 
-Pulsar's PIP-486 lays the consumers of a segment out anew at every change and lets the broker decide over keys. Here
-cuts are halves of halves, as in a buddy allocator, because the places that stay need not move.
+Pulsar's PIP-486 recomputes the key ranges of a segment's consumers at each change, in the broker.
+Here ranges are halves of halves, as in a buddy allocator, so unchanged slices need not move.
 """
 
 from __future__ import annotations
@@ -36,14 +40,14 @@ from headgate.model.hashing import KEY_BUCKETS
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Places that are to be given to these consumers, and to no others."""
+    """Slices that are assigned among these consumers only."""
 
     slices: Sequence[SegmentSlice]
     consumers: Collection[str]
 
 
 def is_shareable(subscription_type: SubscriptionType | None) -> bool:
-    """Tell whether segments may be shared at all: where acknowledgements are kept per key bucket."""
+    """Return whether consumers may share a segment: acknowledgements are tracked per key bucket."""
     return subscription_type in (SubscriptionType.STREAM, SubscriptionType.QUEUE)
 
 
@@ -53,21 +57,22 @@ def pools(
     consumers: Mapping[str, bool],
     current_holders: Mapping[SegmentSlice, str],
 ) -> list[Pool]:
-    """Return what is to be read by whom: every grantable segment of ``segments``, whole or cut, in exactly one pool.
+    """Return each of the grantable ``segments``, whole or divided, in exactly one pool.
 
-    ``consumers``: name → whether it can read shares. ``current_holders``: what is held and was not revoked → by whom.
+    ``consumers``: name → whether it can read bucket ranges. ``current_holders``: slice → its
+    holder, without revoked holdings.
     """
-    sharing_consumers = [name for name, shares in consumers.items() if shares]
+    sharing_consumers = [name for name, can_share in consumers.items() if can_share]
     is_useful = len(consumers) > len(segments) > 0 and len(sharing_consumers) > 1
     if not is_useful or not is_shareable(subscription_type):
         return [Pool(segments, consumers)]
-    whole_segment_consumers = [name for name, shares in consumers.items() if not shares]
+    whole_segment_consumers = [name for name, can_share in consumers.items() if not can_share]
     whole = _select_whole_segments(
         segments, current_holders, whole_segment_consumers, len(segments) - -(-len(sharing_consumers) // KEY_BUCKETS)
     )
     shared = [segment for segment in segments if segment not in whole]
-    cut = Pool(_divide(shared, current_holders, len(sharing_consumers)), sharing_consumers)
-    return [cut, Pool(sorted(whole), whole_segment_consumers)] if whole else [cut]
+    divided = Pool(_divide(shared, current_holders, len(sharing_consumers)), sharing_consumers)
+    return [divided, Pool(sorted(whole), whole_segment_consumers)] if whole else [divided]
 
 
 def _select_whole_segments(
@@ -76,7 +81,7 @@ def _select_whole_segments(
     whole_segment_consumers: Collection[str],
     at_most: int,
 ) -> frozenset[int]:
-    """Return the segments for those who cannot share: rather what they hold, then what is whole (rule 6)."""
+    """Return the segments for consumers that cannot share: first those they hold, then whole ones (rule 6)."""
     count = max(0, min(len(whole_segment_consumers), at_most))
     names = set(whole_segment_consumers)
     divided = {segment_slice.segment for segment_slice in current_holders if isinstance(segment_slice, BucketRange)}
@@ -85,14 +90,12 @@ def _select_whole_segments(
 
 
 def _divide(segments: Sequence[int], current_holders: Mapping[SegmentSlice, str], readers: int) -> list[SegmentSlice]:
-    """Return the places of ``segments`` for so many ``readers``, in order."""
-    shares: dict[int, list[BucketRange]] = {}
+    """Return the sorted slices of ``segments`` for this number of ``readers``."""
+    held_ranges: dict[int, list[BucketRange]] = {}
     for segment_slice in current_holders:
         if isinstance(segment_slice, BucketRange):
-            shares.setdefault(segment_slice.segment, []).append(segment_slice)
-    slices = [
-        segment_slice for segment in segments for segment_slice in _coarsest_division(segment, shares.get(segment, ()))
-    ]
+            held_ranges.setdefault(segment_slice.segment, []).append(segment_slice)
+    slices = [each for segment in segments for each in _coarsest_division(segment, held_ranges.get(segment, ()))]
     wanted = min(max(readers, len(segments)), len(segments) * KEY_BUCKETS)
     if len(slices) < wanted:
         slices = _split_largest(slices, current_holders, wanted)
@@ -101,17 +104,17 @@ def _divide(segments: Sequence[int], current_holders: Mapping[SegmentSlice, str]
     return sorted(_even_out_sizes(slices, current_holders))
 
 
-def _coarsest_division(segment: int, shares: Iterable[BucketRange]) -> list[SegmentSlice]:
-    """Return the coarsest cut of ``segment`` that leaves every one of ``shares`` as it is."""
+def _coarsest_division(segment: int, ranges: Iterable[BucketRange]) -> list[SegmentSlice]:
+    """Return the coarsest division of ``segment`` that keeps each of ``ranges``."""
     found: list[SegmentSlice] = []
-    pending = [(range(KEY_BUCKETS), list(shares))]
+    pending = [(range(KEY_BUCKETS), list(ranges))]
     while pending:
         buckets, inside = pending.pop()
-        if not inside or buckets in [buckets_of(share) for share in inside]:
+        if not inside or buckets in [buckets_of(each) for each in inside]:
             found.append(_slice(segment, buckets))
             continue
         pending += [
-            (half, [share for share in inside if half.start <= share.first_bucket and share.end_bucket <= half.stop])
+            (half, [each for each in inside if half.start <= each.first_bucket and each.end_bucket <= half.stop])
             for half in _halves(buckets)
         ]
     return found
@@ -122,10 +125,10 @@ def _has_even_sizes(slices: Sequence[SegmentSlice], wanted: int) -> bool:
 
 
 def _even_out_sizes(slices: list[SegmentSlice], current_holders: Mapping[SegmentSlice, str]) -> list[SegmentSlice]:
-    """Join small ones and cut as many large ones, until none is more than twice as large as another (rule 4).
+    """Join small slices and halve as many large ones, until the largest is at most twice the smallest (rule 4).
 
-    The other half of a smallest place is a place as well, else there were a smaller one. So each round uses up all of
-    one size, and there are no more rounds than sizes.
+    The other half of a smallest slice is a slice too; otherwise a smaller one would exist. So each
+    round removes one size completely, and there are at most as many rounds as sizes.
     """
     while True:
         sizes = Counter(len(buckets_of(segment_slice)) for segment_slice in slices)
@@ -141,7 +144,7 @@ def _even_out_sizes(slices: list[SegmentSlice], current_holders: Mapping[Segment
 def _split_largest(
     slices: Sequence[SegmentSlice], current_holders: Mapping[SegmentSlice, str], wanted: int
 ) -> list[SegmentSlice]:
-    """Cut the largest places until there are as many as ``wanted`` (rule 4)."""
+    """Halve the largest slices until there are ``wanted`` (rule 4)."""
     heap = [
         (
             -len(buckets_of(segment_slice)),
@@ -162,7 +165,7 @@ def _split_largest(
 def _merge_smallest(
     slices: Sequence[SegmentSlice], current_holders: Mapping[SegmentSlice, str], wanted: int
 ) -> list[SegmentSlice]:
-    """Join the smallest pairs of halves until there are as few as ``wanted``, whole segments at most (rule 5)."""
+    """Join the smallest pairs of halves until there are ``wanted`` slices (rule 5)."""
     remaining = set(slices)
     pairs: list[tuple[int, int, int, int]] = []
 
@@ -200,7 +203,7 @@ def _halves(buckets: range) -> tuple[range, range]:
 
 
 def _enclosing_range(buckets: range) -> range | None:
-    """Return the range of which ``buckets`` is a half; None for a whole segment."""
+    """Return the range that ``buckets`` is one half of; None for a whole segment."""
     size = 2 * len(buckets)
     start = buckets.start - buckets.start % size
     return None if size > KEY_BUCKETS else range(start, start + size)

@@ -1,19 +1,22 @@
-"""Decide what may move now, given who should hold what and who holds what.
+"""Decide which moves are allowed now, given the target and the current holdings.
 
-This module is the whole policy and nothing but the policy: a `HandoverState` in, `Moves` out. It does not judge the
-target (coordinator.balancing.target) nor the time (the caller says whose time is up). Each step is followed by another
-look: what is released in one look is granted in the same one, what is revoked is granted once its holder has confirmed.
+A `HandoverState` in, `Moves` out. The target comes from coordinator.balancing.balance, and the
+caller decides which revocations have timed out. A released slice is granted in the same step. A
+revoked slice is granted in a later step, once its holder has confirmed.
 
 The rules, in order of precedence:
 
-1. A segment is granted only while nobody holds it: revoke, then the holder confirms, then grant. A share of one, only
-   while nobody holds any of its buckets, whatever the segment was cut into before.
-2. A holder of a retired segment is released at once: there is nothing left that it could read.
-3. A holder that is not registered any more is released at once.
-4. A revoked holder is released when it confirms, or when it did not in time; the next generation fences it.
-5. A holder that is not the owner by the target, or holds what nobody may read now, is revoked; once, not again.
-6. A revoked holder is left alone until it confirms, even if the target wants it back: it gets a new generation then.
-7. What is as it should be is not touched: only differences leave this module.
+1. A segment is granted only while it has no holder: revoke, wait for the confirmation, grant. A
+   bucket range is granted only while none of its buckets is held, however the segment was divided
+   before.
+2. A holder of a retired segment is released at once: nothing is left to read.
+3. A holder that is no longer registered is released at once.
+4. A revoked holder is released when it confirms or when its time is up. The next generation fences
+   it.
+5. A holder that is not the target's owner, or whose slice may not be read now, is revoked, once.
+6. A revoked holder is not touched until it confirms, even if the target assigns the slice to it
+   again. It then gets a new generation.
+7. Holdings that match the target stay untouched: only differences are returned.
 """
 
 from __future__ import annotations
@@ -23,42 +26,41 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from coordinator.state.subscription import Holding
-from headgate.model.bucket_ranges import BucketRange, SegmentSlice, overlaps, segment_of
+from headgate.model.bucket_ranges import SegmentSlice, overlaps, segment_of
 from headgate.model.entries import ReleaseReason
 
 
 @dataclass(frozen=True, slots=True)
 class HandoverState:
-    """What should be and what is."""
+    """The target and the current holdings."""
 
     target: Mapping[SegmentSlice, str]
-    """Segment or share → owner, for everything that may be read; no two of them overlaps."""
+    """Slice → owner, for all grantable segments. No two slices overlap."""
     holdings: Mapping[SegmentSlice, Holding]
     consumers: Container[str]
-    """Who is registered."""
+    """Names of the registered consumers."""
     retired: AbstractSet[int] = frozenset()
-    """Segments that nobody needs to read again."""
+    """Segments that no consumer needs to read again."""
     confirmed: AbstractSet[SegmentSlice] = frozenset()
-    """What its holder has finished with; counts for what was revoked alone."""
+    """Slices whose holder has finished. Only revoked slices count."""
     timed_out: AbstractSet[SegmentSlice] = frozenset()
-    """What was revoked and whose holder's time to confirm is up."""
+    """Revoked slices whose holder did not confirm in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """What to do now, in this order; each list by segment and bucket."""
+    """What to do now, in this order. Each list is sorted by segment and bucket."""
 
     releases: tuple[tuple[SegmentSlice, ReleaseReason], ...] = ()
     revocations: tuple[SegmentSlice, ...] = ()
     grants: tuple[tuple[SegmentSlice, str], ...] = ()
 
     def __bool__(self) -> bool:
-        """Tell whether there is anything to do."""
         return bool(self.releases or self.revocations or self.grants)
 
 
 def plan(state: HandoverState) -> Moves:
-    """Return the moves that are allowed and needed now."""
+    """Return the moves that are needed and allowed now."""
     target, holdings, retired = state.target, state.holdings, state.retired
     releases: dict[SegmentSlice, ReleaseReason] = {}
     revocations: list[SegmentSlice] = []
@@ -79,20 +81,20 @@ def plan(state: HandoverState) -> Moves:
         for segment_slice, owner in target.items()
         if segment_slice not in holdings or segment_slice in releases
     ]
-    grants = _unheld_grants(grants, (segment_slice for segment_slice in holdings if segment_slice not in releases))
+    grants = _unheld_grants(grants, (held for held in holdings if held not in releases))
     return Moves(tuple(sorted(releases.items())), tuple(sorted(revocations)), tuple(sorted(grants)))
 
 
 def _unheld_grants(
     grants: list[tuple[SegmentSlice, str]], held: Iterable[SegmentSlice]
 ) -> list[tuple[SegmentSlice, str]]:
-    """Return those of ``grants`` of which no bucket is ``held`` any more."""
+    """Return those of ``grants`` whose buckets are all free."""
     if not grants:
         return grants
     wanted = {segment_of(segment_slice) for segment_slice, _ in grants}
     held_slices: dict[int, list[SegmentSlice]] = {}
     for segment_slice in held:
-        segment = segment_slice.segment if isinstance(segment_slice, BucketRange) else segment_slice
+        segment = segment_of(segment_slice)
         if segment in wanted:
             held_slices.setdefault(segment, []).append(segment_slice)
     return [
@@ -109,11 +111,12 @@ def timed_out(
     timeout_seconds: float,
     waited_seconds: Mapping[SegmentSlice, float],
 ) -> frozenset[SegmentSlice]:
-    """Return the revoked segments and shares whose holder did not confirm in time.
+    """Return the revoked slices whose holder did not confirm in time.
 
-    Time runs since the revocation by the ledger's clock, so that a change of leader does not renew it.
-    ``waited_seconds`` is how long this leader itself has seen each revoked segment wait: it ends the wait if
-    the ledger's clock stood ahead of ours, and a revocation that is missing there has only just begun.
+    The time runs from the revocation by the ledger's clock, so that a change of leader does not
+    renew it. ``waited_seconds`` is how long this leader has seen each revoked slice wait. It ends
+    the wait if the ledger's clock was ahead. A revocation that is missing from it has only just
+    begun.
     """
     return frozenset(
         segment_slice

@@ -1,25 +1,25 @@
-"""Decide which consumer should read which segment.
+"""Decide which consumer should own which segment, by count.
 
-This module is the whole policy and nothing but the policy: a `AssignmentInput` in, an owner per segment out. It does
-not know which segments are blocked (coordinator.decisions.gate), nor how they are cut when there are more consumers
-than segments (coordinator.balancing.bucket_split: a share is assigned like a segment), nor how a segment gets from one
-consumer to another (coordinator.balancing.handover). A segment that is being given up is free here: its holder has
-been told to finish already.
+An `AssignmentInput` in, an owner per segment out. Blocked segments (coordinator.decisions.gate),
+the division into bucket ranges (coordinator.balancing.bucket_split) and moves between consumers
+(coordinator.balancing.handover) are decided elsewhere. A bucket range is assigned like a segment. A
+revoked segment counts as free.
 
 The rules, in order of precedence:
 
-1. Every grantable segment has exactly one owner, as long as there is a consumer.
-2. No consumer owns more than one segment above any other (``max - min <= 1``).
-3. As few segments as possible are taken from a consumer that holds them: one is moved only if rule 2 forces it.
-4. A free segment goes to its first heir with room, in the order in which they are given (for a child: whoever reads
+1. Each grantable segment has exactly one owner, as long as there is a consumer.
+2. No consumer owns more than one segment more than any other (``max - min <= 1``).
+3. As few held segments as possible move: a segment moves only if rule 2 requires it.
+4. A free segment goes to its first preferred owner below quota (for a child segment, the holder of
    its parent), unless rule 2 or 3 forbids it.
-5. Ties are decided by consumer name and segment id, so equal situations have equal targets, whatever order they arrive
-   in and on whatever machine.
+5. Ties are broken by consumer name and segment id. Equal inputs give equal targets, in any input
+   order and on any machine.
 
-Rule 3 holds because every consumer keeps as many segments as its quota allows, and the larger quotas go first to those
-who hold more than the smaller one: each of them saves one move, and there is no other move to save.
+Rule 3 holds because each consumer keeps as many segments as its quota allows. The larger quotas go
+first to consumers that hold more than the smaller quota: each of them saves one move, and no other
+move can be saved.
 
-The cost is linear in the number of segments, plus the sorting of names and of what moves.
+The cost is linear in the number of segments, plus sorting the names and the moved segments.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ SliceT = TypeVar("SliceT", bound=SegmentSlice)
 
 @dataclass(frozen=True, slots=True)
 class AssignmentInput(Generic[SliceT]):
-    """What one subscription looks like at one instant. What is said of segments is true of shares as well."""
+    """One subscription at one instant. Segments may be bucket ranges."""
 
     grantable: Collection[SliceT]
-    """Segments that somebody should read; each one once."""
+    """The segments to assign, without duplicates."""
     consumers: Collection[str]
-    """Names of all registered consumers; each one once."""
+    """Names of all registered consumers, without duplicates."""
     holders: Mapping[SliceT, str]
-    """Segment → who holds it and was not told to give it up. Segments and consumers not named above are ignored."""
+    """Segment → its holder, unless revoked. Unknown segments and consumers are ignored."""
     preferred_owners: Mapping[SliceT, Sequence[str]] = field(default_factory=dict)
-    """Free segment → who should rather get it, best first."""
+    """Free segment → its preferred owners, best first."""
 
 
 def assign(assignment_input: AssignmentInput[SliceT]) -> dict[SliceT, str]:
@@ -66,8 +66,7 @@ def assign(assignment_input: AssignmentInput[SliceT]) -> dict[SliceT, str]:
     quotas = _Quotas(quota, larger, {name: len(segments) for name, segments in held.items()})
     for name in quotas.above_quota():
         segments = sorted(held[name])
-        kept = quotas.reduce_to_quota(name)
-        for segment in segments[kept:]:
+        for segment in segments[quotas.reduce_to_quota(name) :]:
             del owners[segment]
             free.append(segment)
     free.sort()
@@ -76,7 +75,7 @@ def assign(assignment_input: AssignmentInput[SliceT]) -> dict[SliceT, str]:
 
 
 class _Quotas:
-    """How much room each consumer has: ``quota`` for everyone, one more for ``larger`` of them."""
+    """The quotas of all consumers: ``quota`` for each, one more for ``larger`` of them."""
 
     def __init__(self, quota: int, larger: int, counts: dict[str, int]) -> None:
         self._quota = quota
@@ -84,20 +83,20 @@ class _Quotas:
         self.counts = counts
 
     def above_quota(self) -> list[str]:
-        """Return who holds more than the smaller quota, by name: whoever of them keeps one more saves one move."""
+        """Return the consumers above the smaller quota, by name: each larger quota given to one saves a move."""
         return sorted(name for name, count in self.counts.items() if count > self._quota)
 
     def reduce_to_quota(self, name: str) -> int:
-        """Cut ``name`` down to the larger quota while there is one, else to the smaller; return how many it keeps."""
-        kept = self._quota
+        """Reduce ``name`` to the larger quota if one is left, else to the smaller; return its new count."""
+        count = self._quota
         if self._larger > 0:
             self._larger -= 1
-            kept += 1
-        self.counts[name] = kept
-        return kept
+            count += 1
+        self.counts[name] = count
+        return count
 
     def try_assign(self, name: str) -> bool:
-        """Give ``name`` one segment more if it has room; tell whether it had."""
+        """Assign one more segment to ``name`` if it is below its quota; return whether it was."""
         count = self.counts.get(name)
         if count is None or count > self._quota:
             return False
@@ -109,7 +108,7 @@ class _Quotas:
         return True
 
     def open_slots(self) -> list[str]:
-        """Return a name for every place left: the smaller quotas first, each by name."""
+        """Return one name per open slot: the smaller quotas first, sorted by name."""
         names = sorted(name for name, count in self.counts.items() if count <= self._quota)
         short = [(name, self._quota - self.counts[name]) for name in names if self.counts[name] < self._quota]
         smaller = [name for name, count in short for _ in range(count)]
@@ -122,7 +121,7 @@ def _assign_free(
     quotas: _Quotas,
     owners: dict[SliceT, str],
 ) -> None:
-    """Place the ``free`` segments, which are sorted: first with their heirs, then where there is room."""
+    """Assign the sorted ``free`` segments: first to preferred owners, then to any open slot."""
     unassigned: list[SliceT] = []
     for segment in free:
         for name in preferred_owners.get(segment, ()):

@@ -1,26 +1,30 @@
-"""Decide how heavy each segment is: from what was measured to numbers that are calm enough to balance by.
+"""Turn load samples of segments into weights that are stable enough to balance by.
 
-Pure: readings and times in, weights out. Who measures is coordinator.load_watch; who uses the weights is
-coordinator.balancing.load_target. They are kept in the ledger, so a new leader begins with those of the last one.
+Samples and times in, weights out. coordinator.load_watch samples; coordinator.balancing.load_target
+uses the weights. They are stored in the ledger, so a new leader starts with those of its
+predecessor.
 
-The load of a segment is what its reader has to get through: what comes in, plus what has gathered, spread over
-`CATCH_UP_SECONDS`. It is measured in bytes per second, and a record counts as `RECORD_OVERHEAD_BYTES` more than it
-has, because small records cost a reader more than their bytes. A weight is that load in steps of `WEIGHT_UNIT`.
+The load of a segment is the rate at which its consumer must read: the arriving records, plus the
+backlog spread over `CATCH_UP_SECONDS`. It is measured in bytes per second. Each record counts
+`RECORD_OVERHEAD_BYTES` extra, because small records cost a consumer more than their bytes. A weight
+is the load in units of `WEIGHT_UNIT`.
 
-The rules, which are there so that nothing thrashes:
+The rules, which prevent oscillation:
 
-1. Loads are smoothed: each sample counts for a quarter (KCL's exponential average counts a half).
-2. A weight stays as it is while the smoothed load lies between half of it and twice of it, so that a load which swings
-   by a third around whatever mean, at whatever pace, changes its weight once at most.
-3. Weights change together, at most once in `CHANGE_INTERVAL_SECONDS`, and not before a reign is that old. (Pulsar
-sheds once
-   in 60 s, and again for the same bundle after minutes; KCL balances every 60 s.)
-4. Below `MIN_WEIGHT` everything weighs the same: the jitter of quiet streams moves nothing. (KCL's relative band alone
-moves
-   idle leases for ever, PR 1814; Pulsar had to add smallest amounts, PR 13915.)
-5. A segment gets its first weight after `MIN_SAMPLES`. Until then it weighs what the others do on average.
+1. Loads are smoothed: a new sample counts one quarter (in KCL's exponential average, one half).
+2. A weight stays unchanged while the smoothed load is between half of it and twice it. A load that
+   varies by a third around any mean changes its weight at most once.
+3. Weights change together, at most once per `CHANGE_INTERVAL_SECONDS`, and not before the term is
+   that old. (Pulsar sheds once in 60 s, and the same bundle again only after minutes; KCL balances
+   every 60 s.)
+4. All loads below `MIN_WEIGHT` weigh the same, so the jitter of idle streams moves nothing. (KCL
+   has only a relative band and moves idle leases endlessly, PR 1814; Pulsar had to add minimum
+   amounts, PR 13915.)
+5. A segment gets its first weight after `MIN_SAMPLES` samples. Until then it weighs the mean of the
+   others.
 
-The price of rule 2 is that a balance by weights can be off by the width of the band; in sums over some segments less.
+The cost of rule 2: a balance by weights can be off by the width of the band. Sums over several
+segments are off by less.
 """
 
 from __future__ import annotations
@@ -32,17 +36,17 @@ from typing import Generic
 from coordinator.balancing.load_target import KeyT
 
 RECORD_OVERHEAD_BYTES = 256
-"""What a record costs beyond its bytes: chosen, so that a stream of tiny records is not taken for an idle one."""
+"""Cost of a record beyond its bytes. An estimate: a stream of tiny records must not count as idle."""
 CATCH_UP_SECONDS = 300
-"""A backlog weighs as much as the traffic that would bring it in this time."""
+"""A backlog counts like the traffic that would produce it in this time."""
 WEIGHT_UNIT = 256
-"""Bytes per second in one unit of weight."""
+"""Bytes per second per unit of weight."""
 MIN_WEIGHT = 16
-"""The smallest weight: 4 KiB/s, so that rounding to whole units is small beside the band."""
+"""The smallest weight, 4 KiB/s: rounding to whole units stays small compared with the band."""
 BAND_FACTOR = 2
-"""How many times a weight the load must be, or a part of it, to change it: above 1.3 ÷ 0.7."""
+"""A weight changes when the load is this many times larger or smaller. It must exceed 1.3 ÷ 0.7."""
 SMOOTHING_DIVISOR = 4
-"""One over the share of the newest sample."""
+"""A new sample counts one part in this number."""
 SAMPLE_INTERVAL_SECONDS = 10.0
 CHANGE_INTERVAL_SECONDS = 60.0
 MIN_SAMPLES = 3
@@ -53,48 +57,48 @@ class LoadSample:
     """One segment at one instant."""
 
     records: int
-    """Stored so far."""
+    """Total records stored."""
     size_bytes: int
-    """Stored so far."""
+    """Total bytes stored."""
     backlog: int
-    """Records not acknowledged; 0 where nobody acknowledges."""
+    """Unacknowledged records; 0 if the type acknowledges nothing."""
 
     @property
     def cost(self) -> int:
-        """Everything stored so far, in bytes to get through."""
+        """Cost of all stored records, in bytes."""
         return self.size_bytes + RECORD_OVERHEAD_BYTES * self.records
 
     @property
     def backlog_cost(self) -> int:
-        """What is not acknowledged, by the mean of all records."""
+        """Cost of the backlog, at the mean cost of a record."""
         return self.cost * self.backlog // self.records if self.records else 0
 
 
 @dataclass(slots=True)
 class _SegmentLoad:
-    """What is known of one segment."""
+    """The smoothed load of one segment."""
 
     cost: int
     load: int | None
-    """Smoothed, in bytes per second; None before the second sample."""
+    """In bytes per second; None before the second sample."""
     samples: int = 0
 
 
 class WeightSmoother(Generic[KeyT]):
-    """Turns readings into weights during one reign."""
+    """Turns samples into weights during one leader term."""
 
     def __init__(self, at_seconds: float, weights: Mapping[KeyT, int]) -> None:
-        """Begin at ``at_seconds`` of a monotonic clock with the ``weights`` on record."""
+        """Start at ``at_seconds`` of a monotonic clock with the recorded ``weights``."""
         self._changed_at = at_seconds
         self._sampled_at = at_seconds
         self._initial_loads = {key: weight * WEIGHT_UNIT for key, weight in weights.items()}
-        """Loads to begin with, so that the first samples of a reign do not count for more than later ones."""
+        """Loads to start with, so that the first sample of a term counts no more than later ones."""
         self._known: dict[KeyT, _SegmentLoad] = {}
 
     def add_sample(
         self, at_seconds: float, load_samples: Mapping[KeyT, LoadSample], weights: Mapping[KeyT, int]
     ) -> dict[KeyT, int]:
-        """Take one sample; return the weights that change, mostly none. ``weights``: those on record."""
+        """Add one sample; return the weights that change, usually none. ``weights``: the recorded ones."""
         elapsed_ms = max(1, round((at_seconds - self._sampled_at) * 1000))
         self._sampled_at = at_seconds
         for key, sample in load_samples.items():
@@ -135,6 +139,6 @@ def weight_of(load: int) -> int:
 
 
 def leaves_band(load: int, weight: int) -> bool:
-    """Tell whether ``load``, in bytes per second, is too far from ``weight`` to be told by it."""
+    """Return whether ``load``, in bytes per second, is outside the band around ``weight``."""
     load = max(load, MIN_WEIGHT * WEIGHT_UNIT)
     return load >= weight * WEIGHT_UNIT * BAND_FACTOR or load * BAND_FACTOR <= weight * WEIGHT_UNIT

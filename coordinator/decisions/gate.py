@@ -1,17 +1,17 @@
-"""Decide which segments of a topic may be read by a subscription now.
+"""Decide which segments of a topic a subscription may read now.
 
-This module is the whole policy of holding children back and nothing but it: values in, a `Gate` out. Who reads a
-segment is decided in coordinator.balancing.target; whether a segment is drained is decided by whoever wrote
-`SegmentsDrained`.
+Values in, a `Gate` out. Who reads a segment is decided in coordinator.balancing.target. Whether a
+segment is drained is a fact in the ledger (`SegmentsDrained`).
 
 The rules, in order of precedence:
 
-1. A sealed segment that is drained is retired: nobody needs to read it again. CHECKPOINT acknowledges nothing, so
-   nothing of it is ever retired; nor is anything while the type is unknown.
-2. With the gate installed (STREAM in strict order) a segment is grantable if and only if every ancestor is drained, at
-   any depth and whatever lies between: an empty middle segment is drained at once and hides nothing behind it.
-3. An ancestor that is gone from the layout was pruned, hence drained.
-4. Without the gate (QUEUE, CHECKPOINT, order ``none``, type unknown) nothing waits.
+1. A sealed segment that is drained is retired: no consumer needs to read it again. CHECKPOINT
+   acknowledges nothing, so none of its segments is retired, and none is while the type is unknown.
+2. In a gated subscription (STREAM in strict order) a segment is grantable if and only if every
+   ancestor is drained, at any depth. An empty segment is drained at once, but its undrained
+   ancestors still block its children.
+3. An ancestor that is missing from the layout was pruned, hence drained.
+4. In other subscriptions (QUEUE, CHECKPOINT, order ``none``, type unknown) no segment waits.
 5. A blocked segment names the undrained ancestors that block it, nearest first, then by id.
 """
 
@@ -28,23 +28,23 @@ from headgate.model.layout import Layout, SegmentState
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Every segment of one layout, in exactly one of three groups."""
+    """All segments of one layout, each in exactly one of three groups."""
 
     grantable: tuple[int, ...]
-    """Segments that somebody should read, by id."""
+    """Segments that may be read, by id."""
     blocked: Mapping[int, tuple[int, ...]]
-    """Segment that waits → the undrained ancestors it waits for, nearest first."""
+    """Segment → the undrained ancestors that block it, nearest first."""
     retired: frozenset[int]
     """Sealed and drained."""
 
 
 def is_gated(subscription_type: SubscriptionType | None, order: Order) -> bool:
-    """Tell whether children wait for their ancestors: STREAM in strict order alone."""
+    """Return whether children wait for their ancestors: only in a STREAM in strict order."""
     return subscription_type == SubscriptionType.STREAM and order == "strict"
 
 
 def tracks_acknowledgements(subscription_type: SubscriptionType | None) -> bool:
-    """Tell whether "drained" means anything: CHECKPOINT acknowledges nothing, and an unknown type says nothing."""
+    """Return whether the type has drained segments: CHECKPOINT and an unknown type acknowledge nothing."""
     return subscription_type in (SubscriptionType.STREAM, SubscriptionType.QUEUE)
 
 
@@ -54,7 +54,7 @@ def compute_gate(
     subscription_type: SubscriptionType | None,
     order: Order,
 ) -> Gate:
-    """Return which segments of ``layout`` are grantable, blocked and retired, ``drained`` being the facts on record."""
+    """Return the grantable, blocked and retired segments of ``layout``; ``drained`` comes from the ledger."""
     retired = frozenset(
         segment_id
         for segment_id in drained
@@ -72,7 +72,7 @@ def compute_gate(
 
 
 def undrained_sealed(layout: Layout, drained: AbstractSet[int]) -> frozenset[int]:
-    """Return the sealed segments of which it is not on record that they are drained: what a poll asks about."""
+    """Return the sealed segments that are not recorded as drained: those that a drain poll asks about."""
     return frozenset(
         segment_id
         for segment_id, segment in layout.segments.items()
@@ -81,7 +81,7 @@ def undrained_sealed(layout: Layout, drained: AbstractSet[int]) -> frozenset[int
 
 
 def nearest_ancestors(layout: Layout, segment: int) -> list[list[int]]:
-    """Return the ancestors of ``segment`` that are in ``layout``, generation by generation, each one once, by id."""
+    """Return the ancestors of ``segment`` in ``layout`` by generation, nearest first; each once, sorted by id."""
     generations: list[list[int]] = []
     seen: set[int] = set()
     pending = {segment}
@@ -95,7 +95,7 @@ def nearest_ancestors(layout: Layout, segment: int) -> list[list[int]]:
 
 
 def _behind_undrained(layout: Layout, drained: AbstractSet[int]) -> set[int]:
-    """Return the segments with an undrained ancestor. Ids rise, so parents come before their children."""
+    """Return the segments with an undrained ancestor. Ids rise, so parents precede their children."""
     waiting: set[int] = set()
     for segment_id in sorted(layout.segments):
         for parent in layout.segments[segment_id].parents:

@@ -1,23 +1,24 @@
-"""Decide whether a consumer may register, and what its registration makes known of the subscription.
+"""Decide whether a consumer may register, and what its registration changes in the subscription.
 
-A subscription and a request in, a value out. What the consumer may read then is for the gate, the target and the
-handover. First match wins:
+A subscription and a request in, a value out. Gate, target and handover decide what the consumer
+reads. The first matching rule applies:
 
-1. A copy of the registration of a program that has left, or was replaced, is rejected: a broker may double a message
-   and deliver the copy late, and whoever sent it is gone. Were it taken, segments would wait for a consumer that nobody
-   runs. One that was evicted may come back as it was.
-2. A name that a newer incarnation has is rejected (coordinator.decisions.sessions).
-3. Another type than the one on record is rejected, and an order that the type does not have.
-4. A type that was not on record becomes known, with the order asked for or the one that suits the type.
-5. A consumer that joins with an order or a balance of its own changes it. One that only comes back does not: what it
-   asked for was done when it joined, and somebody may have changed it since.
-6. A capacity is the consumer's own: it may tell another one whenever it comes back.
+1. A registration of a consumer instance that has left or was replaced is rejected. A broker may
+   duplicate a message and deliver the copy late. Accepting the copy would assign segments to a
+   consumer that no longer runs. An evicted instance may register again unchanged.
+2. A registration under a name that a newer incarnation holds is rejected
+   (coordinator.decisions.sessions).
+3. A type other than the recorded one is rejected, and so is an order that the type does not have.
+4. An unknown type becomes known, with the requested order or the default order of the type.
+5. A joining consumer that requests an order or a balance changes it. A returning consumer does not:
+   its request was applied when it joined, and may have been overridden since.
+6. The capacity belongs to the consumer: a returning consumer may change it.
 
-Before all that, a registration may be about a subscription that was deleted (`judge_deleted_subscription`). Whoever
-deleted it wants it gone: a program that was in it neither begins another under that name nor joins one that somebody
-else has begun. It says itself that it was in it. Where it does not, because the registration is a late copy of its
-first one, or comes from a client of an earlier version, the shard remembers who was there. A program that is started
-anew begins a new one.
+`judge_deleted_subscription` comes before these rules. A consumer instance of a deleted subscription
+must neither recreate it nor join a later one of the same name. The instance names the subscription
+it belonged to. A delayed copy of its first registration, or an older client, does not; therefore
+the shard remembers the consumers of deleted subscriptions. A restarted program creates a new
+subscription.
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ from headgate.protocol import messages as m
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
-    """It may register."""
+class AcceptedRegistration:
+    """The consumer may register."""
 
     claim: Claim
     configured: e.SubscriptionConfigured | None
-    """What its registration changes of type, order and balance."""
+    """The new type, order and balance; None if they do not change."""
     capacity_changed: bool = False
-    """Whether it comes back with another capacity than the one on record."""
+    """Whether a returning consumer has another capacity than the recorded one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """It may not."""
+class RejectedRegistration:
+    """The consumer may not register."""
 
     verdict: m.Verdict
     reason: str
@@ -52,70 +53,80 @@ class Refusal:
 
 def judge_deleted_subscription(
     found: Subscription | None, former_consumers: Iterable[RemovedConsumer], request: m.RegisterConsumer
-) -> Refusal | None:
-    """Return why ``request`` is rejected if it is from a program of a deleted subscription; None: it is not.
+) -> RejectedRegistration | None:
+    """Return the rejection of a ``request`` from a consumer of a deleted subscription; None for any other.
 
-    ``found``: the subscription that has the name now; ``former_consumers``: who was in deleted ones of that name.
+    ``found`` is the current subscription of that name. ``former_consumers`` belonged to deleted
+    ones.
     """
-    before = request.subscription_id
-    other = before is not None and (found is None or found.subscription_id != before)
-    late = found is None and includes_consumer(
+    former_id = request.subscription_id
+    is_other = former_id is not None and (found is None or found.subscription_id != former_id)
+    is_delayed_copy = found is None and includes_consumer(
         former_consumers, request.consumer, request.incarnation, request.client_id
     )
-    if not other and not late:
+    if not is_other and not is_delayed_copy:
         return None
-    return Refusal(
+    return RejectedRegistration(
         "fenced",
-        f"subscription {request.subscription!r}, in which consumer {request.consumer!r} was, is deleted; "
-        "to begin a new one start the program again",
+        f"subscription {request.subscription!r} of consumer {request.consumer!r} was deleted; "
+        "restart the program to create a new one",
     )
 
 
-def judge_registration(subscription: Subscription, request: m.RegisterConsumer) -> Admission | Refusal:
-    """Return what ``request`` may do."""
+def order_error(subscription_type: e.SubscriptionType | None, order: e.Order | None) -> str | None:
+    """Return why the type cannot have this order, if it cannot."""
+    if order == "strict" and subscription_type != e.SubscriptionType.STREAM:
+        return f"order 'strict' is for STREAM only; a {subscription_type} subscription has no order"
+    return None
+
+
+def judge_registration(
+    subscription: Subscription, request: m.RegisterConsumer
+) -> AcceptedRegistration | RejectedRegistration:
+    """Judge ``request`` by the rules above."""
     name, known = request.consumer, subscription.consumers.get(request.consumer)
     claim = judge_claim(known, request.incarnation, request.client_id)
     if claim is not Claim.CURRENT and subscription.was_removed(name, request.incarnation, request.client_id):
-        return Refusal(
+        return RejectedRegistration(
             "fenced",
-            f"consumer {name!r} left as incarnation {request.incarnation}; to come back register with a higher one",
+            f"consumer {name!r} left as incarnation {request.incarnation}; register with a higher one to return",
         )
     if claim is Claim.OUTDATED and known is not None:
-        return Refusal("fenced", replaced_reason(subscription, name))
+        return RejectedRegistration("fenced", replaced_reason(subscription, name))
     if subscription.type is not None and request.subscription_type != subscription.type:
-        return Refusal(
+        return RejectedRegistration(
             "invalid",
             f"subscription {subscription.name!r} of topic {subscription.topic!r} is of type {subscription.type}; "
             f"register as {subscription.type}, or use another subscription",
         )
-    if request.order == "strict" and request.subscription_type != e.SubscriptionType.STREAM:
-        kind = request.subscription_type
-        return Refusal("invalid", f"order 'strict' is for STREAM; a {kind} takes records in any order")
+    reason = order_error(request.subscription_type, request.order)
+    if reason is not None:
+        return RejectedRegistration("invalid", reason)
     capacity_changed = known is not None and claim is Claim.CURRENT and known.capacity != request.capacity
-    return Admission(claim, _changed_configuration(subscription, request, claim), capacity_changed)
+    return AcceptedRegistration(claim, _changed_configuration(subscription, request, claim), capacity_changed)
 
 
 def replaced_reason(subscription: Subscription, name: str) -> str:
-    """Return what a program is told whose ``name`` another one has."""
+    """Return the message for a consumer instance whose ``name`` another instance has taken over."""
     known = subscription.consumers[name]
-    return f"consumer {name!r} is incarnation {known.incarnation} at client {known.client_id!r} now: stop this one"
+    return f"consumer {name!r} is now incarnation {known.incarnation} at client {known.client_id!r}: stop this one"
 
 
 def _changed_configuration(
     subscription: Subscription, request: m.RegisterConsumer, claim: Claim
 ) -> e.SubscriptionConfigured | None:
-    wanted = request.order
+    order = request.order
     if subscription.type is None:
-        wanted = wanted or ("strict" if request.subscription_type == e.SubscriptionType.STREAM else "none")
-    elif wanted is None or claim is Claim.CURRENT:
-        wanted = subscription.order
+        order = order or ("strict" if request.subscription_type == e.SubscriptionType.STREAM else "none")
+    elif order is None or claim is Claim.CURRENT:
+        order = subscription.order
     balance = subscription.balance if request.balance is None or claim is Claim.CURRENT else request.balance
-    if (subscription.type, subscription.order, subscription.balance) == (request.subscription_type, wanted, balance):
+    if (subscription.type, subscription.order, subscription.balance) == (request.subscription_type, order, balance):
         return None
     return e.SubscriptionConfigured(
         topic_id=subscription.topic_id,
         subscription_id=subscription.subscription_id,
         subscription_type=request.subscription_type,
-        order=wanted,
+        order=order,
         balance=balance,
     )

@@ -1,24 +1,25 @@
-"""Decide where a seek leaves a subscription, segment by segment.
+"""Decide the position of each segment after a seek.
 
-Values in, positions or a reason out. Everything below a position counts as acknowledged, everything from it on is
-delivered again. Who reads what afterwards is for the gate and the target, as always.
+Values in, positions or a reason out. Everything below a position counts as acknowledged; everything
+from it on is delivered again. Gate and target then decide who reads which segment.
 
 The rules:
 
-1. ``earliest`` is the first record of every segment of the layout; ``latest`` is the end of every segment as of now,
-   the sealed ones included, so nothing older is ever read.
-2. Positions name segments of the layout, and offsets from 0 to the segment's end. Anything else is rejected, with the
-   choices that there are. Nothing is moved to "the nearest": who asks for too much has mistaken something.
-3. In strict order, what comes after a named segment that is not at its end begins again at 0: its descendants, at any
-   depth, unless they are named themselves.
-4. In strict order nothing is passed over unasked: a position above 0 behind an ancestor that is not at its end is
-   rejected. The reason says what to name beside it.
-5. Every other segment stays where it is.
-6. A sealed segment whose position is its end is drained from that moment on: there is nothing left to count.
+1. ``earliest`` is the first record of each segment of the layout. ``latest`` is the current end of
+   each segment, sealed ones included, so no older record is delivered.
+2. Explicit positions name segments of the layout and offsets from 0 to the segment's end. Anything
+   else is rejected, and the reason lists the choices. Offsets are not clamped: an offset out of
+   range is a mistake.
+3. In strict order, the descendants of a named segment that is not at its end restart at 0, at any
+   depth, unless they are named too.
+4. In strict order, no record is skipped implicitly: a position above 0 after an ancestor that is
+   not at its end is rejected. The reason says which positions to add.
+5. All other segments keep their positions.
+6. A sealed segment whose position is its end is drained at once: nothing is left to count.
 
-Apache Pulsar's scalable topics leave drained facts standing over a seek, so that rewound records of a sealed segment
-are given to nobody until the leader changes; Kafka resets only a group without members. Here the entry takes the facts
-back, and consumers run on.
+Apache Pulsar's scalable topics keep drained facts across a seek, so the rewound records of a sealed
+segment are not delivered until the leader changes. Kafka resets only a group without members. Here
+the entry revokes the facts, and consumers keep running.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from typing import Literal
 from headgate.model.layout import Layout, SegmentState
 
 SeekTarget = Literal["earliest", "latest"] | Mapping[int, int]
-"""A place, or segment → offset."""
+"""A named position, or segment → offset."""
 
 
 def seek_positions(
@@ -40,18 +41,18 @@ def seek_positions(
     positions: Mapping[int, int],
     gated: bool,
 ) -> dict[int, int] | str:
-    """Return segment → new position for every segment that is moved or named, or the reason why this cannot be.
+    """Return segment → new position for each moved or named segment, or why the seek is rejected.
 
-    ``ends``: segment → the offset after its last record, ``positions``: segment → where the subscription is (0 if it is
-    missing). ``gated``: children wait for their ancestors.
+    ``ends``: segment → the offset after its last record. ``positions``: segment → current position,
+    default 0. ``gated``: children wait for their ancestors.
     """
     if seek_target == "earliest":
         return dict.fromkeys(sorted(layout.segments), 0)
     if seek_target == "latest":
         return {segment: ends[segment] for segment in sorted(layout.segments)}
-    assert not isinstance(seek_target, str), f"no place {seek_target!r}"
+    assert not isinstance(seek_target, str), f"unknown seek target {seek_target!r}"
     if not seek_target:
-        return "no position is given: name at least one segment and its offset"
+        return "no position is given: name at least one segment with its offset"
     for segment, offset in sorted(seek_target.items()):
         if segment not in layout.segments:
             known = ", ".join(map(str, sorted(layout.segments)))
@@ -71,7 +72,7 @@ def seek_positions(
 
 
 def drained_by_seek(layout: Layout, positions: Mapping[int, int]) -> list[int]:
-    """Return the sealed segments of which ``positions`` leave nothing to read."""
+    """Return the sealed segments whose new position is their end."""
     found: list[int] = []
     for segment, offset in sorted(positions.items()):
         known = layout.segments[segment]
@@ -87,7 +88,7 @@ def _skipped_records_error(
     ends: Mapping[int, int],
     positions: Mapping[int, int],
 ) -> str | None:
-    """Return why ``segment`` cannot be at ``offset``: ancestors whose records would be passed over (rule 4)."""
+    """Return why ``segment`` cannot be at ``offset``: it would skip records of its ancestors (rule 4)."""
     unread = {a: ends[a] - positions.get(a, 0) for a in sorted(layout.ancestors(segment))}
     unread = {a: count for a, count in unread.items() if count > 0}
     if not unread:
@@ -95,6 +96,6 @@ def _skipped_records_error(
     unread_ancestors = ", ".join(f"{a} ({positions.get(a, 0)} of {ends[a]})" for a in unread)
     choices = " ".join(f"{a}={ends[a]}" for a in unread)
     return (
-        f"segment {segment} at {offset} stands behind records that are not read, in segment {unread_ancestors}: "
-        f"choose {segment}=0, or {choices} beside it to pass over {sum(unread.values())} records"
+        f"segment {segment} at {offset} comes after unread records of segment {unread_ancestors}: "
+        f"choose {segment}=0, or add {choices} to skip {sum(unread.values())} records"
     )

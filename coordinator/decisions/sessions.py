@@ -1,21 +1,23 @@
-"""Decide who of a subscription's consumers is alive, silent or to be evicted, and who may speak for a name.
+"""Decide which consumer instance owns a name, and which consumers are disconnected or evicted.
 
-Values in, values out. Times come in as values: ``now_ms`` is wall time, comparable with what the ledger says; seconds
-are a leader's own monotonic clock and mean nothing to the next leader.
+Values in, values out. ``now_ms`` is wall time, comparable with the ledger's times. Seconds are the
+leader's own monotonic clock and are meaningless to its successor.
 
-Who may speak for a name:
+Which instance owns a name:
 
-1. Identity is (incarnation, client id). A name that nobody uses may be taken by anybody.
-2. The same identity is the same program again: it comes back to what it holds.
-3. A lower incarnation has been replaced: it is fenced.
-4. Anyone else replaces who is there: a higher incarnation, or another client with the same one, which cannot be told
-   from a second process and must not share a generation with the first.
+1. An instance is identified by (incarnation, client id). Any instance may claim an unused name.
+2. The same identity is the same instance: it returns to what it holds.
+3. A lower incarnation was replaced: it is fenced.
+4. Any other instance replaces the registered one: a higher incarnation, or the same incarnation at
+   another client. The latter may be a second process, and two processes must not share a
+   generation.
 
-Who is alive:
+Which consumers are alive:
 
-5. A consumer that was not heard for `MISSED_HEARTBEATS` intervals has gone silent.
-6. A silent consumer is evicted when its grace period is over by the ledger's clock, so that a change of leader does
-   not renew it, or when this leader itself has seen it silent for as long, should the ledger's clock stand ahead.
+5. A consumer without a heartbeat for `MISSED_HEARTBEATS` intervals is disconnected.
+6. A disconnected consumer is evicted when its grace period ends by the ledger's clock, so that a
+   change of leader does not renew it. It is also evicted when this leader has seen it disconnected
+   for as long, in case the ledger's clock is ahead.
 """
 
 from __future__ import annotations
@@ -27,24 +29,24 @@ from enum import StrEnum
 from coordinator.state.subscription import RegisteredConsumer
 
 MISSED_HEARTBEATS = 3
-"""Heartbeats in a row that must be missing before a consumer counts as silent: two may be lost without a trace."""
+"""Consecutive missed heartbeats after which a consumer is disconnected: two may be lost in transit."""
 
 
 class Claim(StrEnum):
-    """What somebody who speaks for a name is."""
+    """The relation of a consumer instance to the registered one of the same name."""
 
     FRESH = "fresh"
-    """Nobody has the name."""
+    """No instance is registered under the name."""
     CURRENT = "current"
-    """It is the one on record."""
+    """It is the registered instance."""
     REPLACES = "replaces"
-    """It takes the name from the one on record."""
+    """It replaces the registered instance."""
     OUTDATED = "outdated"
-    """It lost the name to the one on record."""
+    """The registered instance has replaced it."""
 
 
 def judge_claim(known: RegisteredConsumer | None, incarnation: int, client_id: str) -> Claim:
-    """Return what ``client_id``, speaking as ``incarnation``, is to the consumer on record under that name."""
+    """Return the claim of (``incarnation``, ``client_id``) to the name of ``known``, the registered consumer."""
     if known is None:
         return Claim.FRESH
     if (incarnation, client_id) == (known.incarnation, known.client_id):
@@ -54,12 +56,12 @@ def judge_claim(known: RegisteredConsumer | None, incarnation: int, client_id: s
 
 @dataclass(frozen=True, slots=True)
 class ExpiredConsumers:
-    """Names, sorted."""
+    """Sorted names."""
 
     disconnected: tuple[str, ...]
-    """Connected so far, and not heard for too long."""
+    """Connected until now, without a heartbeat for too long."""
     evicted: tuple[str, ...]
-    """Silent for longer than the grace period."""
+    """Disconnected for longer than the grace period."""
 
 
 def find_expired(
@@ -71,10 +73,10 @@ def find_expired(
     heartbeat_interval_seconds: float,
     grace_seconds: float,
 ) -> ExpiredConsumers:
-    """Return whose time is up.
+    """Return the consumers whose heartbeat or grace period has expired.
 
-    ``last_seen_seconds``: for a connected consumer when it was heard last, for a silent one since when this leader has
-    known it to be silent. It has an entry for every consumer.
+    ``last_seen_seconds`` has an entry for each consumer: the last heartbeat of a connected one, or
+    since when this leader has known a disconnected one to be so.
     """
     disconnected: list[str] = []
     evicted: list[str] = []

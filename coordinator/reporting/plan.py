@@ -17,10 +17,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from coordinator.balancing.affinity import preferred_owners_of
-from coordinator.balancing.balance import compute_owners
-from coordinator.balancing.bucket_split import pools
-from coordinator.decisions.gate import Gate, compute_gate, tracks_acknowledgements
+from coordinator.balancing.balance import compute_target
+from coordinator.decisions.gate import compute_gate, tracks_acknowledgements
 from coordinator.state.subscription import Subscription
 from coordinator.state.topic_view import TopicView
 from headgate.errors import LayoutError
@@ -45,11 +43,11 @@ def plan_changes(subscription: Subscription, topic: TopicView, changes: m.PlanCh
         if holding.revoked_at_ms is None and holding.consumer in consumers
     }
     gate = compute_gate(layout, subscription.drained, subscription.type, subscription.order)
-    after_rebalance = _owners_after_handovers(subscription, layout, gate, consumers, kept)
+    after_rebalance = compute_target(subscription, layout, gate.grantable, consumers, kept)
     sealed = {s for s, segment in layout.segments.items() if segment.state is SegmentState.SEALED}
     drained = subscription.drained | sealed if tracks_acknowledgements(subscription.type) else subscription.drained
     later_gate = compute_gate(layout, drained, subscription.type, subscription.order)
-    later = _owners_after_handovers(subscription, layout, later_gate, consumers, after_rebalance)
+    later = compute_target(subscription, layout, later_gate.grantable, consumers, after_rebalance)
     return m.ChangePlan(
         topic=topic.name,
         subscription=subscription.name,
@@ -106,21 +104,6 @@ def _consumers(subscription: Subscription, changes: m.PlanChanges) -> dict[str, 
 
 def _listed(consumers: Collection[str]) -> str:
     return f"consumers are {', '.join(sorted(consumers))}" if consumers else "there are no consumers"
-
-
-def _owners_after_handovers(
-    subscription: Subscription,
-    layout: Layout,
-    gate: Gate,
-    consumers: Mapping[str, bool],
-    holders: Mapping[SegmentSlice, str],
-) -> dict[SegmentSlice, str]:
-    """Return segment or share → owner once everybody has what the target says."""
-    owners: dict[SegmentSlice, str] = {}
-    for pool in pools(subscription.type, gate.grantable, consumers, holders):
-        preferred_owners = preferred_owners_of(holders, layout, pool.slices)
-        owners |= compute_owners(subscription, pool, holders, preferred_owners)
-    return owners
 
 
 def _moves(before: Mapping[SegmentSlice, str], after: Mapping[SegmentSlice, str]) -> list[m.PlannedMove]:

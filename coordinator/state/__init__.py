@@ -1,1 +1,1 @@
-"""What a subscription is: positions, consumers and grants, as a fold over its ledger entries. Pure."""
+"""The state of a subscription (positions, consumers, grants) as a fold over its ledger entries. Pure."""

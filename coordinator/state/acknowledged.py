@@ -1,7 +1,8 @@
-"""What is acknowledged in one segment, or in one key bucket of it.
+"""Acknowledged offsets of one segment, or of one key bucket of it.
 
-For STREAM a position: everything below it is acknowledged. For QUEUE also the ranges acknowledged above it. The fold
-over ledger entries changes it in place; nothing here decides what may be acknowledged.
+STREAM has a position: everything below it is acknowledged. QUEUE adds the ranges that are
+acknowledged above the position, sorted and disjoint. The fold over the ledger changes these values
+in place; nothing is validated here.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from headgate.model.offset_ranges import OffsetRanges
 
 @dataclass(slots=True)
 class AcknowledgementProgress:
-    """A position, and what is acknowledged above it."""
+    """How far a subscription has acknowledged."""
 
     position: int = 0
     acknowledged_ranges: OffsetRanges = field(default_factory=OffsetRanges)
@@ -23,10 +24,10 @@ class AcknowledgementProgress:
         self.position = max(self.position, end)
 
     def add_range(self, first: int, end: int) -> None:
-        """Acknowledge ``first`` up to, not including, ``end`` (QUEUE)."""
+        """Acknowledge ``first`` up to ``end``, exclusive (QUEUE)."""
         self.acknowledged_ranges.add(first, end)
         self.position = self.acknowledged_ranges.pop_prefix(self.position)
 
     def remaining(self, end: int) -> int:
-        """Return how many offsets below ``end`` are not acknowledged."""
+        """Return the number of unacknowledged offsets below ``end``."""
         return max(0, end - self.position - self.acknowledged_ranges.count(below=end))

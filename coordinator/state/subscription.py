@@ -1,12 +1,13 @@
-"""What a shard knows of one subscription: a fold over its ledger entries.
+"""The state of one subscription, as a fold over its ledger entries.
 
-A `Subscription` is changed by `apply` alone, and `apply` never judges: an entry in the ledger is a fact. Everything
-here survives a change of leader. What does not survive (who answered a moment ago, which poll sleeps) belongs to
-coordinator.subscription_coordinator.
+Only `apply` and `forget_segments` change a `Subscription`, and neither validates anything: a ledger
+entry is a fact. All of this state survives a change of leader. Volatile state (last heartbeats,
+pending polls) belongs to coordinator.subscription_coordinator.
 
-Positions: for STREAM one number per segment, below which everything is acknowledged. For QUEUE also the ranges
-acknowledged above it. CHECKPOINT acknowledges nothing. Once consumers that share a segment are at different places in
-it, this is kept for each of its key buckets, until all buckets agree again.
+STREAM has one position per segment: everything below it is acknowledged. QUEUE adds the ranges
+acknowledged above the position. CHECKPOINT acknowledges nothing. While consumers that share a
+segment have different positions, progress is stored per key bucket; it is merged again once all
+buckets agree.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.offset_ranges import OffsetRanges
 
 REMOVED_CONSUMER_RETENTION_MS = 600_000
-"""How long a program that left is remembered: far longer than a broker keeps a message on its way."""
+"""How long a removed consumer is remembered: much longer than a broker can delay a message."""
 MAX_REMOVED_CONSUMERS = 1000
 
 SubscriptionEntry = (
@@ -43,22 +44,22 @@ SubscriptionEntry = (
 
 @dataclass(slots=True)
 class RegisteredConsumer:
-    """A consumer on record."""
+    """A registered consumer."""
 
     consumer: str
     incarnation: int
     client_id: str
     disconnected_at_ms: int | None = None
-    """Since when its grace period runs; None while it is connected."""
+    """Start of its grace period; None while it is connected."""
     supports_bucket_ranges: bool = False
-    """Whether it can read a share of a segment; clients of the first version cannot."""
+    """Whether it can read a bucket range of a segment. Clients of the first version cannot."""
     capacity: int = 100
-    """What it can do, in percent of an ordinary consumer; counts where the balance is by load."""
+    """Capacity in percent of a standard consumer. Used when balancing by load."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemovedConsumer:
-    """A program that left, or was replaced, or whose subscription was deleted."""
+    """A consumer instance that left, was replaced, or whose subscription was deleted."""
 
     consumer: str
     incarnation: int
@@ -67,24 +68,24 @@ class RemovedConsumer:
 
 
 def includes_consumer(consumers: Iterable[RemovedConsumer], consumer: str, incarnation: int, client_id: str) -> bool:
-    """Tell whether this very program is one of ``consumers``."""
+    """Return whether ``consumers`` include exactly this consumer instance."""
     wanted = (consumer, incarnation, client_id)
-    return any((gone.consumer, gone.incarnation, gone.client_id) == wanted for gone in consumers)
+    return any((removed.consumer, removed.incarnation, removed.client_id) == wanted for removed in consumers)
 
 
 @dataclass(slots=True)
 class Holding:
-    """Who holds a segment, or a share of one."""
+    """The holder of a segment, or of a bucket range of one."""
 
     consumer: str
     generation: int
     revoked_at_ms: int | None = None
-    """Since when the holder has been asked to finish; None while the grant stands."""
+    """When the grant was revoked; None while it is valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class LastSeek:
-    """What the newest seek did, so that the same command asked again gets the same answer."""
+    """The newest seek. A repeated seek command gets the same response."""
 
     token: str
     moves: tuple[tuple[int, int, int], ...]
@@ -102,41 +103,39 @@ class Subscription:
     type: e.SubscriptionType | None
     order: e.Order
     positions: dict[int, int] = field(default_factory=dict)
-    """Segment → offset below which everything is acknowledged, in every bucket; one that is missing begins at 0."""
+    """Segment → offset below which everything is acknowledged in all buckets. Default: 0."""
     acknowledged_ranges: dict[int, OffsetRanges] = field(default_factory=dict)
-    """QUEUE: segment → sorted, disjoint ranges (first, end) acknowledged above the position, in every bucket."""
+    """QUEUE: segment → offsets acknowledged above the position in all buckets."""
     progress_by_bucket: dict[int, list[AcknowledgementProgress]] = field(default_factory=dict)
-    """Segment whose buckets differ → what is acknowledged in each of them; it has nothing in ``acknowledged_ranges``
-    then.
-    """
+    """Segment whose buckets differ → progress of each bucket. Such a segment is not in ``acknowledged_ranges``."""
     checkpoints: dict[int, str] = field(default_factory=dict)
-    """External topics: segment → where its next holder goes on, in the words of its source."""
+    """External topics: segment → where its next holder resumes, in the source's own format."""
     seek_generation: int = 0
     last_seek: LastSeek | None = None
     drained: set[int] = field(default_factory=set)
     consumers: dict[str, RegisteredConsumer] = field(default_factory=dict)
     removed_consumers: list[RemovedConsumer] = field(default_factory=list)
-    """The latest last, so that a late copy of a registration brings nobody back."""
+    """The latest last. A delayed copy of a registration must not bring a removed consumer back."""
     holdings: dict[SegmentSlice, Holding] = field(default_factory=dict)
-    """Whole segment or share → who holds it; no two of them overlaps."""
+    """Segment or bucket range → its holder. No two of them overlap."""
     next_generation: int = 1
     balance: e.Balance = "count"
     weights: dict[int, int] = field(default_factory=dict)
-    """Segment → how heavy it is; where the balance is by load, and once it was measured."""
+    """Segment → its weight, once measured. Used when balancing by load."""
     unused_since_ms: int | None = None
-    """Since when it has had no consumer; None while it has one."""
+    """Since when there has been no consumer; None while there is one."""
     _slices_by_generation: dict[int, SegmentSlice] = field(init=False, repr=False, compare=False)
-    """Generation → what is held at it."""
+    """Generation → the segment or bucket range that is held at it."""
 
     def __post_init__(self) -> None:
-        """Index what is held."""
+        """Index the holdings by generation."""
         self._slices_by_generation = {
             holding.generation: segment_slice for segment_slice, holding in self.holdings.items()
         }
 
     @classmethod
     def created(cls, entry: e.SubscriptionCreated, topic: str) -> Subscription:
-        """Return the subscription that ``entry`` brings into being."""
+        """Return the subscription that ``entry`` creates."""
         return cls(
             topic_id=entry.topic_id,
             topic=topic,
@@ -153,34 +152,34 @@ class Subscription:
         return self.positions.get(segment, 0)
 
     def was_removed(self, consumer: str, incarnation: int, client_id: str) -> bool:
-        """Tell whether this very program left, or was replaced, not long ago."""
+        """Return whether exactly this consumer instance left or was replaced recently."""
         return includes_consumer(self.removed_consumers, consumer, incarnation, client_id)
 
     def known_consumers(self, at_ms: int) -> list[RemovedConsumer]:
-        """Return who must not come back should this be deleted at ``at_ms``: who has departed, and who is here."""
-        here = [
+        """Return all removed and registered consumers: none may come back if this is deleted at ``at_ms``."""
+        registered = [
             RemovedConsumer(known.consumer, known.incarnation, known.client_id, at_ms)
             for known in self.consumers.values()
         ]
-        return self.removed_consumers + here
+        return self.removed_consumers + registered
 
     def acknowledged_in(self, segment: int, bucket: int) -> AcknowledgementProgress:
-        """Return what is acknowledged in one bucket; to be looked at, not changed."""
+        """Return the progress of one bucket. Read-only for the caller."""
         if segment in self.progress_by_bucket:
             return self.progress_by_bucket[segment][bucket]
         return AcknowledgementProgress(self.position(segment), self.acknowledged_ranges.get(segment, OffsetRanges()))
 
     def held_by(self, consumer: str) -> list[SegmentSlice]:
-        """Return what ``consumer`` holds, revoked or not, in order."""
+        """Return the sorted slices that ``consumer`` holds, revoked ones included."""
         return sorted(segment_slice for segment_slice, holding in self.holdings.items() if holding.consumer == consumer)
 
     def held_at(self, segment: int, generation: int) -> SegmentSlice | None:
-        """Return what of ``segment`` is held at ``generation``: it, a share of it, or nothing."""
+        """Return the slice of ``segment`` that is held at ``generation``; None if there is none."""
         segment_slice = self._slices_by_generation.get(generation)
         return None if segment_slice is None or segment_of(segment_slice) != segment else segment_slice
 
     def apply(self, entry: SubscriptionEntry, at_ms: int) -> None:
-        """Fold one entry; ``at_ms`` is its chunk's time."""
+        """Fold one entry. ``at_ms`` is the time of its chunk."""
         match entry:
             case e.RecordsAcknowledged():
                 self._acknowledge(entry)
@@ -223,33 +222,32 @@ class Subscription:
                 self.seek_generation, self.last_seek = entry.seek_generation, LastSeek(entry.token, moves)
                 self.positions.update(entry.positions)
                 for segment in entry.positions:
-                    self.acknowledged_ranges.pop(segment, None)
-                    self.checkpoints.pop(segment, None)
-                    self.progress_by_bucket.pop(segment, None)
-                # A fact drained under the old positions proves nothing under the new ones.
+                    self._forget_progress(segment)
+                # "Drained" holds for the old positions only.
                 self.drained.difference_update(entry.positions)
             case _:
                 assert_never(entry)
 
     def forget_segments(self, segments: list[int]) -> None:
-        """Drop what is known of pruned segments."""
-        for segment_slice in [
-            segment_slice for segment_slice in self.holdings if segment_of(segment_slice) in segments
-        ]:
-            self._release(segment_slice)
+        """Drop the state of pruned segments."""
+        for pruned in [held for held in self.holdings if segment_of(held) in segments]:
+            self._release(pruned)
         for segment in segments:
+            self._forget_progress(segment)
             self.positions.pop(segment, None)
-            self.acknowledged_ranges.pop(segment, None)
-            self.checkpoints.pop(segment, None)
-            self.progress_by_bucket.pop(segment, None)
             self.drained.discard(segment)
             self.weights.pop(segment, None)
 
-    def _record_removal(self, gone: RegisteredConsumer, reason: e.LeaveReason, at_ms: int) -> None:
-        kept = [known for known in self.removed_consumers if at_ms - known.at_ms < REMOVED_CONSUMER_RETENTION_MS]
+    def _forget_progress(self, segment: int) -> None:
+        self.acknowledged_ranges.pop(segment, None)
+        self.checkpoints.pop(segment, None)
+        self.progress_by_bucket.pop(segment, None)
+
+    def _record_removal(self, removed: RegisteredConsumer, reason: e.LeaveReason, at_ms: int) -> None:
+        recent = [known for known in self.removed_consumers if at_ms - known.at_ms < REMOVED_CONSUMER_RETENTION_MS]
         if reason in ("left", "replaced"):
-            kept.append(RemovedConsumer(gone.consumer, gone.incarnation, gone.client_id, at_ms))
-        self.removed_consumers = kept[-MAX_REMOVED_CONSUMERS:]
+            recent.append(RemovedConsumer(removed.consumer, removed.incarnation, removed.client_id, at_ms))
+        self.removed_consumers = recent[-MAX_REMOVED_CONSUMERS:]
 
     def _release(self, segment_slice: SegmentSlice) -> None:
         del self._slices_by_generation[self.holdings.pop(segment_slice).generation]
@@ -258,38 +256,41 @@ class Subscription:
         if entry.seek_generation != self.seek_generation:
             return
         self.checkpoints.update(entry.checkpoints)
-        for part in entry.ranges:
-            if part.end_bucket or part.segment in self.progress_by_bucket:
-                self._acknowledge_buckets(part)
+        for acknowledged in entry.ranges:
+            segment, end_offset = acknowledged.segment, acknowledged.end_offset
+            if acknowledged.end_bucket or segment in self.progress_by_bucket:
+                self._acknowledge_buckets(acknowledged)
             elif self.type == e.SubscriptionType.QUEUE:
-                known = AcknowledgementProgress(
-                    self.position(part.segment), self.acknowledged_ranges.pop(part.segment, OffsetRanges())
+                progress = AcknowledgementProgress(
+                    self.position(segment), self.acknowledged_ranges.pop(segment, OffsetRanges())
                 )
-                known.add_range(part.first_offset, part.end_offset)
-                self._record_common_progress(part.segment, known)
+                progress.add_range(acknowledged.first_offset, end_offset)
+                self._record_common_progress(segment, progress)
             else:
-                self.positions[part.segment] = max(self.position(part.segment), part.end_offset)
+                self.positions[segment] = max(self.position(segment), end_offset)
 
-    def _acknowledge_buckets(self, part: e.AcknowledgedRange) -> None:
-        segment = part.segment
-        known = self.progress_by_bucket.get(segment)
-        if known is None:
+    def _acknowledge_buckets(self, acknowledged: e.AcknowledgedRange) -> None:
+        segment = acknowledged.segment
+        buckets = self.progress_by_bucket.get(segment)
+        if buckets is None:
             ranges = self.acknowledged_ranges.pop(segment, OffsetRanges())
-            known = [AcknowledgementProgress(self.position(segment), OffsetRanges(ranges)) for _ in range(KEY_BUCKETS)]
-        for progress in known[part.first_bucket : part.end_bucket or KEY_BUCKETS]:
+            buckets = [
+                AcknowledgementProgress(self.position(segment), OffsetRanges(ranges)) for _ in range(KEY_BUCKETS)
+            ]
+        for progress in buckets[acknowledged.first_bucket : acknowledged.end_bucket or KEY_BUCKETS]:
             if self.type == e.SubscriptionType.QUEUE:
-                progress.add_range(part.first_offset, part.end_offset)
+                progress.add_range(acknowledged.first_offset, acknowledged.end_offset)
             else:
-                progress.advance(part.end_offset)
-        if all(progress == known[0] for progress in known):
+                progress.advance(acknowledged.end_offset)
+        if all(progress == buckets[0] for progress in buckets):
             self.progress_by_bucket.pop(segment, None)
-            self._record_common_progress(segment, known[0])
+            self._record_common_progress(segment, buckets[0])
         else:
-            self.progress_by_bucket[segment] = known
-            self.positions[segment] = min(progress.position for progress in known)
+            self.progress_by_bucket[segment] = buckets
+            self.positions[segment] = min(progress.position for progress in buckets)
 
     def _record_common_progress(self, segment: int, progress: AcknowledgementProgress) -> None:
-        """Note what is acknowledged in every bucket of ``segment``."""
+        """Record progress that is the same in all buckets of ``segment``."""
         self.positions[segment] = progress.position
         if progress.acknowledged_ranges:
             self.acknowledged_ranges[segment] = progress.acknowledged_ranges

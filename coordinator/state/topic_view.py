@@ -1,6 +1,7 @@
-"""What a subscription needs to know of its topic.
+"""The part of a topic that a subscription reads.
 
-The shard's state owns topics and changes them; a coordinator only looks. Its topic satisfies `TopicView` as it is.
+`TopicView` is a read-only view of `controller.state.shard_state.Topic`. Only the shard's state
+changes topics.
 """
 
 from __future__ import annotations
@@ -13,39 +14,39 @@ from headgate.model.layout import Layout
 
 
 class TailView(Protocol):
-    """Where a segment's records end."""
+    """The end of a segment's records."""
 
     @property
     def next_offset(self) -> int:
-        """The offset that the next record will get."""
+        """The offset of the next record."""
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all records so far."""
+        """Total bytes of all records."""
 
     def chunk_of(self, offset: int) -> int:
-        """Return a chunk at or before the one that holds ``offset``."""
+        """Return a chunk that is not after the one with ``offset``."""
 
 
 class TopicView(Protocol):
-    """One topic; ``layout`` is another value after each split, merge or prune."""
+    """One topic. Each split, merge or prune replaces ``layout`` with a new value."""
 
     @property
     def topic_id(self) -> int:
-        """Never used twice on one shard."""
+        """Never reused on one shard."""
 
     @property
     def name(self) -> str:
-        """The name that people gave it."""
+        """The topic's name."""
 
     @property
     def layout(self) -> Layout:
-        """All segments as of now."""
+        """All current segments."""
 
     @property
     def tails(self) -> Mapping[int, TailView]:
-        """Segment → its end, for every segment of the layout."""
+        """Segment → its end, for each segment of the layout."""
 
     @property
     def external(self) -> ExternalTopic | None:
-        """Its source, if headgate does not store its records."""
+        """The topic's source, if headgate does not store its records."""

@@ -7,12 +7,12 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.balancing.balance import compute_owners
-from coordinator.balancing.bucket_split import pools
+from coordinator.balancing.balance import compute_target
 from coordinator.balancing.load_target import TOLERANCE_PERCENT
 from coordinator.state.subscription import RegisteredConsumer, Subscription
 from headgate.model.bucket_ranges import BucketRange, SegmentSlice, buckets_of, segment_of
 from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.layout import Layout
 
 SEGMENTS = st.integers(1, 5)
 WEIGHTS = st.dictionaries(st.integers(0, 4), st.integers(16, 5000), max_size=5)
@@ -25,6 +25,7 @@ class AssignmentModel:
 
     def __init__(self, segments: int) -> None:
         self.segments = list(range(segments))
+        self.layout = Layout.initial(segments, 0)
         self.known = Subscription(1, "orders", 2, "billing", "QUEUE", "none", balance="load")
         self.held: dict[SegmentSlice, str] = {}
         self.joined = 0
@@ -46,10 +47,7 @@ class AssignmentModel:
         consumers = self.known.consumers
         names = {name: consumers[name].supports_bucket_ranges for name in sorted(consumers, reverse=turned)}
         standing = {place: name for place, name in sorted(self.held.items(), reverse=turned) if name in consumers}
-        found: dict[SegmentSlice, str] = {}
-        for pool in pools("QUEUE", self.segments, names, standing):
-            found |= compute_owners(self.known, pool, standing, {})
-        return found
+        return compute_target(self.known, self.layout, self.segments, names, standing)
 
     def weight(self, place: SegmentSlice) -> int:
         known = self.known.weights.get(segment_of(place))

@@ -38,8 +38,8 @@ def registration(**fields) -> m.RegisterConsumer:
     [
         (stored, {}, True, None),
         (stored, {"external": True}, True, "read it with Consumer"),
-        (lambda: topic("opaque"), {}, True, "read them with ExternalConsumer"),
-        (lambda: topic("opaque"), {"external": True}, True, "begin at 'earliest'"),
+        (lambda: topic("opaque"), {}, True, "read its source with ExternalConsumer"),
+        (lambda: topic("opaque"), {"external": True}, True, "start at 'earliest'"),
         (lambda: topic("opaque"), {"external": True}, False, None),
         (lambda: topic("opaque"), {"external": True, "start": "earliest"}, True, None),
     ],

@@ -4,7 +4,12 @@ from typing import Any
 
 import pytest
 
-from coordinator.decisions.registration import Admission, Refusal, judge_deleted_subscription, judge_registration
+from coordinator.decisions.registration import (
+    AcceptedRegistration,
+    RejectedRegistration,
+    judge_deleted_subscription,
+    judge_registration,
+)
 from coordinator.decisions.sessions import Claim
 from coordinator.state.subscription import MAX_REMOVED_CONSUMERS, REMOVED_CONSUMER_RETENTION_MS, Subscription
 from headgate.model import entries as e
@@ -26,7 +31,7 @@ def gone(known: Subscription, reason: Any, at_ms: int = 0, name: str = "ada", in
     known.apply(e.ConsumerRemoved(**IDS, consumer=name, incarnation=incarnation, reason=reason), at_ms)
 
 
-def judge(known: Subscription, **fields: Any) -> Admission | Refusal:
+def judge(known: Subscription, **fields: Any) -> AcceptedRegistration | RejectedRegistration:
     asked = {"consumer": "ada", "incarnation": 5, "client_id": "client-ada", "subscription_type": "STREAM"}
     return judge_registration(
         known, m.RegisterConsumer(**{"request_id": 1, "topic": "orders", "subscription": "billing", **asked, **fields})
@@ -39,16 +44,16 @@ def test_rule_1_a_copy_from_before_the_end_brings_nobody_back(reason: str) -> No
     gone(known, reason)
     rejected = judge(known)
 
-    assert isinstance(rejected, Refusal)
+    assert isinstance(rejected, RejectedRegistration)
     assert "fenced" == rejected.verdict
-    assert "left as incarnation 5; to come back register with a higher one" in rejected.reason
+    assert "left as incarnation 5; register with a higher one to return" in rejected.reason
 
 
 def test_rule_1_whoever_was_evicted_may_come_back_as_it_was() -> None:
     known = subscription()
     gone(known, "evicted")
 
-    assert Admission(Claim.FRESH, None) == judge(known)
+    assert AcceptedRegistration(Claim.FRESH, None) == judge(known)
 
 
 @pytest.mark.parametrize("fields", [{"incarnation": 6}, {"client_id": "other"}, {"consumer": "bob"}])
@@ -56,7 +61,7 @@ def test_rule_1_another_program_may_take_the_name(fields: dict[str, Any]) -> Non
     known = subscription()
     gone(known, "left")
 
-    assert Admission(Claim.FRESH, None) == judge(known, **fields)
+    assert AcceptedRegistration(Claim.FRESH, None) == judge(known, **fields)
 
 
 def test_rule_1_a_copy_takes_the_name_from_nobody() -> None:
@@ -65,7 +70,7 @@ def test_rule_1_a_copy_takes_the_name_from_nobody() -> None:
     gone(known, "left")
     known.apply(e.ConsumerRegistered(**IDS, consumer="ada", incarnation=3, client_id="client-new"), 0)
 
-    assert isinstance(judge(known), Refusal)
+    assert isinstance(judge(known), RejectedRegistration)
 
 
 def test_rule_1_departures_are_forgotten_in_time_and_bounded_in_number() -> None:
@@ -86,8 +91,8 @@ def test_rule_1_departures_are_forgotten_in_time_and_bounded_in_number() -> None
 def test_rule_2_a_replaced_incarnation_is_fenced() -> None:
     rejected = judge(subscription(), incarnation=4)
 
-    assert isinstance(rejected, Refusal)
-    assert ("fenced", True) == (rejected.verdict, "incarnation 5 at client 'client-ada' now" in rejected.reason)
+    assert isinstance(rejected, RejectedRegistration)
+    assert ("fenced", True) == (rejected.verdict, "now incarnation 5 at client 'client-ada'" in rejected.reason)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +105,7 @@ def test_rule_2_a_replaced_incarnation_is_fenced() -> None:
 def test_rule_3_what_does_not_fit_is_refused(kind: str, fields: dict[str, Any], reason: str) -> None:
     rejected = judge(subscription(kind, "none"), **fields)
 
-    assert isinstance(rejected, Refusal)
+    assert isinstance(rejected, RejectedRegistration)
     assert ("invalid", True) == (rejected.verdict, reason in rejected.reason)
 
 
@@ -111,7 +116,7 @@ def test_rule_3_what_does_not_fit_is_refused(kind: str, fields: dict[str, Any], 
 def test_rule_4_an_unknown_type_becomes_known(kind: str, asked: Any, order: str) -> None:
     admitted = judge(subscription(None, "none"), subscription_type=kind, order=asked)
 
-    assert isinstance(admitted, Admission)
+    assert isinstance(admitted, AcceptedRegistration)
     assert admitted.configured is not None
     assert (kind, order) == (admitted.configured.subscription_type, admitted.configured.order)
 
@@ -120,11 +125,11 @@ def test_rule_5_who_joins_changes_the_order_and_who_comes_back_does_not() -> Non
     known = subscription()
     joining = judge(known, consumer="bob", order="none")
 
-    assert isinstance(joining, Admission)
+    assert isinstance(joining, AcceptedRegistration)
     assert joining.configured is not None
     assert "none" == joining.configured.order
-    assert Admission(Claim.CURRENT, None) == judge(known, order="none")
-    assert Admission(Claim.FRESH, None) == judge(known, consumer="bob")
+    assert AcceptedRegistration(Claim.CURRENT, None) == judge(known, order="none")
+    assert AcceptedRegistration(Claim.FRESH, None) == judge(known, consumer="bob")
 
 
 @pytest.mark.looptime
@@ -148,7 +153,7 @@ async def test_a_doubled_registration_after_the_leave_takes_no_segment_from_anyb
     await harness.coordinator.close()
 
 
-def judge_after_deletion(found: Subscription | None, **fields: Any) -> Refusal | None:
+def judge_after_deletion(found: Subscription | None, **fields: Any) -> RejectedRegistration | None:
     """Ask for ada, who was in a subscription of this name when it was deleted."""
     asked = {"consumer": "ada", "incarnation": 5, "client_id": "client-ada", "subscription_type": "STREAM"}
     request = m.RegisterConsumer(**{"request_id": 1, "topic": "orders", "subscription": "billing", **asked, **fields})
@@ -170,7 +175,7 @@ def test_a_program_of_a_deleted_subscription_begins_and_joins_no_other(
 
     assert rejected is not None
     assert "fenced" == rejected.verdict
-    assert "'billing', in which consumer 'ada' was, is deleted" in rejected.reason
+    assert "'billing' of consumer 'ada' was deleted" in rejected.reason
 
 
 @pytest.mark.parametrize("fields", [{"incarnation": 6}, {"client_id": "other"}, {"consumer": "bob"}])

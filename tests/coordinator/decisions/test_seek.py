@@ -72,19 +72,19 @@ def test_rule_3_without_the_gate_only_what_is_named_moves() -> None:
 def test_rule_4_nothing_is_passed_over_unasked() -> None:
     reason = seek({3: 2}, {0: 5, 1: 4})
 
-    assert "segment 3 at 2 stands behind records that are not read, in segment 1 (4 of 7)" in reason
-    assert "choose 3=0, or 1=7 beside it to pass over 3 records" in reason
+    assert "segment 3 at 2 comes after unread records of segment 1 (4 of 7)" in reason
+    assert "choose 3=0, or add 1=7 to skip 3 records" in reason
 
 
 def test_rule_4_every_unread_ancestor_is_named() -> None:
-    assert "0=5 1=7 beside it to pass over 11 records" in seek({3: 2}, {0: 1})
+    assert "add 0=5 1=7 to skip 11 records" in seek({3: 2}, {0: 1})
     assert {0: 5, 1: 7, 3: 2} == seek({3: 2, 0: 5, 1: 7}, {0: 1})
 
 
 def test_rule_4_an_ancestor_that_this_very_seek_moves_back_counts() -> None:
     """By name, and by standing behind what is named."""
-    assert "in segment 1 (6 of 7)" in seek({3: 2, 1: 6}, ENDS)
-    assert "in segment 0 (4 of 5), 1 (0 of 7)" in seek({3: 2, 0: 4}, ENDS)
+    assert "of segment 1 (6 of 7)" in seek({3: 2, 1: 6}, ENDS)
+    assert "of segment 0 (4 of 5), 1 (0 of 7)" in seek({3: 2, 0: 4}, ENDS)
 
 
 def test_rule_4_the_beginning_is_behind_whatever_comes_first() -> None:

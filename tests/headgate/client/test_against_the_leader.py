@@ -242,7 +242,7 @@ async def test_deleting_a_subscription_ends_its_consumers_and_it_does_not_come_b
         async with reader(world) as consumer:
             await consume(consumer, {}, 20)
             await delete(world)
-            with pytest.raises(FencedError, match="is deleted; to begin a new one start the program again"):
+            with pytest.raises(FencedError, match="was deleted; restart the program to create a new one"):
                 async with asyncio.timeout(1):  # far below a heartbeat: it was told
                     await anext(consumer)
         # A broker may deliver late copies of all that it ever sent: here of the first registration, which names no
