@@ -48,6 +48,10 @@ class ChunkError(HeadgateError):
     """An object in the ledger is not a chunk of ours, is cut short, or stands under the wrong number."""
 
 
+class LedgerFormatError(ChunkError):
+    """An object in the ledger was written by another version; the text names it, its format, and what to do."""
+
+
 class ProtocolError(HeadgateError):
     """The cluster speaks another version of the protocol; the text names both."""
 

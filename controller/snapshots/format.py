@@ -29,9 +29,10 @@ import msgspec
 from controller.state.dedup_window import FinishedBatch, FinishedBatches
 from controller.state.shard_state import ProducerState, ShardState, Tombstone, Topic
 from headgate.errors import HeadgateError
+from headgate.ledger.format_version import check_format
 from headgate.model.offset_ranges import OffsetRange, OffsetRanges
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 PRODUCERS_PER_BLOCK: Final = 500
 BATCHES_PER_BLOCK: Final = 1000
 """Finished batches of those producers: 10 ms to decode, where each stands in four segments."""
@@ -180,16 +181,18 @@ def decode_steps(data: bytes, *, shard: int, chunk: int) -> Generator[None, None
 def _decode_file(data: bytes, shard: int, chunk: int) -> _File:
     where = _label(shard, chunk)
     try:
-        form = _FORMS.decode(data).header.format
-        file = None if form != FORMAT else _FILES.decode(data)
+        found = _FORMATS.decode(data).header.format
+        if found > FORMAT:
+            raise SnapshotError(f"{where} was written by a newer version: it has format {found}; run that version")
+        check_format(where, found, FORMAT)
+        file = _FILES.decode(data)
     except msgspec.DecodeError as error:
         raise SnapshotError(f"{where} is not a snapshot, or damaged ({len(data)} bytes): {error}") from error
-    if file is None:
-        raise SnapshotError(f"{where} has format {form}; this version reads format {FORMAT}")
     if (file.header.shard, file.header.chunk) != (shard, chunk):
         raise SnapshotError(f"{where} says that it is of chunk {file.header.chunk}, shard {file.header.shard}")
     if unknown := sorted(set(file.header.fields) - FIELDS):
-        raise SnapshotError(f"{where} was written by a newer version: it has {', '.join(unknown[:3])}; run that one")
+        fields = ", ".join(unknown[:3])
+        raise SnapshotError(f"{where} was written by a newer version: it has {fields}; run that version")
     return file
 
 
@@ -250,17 +253,17 @@ def _decode_hook(kind: Any, value: Any) -> Any:
     raise NotImplementedError(f"a state cannot hold a {kind}: teach controller.snapshots.format")
 
 
-class _Form(msgspec.Struct):
+class _FormatField(msgspec.Struct):
     format: int
 
 
-class _Formed(msgspec.Struct):
-    header: _Form
+class _HeaderFormat(msgspec.Struct):
+    header: _FormatField
 
 
 _NAMES: Final = list[tuple[str, int]]
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_encode_hook)
-_FORMS: msgspec.msgpack.Decoder[_Formed] = msgspec.msgpack.Decoder(_Formed)
+_FORMATS: msgspec.msgpack.Decoder[_HeaderFormat] = msgspec.msgpack.Decoder(_HeaderFormat)
 _FILES: msgspec.msgpack.Decoder[_File] = msgspec.msgpack.Decoder(_File)
 _DECODERS: Final[Mapping[Any, msgspec.msgpack.Decoder[Any]]] = {
     kind: msgspec.msgpack.Decoder(kind, dec_hook=_decode_hook) for kind in (_Core, Topic, list[ProducerState], _NAMES)

@@ -18,9 +18,10 @@ from drain.spark.schemas import MERGED
 from headgate.errors import ChunkError, ObjectMissingError
 from headgate.ledger.chunk_ranges import cover
 from headgate.ledger.compacted import Manifest, manifest_ranges, read_manifest
+from headgate.ledger.format_version import check_json_format
 from headgate.storage.object_store import Store
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 _METADATA_KEY: Final = b"headgate-facts"
 
 
@@ -46,12 +47,12 @@ async def read_range_facts(store: Store, manifest: Manifest) -> pa.Table:
     try:
         table = pq.read_table(pa.BufferReader(data), partitioning=None, use_threads=False)
         raw = (table.schema.metadata or {}).get(_METADATA_KEY)
-        header = None if raw is None else msgspec.json.decode(raw, type=_Header)
+        if raw is None:
+            raise ChunkError(f"{manifest.facts} is a Parquet object, but not one of headgate's")
+        check_json_format(manifest.facts, raw, FORMAT)
+        header = msgspec.json.decode(raw, type=_Header)
     except (pa.ArrowException, OSError, msgspec.DecodeError) as error:
         raise ChunkError(f"{manifest.facts} cannot be read: {error}") from error
-    if header is None or header.format != FORMAT:
-        found = "no facts of ours" if header is None else f"of format {header.format}"
-        raise ChunkError(f"{manifest.facts} is {found}; this version reads format {FORMAT}")
     if (header.shard, header.first, header.last) != (manifest.shard, manifest.first, manifest.last):
         raise ChunkError(f"{manifest.facts} says that it is of chunks {header.first} to {header.last}")
     # A bucket or another column that this version has and the writer had not is null, as it is in a chunk.

@@ -17,11 +17,12 @@ import pyarrow.parquet as pq
 
 from drain.backlog.merge import StateRow
 from drain.spark.schemas import STATE
-from headgate.errors import HeadgateError, ObjectExistsError
+from headgate.errors import HeadgateError, LedgerFormatError, ObjectExistsError
+from headgate.ledger.format_version import check_format
 from headgate.ledger.ledger import chunk_name
 from headgate.storage.object_store import Store
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 RETAINED_RESULTS: Final = 3
 """Results left in place: the newest, one that a run may have begun from, and one for a run that dawdles."""
 _METADATA_KEY: Final = b"headgate-backlog"
@@ -118,12 +119,13 @@ def decode_result(data: bytes, *, shard: int, watermark: int) -> Result:
         header = None if raw is None else msgspec.json.decode(raw, type=_Header)
     except (pa.ArrowException, OSError, msgspec.DecodeError) as error:
         raise ResultError(f"{where} cannot be read: {error}") from error
-    if header is None or header.format != FORMAT or not table.schema.equals(STATE):
-        found = "no result of ours" if header is None else f"of format {header.format}"
-        raise ResultError(
-            f"{where} is {found}; this version reads format {FORMAT}: "
-            f"move {result_folder(shard)} away, and the ledger is counted anew"
-        )
+    recount = f"if the chunks are of this version, move {result_folder(shard)} away: the ledger is then counted again"
+    if header is None or (header.format == FORMAT and not table.schema.equals(STATE)):
+        raise ResultError(f"{where} is not a result of headgate; {recount}")
+    try:
+        check_format(where, header.format, FORMAT)
+    except LedgerFormatError as error:
+        raise ResultError(f"{error}; {recount}") from None
     if (header.shard, header.watermark) != (shard, watermark):
         raise ResultError(f"{where} says that it is result {header.watermark} of shard {header.shard}")
     return Result(shard, watermark, tuple(state_row(row) for row in table.to_pylist()), header.at_ms)

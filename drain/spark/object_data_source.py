@@ -46,7 +46,7 @@ MAX_WHOLE_READ_BYTES: Final = 4 * 1024 * 1024
 """Up to here one request for all of an object is quicker than one for its footer and one a column."""
 ROWS_PER_BATCH: Final = 65_536
 _METADATA_KEY: Final = b"headgate"
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _CHUNK_PATH: Final = re.compile(r"shard=(\d+)/(\d+)\.parquet$")
 
 
@@ -211,6 +211,11 @@ def _checked_shard(metadata: dict[bytes, bytes] | None, path: str) -> int:
         found = (header["format"], header["shard"], header["number"])
     except (KeyError, TypeError, ValueError):
         raise ObjectError(f"{path} is a Parquet object, but not one of headgate's") from None
-    if found != (_FORMAT, shard, number):
-        raise ObjectError(f"{path} says that it is chunk {found[2]} of shard {found[1]}, format {found[0]}")
+    if found[0] != _FORMAT:
+        raise ObjectError(
+            f"{path} has format {found[0]}, this version of headgate reads format {_FORMAT}; "
+            "run the version that wrote it"
+        )
+    if found[1:] != (shard, number):
+        raise ObjectError(f"{path} says that it is chunk {found[2]} of shard {found[1]}")
     return shard

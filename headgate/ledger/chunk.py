@@ -44,12 +44,13 @@ from arro3.io import write_parquet
 
 from headgate.errors import ChunkError
 from headgate.ledger.arrow_columns import PaddedColumns
+from headgate.ledger.format_version import check_json_format
 from headgate.ledger.record_columns import RecordColumns
 from headgate.model import entries as e
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.layout import Layout
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 METADATA_KEY: Final = b"headgate"
 PYARROW_THRESHOLD_BYTES: Final = 64 * 1024
 """From so many bytes of records on, a chunk is written by another library; what it writes reads the same."""
@@ -227,18 +228,18 @@ def checked_header(raw: bytes | None, *, shard: int, number: int) -> ChunkHeader
     """Return the header in ``raw``, the METADATA_KEY of a file's own metadata, if it is that of this chunk.
 
     Raises:
-        ChunkError: there is none, it cannot be read, is of another format, or of another shard or number.
+        LedgerFormatError: the chunk has another format.
+        ChunkError: there is none, it cannot be read, or is of another shard or number.
 
     """
     where = f"chunk {number} of shard {shard}"
     if raw is None:
         raise ChunkError(f"{where} is a Parquet object, but not one of headgate's")
     try:
+        check_json_format(where, raw, FORMAT)
         header = msgspec.json.decode(raw, type=ChunkHeader)
     except msgspec.DecodeError as error:
         raise ChunkError(f"{where} has an unreadable header: {error}") from error
-    if header.format != FORMAT:
-        raise ChunkError(f"{where} has format {header.format}; this version reads format {FORMAT}")
     if (header.shard, header.number) != (shard, number):
         raise ChunkError(f"{where} says that it is chunk {header.number} of shard {header.shard}")
     return header
@@ -248,13 +249,10 @@ def _open(data: bytes, *, shard: int, number: int, columns: list[str]) -> tuple[
     where = f"chunk {number} of shard {shard}"
     try:
         file = pq.ParquetFile(pa.BufferReader(data))
-        raw = (file.metadata.metadata or {}).get(METADATA_KEY)
-        table = None if raw is None else file.read(columns=columns, use_threads=False)
+        header = checked_header((file.metadata.metadata or {}).get(METADATA_KEY), shard=shard, number=number)
+        return header, file.read(columns=columns, use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise ChunkError(f"{where} is not a readable Parquet object ({len(data)} bytes): {error}") from error
-    if raw is None or table is None:
-        raise ChunkError(f"{where} is a Parquet object, but not one of headgate's")
-    return checked_header(raw, shard=shard, number=number), table
 
 
 def _encode(

@@ -22,9 +22,10 @@ import msgspec
 
 from headgate.errors import ChunkError
 from headgate.ledger.chunk_ranges import ChunkRange
+from headgate.ledger.format_version import check_json_format
 from headgate.storage.object_store import Store
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 _NAME: Final = re.compile(r"(\d{12})-(\d{12})\.json")
 
 
@@ -94,7 +95,8 @@ async def read_manifest(store: Store, shard: int, chunks: ChunkRange) -> Manifes
     """Return one manifest.
 
     Raises:
-        ChunkError: it is damaged, of another format, or stands under another's name.
+        LedgerFormatError: it has another format.
+        ChunkError: it is damaged, or belongs to another shard or range.
         ObjectMissingError: a wider one took its place, or there never was one.
         StoreUnavailableError: the store is out of reach.
 
@@ -102,11 +104,10 @@ async def read_manifest(store: Store, shard: int, chunks: ChunkRange) -> Manifes
     path = manifest_path(shard, chunks)
     data = await store.read(path)
     try:
+        check_json_format(path, data, FORMAT)
         manifest = _DECODER.decode(data)
     except msgspec.DecodeError as error:
         raise ChunkError(f"{path} is not a manifest, or damaged ({len(data)} bytes): {error}") from error
-    if manifest.format != FORMAT:
-        raise ChunkError(f"{path} has format {manifest.format}; this version reads format {FORMAT}")
     if (manifest.shard, manifest.range) != (shard, chunks):
         raise ChunkError(f"{path} says that it is of chunks {manifest.range} of shard {manifest.shard}")
     return manifest

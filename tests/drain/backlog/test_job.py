@@ -241,8 +241,11 @@ def with_metadata(metadata):
     [
         (b"rubbish", "backlog/shard=0000/000000000002.parquet cannot be read"),
         (encode_result(Result(0, 7, ())), "000000000002.parquet says that it is result 7 of shard 0"),
-        (with_metadata({"headgate-backlog": '{"format":9,"shard":0,"watermark":2}'}), "2.parquet is of format 9"),
-        (with_metadata({}), "000000000002.parquet is no result of ours"),
+        (
+            with_metadata({"headgate-backlog": '{"format":9,"shard":0,"watermark":2}'}),
+            "2.parquet has format 9, this version of headgate reads format 3; run the newer version",
+        ),
+        (with_metadata({}), "000000000002.parquet is not a result of headgate; if the chunks"),
     ],
 )
 async def test_a_result_that_is_not_ours_is_refused(spark, ledger, data, reason):

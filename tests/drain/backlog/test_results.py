@@ -20,7 +20,8 @@ def test_a_result_of_the_version_before_is_refused_by_name_with_what_to_do():
     pq.write_table(old, sink)
 
     with pytest.raises(
-        ResultError, match=r"shard=0003/000000000007.parquet is of format 1;.*move backlog/shard=0003 away"
+        ResultError,
+        match=r"shard=0003/000000000007.parquet has format 1, .* reads format 3;.*move backlog/shard=0003 away",
     ):
         decode_result(bytes(sink.getvalue()), shard=3, watermark=7)
 

@@ -23,6 +23,7 @@ from drain.spark.spark_schemas import spark_schema
 from headgate.ledger.chunk import SCHEMA
 from headgate.storage.object_store import open_store
 from tests.support.ledgers import RandomLedger, WrittenLedger
+from tests.support.object_formats import with_format
 from tests.support.s3_server import SECRET
 
 
@@ -89,16 +90,21 @@ def misplaced(path: Path) -> None:
     shutil.copy(path.with_name("000000000001.parquet"), path)
 
 
+def of_an_older_version(path: Path) -> None:
+    path.write_bytes(with_format(path.read_bytes(), 1))
+
+
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
+        (of_an_older_version, "has format 1, this version of headgate reads format 2; run the version that wrote it$"),
         (cut_short, "Parquet"),
         (spoilt_inside, "."),
         (foreign, "not one of headgate's"),
         (misplaced, "says that it is chunk 1 of shard 3"),
         (Path.unlink, "not found"),
     ],
-    ids=["cut short", "spoilt inside", "foreign", "misplaced", "missing"],
+    ids=["older", "cut short", "spoilt inside", "foreign", "misplaced", "missing"],
 )
 def test_an_object_that_is_not_its_chunk_is_refused_by_name(ledger, spoil, reason):
     spoil(ledger.path(2))

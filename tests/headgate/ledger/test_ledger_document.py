@@ -7,6 +7,7 @@ import msgspec.inspect
 import pyarrow.dataset
 import pytest
 
+from headgate.ledger import compacted
 from headgate.ledger.chunk import FORMAT, SCHEMA, ChunkBuilder, ChunkHeader, facts_of
 from headgate.ledger.ledger import chunk_folder, chunk_name
 from headgate.model import entries as e
@@ -93,6 +94,10 @@ def test_the_header_table_is_the_header(document) -> None:
 
     assert described == [(name, kind.__name__) for name, kind in typing.get_type_hints(ChunkHeader).items()]
     assert f"version of this format: {FORMAT}" in document["Header"].table()[0][2]
+    assert f"chunk 1 of shard 0 has format {FORMAT - 1}, this version of headgate reads format {FORMAT};" in " ".join(
+        document["Header"].lines
+    )
+    assert f"| `format` | {compacted.FORMAT} |" in document["Rolled objects"].lines
 
 
 def test_every_fact_is_described_with_the_columns_that_it_sets(document) -> None:

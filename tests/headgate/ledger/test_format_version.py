@@ -1,0 +1,164 @@
+"""Every reader stops at an object of another version with one line that names it and says what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from controller.snapshots import format as snapshot_format
+from controller.snapshots.job import take_snapshot
+from controller.snapshots.restore import catch_up, load_newest_snapshot
+from controller.state.shard_state import ShardState
+from drain.backlog import compacted_facts
+from drain.backlog.compacted_facts import encode_range_facts, read_compacted_facts
+from drain.spark.chunks import LedgerChunks
+from drain.spark.schemas import MERGED
+from headgate.errors import ChunkError, LedgerFormatError
+from headgate.ledger import chunk, compacted
+from headgate.ledger.chunk import ChunkBuilder
+from headgate.ledger.chunk_ranges import ChunkRange
+from headgate.ledger.compacted import Manifest, create_manifest, manifest_path, read_manifest
+from headgate.ledger.ledger import Ledger, chunk_folder, chunk_name, snapshot_path
+from headgate.model import entries as e
+from headgate.protocol import messages as m
+from headgate.reading.compacted_reader import CompactedRecords
+from headgate.reading.segment_reader import ChunkCache, Head, SegmentReader
+from headgate.reading.time_lookup import first_chunk_at
+from headgate.storage.object_store import LocalStore
+from tests.support.object_formats import with_format
+
+CHUNK_PATH = f"{chunk_folder(0)}/{chunk_name(1)}"
+MANIFEST_PATH = manifest_path(0, ChunkRange(1, 1))
+FACTS_PATH = "compacted/shard=0000/run/facts.parquet"
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> LocalStore:
+    """A ledger of one chunk, which a snapshot and a manifest cover."""
+    store = LocalStore(tmp_path)
+    builder = ChunkBuilder()
+    builder.add(e.TermStarted(leader_epoch=1, instance="a"))
+    await store.create(CHUNK_PATH, builder.encode(shard=0, number=1, leader_epoch=1, at_ms=1))
+    assert await take_snapshot(Ledger(store, 0), least_chunks=1, now_ms=0) == 1
+    await store.create(FACTS_PATH, encode_range_facts(pa.Table.from_pylist([], schema=MERGED), 0, 1, 1))
+    await create_manifest(
+        store,
+        Manifest(shard=0, first=1, last=1, level=0, written_at_ms=0, last_at_ms=1, facts=FACTS_PATH, objects=[]),
+    )
+    return store
+
+
+async def rewrite(store: LocalStore, path: str, change: Callable[[bytes], bytes]) -> None:
+    data = await store.read(path)
+    await store.delete(path)
+    await store.create(path, change(data))
+
+
+def unusable(shard: int) -> None:
+    raise AssertionError(f"a snapshot of shard {shard} was passed over")
+
+
+async def restore(store: LocalStore) -> object:
+    """Read the ledger as a daemon does when it starts."""
+    return await catch_up(Ledger(store, 0), ShardState(0), unusable)
+
+
+async def restore_without_snapshot(store: LocalStore) -> object:
+    await store.delete(snapshot_path(0, 1))
+    return await restore(store)
+
+
+def segment_reader(store: LocalStore, start_chunk: int) -> SegmentReader:
+    async def deliver(*_: object) -> None: ...
+
+    head = Head()
+    head.advance(1)
+    return SegmentReader(
+        m.Grant(segment=0, generation=1, first_hash=0, last_hash=65535, start_offset=0, start_chunk=start_chunk),
+        cache=ChunkCache(Ledger(store, 0), 1),
+        compacted=CompactedRecords(store, 0, 1),
+        head=head,
+        deliver=deliver,
+    )
+
+
+async def consume_chunks(store: LocalStore) -> object:
+    await store.delete(MANIFEST_PATH)
+    return await segment_reader(store, 1).run()
+
+
+async def consume_compacted(store: LocalStore) -> object:
+    return await segment_reader(store, 1).run()
+
+
+async def look_up_a_time(store: LocalStore) -> object:
+    return await first_chunk_at(Ledger(store, 0), [1], 5)
+
+
+async def count_compacted(store: LocalStore) -> object:
+    return await read_compacted_facts(store, 0)
+
+
+CHUNK, SNAPSHOT = "chunk 1 of shard 0", "snapshot 1 of shard 0"
+
+
+@pytest.mark.parametrize(
+    ("read", "path", "name", "supported"),
+    [
+        (restore, snapshot_path(0, 1), SNAPSHOT, snapshot_format.FORMAT),
+        (restore_without_snapshot, CHUNK_PATH, CHUNK, chunk.FORMAT),
+        (consume_chunks, CHUNK_PATH, CHUNK, chunk.FORMAT),
+        (consume_compacted, MANIFEST_PATH, MANIFEST_PATH, compacted.FORMAT),
+        (look_up_a_time, CHUNK_PATH, CHUNK, chunk.FORMAT),
+        (count_compacted, MANIFEST_PATH, MANIFEST_PATH, compacted.FORMAT),
+        (count_compacted, FACTS_PATH, FACTS_PATH, compacted_facts.FORMAT),
+    ],
+)
+async def test_an_older_object_stops_its_reader(
+    store: LocalStore, read: Callable[[LocalStore], Awaitable[object]], path: str, name: str, supported: int
+) -> None:
+    await rewrite(store, path, lambda data: with_format(data, 1))
+
+    with pytest.raises(LedgerFormatError) as raised:
+        await read(store)
+
+    assert (
+        f"{name} has format 1, this version of headgate reads format {supported}; headgate does not convert ledgers: "
+        "start a new cluster on an empty ledger URL, or run the older version"
+    ) == str(raised.value)
+
+
+async def test_the_backlog_job_names_an_older_chunk_by_its_path(store: LocalStore) -> None:
+    await rewrite(store, CHUNK_PATH, lambda data: with_format(data, 1))
+
+    with pytest.raises(ChunkError, match=f"^{re.escape(CHUNK_PATH)}: {CHUNK} has format 1, .* reads format 2;"):
+        await LedgerChunks(store._root.as_uri()).check(0, [1])
+
+
+async def test_an_older_object_is_refused_before_its_other_fields_are_read(store: LocalStore) -> None:
+    """The names of fields differ between formats."""
+    await rewrite(store, MANIFEST_PATH, lambda _: b'{"format": 1, "reign": 3}')
+
+    with pytest.raises(LedgerFormatError, match="has format 1"):
+        await read_manifest(store, 0, ChunkRange(1, 1))
+
+
+async def test_a_newer_object_asks_for_the_newer_version(store: LocalStore) -> None:
+    await rewrite(store, MANIFEST_PATH, lambda data: with_format(data, 9))
+
+    with pytest.raises(LedgerFormatError, match=r"has format 9, .*; run the newer version of headgate that wrote it$"):
+        await read_manifest(store, 0, ChunkRange(1, 1))
+
+
+async def test_a_newer_snapshot_is_passed_over(store: LocalStore) -> None:
+    """A daemon of the version before still starts while daemons are being replaced one by one."""
+    await rewrite(store, snapshot_path(0, 1), lambda data: with_format(data, 9))
+    passed_over: list[int] = []
+
+    state = await load_newest_snapshot(Ledger(store, 0), passed_over.append)
+
+    assert ([0], 0) == (passed_over, state.chunk)
