@@ -1,0 +1,368 @@
+"""Producer, Consumer and Admin for programs without an event loop: scripts and notebooks.
+
+    from headgate import load_client_config
+    from headgate.sync import Consumer, Producer
+
+    config = load_client_config()
+    with Producer(config) as producer:
+        producer.send_and_wait("orders", b"customer-7", b'{"total": 12}')
+    with Consumer(config, topic="orders", subscription="billing", start="earliest") as consumer:
+        for record in consumer.get_many(100, timeout_seconds=5):
+            consumer.acknowledge(record)
+
+Each object connects when it is created. It runs the asyncio client of the same name in an event loop in its own
+thread, so heartbeats and retries continue while the program computes. Several objects can share one `EventLoopThread`.
+Methods have the arguments, results and errors of their asyncio counterparts, and may be called from any thread.
+
+Leaving the ``with`` block closes the object; an exception that leaves the block discards what a producer has not sent.
+An object that is never closed is closed when the interpreter exits. Ctrl-C cancels the call that is waiting and raises
+KeyboardInterrupt.
+
+The cost: every call is handed to the other thread and back, some 0.1 ms. For throughput use `Producer.send` and
+`Consumer.get_many`, or asyncio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import functools
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
+
+from headgate.client import admin, consumer, producer
+from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
+from headgate.client.producer import CloseReport, ProducerSettings
+from headgate.client.record_batch import Delivery as AsyncDelivery
+from headgate.client.record_batch import RecordMetadata
+from headgate.client.record_feed import ConsumedRecord
+from headgate.config import ClientConfig
+from headgate.errors import HeadgateError
+from headgate.model.entries import Balance, Order, SubscriptionType
+from headgate.model.identifiers import Offset, SegmentId
+from headgate.protocol import messages as m
+
+__all__ = ["Admin", "Consumer", "Delivery", "EventLoopThread", "Producer"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class EventLoopThread:
+    """An event loop in a daemon thread. Use it as a context manager, or call `close`."""
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner()
+        self._loop = self._runner.get_loop()
+        self._closed = False
+        self._thread = threading.Thread(target=self._loop.run_forever, name="headgate-sync", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        """Return itself; the thread is running already."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run ``coroutine`` in the loop and return its result; an exception here, such as Ctrl-C, cancels it.
+
+        Raises:
+            HeadgateError: the loop is closed.
+
+        """
+        if self._closed:
+            coroutine.close()
+            raise HeadgateError("this object is closed; create another one")
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        finally:
+            future.cancel()
+
+    def close(self) -> None:
+        """Cancel what still runs, and end the thread. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._runner.close()
+
+
+class _AsyncClient(Protocol):
+    """What the asyncio clients have in common."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
+    ) -> None: ...
+
+
+ClientT = TypeVar("ClientT", bound=_AsyncClient)
+
+
+class _Facade(Generic[ClientT]):
+    """One asyncio client, and the loop that it runs in."""
+
+    def __init__(self, create: Callable[[], ClientT], loop: EventLoopThread | None) -> None:
+        self._loop = loop or EventLoopThread()
+        self._owns_loop = loop is None
+        self._closed = False
+        try:
+            self._client = self._loop.run(_open(create))
+        except BaseException:
+            self._stop_loop()
+            raise
+        atexit.register(self._close)
+
+    def __enter__(self) -> Self:
+        """Return itself; it is connected already."""
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close, as the asyncio client does when its block ends in the same way."""
+        self._close(exc_type, exc, traceback)
+
+    def _close(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self._close)
+        try:
+            self._loop.run(self._client.__aexit__(exc_type, exc, traceback))
+        finally:
+            self._stop_loop()
+
+    def _stop_loop(self) -> None:
+        if self._owns_loop:
+            self._loop.close()
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._loop.run(coroutine)
+
+    def _read(self, read: Callable[[], T]) -> T:
+        """Return what ``read`` returns in the loop's thread, where the values do not change meanwhile."""
+
+        async def call() -> T:
+            return read()
+
+        return self._run(call())
+
+
+async def _open(create: Callable[[], ClientT]) -> ClientT:
+    """Create and open a client inside the loop that it is to run in."""
+    client = create()
+    await client.__aenter__()
+    return client
+
+
+def _blocking(
+    method: Callable[Concatenate[ClientT, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[_Facade[ClientT], P], T]:
+    """Return ``method`` as a method that waits for its result."""
+
+    @functools.wraps(method)
+    def call(self: _Facade[ClientT], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._run(method(self._client, *args, **kwargs))
+
+    return call
+
+
+class Delivery:
+    """The outcome of one record that was sent."""
+
+    def __init__(self, delivery: AsyncDelivery, loop: EventLoopThread) -> None:
+        self._delivery = delivery
+        self._loop = loop
+
+    def done(self) -> bool:
+        """Return whether the outcome is known."""
+        return self._delivery.done()
+
+    def result(self, timeout_seconds: float | None = None) -> RecordMetadata:
+        """Wait until the record is durable.
+
+        Raises:
+            TimeoutError: the outcome is unknown after ``timeout_seconds``; it can be asked for again.
+            every error of headgate.Delivery.
+
+        """
+
+        async def outcome() -> RecordMetadata:
+            async with asyncio.timeout(timeout_seconds):
+                return await self._delivery
+
+        return self._loop.run(outcome())
+
+
+class Producer(_Facade[producer.Producer]):
+    """Sends keyed records. See `headgate.Producer`."""
+
+    def __init__(
+        self,
+        config: ClientConfig | Client,
+        name: str | None = None,
+        settings: ProducerSettings | None = None,
+        *,
+        loop: EventLoopThread | None = None,
+    ) -> None:
+        """Connect. ``loop``: the thread to use; None: a new one."""
+        super().__init__(lambda: producer.Producer(config, name, settings), loop)
+
+    def send(
+        self,
+        topic: str,
+        key: bytes,
+        value: bytes,
+        *,
+        timestamp_ms: int | None = None,
+        source_position: bytes | None = None,
+    ) -> Delivery:
+        """Send one record without waiting for its outcome. See `headgate.Producer.send`."""
+        sending = self._client.send(topic, key, value, timestamp_ms=timestamp_ms, source_position=source_position)
+        return Delivery(self._run(sending), self._loop)
+
+    send_and_wait = _blocking(producer.Producer.send_and_wait)
+    open = _blocking(producer.Producer.open)
+    flush = _blocking(producer.Producer.flush)
+
+    @property
+    def source_position(self) -> bytes | None:
+        """See `headgate.Producer.source_position`."""
+        return self._client.source_position
+
+    def report(self) -> CloseReport:
+        """Return the outcomes so far, in records."""
+        return self._client.report()
+
+    def close(self, timeout_seconds: float | None = None) -> CloseReport:
+        """Send what is pending, for at most ``timeout_seconds`` (None: the delivery timeout), and close."""
+        if not self._closed:
+            try:
+                self._run(self._client.close(timeout_seconds))
+            finally:
+                self._close()
+        return self.report()
+
+
+class Consumer(_Facade[consumer.Consumer]):
+    """Receives the records of one subscription. See `headgate.Consumer`."""
+
+    def __init__(
+        self,
+        config: ClientConfig | Client,
+        *,
+        topic: str,
+        subscription: str,
+        type: SubscriptionType | str = SubscriptionType.STREAM,  # noqa: A002 - as in headgate.Consumer
+        name: str | None = None,
+        start: m.Start = "latest",
+        order: Order | None = None,
+        positions: Mapping[SegmentId, Offset] | None = None,
+        balance: Balance | None = None,
+        capacity: float = 1.0,
+        loop: EventLoopThread | None = None,
+    ) -> None:
+        """Connect and register. ``loop``: the thread to use; the other arguments are those of `headgate.Consumer`."""
+
+        def create() -> consumer.Consumer:
+            return consumer.Consumer(
+                config,
+                topic=topic,
+                subscription=subscription,
+                type=type,
+                name=name,
+                start=start,
+                order=order,
+                positions=positions,
+                balance=balance,
+                capacity=capacity,
+            )
+
+        super().__init__(create, loop)
+
+    def __iter__(self) -> Iterator[ConsumedRecord]:
+        """Iterate over records as they arrive; ends when the consumer is closed by another thread."""
+        return self
+
+    def __next__(self) -> ConsumedRecord:
+        """Return the next record; the errors are those of `headgate.Consumer`."""
+        try:
+            return self._run(self._client.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    get_many = _blocking(consumer.Consumer.get_many)
+    acknowledge = _blocking(consumer.Consumer.acknowledge)
+    seek = _blocking(consumer.Consumer.seek)
+    caught_up = _blocking(consumer.Consumer.caught_up)
+
+    @property
+    def name(self) -> str:
+        """Name of this consumer."""
+        return self._client.name
+
+    @property
+    def positions(self) -> dict[SegmentId, Offset]:
+        """Segment → next offset to read."""
+        return self._read(lambda: self._client.positions)
+
+    @property
+    def segments(self) -> list[SegmentId]:
+        """The segments that are held now."""
+        return self._read(lambda: self._client.segments)
+
+    def close(self) -> None:
+        """Flush acknowledgements and leave; a few seconds at most."""
+        self._close()
+
+
+class Admin(_Facade[admin.Admin]):
+    """Manages topics and subscriptions. See `headgate.Admin`."""
+
+    def __init__(
+        self,
+        config: ClientConfig | Client,
+        *,
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        loop: EventLoopThread | None = None,
+    ) -> None:
+        """Connect. ``timeout_seconds`` bounds each command; ``loop`` as for `Producer`."""
+        super().__init__(lambda: admin.Admin(config, timeout_seconds=timeout_seconds), loop)
+
+    ledger_url = _blocking(admin.Admin.ledger_url)
+    create_topic = _blocking(admin.Admin.create_topic)
+    import_topic = _blocking(admin.Admin.import_topic)
+    list_topics = _blocking(admin.Admin.list_topics)
+    describe_topic = _blocking(admin.Admin.describe_topic)
+    leader_of = _blocking(admin.Admin.leader_of)
+    split = _blocking(admin.Admin.split)
+    merge = _blocking(admin.Admin.merge)
+    set_topic_policy = _blocking(admin.Admin.set_topic_policy)
+    prune_topic = _blocking(admin.Admin.prune_topic)
+    delete_topic = _blocking(admin.Admin.delete_topic)
+    list_subscriptions = _blocking(admin.Admin.list_subscriptions)
+    backlog = _blocking(admin.Admin.backlog)
+    describe_subscription = _blocking(admin.Admin.describe_subscription)
+    explain = _blocking(admin.Admin.explain)
+    plan = _blocking(admin.Admin.plan)
+    delete_subscription = _blocking(admin.Admin.delete_subscription)
+    seek = _blocking(admin.Admin.seek)
+    set_order = _blocking(admin.Admin.set_order)
+
+    def close(self) -> None:
+        """Close."""
+        self._close()

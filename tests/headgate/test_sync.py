@@ -1,0 +1,144 @@
+"""The synchronous facade over a broker in memory and a leader with a script, in real time."""
+
+import asyncio
+import inspect
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+import headgate
+from headgate import ConfigError, HeadgateError, NoLeaderError, RecordMetadata, RequestRejectedError, SegmentId
+from headgate.sync import Admin, Consumer, EventLoopThread, Producer
+from tests.support.scripted_leader import ScriptedCluster, ScriptedLeader, grant
+
+
+@contextmanager
+def running():
+    """A loop in which a cluster and its leader live."""
+    cluster = ScriptedCluster()
+    with EventLoopThread() as loop:
+        leader = ScriptedLeader(cluster, 0, 1)
+        loop.run(leader.start())
+        leader.grants = [grant()]
+        try:
+            yield loop, cluster, leader
+        finally:
+            loop.run(leader.transport.__aexit__(None, None, None))
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "headgate-sync"]
+
+
+def test_records_are_sent_received_and_acknowledged_without_asyncio():
+    with running() as (loop, cluster, _):
+        with Producer(cluster.client("p"), loop=loop) as producer:
+            assert RecordMetadata(0, 0, duplicate=False) == producer.send_and_wait("orders", b"key", b"0")
+            delivery = producer.send("orders", b"key", b"1")
+            assert 1 == delivery.result(timeout_seconds=5).offset
+            assert delivery.done()
+            producer.flush()
+        assert 2 == producer.report().committed == producer.close().committed
+
+        with Consumer(cluster.client("c"), loop=loop, topic="orders", subscription="billing") as consumer:
+            first = next(iter(consumer))
+            rest = consumer.get_many(10, timeout_seconds=5)
+            assert [b"0", b"1"] == [record.value for record in (first, *rest)]
+            assert [SegmentId(0)] == consumer.segments
+            assert {0: 2} == consumer.positions
+            consumer.acknowledge(rest[-1])
+            assert consumer.caught_up()
+        assert [2] == [acknowledged.end_offset for acknowledged in cluster.acknowledged]
+        with pytest.raises(HeadgateError, match="closed"):
+            consumer.get_many()
+
+    assert [] == threads()
+
+
+def test_errors_of_the_asyncio_client_arrive_as_they_are():
+    with running() as (loop, cluster, leader):
+        with Admin(cluster.client("a"), loop=loop) as admin:
+            assert "orders" == admin.create_topic("orders", segments=2).topic
+            assert [] == admin.list_topics()
+            with pytest.raises(ConfigError, match="exactly one"):
+                admin.seek("orders", "billing")
+        with Producer(cluster.client("p"), loop=loop) as producer:
+            leader.script.append("invalid")
+            with pytest.raises(RequestRejectedError, match="scripted invalid"):
+                producer.send_and_wait("orders", b"key", b"0")
+            leader.script.append("drop")
+            unanswered = producer.send("orders", b"key", b"1")
+            with pytest.raises(TimeoutError):
+                unanswered.result(timeout_seconds=0.1)
+            producer.close(timeout_seconds=0)
+            with pytest.raises(HeadgateError, match="closed"):
+                producer.send("orders", b"key", b"2")
+
+
+def test_an_exception_in_the_block_discards_what_is_pending_and_is_raised():
+    with running() as (loop, cluster, leader):
+        leader.script.append("drop")
+        with pytest.raises(ZeroDivisionError), Producer(cluster.client("p"), loop=loop) as producer:  # noqa: PT012
+            producer.send("orders", b"key", b"0")
+            1 / 0  # noqa: B018
+        assert 0 == producer.report().committed
+
+
+def test_an_object_that_cannot_connect_leaves_no_thread_behind():
+    cluster = ScriptedCluster()
+    with pytest.raises(NoLeaderError, match="is it running"):
+        Admin(cluster.client("a"), timeout_seconds=0.1)
+    assert [] == threads()
+
+
+def test_an_interrupted_call_is_cancelled():
+    """Ctrl-C raises in the thread that waits; the coroutine must not go on without it."""
+    cancelled = threading.Event()
+
+    async def wait() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    main = threading.main_thread().ident
+    ctrl_c = threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT))
+    with EventLoopThread() as loop:
+        ctrl_c.start()
+        with pytest.raises(KeyboardInterrupt):
+            loop.run(wait())
+        assert cancelled.wait(5)
+    with pytest.raises(HeadgateError, match="closed"):
+        loop.run(wait())
+
+
+def test_an_object_that_is_never_closed_is_closed_when_the_interpreter_exits():
+    program = """
+from headgate.sync import Admin, EventLoopThread
+from tests.support.scripted_leader import ScriptedCluster, ScriptedLeader
+cluster, loop = ScriptedCluster(), EventLoopThread()
+loop.run(ScriptedLeader(cluster, 0, 1).start())
+class Recorded(Admin):
+    def _stop_loop(self):
+        print("closed")
+        super()._stop_loop()
+admin = Recorded(cluster.client("a"), loop=loop)
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (0, "closed", "") == (found.returncode, found.stdout.splitlines()[-1], found.stderr)
+
+
+@pytest.mark.parametrize(
+    ("blocking", "coroutines"), [(Producer, headgate.Producer), (Consumer, headgate.Consumer), (Admin, headgate.Admin)]
+)
+def test_every_public_coroutine_has_a_blocking_counterpart(blocking, coroutines):
+    wanted = {
+        name for name, _ in inspect.getmembers(coroutines, inspect.iscoroutinefunction) if not name.startswith("_")
+    }
+    offered = {name for name, member in inspect.getmembers(blocking, inspect.isfunction) if not name.startswith("_")}
+    assert wanted <= offered
+    assert not any(inspect.iscoroutinefunction(member) for _, member in inspect.getmembers(blocking))
