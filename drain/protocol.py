@@ -1,8 +1,8 @@
-"""What the daemon and the Spark process say to each other: one JSON object a line, over a local socket.
+"""The protocol between the daemon and the Spark process: one JSON object per line over a local socket.
 
-Several queries may be open on one connection; a reply carries its request's id, and replies may overtake each other.
-Every request names the version it speaks; a field that may be left out, and then means what it meant before, needs no
-new one. This module does no I/O and knows nothing of Spark.
+Several requests may be in flight on one connection. A reply carries the id of its request, and replies may arrive in
+any order. Every request names the protocol version. A new optional field needs no new version if leaving it out keeps
+its earlier meaning. This module does no I/O and imports no Spark.
 """
 
 from __future__ import annotations
@@ -19,29 +19,31 @@ from headgate.errors import ConfigError, HeadgateError
 
 VERSION: Final = 1
 MAX_LINE_BYTES: Final = 32 * 1024 * 1024
-"""The longest line: about 100 000 rows of backlog."""
+"""The longest line: about 100 000 backlog rows."""
+MAX_OPEN_REQUESTS: Final = 10_000
+"""Requests in flight on one connection: far above one per subscription of a large daemon."""
 MAX_EXTERNAL_BYTES: Final = MAX_LINE_BYTES // 4
-"""Names that travel with one query about backlogs: some 100 000 segments. Topics beyond that are not asked about."""
+"""Size limit of the names in one backlog request: some 100 000 segments. Topics beyond it are left out."""
 MAX_REASON_LENGTH: Final = 1000
-"""Characters of what is told of a table: its path, its faults and an example each."""
+"""Longest text about a table, in characters: its path, its faults and an example of each."""
 
 Failure = Literal["unreachable", "timed_out", "failed", "invalid"]
 
 
 class DrainCheckError(HeadgateError):
-    """The query was not answered. Whoever asked takes the segments for not drained yet, and asks again."""
+    """The query failed. The caller treats the segments as not drained yet, and asks again."""
 
     def __init__(self, text: str, failure: Failure = "failed") -> None:
-        """``failure``: nobody there, no answer in time, told that it failed, or an answer that is none."""
+        """``failure``: no connection, no reply in time, an error reply, or an invalid reply."""
         super().__init__(text)
         self.failure: Failure = failure
 
 
 class DrainQuery(msgspec.Struct, frozen=True):
-    """Asks which of ``segments`` the subscription has drained, at this seek generation.
+    """Asks which of ``segments`` the subscription has drained at this seek generation.
 
-    The answer counts only if it rests on chunk ``at_least_chunk`` or a later one. ``external``: the names of an
-    external topic, whose tables are counted if the process knows of any.
+    The reply is usable only if it is based on chunk ``at_least_chunk`` or a later one. ``external`` holds the names of
+    an external topic; its tables are counted if the Spark process has a mapping for it.
     """
 
     shard: int
@@ -53,23 +55,15 @@ class DrainQuery(msgspec.Struct, frozen=True):
     external: ExternalView | None = None
 
 
-class DrainQueryResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The drained ones among the segments asked for; with ``error`` the query could not be answered."""
-
-    drained: frozenset[int] = frozenset()
-    watermark: int = 0
-    error: str | None = None
-
-
 class BacklogRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One subscription in one segment, for people.
+    """The backlog of one subscription in one segment.
 
-    Counts are None where nothing is tracked (CHECKPOINT), and in an external topic where nobody can know.
+    Counts are None where nothing is tracked (CHECKPOINT), and where the backlog of an external topic is unknown.
     """
 
     shard: int
     watermark: int
-    """The chunk up to which this was counted."""
+    """The last chunk that was counted."""
     topic_id: int
     subscription_id: int
     segment: int
@@ -83,15 +77,15 @@ class BacklogRow(msgspec.Struct, frozen=True, kw_only=True):
     """Estimated from the mean size of the segment's records."""
     holes: int | None
     oldest_ms: int | None = None
-    """Timestamp of the first unacknowledged record: exact for the last few of a segment, interpolated farther back."""
+    """Timestamp of the first unacknowledged record: exact near the segment's end, interpolated farther back."""
     drained: bool
     stored_per_second: float | None = None
-    """Over about the last minute (drain.backlog.rates); None: not known yet."""
+    """Over about the last minute (drain.backlog.rates); None if it is not known yet."""
     acknowledged_per_second: float | None = None
 
 
 class ExternalBacklogQuery(msgspec.Struct, frozen=True):
-    """Asks for the backlog of one external topic, which the ledger's facts do not tell."""
+    """Asks for the backlog of one external topic, whose records are not in the ledger."""
 
     shard: int
     topic_id: int
@@ -104,41 +98,42 @@ class ExternalBacklogQuery(msgspec.Struct, frozen=True):
 
 
 class ExternalBacklogResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one external topic's backlog; in a row, what is not known is None."""
+    """The backlog of one external topic. Unknown values in a row are None."""
 
     shard: int
     topic_id: int
     rows: list[BacklogRow] = []
     as_of_ms: int | None = None
-    """The time that the rows hold for; None: its tables have not been counted."""
+    """The time that the rows hold for; None if its tables have not been counted."""
     reason: str = ""
-    """Why something is not known, in words; names the table if one is at fault."""
+    """Why some values are unknown; names the table if a table is the cause."""
     failing: bool = False
+    """A table cannot be counted."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """What the daemon sends."""
+    """A message from the daemon. The connection assigns the id, counting from 1."""
 
-    id: int
+    id: int = 0
     version: int = VERSION
 
 
 class Ping(Request, frozen=True, tag="ping"):
-    """Asks whether process and JVM are alive."""
+    """Asks whether the process and its JVM are alive."""
 
 
 class DrainedRequest(Request, frozen=True, kw_only=True, tag="drained"):
-    """Everything that is to be known now; one run answers all of it."""
+    """Asks what one subscription has drained."""
 
-    queries: list[DrainQuery]
+    query: DrainQuery
 
 
 class BacklogRequest(Request, frozen=True, kw_only=True, tag="backlog"):
-    """The backlog of these shards; of all that have a folder if None.
+    """Asks for the backlog of ``shards``; None: of every shard that has a folder.
 
-    ``now_ms``: the time by the clock that the chunks' own times come from; None: that of the newest chunk.
-    ``external``: the external topics of these shards; their rows stand apart. One that is not named is counted as the
-    ledger has it.
+    ``now_ms``: the current time by the clock of the chunks; None: the time of the newest chunk. ``external``: the
+    external topics of these shards, which are reported separately. One that is not named is reported as the ledger
+    has it.
     """
 
     shards: list[int] | None = None
@@ -147,25 +142,27 @@ class BacklogRequest(Request, frozen=True, kw_only=True, tag="backlog"):
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
-    """What the Spark process sends."""
+    """A message from the Spark process. ``id`` is that of the request."""
 
     id: int
 
 
 class Pong(Response, frozen=True, kw_only=True, tag="pong"):
-    """Both are alive."""
+    """The process and its JVM are alive."""
 
     runs: int
 
 
-class DrainedResponse(Response, frozen=True, kw_only=True, tag="drained"):
-    """One answer per query, in their order."""
+class DrainedResponse(Response, frozen=True, kw_only=True, tag="drained", omit_defaults=True):
+    """The drained segments among those in the query. With ``error``, the shard or a table could not be counted."""
 
-    answers: list[DrainQueryResult]
+    drained: frozenset[int] = frozenset()
+    watermark: int = 0
+    error: str | None = None
 
 
 class BacklogResponse(Response, frozen=True, kw_only=True, tag="backlog"):
-    """The rows, and which shards could not be counted (shard → why)."""
+    """The rows, and the shards that could not be counted (shard → reason)."""
 
     rows: list[BacklogRow]
     failures: dict[int, str]
@@ -173,11 +170,11 @@ class BacklogResponse(Response, frozen=True, kw_only=True, tag="backlog"):
     as_of_ms: dict[int, int] = {}
     """Shard → the time that its rows hold for."""
     external: list[ExternalBacklogResponse] = []
-    """The external topics that were asked about; a shard that could not be counted has none."""
+    """The external topics in the request, except those of shards that could not be counted."""
 
 
 class FailureResponse(Response, frozen=True, kw_only=True, tag="failed"):
-    """The request could not be carried out, or not understood (then the id is 0)."""
+    """The request failed, or could not be decoded (then the id is 0)."""
 
     error: str
 
@@ -192,7 +189,7 @@ _RESPONSES: msgspec.json.Decoder[AnyResponse] = msgspec.json.Decoder(AnyResponse
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the Spark process listens: a socket file, or a port of this machine."""
+    """The address of the Spark process: a socket file, or a TCP port."""
 
     path: Path | None = None
     host: str = "127.0.0.1"
@@ -216,19 +213,19 @@ class Address:
 def fit_into_line(
     queries: Iterable[ExternalBacklogQuery], limit_bytes: int = MAX_EXTERNAL_BYTES
 ) -> tuple[list[ExternalBacklogQuery], list[ExternalBacklogResponse]]:
-    """Return the queries that fit into one line, by shard and topic, and what is told of the others."""
-    asked: list[ExternalBacklogQuery] = []
+    """Return the queries that fit into one line, by shard and topic, and the replies for those that do not."""
+    sent: list[ExternalBacklogQuery] = []
     omitted: list[ExternalBacklogResponse] = []
     remaining_bytes = limit_bytes
     for query in sorted(queries, key=lambda each: each.topic_key):
         size = len(_ENCODER.encode(query))
         if size <= remaining_bytes:
-            asked.append(query)
+            sent.append(query)
             remaining_bytes -= size
         else:
-            reason = f"the names of its {len(query.view.labels)} segments do not fit into a query any more"
+            reason = f"the names of its {len(query.view.labels)} segments do not fit into the request"
             omitted.append(ExternalBacklogResponse(shard=query.shard, topic_id=query.topic_id, reason=reason))
-    return asked, omitted
+    return sent, omitted
 
 
 def encode_line(message: Request | Response) -> bytes:

@@ -1,12 +1,14 @@
-"""One connection to the Spark process, from the daemon's side: ask, await the reply of that id, or fail.
+"""A client connection to the Spark process. It sends requests and matches replies to them by id.
 
-It neither retries nor reconnects; drain.checker.checker and drain.checker.supervisor do, each in its own way. Imports
-no Spark.
+It neither retries nor reconnects; drain.checker.checker and drain.checker.supervisor do. Imports no Spark.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
+from typing import TypeVar
 
 import msgspec
 
@@ -17,22 +19,32 @@ from drain.protocol import (
     AnyResponse,
     DrainCheckError,
     FailureResponse,
+    Response,
     decode_response,
     encode_line,
 )
 
+R = TypeVar("R", bound=Response)
+
 
 class Connection:
-    """An open connection; one query at a time."""
+    """An open connection. Any number of requests may be in flight."""
 
     def __init__(self, address: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        loop = asyncio.get_running_loop()
         self._address = address
         self._reader = reader
         self._writer = writer
+        self._ids = itertools.count(1)
+        self._in_flight: dict[int, asyncio.Future[AnyResponse]] = {}
+        self._newest_id = 0
+        self._received_at = loop.time()
+        self._error: DrainCheckError | None = None
+        self._receiver = loop.create_task(self._receive_loop(), name="drain replies")
 
     @classmethod
     async def open(cls, address: Address, timeout_seconds: float) -> Connection:
-        """Connect; raises DrainCheckError if nobody answers in time."""
+        """Connect; raises DrainCheckError if that fails or takes longer than ``timeout_seconds``."""
         try:
             async with asyncio.timeout(timeout_seconds):
                 if address.path is None:
@@ -45,38 +57,83 @@ class Connection:
             raise DrainCheckError(f"cannot connect to {address}: {error.strerror or error}", "unreachable") from error
         return cls(address, *streams)
 
-    async def request(self, request: AnyRequest, timeout_seconds: float) -> AnyResponse:
+    @property
+    def broken(self) -> bool:
+        """Whether the connection is unusable. Every request in flight has failed then."""
+        return self._error is not None
+
+    async def request(self, request: AnyRequest, response_type: type[R], timeout_seconds: float) -> R:
         """Send ``request`` and return its reply.
 
         Raises:
-            DrainCheckError: no reply in time, the connection broke, or what came is no reply to this. Except after
-                a `FailureResponse` reply the connection is of no further use: a late reply would be taken for the next.
+            DrainCheckError: no reply in time, an error reply, an invalid reply, or a broken connection. An invalid
+                reply breaks the connection. So does a time-out during which nothing at all was received.
 
         """
+        if self._error is not None:
+            raise DrainCheckError(str(self._error), self._error.failure)
+        loop = asyncio.get_running_loop()
+        sent_at = loop.time()
+        request_id = self._newest_id = next(self._ids)
+        reply: asyncio.Future[AnyResponse] = loop.create_future()
+        self._in_flight[request_id] = reply
         try:
             async with asyncio.timeout(timeout_seconds):
-                self._writer.write(encode_line(request))
-                await self._writer.drain()
-                line = await self._reader.readline()
+                self._writer.write(encode_line(msgspec.structs.replace(request, id=request_id)))
+                # If the connection is lost, the receiver fails the reply.
+                with contextlib.suppress(OSError):
+                    await self._writer.drain()
+                response = await reply
         except TimeoutError as error:
-            raise DrainCheckError(
-                f"no answer from {self._address} within {timeout_seconds:g} s", "timed_out"
-            ) from error
-        except (OSError, ValueError) as error:
-            # ValueError is what a line beyond the limit raises.
-            raise DrainCheckError(f"the connection to {self._address} broke: {error}", "unreachable") from error
-        if not line.endswith(b"\n"):
-            raise DrainCheckError(f"{self._address} closed the connection before it answered", "unreachable")
-        try:
-            reply = decode_response(line)
-        except msgspec.DecodeError as error:
-            raise DrainCheckError(f"{self._address} does not speak our protocol: {error}", "invalid") from error
-        if isinstance(reply, FailureResponse):
-            raise DrainCheckError(reply.error)
-        if reply.id != request.id:
-            raise DrainCheckError(f"{self._address} answered request {reply.id}, asked was {request.id}", "invalid")
-        return reply
+            late = DrainCheckError(f"no answer from {self._address} within {timeout_seconds:.3g} s", "timed_out")
+            if self._received_at < sent_at:
+                self._fail(late)
+            raise late from error
+        finally:
+            del self._in_flight[request_id]
+        if isinstance(response, FailureResponse):
+            raise DrainCheckError(response.error)
+        if not isinstance(response, response_type):
+            invalid = DrainCheckError(f"{self._address} sent a reply of another type than requested", "invalid")
+            self._fail(invalid)
+            raise invalid
+        return response
 
     def close(self) -> None:
-        """Close at once, whatever is under way."""
+        """Close at once. Requests in flight fail."""
+        self._fail(DrainCheckError(f"the connection to {self._address} was closed", "unreachable"))
+
+    async def _receive_loop(self) -> None:
+        try:
+            while (line := await self._reader.readline()).endswith(b"\n"):
+                self._received_at = asyncio.get_running_loop().time()
+                self._deliver(decode_response(line))
+            self._fail(DrainCheckError(f"{self._address} closed the connection before it answered", "unreachable"))
+        except DrainCheckError as error:
+            self._fail(error)
+        except msgspec.DecodeError as error:
+            self._fail(DrainCheckError(f"{self._address} does not speak this protocol: {error}", "invalid"))
+        except (OSError, ValueError) as error:
+            # A line beyond the limit raises ValueError.
+            self._fail(DrainCheckError(f"the connection to {self._address} broke: {error}", "unreachable"))
+
+    def _deliver(self, response: AnyResponse) -> None:
+        reply = self._in_flight.get(response.id)
+        if reply is not None:
+            if not reply.done():
+                reply.set_result(response)
+        elif 0 < response.id <= self._newest_id:
+            pass  # Late: the request has timed out.
+        elif isinstance(response, FailureResponse):
+            raise DrainCheckError(response.error)
+        else:
+            raise DrainCheckError(f"{self._address} answered request {response.id}, which was not sent", "invalid")
+
+    def _fail(self, error: DrainCheckError) -> None:
+        if self._error is not None:
+            return
+        self._error = error
+        for reply in self._in_flight.values():
+            if not reply.done():
+                reply.set_exception(DrainCheckError(str(error), error.failure))
         self._writer.transport.abort()

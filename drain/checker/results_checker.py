@@ -1,19 +1,19 @@
-"""The daemon's side of the drain check where somebody else counts: it reads the newest published results.
+"""A drain checker without a Spark process: answers from published results.
 
-A job that cron, Airflow or `spark-submit` runs (``python -m drain.backlog.job``) publishes results; this polls for
-them, and answers as drain.checker.checker does, without any Spark process. It decides nothing about what counts
-(drain.backlog.merge), and imports no Spark.
+A job that cron, Airflow or `spark-submit` runs (``python -m drain.backlog.job``) publishes results. This checker polls
+for them and has the same methods as drain.checker.checker. It does not interpret results (drain.backlog.merge does).
+Imports no Spark.
 
-The rules:
+Rules:
 
-1. What a result says is drained at a seek generation stays drained at that generation: ends of sealed segments are
-   final and acknowledgements are never taken back. So a result is answered from at once, however far the ledger has
-   gone on since; what it does not say is not drained *yet*, and whoever waits is told of a newer one (``on_result``).
-2. A result that cannot be read changes nothing: the last one that could be goes on being answered from.
-3. Results are of the ledger alone. Of an external topic they tell where its segments end and what was acknowledged
-   here; its tables are read by nobody, and that is said where something is not known.
-4. Somebody waits for a chunk, and no newer result came for ``stale_seconds``: the job has stopped. That is told as
-   ``degraded``, with the shard and how far it was counted; gates stay shut.
+1. A segment that a result reports as drained at a seek generation stays drained at that generation: ends of sealed
+   segments are final, and acknowledgements are never taken back. So queries are answered at once from any result,
+   however far the ledger has grown. Other segments are not drained *yet*; ``on_result`` announces a newer result.
+2. A result that cannot be read is ignored; the last readable one stays in use.
+3. Results cover the ledger only. Of an external topic they hold the ends of its segments and the acknowledgements
+   stored here. Its tables are not read, and the reply says so where a value is unknown.
+4. If a query needs a newer chunk and no newer result appears for ``stale_seconds``, the job has stopped. The state
+   becomes ``degraded`` and names the shard and its watermark. Gates stay closed.
 """
 
 from __future__ import annotations
@@ -21,37 +21,38 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
 from drain.backlog.merge import Backlog, drained, outstanding
 from drain.backlog.results import Result, ResultError, newest_result
+from drain.backlog.rows import backlog_rows
 from drain.external.backlog import backlog_from_ledger
-from drain.protocol import BacklogResponse, BacklogRow, DrainCheckError, DrainQuery, ExternalBacklogQuery
+from drain.protocol import BacklogResponse, DrainCheckError, DrainQuery, ExternalBacklogQuery
 from headgate.errors import StoreError
 from headgate.storage.object_store import Store
 from metrics import events
 
 POLL_INTERVAL_SECONDS: Final = 5.0
-"""Between two looks for newer results: a listing of a few names for each shard that somebody has asked about."""
+"""Interval of polling: a listing of a few names for each shard that was queried."""
 TABLES_NOT_READ: Final = (
-    "published results (drain.results) tell nothing of its tables; a Spark process of the daemon's does"
+    "published results (drain.results) do not include its tables; counting them needs the daemon's Spark process"
 )
 
 
 @dataclass(slots=True)
 class _ShardState:
-    """What is known of one shard."""
+    """The state of one shard."""
 
     result: Result | None = None
     rows: tuple[Backlog, ...] = ()
     fault: str | None = None
-    """Why the last look failed."""
+    """Why the last poll failed."""
     wanted_chunk: int = 0
-    """The newest chunk that anybody has asked about."""
+    """The newest chunk that a query needed."""
     stale_since: float | None = None
-    """Loop time since when the result is behind that, without a newer one."""
+    """Loop time since which the result is older than that chunk, without a newer result."""
     polled: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -60,7 +61,7 @@ class _ShardState:
 
 
 class ResultsChecker:
-    """Answers from the results below one URL. An async context manager: open it before asking."""
+    """Answers from the results in one store. An async context manager: enter it before the first query."""
 
     def __init__(
         self,
@@ -71,14 +72,14 @@ class ResultsChecker:
         on_state: Callable[[events.DrainState, str], None] | None = None,
         on_result: Callable[[], None] | None = None,
     ) -> None:
-        """Prepare, without looking.
+        """Prepare, without reading anything.
 
         Args:
             store: where results are published.
-            stale_seconds: after so long without a newer result, while somebody waits, the job is taken to have stopped.
-            poll_interval_seconds: between two looks.
-            on_state: is told ``ready`` or ``degraded``, and why, whenever that changes.
-            on_result: is called when there is a newer result of any shard.
+            stale_seconds: after this long without a needed newer result, the job counts as stopped.
+            poll_interval_seconds: interval of polling.
+            on_state: called with ``ready`` or ``degraded`` and a reason whenever the state changes.
+            on_result: called when any shard has a newer result.
 
         """
         self._store = store
@@ -109,7 +110,7 @@ class ResultsChecker:
             await worker
 
     async def drained(self, query: DrainQuery) -> frozenset[int]:
-        """Return the segments among those asked for that are drained; raises DrainCheckError if nothing is known."""
+        """Return the drained segments among those in ``query``; raises DrainCheckError if there is no result."""
         shard = self._shard_state(query.shard)
         shard.wanted_chunk = max(shard.wanted_chunk, query.at_least_chunk)
         await shard.polled.wait()
@@ -124,10 +125,10 @@ class ResultsChecker:
     async def backlog(
         self,
         shards: Iterable[int],
-        now_ms: int,  # noqa: ARG002 - drain.checker.checker's port
+        now_ms: int,  # noqa: ARG002 - the signature of drain.checker.checker
         external: Iterable[ExternalBacklogQuery] = (),
     ) -> BacklogResponse:
-        """Return the backlog of ``shards`` as of their newest results; rates are not known from one result."""
+        """Return the backlog of ``shards`` as of their newest results. One result has no rates."""
         response = BacklogResponse(id=0, rows=[], failures={})
         queries = {query.topic_key: query for query in external}
         for number in shards:
@@ -137,11 +138,8 @@ class ResultsChecker:
                 response.failures[number] = shard.fault or f"no result of shard {number} has been published yet"
                 continue
             response.watermarks[number], response.as_of_ms[number] = shard.watermark, shard.result.at_ms
-            response.rows.extend(
-                BacklogRow(shard=number, watermark=shard.watermark, drained=row.drained, **asdict(row))
-                for row in shard.rows
-                if (number, row.topic_id) not in queries
-            )
+            rows = [row for row in shard.rows if (number, row.topic_id) not in queries]
+            response.rows.extend(backlog_rows(rows, shard=number, watermark=shard.watermark))
             response.external.extend(
                 backlog_from_ledger(query, shard.result.rows, shard.result.at_ms, TABLES_NOT_READ)
                 for query in queries.values()
@@ -167,7 +165,7 @@ class ResultsChecker:
                     await self._wake_up.wait()
 
     async def _poll(self, number: int, shard: _ShardState) -> bool:
-        """Take over the newest result of one shard; tell whether it is another one than before."""
+        """Read the newest result of one shard; return whether it is newer than the last one."""
         try:
             result = await newest_result(self._store, number)
         except (StoreError, ResultError) as error:
@@ -177,7 +175,7 @@ class ResultsChecker:
             shard.fault = None
         newer = result is not None and result.watermark > shard.watermark
         if newer:
-            assert result is not None, "newer than what was known"
+            assert result is not None, "a newer result exists"
             shard.result, shard.rows = result, outstanding(result.rows)
         now = asyncio.get_running_loop().time()
         if shard.watermark >= shard.wanted_chunk:
@@ -200,7 +198,7 @@ class ResultsChecker:
                 return "degraded", shard.fault
             if shard.stale_since is not None and now - shard.stale_since > self._stale_seconds:
                 return "degraded", (
-                    f"shard {number} is counted to chunk {shard.watermark}, chunk {shard.wanted_chunk} is waited for, "
-                    f"and no newer result came for {self._stale_seconds:g} s: does the job that counts still run?"
+                    f"shard {number} is counted to chunk {shard.watermark}, chunk {shard.wanted_chunk} is needed, and "
+                    f"no newer result appeared for {self._stale_seconds:g} s: check that the backlog job still runs"
                 )
         return "ready", "published results are polled"

@@ -1,9 +1,9 @@
-"""Keep one Spark process running: start it, watch it, replace it with a growing pause, stop it.
+"""Supervise the Spark process: start it, ping it, restart it with back-off, stop it.
 
-It runs in a process group of its own, so that it goes together with its JVM, and dies with us however we end
-(drain.spark.parent). Whether it is well is found out by asking it: a ping that is not answered in time (the process
-hangs, or its JVM does) is the same as a death. What it says of its state is for readiness: ``starting``, ``ready``,
-``degraded``. Nothing else of the daemon waits for it. Imports no Spark.
+The process has a process group of its own, so that its JVM is stopped with it. The kernel kills it when the daemon ends
+(headgate.parent_death_signal). A ping without a reply in time (the process or its JVM hangs) counts as a crash. The
+state is ``starting``, ``ready`` or ``degraded`` and is reported for readiness. No other part of the daemon waits for
+the process. Imports no Spark.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from metrics import events
 
 LOG_NAME: Final = "drain.log"
 MAX_LOG_BYTES: Final = 4 * 1024 * 1024
-"""A log that has grown beyond this is put aside as ``drain.log.1`` when the process is started again."""
+"""A larger log is renamed to ``drain.log.1`` when the process is restarted."""
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisorTimes:
-    """How long what may take, in seconds."""
+    """Time-outs and intervals, in seconds."""
 
     start: float = 90.0
-    """From start to the first answer: 8 s here, far more on a cold and busy machine."""
+    """From start to the first reply: typically 8 s, far more on a cold and busy machine."""
     ping_interval: float = 5.0
     ping: float = 20.0
-    """Longest wait for a ping: a full garbage collection must fit in, a hung JVM must not go unnoticed for long."""
+    """Longest wait for a ping: long enough for a full garbage collection, short enough to notice a hung JVM."""
     retry: float = 0.25
-    """Between two attempts to reach a process that is starting."""
+    """Between two connection attempts while the process starts."""
     stop: float = 15.0
     """From SIGTERM to SIGKILL."""
     pause: float = 1.0
     """Before the first restart; doubles up to ``longest_pause``."""
     longest_pause: float = 60.0
     stable: float = 60.0
-    """A process that was well for this long restarts at the shortest pause again."""
+    """After this long without a failure, the pause is reset to the shortest one."""
 
 
 def service_command(
@@ -62,7 +62,7 @@ def service_command(
     spark_conf: Mapping[str, str] | None = None,
     external: str | None = None,
 ) -> list[str]:
-    """Return the command that starts the Spark process as a child of this one."""
+    """Return the command that starts the Spark process as a child of this process."""
     return [
         *(sys.executable, "-m", "drain.service.service"),
         *("--ledger", ledger_url),
@@ -73,14 +73,14 @@ def service_command(
         *("--run-timeout-seconds", f"{run_timeout_seconds:g}"),
         *compaction_arguments,
         *("--reader", reader),
-        *(part for name, value in (spark_conf or {}).items() for part in ("--conf", f"{name}={value}")),
+        *(word for name, value in (spark_conf or {}).items() for word in ("--conf", f"{name}={value}")),
         *("--parent", str(os.getpid())),
         *(("--external", external) if external is not None else ()),
     ]
 
 
 class DrainSupervisor:
-    """One supervised Spark process. An async context manager: it runs from entering to leaving."""
+    """One supervised Spark process. An async context manager: the process runs while it is entered."""
 
     def __init__(
         self,
@@ -105,20 +105,20 @@ class DrainSupervisor:
 
         Args:
             ledger_url: the ledger to count.
-            socket: where the process is to listen, ``unix:/path`` or ``tcp:host:port``.
-            folder: for scratch files and the process's log; made if it is missing.
+            socket: address on which the process listens, ``unix:/path`` or ``tcp:host:port``.
+            folder: for scratch files and the process's log; created if missing.
             master: Spark master.
             driver_memory: heap of the JVM, in Spark's notation.
-            run_timeout_seconds: the longest run, after which the process cancels it.
-            compaction_arguments: the process's arguments about roll-up; none: it does not roll up.
+            run_timeout_seconds: the process cancels runs that take longer.
+            compaction_arguments: the process's ``--compaction-…`` options; none: it does not compact.
             reader: how Spark reads the ledger, see drain.spark.fact_source.
-            spark_conf: further settings of Spark; no secrets, they stand in the command.
-            external: TOML file that names the tables of external topics.
-            on_state: is told ``starting``, ``ready`` or ``degraded``, and why, whenever that changes.
-            on_restart: is told of each start but the first.
-            command: what to start instead of the service.
-            times: how long what may take.
-            rng: where the jitter comes from.
+            spark_conf: further Spark settings; no secrets, because the command line shows them.
+            external: TOML file that maps the tables of external topics.
+            on_state: called with ``starting``, ``ready`` or ``degraded`` and a reason whenever the state changes.
+            on_restart: called at every start except the first.
+            command: the command to start instead of the service.
+            times: time-outs and intervals.
+            rng: source of the jitter.
 
         """
         self._address = Address.parse(socket)
@@ -144,7 +144,7 @@ class DrainSupervisor:
         self.reason = "not started yet"
         self.restarts = 0
         self.pid: int | None = None
-        """Of the process that runs now."""
+        """Process id while the process runs."""
 
     async def __aenter__(self) -> Self:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -180,7 +180,7 @@ class DrainSupervisor:
                 self._on_restart()
 
     async def _run_process(self) -> str:
-        """Start the process, watch it until it is not well any more, end it; return why."""
+        """Start the process, watch it until it fails, and stop it; return the reason of the failure."""
         try:
             with self._log() as log:
                 process = await asyncio.create_subprocess_exec(
@@ -207,19 +207,19 @@ class DrainSupervisor:
             self.pid = None
 
     async def _watch(self) -> str:
-        """Return what is wrong, once something is."""
+        """Ping the process until it fails; return the reason."""
         try:
             async with asyncio.timeout(self._times.start):
                 connection = await self._await_ready()
         except TimeoutError:
-            return f"the Spark process did not answer within {self._times.start:g} s of its start"
+            return f"the Spark process did not answer within {self._times.start:g} s after its start"
         self._set_state("ready", f"{self._address} answers")
         try:
             while True:
                 await asyncio.sleep(self._times.ping_interval)
                 await self._ping(connection)
         except DrainCheckError as error:
-            return f"the Spark process is not well: {error}"
+            return f"the Spark process failed a ping: {error}"
         finally:
             connection.close()
 
@@ -228,7 +228,7 @@ class DrainSupervisor:
             try:
                 connection = await Connection.open(self._address, self._times.ping)
             except DrainCheckError:
-                # Nobody listens yet; how long that may last is the caller's limit.
+                # The process does not listen yet. The caller limits how long this may last.
                 await asyncio.sleep(self._times.retry)
                 continue
             try:
@@ -243,20 +243,18 @@ class DrainSupervisor:
                 return connection
 
     async def _ping(self, connection: Connection) -> None:
-        reply = await connection.request(Ping(id=0), self._times.ping)
-        if not isinstance(reply, Pong):
-            raise DrainCheckError(f"{self._address} answered something else than was asked")
+        await connection.request(Ping(), Pong, self._times.ping)
 
     async def _stop_process(self, process: asyncio.subprocess.Process) -> None:
-        """Stop the process and everything that it started: kindly first."""
+        """Stop the process and its children: SIGTERM first, then SIGKILL."""
         _signal_group(process.pid, signal.SIGTERM, alive=process.returncode is None)
         try:
             async with asyncio.timeout(self._times.stop):
                 await process.wait()
         except TimeoutError:
-            pass  # It had its time; what follows does not ask.
+            pass  # SIGKILL follows.
         finally:
-            # The JVM may outlast the process that led the group.
+            # The JVM may outlive the leader of the process group.
             _signal_group(process.pid, signal.SIGKILL, alive=True)
         await process.wait()
 

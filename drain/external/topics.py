@@ -87,6 +87,7 @@ class ExternalTopicCounter:
         self._wake_up = asyncio.Event()
         self._counted: dict[tuple[int, int], _CountResult] = {}
         self._gone: JvmGoneError | None = None
+        self._drain_count = asyncio.Lock()
 
     # --- what is drained ----------------------------------------------------------------------------------------------
 
@@ -104,7 +105,9 @@ class ExternalTopicCounter:
         rows = _of_topic(result, query.topic_id)
         if not rows:
             return ()
-        counted = await self._count(self._tables[view.topic], view, rows, query.shard)
+        # One at a time, so that other runs get their turn on the session in between.
+        async with self._drain_count:
+            counted = await self._count(self._tables[view.topic], view, rows, query.shard)
         return tuple(row for row in counted if row.subscription_id == query.subscription_id)
 
     # --- backlogs -----------------------------------------------------------------------------------------------------

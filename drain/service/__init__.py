@@ -1,1 +1,1 @@
-"""The Spark process that answers backlog requests."""
+"""The Spark process that serves backlog requests."""

@@ -1,9 +1,10 @@
-"""Answer requests from runs, as few of them as possible.
+"""Coalesce concurrent requests into as few Spark runs as possible.
 
-Whoever asks while a run is under way shares the next one, so each answer rests on a listing that began after the
-query came. A shard that could not be counted is told as an error to those who asked for it, and to nobody else.
+This is the only place that merges requests: it protects Spark from all connected daemons together. Requests that arrive
+during a run share the next one, so every reply is based on a listing that began after its request arrived. A shard that
+could not be counted is reported as an error to the requests that named it, and to no others.
 
-Backlogs of external topics stand apart from the ledger's: what was counted last is told (drain.external.topics).
+Backlogs of external topics are reported separately, as they were last counted (drain.external.topics).
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from drain.backlog.counting import JvmGoneError, RunError
 from drain.backlog.job import BacklogJob, RunOutcome
 from drain.backlog.merge import Backlog, drained, outstanding
 from drain.backlog.rates import History, append_count, count_of, rates
 from drain.backlog.results import Result
+from drain.backlog.rows import backlog_rows
 from drain.external.backlog import backlog_from_ledger
 from drain.external.topics import NOT_MAPPED, ExternalTopicCounter
 from drain.protocol import (
@@ -28,23 +30,23 @@ from drain.protocol import (
     BacklogRow,
     DrainedRequest,
     DrainedResponse,
-    DrainQuery,
-    DrainQueryResult,
     ExternalBacklogQuery,
     ExternalBacklogResponse,
 )
 from drain.spark.chunks import LedgerChunks
 from headgate.errors import ChunkError, HeadgateError, StoreUnavailableError
 
-EAGER_COUNT_INTERVAL_SECONDS = 2.0
-"""How often an idle process looks whether a ledger has grown."""
-EAGER_COUNT_CHUNKS = 64
-"""New chunks that are counted before anybody asks: a run over so many costs little more than one over none."""
+BATCHING_DELAY_SECONDS: Final = 0.02
+"""From the first request to the run, if no run is under way. Requests made together then share one run."""
+EAGER_COUNT_INTERVAL_SECONDS: Final = 2.0
+"""How often an idle process checks whether a ledger has grown."""
+EAGER_COUNT_CHUNKS: Final = 64
+"""New chunks that are counted before the next request. A run over so many costs little more than one over none."""
 
 
 @dataclass(frozen=True, slots=True)
 class _IndexedResult:
-    """One shard's result, ready to be asked."""
+    """One shard's result, indexed by subscription."""
 
     result: Result
     rows: tuple[Backlog, ...]
@@ -52,7 +54,7 @@ class _IndexedResult:
 
 
 class RunCoalescer:
-    """One job's answers. An async context manager: runs happen from entering to leaving."""
+    """Answers requests from the runs of one job. An async context manager: runs happen while it is entered."""
 
     def __init__(
         self,
@@ -62,7 +64,7 @@ class RunCoalescer:
         external: ExternalTopicCounter | None = None,
         eager_count_interval_seconds: float = EAGER_COUNT_INTERVAL_SECONDS,
     ) -> None:
-        """``external``: the topics whose entries or acknowledgements are tables of their own."""
+        """``external``: counts the topics whose entries or acknowledgements are in tables."""
         self._job = job
         self._external = external
         self._chunks = chunks
@@ -95,22 +97,19 @@ class RunCoalescer:
 
     @property
     def worker(self) -> asyncio.Task[None]:
-        """The task that carries the runs out; it ends only by a bug or by closing."""
+        """The task that does the runs; only a bug or closing ends it."""
         assert self._worker is not None, "not opened"
         return self._worker
 
     async def reply(self, request: DrainedRequest | BacklogRequest) -> DrainedResponse | BacklogResponse:
-        """Return the reply to ``request``, after a run that began after this call; raises JvmGoneError."""
+        """Return the reply to ``request``, from a run that began after this call; raises JvmGoneError."""
         if isinstance(request, DrainedRequest):
-            outcome = await self._await_run(query.shard for query in request.queries)
-            return DrainedResponse(
-                id=request.id, answers=[await self._query_result(outcome, query) for query in request.queries]
-            )
+            return await self._drained(request)
         shards = await self._chunks.shards() if request.shards is None else request.shards
         outcome = await self._await_run(shards)
         failures = {shard: reason for shard, reason in outcome.failures.items() if shard in shards}
         results = {shard: outcome.results[shard] for shard in sorted(outcome.results) if shard in shards}
-        # The run listed the ledger after it was asked for, so what it found holds for that time too.
+        # The run listed the ledger after the request arrived, so its result holds for the time of the request too.
         as_of_ms = {shard: max(result.at_ms, request.now_ms or 0) for shard, result in results.items()}
         external = {query.topic_key: query for query in request.external if query.shard in results}
         rows = [row for result in results.values() for row in self._rows(result, as_of_ms[result.shard])]
@@ -136,35 +135,40 @@ class RunCoalescer:
         rows = self._index(result).rows
         history = append_count(self._count_history.get(result.shard, ()), count_of(as_of_ms, rows))
         self._count_history[result.shard] = history
-        known = rates(history)
-        found = []
-        for row in rows:
-            rate = known.get((row.topic_id, row.subscription_id, row.segment))
-            found.append(
-                BacklogRow(
-                    shard=result.shard,
-                    watermark=result.watermark,
-                    drained=row.drained,
-                    stored_per_second=None if rate is None else rate.stored_per_second,
-                    acknowledged_per_second=None if rate is None else rate.acknowledged_per_second,
-                    **asdict(row),
-                )
-            )
-        return found
+        return backlog_rows(rows, shard=result.shard, watermark=result.watermark, rates=rates(history))
+
+    async def _drained(self, request: DrainedRequest) -> DrainedResponse:
+        query = request.query
+        outcome = await self._await_run([query.shard])
+        if (failure := outcome.failures.get(query.shard)) is not None:
+            return DrainedResponse(id=request.id, error=failure)
+        result = outcome.results[query.shard]
+        backlogs: Iterable[Backlog]
+        if self._external is not None and self._external.needs_tables(query):
+            try:
+                backlogs = await self._external.rows(query, result)
+            except JvmGoneError:
+                raise
+            except HeadgateError as error:
+                return DrainedResponse(id=request.id, error=str(error))
+        else:
+            backlogs = self._index(result).by_subscription.get((query.topic_id, query.subscription_id), [])
+        segments = drained(backlogs, query.seek_generation, query.segments)
+        return DrainedResponse(id=request.id, drained=segments, watermark=result.watermark)
 
     async def _await_run(self, shards: Iterable[int]) -> RunOutcome:
         self._pending_shards.update(shards)
         if self._next_run is None:
             self._next_run = asyncio.get_running_loop().create_future()
         self._wake_up.set()
-        # Several wait for it: one that is cancelled must not take it from the others.
+        # Several requests wait for the future: cancelling one must not cancel it for the others.
         return await asyncio.shield(self._next_run)
 
     async def _run_workers(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._run_loop(), name="ledger runs")
             if self._external is not None:
-                tasks.create_task(self._external.work(self._newest_result), name="counts of tables")
+                tasks.create_task(self._external.work(self._newest_result), name="table counts")
 
     async def _newest_result(self, shard: int) -> Result:
         """Return the result of ``shard``, counted now; raises RunError or JvmGoneError."""
@@ -174,17 +178,23 @@ class RunCoalescer:
         return outcome.results[shard]
 
     async def _run_loop(self) -> None:
+        idle = True
         while True:
-            try:
-                async with asyncio.timeout(self._eager_count_interval_seconds):
-                    await self._wake_up.wait()
-            except TimeoutError:
-                await self._count_eagerly()
-                continue
+            if not self._wake_up.is_set():
+                idle = True
+                try:
+                    async with asyncio.timeout(self._eager_count_interval_seconds):
+                        await self._wake_up.wait()
+                except TimeoutError:
+                    await self._count_eagerly()
+                    continue
+            if idle:
+                await asyncio.sleep(BATCHING_DELAY_SECONDS)
+            idle = False
             self._wake_up.clear()
             shards, self._pending_shards = sorted(self._pending_shards), set()
             waiting, self._next_run = self._next_run, None
-            assert waiting is not None, "asked without anybody waiting"
+            assert waiting is not None, "woken up without a request"
             try:
                 outcome = await self._job.run(shards)
             except JvmGoneError as error:
@@ -197,9 +207,9 @@ class RunCoalescer:
             waiting.set_result(outcome)
 
     async def _count_eagerly(self) -> None:
-        """Count shards that were asked about before and have grown a lot: the next query then finds little to do.
+        """Count the shards that were requested before and have grown a lot, so that the next request finds little new.
 
-        A fault met here is met again, and told, by whoever asks next.
+        An error here is ignored: the next request meets it again and reports it.
         """
         grown = []
         for shard, known in self._indexed.items():
@@ -218,21 +228,6 @@ class RunCoalescer:
             for shard in grown:
                 if shard in outcome.results:
                     self._index(outcome.results[shard])
-
-    async def _query_result(self, outcome: RunOutcome, query: DrainQuery) -> DrainQueryResult:
-        if (failure := outcome.failures.get(query.shard)) is not None:
-            return DrainQueryResult(error=failure)
-        result = outcome.results[query.shard]
-        if self._external is not None and self._external.needs_tables(query):
-            try:
-                counted = await self._external.rows(query, result)
-            except JvmGoneError:
-                raise
-            except HeadgateError as error:
-                return DrainQueryResult(error=str(error))
-            return DrainQueryResult(drained(counted, query.seek_generation, query.segments), result.watermark)
-        rows = self._index(result).by_subscription.get((query.topic_id, query.subscription_id), [])
-        return DrainQueryResult(drained(rows, query.seek_generation, query.segments), result.watermark)
 
     def _index(self, result: Result) -> _IndexedResult:
         known = self._indexed.get(result.shard)

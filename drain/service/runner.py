@@ -1,8 +1,8 @@
-"""Run merges on one warm session, each within a time limit, and know whether the JVM is still there.
+"""Run Spark jobs on one warm session, each within a time limit, and check that the JVM is alive.
 
-Spark's calls block, so they have a thread of their own; the pings have another, to be answered while a job runs. A run
-that takes too long is cancelled in the engine's own way (drain.spark.engines). If even that does not return, the JVM
-hangs, and nothing in this process can help it: JvmGoneError, and the process ends.
+Spark's calls block, so runs have a thread of their own. Pings have another, so that they work during a run. A run that
+takes too long is cancelled as its engine requires (drain.spark.engines). If cancelling fails as well, the JVM hangs:
+JvmGoneError, and the process exits.
 """
 
 from __future__ import annotations
@@ -27,19 +27,27 @@ from drain.spark.fact_source import FactSource
 Counted = TypeVar("Counted")
 
 CANCEL_SECONDS: Final = 10.0
-"""A cancelled job is gone within 0.1 s; a JVM that takes this long hangs."""
+"""A cancelled job normally ends within 0.1 s. A JVM that takes this long hangs."""
 _CANCEL_RETRY_SECONDS: Final = 0.5
-"""A job that is still being planned cannot be cancelled yet, so cancelling is repeated."""
+"""A job cannot be cancelled while it is being planned, so cancelling is repeated."""
 
 
 class SparkRunner:
     """One session, used by one run at a time."""
 
-    def __init__(self, session: SparkSession, source: FactSource, *, run_timeout_seconds: float) -> None:
+    def __init__(
+        self,
+        session: SparkSession,
+        source: FactSource,
+        *,
+        run_timeout_seconds: float,
+        cancel_seconds: float = CANCEL_SECONDS,
+    ) -> None:
         self._session = session
         self._engine = calls_of(session)
         self._source = source
         self._run_timeout_seconds = run_timeout_seconds
+        self._cancel_seconds = cancel_seconds
         self._groups = itertools.count(1)
         self._run_lock = asyncio.Lock()
         self._runs = ThreadPoolExecutor(1, thread_name_prefix="spark-run")
@@ -47,17 +55,17 @@ class SparkRunner:
         self._pinging: asyncio.Future[None] | None = None
 
     async def count(self, batches: Sequence[ChunkBatch]) -> Mapping[int, list[MergedRow]]:
-        """Run one merge; raises RunError (too slow, or failed) or JvmGoneError."""
+        """Count chunks; raises RunError (too slow, or failed) or JvmGoneError."""
         return await self._run(lambda session: aggregate_chunks(session, self._source, batches))
 
     async def count_external(
         self, tables: ExternalTables, view: ExternalView, rows: Sequence[StateRow], shard: int
     ) -> tuple[Backlog, ...]:
-        """Count one external topic's tables; raises TableError beside what `count` raises."""
+        """Count the tables of one external topic; raises TableError, and the errors of `count`."""
         return await self._run(lambda session: count_external(session, tables, view, rows, shard=shard))
 
     async def _run(self, work: Callable[[SparkSession], Counted]) -> Counted:
-        # The time limit begins with the run: one that waited in the thread's queue could not be cancelled there.
+        # The time limit begins with the run. A run that waited in the thread's queue could not be cancelled.
         async with self._run_lock:
             return await self._run_now(work)
 
@@ -68,7 +76,7 @@ class SparkRunner:
         try:
             done, _ = await asyncio.wait({job}, timeout=self._run_timeout_seconds)
         except asyncio.CancelledError:
-            # Whoever ends us ends a hung JVM too.
+            # The process is stopping, and a hung JVM stops with it.
             with contextlib.suppress(JvmGoneError):
                 await self._cancel(group, job)
             raise
@@ -78,15 +86,15 @@ class SparkRunner:
         raise RunError(f"the run took longer than {self._run_timeout_seconds:g} s and was cancelled")
 
     async def ping(self) -> None:
-        """Return once the JVM has answered; raises JvmGoneError if it refuses. A JVM that hangs never answers."""
+        """Return once the JVM has answered; raises JvmGoneError if it is gone. A hung JVM never answers."""
         loop = asyncio.get_running_loop()
         if self._pinging is None or self._pinging.done():
-            # Those who ask while one ping is out share it: a hung JVM must not gather a queue of them.
+            # Concurrent pings share one call: calls to a hung JVM must not queue up.
             self._pinging = loop.run_in_executor(self._calls, self._ping)
         await asyncio.shield(self._pinging)
 
     def close(self) -> None:
-        """Let go of the threads, without waiting for them."""
+        """Release the threads without waiting for them."""
         self._runs.shutdown(wait=False, cancel_futures=True)
         self._calls.shutdown(wait=False, cancel_futures=True)
 
@@ -105,7 +113,7 @@ class SparkRunner:
 
     async def _cancel(self, group: str, job: asyncio.Future[Any]) -> None:
         loop = asyncio.get_running_loop()
-        until = loop.time() + CANCEL_SECONDS
+        until = loop.time() + self._cancel_seconds
         while loop.time() < until:
             call = loop.run_in_executor(self._calls, self._engine.cancel, group)
             await asyncio.wait({call}, timeout=_CANCEL_RETRY_SECONDS)
@@ -113,7 +121,7 @@ class SparkRunner:
                 break
             await asyncio.wait({job}, timeout=_CANCEL_RETRY_SECONDS)
             if job.done():
-                # How it ended is of no interest any more; asking is what keeps asyncio from complaining.
+                # Retrieve the exception, so that asyncio does not log it.
                 job.exception()
                 return
-        raise JvmGoneError(f"the JVM did not cancel a job within {CANCEL_SECONDS:g} s")
+        raise JvmGoneError(f"the JVM did not cancel a job within {self._cancel_seconds:g} s")

@@ -1,13 +1,12 @@
-"""The Spark process: one warm session, which answers over a local socket for as long as it lives.
+"""The Spark process: keeps one warm Spark session and serves requests over a local socket.
 
-Any number of daemons may connect. Requests that arrive while a run is under way share the next one, whichever
-connection they came by. A JVM that is gone or hangs ends the process with code 1: whoever supervises it (the daemon's
-drain.checker.supervisor, or systemd) starts another. SIGTERM cancels the run under way, stops Spark and ends with code
-0.
+Any number of daemons may connect. drain.service.run_coalescer merges the requests of all connections into few runs. If
+the JVM dies or hangs, the process exits with code 1 and its supervisor (drain.checker.supervisor in the daemon, or
+systemd) restarts it. SIGTERM cancels the current run, stops Spark and exits with code 0.
 
     python -m drain.service.service --ledger file:///var/lib/headgate/ledger --listen unix:/run/headgate/drain.sock
 
-It prints one line once it answers: ``ready unix:/run/headgate/drain.sock``.
+It prints one line when it is ready: ``ready unix:/run/headgate/drain.sock``.
 """
 
 from __future__ import annotations
@@ -35,6 +34,7 @@ from drain.external.table_mapping import read_tables
 from drain.external.topics import IDLE_FACTOR, ExternalTopicCounter
 from drain.protocol import (
     MAX_LINE_BYTES,
+    MAX_OPEN_REQUESTS,
     VERSION,
     Address,
     AnyRequest,
@@ -53,27 +53,25 @@ from drain.spark.chunks import LedgerChunks
 from drain.spark.engines import ENGINE_ERRORS
 from drain.spark.fact_source import READERS
 from drain.spark.master import DEFAULT_MASTER, VALID_MASTERS, conf_pair, engine_of
-from drain.spark.parent import die_with_parent
 from drain.spark.session import build_session
 from headgate.errors import ConfigError, HeadgateError
+from headgate.parent_death_signal import die_with_parent
 
-MAX_OPEN_REQUESTS: Final = 64
-"""Requests of one connection that are worked on at once; the next is read when one is done."""
 STOP_SECONDS: Final = 8.0
-"""For Spark to stop; then the process ends without it, and the JVM with the process."""
+"""Longest time for stopping Spark. After that the process exits, and the JVM with it."""
 
 
 class DrainServer:
-    """Reads requests and writes replies; what they say is for drain.service.run_coalescer."""
+    """Reads requests and writes replies; drain.service.run_coalescer handles them."""
 
     def __init__(self, coalescer: RunCoalescer, runner: SparkRunner) -> None:
         self._coalescer = coalescer
         self._runner = runner
         self.jvm_gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Is set to the reason when the JVM has been found gone."""
+        """Set to the reason when the JVM is found dead."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection until it ends."""
+        """Serve one connection until it ends. At MAX_OPEN_REQUESTS, reading pauses until a request completes."""
         slots = asyncio.Semaphore(MAX_OPEN_REQUESTS)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -82,7 +80,7 @@ class DrainServer:
                     task = tasks.create_task(self._handle(line, writer))
                     task.add_done_callback(lambda _: slots.release())
         except* (OSError, ValueError) as errors:
-            # The peer is gone, or sent a line beyond the limit: there is nobody to tell.
+            # The peer is gone, or sent a line beyond the limit: no reply is possible.
             print(f"connection ended: {errors.exceptions[0]}", file=sys.stderr)  # noqa: T201
         finally:
             writer.close()
@@ -91,16 +89,18 @@ class DrainServer:
         try:
             request = decode_request(line)
         except msgspec.DecodeError as error:
-            reply: AnyResponse = FailureResponse(id=0, error=f"not a request of ours: {error}")
+            reply: AnyResponse = FailureResponse(id=0, error=f"not a valid request: {error}")
         else:
             reply = await self._reply(request)
-        # One write per line, so that lines of several tasks cannot mix.
+        # One write per line, so that the lines of concurrent tasks cannot interleave.
         writer.write(encode_line(reply))
         await writer.drain()
 
     async def _reply(self, request: AnyRequest) -> AnyResponse:
         if request.version != VERSION:
-            return FailureResponse(id=request.id, error=f"you speak version {request.version}, this process {VERSION}")
+            return FailureResponse(
+                id=request.id, error=f"the request has protocol version {request.version}, this process {VERSION}"
+            )
         try:
             if isinstance(request, Ping):
                 await self._runner.ping()
@@ -115,7 +115,7 @@ class DrainServer:
 
 
 async def serve(arguments: argparse.Namespace, session: SparkSession, stopping: asyncio.Event) -> int:
-    """Answer until ``stopping`` is set (0) or the JVM is gone (1)."""
+    """Serve until ``stopping`` is set (returns 0) or the JVM is gone (returns 1)."""
     address = Address.parse(arguments.listen)
     chunks = LedgerChunks(arguments.ledger, arguments.reader)
     runner = SparkRunner(session, chunks.source, run_timeout_seconds=arguments.run_timeout_seconds)
@@ -143,10 +143,10 @@ async def serve(arguments: argparse.Namespace, session: SparkSession, stopping: 
         compacting.cancel()
         await asyncio.wait({compacting})
         if not compacting.cancelled():
-            compacting.result()  # Only a bug ends it.
+            compacting.result()  # Only a bug ends it: raise it.
         stopped.cancel()
         if coalescer.worker.done():
-            coalescer.worker.result()  # Only a bug ends it: let it end the process, with its traceback.
+            coalescer.worker.result()  # Only a bug ends it: exit with its traceback.
         if server.jvm_gone.done():
             print(f"error: {server.jvm_gone.result()}", file=sys.stderr)  # noqa: T201
             return 1
@@ -156,12 +156,12 @@ async def serve(arguments: argparse.Namespace, session: SparkSession, stopping: 
 async def _run_compaction(
     arguments: argparse.Namespace, session: SparkSession, chunks: LedgerChunks, coalescer: RunCoalescer
 ) -> None:
-    """Roll up for as long as the process answers, if it is wanted."""
+    """Compact while the process serves, if compaction is enabled."""
     if not arguments.compaction_chunks:
         return
     if chunks.source.checks_headers or engine_of(arguments.master) == "connect":
-        reason = "Spark writes to folders, or with Hadoop's jars, and from a session of its own"
-        print(f"not rolling up: {reason}; chunks are kept", file=sys.stderr)  # noqa: T201
+        reason = "Spark can write only to folders, or with Hadoop's jars, and not through Spark Connect"
+        print(f"not compacting: {reason}; chunks are kept", file=sys.stderr)  # noqa: T201
         return
     settings = CompactionSettings(
         chunks=arguments.compaction_chunks,
@@ -172,7 +172,7 @@ async def _run_compaction(
     schedule = CompactionScheduler(
         compaction_job,
         shards=chunks.shards,
-        count=lambda shard: coalescer.reply(BacklogRequest(id=0, shards=[shard])),
+        count=lambda shard: coalescer.reply(BacklogRequest(shards=[shard])),
         rng=random.Random(),  # noqa: S311 - jitter
         check_interval_seconds=min(CHECK_INTERVAL_SECONDS, max(1.0, settings.delay_seconds)),
     )
@@ -186,13 +186,13 @@ async def _listen(server: DrainServer, address: Address) -> asyncio.Server:
     if address.path is None:
         return await asyncio.start_server(server.serve, address.host, address.port, limit=MAX_LINE_BYTES)
     with contextlib.suppress(OSError):
-        # A socket file outlives the process that made it; only one that answers is in use.
+        # A socket file outlives its process: it is in use only if a connection succeeds.
         _, writer = await asyncio.open_unix_connection(address.path)
         writer.close()
         raise ConfigError(f"{address} is in use by another process")
     address.path.parent.mkdir(parents=True, exist_ok=True)
     _unlink_socket(address)
-    # Whoever may connect may ask what a ledger holds.
+    # Every client that can connect can query the ledger: allow the owner only.
     mask = os.umask(0o177)
     try:
         return await asyncio.start_unix_server(server.serve, address.path, limit=MAX_LINE_BYTES)
@@ -227,55 +227,64 @@ async def _run(arguments: argparse.Namespace) -> int:
 
 
 def _spark_folders(folder: Path, master: str) -> dict[str, str]:
-    """Return the settings that keep Spark's files together; a Connect server has folders of its own."""
+    """Return the settings that keep Spark's files in ``folder``. A Connect server has folders of its own."""
     if engine_of(master) == "connect":
         return {}
     return {"spark.local.dir": str(folder / "scratch"), "spark.sql.warehouse.dir": str(folder / "warehouse")}
 
 
 def _stop(session: SparkSession) -> None:
-    # Systemd, or whoever ended our group, may have reached the JVM before us; a server may have gone by itself.
+    # The JVM may have received the signal too (systemd signals the whole group), and a Connect server may be gone.
     with contextlib.suppress(*ENGINE_ERRORS):
         session.stop()
 
 
 def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Return what the command line says; ends the process if it makes no sense."""
+    """Return the parsed command line; exits if it is invalid."""
     parser = argparse.ArgumentParser(
-        prog="python -m drain.service.service", description="Answer how far a ledger is drained."
+        prog="python -m drain.service.service", description="Count the backlog of a ledger on request."
     )
     parser.add_argument("--ledger", required=True, help="URL of the ledger, e.g. file:///var/lib/headgate/ledger")
-    parser.add_argument("--listen", required=True, help="unix:/absolute/path or tcp:127.0.0.1:port (0: any free one)")
+    parser.add_argument("--listen", required=True, help="unix:/absolute/path or tcp:127.0.0.1:port (0: any free port)")
     parser.add_argument("--master", default=DEFAULT_MASTER, help=f"one of {VALID_MASTERS} (default: %(default)s)")
     parser.add_argument("--conf", type=conf_pair, action="append", default=[], help="KEY=VALUE for Spark (repeatable)")
-    parser.add_argument("--reader", choices=READERS, default="auto", help="auto, or spark: its own file systems")
-    parser.add_argument("--driver-memory", default="1g", help="heap of the JVM (default: %(default)s)")
-    parser.add_argument("--run-timeout-seconds", type=float, default=60.0, help="longest run (default: %(default)s)")
-    parser.add_argument("--compaction-chunks", type=int, default=0, help="roll up so many at once (default: none)")
+    parser.add_argument("--reader", choices=READERS, default="auto", help="auto, or spark: Spark's own file systems")
+    parser.add_argument("--driver-memory", default="1g", help="heap size of the JVM (default: %(default)s)")
     parser.add_argument(
-        "--compaction-delay-seconds", type=float, default=300.0, help="least age (default: %(default)s)"
+        "--run-timeout-seconds", type=float, default=60.0, help="time limit of one run (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--compaction-chunks", type=int, default=0, help="chunks to compact at a time (default: 0, no compaction)"
+    )
+    parser.add_argument(
+        "--compaction-delay-seconds",
+        type=float,
+        default=300.0,
+        help="minimum age of a compacted chunk (default: %(default)s)",
     )
     parser.add_argument(
         "--compaction-delete-after-seconds",
         type=float,
         default=21600.0,
-        help="for replaced ranges (default: %(default)s)",
+        help="how long replaced ranges are kept (default: %(default)s)",
     )
-    parser.add_argument("--external", type=Path, help="TOML file whose section external names tables of other logs")
+    parser.add_argument(
+        "--external", type=Path, help="TOML file whose section external maps the tables of external topics"
+    )
     parser.add_argument(
         "--external-idle-factor",
         type=float,
         default=IDLE_FACTOR,
         metavar="TIMES",
-        help="after tables were counted for a backlog, TIMES as long none are (default: %(default)s)",
+        help="rest after counting tables, as a multiple of the duration of the count (default: %(default)s)",
     )
-    parser.add_argument("--folder", help="for scratch files (default: a temporary one)")
-    parser.add_argument("--parent", type=int, help="process id of the parent to die with")
+    parser.add_argument("--folder", help="folder for scratch files (default: a temporary one)")
+    parser.add_argument("--parent", type=int, help="process id of the parent; this process is killed when it ends")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until told to stop. 0: told to stop; 1: the JVM is gone; 2: a setting is wrong."""
+    """Serve until a signal. Exit codes: 0: stopped by a signal; 1: the JVM is gone; 2: a setting is invalid."""
     arguments = parsed(argv)
     if arguments.parent is not None:
         die_with_parent(arguments.parent)
@@ -293,5 +302,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    # Not sys.exit: it would wait for a thread that may hang in a call to a dead JVM.
+    # Not sys.exit: it would wait for threads, and one may hang in a call to a dead JVM.
     os._exit(code)

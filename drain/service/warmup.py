@@ -1,10 +1,11 @@
-"""Let a fresh JVM carry the merge out a few times before anybody waits for it.
+"""Warm up a fresh JVM with a few runs before the first request.
 
-A JVM's first run loads and compiles most of Spark: it takes as long as hundreds of later ones, and the children of the
-first split would wait for it. The ledger counted here is one chunk made up on the spot, in the process's own folder. It
-is counted both ways: as a few facts, which nearly every run will be, and by a scan, as the first run after an outage.
+The first run of a JVM loads and compiles most of Spark. It takes as long as hundreds of later runs, and the children of
+the first split would wait for it. The warm-up counts a ledger of one generated chunk in the process's own folder. It
+counts it both ways: as a small chunk read in this process, as nearly every run does, and by a scan, as the first run
+after an outage does.
 
-Only for engines that see this machine's files: a cluster's executors do not, and keep their own warmth anyway.
+Only for engines that see this machine's files. The executors of a cluster do not, and stay warm by themselves.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from headgate.model import entries as e
 from headgate.model.layout import Layout
 
 RUNS = 3
-"""Of each way. After so many, a run takes about three times what it takes for good."""
+"""Runs of each kind. After these, a run takes about three times as long as in the steady state."""
 
 
 def warm_up(session: SparkSession, folder: Path) -> None:
-    """Count a made-up ledger under ``folder`` a few times; blocks for seconds. Raises RunError."""
+    """Count a generated ledger below ``folder`` a few times; blocks for seconds. Raises RunError."""
     path = folder / chunk_folder(0) / chunk_name(1)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(_chunk())

@@ -1,4 +1,4 @@
-"""The daemon's side alone, against a server of the same protocol that misbehaves on request. No Spark."""
+"""The checker alone, against a server of the same protocol that misbehaves on request. No Spark."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ import pytest
 from drain.checker.checker import SparkDrainChecker
 from drain.external.table_mapping import ExternalView
 from drain.protocol import (
+    MAX_OPEN_REQUESTS,
     BacklogRequest,
     BacklogResponse,
     DrainCheckError,
     DrainedRequest,
     DrainedResponse,
     DrainQuery,
-    DrainQueryResult,
     ExternalBacklogQuery,
     ExternalBacklogResponse,
     FailureResponse,
     decode_request,
     encode_line,
-    fit_into_line,
 )
 from headgate.errors import ConfigError
 from metrics import events
 from tests.support.recording_observer import RecordingObserver
+from tests.support.waiting import until
 
 
 class FakeDrainService:
-    """Answers every query with the segments that it has been told are drained."""
+    """Reports the segments in ``drained`` as drained. Connections are served one request at a time."""
 
     def __init__(self) -> None:
         self.drained: frozenset[int] = frozenset()
@@ -44,8 +44,8 @@ class FakeDrainService:
         self.arrived = asyncio.Event()
         self.may_answer = asyncio.Event()
         self.may_answer.set()
-        self.say_instead: list[bytes | None] = []
-        """Lines to answer with, once each; None hangs up."""
+        self.replacement_lines: list[bytes | None] = []
+        """Replies to send instead, once each; None closes the connection."""
         self._writers: list[asyncio.StreamWriter] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -57,12 +57,12 @@ class FakeDrainService:
                 self.requests.append(request)
                 self.arrived.set()
                 await self.may_answer.wait()
-                if self.say_instead:
-                    instead = self.say_instead.pop(0)
-                    if instead is None:
+                if self.replacement_lines:
+                    line = self.replacement_lines.pop(0)
+                    if line is None:
                         break
-                    writer.write(instead)
-                    if not instead.endswith(b"\n"):
+                    writer.write(line)
+                    if not line.endswith(b"\n"):
                         break
                 else:
                     writer.write(encode_line(self._reply(request)))
@@ -77,10 +77,8 @@ class FakeDrainService:
             external = [ExternalBacklogResponse(shard=each.shard, topic_id=each.topic_id) for each in request.external]
             return BacklogResponse(id=request.id, rows=[], failures={3: "a reason"}, external=external)
         assert isinstance(request, DrainedRequest)
-        answers = [
-            DrainQueryResult(query.segments & self.drained, self.watermark, self.error) for query in request.queries
-        ]
-        return DrainedResponse(id=request.id, answers=answers)
+        drained = request.query.segments & self.drained
+        return DrainedResponse(id=request.id, drained=drained, watermark=self.watermark, error=self.error)
 
     def hang_up(self) -> None:
         for writer in self._writers:
@@ -90,48 +88,79 @@ class FakeDrainService:
 @pytest.fixture
 async def service(tmp_path):
     fake = FakeDrainService()
+    async with started(fake, tmp_path):
+        yield fake
+
+
+@asynccontextmanager
+async def started(fake, tmp_path):
     server = await asyncio.start_unix_server(fake.serve, tmp_path / "s")
-    yield fake
+    yield
     fake.may_answer.set()
     server.close()
     fake.hang_up()
     await server.wait_closed()
 
 
-@asynccontextmanager
-async def checker_at(tmp_path, timeout_seconds=60.0, on_state=None, observer=None):
-    socket = f"unix:{tmp_path / 's'}"
-    async with SparkDrainChecker(
-        socket, timeout_seconds=timeout_seconds, on_state=on_state, observer=observer, rng=random.Random(1)
-    ) as checker:
-        yield checker
+def checker_at(tmp_path, **settings):
+    return SparkDrainChecker(f"unix:{tmp_path / 's'}", rng=random.Random(1), **settings)
 
 
 def query(*segments: int, shard: int = 0, at_least_chunk: int = 0) -> DrainQuery:
     return DrainQuery(shard, 1, 2, 0, frozenset(segments), at_least_chunk)
 
 
-async def test_the_drained_ones_of_those_asked_for_are_told(service, tmp_path):
+async def test_the_drained_segments_among_those_in_the_query_are_returned(service, tmp_path):
     service.drained = frozenset({1, 3, 5})
     async with checker_at(tmp_path) as checker:
         assert frozenset({1, 3}) == await checker.drained(query(1, 2, 3))
 
 
-async def test_questions_that_arrive_during_a_run_share_the_next_one(service, tmp_path):
+async def test_queries_do_not_wait_for_each_other_and_share_one_connection(service, tmp_path):
+    """Merging them into one run is the Spark process's task."""
     service.drained = frozenset({1})
     service.may_answer.clear()
     async with checker_at(tmp_path) as checker, asyncio.TaskGroup() as tasks:
         first = tasks.create_task(checker.drained(query(1)))
         await service.arrived.wait()
         later = [tasks.create_task(checker.drained(query(1, 2, shard=n))) for n in range(5)]
-        told = tasks.create_task(checker.backlog([0], 7))
+        backlog = tasks.create_task(checker.backlog([0], 7))
         await asyncio.sleep(0)
         service.may_answer.set()
 
-    assert [len(request.queries) for request in service.requests if isinstance(request, DrainedRequest)] == [1, 5]
     assert [frozenset({1})] * 6 == [first.result(), *(task.result() for task in later)]
-    assert told.result().failures == {3: "a reason"}
+    assert backlog.result().failures == {3: "a reason"}
+    assert [1, 2, 3, 4, 5, 6, 7] == [request.id for request in service.requests]
     assert service.connections == 1
+
+
+async def test_replies_may_arrive_in_another_order_and_after_their_requests_timed_out(tmp_path):
+    """The server answers the second request first, and the first one only after it timed out."""
+
+    async def serve(reader, writer):
+        first, second = [decode_request(await reader.readline()) for _ in range(2)]
+        writer.write(encode_line(DrainedResponse(id=second.id, drained=second.query.segments, watermark=1)))
+        third = decode_request(await reader.readline())
+        for request in (first, third):
+            writer.write(encode_line(DrainedResponse(id=request.id, drained=request.query.segments, watermark=1)))
+        writer.close()
+
+    server = await asyncio.start_unix_server(serve, tmp_path / "s")
+    async with server, checker_at(tmp_path, timeout_seconds=0.5) as checker:
+        first, second = await asyncio.gather(
+            checker.drained(query(1)), checker.drained(query(2)), return_exceptions=True
+        )
+        assert isinstance(first, DrainCheckError)
+        assert second == frozenset({2})
+        assert frozenset({3}) == await checker.drained(query(3))
+
+
+async def test_more_queries_than_the_limit_fail_at_once(service, tmp_path):
+    service.may_answer.clear()
+    async with checker_at(tmp_path) as checker:
+        checker._open_requests = MAX_OPEN_REQUESTS
+        with pytest.raises(DrainCheckError, match="queries are already waiting"):
+            await checker.drained(query(1))
 
 
 def external(shard: int, topic_id: int, *labels: str) -> ExternalBacklogQuery:
@@ -139,56 +168,20 @@ def external(shard: int, topic_id: int, *labels: str) -> ExternalBacklogQuery:
     return ExternalBacklogQuery(shard, topic_id, names)
 
 
-async def test_the_external_topics_of_several_shards_travel_in_one_question_the_newest_of_each(service, tmp_path):
-    """Each shard has a reign of its own, which asks for itself."""
-    async with checker_at(tmp_path) as checker, asyncio.TaskGroup() as tasks:
-        for shard, asked in enumerate(([external(0, 1, "a")], [external(1, 1, "b"), external(1, 9)], [])):
-            tasks.create_task(checker.backlog([shard], 7, asked))
-        told = tasks.create_task(checker.backlog([0], 8, [external(0, 1, "a", "newer")]))
+async def test_names_that_do_not_fit_into_a_request_are_reported_instead_of_sent(service, tmp_path):
+    large = external(0, 1, *(f"shardId-{at:012}" for at in range(100)))
+    async with checker_at(tmp_path, max_external_bytes=200) as checker:
+        response = await checker.backlog([0], 7, [large, *(external(0, at, "a") for at in (2, 3, 4))])
 
-    (request,) = service.requests
-    assert request.external == [external(0, 1, "a", "newer"), external(1, 1, "b"), external(1, 9)]
-    assert [(each.shard, each.topic_id) for each in told.result().external] == [(0, 1), (1, 1), (1, 9)]
-
-
-async def test_names_that_do_not_fit_into_a_question_are_told_instead_of_asked(service, tmp_path, monkeypatch):
-    monkeypatch.setattr("drain.checker.checker.fit_into_line", lambda queries: fit_into_line(queries, limit_bytes=200))
-    many = external(0, 1, *(f"shardId-{at:012}" for at in range(100)))
-    async with checker_at(tmp_path) as checker:
-        told = await checker.backlog([0], 7, [many, *(external(0, at, "a") for at in (2, 3, 4))])
-
-    said = {each.topic_id: each.reason for each in told.external}
-    asked = [each.topic_id for each in service.requests[0].external]
-    assert asked == [topic_id for topic_id, reason in said.items() if not reason] == [2]
-    assert said[1] == "the names of its 100 segments do not fit into a query any more"
-    assert "names of its 1 segments" in said[3], "together they are too many"
+    reasons = {each.topic_id: each.reason for each in response.external}
+    sent = [each.topic_id for each in service.requests[0].external]
+    assert sent == [topic_id for topic_id, reason in reasons.items() if not reason] == [2]
+    assert reasons[1] == "the names of its 100 segments do not fit into the request"
+    assert "names of its 1 segments" in reasons[3], "together they are too large"
 
 
-async def test_those_who_ask_a_moment_after_the_first_share_its_run(service, tmp_path):
-    """Subscriptions that reach an end together ask in the turns in which their acknowledgements become durable."""
-    async with checker_at(tmp_path) as checker, asyncio.TaskGroup() as tasks:
-        for n in range(5):
-            tasks.create_task(checker.drained(query(1, shard=n)))
-            await asyncio.sleep(0)
-
-    assert [len(request.queries) for request in service.requests] == [5]
-
-
-class CheckObserver(RecordingObserver):
-    """What the checker reports."""
-
-    def __init__(self):
-        super().__init__()
-        self.failed = asyncio.Event()
-
-    def observe(self, event):
-        super().observe(event)
-        if isinstance(event, events.DrainCheckFailed):
-            self.failed.set()
-
-
-async def test_answers_and_watermarks_are_told_to_metrics(service, tmp_path):
-    observer = CheckObserver()
+async def test_replies_and_watermarks_are_recorded(service, tmp_path):
+    observer = RecordingObserver()
     async with checker_at(tmp_path, observer=observer) as checker:
         await checker.drained(query(1, shard=4))
         await checker.backlog([0, 1], 7)
@@ -196,33 +189,30 @@ async def test_answers_and_watermarks_are_told_to_metrics(service, tmp_path):
     assert len(observer.of(events.DrainCheckCompleted)) == 2
     assert observer.of(events.DrainWatermarkAdvanced) == [events.DrainWatermarkAdvanced(shard=4, chunk=100)]
     assert observer.of(events.DrainCheckFailed) == [events.DrainCheckFailed(reason="failed")]
-    (asked,) = [request for request in service.requests if isinstance(request, BacklogRequest)]
-    assert (asked.shards, asked.now_ms) == ([0, 1], 7)
+    (sent,) = [request for request in service.requests if isinstance(request, BacklogRequest)]
+    assert (sent.shards, sent.now_ms) == ([0, 1], 7)
 
 
 @pytest.mark.parametrize(
-    ("instead", "reason"),
+    ("line", "reason"),
     [
-        pytest.param(None, "unreachable", id="hung up"),
+        pytest.param(None, "unreachable", id="a closed connection"),
         pytest.param(b"rubbish\n", "invalid", id="another protocol"),
-        pytest.param(encode_line(FailureResponse(id=1, error="no")), "failed", id="told that it failed"),
+        pytest.param(encode_line(FailureResponse(id=1, error="no")), "failed", id="an error reply"),
     ],
 )
-async def test_each_failure_is_told_to_metrics_with_its_reason(service, tmp_path, instead, reason):
-    observer = CheckObserver()
-    service.say_instead.append(instead)
+async def test_each_failure_is_recorded_with_its_reason(service, tmp_path, line, reason):
+    observer = RecordingObserver()
+    service.replacement_lines.append(line)
     async with checker_at(tmp_path, observer=observer) as checker:
         with pytest.raises(DrainCheckError):
             await checker.drained(query(1))
-        # The worker tells after it has told whoever asked.
-        async with asyncio.timeout(60):
-            await observer.failed.wait()
 
     assert observer.of(events.DrainCheckFailed) == [events.DrainCheckFailed(reason=reason)]
 
 
-async def test_a_question_that_nobody_answers_in_time_is_told_to_metrics(service, tmp_path):
-    observer = CheckObserver()
+async def test_a_query_without_a_reply_in_time_is_recorded(service, tmp_path):
+    observer = RecordingObserver()
     service.may_answer.clear()
     async with checker_at(tmp_path, timeout_seconds=0.05, observer=observer) as checker:
         with pytest.raises(DrainCheckError):
@@ -231,7 +221,7 @@ async def test_a_question_that_nobody_answers_in_time_is_told_to_metrics(service
     assert observer.of(events.DrainCheckFailed)[0] == events.DrainCheckFailed(reason="timed_out")
 
 
-async def test_an_answer_that_rests_on_too_little_is_refused(service, tmp_path):
+async def test_a_reply_that_is_based_on_too_old_a_chunk_is_an_error(service, tmp_path):
     service.drained, service.watermark = frozenset({1}), 41
     async with checker_at(tmp_path) as checker:
         with pytest.raises(DrainCheckError, match="counted to chunk 41, needed is 42"):
@@ -252,16 +242,16 @@ async def test_a_shard_that_cannot_be_counted_is_an_error(service, tmp_path):
     [
         pytest.param(b"certainly not json\n", id="garbage"),
         pytest.param(b'{"type":"pong","id":1,"runs":0}\n', id="another reply"),
-        pytest.param(encode_line(DrainedResponse(id=7, answers=[DrainQueryResult()])), id="another id"),
-        pytest.param(encode_line(DrainedResponse(id=1, answers=[])), id="an answer too few"),
+        pytest.param(encode_line(DrainedResponse(id=7)), id="another id"),
+        pytest.param(encode_line(FailureResponse(id=0, error="not understood")), id="a request not understood"),
         pytest.param(encode_line(FailureResponse(id=1, error="no")), id="a failure"),
         pytest.param(None, id="hanging up"),
         pytest.param(b"half a line", id="half a line"),
     ],
 )
-async def test_whatever_else_is_said_is_an_error_and_the_next_question_is_answered(service, tmp_path, line):
+async def test_any_other_reply_is_an_error_and_the_next_query_succeeds(service, tmp_path, line):
     service.drained = frozenset({1})
-    service.say_instead = [line]
+    service.replacement_lines = [line]
     states = []
     async with checker_at(tmp_path, on_state=lambda *state: states.append(state[0])) as checker:
         with pytest.raises(DrainCheckError):
@@ -271,85 +261,73 @@ async def test_whatever_else_is_said_is_an_error_and_the_next_question_is_answer
     assert states == ["degraded", "ready"]
 
 
-async def test_a_hang_is_an_error_after_the_time_limit(service, tmp_path):
+async def test_a_hang_is_an_error_after_the_time_limit_and_closes_the_connection(service, tmp_path):
     service.may_answer.clear()
     async with checker_at(tmp_path, timeout_seconds=0.1) as checker:
         with pytest.raises(DrainCheckError, match="no answer from"):
             await checker.drained(query(1))
+        service.may_answer.set()
+        await checker.drained(query(1))
+
+    assert service.connections == 2
 
 
-async def test_a_question_waits_for_a_service_that_is_still_starting(tmp_path):
+@pytest.mark.parametrize("reported_ready", [False, True], ids=["next attempt", "reported ready"])
+async def test_a_query_waits_for_a_process_that_is_still_starting(tmp_path, reported_ready):
+    """A process that is reported ready is connected to at once, however long the pause would be."""
     fake = FakeDrainService()
     fake.drained = frozenset({1})
-    async with checker_at(tmp_path) as checker, asyncio.TaskGroup() as tasks:
-        degraded = asyncio.Event()
-        checker._on_state = lambda state, reason: degraded.set()
-        asking = tasks.create_task(checker.drained(query(1)))
+    degraded = asyncio.Event()
+    pauses = (600.0, 600.0) if reported_ready else (0.1, 30.0)
+    settings = {"on_state": lambda state, reason: degraded.set(), "reconnect_seconds": pauses}
+    async with checker_at(tmp_path, **settings) as checker, asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(checker.drained(query(1)))
         await degraded.wait()
-        server = await asyncio.start_unix_server(fake.serve, tmp_path / "s")
-        assert frozenset({1}) == await asking
-    server.close()
-    fake.hang_up()
-    await server.wait_closed()
+        async with started(fake, tmp_path):
+            if reported_ready:
+                checker.on_process_ready()
+            assert frozenset({1}) == await waiting
 
 
-async def test_a_process_that_is_said_to_be_well_is_asked_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("drain.checker.checker.RECONNECT_SECONDS", (600.0, 600.0))
-    fake = FakeDrainService()
-    fake.drained = frozenset({1})
-    async with checker_at(tmp_path) as checker, asyncio.timeout(30), asyncio.TaskGroup() as tasks:
-        degraded = asyncio.Event()
-        checker._on_state = lambda state, reason: degraded.set()
-        asking = tasks.create_task(checker.drained(query(1)))
-        await degraded.wait()
-        server = await asyncio.start_unix_server(fake.serve, tmp_path / "s")
-        checker.on_process_ready()
-        assert frozenset({1}) == await asking
-    server.close()
-    fake.hang_up()
-    await server.wait_closed()
-
-
-async def test_nobody_there_is_an_error_after_the_time_limit(tmp_path):
+async def test_an_address_without_a_server_is_an_error_after_the_time_limit(tmp_path):
     async with checker_at(tmp_path, timeout_seconds=0.2) as checker:
         with pytest.raises(DrainCheckError, match="no answer from"):
             await checker.drained(query(1))
 
 
-async def test_closing_tells_those_who_wait(service, tmp_path):
+@pytest.mark.parametrize("connected", [True, False])
+async def test_closing_fails_the_queries_in_flight(service, tmp_path, connected):
     service.may_answer.clear()
-    async with checker_at(tmp_path) as checker:
-        under_way = asyncio.ensure_future(checker.drained(query(1)))
-        await service.arrived.wait()
+    states = []
+    folder = tmp_path if connected else tmp_path / "nowhere"
+    async with checker_at(folder, on_state=lambda *state: states.append(state[0])) as checker:
         waiting = asyncio.ensure_future(checker.drained(query(1)))
-        await asyncio.sleep(0)
-    for asked in (under_way, waiting):
-        with pytest.raises(DrainCheckError, match="closed"):
-            await asked
+        await until(lambda: service.arrived.is_set() if connected else states)
+    with pytest.raises(DrainCheckError, match="closed"):
+        await waiting
+    assert states == ([] if connected else ["degraded"])
 
 
-async def test_who_gave_up_is_not_asked_for(service, tmp_path):
-    service.may_answer.clear()
-    async with checker_at(tmp_path) as checker:
-        first = asyncio.ensure_future(checker.drained(query(1)))
-        await service.arrived.wait()
-        given_up = asyncio.ensure_future(checker.drained(query(2)))
-        await asyncio.sleep(0)
-        given_up.cancel()
-        await asyncio.gather(given_up, return_exceptions=True)
-        service.may_answer.set()
-        await first
-        await checker.drained(query(3))
+async def test_a_cancelled_query_is_not_sent(tmp_path):
+    fake = FakeDrainService()
+    degraded = asyncio.Event()
+    async with checker_at(tmp_path, on_state=lambda state, reason: degraded.set()) as checker:
+        cancelled = asyncio.ensure_future(checker.drained(query(2)))
+        await degraded.wait()
+        cancelled.cancel()
+        await asyncio.gather(cancelled, return_exceptions=True)
+        async with started(fake, tmp_path):
+            await checker.drained(query(3))
 
-    assert [[{1}], [{3}]] == [[set(asked.segments) for asked in request.queries] for request in service.requests]
+    assert [{3}] == [set(request.query.segments) for request in fake.requests]
 
 
 @pytest.mark.parametrize("socket", ["", "unix:", "http://x", "tcp:127.0.0.1", "tcp:127.0.0.1:99999", "tcp:h:x"])
-def test_an_address_that_names_nothing_is_refused(socket):
+def test_an_invalid_address_is_rejected(socket):
     with pytest.raises(ConfigError, match="write unix:/absolute/path or tcp:"):
         SparkDrainChecker(socket)
 
 
-def test_the_daemons_side_imports_no_spark():
+def test_the_daemons_modules_import_no_spark():
     code = "import drain.checker.checker, drain.checker.supervisor, drain.spark.java, sys; print(any('pyspark' in m for m in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

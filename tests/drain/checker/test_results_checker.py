@@ -113,7 +113,7 @@ async def test_a_job_that_has_stopped_is_told_once_somebody_waits_for_it(looptim
         await checker.drained(query(40))
         await asyncio.sleep(STALE_SECONDS + 20)
         assert told.states[-1][0] == "degraded"
-        assert "shard 0 is counted to chunk 3, chunk 40 is waited for" in told.states[-1][1]
+        assert "shard 0 is counted to chunk 3, chunk 40 is needed" in told.states[-1][1]
 
         await told.publish(10, 3)
         await asyncio.sleep(10)

@@ -134,7 +134,7 @@ async def test_a_process_that_hangs_is_replaced(tmp_path):
 async def test_a_process_that_never_answers_is_replaced(tmp_path):
     kept = Supervised(tmp_path, "mute", replace(QUICK, start=1.0))
     async with kept.supervisor:
-        assert "did not answer within 1 s of its start" in await kept.until("degraded")
+        assert "did not answer within 1 s after its start" in await kept.until("degraded")
 
 
 async def test_a_process_that_ends_at_once_is_started_again_and_again(tmp_path):

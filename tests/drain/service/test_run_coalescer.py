@@ -1,4 +1,4 @@
-"""Keeping up without being asked; and external topics, which are told apart from the ledger's rows."""
+"""Coalescing of requests, eager counting, and external topics, which are reported separately."""
 
 import asyncio
 from collections.abc import Sequence
@@ -25,12 +25,14 @@ class Ledger:
     def __init__(self) -> None:
         self.length = 10
         self.runs: list[list[int]] = []
+        self.run_seconds = 0.0
         self.fault: Exception | None = None
         self.rows: tuple[StateRow, ...] = ()
         self.failures: dict[int, str] = {}
 
     async def run(self, shards: Sequence[int]) -> RunOutcome:
         self.runs.append(list(shards))
+        await asyncio.sleep(self.run_seconds)
         if isinstance(self.fault, JvmGoneError):
             raise self.fault
         results = {shard: Result(shard, self.length, self.rows) for shard in shards if shard not in self.failures}
@@ -43,7 +45,7 @@ class Ledger:
 
 
 def query(shard: int = 0) -> DrainedRequest:
-    return DrainedRequest(id=1, queries=[DrainQuery(shard, 1, 2, 0, frozenset({0}), 1)])
+    return DrainedRequest(id=1, query=DrainQuery(shard, 1, 2, 0, frozenset({0}), 1))
 
 
 async def asked(ledger: Any) -> RunCoalescer:
@@ -53,7 +55,38 @@ async def asked(ledger: Any) -> RunCoalescer:
     return coalescer
 
 
-async def test_a_shard_that_has_grown_is_counted_before_anybody_asks() -> None:
+async def test_requests_made_together_share_a_run() -> None:
+    """Subscriptions that reach an end together ask a few milliseconds apart, when their acknowledgements are durable."""
+    ledger = Ledger()
+    async with RunCoalescer(ledger, ledger) as coalescer, asyncio.TaskGroup() as tasks:
+        for shard in range(5):
+            tasks.create_task(coalescer.reply(query(shard)))
+            await asyncio.sleep(0.003)
+
+    assert ledger.runs == [[0, 1, 2, 3, 4]]
+
+
+async def test_requests_that_arrive_during_a_run_share_the_next_one() -> None:
+    ledger = Ledger()
+    ledger.run_seconds = 1
+    async with RunCoalescer(ledger, ledger) as coalescer, asyncio.TaskGroup() as tasks:
+        for shard in range(5):
+            tasks.create_task(coalescer.reply(query(shard)))
+            await asyncio.sleep(0.1)
+
+    assert ledger.runs == [[0], [1, 2, 3, 4]]
+
+
+async def test_a_cancelled_request_does_not_cancel_the_run_for_the_others() -> None:
+    ledger = Ledger()
+    async with RunCoalescer(ledger, ledger) as coalescer:
+        cancelled, other = (asyncio.ensure_future(coalescer.reply(query(shard))) for shard in (0, 1))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        assert (await other).watermark == ledger.length
+
+
+async def test_a_shard_that_has_grown_is_counted_before_the_next_request() -> None:
     ledger = Ledger()
     coalescer = await asked(ledger)
     ledger.length += EAGER_COUNT_CHUNKS
@@ -63,7 +96,7 @@ async def test_a_shard_that_has_grown_is_counted_before_anybody_asks() -> None:
     assert [[0], [0]] == ledger.runs
 
 
-async def test_a_shard_that_has_hardly_grown_is_left_alone() -> None:
+async def test_a_shard_that_has_hardly_grown_is_not_counted() -> None:
     ledger = Ledger()
     coalescer = await asked(ledger)
     ledger.length += EAGER_COUNT_CHUNKS - 1
@@ -73,7 +106,7 @@ async def test_a_shard_that_has_hardly_grown_is_left_alone() -> None:
     assert [[0]] == ledger.runs
 
 
-async def test_a_shard_nobody_asked_about_is_left_alone() -> None:
+async def test_a_shard_that_was_never_requested_is_not_counted() -> None:
     """This process may serve daemons that lead other shards."""
     ledger = Ledger()
     coalescer = await asked(ledger)
@@ -85,7 +118,7 @@ async def test_a_shard_nobody_asked_about_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("fault", [ChunkError("a hole"), JvmGoneError("gone")], ids=["bad ledger", "dead JVM"])
-async def test_a_fault_met_while_idle_is_left_to_whoever_asks_next(fault: Exception) -> None:
+async def test_an_error_in_an_eager_count_is_left_to_the_next_request(fault: Exception) -> None:
     ledger = Ledger()
     coalescer = await asked(ledger)
     ledger.fault = fault
@@ -98,61 +131,61 @@ async def test_a_fault_met_while_idle_is_left_to_whoever_asks_next(fault: Except
 
 
 STORED = (StateRow(1, None, 0, end_offset=4), StateRow(1, 2, None, subscription_type="STREAM"))
-SOMEWHERE_ELSE = (
+EXTERNAL_ROWS = (
     StateRow(5, None, 0, sealed_end_offset=9),
     StateRow(5, None, 1),
     StateRow(5, 6, None, subscription_type="STREAM"),
 )
-ASKED = ExternalBacklogQuery(0, 5, ExternalView(topic="orders", subscriptions={6: "billing"}, labels={0: "a", 1: "b"}))
+QUERY = ExternalBacklogQuery(0, 5, ExternalView(topic="orders", subscriptions={6: "billing"}, labels={0: "a", 1: "b"}))
 
 
 async def backlog_of_both(ledger: Ledger, external: ExternalTopicCounter | None = None, *, times: int = 1) -> Any:
-    ledger.rows = STORED + SOMEWHERE_ELSE
+    ledger.rows = STORED + EXTERNAL_ROWS
     async with RunCoalescer(ledger, ledger, external=external) as coalescer:
         for _ in range(times):
-            told = await coalescer.reply(BacklogRequest(id=1, shards=[0], now_ms=7000, external=[ASKED]))
+            response = await coalescer.reply(BacklogRequest(id=1, shards=[0], now_ms=7000, external=[QUERY]))
             await asyncio.sleep(1)
-        return told
+        return response
 
 
-async def test_without_tables_the_ledger_tells_of_an_external_topic_what_it_can() -> None:
-    told = await backlog_of_both(Ledger())
+async def test_without_tables_an_external_topic_is_reported_from_the_ledger() -> None:
+    response = await backlog_of_both(Ledger())
 
-    assert [(row.topic_id, row.records) for row in told.rows] == [(1, 4)]
-    (external,) = told.external
+    assert [(row.topic_id, row.records) for row in response.rows] == [(1, 4)]
+    (external,) = response.external
     assert [(row.segment, row.records) for row in external.rows] == [(0, 9), (1, None)]
     assert (external.reason, external.as_of_ms) == (NOT_MAPPED, 7000)
 
 
-async def test_a_topic_of_tables_is_counted_for_the_next_who_asks() -> None:
+async def test_a_topic_with_tables_is_counted_for_the_next_request() -> None:
     async def count(tables, view, rows, shard):
-        assert (view, rows, shard) == (ASKED.view, list(SOMEWHERE_ELSE), 0)
+        assert (view, rows, shard) == (QUERY.view, list(EXTERNAL_ROWS), 0)
         return outstanding((*rows[:1], StateRow(5, None, 1, end_offset=3, records=3), *rows[2:]))
 
     mapped = {"orders": ExternalTables(entries=EntriesTable(path="p", segment="s", offset="o"))}
-    told = await backlog_of_both(Ledger(), ExternalTopicCounter(mapped, count), times=2)
+    response = await backlog_of_both(Ledger(), ExternalTopicCounter(mapped, count), times=2)
 
-    assert [(row.topic_id, row.records) for row in told.rows] == [(1, 4)]
-    assert [(row.segment, row.records) for row in told.external[0].rows] == [(0, 9), (1, 3)]
+    assert [(row.topic_id, row.records) for row in response.rows] == [(1, 4)]
+    assert [(row.segment, row.records) for row in response.external[0].rows] == [(0, 9), (1, 3)]
 
 
-async def test_a_shard_that_could_not_be_counted_tells_nothing_of_its_external_topics() -> None:
+async def test_external_topics_of_a_shard_that_could_not_be_counted_are_left_out() -> None:
     ledger = Ledger()
     ledger.failures = {0: "a hole"}
-    told = await backlog_of_both(ledger)
+    response = await backlog_of_both(ledger)
 
-    assert (told.failures, told.rows, told.external) == ({0: "a hole"}, [], [])
+    assert (response.failures, response.rows, response.external) == ({0: "a hole"}, [], [])
 
 
-async def test_a_bug_while_counting_tables_ends_the_process_and_is_not_silence() -> None:
+async def test_a_bug_while_counting_tables_ends_the_worker() -> None:
     async def count(tables, view, rows, shard):
         raise ZeroDivisionError
 
     ledger = Ledger()
-    ledger.rows = SOMEWHERE_ELSE
+    ledger.rows = EXTERNAL_ROWS
     coalescer = RunCoalescer(ledger, ledger, external=ExternalTopicCounter({"orders": ExternalTables()}, count))
     await coalescer.__aenter__()
-    await coalescer.reply(BacklogRequest(id=1, shards=[0], now_ms=7000, external=[ASKED]))
+    await coalescer.reply(BacklogRequest(id=1, shards=[0], now_ms=7000, external=[QUERY]))
     await asyncio.sleep(1)
 
     assert coalescer.worker.done()

@@ -1,0 +1,36 @@
+"""Backlogs as rows of the drain protocol. Pure: values in, values out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+
+from drain.backlog.merge import Backlog
+from drain.backlog.rates import BacklogKey, Rates
+from drain.protocol import BacklogRow
+
+_NO_RATES: Mapping[BacklogKey, Rates] = {}
+
+
+def backlog_rows(
+    backlogs: Iterable[Backlog],
+    *,
+    shard: int,
+    watermark: int,
+    rates: Mapping[BacklogKey, Rates] = _NO_RATES,
+) -> list[BacklogRow]:
+    """Return ``backlogs`` of one shard, counted to chunk ``watermark``; a rate that is missing is unknown."""
+    rows: list[BacklogRow] = []
+    for backlog in backlogs:
+        rate = rates.get((backlog.topic_id, backlog.subscription_id, backlog.segment))
+        rows.append(
+            BacklogRow(
+                shard=shard,
+                watermark=watermark,
+                drained=backlog.drained,
+                stored_per_second=None if rate is None else rate.stored_per_second,
+                acknowledged_per_second=None if rate is None else rate.acknowledged_per_second,
+                **asdict(backlog),
+            )
+        )
+    return rows
