@@ -15,7 +15,6 @@ from typing import Self
 
 from controller.local.daemon_process import end_processes, settings_text, start_daemon
 from controller.local.embedded import EmbeddedBroker, EmbeddedZooKeeper
-from controller.local.parent_death_signal import with_parent_death_signal
 from controller.settings.load import (
     BrokerSettings,
     ClusterSettings,
@@ -33,6 +32,7 @@ from headgate.client.connection import Client
 from headgate.errors import HeadgateError
 from headgate.ledger.ledger import Ledger
 from headgate.model.entries import TermStarted
+from headgate.parent_death_signal import with_parent_death_signal
 from headgate.protocol import messages as m
 from headgate.storage.object_store import open_store
 

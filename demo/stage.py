@@ -15,7 +15,6 @@ from typing import Self
 
 from controller.local.daemon_process import end_processes, settings_text, start_daemon
 from controller.local.embedded import EmbeddedBroker, EmbeddedZooKeeper
-from controller.local.parent_death_signal import with_parent_death_signal
 from controller.settings.load import (
     BrokerSettings,
     ClusterSettings,
@@ -31,6 +30,7 @@ from controller.settings.load import (
 from drain.checker.supervisor import DrainSupervisor
 from headgate.config import ClientConfig
 from headgate.errors import HeadgateError
+from headgate.parent_death_signal import with_parent_death_signal
 
 CLUSTER = "demo"
 SHARDS = 2

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from controller.local.parent_death_signal import with_parent_death_signal
 from controller.settings.load import Settings
 from controller.settings.toml_text import toml_text
+from headgate.parent_death_signal import with_parent_death_signal
 
 
 def settings_text(comment: str, settings: Settings) -> str:

@@ -1,7 +1,7 @@
 """Start a server as a child process, watch over it, and end it.
 
 A child has its own session, so that a terminal's Ctrl-C reaches only us and we can end things in order. It dies with
-us (controller.local.parent_death_signal). Its output goes to a file, whose end is quoted when it does not start. If it
+us (headgate.parent_death_signal). Its output goes to a file, whose end is quoted when it does not start. If it
 dies without being asked to, it is started again, with growing pauses, and the log says so.
 
 What is ready, and what the command is, the caller says.
@@ -20,8 +20,8 @@ from typing import Final, Self
 
 import structlog
 
-from controller.local.parent_death_signal import with_parent_death_signal
 from headgate.errors import HeadgateError
+from headgate.parent_death_signal import with_parent_death_signal
 
 PROBE_INTERVAL_SECONDS: Final = 0.05
 """Between two questions whether a child is ready."""

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from drain.protocol import Pong, decode_request, encode_line
-from drain.spark.parent import die_with_parent
+from headgate.parent_death_signal import die_with_parent
 
 
 async def main(socket: str, mode: str) -> None:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from controller.local.parent_death_signal import with_parent_death_signal
+from headgate.parent_death_signal import with_parent_death_signal
 
 Answer = TypeVar("Answer")
 

@@ -1,7 +1,7 @@
 """A Spark cluster and a Spark Connect server on this machine, from the scripts that PySpark brings.
 
 Small ones: two workers of one core, heaps of a few hundred megabytes. Everything is on loopback, on ports that are free,
-writes below one folder, and dies with this process (controller.local.parent_death_signal).
+writes below one folder, and dies with this process (headgate.parent_death_signal).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pyspark
 
-from controller.local.parent_death_signal import with_parent_death_signal
 from drain.spark.java import find_java
+from headgate.parent_death_signal import with_parent_death_signal
 
 START_SECONDS = 240
 SMALL_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"

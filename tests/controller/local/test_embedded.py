@@ -27,6 +27,7 @@ from controller.local.embedded import (
 )
 from controller.local.reserved_port import ReservedPort
 from controller.local.supervised_process import ProcessStartError
+from headgate import parent_death_signal
 from headgate.errors import ConfigError
 from tests.support.waiting import until
 
@@ -163,13 +164,11 @@ async def test_servers_do_not_outlive_a_killed_parent(tmp_path: Path, kind: str)
     await until(lambda: not runs(child))
 
 
-async def test_a_tethered_command_whose_parent_is_gone_already_does_not_run(tmp_path: Path) -> None:
-    """Between fork and the wish to die with the parent, the parent may die."""
+async def test_a_command_whose_parent_is_already_gone_does_not_run(tmp_path: Path) -> None:
+    """The parent may die after the fork and before the request for the signal."""
     made = tmp_path / "made"
-    tether = Path(embedded.__file__).with_name("parent_death_signal.py")
-
     done = await asyncio.create_subprocess_exec(
-        sys.executable, "-I", "-S", str(tether), str(os.getpid() + 1), "touch", str(made)
+        sys.executable, "-I", "-S", parent_death_signal.__file__, str(os.getpid() + 1), "touch", str(made)
     )
 
     assert await done.wait() == 1
