@@ -13,6 +13,7 @@ is allowed over what it took is a part with a goal of its own.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from statistics import median
@@ -21,6 +22,7 @@ from bench._harness import Benchmark, Effort, Measurement, Part
 from bench._stage import SHARD, BenchCluster, percentile
 from drain.checker.checker import SparkDrainChecker
 from headgate import Admin, SegmentId, SubscriptionType
+from headgate.backoff import Backoff
 from headgate.client.connection import Client, MakeRequest
 from headgate.protocol import messages as m
 
@@ -28,7 +30,7 @@ SUBSCRIPTIONS = (1, 10, 100)
 RECORDS = 20
 ANSWER_SECONDS = 60.0
 RUN_TIMEOUT_SECONDS = 60.0
-INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 2.0, 900.0
+POLL_BACKOFF = Backoff(first_seconds=2.0, longest_seconds=900.0)
 SHORTEST_DRAIN_SECONDS, LONGEST_DRAIN_SECONDS = 1.0, 3600.0
 DRAINS = 1001
 ALLOWED_SECONDS = 0.1
@@ -171,10 +173,8 @@ def polling_waits(drains_seconds: Sequence[float]) -> list[float]:
     """Return how long each drain's children wait if nothing but the clock makes the poller ask."""
     waits = []
     for drain in drains_seconds:
-        poll, pause = INITIAL_BACKOFF_SECONDS, INITIAL_BACKOFF_SECONDS
-        while poll < drain:
-            pause = min(2 * pause, MAX_BACKOFF_SECONDS)
-            poll += pause
+        pauses = map(POLL_BACKOFF.bound_seconds, itertools.count())
+        poll = next(poll for poll in itertools.accumulate(pauses) if poll >= drain)
         waits.append(poll - drain)
     return waits
 

@@ -28,10 +28,11 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from headgate.backoff import Backoff, BackoffSchedule
 from metrics.events import PollOutcome
 
 JITTER = 0.1
-"""Largest share by which a pause is shortened."""
+"""The random part of a pause."""
 CANCEL_TIMEOUT_SECONDS = 1.0
 """How long a check may take to end once it was cancelled."""
 
@@ -63,14 +64,16 @@ class DrainPoller:
         self._check = check
         self._on_drained = on_drained
         self._on_poll = on_poll
-        self._min_seconds = min_seconds
-        self._max_seconds = max_seconds
         self._check_timeout_seconds = check_timeout_seconds
-        self._rng = rng
+        self._schedule = BackoffSchedule(
+            Backoff(
+                first_seconds=min_seconds, longest_seconds=max_seconds, jitter=JITTER, shortest_seconds=min_seconds
+            ),
+            rng.random,
+        )
         self._name = name
         self._closed = False
         self._poll_requested = False
-        self._pause_seconds = min_seconds
         self._poll_at: float | None = None
         """When the sleep under way ends; None while there is none."""
         self._wake = asyncio.Event()
@@ -93,7 +96,7 @@ class DrainPoller:
 
     def reset(self) -> None:
         """Start again at the shortest pause; stop if there is nothing to ask about."""
-        self._pause_seconds = self._min_seconds
+        self._schedule.reset()
         if self.running and self._poll_at is not None:
             self._poll_at = min(self._poll_at, self._begin_pause())
         self._arm()
@@ -101,7 +104,7 @@ class DrainPoller:
     def poll_now(self) -> None:
         """Ask at once, or right after the check in flight; later pauses start again at the shortest."""
         self._poll_requested = True
-        self._pause_seconds = self._min_seconds
+        self._schedule.reset()
         self._arm()
 
     def raise_failure(self) -> None:
@@ -133,10 +136,8 @@ class DrainPoller:
             self._poll_requested = False
 
     def _begin_pause(self) -> float:
-        """Return when the pause that begins now is over, and double the one after it."""
-        seconds = max(self._min_seconds, self._pause_seconds * (1 - JITTER * self._rng.random()))
-        self._pause_seconds = min(self._pause_seconds * 2, self._max_seconds)
-        return asyncio.get_running_loop().time() + seconds
+        """Return when the pause that begins now is over. The next one is twice as long."""
+        return asyncio.get_running_loop().time() + self._schedule.next_seconds()
 
     async def _run(self) -> None:
         while not self._closed:
@@ -169,7 +170,7 @@ class DrainPoller:
             return
         self._on_poll(outcome)
         if drained:
-            self._pause_seconds = self._min_seconds
+            self._schedule.reset()
             self._on_drained(drained)
 
     async def _check_with_timeout(self, segments: frozenset[int]) -> tuple[PollOutcome, frozenset[int]]:

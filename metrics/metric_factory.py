@@ -54,11 +54,12 @@ class LabeledMetric(Generic[Family]):
         """Return a function that returns the child for an event, whose ``fields`` are the labels."""
         if not fields:
             return lambda _: self._family
+        children = self._children
         if len(fields) == 1:
             (field,) = fields
-            return lambda event: self.child(getattr(event, field))
+            return lambda event: children.get(key := (getattr(event, field),)) or self.child(*key)
         get = attrgetter(*fields)
-        return lambda event: self.child(*get(event))
+        return lambda event: children.get(key := get(event)) or self.child(*key)
 
 
 class StateGauge:

@@ -21,6 +21,7 @@ from controller.leadership.election import Elections
 from controller.leadership.transitions import Action, Event, Leadership, Role
 from controller.snapshots.restore import apply_new_chunks, catch_up, load_newest_snapshot
 from controller.state.shard_state import ShardState
+from headgate.backoff import Backoff
 from headgate.errors import ObjectExistsError, OutcomeUnknownError, StoreUnavailableError
 from headgate.ledger.chunk import ChunkBuilder
 from headgate.ledger.ledger import Ledger
@@ -34,9 +35,8 @@ LISTING_INTERVAL_SECONDS = 300.0
 WRITE_TIMEOUT_SECONDS = 10.0
 HANDOVER_TIMEOUT_SECONDS = 5.0
 """Longest wait for the last commit of a reign that hands over."""
-INITIAL_BACKOFF_SECONDS = 0.25
-MAX_BACKOFF_SECONDS = 5.0
-"""Pause before contending again after an attempt or a reign that failed; doubles until a reign has begun."""
+CONTEND_BACKOFF = Backoff(first_seconds=0.25, longest_seconds=5.0, jitter=0)
+"""Before the second and each later attempt in a row to start a term."""
 
 log = structlog.get_logger(__name__)
 
@@ -73,7 +73,8 @@ class ShardController:
         self._reading = asyncio.Lock()
         self._serving: asyncio.Task[None] | None = None
         self._catching_up: asyncio.Task[None] | None = None
-        self._backoff_seconds = 0.0
+        self._attempts = 0
+        """Attempts to start a term since the last one that succeeded."""
 
     def post(self, event: Event) -> None:
         """Tell what happened; never blocks. Each outside event is posted once, so the queue stays short."""
@@ -113,10 +114,8 @@ class ShardController:
             case Action.WITHDRAW:
                 self._elections.withdraw(self.shard)
             case Action.CONTEND:
-                await asyncio.sleep(self._backoff_seconds)
-                self._backoff_seconds = min(
-                    max(self._backoff_seconds * 2, INITIAL_BACKOFF_SECONDS), MAX_BACKOFF_SECONDS
-                )
+                await asyncio.sleep(CONTEND_BACKOFF.bound_seconds(self._attempts - 1) if self._attempts else 0)
+                self._attempts += 1
                 self._elections.contend(self.shard)
 
     # --- following ----------------------------------------------------------------------------------------------------
@@ -182,7 +181,7 @@ class ShardController:
             else:
                 state, self._state = self._state, ShardState(self.shard)
                 self.leader = self._new_leader(state, lambda: self.leadership.yields_to_contender)
-                self._backoff_seconds = 0.0
+                self._attempts = 0
                 seconds = loop.time() - began
                 self._observer.observe(events.LedgerRestored(shard=self.shard, seconds=seconds, chunks=chunks))
                 self._observer.observe(events.TermStarted(shard=self.shard, leader_epoch=state.leader_epoch))

@@ -20,15 +20,15 @@ from typing import Final, Self
 
 import structlog
 
+from headgate.backoff import Backoff
 from headgate.errors import HeadgateError
 from headgate.parent_death_signal import with_parent_death_signal
 
 PROBE_INTERVAL_SECONDS: Final = 0.05
 """Between two questions whether a child is ready."""
 PROBE_TIMEOUT_SECONDS: Final = 1.0
-INITIAL_BACKOFF_SECONDS: Final = 0.2
-MAX_BACKOFF_SECONDS: Final = 5.0
-"""Before a child that died is started again; doubles while it keeps dying before it is ready."""
+RESTART_BACKOFF: Final = Backoff(first_seconds=0.2, longest_seconds=5.0, jitter=0)
+"""Before a child that died is started again, and between starts that fail."""
 TAIL_LINES: Final = 8
 TAIL_BYTES: Final = 16 * 1024
 
@@ -161,21 +161,21 @@ class SupervisedProcess:
             self._watch_task = None
 
     async def _restart_on_exit(self) -> None:
-        pause = INITIAL_BACKOFF_SECONDS
+        failures = 0
         while True:
             if self._process is not None:
                 code = await self._process.wait()
                 self._process = None
                 self._log.warning("server.died", outcome=_outcome(code), log=str(self.spec.log_path))
-            await asyncio.sleep(pause)
+            await asyncio.sleep(RESTART_BACKOFF.bound_seconds(failures))
             try:
                 await self._start()
             except ProcessStartError as error:
                 self._log.error("server.not_restarted", reason=str(error))
-                pause = min(pause * 2, MAX_BACKOFF_SECONDS)
+                failures += 1
             else:
                 self._log.info("server.restarted", pid=self.pid)
-                pause = INITIAL_BACKOFF_SECONDS
+                failures = 0
 
     def _log_tail(self) -> str:
         """Return the end of the child's log as part of an error's text."""

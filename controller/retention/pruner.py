@@ -24,6 +24,7 @@ from controller.decisions.verdicts import Refusal
 from controller.retention.policy import KEEP_FOREVER, PruneDecision, RetentionRules, decide_pruning
 from controller.settings.load import RetentionSettings
 from controller.state.shard_state import ShardState, Topic
+from headgate.backoff import Backoff, BackoffSchedule
 from headgate.errors import ChunkError, ObjectMissingError, StoreUnavailableError
 from headgate.model import entries as e
 from headgate.protocol import messages as m
@@ -33,9 +34,8 @@ PRUNE_INTERVAL_SECONDS = 10.0
 """How often topics are looked at; retention is counted in hours and days."""
 DELETE_TIMEOUT_SECONDS = 60.0
 """Longest wait for one deletion."""
-INITIAL_BACKOFF_SECONDS = 5.0
-MAX_BACKOFF_SECONDS = 300.0
-"""Pause after a deletion that failed; doubles, with jitter, until one succeeds."""
+DELETION_BACKOFF = Backoff(first_seconds=5.0, longest_seconds=300.0)
+"""After a deletion that failed."""
 
 DeleteData = Callable[[int, int, Collection[int]], Awaitable[int]]
 """(shard, topic id, segments) → how many objects went. Harmless twice; raises what a `Store` raises, or ChunkError."""
@@ -73,7 +73,7 @@ class Pruner:
 
     async def run(self) -> None:
         """Prune and delete until cancelled."""
-        backoff = INITIAL_BACKOFF_SECONDS
+        schedule = BackoffSchedule(DELETION_BACKOFF, self._rng.random)
         retry_at = 0.0
         loop = asyncio.get_running_loop()
         while True:
@@ -89,11 +89,10 @@ class Pruner:
             if loop.time() < retry_at:
                 continue
             if await self._delete():
-                backoff = INITIAL_BACKOFF_SECONDS
+                schedule.reset()
             else:
                 self._observer.observe(events.DataDeletionFailed())
-                retry_at = loop.time() + backoff * self._rng.uniform(0.5, 1)
-                backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)
+                retry_at = loop.time() + schedule.next_seconds()
 
     def command(self, request: m.PruneTopic) -> commands.Decision | Refusal:
         """Prune one topic now, whatever its retention, or say what would go."""

@@ -33,12 +33,13 @@ from drain.protocol import (
     ExternalBacklogQuery,
     fit_into_line,
 )
+from headgate.backoff import Backoff
 from metrics import events
 
 __all__ = ["DrainCheckError", "DrainQuery", "SparkDrainChecker"]
 
-RECONNECT_SECONDS: Final = (0.1, 30.0)
-"""Shortest and longest pause before reconnecting. The Spark process takes about 8 s to start."""
+RECONNECT_BACKOFF: Final = Backoff(first_seconds=0.1, longest_seconds=30.0)
+"""Before reconnecting. The Spark process takes about 8 s to start."""
 CONNECT_SECONDS: Final = 5.0
 """Longest time for opening a connection. A local socket normally answers at once."""
 
@@ -54,7 +55,7 @@ class SparkDrainChecker:
         on_state: Callable[[events.DrainState, str], None] | None = None,
         observer: events.Observer | None = None,
         rng: random.Random | None = None,
-        reconnect_seconds: tuple[float, float] = RECONNECT_SECONDS,
+        reconnect: Backoff = RECONNECT_BACKOFF,
         max_external_bytes: int = MAX_EXTERNAL_BYTES,
     ) -> None:
         """Prepare, without connecting.
@@ -65,7 +66,7 @@ class SparkDrainChecker:
             on_state: called with ``ready`` or ``degraded`` and a reason whenever the state changes.
             observer: receives an event for each reply and failure.
             rng: source of the jitter.
-            reconnect_seconds: shortest and longest pause before reconnecting.
+            reconnect: the pauses before reconnecting.
             max_external_bytes: size limit of the names of external topics in one request.
 
         """
@@ -74,7 +75,7 @@ class SparkDrainChecker:
         self._timeout_seconds = timeout_seconds
         self._on_state = on_state
         self._rng = rng or random.Random()  # noqa: S311 - jitter
-        self._reconnect_seconds = reconnect_seconds
+        self._reconnect = reconnect
         self._max_external_bytes = max_external_bytes
         self._open_requests = 0
         self._connection: Connection | None = None
@@ -199,12 +200,11 @@ class SparkDrainChecker:
 
     async def _connect_loop(self) -> None:
         """Open a connection whenever a query waits for one."""
-        shortest, longest = self._reconnect_seconds
         while True:
             await self._connection_wanted.wait()
             if self._failed_attempts:
-                pause = min(shortest * 2 ** min(self._failed_attempts - 1, 30), longest)
-                if await self._process_ready_within(pause * self._rng.uniform(0.5, 1.0)):
+                pause = self._reconnect.seconds(self._failed_attempts - 1, self._rng.random())
+                if await self._process_ready_within(pause):
                     self._failed_attempts = 0
             if not self._connection_waiters:
                 self._connection_wanted.clear()

@@ -22,11 +22,13 @@ from typing import IO, Final, Self
 
 from drain.checker.connection import Connection
 from drain.protocol import Address, DrainCheckError, Ping, Pong
+from headgate.backoff import Backoff, BackoffSchedule
 from metrics import events
 
 LOG_NAME: Final = "drain.log"
 MAX_LOG_BYTES: Final = 4 * 1024 * 1024
 """A larger log is renamed to ``drain.log.1`` when the process is restarted."""
+RESTART_BACKOFF: Final = Backoff(first_seconds=1.0, longest_seconds=60.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +44,8 @@ class SupervisorTimes:
     """Between two connection attempts while the process starts."""
     stop: float = 15.0
     """From SIGTERM to SIGKILL."""
-    pause: float = 1.0
-    """Before the first restart; doubles up to ``longest_pause``."""
-    longest_pause: float = 60.0
+    restart: Backoff = RESTART_BACKOFF
+    """Before a restart."""
     stable: float = 60.0
     """After this long without a failure, the pause is reset to the shortest one."""
 
@@ -138,7 +139,7 @@ class DrainSupervisor:
         self._on_state = on_state
         self._on_restart = on_restart
         self._times = times or SupervisorTimes()
-        self._rng = rng or random.Random()  # noqa: S311 - jitter
+        self._restart = BackoffSchedule(self._times.restart, (rng or random.Random()).random)  # noqa: S311 - jitter
         self._runner: asyncio.Task[None] | None = None
         self.state = "starting"
         self.reason = "not started yet"
@@ -165,16 +166,14 @@ class DrainSupervisor:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        pause = self._times.pause
         self._set_state("starting", "the Spark process is starting")
         while True:
             began = loop.time()
             reason = await self._run_process()
             if loop.time() - began > self._times.stable:
-                pause = self._times.pause
-            self._set_state("degraded", f"{reason}; next start in at most {pause:g} s")
-            await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
-            pause = min(2 * pause, self._times.longest_pause)
+                self._restart.reset()
+            self._set_state("degraded", f"{reason}; next start in at most {self._restart.bound_seconds:g} s")
+            await asyncio.sleep(self._restart.next_seconds())
             self.restarts += 1
             if self._on_restart is not None:
                 self._on_restart()

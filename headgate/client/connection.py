@@ -21,7 +21,8 @@ from typing import Final, Protocol, Self, TypeVar
 import msgspec
 import structlog
 
-from headgate.client.retry import BackoffSchedule
+from headgate.backoff import BackoffSchedule
+from headgate.client.decisions.session_types import RETRY_BACKOFF
 from headgate.config import ClientConfig
 from headgate.errors import FencedError, HeadgateError, NoLeaderError, ProtocolError, RequestRejectedError
 from headgate.protocol import messages as m
@@ -255,7 +256,7 @@ class Client:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_seconds
-        schedule = BackoffSchedule(self.rng)
+        schedule = BackoffSchedule(RETRY_BACKOFF, self.rng.random)
         reason = "nobody leads it"
         await self.watch_leader(shard)
         while True:

@@ -29,16 +29,16 @@ import contextlib
 import random
 import socket
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, Self
 
 import aiomqtt  # noqa: TID251 - this and headgate.transport.mqtt_persistent_session are the modules that speak to the broker
-import backoff
 import structlog
 from paho.mqtt.client import Client as PahoClient
 from paho.mqtt.client import MQTTMessage, MQTTMessageInfo
 from paho.mqtt.matcher import MQTTMatcher
 
+from headgate.backoff import Backoff, BackoffSchedule
 from headgate.errors import TransportError
 from headgate.transport.port import MessageHandler
 
@@ -50,8 +50,7 @@ SUBSCRIBE_TIMEOUT_SECONDS: Final = 5.0
 """For the confirmation of a subscription. A broker that takes longer is taken for lost."""
 CLOSE_TIMEOUT_SECONDS: Final = 2.0
 """For the broker to take what was handed over before closing."""
-MIN_BACKOFF_SECONDS: Final = 0.05
-MAX_BACKOFF_SECONDS: Final = 2.0
+RECONNECT_BACKOFF: Final = Backoff(first_seconds=0.1, longest_seconds=2.0, jitter=1.0, shortest_seconds=0.05)
 STABLE_CONNECTION_SECONDS: Final = 5.0
 """A connection that lasted this long starts the pauses over. Two clients of one name throw each other out for ever:
 without this they would do it as fast as they can."""
@@ -193,7 +192,7 @@ class MqttTransport:
 
     async def _maintain_connection(self) -> None:
         loop = asyncio.get_running_loop()
-        pauses = _backoff_bounds()
+        schedule = BackoffSchedule(RECONNECT_BACKOFF, self._rng.random)
         outage_logged = False
         while not self._closing.is_set():
             client = self._new_client()
@@ -217,10 +216,9 @@ class MqttTransport:
                 self._detach()
                 await _close_socket(client)
             if began is not None and loop.time() - began >= STABLE_CONNECTION_SECONDS:
-                pauses = _backoff_bounds()
-            pause = self._rng.uniform(MIN_BACKOFF_SECONDS, next(pauses))
+                schedule.reset()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
+                async with asyncio.timeout(schedule.next_seconds()):
                     await self._closing.wait()
 
     def _new_client(self) -> aiomqtt.Client:
@@ -361,13 +359,6 @@ class _OutgoingMessages:
             while line and line[0][0].is_published():
                 self._bytes -= line.popleft()[1]
                 self._messages -= 1
-
-
-def _backoff_bounds() -> Iterator[float]:
-    """Return the upper bounds of the pauses; the generator's first yield is its start signal, not a value."""
-    bounds = backoff.expo(factor=MIN_BACKOFF_SECONDS * 2, max_value=MAX_BACKOFF_SECONDS)
-    next(bounds)
-    return bounds
 
 
 def _report_unexpected_error(task: asyncio.Task[None]) -> None:

@@ -16,7 +16,7 @@ NOTHING: frozenset[int] = frozenset()
 
 class NoJitter(random.Random):
     def random(self) -> float:
-        return 0.0
+        return 1.0
 
 
 class PollerHarness:

@@ -139,7 +139,7 @@ class CoordinatorHarness:
             leader_epoch=self.leader_epoch,
             settings=settings,
             now_ms=self.now_ms,
-            rng=random.Random(0),
+            rng=random.Random(1),
             observer=self.observer,
         )
         return self.coordinator

@@ -42,6 +42,7 @@ from itertools import islice, takewhile
 from headgate.client.decisions.session_types import (
     MISSING_REPLY_TIMEOUT_SECONDS,
     PROBE_AFTER_SILENCE_SECONDS,
+    RETRY_BACKOFF,
     Command,
     ForgetRequests,
     Identified,
@@ -53,7 +54,6 @@ from headgate.client.decisions.session_types import (
     SendBatch,
     SentRequest,
     SessionBatch,
-    backoff_seconds,
     committed_without_placements,
 )
 from headgate.protocol import messages as m
@@ -372,7 +372,7 @@ class ProducerSession:
 
     def _back_off(self, now: float, jitter: float) -> None:
         """End the attempt: rule 2."""
-        self._resume_at = now + backoff_seconds(self._failures, jitter)
+        self._resume_at = now + RETRY_BACKOFF.seconds(self._failures, jitter)
         self._failures += 1
         self.phase = Phase.BACKING_OFF
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from headgate.backoff import Backoff
 from headgate.protocol import messages as m
 
-INITIAL_BACKOFF_SECONDS: Final = 0.025
-MAX_BACKOFF_SECONDS: Final = 1.0
+RETRY_BACKOFF: Final = Backoff(first_seconds=0.025, longest_seconds=1.0, jitter=1.0, shortest_seconds=0.0125)
+"""Between two attempts of a client."""
 PROBE_AFTER_SILENCE_SECONDS: Final = 10.0
 """After this long without an answer the leader may have forgotten us: send one batch alone first."""
 MISSING_REPLY_TIMEOUT_SECONDS: Final = 0.1
@@ -134,10 +135,3 @@ class SentRequest:
 def committed_without_placements(evidence: m.Reply) -> m.Committed:
     """Return the answer for a batch that is known to be stored, nobody says where."""
     return m.Committed(request_id=evidence.request_id, leader_epoch=evidence.leader_epoch, duplicate=True)
-
-
-def backoff_seconds(failures: int, jitter: float) -> float:
-    """Return how long to back off after so many failures in a row; ``jitter`` is from 0 to 1."""
-    bound = min(MAX_BACKOFF_SECONDS, INITIAL_BACKOFF_SECONDS * (1 << min(failures, 10)))
-    floor = INITIAL_BACKOFF_SECONDS / 2
-    return floor + (bound - floor) * jitter

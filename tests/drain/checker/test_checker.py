@@ -26,6 +26,7 @@ from drain.protocol import (
     decode_request,
     encode_line,
 )
+from headgate.backoff import Backoff
 from headgate.errors import ConfigError
 from metrics import events
 from tests.support.recording_observer import RecordingObserver
@@ -278,8 +279,9 @@ async def test_a_query_waits_for_a_process_that_is_still_starting(tmp_path, repo
     fake = FakeDrainService()
     fake.drained = frozenset({1})
     degraded = asyncio.Event()
-    pauses = (600.0, 600.0) if reported_ready else (0.1, 30.0)
-    settings = {"on_state": lambda state, reason: degraded.set(), "reconnect_seconds": pauses}
+    first_seconds = 600 if reported_ready else 0.1
+    reconnect = Backoff(first_seconds=first_seconds, longest_seconds=600)
+    settings = {"on_state": lambda state, reason: degraded.set(), "reconnect": reconnect}
     async with checker_at(tmp_path, **settings) as checker, asyncio.timeout(30), asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(checker.drained(query(1)))
         await degraded.wait()

@@ -18,6 +18,7 @@ import pytest
 
 from drain.checker.supervisor import DrainSupervisor, SupervisorTimes, service_command
 from drain.service.service import parsed
+from headgate.backoff import Backoff
 from tests.support.waiting import until
 
 QUICK = SupervisorTimes(
@@ -26,8 +27,7 @@ QUICK = SupervisorTimes(
     ping=30.0,
     retry=0.02,
     stop=30.0,
-    pause=0.05,
-    longest_pause=0.1,
+    restart=Backoff(first_seconds=0.05, longest_seconds=0.1),
     stable=60.0,
 )
 ROOT = Path(__file__).parents[3]

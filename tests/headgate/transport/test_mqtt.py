@@ -391,9 +391,3 @@ async def test_a_refused_subscription_is_an_error_that_names_it() -> None:
 
     with pytest.raises(TransportError, match="subscription to secret:"):
         await mqtt._subscribe(Refusing(), ["open", "secret"], 0)
-
-
-def test_the_pauses_double_up_to_the_longest() -> None:
-    pauses = mqtt._backoff_bounds()
-
-    assert [next(pauses) for _ in range(7)] == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]

@@ -1,0 +1,62 @@
+"""Backoff: how pauses rise, between which bounds they are drawn, and when they start again."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.backoff import Backoff, BackoffSchedule
+
+DRAWS = st.floats(min_value=0, max_value=1)
+
+
+def test_bounds_double_up_to_the_longest() -> None:
+    backoff = Backoff(first_seconds=0.1, longest_seconds=2.0)
+
+    assert (0.1, 0.2, 0.4, 0.8, 1.6, 2.0) == backoff.bounds_seconds
+    assert 2.0 == backoff.bound_seconds(1_000_000)
+
+
+def test_the_factor_decides_how_fast_bounds_rise() -> None:
+    assert (1, 3, 9, 10) == Backoff(first_seconds=1, longest_seconds=10, factor=3).bounds_seconds
+
+
+def test_a_first_pause_that_is_the_longest_stays_the_same() -> None:
+    assert (5,) == Backoff(first_seconds=5, longest_seconds=5).bounds_seconds
+
+
+@pytest.mark.parametrize(
+    ("jitter", "lowest"), [(0.0, 2.0), (0.1, 1.8), (0.5, 1.0), (1.0, 0.25)], ids=["none", "slight", "half", "full"]
+)
+def test_jitter_is_the_random_part_of_a_pause(jitter: float, lowest: float) -> None:
+    backoff = Backoff(first_seconds=2, longest_seconds=900, jitter=jitter, shortest_seconds=0.25)
+
+    assert lowest == pytest.approx(backoff.seconds(0, 0.0))
+    assert 2 == backoff.seconds(0, 1.0)
+
+
+@given(failures=st.integers(0, 10_000), draw=DRAWS, jitter=DRAWS)
+def test_no_pause_is_shorter_than_the_shortest_or_longer_than_its_bound(
+    failures: int, draw: float, jitter: float
+) -> None:
+    backoff = Backoff(first_seconds=2, longest_seconds=900, jitter=jitter, shortest_seconds=2)
+
+    assert 2 <= backoff.seconds(failures, draw) <= backoff.bound_seconds(failures) + 1e-9
+
+
+def test_a_schedule_rises_with_each_failure_and_starts_again_after_a_success() -> None:
+    schedule = BackoffSchedule(Backoff(first_seconds=1, longest_seconds=4, jitter=0), random.Random(1).random)
+
+    assert [1, 2, 4, 4] == [schedule.next_seconds() for _ in range(4)]
+    schedule.reset()
+    assert 1 == schedule.bound_seconds == schedule.next_seconds()
+
+
+def test_equal_draws_give_equal_pauses() -> None:
+    backoff = Backoff(first_seconds=0.025, longest_seconds=1, jitter=1)
+    one, other = (BackoffSchedule(backoff, random.Random(7).random) for _ in range(2))
+
+    assert [one.next_seconds() for _ in range(9)] == [other.next_seconds() for _ in range(9)]
