@@ -33,9 +33,6 @@ def batches(count: int, records_each: int, value_bytes: int, producer_id: int) -
     rows = records(count * records_each, value_bytes)
     return [
         m.ProduceBatch(
-            request_id=sequence,
-            client_id="bench",
-            leader_epoch=1,
             topic="bench",
             records=rows[sequence * records_each : (sequence + 1) * records_each],
             producer_id=producer_id,

@@ -96,7 +96,8 @@ class _Shard:
             coordinator.register(
                 m.RegisterConsumer(
                     **_consumer_key(name, consumer), subscription_type=e.SubscriptionType.STREAM, start="earliest"
-                )
+                ),
+                _client_id(name, consumer),
             )
         for segment, holding in list(topic.subscriptions["bench"].holdings.items()):
             if holding.revoked_at_ms is not None:
@@ -104,7 +105,8 @@ class _Shard:
                 coordinator.confirm_revoked(
                     m.ConfirmRevoked(
                         **_consumer_key(name, holding.consumer), segment=segment, generation=holding.generation
-                    )
+                    ),
+                    _client_id(name, holding.consumer),
                 )
 
     def idle(self) -> None:
@@ -115,20 +117,27 @@ class _Shard:
 
     def heartbeats(self) -> Callable[[], None]:
         """Return ten seconds in which every consumer says that it lives."""
-        said: list[tuple[SubscriptionCoordinator, m.Heartbeat]] = []
+        said: list[tuple[SubscriptionCoordinator, m.Heartbeat, str]] = []
         for coordinator, topic in zip(self.coordinators, self.state.topics.values(), strict=True):
             held: dict[str, list[tuple[int, int]]] = {name: [] for name in CONSUMERS}
             for segment, holding in topic.subscriptions["bench"].holdings.items():
                 assert isinstance(segment, int), "nothing is shared by two"
                 held[holding.consumer].append((segment, holding.generation))
             said += [
-                (coordinator, m.Heartbeat(**_consumer_key(topic.name, name), held=held[name])) for name in CONSUMERS
+                (
+                    coordinator,
+                    m.Heartbeat(**_consumer_key(topic.name, name), held=held[name]),
+                    _client_id(topic.name, name),
+                )
+                for name in CONSUMERS
             ]
 
         def pass_time() -> None:
             self.idle()
-            for coordinator, heartbeat in said:
-                assert isinstance(coordinator.heartbeat(heartbeat), m.HeartbeatReply), "a heartbeat was rejected"
+            for coordinator, heartbeat, client_id in said:
+                assert isinstance(coordinator.heartbeat(heartbeat, client_id), m.HeartbeatReply), (
+                    "a heartbeat was rejected"
+                )
 
         return pass_time
 
@@ -139,14 +148,11 @@ class _Shard:
 
 
 def _consumer_key(topic: str, consumer: str) -> dict[str, Any]:
-    return {
-        "request_id": 1,
-        "client_id": f"{topic}-{consumer}",
-        "topic": topic,
-        "subscription": "bench",
-        "consumer": consumer,
-        "incarnation": 1,
-    }
+    return {"topic": topic, "subscription": "bench", "consumer": consumer, "incarnation": 1}
+
+
+def _client_id(topic: str, consumer: str) -> str:
+    return f"{topic}-{consumer}"
 
 
 def minimal_facts(subscriptions: int) -> list[dict[str, Any]]:

@@ -104,11 +104,8 @@ class _Drain:
         """Store ``count`` records, and return once they are durable."""
         records = [m.Record(b"key-%d" % number, b"value", 0) for number in range(count)]
 
-        def make(request_id: int, leader_epoch: int | None) -> m.Request:
+        def make() -> m.AnyRequestBody:
             return m.ProduceBatch(
-                request_id=request_id,
-                client_id=self._client.client_id,
-                leader_epoch=leader_epoch,
                 topic=self._topic,
                 records=records,
             )
@@ -118,11 +115,8 @@ class _Drain:
     async def _join(self, name: str) -> int:
         """Register the one consumer of a subscription; return the generation of its grant."""
 
-        def make(request_id: int, leader_epoch: int | None) -> m.Request:
+        def make() -> m.AnyRequestBody:
             return m.RegisterConsumer(
-                request_id=request_id,
-                client_id=self._client.client_id,
-                leader_epoch=leader_epoch,
                 topic=self._topic,
                 subscription=name,
                 consumer="c",
@@ -151,11 +145,8 @@ class _Drain:
         return released
 
     async def _acknowledge(self, name: str, generation: int) -> None:
-        def make(request_id: int, leader_epoch: int | None) -> m.Request:
+        def make() -> m.AnyRequestBody:
             return m.AcknowledgeBatch(
-                request_id=request_id,
-                client_id=self._client.client_id,
-                leader_epoch=leader_epoch,
                 topic=self._topic,
                 subscription=name,
                 consumer="c",
@@ -165,8 +156,8 @@ class _Drain:
 
         await self._ask(make)
 
-    async def _ask(self, make: MakeRequest) -> m.Reply:
-        return await self._client.request(SHARD, make, ANSWER_SECONDS)
+    async def _ask(self, make: MakeRequest) -> m.AnyReplyBody:
+        return (await self._client.request(SHARD, make, ANSWER_SECONDS)).body
 
 
 def polling_waits(drains_seconds: Sequence[float]) -> list[float]:

@@ -48,12 +48,14 @@ class _Sender:
             request_id = next(self._client.request_ids)
             began = self._loop.time()
             self._client.on_reply(request_id, partial(on_reply, request_id, began))
-            assert self._client.send(SHARD, self._batch(request_id, with_id)), "the broker is out of reach"
+            assert self._client.send(SHARD, request_id, leader_epoch(self._client), self._batch(with_id)), (
+                "the broker is out of reach"
+            )
 
         def on_reply(request_id: int, began: float, reply: m.Reply) -> None:
             seconds.append(self._loop.time() - began)
             self._client.remove_reply_handler(request_id)
-            if not isinstance(reply, m.Committed) or reply.duplicate:
+            if not isinstance(reply.body, m.Committed) or reply.body.duplicate:
                 if not done.done():
                     done.set_exception(AssertionError(f"not committed at once: {reply}"))
             elif sent < count:
@@ -67,12 +69,9 @@ class _Sender:
             await done
         return seconds
 
-    def _batch(self, request_id: int, with_id: bool) -> m.ProduceBatch:
+    def _batch(self, with_id: bool) -> m.ProduceBatch:
         record = m.Record(f"sensor-{next(self._keys) % 5000:05d}".encode(), b"v" * VALUE_BYTES, AT_MS)
         return m.ProduceBatch(
-            request_id=request_id,
-            client_id=self._client.client_id,
-            leader_epoch=leader_epoch(self._client),
             topic=TOPIC,
             records=[record],
             producer_id=self._identity.producer_id if with_id else None,
@@ -91,12 +90,11 @@ async def _measure(effort: Effort) -> Measurement:
         cluster = await stack.enter_async_context(BenchCluster())
         client = await cluster.watcher(stack)
         token = client.new_token()
-        identity = await client.request(
+        reply = await client.request(
             SHARD,
-            lambda request_id, epoch: m.OpenProducer(
-                request_id=request_id, client_id=client.client_id, leader_epoch=epoch, token=token
-            ),
+            lambda: m.OpenProducer(token=token),
         )
+        identity = reply.body
         assert isinstance(identity, m.ProducerIdentity), identity
         sender = _Sender(client, identity)
         seconds: dict[tuple[int, bool], list[float]] = {}

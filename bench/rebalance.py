@@ -112,8 +112,8 @@ class Reader:
         """Join, and hold what the answer lists."""
         self._assignment.registration_requested()
         reply = await self._ask(m.RegisterConsumer, subscription_type=SubscriptionType.STREAM, start="earliest")
-        assert isinstance(reply, m.Registered), reply
-        self._apply_changes(self._assignment.registered(reply))
+        assert isinstance(reply.body, m.Registered), reply
+        self._apply_changes(self._assignment.registered(reply.leader_epoch, reply.body))
 
     async def leave(self) -> None:
         """Give up everything at once; what comes next is another incarnation, and grants to this one are ignored."""
@@ -140,10 +140,10 @@ class Reader:
         self._trace.record_acquired((grant.segment for grant in changes.start), now)
         self.changed.set()
 
-    async def _ask(self, kind: type[m.Request], **fields: Any) -> m.Reply:
-        def make(request_id: int, leader_epoch: int | None) -> m.Request:
+    async def _ask(self, kind: type[m.RegisterConsumer | m.LeaveConsumer | m.ConfirmRevoked], **fields: Any) -> m.Reply:
+        def make() -> m.AnyRequestBody:
             address: dict[str, Any] = {**self._push_key, "incarnation": self.incarnation, **fields}
-            return kind(request_id=request_id, client_id=self._client.client_id, leader_epoch=leader_epoch, **address)
+            return kind(**address)
 
         return await self._client.request(SHARD, make, SETTLE_SECONDS)
 

@@ -33,7 +33,8 @@ import structlog
 from coordinator.assignor import Assignor
 from coordinator.decisions import acknowledgements, sessions
 from coordinator.decisions.gate import Gate, tracks_acknowledgements, undrained_sealed
-from coordinator.decisions.registration import RejectedRegistration, judge_registration, replaced_reason
+from coordinator.decisions.refusal import Refusal
+from coordinator.decisions.registration import judge_registration, replaced_reason
 from coordinator.drain_poller import DrainPoller
 from coordinator.load_watch import LoadMonitor
 from coordinator.ports import (
@@ -174,27 +175,25 @@ class SubscriptionCoordinator:
 
     # --- what consumers ask -------------------------------------------------------------------------------------------
 
-    def register(self, request: m.RegisterConsumer) -> m.Registered | m.Rejected:
+    def register(self, request: m.RegisterConsumer, client_id: str) -> m.Registered | Refusal:
         """Let a consumer join, come back, or take over its name; the answer holds all that it may read now."""
         known = self._subscription.consumers.get(request.consumer)
-        judged = judge_registration(self._subscription, request)
-        if isinstance(judged, RejectedRegistration):
-            return self._reject(request, judged.verdict, judged.reason)
+        judged = judge_registration(self._subscription, request, client_id)
+        if isinstance(judged, Refusal):
+            return judged
         if judged.configured is not None:
             self._reconfigure(judged.configured, request.consumer)
         if judged.claim is sessions.Claim.CURRENT:
             self._record_contact(request.consumer)
             if judged.capacity_changed:
-                self._propose_registration(request)
+                self._propose_registration(request, client_id)
             if judged.configured is not None or judged.capacity_changed:
                 self._assignor.reconcile("configuration changed", requester=request.consumer)
             self._assignor.resend(request.consumer, None)
         else:
-            self._join(request, known)
+            self._join(request, client_id, known)
         self._wake_poller()
         return m.Registered(
-            request_id=request.request_id,
-            leader_epoch=self._leader_epoch,
             topic_id=self._topic.topic_id,
             subscription_id=self._subscription.subscription_id,
             grants=self._assignor.grants(request.consumer),
@@ -203,37 +202,37 @@ class SubscriptionCoordinator:
             heartbeat_interval_seconds=self._settings.heartbeat_interval_seconds,
         )
 
-    def heartbeat(self, request: m.Heartbeat) -> m.HeartbeatReply | m.Rejected:
+    def heartbeat(self, request: m.Heartbeat, client_id: str) -> m.HeartbeatReply | Refusal:
         """Note that a consumer lives, and send again what it lacks."""
         known = self._subscription.consumers.get(request.consumer)
         if known is None or request.incarnation > known.incarnation:
-            return self._reject(
-                request, "out_of_order", f"consumer {request.consumer!r} is not registered: register first"
+            return Refusal(
+                "out_of_order",
+                f"consumer {request.consumer!r} is not registered: register first",
+                after_proposed=True,
             )
-        if sessions.judge_claim(known, request.incarnation, request.client_id) is not sessions.Claim.CURRENT:
-            return self._reject(request, "fenced", replaced_reason(self._subscription, request.consumer))
+        if sessions.judge_claim(known, request.incarnation, client_id) is not sessions.Claim.CURRENT:
+            return Refusal("fenced", replaced_reason(self._subscription, request.consumer), after_proposed=True)
         if self._record_contact(request.consumer):
             self._wake_poller()
         self._assignor.resend(request.consumer, request.held)
         return m.HeartbeatReply(
-            request_id=request.request_id,
-            leader_epoch=self._leader_epoch,
             head=self._ledger.durable,
             blocked=len(self.blocked),
             stable=self.handovers_complete,
         )
 
-    def leave(self, request: m.LeaveConsumer) -> m.Done:
+    def leave(self, request: m.LeaveConsumer, client_id: str) -> m.Done:
         """Free at once what the consumer holds; a stale leave changes nothing."""
-        if self._is_current(request):
+        if self._is_current(request, client_id):
             self._remove_consumers([request.consumer], "left")
-        return m.Done(request_id=request.request_id, leader_epoch=self._leader_epoch)
+        return m.Done()
 
-    def confirm_revoked(self, request: m.ConfirmRevoked) -> m.Done:
+    def confirm_revoked(self, request: m.ConfirmRevoked, client_id: str) -> m.Done:
         """Pass a revoked segment on; a confirmation that fits no revocation changes nothing."""
-        if self._is_current(request):
+        if self._is_current(request, client_id):
             self._assignor.confirm(request.segment, request.consumer, request.generation)
-        return m.Done(request_id=request.request_id, leader_epoch=self._leader_epoch)
+        return m.Done()
 
     def acknowledge(self, batch: m.AcknowledgeBatch) -> list[tuple[int, str]]:
         """Record what counts of ``batch``; return (segment, reason) for what does not.
@@ -332,29 +331,29 @@ class SubscriptionCoordinator:
 
     # --- consumers ----------------------------------------------------------------------------------------------------
 
-    def _join(self, request: m.RegisterConsumer, known: RegisteredConsumer | None) -> None:
+    def _join(self, request: m.RegisterConsumer, client_id: str, known: RegisteredConsumer | None) -> None:
         preferred_owners: dict[SegmentSlice, Sequence[str]] = {}
         if known is not None:
             # The newer one wins, and loudly: its predecessor may be alive and reading.
             preferred_owners = dict.fromkeys(self._subscription.held_by(known.consumer), (known.consumer,))
-            reason = f"incarnation {request.incarnation} at client {request.client_id!r} took its place"
+            reason = f"incarnation {request.incarnation} at client {client_id!r} took its place"
             self._log.warning(
                 "consumer.replaced", consumer=known.consumer, incarnation=known.incarnation, reason=reason
             )
             self._unregister([known.consumer], "replaced", reason)
-        self._propose_registration(request)
+        self._propose_registration(request, client_id)
         self._last_seen_at[request.consumer] = self._loop.time()
         self._observer.observe(events.ConsumerRegistered())
         self._assignor.reconcile("consumer registered", preferred_owners=preferred_owners, requester=request.consumer)
 
-    def _propose_registration(self, request: m.RegisterConsumer) -> None:
+    def _propose_registration(self, request: m.RegisterConsumer, client_id: str) -> None:
         self._ledger.propose(
             e.ConsumerRegistered(
                 topic_id=self._topic.topic_id,
                 subscription_id=self._subscription.subscription_id,
                 consumer=request.consumer,
                 incarnation=request.incarnation,
-                client_id=request.client_id,
+                client_id=client_id,
                 supports_bucket_ranges=request.supports_bucket_ranges,
                 capacity=request.capacity,
             ),
@@ -434,18 +433,10 @@ class SubscriptionCoordinator:
         if tracks_acknowledgements(subscription.type) and self._poller is None:
             self.install_drain_checker(self._drain_check)
 
-    def _is_current(self, request: m.LeaveConsumer | m.ConfirmRevoked) -> bool:
+    def _is_current(self, request: m.LeaveConsumer | m.ConfirmRevoked, client_id: str) -> bool:
         known = self._subscription.consumers.get(request.consumer)
-        claim = sessions.judge_claim(known, request.incarnation, request.client_id)
+        claim = sessions.judge_claim(known, request.incarnation, client_id)
         return claim is sessions.Claim.CURRENT
-
-    def _reject(self, request: m.Request, verdict: m.Verdict, reason: str) -> m.Rejected:
-        return m.Rejected(
-            request_id=request.request_id,
-            leader_epoch=self._leader_epoch,
-            verdict=verdict,
-            reason=reason,
-        )
 
     # --- draining -----------------------------------------------------------------------------------------------------
 

@@ -83,7 +83,7 @@ class BacklogService:
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
 
-    def answer_later(self, request: m.DescribeBacklog, reply: Callable[[m.BacklogReply], None]) -> None:
+    def answer_later(self, request: m.DescribeBacklog, reply: Callable[[m.AnyReplyBody], None]) -> None:
         """Call ``reply`` with the answer to ``request``, within `REFRESH_TIMEOUT_SECONDS`."""
         if self._source is None or not self._running or len(self._pending_answers) >= MAX_PENDING_ANSWERS:
             reply(self._answer(request))
@@ -104,8 +104,6 @@ class BacklogService:
 
     def _answer(self, request: m.DescribeBacklog) -> m.BacklogReply:
         return m.BacklogReply(
-            request_id=request.request_id,
-            leader_epoch=self._state.leader_epoch,
             backlogs=[
                 each
                 for each in self.latest()
@@ -113,7 +111,7 @@ class BacklogService:
             ],
         )
 
-    async def _refresh_and_answer(self, request: m.DescribeBacklog, reply: Callable[[m.BacklogReply], None]) -> None:
+    async def _refresh_and_answer(self, request: m.DescribeBacklog, reply: Callable[[m.AnyReplyBody], None]) -> None:
         await self._refresh(REFRESH_TIMEOUT_SECONDS)
         reply(self._answer(request))
 

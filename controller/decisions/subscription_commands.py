@@ -7,11 +7,14 @@ chunk, so nothing is ever half done.
 
 from __future__ import annotations
 
-from controller.decisions.topic_commands import Answer, Decision, no_subscription, no_topic
-from controller.decisions.verdicts import Refusal
+from typing import Final
+
+from controller.decisions.handlers import Answer, Decision, command
+from controller.decisions.topic_commands import no_subscription, no_topic
 from controller.state.shard_state import ShardState, Topic
 from coordinator.decisions.external_topics import seekable_ends
 from coordinator.decisions.gate import compute_gate, is_gated
+from coordinator.decisions.refusal import Refusal
 from coordinator.decisions.registration import order_error
 from coordinator.decisions.seek import SeekTarget, drained_by_seek, seek_positions
 from coordinator.reporting.description import describe
@@ -116,7 +119,7 @@ def _seek_answer(
     request: m.SeekSubscription,
     dry_moves: tuple[tuple[int, int, int], ...] | None = None,
 ) -> Answer:
-    def answer(state: ShardState, request_id: int) -> m.Reply:
+    def answer(state: ShardState) -> m.AnyReplyBody:
         subscription = state.subscriptions[subscription_id]
         tails = state.topics_by_id[subscription.topic_id].tails
         moves = dry_moves or ()
@@ -124,8 +127,6 @@ def _seek_answer(
         if dry_moves is None and last is not None and last.token == request.token:
             moves = last.moves
         return m.SeekReply(
-            request_id=request_id,
-            leader_epoch=state.leader_epoch,
             seek_generation=subscription.seek_generation,
             moves=[
                 m.SegmentMove(segment=s, from_offset=before, to_offset=to, end_offset=tails[s].next_offset)
@@ -138,12 +139,10 @@ def _seek_answer(
 
 
 def _described(topic_id: int, subscription_id: int) -> Answer:
-    def answer(state: ShardState, request_id: int) -> m.Reply:
+    def answer(state: ShardState) -> m.AnyReplyBody:
         topic, subscription = state.topics_by_id[topic_id], state.subscriptions[subscription_id]
         gate = compute_gate(topic.layout, subscription.drained, subscription.type, subscription.order)
         return m.SubscriptionReply(
-            request_id=request_id,
-            leader_epoch=state.leader_epoch,
             subscription=describe(subscription, topic, gate),
         )
 
@@ -162,3 +161,6 @@ def _find(topic_name: str, name: str, state: ShardState) -> tuple[Topic, Subscri
 
 def _invalid(reason: str) -> Refusal:
     return Refusal("invalid", reason, after_barrier=True)
+
+
+COMMANDS: Final = (command(m.SeekSubscription, seek_subscription), command(m.SetSubscriptionOrder, set_order))

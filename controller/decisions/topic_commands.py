@@ -8,14 +8,13 @@ Splits and merges are one entry each, so there is no half-done state to repair.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import get_args
+from typing import Final, get_args
 
 import msgspec
 
-from controller.decisions.verdicts import Refusal
+from controller.decisions.handlers import Answer, Decision, command
 from controller.state.shard_state import ShardState, Topic
+from coordinator.decisions.refusal import Refusal
 from headgate.errors import LayoutError
 from headgate.model import entries as e
 from headgate.model.external_topic import ExternalTopic
@@ -25,17 +24,6 @@ LAST_PRODUCER_EPOCH = 2**31 - 1
 """An identity whose epochs are used up gets a new id; the epoch never wraps (librdkafka #3720)."""
 MAX_SEGMENTS = 4096
 """Segments a layout may hold, sealed ones included, so that one topic cannot outgrow its shard's memory."""
-
-Answer = Callable[[ShardState, int], m.Reply]
-"""(state after the entries, request id) → reply."""
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """Entries to fold and write, then the reply."""
-
-    entries: tuple[e.AnyEntry, ...]
-    answer: Answer
 
 
 def open_producer(request: m.OpenProducer, state: ShardState) -> Decision | Refusal:
@@ -85,11 +73,9 @@ def _opened(producer_id: int, producer_epoch: int, request: m.OpenProducer) -> D
 
 
 def _identity(producer_id: int) -> Answer:
-    def answer(state: ShardState, request_id: int) -> m.Reply:
+    def answer(state: ShardState) -> m.AnyReplyBody:
         producer = state.producers[producer_id]
         return m.ProducerIdentity(
-            request_id=request_id,
-            leader_epoch=state.leader_epoch,
             producer_id=producer_id,
             producer_epoch=producer.producer_epoch,
             source_position=producer.source_position,
@@ -249,14 +235,12 @@ def delete_subscription(request: m.DeleteSubscription, state: ShardState) -> Dec
     return Decision((entry,), _done)
 
 
-def list_topics() -> Decision:
+def list_topics(_: m.ListTopics, __: ShardState) -> Decision:
     """List every topic of the shard."""
-
-    def answer(state: ShardState, request_id: int) -> m.Reply:
-        topics = [describe(topic, state.shard) for _, topic in sorted(state.topics.items())]
-        return m.TopicList(request_id=request_id, leader_epoch=state.leader_epoch, topics=topics)
-
-    return Decision((), answer)
+    return Decision(
+        (),
+        lambda state: m.TopicList(topics=[describe(topic, state.shard) for _, topic in sorted(state.topics.items())]),
+    )
 
 
 def describe_topic(request: m.DescribeTopic, state: ShardState) -> Decision | Refusal:
@@ -326,15 +310,21 @@ def _refuse_segment_limit(topic: Topic) -> Refusal:
 
 
 def _describe(name: str) -> Answer:
-    def answer(state: ShardState, request_id: int) -> m.Reply:
-        return m.TopicReply(
-            request_id=request_id,
-            leader_epoch=state.leader_epoch,
-            topic=describe(state.topics[name], state.shard),
-        )
-
-    return answer
+    return lambda state: m.TopicReply(topic=describe(state.topics[name], state.shard))
 
 
-def _done(state: ShardState, request_id: int) -> m.Reply:
-    return m.Done(request_id=request_id, leader_epoch=state.leader_epoch)
+def _done(_: ShardState) -> m.AnyReplyBody:
+    return m.Done()
+
+
+COMMANDS: Final = (
+    command(m.OpenProducer, open_producer),
+    command(m.CreateTopic, create_topic),
+    command(m.DeleteTopic, delete_topic),
+    command(m.SplitSegment, split_segment),
+    command(m.MergeSegments, merge_segments),
+    command(m.SetTopicPolicy, set_topic_policy),
+    command(m.ListTopics, list_topics),
+    command(m.DescribeTopic, describe_topic),
+    command(m.DeleteSubscription, delete_subscription),
+)

@@ -24,11 +24,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
+from controller.decisions.handlers import Answer, Decision, command
 from controller.decisions.source_listing import GraphNode, check_graph, end_of, index_listing, parents_first, range_text
-from controller.decisions.topic_commands import MAX_SEGMENTS, Answer, Decision, describe
-from controller.decisions.verdicts import Refusal
+from controller.decisions.topic_commands import MAX_SEGMENTS, describe
 from controller.state.shard_state import SegmentTail, ShardState, Topic
+from coordinator.decisions.refusal import Refusal
 from headgate.errors import LayoutError
 from headgate.model import entries as e
 from headgate.model.external_topic import OPAQUE_END_OFFSET, ExternalTopic, imported_segments, parse_hashes
@@ -259,10 +261,8 @@ def _dry_run_topic(entry: e.TopicImported | e.LayoutExtended, topic: Topic | Non
 
 
 def _answer(name: str, plan: ImportPlan, dry_run_topic: m.TopicDescription | None = None) -> Answer:
-    def answer(state: ShardState, request_id: int) -> m.Reply:
+    def answer(state: ShardState) -> m.AnyReplyBody:
         return m.TopicImportReply(
-            request_id=request_id,
-            leader_epoch=state.leader_epoch,
             topic=dry_run_topic or describe(state.topics[name], state.shard),
             created=[segment.label for segment in plan.created],
             sealed=plan.sealed_labels,
@@ -275,3 +275,6 @@ def _answer(name: str, plan: ImportPlan, dry_run_topic: m.TopicDescription | Non
 def _label(segment: Segment) -> str:
     assert segment.label is not None, f"segment {segment.segment_id} of an external topic has no label"
     return segment.label
+
+
+COMMANDS: Final = (command(m.ImportTopic, import_topic),)

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 
 from controller.state.dedup_window import WINDOW, FinishedBatch
 from controller.state.shard_state import ProducerState, ShardState
+from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 
@@ -50,21 +51,11 @@ class Duplicate:
     """Segments of acknowledgements that did not count then. They are not judged again: by now the answer may differ."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Do not take it, and leave no trace of it."""
-
-    verdict: m.Verdict
-    reason: str
-    after_barrier: bool = False
-    delayed: bool = False
-
-
 Judgement = Accept | Duplicate | Refusal
 Batch = m.ProduceBatch | m.AcknowledgeBatch
 
 
-def judge_term(request: m.AnyRequest, leader_epoch: int) -> Refusal | None:
+def judge_term(request: m.Request, leader_epoch: int) -> Refusal | None:
     """Rows 2 and 3: is ``request`` meant for this reign? None if it is."""
     if request.leader_epoch == leader_epoch:
         return None
@@ -72,7 +63,7 @@ def judge_term(request: m.AnyRequest, leader_epoch: int) -> Refusal | None:
         return Refusal(
             "not_leader", f"this node leads at epoch {leader_epoch}, the request is for {request.leader_epoch}"
         )
-    if isinstance(request, m.ProduceBatch | m.AcknowledgeBatch):
+    if isinstance(request.body, m.ProduceBatch | m.AcknowledgeBatch):
         return Refusal(
             "not_leader",
             "a batch without leader_epoch cannot be kept in order: upgrade this client",

@@ -95,7 +95,7 @@ class DeviceIntake:
             self._discard("too_large", delivery)
         else:
             record = m.Record(key, delivery.payload, self._now_ms())
-            batch = m.ProduceBatch(request_id=0, client_id="devices", topic=name, records=[record])
+            batch = m.ProduceBatch(topic=name, records=[record])
             self._commit.propose(route_batch(topic, batch, self._commit.records()))
             self._set_pending(self._pending_records + 1)
             self._commit.when_durable(self._commit.newest, partial(self._stored, delivery))

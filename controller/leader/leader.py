@@ -20,11 +20,10 @@ import structlog
 
 from controller.backlog.service import BACKLOG_INTERVAL_SECONDS, BacklogService, BacklogSource
 from controller.commit import GroupCommit, TermEndedError
-from controller.decisions import subscription_commands
-from controller.decisions import topic_commands as commands
+from controller.decisions import subscription_commands, topic_commands, topic_import
+from controller.decisions.handlers import AfterChunk, Decision, Deferred, Handler, Outcome, handler
 from controller.decisions.placement import oversized_reason, route_batch
-from controller.decisions.topic_import import import_topic
-from controller.decisions.verdicts import Accept, Duplicate, Refusal, judge_batch, judge_term
+from controller.decisions.verdicts import Accept, Batch, Duplicate, judge_batch, judge_term
 from controller.devices.intake import DeviceIntake
 from controller.devices.session_port import Delivery, OpenSession
 from controller.leader.drain_check import DrainChecker
@@ -38,6 +37,7 @@ from controller.scaling.autoscaler import Autoscaler
 from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
 from controller.state.dedup_window import WINDOW
 from controller.state.shard_state import ShardState
+from coordinator.decisions.refusal import Refusal
 from coordinator.ports import CoordinatorSettings
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
@@ -162,6 +162,18 @@ class ShardLeader:
         )
         self._open_session = open_session
         self.trimmer = None if new_trimmer is None else new_trimmer(self.commit)
+        self._handlers: dict[type[m.RequestBody], Handler] = dict(
+            (
+                *topic_commands.COMMANDS,
+                *topic_import.COMMANDS,
+                *subscription_commands.COMMANDS,
+                *self.subscription_registry.handlers(),
+                *self.pruner.handlers(),
+                handler(m.ProduceBatch, self._handle_batch),
+                handler(m.AcknowledgeBatch, self._handle_batch),
+                handler(m.DescribeBacklog, self._describe_backlog),
+            )
+        )
 
     async def serve(self) -> None:
         """Lead until the reign ends; raises TermEndedError, or whatever a bug raised. Cancel it to end it at once."""
@@ -249,14 +261,12 @@ class ShardLeader:
                 self._outbox.refuse(known.client_id, known.request_id, Refusal("invalid", request.reason))
             return
         refusal = judge_term(request, self.leader_epoch)
-        if refusal is not None:
-            self._refuse_for_other_term(request, refusal)
-        elif isinstance(request, m.ProduceBatch | m.AcknowledgeBatch):
-            self._handle_batch(request)
+        if refusal is None:
+            self._finish(request, self._handlers[type(request.body)](request, self.state))
         else:
-            self._handle_command(request)
+            self._refuse_for_other_term(request, refusal)
 
-    def _refuse_for_other_term(self, request: m.AnyRequest, refusal: Refusal) -> None:
+    def _refuse_for_other_term(self, request: m.Request, refusal: Refusal) -> None:
         self._observer.observe(events.BatchJudged(shard=self._shard, verdict=refusal.verdict))
         if not refusal.delayed:
             self._refuse(request, refusal)
@@ -267,119 +277,76 @@ class ShardLeader:
             handle = loop.call_later(self._ingest.missing_epoch_rejection_delay_seconds, self._refuse, request, refusal)
             self._delayed = {waiting for waiting in self._delayed if waiting.when() > loop.time()} | {handle}
 
-    def _handle_batch(self, batch: m.ProduceBatch | m.AcknowledgeBatch) -> None:
+    def _handle_batch(self, batch: Batch, _: str) -> Outcome:
         judgement = judge_batch(batch, self.state, self.commit.durable)
-        if isinstance(judgement, Accept):
-            judgement = self._accept(batch) or judgement
-        if isinstance(judgement, Refusal):
-            self._observer.observe(events.BatchJudged(shard=self._shard, verdict=judgement.verdict))
-            self._refuse(batch, judgement)
-        elif isinstance(judgement, Duplicate):
-            self._observer.observe(events.BatchJudged(shard=self._shard, verdict="duplicate"))
-            reply = m.Committed(
-                request_id=batch.request_id,
-                leader_epoch=self.leader_epoch,
-                placements=judgement.placements,
-                duplicate=True,
-                rejected=[(segment, "it did not count when this batch was taken") for segment in judgement.rejected],
-            )
-            self._outbox.reply(batch.client_id, reply, judgement.chunk)
+        outcome: Outcome
+        verdict: events.BatchVerdict
+        match judgement:
+            case Duplicate():
+                rejected = [(segment, "it did not count when this batch was taken") for segment in judgement.rejected]
+                body = m.Committed(placements=judgement.placements, duplicate=True, rejected=rejected)
+                verdict, outcome = "duplicate", AfterChunk(judgement.chunk, body)
+            case Accept():
+                outcome = self._acknowledge(batch) if isinstance(batch, m.AcknowledgeBatch) else self._store(batch)
+                verdict = outcome.verdict if isinstance(outcome, Refusal) else "accept"
+            case Refusal():
+                verdict, outcome = judgement.verdict, judgement
+        self._observer.observe(events.BatchJudged(shard=self._shard, verdict=verdict))
+        return outcome
 
-    def _accept(self, batch: m.ProduceBatch | m.AcknowledgeBatch) -> Refusal | None:
-        """Fold an accepted batch and promise the reply; a Refusal if what it carries cannot be taken after all."""
-        rejected: list[tuple[int, str]] = []
-        placements: list[e.Placement] | None = None
-        if isinstance(batch, m.AcknowledgeBatch):
-            outcome = self.subscription_registry.acknowledge(batch)
-            if isinstance(outcome, Refusal):
-                return outcome
-            rejected = outcome
-        else:
-            reason = oversized_reason(batch)
-            if reason is not None:
-                return Refusal("invalid", reason)
-            if self.commit.queued_bytes > self._ingest.queue_bytes:
-                return Refusal("unavailable", f"more than {self._ingest.queue_bytes} bytes wait to be written")
-            entry = route_batch(self.state.topics[batch.topic], batch, self.commit.records())
-            self.commit.propose(entry)
-            placements = entry.placements
-        self._observer.observe(events.BatchJudged(shard=self._shard, verdict="accept"))
-        reply = m.Committed(
-            request_id=batch.request_id,
-            leader_epoch=self.leader_epoch,
-            placements=placements,
-            rejected=rejected,
-        )
+    def _acknowledge(self, batch: m.AcknowledgeBatch) -> m.Committed | Refusal:
+        """Apply the acknowledgements that count, and reply which do not."""
+        rejected = self.subscription_registry.acknowledge(batch)
+        if isinstance(rejected, Refusal):
+            return rejected
         self.commit.batch_accepted()
-        self._outbox.reply(batch.client_id, reply, self.commit.newest)
-        return None
+        return m.Committed(rejected=rejected)
 
-    def _handle_command(self, request: m.AnyRequest) -> None:
-        if isinstance(request, m.DescribeBacklog):
-            self._describe_backlog(request)
-            return
-        decision = self._decide(request)
-        if isinstance(decision, Refusal):
-            self._refuse(request, decision)
-            return
-        if isinstance(decision, commands.Decision):
-            if decision.entries:
-                self._apply_entries(decision.entries)
-                if any(isinstance(entry, e.TopicCreated | e.TopicDeleted) for entry in decision.entries):
-                    # The answer to a creation says that devices may begin.
-                    answer = decision.answer(self.state, request.request_id)
-                    self.devices.subscriptions.topics_changed(
-                        partial(self._outbox.reply, request.client_id, answer, self.commit.newest)
-                    )
-                    return
-            decision = decision.answer(self.state, request.request_id)
-        self._outbox.reply(request.client_id, decision, self.commit.newest)
+    def _store(self, batch: m.ProduceBatch) -> m.Committed | Refusal:
+        """Route the records of an accepted batch and add them to the next chunk."""
+        reason = oversized_reason(batch)
+        if reason is not None:
+            return Refusal("invalid", reason)
+        if self.commit.queued_bytes > self._ingest.queue_bytes:
+            return Refusal("unavailable", f"more than {self._ingest.queue_bytes} bytes wait to be written")
+        entry = route_batch(self.state.topics[batch.topic], batch, self.commit.records())
+        self.commit.propose(entry)
+        self.commit.batch_accepted()
+        return m.Committed(placements=entry.placements)
 
-    def _describe_backlog(self, request: m.DescribeBacklog) -> None:
+    def _describe_backlog(self, request: m.DescribeBacklog, _: str) -> Outcome:
         """Reply to the only request that waits for another process: the Spark process counts first."""
         refusal = self.subscription_registry.refuse_unknown(request.topic, request.subscription)
-        if refusal is not None:
-            self._refuse(request, refusal)
-            return
-        self.backlogs.answer_later(
-            request, lambda reply: self._outbox.reply(request.client_id, reply, self.commit.newest)
-        )
+        return refusal or Deferred(partial(self.backlogs.answer_later, request))
+
+    def _finish(self, request: m.Request, outcome: Outcome) -> None:
+        """Send the reply that ``outcome`` asks for, once the chunk it depends on is durable."""
+        match outcome:
+            case Refusal():
+                self._refuse(request, outcome)
+            case AfterChunk(chunk, body):
+                self._outbox.reply(request.client_id, request.request_id, body, chunk)
+            case Deferred(start):
+                start(partial(self._reply, request))
+            case Decision(entries, answer):
+                if entries:
+                    self._apply_entries(entries)
+                reply = partial(self._reply, request, answer(self.state))
+                if any(isinstance(entry, e.TopicCreated | e.TopicDeleted) for entry in entries):
+                    # The reply to a creation also promises that devices may publish.
+                    self.devices.subscriptions.topics_changed(reply)
+                else:
+                    reply()
+            case _:
+                self._reply(request, outcome)
+
+    def _reply(self, request: m.Request, body: m.AnyReplyBody) -> None:
+        self._outbox.reply(request.client_id, request.request_id, body, self.commit.newest)
 
     def _apply_entries(self, entries: Sequence[e.AnyEntry]) -> None:
         self.subscription_registry.before_entries(entries)
         self.commit.propose(*entries)
         self.subscription_registry.after_entries(entries)
-
-    def _decide(self, request: m.AnyRequest) -> commands.Decision | Refusal | m.Reply:
-        match request:
-            case m.OpenProducer():
-                return commands.open_producer(request, self.state)
-            case m.CreateTopic():
-                return commands.create_topic(request, self.state)
-            case m.ImportTopic():
-                return import_topic(request, self.state)
-            case m.DeleteTopic():
-                return commands.delete_topic(request, self.state)
-            case m.SplitSegment():
-                return commands.split_segment(request, self.state)
-            case m.MergeSegments():
-                return commands.merge_segments(request, self.state)
-            case m.SetTopicPolicy():
-                return commands.set_topic_policy(request, self.state)
-            case m.PruneTopic():
-                return self.pruner.command(request)
-            case m.ListTopics():
-                return commands.list_topics()
-            case m.DescribeTopic():
-                return commands.describe_topic(request, self.state)
-            case m.DeleteSubscription():
-                return commands.delete_subscription(request, self.state)
-            case m.SeekSubscription():
-                return subscription_commands.seek_subscription(request, self.state)
-            case m.SetSubscriptionOrder():
-                return subscription_commands.set_order(request, self.state)
-            case _:
-                return self.subscription_registry.decide(request)
 
     def on_presence(self, presence: m.Presence) -> None:
         """Tell that a client came or went."""
@@ -391,7 +358,7 @@ class ShardLeader:
     def _on_head_advanced(self, number: int) -> None:
         self._outbox.announce_head(number)
 
-    def _refuse(self, request: m.AnyRequest, refusal: Refusal) -> None:
+    def _refuse(self, request: m.Request, refusal: Refusal) -> None:
         self._outbox.refuse(request.client_id, request.request_id, refusal)
 
     def connection_changed(self, connected: bool) -> None:

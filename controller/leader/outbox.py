@@ -9,7 +9,7 @@ import asyncio
 from functools import partial
 
 from controller.commit import GroupCommit
-from controller.decisions.verdicts import Refusal
+from coordinator.decisions.refusal import Refusal
 from headgate.protocol import messages as m
 from headgate.transport.port import Transport
 
@@ -28,9 +28,9 @@ class Outbox:
         self._transport = transport
         self._commit = commit
 
-    def reply(self, client_id: str, reply: m.Reply, chunk: int) -> None:
-        """Send ``reply`` once ``chunk`` is durable."""
-        topic, payload = m.replies_topic(self._cluster, client_id), m.encode(reply)
+    def reply(self, client_id: str, request_id: int, body: m.AnyReplyBody, chunk: int) -> None:
+        """Send the reply with ``body`` once ``chunk`` is durable."""
+        topic, payload = m.replies_topic(self._cluster, client_id), self._encode(request_id, body)
         self._commit.when_durable(chunk, partial(self._publish, topic, payload))
 
     def push(self, client_id: str, message: m.Push) -> None:
@@ -39,19 +39,14 @@ class Outbox:
         self._commit.when_durable(self._commit.newest, partial(self._publish, topic, payload))
 
     def refuse(self, client_id: str, request_id: int, refusal: Refusal) -> None:
-        """Send a refusal; one that is to be proved once a chunk was created after this moment."""
-        reply = m.Rejected(
-            request_id=request_id,
-            leader_epoch=self._leader_epoch,
-            verdict=refusal.verdict,
-            reason=refusal.reason,
-            instance=self._instance,
-        )
+        """Send the refusal when its flags allow it; a delayed one is the caller's to delay."""
+        body = m.Rejected(verdict=refusal.verdict, reason=refusal.reason, instance=self._instance)
         if refusal.after_barrier:
             self._commit.barrier()
-            self.reply(client_id, reply, self._commit.newest)
+        if refusal.after_barrier or refusal.after_proposed:
+            self.reply(client_id, request_id, body, self._commit.newest)
         else:
-            self._publish(m.replies_topic(self._cluster, client_id), m.encode(reply))
+            self._publish(m.replies_topic(self._cluster, client_id), self._encode(request_id, body))
 
     def announce_leader(self, announcement: m.LeaderAnnouncement) -> None:
         """Say who leads, for whoever asks later too."""
@@ -65,6 +60,9 @@ class Outbox:
     def _announce_head(self, number: int) -> None:
         head = m.HeadAnnouncement(shard=self._shard, leader_epoch=self._leader_epoch, head=number)
         self._publish(m.head_topic(self._cluster, self._shard), m.encode(head))
+
+    def _encode(self, request_id: int, body: m.AnyReplyBody) -> bytes:
+        return m.encode(m.Reply(request_id=request_id, leader_epoch=self._leader_epoch, body=body))
 
     def _publish(self, topic: str, payload: bytes) -> None:
         self._transport.publish(topic, payload)

@@ -36,7 +36,7 @@ class Malformed:
 _ADDRESS: msgspec.msgpack.Decoder[Address] = msgspec.msgpack.Decoder(Address)
 
 
-def read_request(payload: bytes) -> m.AnyRequest | Malformed:
+def read_request(payload: bytes) -> m.Request | Malformed:
     """Return the request in ``payload``, or what is wrong with it."""
     if len(payload) > m.MAX_MESSAGE_BYTES:
         reason = f"a message has {len(payload)} bytes; the limit is {m.MAX_MESSAGE_BYTES}"

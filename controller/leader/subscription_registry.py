@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable
 
 from controller.commit import GroupCommit
 from controller.decisions import topic_commands as commands
-from controller.decisions.verdicts import Refusal
+from controller.decisions.handlers import Registration, handler
 from controller.leader.drain_check import DrainChecker, LedgerDrainCheck
 from controller.state.shard_state import ShardState, Topic
 from coordinator.decisions import external_topics
+from coordinator.decisions.refusal import Refusal
 from coordinator.decisions.registration import judge_deleted_subscription, order_error
 from coordinator.ports import CoordinatorSettings, PushMessage
 from coordinator.reporting.explanation import explain
@@ -124,42 +125,34 @@ class SubscriptionRegistry:
             return commands.no_subscription(batch.subscription, topic)
         return self._coordinators[subscription.subscription_id].acknowledge(batch)
 
-    def decide(self, request: m.AnyRequest) -> commands.Decision | Refusal | m.Reply:
-        """Answer a consumer's request, or a question about subscriptions."""
-        match request:
-            case m.RegisterConsumer():
-                return self._register(request)
-            case m.ListSubscriptions():
-                return self._list(request)
-        assert isinstance(
-            request,
-            m.Heartbeat
-            | m.LeaveConsumer
-            | m.ConfirmRevoked
-            | m.DescribeSubscription
-            | m.ExplainSubscription
-            | m.PlanChanges,
-        ), f"no room for {type(request).__name__}"
+    def handlers(self) -> tuple[Registration, ...]:
+        """Return the handlers of consumers' requests, and of questions about subscriptions."""
+        return (
+            handler(m.RegisterConsumer, self._register),
+            handler(m.Heartbeat, self._heartbeat),
+            handler(m.LeaveConsumer, self._leave),
+            handler(m.ConfirmRevoked, self._confirm_revoked),
+            handler(m.ListSubscriptions, self._list),
+            handler(m.DescribeSubscription, self._describe),
+            handler(m.ExplainSubscription, self._explain),
+            handler(m.PlanChanges, self._plan),
+        )
+
+    def _heartbeat(self, request: m.Heartbeat, client_id: str) -> m.HeartbeatReply | Refusal:
         found = self._find(request.topic, request.subscription)
-        if isinstance(found, Refusal):
-            return found
-        match request:
-            case m.Heartbeat():
-                return found.heartbeat(request)
-            case m.LeaveConsumer():
-                return found.leave(request)
-            case m.ConfirmRevoked():
-                return found.confirm_revoked(request)
-            case m.ExplainSubscription():
-                return self._explain(request, found)
-            case m.PlanChanges():
-                return self._plan(request)
-            case m.DescribeSubscription():
-                return m.SubscriptionReply(
-                    request_id=request.request_id,
-                    leader_epoch=self._state.leader_epoch,
-                    subscription=found.describe(),
-                )
+        return found if isinstance(found, Refusal) else found.heartbeat(request, client_id)
+
+    def _leave(self, request: m.LeaveConsumer, client_id: str) -> m.Done | Refusal:
+        found = self._find(request.topic, request.subscription)
+        return found if isinstance(found, Refusal) else found.leave(request, client_id)
+
+    def _confirm_revoked(self, request: m.ConfirmRevoked, client_id: str) -> m.Done | Refusal:
+        found = self._find(request.topic, request.subscription)
+        return found if isinstance(found, Refusal) else found.confirm_revoked(request, client_id)
+
+    def _describe(self, request: m.DescribeSubscription, _: str) -> m.SubscriptionReply | Refusal:
+        found = self._find(request.topic, request.subscription)
+        return found if isinstance(found, Refusal) else m.SubscriptionReply(subscription=found.describe())
 
     def refuse_unknown(self, topic_name: str | None, name: str | None) -> Refusal | None:
         """Return what to say of a topic, or a subscription of it, that is not there; None: all is well."""
@@ -172,14 +165,14 @@ class SubscriptionRegistry:
             return commands.no_subscription(name, topic)
         return None
 
-    def _register(self, request: m.RegisterConsumer) -> Refusal | m.Reply:
+    def _register(self, request: m.RegisterConsumer, client_id: str) -> m.Registered | Refusal:
         topic = self._state.topics.get(request.topic)
         if topic is None:
             return Refusal("invalid", f"there is no topic {request.topic!r}; create it first", after_barrier=True)
         found = topic.subscriptions.get(request.subscription)
-        stale = judge_deleted_subscription(found, topic.deleted_registrations(request.subscription), request)
+        stale = judge_deleted_subscription(found, topic.deleted_registrations(request.subscription), request, client_id)
         if stale is not None:
-            return Refusal(stale.verdict, stale.reason, after_barrier=True)
+            return stale
         is_new = found is None
         reason = external_topics.registration_error(topic, request, creates=is_new)
         if reason is not None:
@@ -191,9 +184,11 @@ class SubscriptionRegistry:
                 return Refusal("invalid", reason)
             self._commit.propose(commands.create_subscription(request, topic, self._state.next_id))
             self._add_coordinator(topic.subscriptions[request.subscription])
-        return self._coordinators[topic.subscriptions[request.subscription].subscription_id].register(request)
+        return self._coordinators[topic.subscriptions[request.subscription].subscription_id].register(
+            request, client_id
+        )
 
-    def _list(self, request: m.ListSubscriptions) -> Refusal | m.Reply:
+    def _list(self, request: m.ListSubscriptions, _: str) -> m.SubscriptionList | Refusal:
         topics = [topic for name, topic in sorted(self._state.topics.items()) if request.topic in (None, name)]
         if request.topic is not None and not topics:
             return Refusal("invalid", f"there is no topic {request.topic!r}", after_barrier=True)
@@ -202,13 +197,12 @@ class SubscriptionRegistry:
             for topic in topics
             for _, subscription in sorted(topic.subscriptions.items())
         ]
-        return m.SubscriptionList(
-            request_id=request.request_id,
-            leader_epoch=self._state.leader_epoch,
-            subscriptions=found,
-        )
+        return m.SubscriptionList(subscriptions=found)
 
-    def _explain(self, request: m.ExplainSubscription, found: SubscriptionCoordinator) -> Refusal | m.Reply:
+    def _explain(self, request: m.ExplainSubscription, _: str) -> m.ExplanationReply | Refusal:
+        found = self._find(request.topic, request.subscription)
+        if isinstance(found, Refusal):
+            return found
         topic = self._state.topics[request.topic]
         subscription, gate = topic.subscriptions[request.subscription], found.gate
         segments, consumers = sorted(topic.layout.segments), sorted(subscription.consumers)
@@ -225,20 +219,21 @@ class SubscriptionRegistry:
             segments = [] if request.segment is None else [request.segment]
             consumers = [] if request.consumer is None else [request.consumer]
         return m.ExplanationReply(
-            request_id=request.request_id,
-            leader_epoch=self._state.leader_epoch,
             explanation=explain(
                 subscription, topic, gate, found.explanation_context(), segments=segments, consumers=consumers
             ),
         )
 
-    def _plan(self, request: m.PlanChanges) -> Refusal | m.Reply:
+    def _plan(self, request: m.PlanChanges, _: str) -> m.PlanReply | Refusal:
+        found = self._find(request.topic, request.subscription)
+        if isinstance(found, Refusal):
+            return found
         topic = self._state.topics[request.topic]
         try:
             plan = plan_changes(topic.subscriptions[request.subscription], topic, request)
         except LayoutError as error:
             return Refusal("invalid", str(error), after_barrier=True)
-        return m.PlanReply(request_id=request.request_id, leader_epoch=self._state.leader_epoch, plan=plan)
+        return m.PlanReply(plan=plan)
 
     def _find(self, topic_name: str, name: str) -> SubscriptionCoordinator | Refusal:
         topic = self._state.topics.get(topic_name)

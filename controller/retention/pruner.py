@@ -19,11 +19,12 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 import structlog
 
 from controller.commit import GroupCommit
-from controller.decisions import topic_commands as commands
-from controller.decisions.verdicts import Refusal
+from controller.decisions.handlers import Answer, Decision, Registration, handler
+from controller.decisions.topic_commands import no_topic
 from controller.retention.policy import KEEP_FOREVER, PruneDecision, RetentionRules, decide_pruning
 from controller.settings.load import RetentionSettings
 from controller.state.shard_state import ShardState, Topic
+from coordinator.decisions.refusal import Refusal
 from headgate.backoff import Backoff, BackoffSchedule
 from headgate.errors import ChunkError, ObjectMissingError, StoreUnavailableError
 from headgate.model import entries as e
@@ -94,19 +95,23 @@ class Pruner:
                 self._observer.observe(events.DataDeletionFailed())
                 retry_at = loop.time() + schedule.next_seconds()
 
-    def command(self, request: m.PruneTopic) -> commands.Decision | Refusal:
+    def handlers(self) -> tuple[Registration, ...]:
+        """Return the handlers of this object's requests."""
+        return (handler(m.PruneTopic, self.prune_topic),)
+
+    def prune_topic(self, request: m.PruneTopic, _: str) -> Decision | Refusal:
         """Prune one topic now, whatever its retention, or say what would go."""
         topic = self._state.topics.get(request.topic)
         if topic is None:
-            return commands.no_topic(request.topic, self._state)
+            return no_topic(request.topic, self._state)
         pruning = decide_pruning(topic.layout, topic.subscriptions.values(), self._rules(0), self._time_ms())
         if request.token in self._state.commands:
-            return commands.Decision((), _answer(pruning, self._segments_pruned_by(topic, request.token)))
+            return Decision((), _answer(pruning, self._segments_pruned_by(topic, request.token)))
         if request.dry_run or not pruning.segments:
-            return commands.Decision((), _answer(pruning, pruning.segments))
+            return Decision((), _answer(pruning, pruning.segments))
         self._report(topic, pruning)
         entry = e.SegmentsPruned(topic_id=topic.topic_id, segments=list(pruning.segments), token=request.token)
-        return commands.Decision((entry,), _answer(pruning, pruning.segments))
+        return Decision((entry,), _answer(pruning, pruning.segments))
 
     # --- how ----------------------------------------------------------------------------------------------------------
 
@@ -191,16 +196,8 @@ class Pruner:
         )
 
 
-def _answer(pruning: PruneDecision, segments: Sequence[int]) -> commands.Answer:
+def _answer(pruning: PruneDecision, segments: Sequence[int]) -> Answer:
     kept = [m.RetainedSegment(segment=segment, reason=reason) for segment, reason in pruning.kept.items()]
 
-    def answer(state: ShardState, request_id: int) -> m.Reply:
-        return m.Pruned(
-            request_id=request_id,
-            leader_epoch=state.leader_epoch,
-            segments=list(segments),
-            retained=kept,
-            abandoned=list(pruning.abandoned),
-        )
-
-    return answer
+    body = m.Pruned(segments=list(segments), retained=kept, abandoned=list(pruning.abandoned))
+    return lambda _: body

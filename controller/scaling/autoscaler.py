@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from controller.decisions import topic_commands as commands
-from controller.decisions.verdicts import Refusal
 from controller.scaling.hot_key_sampler import HotKeySampler
 from controller.scaling.policy import (
     Merge,
@@ -28,6 +27,7 @@ from controller.scaling.policy import (
 )
 from controller.settings.load import ScalingSettings
 from controller.state.shard_state import ShardState, Topic
+from coordinator.decisions.refusal import Refusal
 from headgate.ledger.record_columns import RecordColumns
 from headgate.model import entries as e
 from metrics import events

@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from coordinator.decisions.refusal import Refusal
 from coordinator.decisions.sessions import Claim, judge_claim
 from coordinator.state.subscription import RemovedConsumer, Subscription, includes_consumer
 from headgate.model import entries as e
@@ -43,17 +44,9 @@ class AcceptedRegistration:
     """Whether a returning consumer has another capacity than the recorded one."""
 
 
-@dataclass(frozen=True, slots=True)
-class RejectedRegistration:
-    """The consumer may not register."""
-
-    verdict: m.Verdict
-    reason: str
-
-
 def judge_deleted_subscription(
-    found: Subscription | None, former_consumers: Iterable[RemovedConsumer], request: m.RegisterConsumer
-) -> RejectedRegistration | None:
+    found: Subscription | None, former_consumers: Iterable[RemovedConsumer], request: m.RegisterConsumer, client_id: str
+) -> Refusal | None:
     """Return the rejection of a ``request`` from a consumer of a deleted subscription; None for any other.
 
     ``found`` is the current subscription of that name. ``former_consumers`` belonged to deleted
@@ -62,14 +55,15 @@ def judge_deleted_subscription(
     former_id = request.subscription_id
     is_other = former_id is not None and (found is None or found.subscription_id != former_id)
     is_delayed_copy = found is None and includes_consumer(
-        former_consumers, request.consumer, request.incarnation, request.client_id
+        former_consumers, request.consumer, request.incarnation, client_id
     )
     if not is_other and not is_delayed_copy:
         return None
-    return RejectedRegistration(
+    return Refusal(
         "fenced",
         f"subscription {request.subscription!r} of consumer {request.consumer!r} was deleted; "
         "restart the program to create a new one",
+        after_barrier=True,
     )
 
 
@@ -81,27 +75,29 @@ def order_error(subscription_type: e.SubscriptionType | None, order: e.Order | N
 
 
 def judge_registration(
-    subscription: Subscription, request: m.RegisterConsumer
-) -> AcceptedRegistration | RejectedRegistration:
+    subscription: Subscription, request: m.RegisterConsumer, client_id: str
+) -> AcceptedRegistration | Refusal:
     """Judge ``request`` by the rules above."""
     name, known = request.consumer, subscription.consumers.get(request.consumer)
-    claim = judge_claim(known, request.incarnation, request.client_id)
-    if claim is not Claim.CURRENT and subscription.was_removed(name, request.incarnation, request.client_id):
-        return RejectedRegistration(
+    claim = judge_claim(known, request.incarnation, client_id)
+    if claim is not Claim.CURRENT and subscription.was_removed(name, request.incarnation, client_id):
+        return Refusal(
             "fenced",
             f"consumer {name!r} left as incarnation {request.incarnation}; register with a higher one to return",
+            after_proposed=True,
         )
     if claim is Claim.OUTDATED and known is not None:
-        return RejectedRegistration("fenced", replaced_reason(subscription, name))
+        return Refusal("fenced", replaced_reason(subscription, name), after_proposed=True)
     if subscription.type is not None and request.subscription_type != subscription.type:
-        return RejectedRegistration(
+        return Refusal(
             "invalid",
             f"subscription {subscription.name!r} of topic {subscription.topic!r} is of type {subscription.type}; "
             f"register as {subscription.type}, or use another subscription",
+            after_proposed=True,
         )
     reason = order_error(request.subscription_type, request.order)
     if reason is not None:
-        return RejectedRegistration("invalid", reason)
+        return Refusal("invalid", reason, after_proposed=True)
     capacity_changed = known is not None and claim is Claim.CURRENT and known.capacity != request.capacity
     return AcceptedRegistration(claim, _changed_configuration(subscription, request, claim), capacity_changed)
 

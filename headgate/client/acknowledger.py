@@ -47,13 +47,8 @@ class _AcknowledgementBatch:
         self._checkpoints = owner.checkpoints_of(acknowledgements)
         self._owner = owner
 
-    def request(
-        self, *, request_id: int, leader_epoch: int, producer_id: int, producer_epoch: int, sequence: int
-    ) -> m.Request:
+    def request(self, *, producer_id: int, producer_epoch: int, sequence: int) -> m.AcknowledgeBatch:
         return m.AcknowledgeBatch(
-            request_id=request_id,
-            client_id=self._owner.client.client_id,
-            leader_epoch=leader_epoch,
             topic=self._owner.topic,
             subscription=self._owner.subscription,
             consumer=self._owner.consumer,

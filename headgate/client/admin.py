@@ -10,8 +10,6 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
-import msgspec
-
 from headgate.client.admin_values import (
     BacklogInfo,
     Explanation,
@@ -35,7 +33,7 @@ from headgate.protocol import messages as m
 from headgate.reading.time_lookup import positions_at
 from headgate.storage.object_store import Store, open_store
 
-ReplyT = TypeVar("ReplyT", bound=m.Reply)
+ReplyT = TypeVar("ReplyT", bound=m.ReplyBody)
 
 
 class Admin:
@@ -113,7 +111,7 @@ class Admin:
 
     async def list_topics(self) -> list[TopicInfo]:
         """Return all topics of all shards, by name."""
-        request = m.ListTopics(request_id=0, client_id=self._client.client_id)
+        request = m.ListTopics()
         replies = await self._request_all(range(self._all_shards()), request, m.TopicList)
         found = [public_value(topic, TopicInfo) for reply in replies for topic in reply.topics]
         return sorted(found, key=lambda info: info.topic)
@@ -191,7 +189,7 @@ class Admin:
 
     async def list_subscriptions(self, topic: str | None = None) -> list[SubscriptionInfo]:
         """Return the subscriptions of ``topic``, or of all topics, by topic and name."""
-        request = m.ListSubscriptions(request_id=0, client_id=self._client.client_id, topic=topic)
+        request = m.ListSubscriptions(topic=topic)
         replies = await self._request_all(self._shards_of(topic), request, m.SubscriptionList)
         found = [public_value(each, SubscriptionInfo) for reply in replies for each in reply.subscriptions]
         return sorted(found, key=lambda info: (info.topic, info.subscription))
@@ -200,9 +198,7 @@ class Admin:
         """Return what is unacknowledged in one subscription, in all of ``topic``, or in all topics, by name."""
         if subscription is not None:
             m.require_name("subscription", subscription)
-        request = m.DescribeBacklog(
-            request_id=0, client_id=self._client.client_id, topic=topic, subscription=subscription
-        )
+        request = m.DescribeBacklog(topic=topic, subscription=subscription)
         replies = await self._request_all(self._shards_of(topic), request, m.BacklogReply)
         found = [public_value(each, BacklogInfo) for reply in replies for each in reply.backlogs]
         return sorted(found, key=lambda info: (info.topic, info.subscription))
@@ -315,7 +311,7 @@ class Admin:
     def _new(self, topic: str, subscription: str | None = None) -> dict[str, Any]:
         """Return the fields that the requests about a topic or subscription share; raises InvalidNameError."""
         m.require_name("topic", topic)
-        fields: dict[str, Any] = {"request_id": 0, "client_id": self._client.client_id, "topic": topic}
+        fields: dict[str, Any] = {"topic": topic}
         if subscription is not None:
             fields["subscription"] = m.require_name("subscription", subscription)
         return fields
@@ -324,7 +320,7 @@ class Admin:
         request = m.DescribeTopic(**self._new(topic))
         return (await self._request(self._shard(topic), request, m.TopicReply)).topic
 
-    async def _change_topic(self, topic: str, request: m.Request) -> TopicInfo:
+    async def _change_topic(self, topic: str, request: m.AnyRequestBody) -> TopicInfo:
         return public_value((await self._request(self._shard(topic), request, m.TopicReply)).topic, TopicInfo)
 
     async def _positions_at(self, topic: str, timestamp_ms: int) -> dict[int, int]:
@@ -344,16 +340,12 @@ class Admin:
     def _store(self) -> Store:
         return self._client.store if self._ledger_url is None else open_store(self._ledger_url)
 
-    async def _request_all(self, shards: Iterable[int], request: m.Request, kind: type[ReplyT]) -> list[ReplyT]:
+    async def _request_all(self, shards: Iterable[int], request: m.AnyRequestBody, kind: type[ReplyT]) -> list[ReplyT]:
         return await asyncio.gather(*(self._request(shard, request, kind) for shard in shards))
 
-    async def _request(self, shard: int, request: m.Request, kind: type[ReplyT]) -> ReplyT:
-        """Return the reply to ``request``, which gets a new id and the current leader epoch in each attempt."""
-
-        def make(request_id: int, leader_epoch: int | None) -> m.Request:
-            return msgspec.structs.replace(request, request_id=request_id, leader_epoch=leader_epoch)
-
-        reply = await self._client.request(shard, make, self._timeout_seconds)
+    async def _request(self, shard: int, request: m.AnyRequestBody, kind: type[ReplyT]) -> ReplyT:
+        """Return the body of the reply to ``request``, which must be of type ``kind``."""
+        reply = (await self._client.request(shard, lambda: request, self._timeout_seconds)).body
         if not isinstance(reply, kind):
             raise HeadgateError(
                 f"the leader of shard {shard} answered {type(reply).__name__} instead of {kind.__name__}",

@@ -16,7 +16,7 @@ import itertools
 import random
 import time
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 import msgspec
 import structlog
@@ -37,7 +37,6 @@ REPLY_TIMEOUT_SECONDS: Final = 2.0
 
 ReplyHandler = Callable[[m.Reply], None]
 PushHandler = Callable[[m.Push], None]
-RequestT = TypeVar("RequestT", bound=m.Request)
 
 _CLUSTER = msgspec.msgpack.Decoder(m.ClusterDescription)
 _LEADER = msgspec.msgpack.Decoder(m.LeaderAnnouncement)
@@ -46,11 +45,8 @@ _HEAD = msgspec.msgpack.Decoder(m.HeadAnnouncement)
 log = structlog.get_logger(__name__)
 
 
-class MakeRequest(Protocol):
-    """Builds a request anew for each try: another id, the epoch of the leader of the day."""
-
-    def __call__(self, request_id: int, leader_epoch: int | None) -> m.Request:
-        """Return the request."""
+MakeRequest = Callable[[], m.AnyRequestBody]
+"""Builds the body for each attempt, so that it reports the state of that moment."""
 
 
 def _wall_clock_ms() -> int:
@@ -220,8 +216,9 @@ class Client:
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def send(self, shard: int, request: m.Request) -> bool:
-        """Send once; False if it certainly did not leave."""
+    def send(self, shard: int, request_id: int, leader_epoch: int | None, body: m.AnyRequestBody) -> bool:
+        """Send one request; False if it was certainly not sent."""
+        request = m.Request(request_id=request_id, client_id=self.client_id, leader_epoch=leader_epoch, body=body)
         return self.transport.publish(m.requests_topic(self.cluster, shard), m.encode(request))
 
     def on_reply(self, request_id: int, handler: ReplyHandler) -> None:
@@ -266,16 +263,16 @@ class Client:
                     reply = await self._try_request(shard, make, leader_epoch)
             except TimeoutError:
                 break
-            if reply is not None and not isinstance(reply, m.Rejected):
-                return reply
             if reply is None:
                 reason = "its leader does not answer"
-            elif reply.verdict == "fenced":
-                raise FencedError(reply.verdict, reply.reason)
-            elif reply.verdict in ("invalid", "out_of_order"):
-                raise RequestRejectedError(reply.verdict, reply.reason)
+            elif not isinstance(rejected := reply.body, m.Rejected):
+                return reply
+            elif rejected.verdict == "fenced":
+                raise FencedError(rejected.verdict, rejected.reason)
+            elif rejected.verdict in ("invalid", "out_of_order"):
+                raise RequestRejectedError(rejected.verdict, rejected.reason)
             else:
-                reason = reply.reason
+                reason = rejected.reason
                 self._observe_epoch(shard, reply.leader_epoch)
             pause = min(schedule.next_seconds(), deadline - loop.time())
             if pause <= 0:
@@ -314,7 +311,7 @@ class Client:
         request_id = next(self.request_ids)
 
         def on_reply(reply: m.Reply) -> None:
-            stale = isinstance(reply, m.Rejected) and reply.leader_epoch < leader_epoch
+            stale = isinstance(reply.body, m.Rejected) and reply.leader_epoch < leader_epoch
             if not stale and not answered.done():
                 answered.set_result(reply)
 
@@ -325,7 +322,7 @@ class Client:
         self.on_reply(request_id, on_reply)
         remove_handlers = self.on_leader(shard, on_leader)
         try:
-            if not self.send(shard, make(request_id, leader_epoch)):
+            if not self.send(shard, request_id, leader_epoch, make()):
                 return None
             async with asyncio.timeout(REPLY_TIMEOUT_SECONDS):
                 return await answered

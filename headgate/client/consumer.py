@@ -189,8 +189,8 @@ class Consumer:
         try:
             await self._client.request(
                 self._shard,
-                lambda request_id, leader_epoch: m.LeaveConsumer(
-                    **self._request_fields(request_id, leader_epoch),
+                lambda: m.LeaveConsumer(
+                    **self._request_fields(),
                 ),
                 timeout_seconds=CLOSE_TIMEOUT_SECONDS,
             )
@@ -341,11 +341,8 @@ class Consumer:
     def _push_key(self) -> tuple[str, str, str]:
         return self._topic, self._subscription, self.name
 
-    def _request_fields(self, request_id: int, leader_epoch: int | None) -> dict[str, Any]:
+    def _request_fields(self) -> dict[str, Any]:
         return {
-            "request_id": request_id,
-            "client_id": self._client.client_id,
-            "leader_epoch": leader_epoch,
             "topic": self._topic,
             "subscription": self._subscription,
             "consumer": self.name,
@@ -357,8 +354,8 @@ class Consumer:
         self._held_segments.registration_requested()
         reply = await self._client.request(
             self._shard,
-            lambda request_id, leader_epoch: m.RegisterConsumer(
-                **self._request_fields(request_id, leader_epoch),
+            lambda: m.RegisterConsumer(
+                **self._request_fields(),
                 subscription_type=self._kind,
                 start=self._start,
                 order=self._order,
@@ -369,12 +366,13 @@ class Consumer:
                 subscription_id=self._subscription_id,
             ),
         )
-        assert isinstance(reply, m.Registered), f"registering was answered by {type(reply).__name__}"
-        self._subscription_id = reply.subscription_id
-        self._feed.head.advance(reply.head)
-        self._interval_seconds = reply.heartbeat_interval_seconds
-        self._open_feed(reply.topic_id)
-        self._apply_changes(self._held_segments.registered(reply))
+        registered = reply.body
+        assert isinstance(registered, m.Registered), f"registering was answered by {type(registered).__name__}"
+        self._subscription_id = registered.subscription_id
+        self._feed.head.advance(registered.head)
+        self._interval_seconds = registered.heartbeat_interval_seconds
+        self._open_feed(registered.topic_id)
+        self._apply_changes(self._held_segments.registered(reply.leader_epoch, registered))
 
     def _open_feed(self, topic_id: int) -> None:
         self._feed.open(self._client.store, self._shard, topic_id)
@@ -382,14 +380,15 @@ class Consumer:
     async def _heartbeat(self) -> m.HeartbeatReply:
         reply = await self._client.request(
             self._shard,
-            lambda request_id, leader_epoch: m.Heartbeat(
-                **self._request_fields(request_id, leader_epoch),
+            lambda: m.Heartbeat(
+                **self._request_fields(),
                 held=self._feed.generations(),
             ),
         )
-        assert isinstance(reply, m.HeartbeatReply), f"a heartbeat was answered by {type(reply).__name__}"
-        self._feed.head.advance(reply.head)
-        return reply
+        alive = reply.body
+        assert isinstance(alive, m.HeartbeatReply), f"a heartbeat was answered by {type(alive).__name__}"
+        self._feed.head.advance(alive.head)
+        return alive
 
     async def _maintain_registration(self) -> None:
         while True:
@@ -474,8 +473,8 @@ class Consumer:
         try:
             await self._client.request(
                 self._shard,
-                lambda request_id, leader_epoch: m.ConfirmRevoked(
-                    **self._request_fields(request_id, leader_epoch),
+                lambda: m.ConfirmRevoked(
+                    **self._request_fields(),
                     segment=revocation.segment,
                     generation=revocation.generation,
                 ),

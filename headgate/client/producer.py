@@ -402,7 +402,6 @@ class _ShardBatches:
             request_timeout_seconds=settings.request_timeout_seconds,
             on_progress=self._offer_lingered,
         )
-        self._client_id = client.client_id
         self._settings = settings
         self._pending = pending
         self._on_completed = on_completed
@@ -451,7 +450,7 @@ class _ShardBatches:
 
     def _open_batch(self, topic: str, started_at: float) -> RecordBatch:
         deadline = started_at + self._settings.delivery_timeout_seconds
-        batch = RecordBatch(topic, self._client_id, deadline, partial(self._on_completed, self.shard))
+        batch = RecordBatch(topic, deadline, partial(self._on_completed, self.shard))
         self._open[topic] = batch
         self._pending.add(batch)
         if self._settings.linger_seconds:

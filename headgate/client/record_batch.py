@@ -43,7 +43,6 @@ class RecordBatch:
     """Records of one topic on their way; see `headgate.client.shard_session.Sendable`."""
 
     __slots__ = (
-        "_client_id",
         "_locations",
         "_on_completed",
         "_waiters",
@@ -60,7 +59,6 @@ class RecordBatch:
     def __init__(
         self,
         topic: str,
-        client_id: str,
         deadline: float,
         on_completed: Callable[[RecordBatch], None],
     ) -> None:
@@ -73,7 +71,6 @@ class RecordBatch:
         self.outcome: Outcome | None = None
         self.reply: m.Committed | None = None
         self.completion: asyncio.Future[HeadgateError | None] = asyncio.get_running_loop().create_future()
-        self._client_id = client_id
         self._on_completed = on_completed
         self._waiters: dict[asyncio.Future[None], None] = {}
         self._locations: list[tuple[int, int] | None] | None = None
@@ -95,17 +92,12 @@ class RecordBatch:
     def request(
         self,
         *,
-        request_id: int,
-        leader_epoch: int,
         producer_id: int,
         producer_epoch: int,
         sequence: int,
-    ) -> m.Request:
+    ) -> m.ProduceBatch:
         """See `Sendable.request`."""
         return m.ProduceBatch(
-            request_id=request_id,
-            client_id=self._client_id,
-            leader_epoch=leader_epoch,
             topic=self.topic,
             records=self.records,
             producer_id=producer_id,

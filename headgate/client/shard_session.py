@@ -41,13 +41,11 @@ class Sendable(Protocol):
     def request(
         self,
         *,
-        request_id: int,
-        leader_epoch: int,
         producer_id: int,
         producer_epoch: int,
         sequence: int,
-    ) -> m.Request:
-        """Return the request for one send; everything else in it is always the same."""
+    ) -> m.AnyRequestBody:
+        """Return the body for one send; everything else in it is always the same."""
 
     def resolve(self, outcome: Outcome, reply: m.Committed | None, reason: str) -> None:
         """Take the outcome. Called exactly once."""
@@ -171,12 +169,14 @@ class ShardSession:
 
     def _on_reply(self, request_id: int, reply: m.Reply) -> None:
         now = self._loop.time()
-        if isinstance(reply, m.Committed):
-            self._perform(self._session.committed(request_id, reply, now))
-        elif isinstance(reply, m.Rejected):
-            self._perform(self._session.rejected(request_id, reply, now, self._client.rng.random()))
-        elif isinstance(reply, m.ProducerIdentity):
-            self._perform(self._session.identified(request_id, reply, now))
+        match reply.body:
+            case m.Committed() as committed:
+                self._perform(self._session.committed(request_id, committed, now))
+            case m.Rejected() as rejected:
+                jitter = self._client.rng.random()
+                self._perform(self._session.rejected(request_id, reply.leader_epoch, rejected, now, jitter))
+            case m.ProducerIdentity() as identity:
+                self._perform(self._session.identified(request_id, identity, now))
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -219,27 +219,22 @@ class ShardSession:
     def _send_batch(self, command: SendBatch) -> bool:
         self.sent_batches += 1
         self._client.on_reply(command.request_id, partial(self._on_reply, command.request_id))
-        request = command.batch.request(  # type: ignore[attr-defined]  # what was offered
-            request_id=command.request_id,
-            leader_epoch=command.leader_epoch,
+        body = command.batch.request(  # type: ignore[attr-defined]  # what was offered
             producer_id=command.producer_id,
             producer_epoch=command.producer_epoch,
             sequence=command.sequence,
         )
-        return self._client.send(self.shard, request)
+        return self._client.send(self.shard, command.request_id, command.leader_epoch, body)
 
     def _send_identity_request(self, command: OpenIdentity) -> bool:
         self._client.on_reply(command.request_id, partial(self._on_reply, command.request_id))
-        request = m.OpenProducer(
-            request_id=command.request_id,
-            client_id=self._client.client_id,
-            leader_epoch=command.leader_epoch,
+        body = m.OpenProducer(
             token=command.token,
             name=self._name,
             producer_id=command.producer_id,
             producer_epoch=command.producer_epoch,
         )
-        return self._client.send(self.shard, request)
+        return self._client.send(self.shard, command.request_id, command.leader_epoch, body)
 
     def _on_identified(self, source_position: bytes | None) -> None:
         self._identified = True

@@ -1,7 +1,7 @@
-"""What the leader of a shard sends to clients: replies to requests, and what it pushes unasked.
+"""Replies and pushes: what the leader of a shard sends to clients.
 
-None leaves before what it says is durable. headgate.protocol.messages gathers these with the requests; import from
-there.
+A `Reply` is an envelope around one body. A push is a message of its own, which a consumer gets without asking. The
+leader sends neither before the change it reports is durable.
 """
 
 from __future__ import annotations
@@ -18,18 +18,15 @@ from headgate.protocol.explanations import ChangePlan, SubscriptionExplanation
 Verdict = Literal["invalid", "not_leader", "fenced", "out_of_order", "unavailable"]
 
 
-class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
-    """Fields of every reply."""
-
-    request_id: int
-    leader_epoch: int
+class ReplyBody(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
+    """Base class of reply bodies."""
 
 
-class Committed(Reply, frozen=True, tag="committed"):
+class Committed(ReplyBody, frozen=True, tag="committed"):
     """The batch is durable.
 
-    ``placements`` None: acknowledgements, or records stored so long ago that nobody remembers where.
-    ``rejected``: acknowledgements of the batch that do not count, as (segment, reason); the others do.
+    ``placements`` None: a batch of acknowledgements, or a duplicate older than the deduplication window. ``rejected``:
+    (segment, reason) of acknowledgements in the batch that do not count.
     """
 
     placements: list[Placement] | None = None
@@ -37,10 +34,10 @@ class Committed(Reply, frozen=True, tag="committed"):
     rejected: list[tuple[int, str]] = []
 
 
-class Rejected(Reply, frozen=True, tag="rejected"):
-    """The request was not taken; ``verdict`` says what follows, ``reason`` is for people.
+class Rejected(ReplyBody, frozen=True, tag="rejected"):
+    """The leader rejected the request. Programs act on ``verdict``; ``reason`` is for people.
 
-    For ``not_leader``, ``leader_epoch`` and ``instance`` are what this node knows of the leader.
+    ``instance``: the daemon that rejected it.
     """
 
     verdict: Verdict
@@ -48,8 +45,8 @@ class Rejected(Reply, frozen=True, tag="rejected"):
     instance: str = ""
 
 
-class ProducerIdentity(Reply, frozen=True, tag="producer_identity"):
-    """Answer to `OpenProducer`; ``source_position`` is the last one committed under the name."""
+class ProducerIdentity(ReplyBody, frozen=True, tag="producer_identity"):
+    """Reply to `OpenProducer`. ``source_position`` is the last one committed under the producer's name."""
 
     producer_id: int
     producer_epoch: int
@@ -57,9 +54,9 @@ class ProducerIdentity(Reply, frozen=True, tag="producer_identity"):
 
 
 class ExternalGrant(msgspec.Struct, frozen=True, kw_only=True):
-    """What a grant of an external topic says beside: the segment's name at its source, and where to go on there.
+    """The part of a grant that only external topics have: the segment's name at its source, and where to continue.
 
-    ``checkpoint`` None: from the segment's beginning, or from the grant's ``start_offset`` where offsets count.
+    ``checkpoint`` None: start at the segment's beginning, or at the grant's ``start_offset`` if positions are offsets.
     """
 
     label: str
@@ -68,7 +65,7 @@ class ExternalGrant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BucketStart(msgspec.Struct, frozen=True, array_like=True):
-    """Where reading begins in the buckets ``first_bucket`` up to, not including, ``end_bucket`` of a segment."""
+    """Where to start reading in buckets ``first_bucket`` up to, not including, ``end_bucket`` of a segment."""
 
     first_bucket: int
     end_bucket: int
@@ -77,13 +74,13 @@ class BucketStart(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Permission to read one segment, or the keys of some of its buckets.
+    """Permission to read one segment, or some of its key buckets.
 
-    Reading starts at ``start_offset``, which stands in chunk ``start_chunk`` or later; QUEUE consumers skip the
-    ``acknowledged`` ranges (first, end). ``end_offset`` is known when the segment is sealed.
+    The consumer starts at ``start_offset``, which is in chunk ``start_chunk`` or later. QUEUE consumers skip the
+    ``acknowledged`` ranges (first, end). ``end_offset`` is set once the segment is sealed.
 
     The buckets are ``first_bucket`` up to, not including, ``end_bucket`` of ``buckets``; 0, 0 means all of them.
-    ``starts`` takes the place of ``start_offset`` and ``acknowledged`` in the buckets that it names.
+    ``starts`` replaces ``start_offset`` and ``acknowledged`` for the buckets it names.
     """
 
     segment: int
@@ -102,9 +99,9 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Revocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Finish this segment and confirm. ``final``: it has been taken already (drained, or fenced); just stop.
+    """Finish this segment and confirm. ``final``: the grant has ended (drained or fenced); stop without confirming.
 
-    ``first_bucket`` and ``end_bucket`` are those of its grant.
+    ``first_bucket`` and ``end_bucket`` are those of the grant.
     """
 
     segment: int
@@ -114,8 +111,8 @@ class Revocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     end_bucket: int = 0
 
 
-class Registered(Reply, frozen=True, tag="registered"):
-    """Answer to `RegisterConsumer`: all that this consumer holds now; whatever it thought it held beside is gone."""
+class Registered(ReplyBody, frozen=True, tag="registered"):
+    """Reply to `RegisterConsumer`. ``grants`` is complete: the consumer holds nothing else."""
 
     topic_id: int
     subscription_id: int
@@ -125,11 +122,11 @@ class Registered(Reply, frozen=True, tag="registered"):
     heartbeat_interval_seconds: float
 
 
-class HeartbeatReply(Reply, frozen=True, tag="heartbeat_reply"):
-    """Answer to `Heartbeat`.
+class HeartbeatReply(ReplyBody, frozen=True, tag="heartbeat_reply"):
+    """Reply to `Heartbeat`.
 
-    ``stable``: no grant of this subscription is waiting for a handover.
-    ``blocked``: how many segments wait for undrained ancestors.
+    ``stable``: no handover is in progress in this subscription. ``blocked``: number of segments with undrained
+    ancestors.
     """
 
     head: int
@@ -137,12 +134,12 @@ class HeartbeatReply(Reply, frozen=True, tag="heartbeat_reply"):
     stable: bool
 
 
-class Done(Reply, frozen=True, tag="done"):
-    """The command has been carried out and is durable."""
+class Done(ReplyBody, frozen=True, tag="done"):
+    """The command was executed and is durable."""
 
 
 class SegmentDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """One segment as people and programs see it."""
+    """One segment of a topic."""
 
     segment: int
     first_hash: int
@@ -158,7 +155,7 @@ class SegmentDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExternalDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an external topic's records stand, as far as whoever imported it has said, and how it counts."""
+    """The source of an external topic, as given at its import, and how the source counts records."""
 
     source: str
     positions: Positions
@@ -166,7 +163,7 @@ class ExternalDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """One topic as people and programs see it."""
+    """One topic."""
 
     topic: str
     topic_id: int
@@ -178,16 +175,16 @@ class TopicDescription(msgspec.Struct, frozen=True, kw_only=True):
     external: ExternalDescription | None = None
 
 
-class TopicReply(Reply, frozen=True, tag="topic"):
-    """Answer to `DescribeTopic`, and to whatever changes one."""
+class TopicReply(ReplyBody, frozen=True, tag="topic"):
+    """Reply to `DescribeTopic` and to the commands that change a topic."""
 
     topic: TopicDescription
 
 
-class TopicImportReply(Reply, frozen=True, tag="topic_import"):
-    """Answer to `ImportTopic`: the topic as it is now, or would be after a dry run, and what that changed.
+class TopicImportReply(ReplyBody, frozen=True, tag="topic_import"):
+    """Reply to `ImportTopic`: the topic after the import (or as a dry run would leave it), and what changed.
 
-    All three are the source's names. ``expired_parents``: parents that the source does not have any more.
+    The three lists hold the source's names. ``expired_parents``: parents that the source no longer has.
     """
 
     topic: TopicDescription
@@ -197,16 +194,16 @@ class TopicImportReply(Reply, frozen=True, tag="topic_import"):
 
 
 class RetainedSegment(msgspec.Struct, frozen=True, kw_only=True):
-    """A sealed segment that stays, and why."""
+    """A sealed segment that was not pruned, and why."""
 
     segment: int
     reason: str
 
 
-class Pruned(Reply, frozen=True, tag="pruned"):
-    """Answer to `PruneTopic`.
+class Pruned(ReplyBody, frozen=True, tag="pruned"):
+    """Reply to `PruneTopic`.
 
-    ``abandoned``: subscriptions that were not asked, because nobody has used them for too long.
+    ``abandoned``: subscriptions that did not prevent pruning, because they have been unused for too long.
     """
 
     segments: list[int]
@@ -214,16 +211,16 @@ class Pruned(Reply, frozen=True, tag="pruned"):
     abandoned: list[str] = []
 
 
-class TopicList(Reply, frozen=True, tag="topic_list"):
-    """Answer to `ListTopics`."""
+class TopicList(ReplyBody, frozen=True, tag="topic_list"):
+    """Reply to `ListTopics`."""
 
     topics: list[TopicDescription]
 
 
 class BucketRangeProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far one subscription is in some key buckets of a segment that consumers share.
+    """Progress of one subscription in some key buckets of a shared segment.
 
-    ``status``: ``granted``, ``revoking`` or ``waiting`` (nobody holds these buckets).
+    ``status``: ``granted``, ``revoking`` or ``waiting`` (no consumer holds these buckets).
     """
 
     first_bucket: int
@@ -235,10 +232,10 @@ class BucketRangeProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SegmentProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far one subscription is in one segment.
+    """Progress of one subscription in one segment.
 
-    ``status``: ``granted``, ``revoking``, ``waiting`` (grantable, nobody holds it), ``shared``, ``blocked`` or
-    ``drained``. A shared one has no ``consumer`` of its own: ``bucket_ranges`` tells who reads which buckets.
+    ``status``: ``granted``, ``revoking``, ``waiting`` (grantable, but no consumer holds it), ``shared``, ``blocked`` or
+    ``drained``. A shared segment has no ``consumer``; its ``bucket_ranges`` name the consumer of each bucket.
     """
 
     segment: int
@@ -257,8 +254,8 @@ class SegmentProgress(msgspec.Struct, frozen=True, kw_only=True):
 class ConsumerDescription(msgspec.Struct, frozen=True, kw_only=True):
     """One consumer of a subscription.
 
-    ``bucket_ranges``: (segment, first bucket, end bucket) of those of its ``segments`` of which it reads a part.
-    ``idle``: why it reads nothing; empty if it reads something.
+    ``bucket_ranges``: (segment, first bucket, end bucket) for those ``segments`` that it reads in part. ``idle``: why
+    it reads nothing; empty if it reads something.
     """
 
     consumer: str
@@ -271,7 +268,7 @@ class ConsumerDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """One subscription as people and programs see it."""
+    """One subscription."""
 
     topic: str
     subscription: str
@@ -284,20 +281,20 @@ class SubscriptionDescription(msgspec.Struct, frozen=True, kw_only=True):
     balance: str = "count"
 
 
-class SubscriptionReply(Reply, frozen=True, tag="subscription"):
-    """Answer to `DescribeSubscription`."""
+class SubscriptionReply(ReplyBody, frozen=True, tag="subscription"):
+    """Reply to `DescribeSubscription` and `SetSubscriptionOrder`."""
 
     subscription: SubscriptionDescription
 
 
-class SubscriptionList(Reply, frozen=True, tag="subscription_list"):
-    """Answer to `ListSubscriptions`."""
+class SubscriptionList(ReplyBody, frozen=True, tag="subscription_list"):
+    """Reply to `ListSubscriptions`."""
 
     subscriptions: list[SubscriptionDescription]
 
 
 class SegmentMove(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a seek took a subscription in one segment; forward, what lies between counts as acknowledged."""
+    """How a seek moved a subscription in one segment. A move forward acknowledges the records it skips."""
 
     segment: int
     from_offset: int
@@ -305,33 +302,33 @@ class SegmentMove(msgspec.Struct, frozen=True, kw_only=True):
     end_offset: int
 
 
-class SeekReply(Reply, frozen=True, tag="seek"):
-    """Answer to `SeekSubscription`; segments that are not among the ``moves`` stay where they are."""
+class SeekReply(ReplyBody, frozen=True, tag="seek"):
+    """Reply to `SeekSubscription`. Segments without a move keep their position."""
 
     seek_generation: int
     moves: list[SegmentMove]
 
 
-class ExplanationReply(Reply, frozen=True, tag="explanation"):
-    """Answer to `ExplainSubscription`."""
+class ExplanationReply(ReplyBody, frozen=True, tag="explanation"):
+    """Reply to `ExplainSubscription`."""
 
     explanation: SubscriptionExplanation
 
 
-class PlanReply(Reply, frozen=True, tag="plan"):
-    """Answer to `PlanChanges`."""
+class PlanReply(ReplyBody, frozen=True, tag="plan"):
+    """Reply to `PlanChanges`."""
 
     plan: ChangePlan
 
 
-class BacklogReply(Reply, frozen=True, tag="backlog"):
-    """Answer to `DescribeBacklog`: by topic and subscription, as of now or a little before."""
+class BacklogReply(ReplyBody, frozen=True, tag="backlog"):
+    """Reply to `DescribeBacklog`, sorted by topic and subscription; may be up to a minute old."""
 
     backlogs: list[SubscriptionBacklog]
 
 
 class Push(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
-    """Fields of every message that the leader sends to a consumer unasked."""
+    """Fields of every push. ``leader_epoch`` is the term that sends it."""
 
     topic: str
     subscription: str
@@ -341,22 +338,22 @@ class Push(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_def
 
 
 class AssignmentChanged(Push, frozen=True, tag="assignment"):
-    """Pushed to a consumer: what it gained and must give up. Older (leader epoch, generation) are ignored."""
+    """Tells a consumer what it gained and what it must give up. It ignores lower epochs and generations."""
 
     granted: list[Grant] = []
     revoked: list[Revocation] = []
 
 
 class ConsumerFenced(Push, frozen=True, tag="consumer_fenced"):
-    """Pushed to a consumer that was replaced by a newer incarnation or evicted, or whose subscription was deleted.
+    """Tells a consumer that a newer incarnation replaced it, that it was evicted, or that its subscription was deleted.
 
-    It stops reading and registers again; the answer says whether for good.
+    It stops reading and registers again. If that is rejected as ``fenced``, it stops for good.
     """
 
     reason: str
 
 
-AnyReply = (
+AnyReplyBody = (
     Committed
     | Rejected
     | ProducerIdentity
@@ -373,6 +370,16 @@ AnyReply = (
     | ExplanationReply
     | PlanReply
     | BacklogReply
-    | AssignmentChanged
-    | ConsumerFenced
 )
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="reply"):
+    """The envelope of every reply. ``leader_epoch`` is the term of the leader that replies."""
+
+    request_id: int
+    leader_epoch: int
+    body: AnyReplyBody
+
+
+AnyPush = AssignmentChanged | ConsumerFenced
+AnyReply = Reply | AnyPush

@@ -1,8 +1,8 @@
-"""What clients send to the leader of a shard: every request, with the limits on each field.
+"""Requests: what clients send to the leader of a shard, with the limits of each field.
 
-Decoding enforces the limits, so whatever is handed on has them. A request may be lost, doubled or late: each is
-harmless to repeat, by a token, a sequence, or its nature. headgate.protocol.messages gathers these with the replies;
-import them from there.
+A `Request` is an envelope around one body. Decoding enforces the limits, so handlers need not check them again. Every
+request is safe to repeat, because of its token, its sequence, or because repeating it has no further effect.
+headgate.protocol.messages lists what to change when a request is added.
 """
 
 from __future__ import annotations
@@ -16,31 +16,35 @@ from msgspec import Meta
 from headgate.errors import InvalidNameError
 from headgate.model.entries import Balance, Order, Positions, SubscriptionType
 
+PROTOCOL_VERSION = 1
+MAX_RECORD_BYTES = 1024 * 1024
+"""Limit for key plus value of one record. A batch of one such record still fits into MAX_MESSAGE_BYTES."""
+MAX_CAPACITY_PERCENT = 1000
+"""Limit for the capacity of one consumer. A program that can do more registers under several consumer names."""
+
 Start = Literal["earliest", "latest"]
 PolicyField = Literal["auto_split", "auto_merge", "min_segments", "max_segments", "retention_ms"]
-MAX_CAPACITY_PERCENT = 1000
-"""Ten ordinary consumers in one: more is better told by several names."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
-# Not "$": that lets a newline follow.
+# "\Z" and not "$", which also matches before a trailing newline.
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")]
 Token = Annotated[str, Meta(min_length=1, max_length=64)]
 Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Epoch = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 SegmentCount = Annotated[int, Meta(ge=1, le=1024)]
 Label = Annotated[str, Meta(pattern=r"^[!-~]{1,128}\Z")]
-"""What a segment is called at the source of an external topic: printable ASCII without spaces."""
+"""Name of an external topic's segment at its source: printable ASCII without spaces."""
 HashText = Annotated[str, Meta(pattern=r"^(0|[1-9][0-9]{0,38})\Z")]
-"""A hash of up to 128 bits as decimal text: msgpack's integers end at 64."""
+"""A hash of up to 128 bits as decimal text, because msgpack integers have 64 bits."""
 Checkpoint = Annotated[str, Meta(max_length=1024)]
 
 
 def require_name(kind: str, name: str) -> str:
-    """Return ``name`` if it can name a ``kind`` (topic, consumer, …).
+    """Return ``name`` if it is a valid name for a ``kind`` (topic, consumer, …).
 
     Raises:
-        InvalidNameError: with the rule.
+        InvalidNameError: its text states the rule.
 
     """
     if not _NAME.fullmatch(name):
@@ -51,19 +55,8 @@ def require_name(kind: str, name: str) -> str:
     return name
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
-    """Fields of every request.
-
-    ``leader_epoch`` pins the reign it was meant for. A batch without one comes from a client too old to be
-    safe and is rejected with a delay; other requests may leave it out.
-
-    ``protocol`` is left out by clients of the first version. A leader refuses any other than its own.
-    """
-
-    request_id: Natural
-    client_id: Name
-    leader_epoch: Epoch | None = None
-    protocol: Epoch = 1
+class RequestBody(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
+    """Base class of request bodies."""
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
@@ -74,8 +67,8 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     timestamp_ms: Natural
 
 
-class ProduceBatch(Request, frozen=True, tag="produce"):
-    """Records of one topic. Never rebuilt: a retry carries the same bytes under the same sequence."""
+class ProduceBatch(RequestBody, frozen=True, tag="produce"):
+    """Store records of one topic. A retry carries the same records under the same sequence."""
 
     topic: Name
     records: Annotated[list[Record], Meta(min_length=1, max_length=100_000)]
@@ -86,7 +79,10 @@ class ProduceBatch(Request, frozen=True, tag="produce"):
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, array_like=True):
-    """Records ``first_offset`` up to, not including, ``end_offset``; STREAM is cumulative and ignores the first."""
+    """Acknowledge records ``first_offset`` up to, not including, ``end_offset``.
+
+    STREAM acknowledgements are cumulative: the leader ignores their ``first_offset``.
+    """
 
     segment: Natural
     generation: Natural
@@ -94,11 +90,11 @@ class Acknowledgement(msgspec.Struct, frozen=True, array_like=True):
     end_offset: Natural
 
 
-class AcknowledgeBatch(Request, frozen=True, tag="acknowledge"):
-    """Acknowledgements of one consumer; judged by the same table as records.
+class AcknowledgeBatch(RequestBody, frozen=True, tag="acknowledge"):
+    """Acknowledgements of one consumer. The verdict table for records applies to them as well.
 
-    ``checkpoints``: external topics, segment → where its next holder goes on. One counts if an acknowledgement of its
-    segment in the same batch does.
+    ``checkpoints``, for external topics: segment → where its next holder continues. A checkpoint counts only if an
+    acknowledgement of its segment in the same batch counts.
     """
 
     topic: Name
@@ -112,10 +108,10 @@ class AcknowledgeBatch(Request, frozen=True, tag="acknowledge"):
     checkpoints: Annotated[dict[Natural, Checkpoint], Meta(max_length=4096)] = {}
 
 
-class OpenProducer(Request, frozen=True, tag="open_producer"):
-    """Ask for an identity, or for the next incarnation of (``producer_id``, ``producer_epoch``) or of ``name``.
+class OpenProducer(RequestBody, frozen=True, tag="open_producer"):
+    """Request a producer identity, or the next epoch of (``producer_id``, ``producer_epoch``) or of ``name``.
 
-    The same ``token`` gets the same answer: a lost reply costs nothing.
+    The same ``token`` gets the same reply, so a lost reply is harmless.
     """
 
     token: Token
@@ -124,14 +120,14 @@ class OpenProducer(Request, frozen=True, tag="open_producer"):
     producer_epoch: Epoch = 0
 
 
-class RegisterConsumer(Request, frozen=True, tag="register"):
-    """Join a subscription, or come back to it. Creates the subscription where it is missing.
+class RegisterConsumer(RequestBody, frozen=True, tag="register"):
+    """Join a subscription, or return to it. Creates the subscription if it does not exist.
 
-    ``incarnation`` rises with every start of the program, so that the newer of two with one name wins. ``external``: it
-    reads the topic's own source; needed for external topics and rejected for others. ``supports_bucket_ranges``: it
-    can read a share of a segment, which is what `Grant` says of buckets; others get whole segments only.
-    ``subscription_id``: of the subscription that it has been in already; should that be deleted, it does not begin
-    another.
+    ``incarnation`` rises with each start of the program; the higher incarnation keeps the consumer name. ``external``:
+    the consumer reads the topic's own source; required for external topics, rejected for others.
+    ``supports_bucket_ranges``: the consumer can read some key buckets of a segment (see `Grant`); other consumers get
+    whole segments only. ``subscription_id``: the subscription this program joined before. If that one has been deleted,
+    the registration is rejected and creates nothing.
     """
 
     topic: Name
@@ -148,11 +144,11 @@ class RegisterConsumer(Request, frozen=True, tag="register"):
     subscription_id: Natural | None = None
 
 
-class Heartbeat(Request, frozen=True, tag="heartbeat"):
-    """Say that a consumer lives; the answer tells the head of the ledger.
+class Heartbeat(RequestBody, frozen=True, tag="heartbeat"):
+    """Report that a consumer is alive.
 
-    ``held``: every (segment, generation) that the consumer reads or finishes now. The leader pushes again what was
-    lost on the way: grants that are missing, revocations not confirmed, final ones for what it does not hold any more.
+    ``held``: every (segment, generation) that the consumer reads or finishes. The leader repeats the pushes that were
+    lost: missing grants, unconfirmed revocations, and final revocations of segments that the consumer no longer holds.
     """
 
     topic: Name
@@ -162,8 +158,8 @@ class Heartbeat(Request, frozen=True, tag="heartbeat"):
     held: Annotated[list[tuple[Natural, Natural]], Meta(max_length=100_000)] | None = None
 
 
-class LeaveConsumer(Request, frozen=True, tag="leave"):
-    """Leave at once and free what is held."""
+class LeaveConsumer(RequestBody, frozen=True, tag="leave"):
+    """Leave the subscription and release all held segments."""
 
     topic: Name
     subscription: Name
@@ -171,8 +167,8 @@ class LeaveConsumer(Request, frozen=True, tag="leave"):
     incarnation: Natural
 
 
-class ConfirmRevoked(Request, frozen=True, tag="confirm_revoked"):
-    """The consumer has finished with a revoked segment: everything it delivered is acknowledged or given up."""
+class ConfirmRevoked(RequestBody, frozen=True, tag="confirm_revoked"):
+    """Confirm a revocation: every delivered record of the segment is acknowledged or given up."""
 
     topic: Name
     subscription: Name
@@ -182,7 +178,7 @@ class ConfirmRevoked(Request, frozen=True, tag="confirm_revoked"):
     generation: Natural
 
 
-class CreateTopic(Request, frozen=True, tag="create_topic"):
+class CreateTopic(RequestBody, frozen=True, tag="create_topic"):
     """Create a topic of ``segments`` equal segments."""
 
     topic: Name
@@ -191,10 +187,10 @@ class CreateTopic(Request, frozen=True, tag="create_topic"):
 
 
 class SegmentImport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One segment of an external topic as its source tells it; ``segment`` and ``parents`` are names of the source.
+    """One segment of an external topic. ``segment`` and ``parents`` are the source's names.
 
-    ``hashes``: first and last, inclusive, in the source's own numbers. A sealed segment has its ``end_offset`` if
-    positions are ``offsets``, and just says ``sealed`` if they are ``opaque``.
+    ``hashes``: first and last hash, inclusive, in the source's own numbers. A sealed segment has an ``end_offset`` if
+    positions are ``offsets``, and has ``sealed`` set if they are ``opaque``.
     """
 
     segment: Label
@@ -204,12 +200,12 @@ class SegmentImport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     end_offset: Natural | None = None
 
 
-class ImportTopic(Request, frozen=True, tag="import_topic"):
-    """Create an external topic, or tell what its source has become: segments that are new, and those sealed since.
+class ImportTopic(RequestBody, frozen=True, tag="import_topic"):
+    """Create an external topic, or update it: add new segments and seal others.
 
-    ``complete``: every segment that the source still knows is listed; False: others stay as they are.
-    ``missing_parents`` ``expired``: at the first import, parents that are not listed have left the source, nothing of
-    them is left to read. ``dry_run``: judge and answer, change nothing.
+    ``complete``: every segment that the source still has is listed; False: unlisted segments stay as they are.
+    ``missing_parents`` ``expired``: at the first import, unlisted parents have left the source together with all their
+    records. ``dry_run``: validate and reply, but change nothing.
     """
 
     topic: Name
@@ -223,25 +219,25 @@ class ImportTopic(Request, frozen=True, tag="import_topic"):
     dry_run: bool = False
 
 
-class DeleteTopic(Request, frozen=True, tag="delete_topic"):
-    """Delete a topic that no consumer uses; ``force`` deletes it all the same."""
+class DeleteTopic(RequestBody, frozen=True, tag="delete_topic"):
+    """Delete a topic. ``force`` is required while consumers use it."""
 
     topic: Name
     token: Token
     force: bool = False
 
 
-class ListTopics(Request, frozen=True, tag="list_topics"):
+class ListTopics(RequestBody, frozen=True, tag="list_topics"):
     """List the topics of one shard."""
 
 
-class DescribeTopic(Request, frozen=True, tag="describe_topic"):
-    """Ask for a topic's layout."""
+class DescribeTopic(RequestBody, frozen=True, tag="describe_topic"):
+    """Describe a topic and its layout."""
 
     topic: Name
 
 
-class SplitSegment(Request, frozen=True, tag="split_segment"):
+class SplitSegment(RequestBody, frozen=True, tag="split_segment"):
     """Split an active segment at the middle of its range."""
 
     topic: Name
@@ -249,19 +245,16 @@ class SplitSegment(Request, frozen=True, tag="split_segment"):
     token: Token
 
 
-class MergeSegments(Request, frozen=True, tag="merge_segments"):
-    """Merge two active neighbours."""
+class MergeSegments(RequestBody, frozen=True, tag="merge_segments"):
+    """Merge two active segments with adjacent ranges."""
 
     topic: Name
     segments: tuple[Natural, Natural]
     token: Token
 
 
-class SetTopicPolicy(Request, frozen=True, tag="set_topic_policy"):
-    """Change what a topic wants otherwise than the cluster's settings; None leaves a field as it is.
-
-    ``reset`` names fields that go back to the cluster's settings.
-    """
+class SetTopicPolicy(RequestBody, frozen=True, tag="set_topic_policy"):
+    """Override cluster settings for one topic. None leaves a field as it is; ``reset`` removes overrides."""
 
     topic: Name
     token: Token
@@ -273,36 +266,36 @@ class SetTopicPolicy(Request, frozen=True, tag="set_topic_policy"):
     reset: Annotated[list[PolicyField], Meta(max_length=16)] = []
 
 
-class PruneTopic(Request, frozen=True, tag="prune_topic"):
-    """Prune now what everybody has drained, whatever the retention; ``dry_run``: only say what would go."""
+class PruneTopic(RequestBody, frozen=True, tag="prune_topic"):
+    """Prune every drained segment now, regardless of retention. ``dry_run``: only report what would be pruned."""
 
     topic: Name
     token: Token
     dry_run: bool = False
 
 
-class ListSubscriptions(Request, frozen=True, tag="list_subscriptions"):
+class ListSubscriptions(RequestBody, frozen=True, tag="list_subscriptions"):
     """List the subscriptions of one topic, or of the whole shard."""
 
     topic: Name | None = None
 
 
-class DescribeBacklog(Request, frozen=True, tag="describe_backlog"):
-    """Ask what the subscriptions of one topic, or of the whole shard, have not acknowledged."""
+class DescribeBacklog(RequestBody, frozen=True, tag="describe_backlog"):
+    """Report the unacknowledged records of one subscription, of one topic, or of the whole shard."""
 
     topic: Name | None = None
     subscription: Name | None = None
 
 
-class DescribeSubscription(Request, frozen=True, tag="describe_subscription"):
-    """Ask who reads what, what is blocked and by which ancestors."""
+class DescribeSubscription(RequestBody, frozen=True, tag="describe_subscription"):
+    """Describe who reads which segment, and which ancestors block the others."""
 
     topic: Name
     subscription: Name
 
 
-class ExplainSubscription(Request, frozen=True, tag="explain_subscription"):
-    """Ask why segments are, or are not, with somebody: one segment, one consumer, or all of the subscription."""
+class ExplainSubscription(RequestBody, frozen=True, tag="explain_subscription"):
+    """Explain the assignment of one segment, of one consumer, or of the whole subscription."""
 
     topic: Name
     subscription: Name
@@ -310,10 +303,10 @@ class ExplainSubscription(Request, frozen=True, tag="explain_subscription"):
     consumer: Name | None = None
 
 
-class PlanChanges(Request, frozen=True, tag="plan_changes"):
-    """Ask what would move if the layout or the consumers changed; nothing is done.
+class PlanChanges(RequestBody, frozen=True, tag="plan_changes"):
+    """Report which segments would move if the layout or the consumers changed. Changes nothing.
 
-    Splits come first, then merges, then consumers that join and that leave.
+    Applied in this order: splits, merges, added consumers, removed consumers.
     """
 
     topic: Name
@@ -324,8 +317,8 @@ class PlanChanges(Request, frozen=True, tag="plan_changes"):
     remove_consumers: Annotated[list[Name], Meta(max_length=1000)] = []
 
 
-class DeleteSubscription(Request, frozen=True, tag="delete_subscription"):
-    """Delete a subscription that no consumer uses; ``force`` deletes it all the same."""
+class DeleteSubscription(RequestBody, frozen=True, tag="delete_subscription"):
+    """Delete a subscription. ``force`` is required while it has consumers."""
 
     topic: Name
     subscription: Name
@@ -333,10 +326,11 @@ class DeleteSubscription(Request, frozen=True, tag="delete_subscription"):
     force: bool = False
 
 
-class SeekSubscription(Request, frozen=True, tag="seek_subscription"):
-    """Move a subscription, while its consumers run: ``to`` a place, or to ``positions`` as (segment, offset).
+class SeekSubscription(RequestBody, frozen=True, tag="seek_subscription"):
+    """Move a subscription while its consumers run.
 
-    Exactly one of the two. ``dry_run``: say what would move, and move nothing.
+    Give exactly one of ``to`` and ``positions``, which holds (segment, offset) pairs. ``dry_run``: report the moves
+    and change nothing.
     """
 
     topic: Name
@@ -347,8 +341,8 @@ class SeekSubscription(Request, frozen=True, tag="seek_subscription"):
     dry_run: bool = False
 
 
-class SetSubscriptionOrder(Request, frozen=True, tag="set_subscription_order"):
-    """Let children wait for their ancestors (``strict``) or not (``none``), from now on."""
+class SetSubscriptionOrder(RequestBody, frozen=True, tag="set_subscription_order"):
+    """Make children wait for their ancestors (``strict``) or not (``none``), from now on."""
 
     topic: Name
     subscription: Name
@@ -356,7 +350,7 @@ class SetSubscriptionOrder(Request, frozen=True, tag="set_subscription_order"):
     token: Token
 
 
-AnyRequest = (
+AnyRequestBody = (
     ProduceBatch
     | AcknowledgeBatch
     | OpenProducer
@@ -382,3 +376,19 @@ AnyRequest = (
     | SeekSubscription
     | SetSubscriptionOrder
 )
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The envelope of every request.
+
+    ``leader_epoch``: the term this request is for. Batches must carry it: a batch without one comes from a client too
+    old to keep batches in order, and is rejected with a delay. Other requests may leave it out.
+
+    ``protocol``: clients of version 1 leave it out. A leader rejects every other version than its own.
+    """
+
+    request_id: Natural
+    client_id: Name
+    leader_epoch: Epoch | None = None
+    protocol: Epoch = PROTOCOL_VERSION
+    body: AnyRequestBody

@@ -175,8 +175,6 @@ class CoordinatorModel:
         self.known[consumer.client_id].pop(place, None)
         self.harness.coordinator.confirm_revoked(
             m.ConfirmRevoked(
-                request_id=0,
-                client_id=consumer.client_id,
                 topic="orders",
                 subscription="billing",
                 consumer=consumer.consumer,
@@ -184,6 +182,7 @@ class CoordinatorModel:
                 segment=segment_of(place),
                 generation=holding.generation,
             ),
+            consumer.client_id,
         )
 
     async def come_to_rest(self) -> None:

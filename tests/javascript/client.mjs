@@ -147,18 +147,18 @@ export class Producer {
 
   // --- requests and replies ---
 
-  #publish(request) {
+  #publish(body) {
     const request_id = ++this.#requestId;
-    const payload = encode({ ...request, request_id, client_id: this.#clientId, leader_epoch: this.#epoch });
+    const payload = encode({ request_id, client_id: this.#clientId, leader_epoch: this.#epoch, body });
     if (this.#ready) this.#mqtt.publish(`${this.#prefix}/shards/${this.#shard}/requests`, Buffer.from(payload));
     return request_id;
   }
 
-  async #ask(request) {
+  async #ask(body) {
     for (let pause = FIRST_PAUSE_MS; ; pause = Math.min(2 * pause, LONGEST_PAUSE_MS)) {
       const answer = await new Promise((resolve) => {
         setTimeout(resolve, REPLY_MS, null);
-        this.#call = { id: this.#publish(request), resolve };
+        this.#call = { id: this.#publish(body), resolve };
       });
       if (answer && answer.type !== "rejected") return answer;
       if (answer && answer.verdict !== "not_leader" && answer.verdict !== "unavailable") throw new Error(answer.reason);
@@ -167,15 +167,15 @@ export class Producer {
   }
 
   #onReply(reply) {
-    if (reply.request_id === undefined) return; // a push: not for producers
+    if (reply.type !== "reply") return; // a push: not for producers
     this.#heardAt = Date.now();
     const older = reply.leader_epoch < this.#epoch;
     this.#epoch = Math.max(this.#epoch, reply.leader_epoch);
-    if (this.#call?.id === reply.request_id) return this.#call.resolve(reply);
+    if (this.#call?.id === reply.request_id) return this.#call.resolve(reply.body);
     const request = this.#requests.get(reply.request_id);
     if (!request) return; // answered before, or not ours
-    if (reply.type === "committed") this.#committed(request, older);
-    else if (request.attempt === this.#attempt && reply.leader_epoch >= request.epoch) this.#rejected(request, reply);
+    if (reply.body.type === "committed") this.#committed(request, older);
+    else if (request.attempt === this.#attempt && reply.leader_epoch >= request.epoch) this.#rejected(request, reply.body);
   }
 
   #committed({ batch, attempt }, older) {

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from controller.decisions.topic_import import import_topic
-from controller.decisions.verdicts import Refusal
 from controller.state.shard_state import ShardState
+from coordinator.decisions.refusal import Refusal
 from headgate import (
     ConsumerInfo,
     ConsumerReasons,
@@ -132,8 +132,6 @@ class FakeAdmin:
         state = self.cluster.imports
         outcome = import_topic(
             m.ImportTopic(
-                request_id=1,
-                client_id="c",
                 topic=name,
                 token=f"t{len(self.cluster.calls)}",
                 segments=list(layout.segments),
@@ -150,7 +148,7 @@ class FakeAdmin:
             raise RequestRejectedError(outcome.verdict, outcome.reason)
         if outcome.entries:
             state.apply_all(outcome.entries, chunk=state.chunk + 1, at_ms=0)
-        answer = public_value(outcome.answer(state, 1), TopicImportResult)
+        answer = public_value(outcome.answer(state), TopicImportResult)
         if not dry_run:
             self.cluster.topics[name] = answer.topic
         return answer

@@ -35,9 +35,9 @@ class FaultInjectingTransport:
     """`headgate.transport.port.Transport`, with somebody in between."""
 
     def __init__(self, inner: MqttTransport) -> None:
-        self.on_request: Rule[m.AnyRequest] = pass_through
+        self.on_request: Rule[m.Request] = pass_through
         self.on_reply: Rule[m.AnyReply] = pass_through
-        self.requests: list[m.AnyRequest] = []
+        self.requests: list[m.Request] = []
         """What the client sent, lost ones included."""
         self.replies: list[m.AnyReply] = []
         """What the leaders sent, lost ones included."""

@@ -43,7 +43,9 @@ def packed(fields: dict[str, Any]) -> bytes:
 @st.composite
 def _misfit(draw: st.DrawFn, valid: Sequence[bytes]) -> bytes:
     """A valid message of which some fields are others, too many or too few."""
-    fields: dict[str, Any] = msgspec.msgpack.decode(draw(st.sampled_from(valid)))
+    message: dict[str, Any] = msgspec.msgpack.decode(draw(st.sampled_from(valid)))
+    body = message.get("body")
+    fields: dict[str, Any] = body if body is not None and draw(st.booleans()) else message
     raw = st.sampled_from([*ABSURD, *DEEP]).map(msgspec.Raw)
     anything = st.sampled_from(VALUES) | raw | st.integers(-(2**63), 2**64 - 1)
     for _ in range(draw(st.integers(1, 3))):
@@ -52,7 +54,7 @@ def _misfit(draw: st.DrawFn, valid: Sequence[bytes]) -> bytes:
             del fields[name]
         else:
             fields[name] = draw(anything)
-    return packed(fields)
+    return packed(message if fields is message else message | {"body": msgspec.Raw(packed(fields))})
 
 
 @st.composite

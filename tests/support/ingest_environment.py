@@ -158,15 +158,16 @@ class RequestSender:
         assert known is not None
         return known.leader_epoch
 
-    def send(self, kind: type[m.Request], **fields: Any) -> asyncio.Future[Any]:
+    def send(self, kind: type[m.RequestBody], **fields: Any) -> asyncio.Future[Any]:
         """Send; the first reply is the result."""
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         request_id = next(self.client.request_ids)
-        self.client.on_reply(request_id, lambda reply: None if answered.done() else answered.set_result(reply))
-        assert self.client.send(self.shard, kind(request_id=request_id, client_id=self.client.client_id, **fields))
+        self.client.on_reply(request_id, lambda reply: None if answered.done() else answered.set_result(reply.body))
+        leader_epoch = fields.pop("leader_epoch", None)
+        assert self.client.send(self.shard, request_id, leader_epoch, kind(**fields))
         return answered
 
-    async def ask(self, kind: type[m.Request], **fields: Any) -> Any:
+    async def ask(self, kind: type[m.RequestBody], **fields: Any) -> Any:
         """Send, and return the first reply."""
         fields.setdefault("leader_epoch", await self.epoch())
         async with asyncio.timeout(5 * TIMEOUT_FACTOR):

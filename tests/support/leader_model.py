@@ -72,7 +72,7 @@ class LeaderModel:
                 return self._later(self._refuse(command, "invalid"))
             known.next_sequence += 1
             self.state.log.append(command.batch)
-        return self._later(m.Committed(request_id=command.request_id, leader_epoch=self.epoch, duplicate=duplicate))
+        return self._later(self._reply(command, m.Committed(duplicate=duplicate)))
 
     def _open(self, command: OpenIdentity) -> list[m.Reply]:
         known = self.state.producers.get(command.producer_id or 0)
@@ -90,20 +90,21 @@ class LeaderModel:
 
     def _identity(self, command: OpenIdentity, producer_id: int) -> list[m.Reply]:
         return self._later(
-            m.ProducerIdentity(
-                request_id=command.request_id,
-                leader_epoch=self.epoch,
-                producer_id=producer_id,
-                producer_epoch=self.state.producers[producer_id].epoch,
-            ),
+            self._reply(
+                command,
+                m.ProducerIdentity(producer_id=producer_id, producer_epoch=self.state.producers[producer_id].epoch),
+            )
         )
 
     def _later(self, reply: m.Reply) -> list[m.Reply]:
         self.waiting.append(reply)
         return []
 
-    def _refuse(self, command: SendBatch | OpenIdentity, verdict: m.Verdict) -> m.Rejected:
-        return m.Rejected(request_id=command.request_id, leader_epoch=self.epoch, verdict=verdict, reason="said so")
+    def _refuse(self, command: SendBatch | OpenIdentity, verdict: m.Verdict) -> m.Reply:
+        return self._reply(command, m.Rejected(verdict=verdict, reason="said so"))
+
+    def _reply(self, command: SendBatch | OpenIdentity, body: m.AnyReplyBody) -> m.Reply:
+        return m.Reply(request_id=command.request_id, leader_epoch=self.epoch, body=body)
 
 
 class ProducerSessionSimulation:
@@ -191,12 +192,13 @@ class ProducerSessionSimulation:
         if reply.request_id in self.forgotten:
             return
         jitter = self.rng.random()
-        if isinstance(reply, m.Committed):
-            self.perform(self.session.committed(reply.request_id, reply, self.now))
-        elif isinstance(reply, m.ProducerIdentity):
-            self.perform(self.session.identified(reply.request_id, reply, self.now))
-        elif isinstance(reply, m.Rejected):
-            self.perform(self.session.rejected(reply.request_id, reply, self.now, jitter))
+        match reply.body:
+            case m.Committed() as committed:
+                self.perform(self.session.committed(reply.request_id, committed, self.now))
+            case m.ProducerIdentity() as identity:
+                self.perform(self.session.identified(reply.request_id, identity, self.now))
+            case m.Rejected() as rejected:
+                self.perform(self.session.rejected(reply.request_id, reply.leader_epoch, rejected, self.now, jitter))
 
     def change_leader(self) -> None:
         """A new reign reads the ledger; what was not durable is gone. The old one does not know yet."""

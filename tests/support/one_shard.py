@@ -63,11 +63,14 @@ class BareClient:
         if not self.transport.connected:
             await connected.wait()
 
-    def send(self, kind: type[m.Request], *, shard: int = 0, **fields: Any) -> int:
+    def send(self, kind: type[m.RequestBody], *, shard: int = 0, **fields: Any) -> int:
         """Send one request and return its id."""
         self._next += 1
-        fields.setdefault("leader_epoch", 1)
-        self.send_raw(m.encode(kind(request_id=self._next, client_id=self.client_id, **fields)), shard=shard)
+        leader_epoch = fields.pop("leader_epoch", 1)
+        request = m.Request(
+            request_id=self._next, client_id=self.client_id, leader_epoch=leader_epoch, body=kind(**fields)
+        )
+        self.send_raw(m.encode(request), shard=shard)
         return self._next
 
     def send_raw(self, payload: bytes, *, shard: int = 0) -> None:
@@ -75,15 +78,15 @@ class BareClient:
         assert self.transport.publish(m.requests_topic(CLUSTER, shard), payload)
 
     async def reply(self, request_id: int) -> Any:
-        """Return the first reply to a request."""
+        """Return the body of the first reply to a request."""
         async with asyncio.timeout(30):
             while not self.replies.get(request_id):
                 self._arrived.clear()
                 await self._arrived.wait()
-        return self.replies[request_id][0]
+        return self.replies[request_id][0].body
 
-    async def call(self, kind: type[m.Request], **fields: Any) -> Any:
-        """Send one request and return its reply."""
+    async def call(self, kind: type[m.RequestBody], **fields: Any) -> Any:
+        """Send one request and return the body of its reply."""
         return await self.reply(self.send(kind, **fields))
 
     def _on_reply(self, _: str, payload: bytes) -> None:

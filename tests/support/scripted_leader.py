@@ -17,6 +17,7 @@ import random
 from collections import deque
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from headgate.client.connection import Client
 from headgate.ledger.chunk import ChunkBuilder
@@ -30,6 +31,8 @@ from tests.support.object_store import FakeStore
 CLUSTER = "test"
 TOPIC_ID = 1
 DELAY_SECONDS = 1.0
+
+BodyT = TypeVar("BodyT", bound=m.RequestBody)
 
 
 def now_ms() -> int:
@@ -57,7 +60,7 @@ class ScriptedLeader:
         self.epoch = epoch
         self.pipelining, self.window = pipelining, window
         self.script: deque[str] = deque()
-        self.requests: list[m.AnyRequest] = []
+        self.requests: list[m.Request] = []
         self.transport = cluster.broker.transport(f"leader-{shard}-{epoch}")
         self.grants: list[m.Grant] = []
         self.blocked, self.stable = 0, True
@@ -86,8 +89,8 @@ class ScriptedLeader:
         self._retain(m.leader_topic(CLUSTER, self.shard), said)
         self._retain(m.cluster_topic(CLUSTER), m.ClusterDescription(protocol=1, shards=1, ledger_url="file:///x"))
 
-    def seen(self, kind: type[m.Request]) -> list[m.Request]:
-        return [request for request in self.requests if isinstance(request, kind)]
+    def seen(self, kind: type[BodyT]) -> list[BodyT]:
+        return [request.body for request in self.requests if isinstance(request.body, kind)]
 
     def push(self, request: m.RegisterConsumer, *, granted=(), revoked=(), epoch: int | None = None) -> None:
         message = m.AssignmentChanged(
@@ -99,7 +102,8 @@ class ScriptedLeader:
             granted=list(granted),
             revoked=list(revoked),
         )
-        self.transport.publish(m.replies_topic(CLUSTER, request.client_id), m.encode(message))
+        client_id = next(each.client_id for each in self.requests if each.body is request)
+        self.transport.publish(m.replies_topic(CLUSTER, client_id), m.encode(message))
 
     def _retain(self, topic: str, message) -> None:
         self.transport.publish(topic, m.encode(message), retain=True)
@@ -109,51 +113,46 @@ class ScriptedLeader:
         self.requests.append(request)
         if not self.answers:
             return
+        body = request.body
         if request.leader_epoch not in (None, self.epoch):
             self.refuse(request, "not_leader")
-        elif isinstance(request, m.ProduceBatch | m.AcknowledgeBatch):
-            self._batch(request)
-        elif type(request).__name__ in self.fence:
+        elif isinstance(body, m.ProduceBatch | m.AcknowledgeBatch):
+            self._batch(request, body)
+        elif type(body).__name__ in self.fence:
             self.refuse(request, "fenced")
         else:
-            self._command(request)
+            self.reply(request, self._command(body))
 
-    def reply(self, request, reply: m.Reply) -> None:
+    def reply(self, request: m.Request, body: m.AnyReplyBody, *, epoch: int | None = None) -> None:
+        reply = m.Reply(request_id=request.request_id, leader_epoch=self.epoch if epoch is None else epoch, body=body)
         self.transport.publish(m.replies_topic(CLUSTER, request.client_id), m.encode(reply))
 
-    def refuse(self, request, verdict: m.Verdict) -> None:
-        self.reply(
-            request,
-            m.Rejected(
-                request_id=request.request_id, leader_epoch=self.epoch, verdict=verdict, reason=f"scripted {verdict}"
-            ),
-        )
+    def refuse(self, request: m.Request, verdict: m.Verdict, *, epoch: int | None = None) -> None:
+        self.reply(request, m.Rejected(verdict=verdict, reason=f"scripted {verdict}"), epoch=epoch)
 
-    def _batch(self, batch: m.ProduceBatch | m.AcknowledgeBatch) -> None:
+    def _batch(self, request: m.Request, batch: m.ProduceBatch | m.AcknowledgeBatch) -> None:
         act = self.script.popleft() if self.script else "accept"
         if act == "drop":
             return
         if act in ("invalid", "not_leader", "fenced", "out_of_order", "unavailable"):
-            self.refuse(batch, act)
+            self.refuse(request, act)
             return
         reply = self.cluster.take(batch, self)
         if reply is None:
-            self.refuse(batch, "out_of_order")
+            self.refuse(request, "out_of_order")
         elif act == "delay":
-            asyncio.get_running_loop().call_later(DELAY_SECONDS, self.reply, batch, reply)
+            asyncio.get_running_loop().call_later(DELAY_SECONDS, self.reply, request, reply)
         elif act != "silent":
-            self.reply(batch, reply)
+            self.reply(request, reply)
             if act == "double":
-                self.reply(batch, reply)
+                self.reply(request, reply)
 
-    def _command(self, request) -> None:
-        ids = {"request_id": request.request_id, "leader_epoch": self.epoch}
-        match request:
+    def _command(self, body: m.AnyRequestBody) -> m.AnyReplyBody:
+        match body:
             case m.OpenProducer():
-                self.reply(request, self.cluster.open(request, self.epoch))
+                return self.cluster.open(body)
             case m.RegisterConsumer():
-                reply = m.Registered(
-                    **ids,
+                return m.Registered(
                     topic_id=TOPIC_ID,
                     subscription_id=2,
                     grants=self.grants,
@@ -161,21 +160,20 @@ class ScriptedLeader:
                     blocked=self.blocked,
                     heartbeat_interval_seconds=5.0,
                 )
-                self.reply(request, reply)
             case m.Heartbeat():
-                self.reply(
-                    request, m.HeartbeatReply(**ids, head=self.cluster.head, blocked=self.blocked, stable=self.stable)
-                )
+                return m.HeartbeatReply(head=self.cluster.head, blocked=self.blocked, stable=self.stable)
             case m.ConfirmRevoked() | m.LeaveConsumer() | m.DeleteTopic() | m.DeleteSubscription():
-                self.reply(request, m.Done(**ids))
+                return m.Done()
             case m.ListTopics():
-                self.reply(request, m.TopicList(**ids, topics=[]))
+                return m.TopicList(topics=[])
             case m.CreateTopic() | m.SplitSegment() | m.DescribeTopic() | m.MergeSegments():
-                self.cluster.commands.setdefault(getattr(request, "token", ""), type(request).__name__)
-                topic = m.TopicDescription(
-                    topic=request.topic, topic_id=1, shard=0, layout_epoch=1, segments=[], subscriptions=[]
+                self.cluster.commands.setdefault(getattr(body, "token", ""), type(body).__name__)
+                return m.TopicReply(
+                    topic=m.TopicDescription(
+                        topic=body.topic, topic_id=1, shard=0, layout_epoch=1, segments=[], subscriptions=[]
+                    )
                 )
-                self.reply(request, m.TopicReply(**ids, topic=topic))
+        raise AssertionError(f"no answer to {type(body).__name__}")
 
 
 class ScriptedCluster:
@@ -214,14 +212,12 @@ class ScriptedCluster:
         finally:
             await leader.transport.__aexit__(None, None, None)
 
-    def open(self, request: m.OpenProducer, epoch: int) -> m.ProducerIdentity:
+    def open(self, request: m.OpenProducer) -> m.ProducerIdentity:
         known = self._producers.get(request.producer_id or 0)
         producer_id = request.producer_id if known else len(self._producers) + 1
         if known is None or known.token != request.token:
             self._producers[producer_id] = Identity(known.epoch + 1 if known else 0, request.token)
         return m.ProducerIdentity(
-            request_id=request.request_id,
-            leader_epoch=epoch,
             producer_id=producer_id,
             producer_epoch=self._producers[producer_id].epoch,
             source_position=self.last_position,
@@ -237,15 +233,12 @@ class ScriptedCluster:
             identity.next_sequence += 1
             if isinstance(batch, m.AcknowledgeBatch):
                 self.acknowledged += batch.acknowledgements
-                self._answers[place] = m.Committed(request_id=0, leader_epoch=0)
+                self._answers[place] = m.Committed()
             else:
                 placements = self.store_records(batch.records, leader)
                 self.positions.append(batch.source_position)
-                self._answers[place] = m.Committed(request_id=0, leader_epoch=0, placements=placements)
-        known = self._answers[place]
-        return m.Committed(
-            request_id=batch.request_id, leader_epoch=leader.epoch, placements=known.placements, rejected=known.rejected
-        )
+                self._answers[place] = m.Committed(placements=placements)
+        return self._answers[place]
 
     def store_records(self, records: list[m.Record], leader: ScriptedLeader | None = None) -> list[Placement]:
         """Write one chunk and announce it."""

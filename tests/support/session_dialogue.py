@@ -59,19 +59,17 @@ class Dialogue:
     def identify(self, producer_id: int = 7, epoch: int = 0) -> list[str]:
         assert self.opening is not None
         reply = m.ProducerIdentity(
-            request_id=self.opening.request_id,
-            leader_epoch=1,
             producer_id=producer_id,
             producer_epoch=epoch,
             source_position=b"here",
         )
-        return self._heard(self.session.identified(reply.request_id, reply, self.now))
+        return self._heard(self.session.identified(self.opening.request_id, reply, self.now))
 
     def commit(self, *sends: str | SendBatch) -> list[str]:
         said = []
         for send in sends:
             command = self.last[send] if isinstance(send, str) else send
-            reply = m.Committed(request_id=command.request_id, leader_epoch=command.leader_epoch, placements=[])
+            reply = m.Committed(placements=[])
             said += self._heard(self.session.committed(command.request_id, reply, self.now))
         return said
 
@@ -80,8 +78,8 @@ class Dialogue:
     ) -> list[str]:
         command = self.last[send] if isinstance(send, str) else send
         at = command.leader_epoch if epoch is None else epoch
-        reply = m.Rejected(request_id=command.request_id, leader_epoch=at, verdict=verdict, reason="so it is")
-        return self._heard(self.session.rejected(command.request_id, reply, self.now, 1.0))
+        reply = m.Rejected(verdict=verdict, reason="so it is")
+        return self._heard(self.session.rejected(command.request_id, at, reply, self.now, 1.0))
 
     def wait(self, seconds: float) -> list[str]:
         until, said = self.now + seconds, []

@@ -16,6 +16,7 @@ import looptime
 
 from controller.state.shard_state import ShardState, Topic
 from coordinator.decisions.gate import is_gated
+from coordinator.decisions.refusal import Refusal
 from coordinator.ports import CoordinatorSettings, DrainCheck
 from coordinator.state.subscription import Subscription
 from coordinator.subscription_coordinator import SubscriptionCoordinator
@@ -56,7 +57,6 @@ class CoordinatorHarness:
         self.pushes: list[tuple[str, m.Push]] = []
         self.on_push: Callable[[str, m.Push], None] = lambda client_id, message: None
         self.leader_epoch = 1
-        self.request_id = 0
         self.observer = RecordingObserver()
         self.coordinator: SubscriptionCoordinator
         self.propose(e.TopicCreated(topic_id=1, topic="orders", segments=segments, token="t"))
@@ -199,17 +199,8 @@ class CoordinatorHarness:
 
     # --- what consumers send ------------------------------------------------------------------------------------------
 
-    def _request(self, kind: type, consumer: str, incarnation: int, client_id: str | None, **fields):
-        self.request_id += 1
-        return kind(
-            request_id=self.request_id,
-            client_id=client_id or f"client-{consumer}",
-            topic="orders",
-            subscription="billing",
-            consumer=consumer,
-            incarnation=incarnation,
-            **fields,
-        )
+    def _request(self, kind: type, consumer: str, incarnation: int, **fields):
+        return kind(topic="orders", subscription="billing", consumer=consumer, incarnation=incarnation, **fields)
 
     def register(
         self,
@@ -222,20 +213,19 @@ class CoordinatorHarness:
         supports_bucket_ranges: bool = False,
         balance: str | None = None,
         capacity: int = 100,
-    ) -> m.Registered | m.Rejected:
+    ) -> m.Registered | Refusal:
         wanted = type or self.subscription.type or "STREAM"
         request = self._request(
             m.RegisterConsumer,
             consumer,
             incarnation,
-            client_id,
             subscription_type=wanted,
             order=order,
             supports_bucket_ranges=supports_bucket_ranges,
             balance=balance,
             capacity=capacity,
         )
-        return self.coordinator.register(request)
+        return self.coordinator.register(request, client_id or f"client-{consumer}")
 
     def heartbeat(
         self,
@@ -244,11 +234,13 @@ class CoordinatorHarness:
         incarnation: int = 1,
         client_id: str | None = None,
         held: list[tuple[int, int]] | None = None,
-    ) -> m.HeartbeatReply | m.Rejected:
-        return self.coordinator.heartbeat(self._request(m.Heartbeat, consumer, incarnation, client_id, held=held))
+    ) -> m.HeartbeatReply | Refusal:
+        request = self._request(m.Heartbeat, consumer, incarnation, held=held)
+        return self.coordinator.heartbeat(request, client_id or f"client-{consumer}")
 
     def leave(self, consumer: str, *, incarnation: int = 1, client_id: str | None = None) -> m.Done:
-        return self.coordinator.leave(self._request(m.LeaveConsumer, consumer, incarnation, client_id))
+        request = self._request(m.LeaveConsumer, consumer, incarnation)
+        return self.coordinator.leave(request, client_id or f"client-{consumer}")
 
     def confirm(
         self, consumer: str, place: SegmentSlice, generation: int | None = None, *, incarnation: int = 1
@@ -257,7 +249,8 @@ class CoordinatorHarness:
             generation = self.subscription.holdings[place].generation
         segment = segment_of(place)
         return self.coordinator.confirm_revoked(
-            self._request(m.ConfirmRevoked, consumer, incarnation, None, segment=segment, generation=generation),
+            self._request(m.ConfirmRevoked, consumer, incarnation, segment=segment, generation=generation),
+            f"client-{consumer}",
         )
 
     def acknowledge(
@@ -278,7 +271,6 @@ class CoordinatorHarness:
             m.AcknowledgeBatch,
             consumer,
             incarnation,
-            None,
             acknowledgements=[m.Acknowledgement(segment, generation, first_offset, end_offset)],
         )
         rejected = self.coordinator.acknowledge(batch)

@@ -7,7 +7,7 @@ from msgspec import inspect as shapes
 
 from headgate.protocol import messages as m
 
-BASES = (m.Request, m.Reply, m.Push)
+BASES = (m.RequestBody, m.ReplyBody, m.Push)
 PYTHON_PATTERN = typing.get_args(m.Name)[1].pattern
 NAME_PATTERN = PYTHON_PATTERN.replace(r"\Z", "$")
 """As other languages write it; Python's own "$" lets a newline follow."""
@@ -20,7 +20,9 @@ STRUCTS = sorted(
     {
         kind
         for kind in vars(m).values()
-        if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind is not msgspec.Struct
+        if isinstance(kind, type)
+        and issubclass(kind, msgspec.Struct)
+        and kind not in (msgspec.Struct, m.RequestBody, m.ReplyBody)
     },
     key=lambda kind: kind.__name__,
 )
@@ -28,8 +30,8 @@ STRUCTS = sorted(
 
 def heading(kind: type[msgspec.Struct]) -> str:
     """The heading of the section that describes ``kind``."""
-    if kind in BASES:
-        return f"{kind.__name__} (common fields)"
+    if kind is m.Push:
+        return "Push (common fields)"
     if issubclass(kind, BASES):
         return f"`{kind.__struct_config__.tag}` {kind.__name__}"
     return f"{kind.__name__} ({'array' if kind.__struct_config__.array_like else 'map'})"
@@ -49,7 +51,12 @@ def type_name(of: shapes.Type) -> str:
     """The type as the document writes it."""
     match of:
         case shapes.UnionType(types=types):
-            return " or ".join(type_name(each) for each in types)
+            bases = [
+                base
+                for base in BASES
+                if all(isinstance(t, shapes.StructType) and issubclass(t.cls, base) for t in types)
+            ]
+            return "body" if bases else " or ".join(type_name(each) for each in types)
         case shapes.ListType(item_type=item):
             return f"array of {type_name(item)}"
         case shapes.TupleType(item_types=items):

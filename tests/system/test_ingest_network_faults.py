@@ -76,7 +76,7 @@ async def test_every_record_is_stored_once_and_in_order_in(network_faults: str, 
         if network_faults == "all at once":
             transport.on_reply = transport.on_request = some(rng, 0.1, late_and_doubled(rng))
         told = await outcomes(await send(producer, topic, range(200), pause_seconds=0.002))
-        batches = [request for request in transport.requests if isinstance(request, m.ProduceBatch)]
+        batches = [request.body for request in transport.requests if isinstance(request.body, m.ProduceBatch)]
 
     assert producer.resent_batches > 0 or network_faults == "delayed and doubled"
     assert len({batch.sequence for batch in batches}) > 10
@@ -118,9 +118,10 @@ async def test_refused_once_and_accepted_in_the_same_epoch_loses_nothing(ingest:
     """The leader itself refuses one batch, by the epoch written on it, while it takes those around it."""
     topic, rejected = await ingest.topic(), set[int]()
 
-    def wrong_epoch_once(request: m.AnyRequest) -> Sequence[tuple[float, m.AnyRequest]]:
-        if isinstance(request, m.ProduceBatch) and request.sequence % 7 == 3 and request.sequence not in rejected:
-            rejected.add(request.sequence)
+    def wrong_epoch_once(request: m.Request) -> Sequence[tuple[float, m.Request]]:
+        batch = request.body
+        if isinstance(batch, m.ProduceBatch) and batch.sequence % 7 == 3 and batch.sequence not in rejected:
+            rejected.add(batch.sequence)
             assert request.leader_epoch is not None
             return [(0.0, msgspec.structs.replace(request, leader_epoch=request.leader_epoch - 1))]
         return [(0.0, request)]
@@ -128,7 +129,8 @@ async def test_refused_once_and_accepted_in_the_same_epoch_loses_nothing(ingest:
     async with ingest.client() as client, Producer(client, settings=QUICK) as producer:
         fault_transport_of(client).on_request = wrong_epoch_once
         told = await outcomes(await send(producer, topic, range(300)))
-        verdicts = {reply.verdict for reply in fault_transport_of(client).replies if isinstance(reply, m.Rejected)}
+        replies = [reply.body for reply in fault_transport_of(client).replies if isinstance(reply, m.Reply)]
+        verdicts = {body.verdict for body in replies if isinstance(body, m.Rejected)}
 
     assert len(rejected) > 3
     assert {"not_leader", "out_of_order"} <= verdicts, "what came behind was kept out, in the same epoch"
@@ -183,7 +185,7 @@ async def test_a_batch_in_flight_at_its_deadline_is_unknown_and_the_producer_goe
             transport.on_request = dropped
         sent_before = len(transport.requests)
         unknown = await outcomes(await send(producer, topic, range(10, 12)))
-        late = [each for each in transport.requests[sent_before:] if isinstance(each, m.ProduceBatch)]
+        late = [each.body for each in transport.requests[sent_before:] if isinstance(each.body, m.ProduceBatch)]
         transport.on_request = transport.on_reply = pass_through
         told = await outcomes(await send(producer, topic, range(12, 40)))
         sender = RequestSender(client, 0)
@@ -232,9 +234,9 @@ async def test_a_reopened_identity_whose_reply_was_lost_gets_the_same_answer(ing
     dropped_replies: dict[int, int] = {}
 
     def twice_lost(reply: m.AnyReply) -> Sequence[tuple[float, m.AnyReply]]:
-        if isinstance(reply, m.ProducerIdentity):
-            dropped_replies[reply.producer_epoch] = dropped_replies.get(reply.producer_epoch, 0) + 1
-            if dropped_replies[reply.producer_epoch] <= 2:
+        if isinstance(reply, m.Reply) and isinstance(identity := reply.body, m.ProducerIdentity):
+            dropped_replies[identity.producer_epoch] = dropped_replies.get(identity.producer_epoch, 0) + 1
+            if dropped_replies[identity.producer_epoch] <= 2:
                 return []
         return [(0.0, reply)]
 
@@ -247,7 +249,7 @@ async def test_a_reopened_identity_whose_reply_was_lost_gets_the_same_answer(ing
         await outcomes(await send(producer, topic, range(10, 11)))
         transport.on_request = pass_through
         after = await outcomes(await send(producer, topic, range(11, 20)), 60)
-        openings = [request for request in transport.requests if isinstance(request, m.OpenProducer)]
+        openings = [request.body for request in transport.requests if isinstance(request.body, m.OpenProducer)]
         entries = await ingest.entries()
 
     assert all(isinstance(each, RecordMetadata) for each in (*told, *after))

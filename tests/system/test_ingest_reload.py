@@ -34,8 +34,8 @@ class InFlight:
         transport.on_request = self._request
         transport.on_reply = self._reply
 
-    def _request(self, request: m.AnyRequest) -> list[tuple[float, m.AnyRequest]]:
-        if isinstance(request, m.ProduceBatch):
+    def _request(self, request: m.Request) -> list[tuple[float, m.Request]]:
+        if isinstance(request.body, m.ProduceBatch):
             self.now.add(request.request_id)
             self.most = max(self.most, len(self.now))
         return [(0.0, request)]

@@ -90,22 +90,10 @@ class Program:
                 if revocation.final:
                     self.held.pop(revocation.segment, None)
 
-    async def ask(self, kind: type[m.Request], **fields: Any) -> Any:
+    async def ask(self, kind: type[m.RequestBody], **fields: Any) -> Any:
         """Return the leader's answer to one request of this consumer."""
-        return await self.client.request(
-            self.shard,
-            lambda request_id, leader_epoch: kind(
-                request_id=request_id,
-                client_id=self.client_id,
-                leader_epoch=leader_epoch,
-                topic=self.topic,
-                subscription="s",
-                consumer=self.name,
-                incarnation=self.incarnation,
-                **fields,
-            ),
-            timeout_seconds=20 * TIMEOUT_FACTOR,
-        )
+        body = kind(topic=self.topic, subscription="s", consumer=self.name, incarnation=self.incarnation, **fields)
+        return (await self.client.request(self.shard, lambda: body, 20 * TIMEOUT_FACTOR)).body
 
     async def register(self) -> dict[int, int]:
         """Register, and return segment → generation of what it may read."""
@@ -251,16 +239,7 @@ async def test_who_does_not_let_go_is_fenced_and_acknowledges_in_vain(ingest: In
 async def _produce(ingest: IngestCluster, topic: str, count: int) -> None:
     records = [m.Record(b"%d" % n, b"v", 0) for n in range(count)]
     async with ingest.client() as client:
-        await client.request(
-            shard_of(topic, SHARDS),
-            lambda request_id, leader_epoch: m.ProduceBatch(
-                request_id=request_id,
-                client_id=client.client_id,
-                leader_epoch=leader_epoch,
-                topic=topic,
-                records=records,
-            ),
-        )
+        await client.request(shard_of(topic, SHARDS), lambda: m.ProduceBatch(topic=topic, records=records))
 
 
 async def test_a_change_of_leader_moves_nothing_and_renews_no_grace(ingest: IngestCluster) -> None:

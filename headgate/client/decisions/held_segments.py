@@ -67,10 +67,10 @@ class HeldSegments:
         """Note that the list is being asked for."""
         self._granted_since_registration.clear()
 
-    def registered(self, reply: Registered) -> Changes:
+    def registered(self, leader_epoch: int, reply: Registered) -> Changes:
         """Take the complete list."""
         changes = Changes()
-        if not self._is_current(reply.leader_epoch):
+        if not self._is_current(leader_epoch):
             return changes
         listed = {_key(grant) for grant in reply.grants}
         for key in list(self.held):

@@ -54,7 +54,6 @@ from headgate.client.decisions.session_types import (
     SendBatch,
     SentRequest,
     SessionBatch,
-    committed_without_placements,
 )
 from headgate.protocol import messages as m
 
@@ -205,20 +204,22 @@ class ProducerSession:
         self._commands_out.append(Identified(reply.source_position))
         return self._commands(now)
 
-    def rejected(self, request_id: int, reply: m.Rejected, now: float, jitter: float) -> list[Command]:
+    def rejected(
+        self, request_id: int, leader_epoch: int, reply: m.Rejected, now: float, jitter: float
+    ) -> list[Command]:
         """Learn that a request was not taken."""
         sent = self._sent.get(request_id)
-        if sent is None or reply.leader_epoch < sent.leader_epoch:
+        if sent is None or leader_epoch < sent.leader_epoch:
             return []  # rule 1: what a deposed leader says of a request that was not for it
-        if reply.leader_epoch > sent.leader_epoch:
+        if leader_epoch > sent.leader_epoch:
             # The reign that was asked is over. It may have taken this copy before.
-            self.highest_epoch = max(self.highest_epoch, reply.leader_epoch)
+            self.highest_epoch = max(self.highest_epoch, leader_epoch)
         elif sent.batch is not None and reply.verdict != "not_leader":
             sent.batch.unrejected_request_ids.discard(request_id)
         if sent.attempt != self.attempt or not self._attempt_active():
             return self._commands(now)  # rule 5
         self._last_reply_at = now
-        if reply.leader_epoch > sent.leader_epoch or reply.verdict in ("not_leader", "unavailable"):
+        if leader_epoch > sent.leader_epoch or reply.verdict in ("not_leader", "unavailable"):
             self._back_off(now, jitter)
         elif reply.verdict == "fenced":
             self._on_fenced(reply.reason)
@@ -421,7 +422,7 @@ class ProducerSession:
         later_reply = next((batch.reply for batch in reversed(self._in_flight) if batch.reply is not None), None)
         for batch in due:
             if batch.reply is None and later_reply is not None:
-                batch.reply = committed_without_placements(later_reply)  # rule 7
+                batch.reply = m.Committed(duplicate=True)  # rule 7
             if batch.reply is not None and batch.reply is later_reply:
                 later_reply = None
             if batch.reply is None:
@@ -466,7 +467,7 @@ class ProducerSession:
         index = batches.index(batch)
         if any(later.reply is not None for later in batches[index + 1 :]):
             # It is stored; its topic has gone since.
-            batch.reply = committed_without_placements(reply)
+            batch.reply = m.Committed(duplicate=True)
             self._resolve_committed()
             return
         self._resolve(batch, Outcome.INVALID, reply.reason)

@@ -130,8 +130,3 @@ class SentRequest:
     batch: SessionBatch | None
     attempt: int
     leader_epoch: int
-
-
-def committed_without_placements(evidence: m.Reply) -> m.Committed:
-    """Return the answer for a batch that is known to be stored, nobody says where."""
-    return m.Committed(request_id=evidence.request_id, leader_epoch=evidence.leader_epoch, duplicate=True)

@@ -96,7 +96,7 @@ class Desk:
 
     async def ask(self, **fields):
         answer = asyncio.get_running_loop().create_future()
-        request = m.DescribeBacklog(request_id=5, client_id="c", **fields)
+        request = m.DescribeBacklog(**fields)
         self.service.answer_later(request, answer.set_result)
         return (await answer).backlogs
 

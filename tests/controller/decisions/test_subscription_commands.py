@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from controller.decisions.handlers import Decision
 from controller.decisions.subscription_commands import seek_subscription, set_order
-from controller.decisions.topic_commands import Decision
-from controller.decisions.verdicts import Refusal
 from controller.state.shard_state import ShardState
+from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 
@@ -39,7 +39,7 @@ class Shard:
     def do(self, decision: Any) -> Any:
         assert isinstance(decision, Decision), decision
         self.fold(*decision.entries)
-        return decision.answer(self.state, 5)
+        return decision.answer(self.state)
 
     def seek(self, token: str = "s1", **fields: Any) -> Any:
         return seek_subscription(ask(m.SeekSubscription, token=token, **fields), self.state)
@@ -49,7 +49,7 @@ class Shard:
 
 
 def ask(kind: Any, **fields: Any) -> Any:
-    return kind(**{"request_id": 5, "client_id": "c", "topic": "orders", "subscription": "billing", **fields})
+    return kind(**{"topic": "orders", "subscription": "billing", **fields})
 
 
 def moves(answer: m.SeekReply) -> list[tuple[int, int, int, int]]:

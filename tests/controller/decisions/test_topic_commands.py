@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from controller.decisions import topic_commands as commands
+from controller.decisions.handlers import Decision
 from controller.decisions.placement import oversized_reason, route_batch
-from controller.decisions.verdicts import Refusal
 from controller.state.shard_state import MAX_EARLIER_TOKENS, ShardState
+from coordinator.decisions.refusal import Refusal
 from headgate.ledger.record_columns import RecordColumns
 from headgate.model import entries as e
 from headgate.model.hashing import segment_hash
@@ -22,20 +23,18 @@ class Shard:
         self.state = ShardState(0)
         self.state.apply_all([e.TermStarted(leader_epoch=3, instance="a")], chunk=1, at_ms=0)
 
-    def do(self, decision: Any) -> m.Reply:
-        assert isinstance(decision, commands.Decision), decision
+    def do(self, decision: Any) -> m.AnyReplyBody:
+        assert isinstance(decision, Decision), decision
         self.state.apply_all(decision.entries, chunk=self.state.chunk + 1, at_ms=1)
-        return decision.answer(self.state, 5)
+        return decision.answer(self.state)
 
     def open(self, token: str, **kwargs: Any) -> tuple[int, int]:
-        reply = self.do(
-            commands.open_producer(m.OpenProducer(request_id=5, client_id="c", token=token, **kwargs), self.state)
-        )
+        reply = self.do(commands.open_producer(m.OpenProducer(token=token, **kwargs), self.state))
         assert isinstance(reply, m.ProducerIdentity)
         return reply.producer_id, reply.producer_epoch
 
     def rejected(self, token: str, **kwargs: Any) -> str:
-        outcome = commands.open_producer(m.OpenProducer(request_id=5, client_id="c", token=token, **kwargs), self.state)
+        outcome = commands.open_producer(m.OpenProducer(token=token, **kwargs), self.state)
         assert isinstance(outcome, Refusal)
         assert outcome.after_barrier
         return outcome.verdict
@@ -48,11 +47,7 @@ def shard() -> Shard:
 
 @pytest.fixture
 def topic(shard: Shard) -> Shard:
-    shard.do(
-        commands.create_topic(
-            m.CreateTopic(request_id=1, client_id="c", topic="orders", token="t0", segments=2), shard.state
-        )
-    )
+    shard.do(commands.create_topic(m.CreateTopic(topic="orders", token="t0", segments=2), shard.state))
     return shard
 
 
@@ -148,17 +143,10 @@ def test_a_free_name_gets_a_new_id_whatever_id_stands_beside_it(shard: Shard) ->
 def test_a_name_gets_its_source_position_back(shard: Shard) -> None:
     shard.open("a", name="loader")
     shard.state.producers[1].source_position = b"line 7"
-    reply = shard.do(
-        commands.open_producer(m.OpenProducer(request_id=5, client_id="c", token="b", name="loader"), shard.state)
-    )
+    reply = shard.do(commands.open_producer(m.OpenProducer(token="b", name="loader"), shard.state))
 
     assert isinstance(reply, m.ProducerIdentity)
-    assert (5, 3, 1, b"line 7") == (
-        reply.request_id,
-        reply.leader_epoch,
-        reply.producer_epoch,
-        reply.source_position,
-    )
+    assert (1, b"line 7") == (reply.producer_epoch, reply.source_position)
 
 
 def test_an_id_from_the_future_is_fenced(shard: Shard) -> None:
@@ -193,34 +181,34 @@ def test_an_exhausted_epoch_gets_a_new_id(shard: Shard) -> None:
 
 def test_a_topic_is_created_once(topic: Shard) -> None:
     """The same command again is answered again; another one of that name is rejected."""
-    again = m.CreateTopic(request_id=1, client_id="c", topic="orders", token="t0", segments=2)
+    again = m.CreateTopic(topic="orders", token="t0", segments=2)
     decision = commands.create_topic(again, topic.state)
-    assert isinstance(decision, commands.Decision)
+    assert isinstance(decision, Decision)
     assert () == decision.entries
 
-    other = m.CreateTopic(request_id=1, client_id="c", topic="orders", token="t9")
+    other = m.CreateTopic(topic="orders", token="t9")
     refusal = commands.create_topic(other, topic.state)
     assert isinstance(refusal, Refusal)
     assert "exists already" in refusal.reason
 
 
 def test_a_split_is_one_entry_and_is_not_done_twice(topic: Shard) -> None:
-    request = m.SplitSegment(request_id=1, client_id="c", topic="orders", segment=0, token="s1")
+    request = m.SplitSegment(topic="orders", segment=0, token="s1")
     reply = topic.do(commands.split_segment(request, topic.state))
     assert isinstance(reply, m.TopicReply)
     assert [0, 1, 2, 3] == [segment.segment for segment in reply.topic.segments]
 
     repeated = commands.split_segment(request, topic.state)
-    assert isinstance(repeated, commands.Decision)
+    assert isinstance(repeated, Decision)
     assert () == repeated.entries
 
 
 def test_a_merge_is_one_entry_and_is_not_done_twice(topic: Shard) -> None:
-    request = m.MergeSegments(request_id=1, client_id="c", topic="orders", segments=(0, 1), token="m1")
+    request = m.MergeSegments(topic="orders", segments=(0, 1), token="m1")
     topic.do(commands.merge_segments(request, topic.state))
 
     repeated = commands.merge_segments(request, topic.state)
-    assert isinstance(repeated, commands.Decision)
+    assert isinstance(repeated, Decision)
     assert () == repeated.entries
     assert [2] == [segment.segment_id for segment in topic.state.topics["orders"].layout.active()]
 
@@ -229,31 +217,25 @@ def test_a_merge_is_one_entry_and_is_not_done_twice(topic: Shard) -> None:
     ("decide", "said"),
     [
         (
-            lambda s: commands.split_segment(
-                m.SplitSegment(request_id=1, client_id="c", topic="no", segment=0, token="x"), s
-            ),
+            lambda s: commands.split_segment(m.SplitSegment(topic="no", segment=0, token="x"), s),
             "orders",
         ),
         (
-            lambda s: commands.split_segment(
-                m.SplitSegment(request_id=1, client_id="c", topic="orders", segment=7, token="x"), s
-            ),
+            lambda s: commands.split_segment(m.SplitSegment(topic="orders", segment=7, token="x"), s),
             "active segments are 0, 1",
         ),
         (
-            lambda s: commands.merge_segments(
-                m.MergeSegments(request_id=1, client_id="c", topic="orders", segments=(0, 0), token="x"), s
-            ),
+            lambda s: commands.merge_segments(m.MergeSegments(topic="orders", segments=(0, 0), token="x"), s),
             "can merge with: 1",
         ),
-        (lambda s: commands.describe_topic(m.DescribeTopic(request_id=1, client_id="c", topic="no"), s), "orders"),
+        (lambda s: commands.describe_topic(m.DescribeTopic(topic="no"), s), "orders"),
         (
-            lambda s: commands.delete_topic(m.DeleteTopic(request_id=1, client_id="c", topic="no", token="x"), s),
+            lambda s: commands.delete_topic(m.DeleteTopic(topic="no", token="x"), s),
             "orders",
         ),
         (
             lambda s: commands.delete_subscription(
-                m.DeleteSubscription(request_id=1, client_id="c", topic="orders", subscription="no", token="x"), s
+                m.DeleteSubscription(topic="orders", subscription="no", token="x"), s
             ),
             "it has: none",
         ),
@@ -277,8 +259,6 @@ def test_a_refusal_names_the_valid_choices(topic: Shard, decide: Any, said: str)
 
 def test_what_consumers_use_is_not_deleted_without_force(topic: Shard) -> None:
     register = m.RegisterConsumer(
-        request_id=1,
-        client_id="c",
         topic="orders",
         subscription="s",
         consumer="c1",
@@ -290,8 +270,8 @@ def test_what_consumers_use_is_not_deleted_without_force(topic: Shard) -> None:
         topic_id=1, subscription_id=created.subscription_id, consumer="c1", incarnation=1, client_id="c"
     )
     topic.state.apply_all([created, registered], chunk=3, at_ms=0)
-    delete_topic = m.DeleteTopic(request_id=1, client_id="c", topic="orders", token="x")
-    delete_subscription = m.DeleteSubscription(request_id=1, client_id="c", topic="orders", subscription="s", token="y")
+    delete_topic = m.DeleteTopic(topic="orders", token="x")
+    delete_subscription = m.DeleteSubscription(topic="orders", subscription="s", token="y")
 
     for refusal in (
         commands.delete_topic(delete_topic, topic.state),
@@ -299,7 +279,7 @@ def test_what_consumers_use_is_not_deleted_without_force(topic: Shard) -> None:
     ):
         assert isinstance(refusal, Refusal)
         assert "c1" in refusal.reason
-    forced = m.DeleteTopic(request_id=1, client_id="c", topic="orders", token="x", force=True)
+    forced = m.DeleteTopic(topic="orders", token="x", force=True)
     assert isinstance(topic.do(commands.delete_topic(forced, topic.state)), m.Done)
     assert isinstance(topic.do(commands.delete_topic(forced, topic.state)), m.Done)
 
@@ -311,8 +291,6 @@ def test_a_subscription_begins_where_it_was_told(topic: Shard, start: Any, posit
     topic.state.topics["orders"].tails[0].next_offset = 4
     topic.state.apply(e.SegmentSplit(topic_id=1, segment=0, end_offset=4, token="x"))
     register = m.RegisterConsumer(
-        request_id=1,
-        client_id="c",
         topic="orders",
         subscription="s",
         consumer="c1",
@@ -332,9 +310,7 @@ def test_a_subscription_begins_where_it_was_told(topic: Shard, start: Any, posit
 
 def test_records_are_placed_by_hash_in_the_order_of_the_batch(topic: Shard) -> None:
     keys = [b"k%d" % n for n in range(50)]
-    batch = m.ProduceBatch(
-        request_id=1, client_id="c", topic="orders", records=[m.Record(key, b"v" * 3, 7) for key in keys]
-    )
+    batch = m.ProduceBatch(topic="orders", records=[m.Record(key, b"v" * 3, 7) for key in keys])
     topic.state.topics["orders"].tails[1].next_offset = 100
     columns = RecordColumns()
 
@@ -352,23 +328,16 @@ def test_records_are_placed_by_hash_in_the_order_of_the_batch(topic: Shard) -> N
 
 def test_an_oversized_record_is_named_with_size_and_limit() -> None:
     batch = m.ProduceBatch(
-        request_id=1,
-        client_id="c",
         topic="orders",
         records=[m.Record(b"k", b"v", 0), m.Record(b"k", b"v" * m.MAX_RECORD_BYTES, 0)],
     )
 
     assert f"record 1 has {m.MAX_RECORD_BYTES + 1} bytes" in (oversized_reason(batch) or "")
-    assert (
-        oversized_reason(m.ProduceBatch(request_id=1, client_id="c", topic="t", records=[m.Record(b"", b"", 0)]))
-        is None
-    )
+    assert oversized_reason(m.ProduceBatch(topic="t", records=[m.Record(b"", b"", 0)])) is None
 
 
 def _set(shard: Shard, token: str, **fields: Any) -> Any:
-    return commands.set_topic_policy(
-        m.SetTopicPolicy(request_id=1, client_id="c", topic="orders", token=token, **fields), shard.state
-    )
+    return commands.set_topic_policy(m.SetTopicPolicy(topic="orders", token=token, **fields), shard.state)
 
 
 def test_a_policy_changes_only_what_is_named(topic: Shard) -> None:

@@ -8,10 +8,11 @@ import msgspec
 import pytest
 
 from controller.decisions import topic_commands as commands
+from controller.decisions.handlers import Decision
 from controller.decisions.topic_import import import_topic
-from controller.decisions.verdicts import Refusal
 from controller.snapshots.format import decode_snapshot, encode_snapshot
 from controller.state.shard_state import ShardState
+from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
 from headgate.model.layout import SegmentState
 from headgate.protocol import messages as m
@@ -30,21 +31,21 @@ class Shard:
         self.folded += entries
         self.state.apply_all(entries, chunk=self.state.chunk + 1, at_ms=1)
 
-    def ask(self, *segments: m.SegmentImport, **fields: Any) -> commands.Decision | Refusal:
+    def ask(self, *segments: m.SegmentImport, **fields: Any) -> Decision | Refusal:
         self.tokens += 1
         given = {"topic": "orders", "token": f"t{self.tokens}", "hash_bits": 4, "positions": "opaque"} | fields
-        request = m.ImportTopic(request_id=1, client_id="c", segments=list(segments), **given)
+        request = m.ImportTopic(segments=list(segments), **given)
         # What a leader judges has been through the wire.
-        decoded = m.decode_request(m.encode(request))
+        decoded = m.decode_request(m.encode(m.Request(request_id=1, client_id="c", body=request))).body
         assert isinstance(decoded, m.ImportTopic)
         return import_topic(decoded, self.state)
 
     def take(self, *segments: m.SegmentImport, **fields: Any) -> m.TopicImportReply:
         decision = self.ask(*segments, **fields)
-        assert isinstance(decision, commands.Decision), decision.reason
+        assert isinstance(decision, Decision), decision.reason
         if decision.entries:
             self.fold(*decision.entries)
-        answer = decision.answer(self.state, 1)
+        answer = decision.answer(self.state)
         assert isinstance(answer, m.TopicImportReply)
         return answer
 
@@ -119,7 +120,7 @@ def test_ranges_are_scaled_to_the_ring_and_a_narrow_one_gets_one_hash(shard: Sha
 def test_the_same_listing_again_changes_nothing(split: Shard) -> None:
     decision = split.ask(A, B, C)
 
-    assert isinstance(decision, commands.Decision)
+    assert isinstance(decision, Decision)
     assert () == decision.entries
     assert 0 == split.state.topics["orders"].layout.layout_epoch
 
@@ -335,7 +336,7 @@ def test_a_topic_has_room_for_a_limited_number_of_segments(shard: Shard) -> None
 
 @pytest.mark.parametrize("command", ["split", "merge"])
 def test_a_split_or_merge_is_for_the_source(command: str, split: Shard) -> None:
-    about = {"request_id": 1, "client_id": "c", "topic": "orders", "token": "x"}
+    about = {"topic": "orders", "token": "x"}
     if command == "split":
         outcome = commands.split_segment(m.SplitSegment(segment=1, **about), split.state)
     else:
@@ -358,12 +359,12 @@ def test_what_is_in_the_ledger_comes_to_the_same_topic(split: Shard) -> None:
 
 
 def test_an_external_topic_neither_splits_nor_merges_by_itself(split: Shard) -> None:
-    request = m.SetTopicPolicy(request_id=1, client_id="c", topic="orders", token="x", auto_split=True)
+    request = m.SetTopicPolicy(topic="orders", token="x", auto_split=True)
     outcome = commands.set_topic_policy(request, split.state)
 
     assert isinstance(outcome, Refusal)
     kept = msgspec.structs.replace(request, auto_split=None, retention_ms=5)
-    assert isinstance(commands.set_topic_policy(kept, split.state), commands.Decision)
+    assert isinstance(commands.set_topic_policy(kept, split.state), Decision)
 
 
 def test_a_snapshot_holds_the_source_with_hashes_of_128_bits(shard: Shard) -> None:

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from controller.decisions.verdicts import Accept, Duplicate, Judgement, Refusal, judge_batch, judge_term
+from controller.decisions.verdicts import Accept, Batch, Duplicate, Judgement, judge_batch, judge_term
 from controller.state.dedup_window import WINDOW
 from controller.state.shard_state import ShardState
+from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 
@@ -17,9 +18,6 @@ def batch(
     sequence: int = 0, *, epoch: int = 0, producer: int | None = PRODUCER, records: int = 1, **kwargs: Any
 ) -> m.ProduceBatch:
     return m.ProduceBatch(
-        request_id=1,
-        client_id="client",
-        leader_epoch=kwargs.get("leader_epoch", 1),
         topic=kwargs.get("topic", "orders"),
         records=[m.Record(b"k", b"v", 0)] * records,
         producer_id=producer,
@@ -57,6 +55,10 @@ def shard(batches: int = 0, *, epoch: int = 0) -> ShardState:
     return state
 
 
+def request(body: Batch | m.ListTopics, leader_epoch: int | None) -> m.Request:
+    return m.Request(request_id=1, client_id="client", leader_epoch=leader_epoch, body=body)
+
+
 def verdict(judgement: Judgement) -> tuple[str, bool]:
     assert isinstance(judgement, Refusal)
     return judgement.verdict, judgement.after_barrier
@@ -70,22 +72,22 @@ def test_row_1_an_unknown_topic_is_invalid_and_proved() -> None:
 @pytest.mark.parametrize("epoch", [0, 2], ids=["older", "newer"])
 def test_row_2_another_reign_is_not_leader(epoch: int) -> None:
     """Exact equality: both older and newer are rejected, at once."""
-    judgement = judge_term(batch(leader_epoch=epoch), 1)
+    judgement = judge_term(request(batch(), epoch), 1)
 
     assert ("not_leader", False, False) == (judgement.verdict, judgement.after_barrier, judgement.delayed)
 
 
 def test_row_3_no_epoch_is_refused_with_a_delay() -> None:
     """The delay slows the retries of a client that cannot be kept in order."""
-    judgement = judge_term(batch(leader_epoch=None), 1)
+    judgement = judge_term(request(batch(), None), 1)
 
     assert ("not_leader", True) == (judgement.verdict, judgement.delayed)
 
 
 def test_this_reign_is_judged_further() -> None:
     """And a question need not be pinned to a reign."""
-    assert judge_term(batch(leader_epoch=1), 1) is None
-    assert judge_term(m.ListTopics(request_id=1, client_id="c"), 1) is None
+    assert judge_term(request(batch(), 1), 1) is None
+    assert judge_term(request(m.ListTopics(), None), 1) is None
 
 
 def test_row_4_an_older_producer_epoch_is_fenced_and_proved() -> None:
@@ -165,11 +167,8 @@ def test_without_a_producer_id_everything_is_taken() -> None:
     assert Accept() == judge_batch(batch(17, producer=None), shard(), 1)
 
 
-def acknowledgements(sequence: int, count: int = 1, *, leader_epoch: int | None = 1) -> m.AcknowledgeBatch:
+def acknowledgements(sequence: int, count: int = 1) -> m.AcknowledgeBatch:
     return m.AcknowledgeBatch(
-        request_id=1,
-        client_id="c",
-        leader_epoch=leader_epoch,
         topic="orders",
         subscription="s",
         consumer="c1",
@@ -185,7 +184,7 @@ def test_acknowledgements_are_judged_by_the_same_table() -> None:
 
 
 def test_acknowledgements_without_an_epoch_are_delayed_too() -> None:
-    judgement = judge_term(acknowledgements(0, leader_epoch=None), 1)
+    judgement = judge_term(request(acknowledgements(0), None), 1)
 
     assert ("not_leader", True) == (judgement.verdict, judgement.delayed)
 

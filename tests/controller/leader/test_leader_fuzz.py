@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import msgspec
 import pytest
@@ -19,9 +18,8 @@ from tests.support.hostile_messages import hostile
 from tests.support.one_shard import BareClient, OneShard
 
 CONSUMER = {"topic": "orders", "subscription": "s", "consumer": "c", "incarnation": 1}
-ADDRESS: dict[str, Any] = {"request_id": 9, "client_id": "client", "leader_epoch": 1}
 VALID = [
-    m.encode(kind(**ADDRESS, **fields))
+    m.encode(m.Request(request_id=9, client_id="client", leader_epoch=1, body=kind(**fields)))
     for kind, fields in (
         (m.ProduceBatch, {"topic": "orders", "records": [m.Record(b"k", b"v", 0)], "producer_id": 2, "sequence": 0}),
         (m.ProduceBatch, {"topic": "orders", "records": [m.Record(b"k", b"v", 0)] * 3, "source_position": b"7"}),
@@ -100,7 +98,7 @@ async def confront(payloads: list[bytes]) -> None:
             said.clear()
             client.send_raw(payload)
             await asyncio.sleep(0.1)
-            answers = [message for message in said if isinstance(message, m.Reply)]
+            answers = [message.body for message in said if isinstance(message, m.Reply)]
             assert len(answers) <= 1
             assert is_malformed(payload) == malformed_count(shard) - counted
             if is_malformed(payload):
@@ -120,7 +118,9 @@ def test_a_leader_carries_on_whatever_it_is_sent(payloads: list[bytes]) -> None:
         runner.run(confront(payloads))
 
 
-@pytest.mark.parametrize("number", range(len(VALID)), ids=[str(msgspec.msgpack.decode(each)["type"]) for each in VALID])
+@pytest.mark.parametrize(
+    "number", range(len(VALID)), ids=[str(msgspec.msgpack.decode(each)["body"]["type"]) for each in VALID]
+)
 def test_each_request_is_valid_before_it_is_damaged(number: int) -> None:
     """Or the damage would not be what is tested."""
     assert not is_malformed(VALID[number])

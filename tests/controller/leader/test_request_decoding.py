@@ -8,28 +8,33 @@ import pytest
 from controller.leader.request_decoding import Address, Malformed, read_request
 from headgate.protocol import messages as m
 
-REQUEST = {"type": "describe_topic", "request_id": 7, "client_id": "till-3", "topic": "orders"}
+BODY = {"type": "describe_topic", "topic": "orders"}
 
 
-def packed(**changes) -> bytes:
-    return msgspec.msgpack.encode(REQUEST | changes)
+def packed(body: dict[str, object] = BODY, **changes: object) -> bytes:
+    return msgspec.msgpack.encode({"request_id": 7, "client_id": "till-3", "body": body} | changes)
 
 
 def test_a_request_is_returned_as_it_is():
-    assert read_request(packed()) == m.DescribeTopic(request_id=7, client_id="till-3", topic="orders")
+    assert read_request(packed()) == m.Request(request_id=7, client_id="till-3", body=m.DescribeTopic(topic="orders"))
 
 
 @pytest.mark.parametrize(
     ("payload", "kind", "reason", "address"),
     [
         (b"\xc1", "not_msgpack", "not msgpack", None),
-        (packed(topic="no/slash"), "invalid", "not a request of protocol 1", Address(7, "till-3")),
-        (packed(type="unheard_of"), "invalid", "not a request of protocol 1", Address(7, "till-3")),
+        (packed(BODY | {"topic": "no/slash"}), "invalid", "not a request of protocol 1", Address(7, "till-3")),
+        (packed(BODY | {"type": "unheard_of"}), "invalid", "not a request of protocol 1", Address(7, "till-3")),
         (packed(client_id="no/slash"), "invalid", "client_id", None),
         (packed(protocol=2), "protocol", "of protocol 2; this leader speaks 1", Address(7, "till-3", 2)),
-        (packed(protocol=2, topic=5), "protocol", "of protocol 2; this leader speaks 1", Address(7, "till-3", 2)),
         (
-            packed(topic="x" * m.MAX_MESSAGE_BYTES),
+            packed(BODY | {"topic": 5}, protocol=2),
+            "protocol",
+            "of protocol 2; this leader speaks 1",
+            Address(7, "till-3", 2),
+        ),
+        (
+            packed(BODY | {"topic": "x" * m.MAX_MESSAGE_BYTES}),
             "too_large",
             f"the limit is {m.MAX_MESSAGE_BYTES}",
             Address(7, "till-3"),

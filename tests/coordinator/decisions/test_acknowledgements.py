@@ -94,8 +94,6 @@ async def test_rule_5_stream_is_cumulative_and_never_goes_back(harness: Coordina
 async def test_a_batch_has_one_entry_that_names_what_counts_and_what_does_not(harness: CoordinatorHarness) -> None:
     generation = harness.subscription.holdings[0].generation
     batch = m.AcknowledgeBatch(
-        request_id=1,
-        client_id="client-ada",
         topic="orders",
         subscription="billing",
         consumer="ada",

@@ -30,7 +30,7 @@ def stored() -> Topic:
 
 def registration(**fields) -> m.RegisterConsumer:
     given = {"topic": "t", "subscription": "s", "consumer": "c", "incarnation": 1, "subscription_type": "STREAM"}
-    return m.RegisterConsumer(request_id=1, client_id="c", **(given | fields))
+    return m.RegisterConsumer(**(given | fields))
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from coordinator.decisions.refusal import Refusal
 from coordinator.decisions.registration import (
     AcceptedRegistration,
-    RejectedRegistration,
     judge_deleted_subscription,
     judge_registration,
 )
@@ -31,11 +31,13 @@ def gone(known: Subscription, reason: Any, at_ms: int = 0, name: str = "ada", in
     known.apply(e.ConsumerRemoved(**IDS, consumer=name, incarnation=incarnation, reason=reason), at_ms)
 
 
-def judge(known: Subscription, **fields: Any) -> AcceptedRegistration | RejectedRegistration:
-    asked = {"consumer": "ada", "incarnation": 5, "client_id": "client-ada", "subscription_type": "STREAM"}
-    return judge_registration(
-        known, m.RegisterConsumer(**{"request_id": 1, "topic": "orders", "subscription": "billing", **asked, **fields})
-    )
+def request(**fields: Any) -> m.RegisterConsumer:
+    asked = {"topic": "orders", "subscription": "billing", "consumer": "ada", "incarnation": 5}
+    return m.RegisterConsumer(**{**asked, "subscription_type": "STREAM", **fields})
+
+
+def judge(known: Subscription, *, client_id: str = "client-ada", **fields: Any) -> AcceptedRegistration | Refusal:
+    return judge_registration(known, request(**fields), client_id)
 
 
 @pytest.mark.parametrize("reason", ["left", "replaced"])
@@ -44,7 +46,7 @@ def test_rule_1_a_copy_from_before_the_end_brings_nobody_back(reason: str) -> No
     gone(known, reason)
     rejected = judge(known)
 
-    assert isinstance(rejected, RejectedRegistration)
+    assert isinstance(rejected, Refusal)
     assert "fenced" == rejected.verdict
     assert "left as incarnation 5; register with a higher one to return" in rejected.reason
 
@@ -70,7 +72,7 @@ def test_rule_1_a_copy_takes_the_name_from_nobody() -> None:
     gone(known, "left")
     known.apply(e.ConsumerRegistered(**IDS, consumer="ada", incarnation=3, client_id="client-new"), 0)
 
-    assert isinstance(judge(known), RejectedRegistration)
+    assert isinstance(judge(known), Refusal)
 
 
 def test_rule_1_departures_are_forgotten_in_time_and_bounded_in_number() -> None:
@@ -91,7 +93,7 @@ def test_rule_1_departures_are_forgotten_in_time_and_bounded_in_number() -> None
 def test_rule_2_a_replaced_incarnation_is_fenced() -> None:
     rejected = judge(subscription(), incarnation=4)
 
-    assert isinstance(rejected, RejectedRegistration)
+    assert isinstance(rejected, Refusal)
     assert ("fenced", True) == (rejected.verdict, "now incarnation 5 at client 'client-ada'" in rejected.reason)
 
 
@@ -105,7 +107,7 @@ def test_rule_2_a_replaced_incarnation_is_fenced() -> None:
 def test_rule_3_what_does_not_fit_is_refused(kind: str, fields: dict[str, Any], reason: str) -> None:
     rejected = judge(subscription(kind, "none"), **fields)
 
-    assert isinstance(rejected, RejectedRegistration)
+    assert isinstance(rejected, Refusal)
     assert ("invalid", True) == (rejected.verdict, reason in rejected.reason)
 
 
@@ -145,19 +147,17 @@ async def test_a_doubled_registration_after_the_leave_takes_no_segment_from_anyb
     await harness.coordinator.close()
     harness.lead(harness.check)
 
-    assert isinstance(rejected, m.Rejected)
-    assert isinstance(harness.register("ada"), m.Rejected)
+    assert isinstance(rejected, Refusal)
+    assert isinstance(harness.register("ada"), Refusal)
     assert ["bob"] == list(harness.subscription.consumers)
     assert dict.fromkeys(range(4), "bob") == before == harness.holders()
     assert isinstance(harness.register("ada", incarnation=2), m.Registered)
     await harness.coordinator.close()
 
 
-def judge_after_deletion(found: Subscription | None, **fields: Any) -> RejectedRegistration | None:
-    """Ask for ada, who was in a subscription of this name when it was deleted."""
-    asked = {"consumer": "ada", "incarnation": 5, "client_id": "client-ada", "subscription_type": "STREAM"}
-    request = m.RegisterConsumer(**{"request_id": 1, "topic": "orders", "subscription": "billing", **asked, **fields})
-    return judge_deleted_subscription(found, subscription().known_consumers(7), request)
+def judge_after_deletion(found: Subscription | None, *, client_id: str = "client-ada", **fields: Any) -> Refusal | None:
+    """Judge a registration of ada, which was in a subscription of this name when that was deleted."""
+    return judge_deleted_subscription(found, subscription().known_consumers(7), request(**fields), client_id)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.looptime
 
 
 def asked(**changes) -> m.PlanChanges:
-    return m.PlanChanges(request_id=1, client_id="c", topic="orders", subscription="billing", **changes)
+    return m.PlanChanges(topic="orders", subscription="billing", **changes)
 
 
 def planned(harness: CoordinatorHarness, **changes) -> m.ChangePlan:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from headgate.client.producer import Producer, ProducerSettings
 from headgate.client.record_batch import RecordMetadata
 from headgate.errors import HeadgateError
+from headgate.model.entries import Placement
 from headgate.protocol import messages as m
 from tests.headgate.client.test_against_the_leader import client as client_of
 from tests.headgate.client.test_against_the_leader import create
@@ -20,19 +21,23 @@ from tests.support.broker import Message
 from tests.support.hostile_messages import hostile
 from tests.support.one_shard import CLUSTER, OneShard
 
-REPLY: dict[str, Any] = {"request_id": 7, "leader_epoch": 1}
-PLACED = [m.Placement(0, 0, 32767, 0, 1), m.Placement(1, 32768, 65535, 0, 1)]
-IDENTITY = m.encode(m.ProducerIdentity(**REPLY, producer_id=0, producer_epoch=0))
+
+def reply(body: m.AnyReplyBody) -> bytes:
+    return m.encode(m.Reply(request_id=7, leader_epoch=1, body=body))
+
+
+PLACED = [Placement(0, 0, 32767, 0, 1), Placement(1, 32768, 65535, 0, 1)]
+IDENTITY = reply(m.ProducerIdentity(producer_id=0, producer_epoch=0))
 REPLIES = [
-    m.encode(m.Committed(**REPLY, placements=PLACED)),
-    m.encode(m.Committed(**REPLY, duplicate=True)),
-    m.encode(m.Committed(**REPLY, placements=[])),
-    m.encode(m.Committed(**REPLY, placements=[m.Placement(5, 1, 0, 0, 0), m.Placement(0, 0, 9, 2**62, 1)])),
-    m.encode(m.Rejected(**REPLY, verdict="out_of_order", reason="x")),
-    m.encode(m.Rejected(**REPLY, verdict="not_leader", reason="x")),
-    m.encode(m.ProducerIdentity(**REPLY, producer_id=2, producer_epoch=0)),
-    m.encode(m.Done(**REPLY)),
-    m.encode(m.TopicList(**REPLY, topics=[])),
+    reply(m.Committed(placements=PLACED)),
+    reply(m.Committed(duplicate=True)),
+    reply(m.Committed(placements=[])),
+    reply(m.Committed(placements=[Placement(5, 1, 0, 0, 0), Placement(0, 0, 9, 2**62, 1)])),
+    reply(m.Rejected(verdict="out_of_order", reason="x")),
+    reply(m.Rejected(verdict="not_leader", reason="x")),
+    reply(m.ProducerIdentity(producer_id=2, producer_epoch=0)),
+    reply(m.Done()),
+    reply(m.TopicList(topics=[])),
     m.encode(m.AssignmentChanged(topic="orders", subscription="s", consumer="c", incarnation=1, leader_epoch=1)),
 ]
 ANNOUNCEMENTS = [

@@ -19,13 +19,8 @@ def here(cluster: ScriptedCluster, client_id: str = "client") -> bool:
     return m.decode_presence(cluster.broker.retained[m.presence_topic(CLUSTER, client_id)]).online
 
 
-def describe(client):
-    def make(request_id: int, leader_epoch: int | None) -> m.Request:
-        return m.DescribeTopic(
-            request_id=request_id, client_id=client.client_id, leader_epoch=leader_epoch, topic="orders"
-        )
-
-    return make
+def describe() -> m.DescribeTopic:
+    return m.DescribeTopic(topic="orders")
 
 
 async def test_presence_follows_the_connection():
@@ -45,7 +40,7 @@ async def test_presence_follows_the_connection():
 async def test_a_request_is_pinned_to_the_leader_of_the_day():
     cluster = ScriptedCluster()
     async with cluster.leader(7) as leader, cluster.client() as client:
-        await client.request(0, describe(client))
+        await client.request(0, describe)
         assert [7] == [request.leader_epoch for request in leader.requests]
 
 
@@ -53,19 +48,19 @@ async def test_a_lost_reply_is_asked_for_again():
     cluster = ScriptedCluster()
     async with cluster.leader() as leader, cluster.client() as client:
         leader.answers = False
-        asking = asyncio.create_task(client.request(0, describe(client)))
+        asking = asyncio.create_task(client.request(0, describe))
         await asyncio.sleep(4)
         leader.answers = True
-        assert isinstance(await asking, m.TopicReply)
+        assert isinstance((await asking).body, m.TopicReply)
         assert 2 <= len({request.request_id for request in leader.requests})
 
 
 async def test_a_new_leader_is_asked_at_once():
     cluster = ScriptedCluster()
     async with cluster.leader() as old, cluster.client() as client:
-        await client.request(0, describe(client))
+        await client.request(0, describe)
         old.answers = False
-        asking = asyncio.create_task(client.request(0, describe(client)))
+        asking = asyncio.create_task(client.request(0, describe))
         await asyncio.sleep(0.5)
         async with cluster.leader(2):
             began = asyncio.get_running_loop().time()
@@ -76,7 +71,7 @@ async def test_a_new_leader_is_asked_at_once():
 async def test_a_stale_announcement_changes_nothing():
     cluster = ScriptedCluster()
     async with cluster.leader(5) as leader, cluster.client() as client:
-        await client.request(0, describe(client))
+        await client.request(0, describe)
         stale = m.LeaderAnnouncement(shard=0, leader_epoch=4, instance="old", pipelining=True, window=1)
         leader.transport.publish(m.leader_topic(CLUSTER, 0), m.encode(stale), retain=True)
         await asyncio.sleep(0.1)
@@ -87,28 +82,24 @@ async def test_a_refusal_by_a_deposed_leader_is_not_an_answer():
     cluster = ScriptedCluster()
     async with cluster.leader(2) as leader, cluster.client() as client:
         leader.answers = False
-        asking = asyncio.create_task(client.request(0, describe(client)))
+        asking = asyncio.create_task(client.request(0, describe))
         await asyncio.sleep(1.5)
-        stale = m.Rejected(
-            request_id=leader.requests[0].request_id, leader_epoch=1, verdict="invalid", reason="no such topic"
-        )
-        leader.transport.publish(m.replies_topic(CLUSTER, "client"), m.encode(stale))
+        leader.refuse(leader.requests[0], "invalid", epoch=1)
         leader.answers = True
-        assert isinstance(await asking, m.TopicReply)
+        assert isinstance((await asking).body, m.TopicReply)
 
 
 async def test_after_word_of_a_newer_epoch_the_old_leader_is_not_asked():
     cluster = ScriptedCluster()
     async with cluster.leader(1) as old, cluster.client() as client:
         old.answers = False
-        asking = asyncio.create_task(client.request(0, describe(client)))
+        asking = asyncio.create_task(client.request(0, describe))
         await asyncio.sleep(1.5)
-        newer = m.Rejected(request_id=old.requests[0].request_id, leader_epoch=3, verdict="not_leader", reason="")
-        old.transport.publish(m.replies_topic(CLUSTER, "client"), m.encode(newer))
+        old.refuse(old.requests[0], "not_leader", epoch=3)
         await asyncio.sleep(3)
         assert 1 == len(old.requests)
         async with cluster.leader(3):
-            assert isinstance(await asking, m.TopicReply)
+            assert isinstance((await asking).body, m.TopicReply)
 
 
 async def test_waiting_for_a_leader_is_bounded_and_counted():
@@ -116,7 +107,7 @@ async def test_waiting_for_a_leader_is_bounded_and_counted():
     async with cluster.client() as client:
         began = asyncio.get_running_loop().time()
         with pytest.raises(NoLeaderError, match=r"shard 0 of cluster 'test': nobody leads it \(waited 3 s\)"):
-            await client.request(0, describe(client), timeout_seconds=3)
+            await client.request(0, describe, timeout_seconds=3)
         assert 3 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.01)
         assert 1 == client.leader_waits
 
@@ -124,21 +115,21 @@ async def test_waiting_for_a_leader_is_bounded_and_counted():
 async def test_a_broker_out_of_reach_is_named():
     cluster = ScriptedCluster()
     async with cluster.leader(), cluster.client() as client:
-        await client.request(0, describe(client))
+        await client.request(0, describe)
         cluster.broker.stop()
         with pytest.raises(NoLeaderError, match="the broker is out of reach"):
-            await client.request(0, describe(client), timeout_seconds=3)
+            await client.request(0, describe, timeout_seconds=3)
 
 
 async def test_garbage_on_our_topics_is_counted_and_survived():
     cluster = ScriptedCluster()
     async with cluster.leader() as leader, cluster.client() as client:
-        await client.request(0, describe(client))
+        await client.request(0, describe)
         for topic in (m.replies_topic(CLUSTER, "client"), m.leader_topic(CLUSTER, 0), m.cluster_topic(CLUSTER)):
             leader.transport.publish(topic, b"\xc1 not ours")
         await asyncio.sleep(0.1)
         assert 3 == client.undecodable_messages
-        assert isinstance(await client.request(0, describe(client)), m.TopicReply)
+        assert isinstance((await client.request(0, describe)).body, m.TopicReply)
 
 
 async def test_a_cluster_of_another_protocol_is_not_used():

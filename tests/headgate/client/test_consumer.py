@@ -254,7 +254,7 @@ async def test_leaving_flushes_acknowledgements_and_then_leaves():
         async with consumer(cluster) as reader:
             await take(reader, 3, acknowledge=True)
         assert [(0, 1, 3)] == acknowledged(cluster)
-        kinds = [type(request) for request in leader.requests]
+        kinds = [type(request.body) for request in leader.requests]
         assert kinds.index(m.AcknowledgeBatch) < kinds.index(m.LeaveConsumer)
         with pytest.raises(StopAsyncIteration):
             await anext(reader)
@@ -277,7 +277,7 @@ async def test_a_revoked_segment_is_confirmed_after_what_was_delivered_is_acknow
             await reader.acknowledge(first)
             await asyncio.sleep(0.5)
             assert [(0, 1)] == [(c.segment, c.generation) for c in leader.seen(m.ConfirmRevoked)]
-            kinds = [type(request) for request in leader.requests]
+            kinds = [type(request.body) for request in leader.requests]
             assert kinds.index(m.AcknowledgeBatch) < kinds.index(m.ConfirmRevoked)
             assert [(0, 1, 1)] == acknowledged(cluster)
             assert [] == reader.segments

@@ -280,7 +280,7 @@ async def test_a_consumer_of_the_other_kind_is_refused_and_leaves_no_subscriptio
     async with world() as (cluster, admin):
         await admin.import_topic("orders", SPLIT)
         await admin.create_topic("stored")
-        with pytest.raises(RequestRejectedError, match="read them with ExternalConsumer"):
+        with pytest.raises(RequestRejectedError, match="read its source with ExternalConsumer"):
             async with Consumer(client(cluster, "one"), topic="orders", subscription="s", start="earliest"):
                 pass
         with pytest.raises(RequestRejectedError, match="read it with Consumer"):

@@ -11,11 +11,11 @@ from headgate.client.record_batch import Delivery, RecordBatch, RecordMetadata
 from headgate.model.entries import Placement
 from headgate.protocol import messages as m
 
-COMMITTED = m.Committed(request_id=1, leader_epoch=1, placements=[Placement(0, 0, 65535, 7, 1)])
+COMMITTED = m.Committed(placements=[Placement(0, 0, 65535, 7, 1)])
 
 
 def batch_of_one() -> tuple[RecordBatch, Delivery]:
-    batch = RecordBatch("orders", "client", 60.0, lambda _: None)
+    batch = RecordBatch("orders", 60.0, lambda _: None)
     return batch, batch.add(m.Record(b"k", b"v", 5), 26, None)
 
 

@@ -128,8 +128,6 @@ def test_the_listing_of_the_example_can_be_imported() -> None:
     path = Path(__file__).parents[3] / "examples" / "kinesis" / "list-shards.json"
     layout = read_list_shards(path.read_bytes())
     request = ImportTopic(
-        request_id=1,
-        client_id="c",
         topic="orders",
         token="t",
         segments=list(layout.segments),

@@ -13,9 +13,10 @@ import pytest
 
 from controller.decisions.placement import oversized_reason
 from controller.decisions.topic_commands import MAX_SEGMENTS
-from controller.decisions.verdicts import Accept, Duplicate, Refusal, judge_batch, judge_term
+from controller.decisions.verdicts import Accept, Duplicate, judge_batch, judge_term
 from controller.state.dedup_window import WINDOW
 from controller.state.shard_state import MAX_REMEMBERED_COMMANDS, ShardState
+from coordinator.decisions.refusal import Refusal
 from coordinator.decisions.sessions import MISSED_HEARTBEATS
 from headgate.ledger.chunk import RECORD_COLUMNS, SCHEMA
 from headgate.ledger.ledger import chunk_folder, chunk_name
@@ -26,7 +27,7 @@ from tests.support.markdown import sections, ticked
 from tests.support.one_shard import OneShard
 from tests.support.wire_shapes import NAME_PATTERN, STRUCTS, heading, rows
 
-REQUESTS, REPLIES = typing.get_args(m.AnyRequest), typing.get_args(m.AnyReply)
+REQUESTS, REPLIES, PUSHES = (typing.get_args(union) for union in (m.AnyRequestBody, m.AnyReplyBody, m.AnyPush))
 STRUCT_HEADING = re.compile(r"`\w+` \w+|\w+ \((map|array|common fields)\)")
 WITH_EXAMPLE = [
     *(m.ClusterDescription, m.LeaderAnnouncement, m.HeadAnnouncement, m.Presence),
@@ -66,9 +67,9 @@ def test_no_message_is_described_that_does_not_exist() -> None:
 
 def test_every_member_of_the_unions_is_a_struct_of_its_kind() -> None:
     """So that `STRUCTS` is all there is: what travels is found by the tests above."""
-    assert set(REQUESTS) | set(REPLIES) <= set(STRUCTS)
-    assert {kind for kind in STRUCTS if issubclass(kind, m.Request)} == {*REQUESTS, m.Request}
-    assert {kind for kind in STRUCTS if issubclass(kind, m.Reply | m.Push)} == {*REPLIES, m.Reply, m.Push}
+    assert {kind for kind in STRUCTS if issubclass(kind, m.RequestBody)} == set(REQUESTS)
+    assert {kind for kind in STRUCTS if issubclass(kind, m.ReplyBody)} == set(REPLIES)
+    assert {kind for kind in STRUCTS if issubclass(kind, m.Push)} == {*PUSHES, m.Push}
 
 
 def test_the_topic_table_is_what_the_topic_functions_return() -> None:
@@ -114,9 +115,7 @@ def test_every_request_has_its_answer() -> None:
     table = DOCUMENT["Requests and replies"].table()
 
     assert [ticked(row[0])[0] for row in table] == [_tag(kind) for kind in REQUESTS]
-    assert {ticked(row[1])[0] for row in table} == {
-        _tag(kind) for kind in REPLIES if issubclass(kind, m.Reply) and kind is not m.Rejected
-    }
+    assert {ticked(row[1])[0] for row in table} == {_tag(kind) for kind in REPLIES if kind is not m.Rejected}
 
 
 @pytest.mark.looptime
@@ -170,11 +169,7 @@ def test_fields_of_each_group_stand_under_its_heading() -> None:
         assert {grouped[heading(kind)] for kind in kinds} == {f"Fields of {what}"}
 
 
-GROUPS = {
-    "requests": REQUESTS,
-    "replies": [kind for kind in REPLIES if issubclass(kind, m.Reply)],
-    "pushes": [kind for kind in REPLIES if issubclass(kind, m.Push)],
-}
+GROUPS = {"requests": REQUESTS, "replies": REPLIES, "pushes": PUSHES}
 
 
 @pytest.mark.parametrize("kind", EXAMPLES, ids=lambda kind: kind.__name__)
@@ -185,13 +180,15 @@ def test_an_example_says_what_its_bytes_say(kind) -> None:
     data = bytes.fromhex("".join(hex_text.split()))
 
     assert _plain(msgspec.msgpack.decode(data)) == json.loads(json_text)
-    if issubclass(kind, m.Request):
+    if issubclass(kind, m.RequestBody):
         message = m.decode_request(data)
-    elif issubclass(kind, m.Reply | m.Push):
+        assert type(message.body) is kind
+    elif issubclass(kind, m.ReplyBody):
         message = m.decode_reply(data)
+        assert type(message.body) is kind
     else:
-        message = msgspec.msgpack.decode(data, type=kind)
-    assert type(message) is kind
+        message = m.decode_reply(data) if issubclass(kind, m.Push) else msgspec.msgpack.decode(data, type=kind)
+        assert type(message) is kind
     assert m.encode(message) == data
 
 
@@ -265,12 +262,13 @@ def _state(finished: int) -> ShardState:
 
 def _batch(**changes: object) -> m.ProduceBatch:
     fields = {"topic": "t", "records": [m.Record(b"", b"", 0)], "producer_id": 2, "producer_epoch": 1, "sequence": 0}
-    return m.ProduceBatch(request_id=1, client_id="c", leader_epoch=EPOCH, **{**fields, **changes})
+    return m.ProduceBatch(**{**fields, **changes})
 
 
-def _judge(batch: m.ProduceBatch, finished: int = 3, durable: int = DURABLE):
+def _judge(batch: m.ProduceBatch, finished: int = 3, durable: int = DURABLE, epoch: int = EPOCH):
     reason = oversized_reason(batch)
-    rejected = judge_term(batch, EPOCH) or (Refusal("invalid", reason) if reason else None)
+    request = m.Request(request_id=1, client_id="c", leader_epoch=epoch, body=batch)
+    rejected = judge_term(request, EPOCH) or (Refusal("invalid", reason) if reason else None)
     return rejected or judge_batch(batch, _state(finished), durable)
 
 
@@ -280,9 +278,7 @@ SITUATIONS = {
     ),
     "the topic does not exist": lambda: _judge(_batch(topic="nowhere")),
     "records for an external topic": lambda: _judge(_batch(topic="elsewhere", sequence=3)),
-    "pinned to another reign, or to none": lambda: _judge(
-        msgspec.structs.replace(_batch(sequence=3), leader_epoch=EPOCH - 1)
-    ),
+    "pinned to another reign, or to none": lambda: _judge(_batch(sequence=3), epoch=EPOCH - 1),
     "the producer is not known": lambda: _judge(_batch(producer_id=99)),
     "producer epoch below the stored one": lambda: _judge(_batch(producer_epoch=0)),
     "producer epoch above the stored one, sequence 0": lambda: _judge(_batch(producer_epoch=2)),

@@ -10,17 +10,11 @@ def grant(segment: int, generation: int) -> Grant:
     return Grant(segment=segment, generation=generation, first_hash=0, last_hash=9, start_offset=0, start_chunk=1)
 
 
-def registered(*grants: Grant, epoch: int = 1) -> Registered:
-    return Registered(
-        request_id=1,
-        leader_epoch=epoch,
-        topic_id=1,
-        subscription_id=2,
-        grants=list(grants),
-        head=1,
-        blocked=0,
-        heartbeat_interval_seconds=5.0,
+def registered(*grants: Grant, epoch: int = 1) -> tuple[int, Registered]:
+    reply = Registered(
+        topic_id=1, subscription_id=2, grants=list(grants), head=1, blocked=0, heartbeat_interval_seconds=5.0
     )
+    return epoch, reply
 
 
 def pushed(*, granted=(), revoked=(), epoch: int = 1) -> AssignmentChanged:
@@ -38,42 +32,42 @@ def pushed(*, granted=(), revoked=(), epoch: int = 1) -> AssignmentChanged:
 def holding(*grants: Grant, epoch: int = 1) -> HeldSegments:
     assignment = HeldSegments()
     assignment.registration_requested()
-    assignment.registered(registered(*grants, epoch=epoch))
+    assignment.registered(*registered(*grants, epoch=epoch))
     return assignment
 
 
 def test_the_same_generation_goes_on_undisturbed_under_another_leader():
-    assert Changes() == holding(grant(0, 3)).registered(registered(grant(0, 3), epoch=2))
+    assert Changes() == holding(grant(0, 3)).registered(*registered(grant(0, 3), epoch=2))
 
 
 def test_a_higher_generation_begins_anew():
-    changes = holding(grant(0, 3)).registered(registered(grant(0, 4)))
+    changes = holding(grant(0, 3)).registered(*registered(grant(0, 4)))
     assert Changes(stop=[(0, 3)], start=[grant(0, 4)]) == changes
 
 
 def test_what_is_not_listed_is_dropped():
-    assert Changes(stop=[(1, 3)]) == holding(grant(0, 3), grant(1, 3)).registered(registered(grant(0, 3)))
+    assert Changes(stop=[(1, 3)]) == holding(grant(0, 3), grant(1, 3)).registered(*registered(grant(0, 3)))
 
 
 def test_a_list_that_was_overtaken_by_a_grant_does_not_drop_it():
     assignment = holding(grant(0, 1))
     assignment.registration_requested()
     assignment.changed(pushed(granted=[grant(1, 1)]))
-    assert Changes() == assignment.registered(registered(grant(0, 1)))
+    assert Changes() == assignment.registered(*registered(grant(0, 1)))
     assignment.registration_requested()
-    assert Changes(stop=[(1, 1)]) == assignment.registered(registered(grant(0, 1)))
+    assert Changes(stop=[(1, 1)]) == assignment.registered(*registered(grant(0, 1)))
 
 
 def test_a_segment_that_is_being_finished_is_not_listed_and_goes_on_finishing():
     assignment = holding(grant(0, 1))
     assignment.changed(pushed(revoked=[Revocation(segment=0, generation=1)]))
     assignment.registration_requested()
-    assert Changes() == assignment.registered(registered())
+    assert Changes() == assignment.registered(*registered())
 
 
 def test_messages_of_an_older_epoch_are_ignored():
     assignment = holding(grant(0, 3), epoch=5)
-    assert Changes() == assignment.registered(registered(epoch=4))
+    assert Changes() == assignment.registered(*registered(epoch=4))
     assert Changes() == assignment.changed(pushed(granted=[grant(1, 9)], epoch=4))
 
 
@@ -108,7 +102,7 @@ def test_a_grant_that_was_given_up_does_not_come_back():
     assignment.confirmed(Revocation(segment=0, generation=3))
     assert {} == assignment.held
     assert Changes() == assignment.changed(pushed(granted=[grant(0, 3)]))
-    assert Changes() == assignment.registered(registered(grant(0, 3)))
+    assert Changes() == assignment.registered(*registered(grant(0, 3)))
     assert Changes(start=[grant(0, 4)]) == assignment.changed(pushed(granted=[grant(0, 4)]))
 
 
@@ -121,7 +115,7 @@ def test_a_doubled_grant_changes_nothing():
 
 def test_a_lost_grant_is_taken_when_it_is_pushed_again():
     assignment = holding(grant(0, 3))
-    assignment.registered(registered())
+    assignment.registered(*registered())
     assert Changes(start=[grant(0, 3)]) == assignment.changed(pushed(granted=[grant(0, 3)]))
 
 
@@ -146,7 +140,7 @@ def test_two_shares_of_one_segment_are_held_side_by_side():
     assignment = holding(share(0, 8, 3))
     high = share(8, 16, 2)
     assert Changes(start=[high]) == assignment.changed(pushed(granted=[high]))
-    assert Changes() == assignment.registered(registered(share(0, 8, 3), high))
+    assert Changes() == assignment.registered(*registered(share(0, 8, 3), high))
     assert Changes(finish=[revocation(0, 8, 3)]) == assignment.changed(pushed(revoked=[revocation(0, 8, 3)]))
     assert {(0, 2), (0, 3)} == assignment.held.keys()
 
@@ -168,7 +162,7 @@ def test_a_later_grant_of_one_of_its_buckets_means_that_a_share_was_fenced():
 def test_a_share_that_is_being_finished_gives_way_to_a_listed_one():
     assignment = holding(share(0, 8, 3))
     assignment.changed(pushed(revoked=[revocation(0, 8, 3)]))
-    assert Changes(stop=[(0, 3)], start=[share(0, 4, 5)]) == assignment.registered(registered(share(0, 4, 5)))
+    assert Changes(stop=[(0, 3)], start=[share(0, 4, 5)]) == assignment.registered(*registered(share(0, 4, 5)))
 
 
 def test_the_grant_of_what_was_fenced_before_it_arrived_is_never_read():

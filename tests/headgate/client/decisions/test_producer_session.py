@@ -66,9 +66,7 @@ def test_the_answer_to_opening_carries_the_source_position():
     talk.connect()
     talk.leader()
     assert ["open"] == talk._heard(talk.session.open(0.0))
-    reply = m.ProducerIdentity(
-        request_id=talk.opening.request_id, leader_epoch=1, producer_id=1, producer_epoch=4, source_position=b"line 9"
-    )
+    reply = m.ProducerIdentity(producer_id=1, producer_epoch=4, source_position=b"line 9")
     commands = talk.session.identified(talk.opening.request_id, reply, 0.0)
     assert Identified(b"line 9") in commands
 
@@ -187,8 +185,8 @@ def test_pauses_double_to_a_second_and_a_commit_starts_them_over():
 def test_a_pause_without_luck_has_a_floor():
     talk = streaming()
     talk.offer("a")
-    reply = m.Rejected(request_id=talk.last["a"].request_id, leader_epoch=1, verdict="unavailable", reason="")
-    talk.session.rejected(reply.request_id, reply, talk.now, 0.0)
+    reply = m.Rejected(verdict="unavailable", reason="")
+    talk.session.rejected(talk.last["a"].request_id, 1, reply, talk.now, 0.0)
     assert Phase.BACKING_OFF is talk.session.phase
     assert 0.01 <= talk.session.wake_at - talk.now
 

@@ -1,0 +1,72 @@
+"""What a request handler returns, and how handlers are registered by request type.
+
+A handler returns the body of the reply, or a `Refusal`; the leader puts it into the reply envelope and sends it when it
+is durable. A handler that is a pure decision returns a `Decision` instead: the entries to write, and how to build the
+body once they are applied.
+
+Each module registers its handlers beside their definitions, with `command` (pure, decides on the state) or `handler` (a
+method of an object of this term). The leader joins them to one table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from controller.state.shard_state import ShardState
+from coordinator.decisions.refusal import Refusal
+from headgate.model import entries as e
+from headgate.protocol import messages as m
+
+Answer = Callable[[ShardState], m.AnyReplyBody]
+"""State after the entries are applied → reply body."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Propose ``entries``, then reply with what ``answer`` returns."""
+
+    entries: tuple[e.AnyEntry, ...]
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class AfterChunk:
+    """Reply with ``body`` once ``chunk`` is durable. Later entries need not be."""
+
+    chunk: int
+    body: m.AnyReplyBody
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """Reply later: ``start`` gets a function that sends the body, and calls it once."""
+
+    start: Callable[[Callable[[m.AnyReplyBody], None]], None]
+
+
+Outcome = m.AnyReplyBody | Decision | AfterChunk | Deferred | Refusal
+Handler = Callable[[m.Request, ShardState], Outcome]
+Registration = tuple[type[m.RequestBody], Handler]
+BodyT = TypeVar("BodyT", bound=m.RequestBody)
+
+
+def command(kind: type[BodyT], decide: Callable[[BodyT, ShardState], Decision | Refusal]) -> Registration:
+    """Register a pure decision on the shard's state for requests of type ``kind``."""
+
+    def handle(request: m.Request, state: ShardState) -> Outcome:
+        assert isinstance(request.body, kind), f"{type(request.body).__name__} reached the handler of {kind.__name__}"
+        return decide(request.body, state)
+
+    return kind, handle
+
+
+def handler(kind: type[BodyT], respond: Callable[[BodyT, str], Outcome]) -> Registration:
+    """Register a method that takes the body and the client id for requests of type ``kind``."""
+
+    def handle(request: m.Request, _: ShardState) -> Outcome:
+        assert isinstance(request.body, kind), f"{type(request.body).__name__} reached the handler of {kind.__name__}"
+        return respond(request.body, request.client_id)
+
+    return kind, handle

@@ -1,0 +1,29 @@
+"""A refusal: why a request is rejected, and when the leader may say so.
+
+Handlers and decisions return it; the leader sends it as `headgate.protocol.replies.Rejected`. A refused request changes
+nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headgate.protocol import messages as m
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Reject the request.
+
+    Without one of the three flags the leader replies at once.
+    """
+
+    verdict: m.Verdict
+    reason: str
+    after_barrier: bool = False
+    """Reply after a barrier: a commit that completes after this decision. It proves that this leader still leads, so
+    a deposed leader that does not know about its successor cannot end a client's session."""
+    after_proposed: bool = False
+    """Reply once every entry that was proposed before the decision is durable, because the decision rests on them."""
+    delayed: bool = False
+    """Reply after a delay, because the client would repeat the request at once."""

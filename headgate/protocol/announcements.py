@@ -1,0 +1,42 @@
+"""Announcements: what daemons and clients publish for all to read. The MQTT topic of each says what it is."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """Retained: what a client needs to know about the cluster."""
+
+    protocol: int
+    shards: int
+    ledger_url: str
+
+
+class LeaderAnnouncement(msgspec.Struct, frozen=True, kw_only=True):
+    """Retained per shard: the current leader, and what it supports.
+
+    ``window``: finished batches that the leader remembers per producer, hence the most that a producer may have in
+    flight. ``pipelining`` False: producers send one batch at a time.
+    """
+
+    shard: int
+    leader_epoch: int
+    instance: str
+    pipelining: bool
+    window: int
+
+
+class HeadAnnouncement(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest durable chunk of a shard."""
+
+    shard: int
+    leader_epoch: int
+    head: int
+
+
+class Presence(msgspec.Struct, frozen=True, kw_only=True):
+    """Retained per client. The broker publishes ``online`` False as the client's last will."""
+
+    client_id: str
+    online: bool

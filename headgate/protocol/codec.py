@@ -1,0 +1,55 @@
+"""Encode messages as msgpack, and decode them.
+
+Each message is decoded in one pass, body included. Decoders accept bytes from any source: whatever is wrong with them
+surfaces as `msgspec.DecodeError` and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from headgate.protocol.announcements import Presence
+from headgate.protocol.replies import AnyReply
+from headgate.protocol.requests import Request
+
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+"""Limit for the payload of a request. A leader does not decode larger ones, even if the broker lets them pass."""
+
+_ENCODER = msgspec.msgpack.Encoder()
+_REQUEST: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
+_PRESENCE: msgspec.msgpack.Decoder[Presence] = msgspec.msgpack.Decoder(Presence)
+_REPLY: msgspec.msgpack.Decoder[AnyReply] = msgspec.msgpack.Decoder(AnyReply)
+
+Message = TypeVar("Message")
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    """Return the msgpack form of ``message``."""
+    return _ENCODER.encode(message)
+
+
+def decode(decoder: msgspec.msgpack.Decoder[Message], data: bytes) -> Message:
+    """Return the message in ``data``; raises msgspec.DecodeError for invalid data."""
+    try:
+        return decoder.decode(data)
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(f"text is not UTF-8: {error.reason}") from None
+    except RecursionError:
+        raise msgspec.DecodeError("nested too deeply") from None
+
+
+def decode_request(data: bytes) -> Request:
+    """Return the request in ``data``; raises msgspec.DecodeError, also for values beyond a limit."""
+    return decode(_REQUEST, data)
+
+
+def decode_reply(data: bytes) -> AnyReply:
+    """Return the reply or push in ``data``; raises msgspec.DecodeError."""
+    return decode(_REPLY, data)
+
+
+def decode_presence(data: bytes) -> Presence:
+    """Return the presence in ``data``; raises msgspec.DecodeError."""
+    return decode(_PRESENCE, data)
