@@ -22,8 +22,8 @@ from statistics import median
 
 from pyspark.sql import SparkSession
 
+from bench._cluster import percentile
 from bench._harness import Benchmark, Effort, Measurement
-from bench._stage import percentile
 from bench._workload import Shard, batches
 from drain.backlog.counting import ChunkBatch, aggregate_chunks, aggregation_plan
 from drain.backlog.job import BacklogJob

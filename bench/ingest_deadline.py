@@ -13,8 +13,8 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from statistics import median
 
+from bench._cluster import SHARD, TOPIC, BenchCluster, leader_epoch
 from bench._harness import Benchmark, Effort, Measurement, gc_disabled
-from bench._stage import SHARD, TOPIC, BenchCluster, leader_epoch
 from headgate import Delivery, Producer, ProducerSettings
 from headgate.client.connection import Client
 from headgate.errors import DeliveryFailedError, DeliveryUnknownError, HeadgateError
@@ -44,7 +44,7 @@ async def _measure(effort: Effort) -> Measurement:
             request_timeout_seconds=2.0,
             delivery_timeout_seconds=DEADLINE_SECONDS,
         )
-        producer = await stack.enter_async_context(Producer(cluster.config(), settings=settings))
+        producer = await stack.enter_async_context(Producer(cluster.client_config(), settings=settings))
         count, total = effort.pick(BATCHES, QUICK_BATCHES), effort.pick(5, 2)
         for number in range(total):
             await (await producer.send(TOPIC, b"before", VALUE))
@@ -94,7 +94,7 @@ async def _flow_again(cluster: BenchCluster, watcher: Client, producer: Producer
             heard.set()
 
     remove_handlers = watcher.on_leader(SHARD, on_leader)
-    await cluster.start(daemon)
+    await cluster.start_daemon(daemon)
     committed_at = 0.0
     async with asyncio.timeout(LEADER_SECONDS):
         while not committed_at:

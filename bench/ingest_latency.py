@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
+from bench._cluster import TOPIC, BenchCluster, percentile
 from bench._harness import Benchmark, Effort, Measurement, Part, gc_disabled
 from bench._peer import BACK_TOPIC, ECHO_TOPIC
-from bench._stage import TOPIC, BenchCluster, percentile
 from bench._workload import Shard, batches
 from bench.ledger_commit import bare_commit
 from headgate import Producer
@@ -65,10 +65,10 @@ async def _measure(effort: Effort) -> Measurement:
     seconds: dict[str, list[float]] = {"ours": [], "way": [], "put": [], "alone": []}
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(BenchCluster())
-        await cluster.peer(stack)
+        await cluster.start_peer(stack)
         echo = _Echo(await cluster.watcher(stack))
         await echo.start()
-        producer = await stack.enter_async_context(Producer(cluster.config()))
+        producer = await stack.enter_async_context(Producer(cluster.client_config()))
         await producer.open(TOPIC)
         folder = cluster.folder / "bare"
         folder.mkdir()

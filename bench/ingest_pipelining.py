@@ -16,9 +16,9 @@ from contextlib import AsyncExitStack
 from functools import partial
 from statistics import median
 
+from bench._cluster import TOPIC, BenchCluster
 from bench._harness import Benchmark, Effort, Measurement, Part, Rounds, run_alternating_async
 from bench._load import BATCH_BYTES, batch_of_records, steady_seconds, whole_batches
-from bench._stage import TOPIC, BenchCluster
 from bench._svg import line_chart
 from headgate import Producer, ProducerSettings
 
@@ -41,10 +41,10 @@ def ratio_to_best(pipelined: float, sequential: float, no_delay: float, window: 
 async def _measure(effort: Effort) -> Measurement:
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(BenchCluster())
-        ports = await cluster.delayed(stack, sorted({0, DELAY_MS, *TABLE_DELAYS_MS}))
+        ports = await cluster.start_delays(stack, sorted({0, DELAY_MS, *TABLE_DELAYS_MS}))
 
         async def opened(delay_ms: int, window: int) -> Producer:
-            config = cluster.config(ports[delay_ms])
+            config = cluster.client_config(ports[delay_ms])
             producer = await stack.enter_async_context(Producer(config, settings=whole_batches(window)))
             await producer.open(TOPIC)
             return producer

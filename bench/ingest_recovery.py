@@ -18,9 +18,9 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from statistics import median
 
+from bench._cluster import SHARD, TOPIC, BenchCluster, leader_epoch
 from bench._harness import Benchmark, Effort, Measurement, Part, gc_disabled
 from bench._load import batch_of_records, whole_batches
-from bench._stage import SHARD, TOPIC, BenchCluster, leader_epoch
 from headgate import Delivery, Producer, ProducerSettings
 from headgate.client.connection import Client
 
@@ -112,7 +112,7 @@ async def _measure(effort: Effort) -> Measurement:
 async def _change(cluster: BenchCluster, watcher: Client, how: str) -> Change:
     """Change the leader once under load, and bring a contender back."""
     loop = asyncio.get_running_loop()
-    leader = (await cluster.terms())[-1]
+    leader = (await cluster.past_leaders())[-1]
     epoch, enough = leader_epoch(watcher), asyncio.Event()
     announced: asyncio.Future[float] = loop.create_future()
 
@@ -120,7 +120,10 @@ async def _change(cluster: BenchCluster, watcher: Client, how: str) -> Change:
         if leader_epoch(watcher) > epoch and not announced.done():
             announced.set_result(loop.time())
 
-    async with asyncio.timeout(CHANGE_SECONDS), Producer(cluster.config(), settings=whole_batches(WINDOW)) as producer:
+    async with (
+        asyncio.timeout(CHANGE_SECONDS),
+        Producer(cluster.client_config(), settings=whole_batches(WINDOW)) as producer,
+    ):
         stream = _Stream(producer)
         async with asyncio.TaskGroup() as tasks:
             streaming = tasks.create_task(stream.run(enough))
@@ -138,7 +141,7 @@ async def _change(cluster: BenchCluster, watcher: Client, how: str) -> Change:
             await ending
         await _check_offsets(stream.last)
         change = Change(announced_at - began, committed_at - began, producer.resent_batches, producer.sent_batches)
-    await cluster.start(leader)
+    await cluster.start_daemon(leader)
     return change
 
 

@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from statistics import median
 
+from bench._cluster import TOPIC, BenchCluster
 from bench._harness import Benchmark, Effort, Measurement, Part, Rounds, run_alternating_async
 from bench._load import pump
 from bench._peer import BACK_TOPIC, SINK_TOPIC
-from bench._stage import TOPIC, BenchCluster
 from bench._workload import records
 from headgate import Producer, ProducerSettings
 from headgate.client.connection import Client
@@ -73,10 +73,10 @@ def measure(effort: Effort) -> Measurement:
 async def _measure(effort: Effort) -> Measurement:
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(BenchCluster())
-        await cluster.peer(stack)
+        await cluster.start_peer(stack)
         carrier = _Carrier(await cluster.watcher(stack))
         await carrier.start()
-        producer = await stack.enter_async_context(Producer(cluster.config()))
+        producer = await stack.enter_async_context(Producer(cluster.client_config()))
         await producer.open(TOPIC)
         parts: dict[str, Part] = {}
         ratios = []

@@ -27,8 +27,8 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.recipe.partitioner import PartitionState, SetPartitioner
 
+from bench._cluster import SHARD, BenchCluster
 from bench._harness import Benchmark, Effort, Measurement, Part
-from bench._stage import SHARD, BenchCluster
 from headgate import Admin, Producer, SubscriptionType
 from headgate.client.connection import Client
 from headgate.client.decisions.held_segments import Changes, HeldSegments
@@ -172,7 +172,7 @@ async def _measure(effort: Effort) -> Measurement:
         kazoo_rounds = effort.pick(2, 1)
         for number in range(kazoo_rounds):
             seen["kazoo"].append(
-                await asyncio.to_thread(run_kazoo_rebalance, cluster.zookeeper_address, f"/p{number}", segments)
+                await asyncio.to_thread(run_kazoo_rebalance, cluster.zookeeper.address, f"/p{number}", segments)
             )
             effort.progress(f"kazoo: round {number + 1} of {kazoo_rounds}")
     return compared(seen, segments)
@@ -187,7 +187,7 @@ async def _under_load(cluster: BenchCluster, client: Client, topic: str, segment
         await readers[-1].register()
         await balanced(readers, segments)
     enough = asyncio.Event()
-    async with Producer(cluster.config()) as producer, asyncio.TaskGroup() as tasks:
+    async with Producer(cluster.client_config()) as producer, asyncio.TaskGroup() as tasks:
         tasks.create_task(_produce(producer, topic, enough))
         seen.begin(asyncio.get_running_loop().time())
         joiner = Reader(client, topic, JOINER, seen)

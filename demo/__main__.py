@@ -18,10 +18,10 @@ from rich.console import Console
 
 from controller.logs import configure_logging
 from controller.settings.load import LogSettings
+from demo.cluster import SHARDS, DemoCluster
 from demo.evidence import read_committed, read_deliveries, read_ledger
 from demo.report import evaluate_run, show
 from demo.scenario import SUBSCRIPTIONS, Run, run_scenario, topic_shard
-from demo.stage import SHARDS, DemoCluster
 from demo.view import View
 from headgate.errors import HeadgateError
 from headgate.ledger.ledger import Ledger
@@ -36,7 +36,7 @@ async def run_demo(folder: Path, *, rate: int, seconds: float, as_json: bool) ->
     view = View(console, cluster, run)
     view.report_step(f"ZooKeeper, a broker and Spark are starting on this machine; the run's folder is {folder}")
     async with cluster:
-        view.report_step(f"ZooKeeper, {cluster.broker_kind} and Spark are ready")
+        view.report_step(f"ZooKeeper, {cluster.broker.kind} and Spark are ready")
         showing = asyncio.create_task(view.run(), name="view")
         try:
             await run_scenario(cluster, run, rate=rate, seconds=seconds, report_step=view.report_step)

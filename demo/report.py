@@ -14,8 +14,8 @@ from rich.table import Table
 
 from demo import checks
 from demo.checks import BlockedSegment, Delivery, StoredRecord, Violation
+from demo.cluster import TOPIC
 from demo.scenario import STREAM, SUBSCRIPTIONS, Run
-from demo.stage import TOPIC
 from headgate.ledger.chunk import Chunk
 from headgate.model import entries as e
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from demo.stage import TOPIC, DemoCluster
+from demo.cluster import TOPIC, DemoCluster
 from headgate import Admin, SegmentId, SubscriptionType, TopicInfo
 from headgate.errors import HeadgateError, NoLeaderError
 from headgate.model.hashing import shard_of
@@ -68,15 +68,15 @@ async def run_scenario(cluster: DemoCluster, run: Run, *, rate: int, seconds: fl
             await asyncio.wait({watching})
         report_step("stopping the producer")
         if await cluster.stop("producer") != 0:
-            raise HeadgateError(f"the producer failed; its log is {cluster.log('producer')}")
+            raise HeadgateError(f"the producer failed; its log is {cluster.log_path('producer')}")
         report_step("waiting until everything has been delivered")
         await _wait_until_delivered(cluster, run, admin)
-    for name in [name for name in cluster.processes if name in run.consumers]:
+    for name in [name for name in cluster.programs if name in run.consumers]:
         if await cluster.stop(name) != 0:
-            raise HeadgateError(f"consumer {name} failed; its log is {cluster.log(name)}")
-    for name in [name for name in cluster.processes if name.startswith("daemon")]:
+            raise HeadgateError(f"consumer {name} failed; its log is {cluster.log_path(name)}")
+    for name in [name for name in cluster.programs if name.startswith("daemon")]:
         if await cluster.stop(name) != 0:
-            raise HeadgateError(f"{name} failed to end in good order; its log is {cluster.log(name)}")
+            raise HeadgateError(f"{name} failed to end in good order; its log is {cluster.log_path(name)}")
 
 
 async def _watch_layout(run: Run, admin: Admin) -> None:
@@ -142,8 +142,8 @@ async def _sleep_until(cluster: DemoCluster, at: float) -> None:
     """Wait, and notice at once if a process ends that should not."""
     loop = asyncio.get_running_loop()
     while (left := at - loop.time()) > 0:
-        if ended := cluster.exited_processes():
-            raise HeadgateError(f"{', '.join(ended)} ended by itself; see {cluster.log(ended[0])}")
+        if ended := cluster.exited_programs():
+            raise HeadgateError(f"{', '.join(ended)} ended by itself; see {cluster.log_path(ended[0])}")
         await asyncio.sleep(min(left, 0.5))
 
 
@@ -152,8 +152,8 @@ async def _wait_until_delivered(cluster: DemoCluster, run: Run, admin: Admin) ->
     loop = asyncio.get_running_loop()
     deadline = loop.time() + SETTLE_SECONDS
     while loop.time() < deadline:
-        if ended := cluster.exited_processes():
-            raise HeadgateError(f"{', '.join(ended)} ended by itself; see {cluster.log(ended[0])}")
+        if ended := cluster.exited_programs():
+            raise HeadgateError(f"{', '.join(ended)} ended by itself; see {cluster.log_path(ended[0])}")
         waiting = 0
         for name in (STREAM, QUEUE):
             description = await admin.describe_subscription(TOPIC, name)

@@ -14,8 +14,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from demo.cluster import DemoCluster
 from demo.scenario import SUBSCRIPTIONS, Run
-from demo.stage import DemoCluster
 
 LINE_INTERVAL_SECONDS = 10.0
 """How often plain lines tell the counts."""
@@ -108,7 +108,7 @@ class View:
             consumers.add_column(heading, justify="right" if heading == "received" else "left")
         self._counts()
         for consumer, subscription in self._run.consumers.items():
-            gone = consumer not in self._cluster.processes
+            gone = consumer not in self._cluster.programs
             received = f"{self._line_counters[consumer].lines:,}"
             style = "dim" if gone else ""
             consumers.add_row(consumer, subscription, SUBSCRIPTIONS[subscription], received, style=style)

@@ -23,7 +23,7 @@ import msgspec
 from controller.cli import context as session
 from controller.cli import run as cli_run
 from controller.cli.output import examples
-from controller.local.daemon_process import end_processes, settings_text, start_daemon
+from controller.local.daemon_process import start_daemon
 from controller.local.data_folder import DataFolder, NodeState, reserve_port
 from controller.local.reserved_port import LOOPBACK
 from controller.settings.load import (
@@ -39,8 +39,10 @@ from controller.settings.load import (
     load_settings,
     socket_problem,
 )
-from controller.settings.toml_text import Value, toml_text
+from controller.settings.write import client_toml, settings_toml
 from drain.external.table_mapping import read_tables
+from headgate.child_process import ChildProcess
+from headgate.config import ClientConfig
 from headgate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -251,20 +253,19 @@ class _Node:
         )
         self._folder.write(
             SETTINGS_FILE,
-            settings_text(
+            settings_toml(
                 "Written by `headgate up` at each start. For a further daemon, `headgate run`; read again on SIGHUP.",
                 written,
             ),
         )
-        client: dict[str, Value] = {
-            "cluster": settings.cluster.name,
-            "broker_host": settings.broker.host,
-            "broker_port": settings.broker.port,
-            "ledger_url": settings.ledger.url,
-        }
+        client = ClientConfig(
+            cluster=settings.cluster.name,
+            broker_host=settings.broker.host,
+            broker_port=settings.broker.port,
+            ledger_url=settings.ledger.url,
+        )
         return self._folder.write(
-            "client.toml",
-            toml_text("Written by `headgate up` at each start: for clients.", client, {}),
+            "client.toml", client_toml("Written by `headgate up` at each start: for clients.", client)
         )
 
     @contextlib.asynccontextmanager
@@ -340,7 +341,7 @@ def _reload_settings(path: Path, running: Settings) -> Settings:
 @contextlib.asynccontextmanager
 async def _additional_daemons(folder: DataFolder, settings: Settings, count: int) -> AsyncIterator[None]:
     """Run ``count`` daemons as processes of their own, and stop them on leaving."""
-    processes: list[asyncio.subprocess.Process] = []
+    processes: list[ChildProcess] = []
     try:
         for number in range(2, count + 2):
             own = settings.replace(
@@ -348,11 +349,11 @@ async def _additional_daemons(folder: DataFolder, settings: Settings, count: int
                 drain=_shared_drain(settings),
                 http=HttpSettings(port=0),
             )
-            path = folder.write(f"headgate-{number}.toml", settings_text("Written by `headgate up`.", own))
+            path = folder.write(f"headgate-{number}.toml", settings_toml("Written by `headgate up`.", own))
             log_path = folder.log_path(f"daemon-{number}.log")
             process = await start_daemon(path, log_path)
             processes.append(process)
             _print_status(f"daemon {number} has process id {process.pid}, its log is {log_path}")
         yield
     finally:
-        await end_processes(processes, STOP_TIMEOUT_SECONDS)
+        await asyncio.gather(*(process.stop(STOP_TIMEOUT_SECONDS) for process in processes))

@@ -16,11 +16,10 @@ from typing import Self
 import msgspec
 
 from controller.local.reserved_port import ReservedPort, port_is_free
+from headgate.child_process import rotate_log
 from headgate.errors import ConfigError
 
 OWNER_ONLY = 0o600
-_MAX_LOG_BYTES = 16 * 1024 * 1024
-"""A log that is larger when the node starts is put aside as ``.1``."""
 
 
 class NodeState(msgspec.Struct, frozen=True):
@@ -99,10 +98,9 @@ class DataFolder:
         return target
 
     def log_path(self, name: str) -> Path:
-        """Return the path of a log, put aside first if it has grown large."""
+        """Return the path of a log; a large log of earlier runs is renamed first."""
         path = self.path / "logs" / name
-        if path.exists() and path.stat().st_size > _MAX_LOG_BYTES:
-            path.replace(path.with_name(f"{name}.1"))
+        rotate_log(path)
         return path
 
 

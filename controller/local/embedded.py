@@ -1,11 +1,11 @@
-"""The outside systems of `headgate up`: a real ZooKeeper and an MQTT broker, as child processes of ours.
+"""ZooKeeper and an MQTT broker as child processes, for `headgate up` and local clusters.
 
-ZooKeeper comes out of the jars that PySpark ships, so nothing needs to be installed but Java. The broker is mosquitto
-where it is on the PATH, else amqtt. Both listen on the loopback only, without passwords, and keep what they keep in a
-folder of ours. For more than one machine, run real ones: see deploy/.
+ZooKeeper comes from the jars that PySpark ships, so it needs only Java. The broker is mosquitto if it is installed,
+else amqtt. Both listen on loopback only, without passwords, and store their data in a given folder. To use more than
+one machine, run your own servers: see deploy/.
 
-Each is kept running by controller.local.supervised_process and keeps its port over restarts, which nobody else gets
-meanwhile (controller.local.reserved_port).
+A server that dies is restarted (controller.local.supervised_process). Its port stays reserved while it is down
+(controller.local.reserved_port).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import contextlib
 import importlib.util
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,86 +29,120 @@ from drain.spark.java import find_java
 
 HOST: Final = LOOPBACK
 MIN_FREE_BYTES: Final = 64 * 1024 * 1024
-"""Free space a server's folder must have: logs and snapshots of a small cluster, with room to spare."""
+"""Free space that a server's folder must have: enough for the logs and snapshots of a small cluster."""
 PORT_ATTEMPTS: Final = 3
-"""A free port can be taken by somebody else between choosing and using it, where it cannot be held."""
+"""Attempts to start on a free port. Where a port cannot be reserved, another process may take it first."""
 ZOOKEEPER_JARS: Final = ("zookeeper-*", "slf4j-api-*", "log4j-*", "netty-*", "metrics-core-*", "snappy-java-*")
 MOSQUITTO_SETTINGS: Final = {
-    # Everything is bounded by the windows of the protocol above; the broker's own limits drop messages that were
-    # confirmed to their sender, without a word. So they are set high, and explicitly.
+    # The protocol's own windows bound everything. The broker's limits drop acknowledged messages silently, so they
+    # are set explicitly, and high.
     "max_queued_messages": "100000",
     "max_queued_bytes": "268435456",
     "max_inflight_messages": "1000",
-    # A little more than the largest message of the protocol (older name: message_size_limit).
+    # Slightly above the protocol's largest message (older name: message_size_limit).
     "max_packet_size": "5242880",
-    # Replies are small and awaited: do not hold them back for 40 ms.
+    # Replies are small and awaited: do not delay them by 40 ms.
     "set_tcp_nodelay": "true",
-    # Retained announcements outlive a restart.
+    # Retained announcements survive a restart.
     "persistence": "true",
     "autosave_interval": "60",
 }
-"""Kept in step with deploy/mosquitto.conf by a test."""
+"""A test keeps this in step with deploy/mosquitto.conf."""
 
 log = structlog.get_logger(__name__)
 
 
-class EmbeddedZooKeeper:
-    """A ZooKeeper server of our own."""
+class EmbeddedServer:
+    """A server as a supervised child process. Entering starts it, leaving stops it; it can be started again."""
 
-    def __init__(self, folder: Path, port: int = 0) -> None:
-        """``folder`` is made if it is missing; ``port`` 0 means any free one."""
-        self._folder = folder.absolute()
-        self._port = port
+    def __init__(self, name: str, folder: Path, port: int) -> None:
+        """``folder`` is created if it is missing; ``port`` 0 means any free port, which a restart keeps."""
+        self.host = HOST
+        self.name = name
+        self.folder = folder.absolute()
+        self.port = port
         self._server: SupervisedProcess | None = None
         self._reserved_port: ReservedPort | None = None
 
     @property
     def address(self) -> str:
-        """``host:port``, for kazoo."""
-        return f"{HOST}:{self._port}"
+        """``host:port``."""
+        return f"{self.host}:{self.port}"
 
     @property
-    def process(self) -> int | None:
-        """The process id; None while it is down."""
+    def pid(self) -> int | None:
+        """The process id; None while the server is down."""
         return None if self._server is None else self._server.pid
 
-    async def restart(self) -> None:
-        """Stop it and start it again on the same port and data; returns when it is ready."""
-        assert self._server is not None, "not open"
-        await self._server.restart()
-
-    async def __aenter__(self) -> Self:
-        """Start it; returns when it serves.
+    async def start(self) -> None:
+        """Start the server; return when it serves.
 
         Raises:
             ProcessStartError: it cannot run here; the text says why.
-            ConfigError: there is no Java that fits.
+            ConfigError: ZooKeeper finds no suitable Java.
 
         """
-        _prepare_folder("ZooKeeper", self._folder)
-        home = await asyncio.to_thread(find_java, self._folder / "java")
-        classpath = zookeeper_classpath()
-        self._server, self._reserved_port = await _start_on_free_port(
-            "ZooKeeper", self._port, lambda port: self._process_spec(home, classpath, port)
-        )
-        self._port = self._reserved_port.number
+        _prepare_folder(self.name, self.folder)
+        self._server, self._reserved_port = await _start_on_free_port(self.name, self.port, await self._spec_factory())
+        self.port = self._reserved_port.number
+
+    async def stop(self) -> None:
+        """Stop the server if it runs, and release its port."""
+        server, self._server = self._server, None
+        with self._reserved_port or contextlib.nullcontext():
+            if server is not None:
+                await server.__aexit__()
+
+    async def restart(self) -> None:
+        """Stop the server and start it again on the same port and data; return when it serves."""
+        assert self._server is not None, "not running"
+        await self._server.restart()
+
+    def freeze(self) -> None:
+        """Suspend the running server with SIGSTOP."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Resume a frozen server."""
+        self._signal(signal.SIGCONT)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop it."""
-        with self._reserved_port or contextlib.nullcontext():
-            if self._server is not None:
-                await self._server.__aexit__()
+        await self.stop()
+
+    async def _spec_factory(self) -> Callable[[int], ProcessSpec]:
+        """Return how to run the server on a given port."""
+        raise NotImplementedError
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self.pid is not None, "not running"
+        os.kill(self.pid, number)
+
+
+class EmbeddedZooKeeper(EmbeddedServer):
+    """A ZooKeeper server."""
+
+    def __init__(self, folder: Path, port: int = 0, *, java: Callable[[Path], Path] = find_java) -> None:
+        super().__init__("ZooKeeper", folder, port)
+        self._find_java = java
+
+    async def _spec_factory(self) -> Callable[[int], ProcessSpec]:
+        home = await asyncio.to_thread(self._find_java, self.folder / "java")
+        classpath = zookeeper_classpath()
+        return lambda port: self._process_spec(home, classpath, port)
 
     def _process_spec(self, home: Path, classpath: str, port: int) -> ProcessSpec:
-        config = self._folder / "zoo.cfg"
-        _write(config, zookeeper_config(self._folder / "data", port))
+        config = self.folder / "zoo.cfg"
+        _write(config, zookeeper_config(self.folder / "data", port))
         command = [
             str(home / "bin" / "java"),
             "-Xmx256m",
             "-XX:+UseSerialGC",
             "-XX:+ExitOnOutOfMemoryError",
-            # In KiB. The default sets 64 MiB aside at once.
+            # In KiB. The default allocates 64 MiB at once.
             "-Dzookeeper.preAllocSize=1024",
             "-Dzookeeper.4lw.commands.whitelist=srvr",
             "-Dorg.apache.logging.log4j.level=WARN",
@@ -116,77 +151,50 @@ class EmbeddedZooKeeper:
             "org.apache.zookeeper.server.ZooKeeperServerMain",
             str(config),
         ]
-        return ProcessSpec("ZooKeeper", command, self._folder / "zookeeper.log", lambda: _is_zookeeper_ready(port))
+        return ProcessSpec("ZooKeeper", command, self.folder / "zookeeper.log", lambda: _is_zookeeper_ready(port))
 
 
-class EmbeddedBroker:
-    """An MQTT broker of our own."""
+class EmbeddedBroker(EmbeddedServer):
+    """An MQTT broker."""
 
     def __init__(self, folder: Path, port: int = 0, *, kind: str | None = None) -> None:
-        """``kind`` is ``mosquitto`` or ``amqtt``; None takes mosquitto if it is on the PATH."""
-        self.host = HOST
+        """``kind`` is ``mosquitto`` or ``amqtt``. Default: mosquitto if it is installed."""
         self.kind = kind or ("mosquitto" if find_mosquitto() else "amqtt")
-        self._folder = folder.absolute()
-        self._port = port
-        self._server: SupervisedProcess | None = None
-        self._reserved_port: ReservedPort | None = None
+        super().__init__(self.kind, folder, port)
 
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        return self._port
-
-    @property
-    def process(self) -> int | None:
-        """The process id; None while it is down."""
-        return None if self._server is None else self._server.pid
-
-    async def restart(self) -> None:
-        """Stop it and start it again on the same port; returns when it is ready."""
-        assert self._server is not None, "not open"
-        await self._server.restart()
-
-    async def __aenter__(self) -> Self:
-        """Start it; returns when it serves. Raises ProcessStartError with the reason if it cannot run here."""
-        _prepare_folder(self.kind, self._folder)
-        self._server, self._reserved_port = await _start_on_free_port(self.kind, self._port, self._process_spec)
-        self._port = self._reserved_port.number
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Stop it."""
-        with self._reserved_port or contextlib.nullcontext():
-            if self._server is not None:
-                await self._server.__aexit__()
+    async def _spec_factory(self) -> Callable[[int], ProcessSpec]:
+        return self._process_spec
 
     def _process_spec(self, port: int) -> ProcessSpec:
         environ = {}
         if self.kind == "mosquitto":
             program = find_mosquitto()
             if program is None:
-                raise ProcessStartError("there is no mosquitto on the PATH: install it, or use amqtt")
-            config = self._folder / "mosquitto.conf"
-            _write(config, mosquitto_config(self._folder, port))
+                raise ProcessStartError("mosquitto is not installed: install it, or use amqtt")
+            config = self.folder / "mosquitto.conf"
+            _write(config, mosquitto_config(self.folder, port))
             command = [program, "-c", str(config)]
         else:
             command = [sys.executable, "-m", "controller.local.embedded_broker", str(port)]
-            # The child must find this very package, however we were started.
+            # The child must import this very package, however this process was started.
             environ["PYTHONPATH"] = os.pathsep.join(
                 [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
             )
         return ProcessSpec(
-            self.kind, command, self._folder / f"{self.kind}.log", lambda: _is_broker_ready(port), environ=environ
+            self.kind, command, self.folder / f"{self.kind}.log", lambda: _is_broker_ready(port), environ=environ
         )
 
 
-# --- what they are told -----------------------------------------------------------------------------------------------
+# Configuration
 
 
 def zookeeper_classpath() -> str:
-    """Return the jars of PySpark that ZooKeeper needs, as a class path. Raises ProcessStartError if there are none."""
+    """Return the class path of ZooKeeper in PySpark's jars. Raises ProcessStartError if they are missing."""
     found = importlib.util.find_spec("pyspark")
-    places = list(found.submodule_search_locations or []) if found else []
-    jars = [jar for place in places for name in ZOOKEEPER_JARS for jar in sorted(Path(place).glob(f"jars/{name}.jar"))]
+    folders = list(found.submodule_search_locations or []) if found else []
+    jars = [
+        jar for folder in folders for name in ZOOKEEPER_JARS for jar in sorted(Path(folder).glob(f"jars/{name}.jar"))
+    ]
     if not any(jar.name.startswith("zookeeper-3") for jar in jars):
         raise ProcessStartError(
             "ZooKeeper's jar is not among pyspark's: install pyspark, or use a ZooKeeper of your own"
@@ -201,7 +209,7 @@ def zookeeper_config(data_folder: Path, port: int) -> str:
         "clientPort": str(port),
         "clientPortAddress": HOST,
         "admin.enableServer": "false",
-        # Sessions from one second on: the default of two ticks would allow no less than four.
+        # Allows sessions from one second. The default tick allows no session below four seconds.
         "tickTime": "500",
         "maxSessionTimeout": "60000",
         "maxClientCnxns": "0",
@@ -214,7 +222,7 @@ def mosquitto_config(folder: Path, port: int) -> str:
     settings = {
         "listener": f"{port} {HOST}",
         "allow_anonymous": "true",
-        # As root it would become another user, who cannot write here, and whom the tether to us does not bind.
+        # As root, mosquitto would change its user. That user cannot write here, and loses the parent death signal.
         **({"user": "root"} if os.geteuid() == 0 else {}),
         "persistence_location": f"{folder}/",
         "log_dest": "stderr",
@@ -224,11 +232,11 @@ def mosquitto_config(folder: Path, port: int) -> str:
 
 
 def find_mosquitto() -> str | None:
-    """Return the path of the mosquitto program; Debian keeps it where only root's PATH looks."""
+    """Return the path of the mosquitto program. Debian installs it where only root's PATH finds it."""
     return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
 
 
-# --- whether they serve -----------------------------------------------------------------------------------------------
+# Readiness
 
 
 async def _is_zookeeper_ready(port: int) -> bool:
@@ -237,7 +245,7 @@ async def _is_zookeeper_ready(port: int) -> bool:
 
 
 async def _is_broker_ready(port: int) -> bool:
-    """Say an MQTT hello: another server on this port would accept a connection just as well."""
+    """Connect with MQTT: any other server on this port would accept a TCP connection as well."""
     client_id = b"headgate-ready"
     body = b"\x00\x04MQTT\x04\x02\x00\x05" + len(client_id).to_bytes(2, "big") + client_id
     answer = await _probe(port, b"\x10" + bytes([len(body)]) + body, 4, goodbye=b"\xe0\x00")
@@ -245,7 +253,7 @@ async def _is_broker_ready(port: int) -> bool:
 
 
 async def _probe(port: int, question: bytes, answer_bytes: int, goodbye: bytes = b"") -> bytes:
-    """Return the answer, or what there was of it. Raises OSError."""
+    """Return the answer, cut short if the server closed the connection. Raises OSError."""
     reader, writer = await asyncio.open_connection(HOST, port)
     try:
         writer.write(question)
@@ -262,20 +270,20 @@ async def _probe(port: int, question: bytes, answer_bytes: int, goodbye: bytes =
             await writer.wait_closed()
 
 
-# --- whether they can run here ----------------------------------------------------------------------------------------
+# Ports and folders
 
 
 async def _start_on_free_port(
     name: str, port: int, make_spec: Callable[[int], ProcessSpec]
 ) -> tuple[SupervisedProcess, ReservedPort]:
-    """Return the running server, and its port, which is held while it is down as well."""
+    """Start the server; return it and its port, which stays reserved while the server is down."""
     for attempt in range(1, PORT_ATTEMPTS + 1):
         reserved = _reserve_port(name, port)
         try:
             return await SupervisedProcess(make_spec(reserved.number)).__aenter__(), reserved
         except BaseException as error:
             reserved.close()
-            # Worth another try only if it was the port.
+            # Another port helps only if this one was taken.
             if not isinstance(error, ProcessStartError) or port != 0 or port_is_free(reserved.number):
                 raise
             if attempt == PORT_ATTEMPTS:
@@ -289,7 +297,8 @@ def _reserve_port(name: str, port: int) -> ReservedPort:
         return ReservedPort(port)
     except OSError as error:
         raise ProcessStartError(
-            f"{name} cannot listen on {HOST}:{port} ({error.strerror}): stop what does, or choose another port"
+            f"{name} cannot listen on {HOST}:{port} ({error.strerror}): "
+            "stop the program that uses the port, or choose another port"
         ) from error
 
 
@@ -302,7 +311,8 @@ def _prepare_folder(name: str, folder: Path) -> None:
     _write(folder / ".writable", "")
     if free_bytes < MIN_FREE_BYTES:
         raise ProcessStartError(
-            f"{name} needs {MIN_FREE_BYTES >> 20} MiB in {folder}, where {free_bytes >> 20} MiB are free: make room"
+            f"{name} needs {MIN_FREE_BYTES >> 20} MiB in {folder}, but only {free_bytes >> 20} MiB are free: "
+            "free some space, or choose another folder"
         )
 
 

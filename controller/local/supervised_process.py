@@ -1,16 +1,12 @@
-"""Start a server as a child process, watch over it, and end it.
+"""Keep one server running as a child process: start it, wait until it is ready, restart it when it dies.
 
-A child has its own session, so that a terminal's Ctrl-C reaches only us and we can end things in order. It dies with
-us (headgate.parent_death_signal). Its output goes to a file, whose end is quoted when it does not start. If it
-dies without being asked to, it is started again, with growing pauses, and the log says so.
-
-What is ready, and what the command is, the caller says.
+A server that dies is started again with growing pauses, and the log says so. An error about a server that did not
+start quotes the end of its log. The caller supplies the command and the readiness check.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,14 +17,14 @@ from typing import Final, Self
 import structlog
 
 from headgate.backoff import Backoff
+from headgate.child_process import ChildProcess
 from headgate.errors import HeadgateError
-from headgate.parent_death_signal import with_parent_death_signal
 
 PROBE_INTERVAL_SECONDS: Final = 0.05
-"""Between two questions whether a child is ready."""
+"""Pause between two readiness checks."""
 PROBE_TIMEOUT_SECONDS: Final = 1.0
 RESTART_BACKOFF: Final = Backoff(first_seconds=0.2, longest_seconds=5.0, jitter=0)
-"""Before a child that died is started again, and between starts that fail."""
+"""Pauses before a server that died is started again, and between failed starts."""
 TAIL_LINES: Final = 8
 TAIL_BYTES: Final = 16 * 1024
 
@@ -36,47 +32,45 @@ log = structlog.get_logger(__name__)
 
 
 class ProcessStartError(HeadgateError):
-    """A server that headgate runs for itself cannot start; the text says which, why, and shows the end of its log."""
+    """A server that headgate runs for itself cannot start. The text names the server, the cause and the log's end."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """How one child is run."""
+    """How to run one server."""
 
     name: str
     command: Sequence[str]
     log_path: Path
     ready: Callable[[], Awaitable[bool]]
-    """Asks the server whether it serves; OSError and EOFError mean "not yet"."""
+    """Checks whether the server serves; OSError and EOFError mean "not yet"."""
     environ: Mapping[str, str] = field(default_factory=dict)
-    """Added to our own."""
+    """Added to this process's environment."""
     start_seconds: float = 60.0
-    """A child that ended is told at once; this is for one that hangs, and a slow machine takes its time."""
+    """Longest wait for a server that hangs while starting, with reserve for a slow machine. An exit is seen at once."""
     stop_seconds: float = 5.0
     """From SIGTERM to SIGKILL."""
 
 
 class SupervisedProcess:
-    """A child process that is kept running for as long as it is open."""
+    """A server that is kept running between entering and leaving."""
 
     def __init__(self, spec: ProcessSpec) -> None:
         self.spec = spec
-        self.start_count = 0
-        """How often it has been started."""
-        self._process: asyncio.subprocess.Process | None = None
+        self._child: ChildProcess | None = None
         self._watch_task: asyncio.Task[None] | None = None
         self._log = log.bind(server=spec.name)
 
     @property
     def pid(self) -> int | None:
-        """The process id; None while it is down."""
-        return None if self._process is None or self._process.returncode is not None else self._process.pid
+        """The process id; None while the server is down."""
+        return None if self._child is None or self._child.returncode is not None else self._child.pid
 
     async def __aenter__(self) -> Self:
-        """Start it; returns when it is ready.
+        """Start the server; return when it is ready.
 
         Raises:
-            ProcessStartError: it cannot be run, ended, or was not ready in time.
+            ProcessStartError: the server cannot run, ended, or was not ready in time.
 
         """
         await self._start()
@@ -84,72 +78,48 @@ class SupervisedProcess:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop it."""
+        """Stop the server."""
         await self._stop_watching()
         await self._stop()
 
     async def restart(self) -> None:
-        """Stop it and start it again; returns when it is ready. Raises ProcessStartError."""
-        await self._stop_watching()
-        await self._stop()
-        await self._start()
-        self._watch()
-
-    # --- how ----------------------------------------------------------------------------------------------------------
+        """Stop the server and start it again; return when it is ready. Raises ProcessStartError."""
+        await self.__aexit__()
+        await self.__aenter__()
 
     async def _start(self) -> None:
         spec = self.spec
-        command = with_parent_death_signal(*spec.command)
         try:
-            with spec.log_path.open("ab") as output:
-                self._process = await asyncio.create_subprocess_exec(
-                    *command,
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    env={**os.environ, **spec.environ},
-                    start_new_session=True,
-                )
+            child = self._child = await ChildProcess.start(*spec.command, log_path=spec.log_path, environ=spec.environ)
         except OSError as error:
             raise ProcessStartError(f"cannot start {spec.name}: {error}") from error
-        self.start_count += 1
         try:
-            await self._wait_until_ready(self._process)
+            await self._wait_until_ready(child)
         except BaseException:
-            # Also when cancelled: a child that nobody knows of would keep the port.
+            # Also when cancelled: the child would keep the port.
             await self._stop()
             raise
 
-    async def _wait_until_ready(self, process: asyncio.subprocess.Process) -> None:
+    async def _wait_until_ready(self, child: ChildProcess) -> None:
         spec = self.spec
         loop = asyncio.get_running_loop()
         deadline = loop.time() + spec.start_seconds
-        while process.returncode is None:
+        while child.returncode is None:
             if loop.time() > deadline:
                 raise ProcessStartError(f"{spec.name} was not ready after {spec.start_seconds:g} s; {self._log_tail()}")
             with suppress(OSError, EOFError, TimeoutError):
-                # Its own port may be taken by another server that answers: then ours ends, which is looked at next.
                 async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
                     ready = await spec.ready()
-                if ready and process.returncode is None:
+                # Another server may hold the port and answer. Then the child ends, and is not ready.
+                if ready and child.returncode is None:
                     return
             await asyncio.sleep(PROBE_INTERVAL_SECONDS)
-        raise ProcessStartError(f"{spec.name} ended with {_outcome(process.returncode)}; {self._log_tail()}")
+        raise ProcessStartError(f"{spec.name} ended with {_outcome(child.returncode)}; {self._log_tail()}")
 
     async def _stop(self) -> None:
-        process, self._process = self._process, None
-        if process is None or process.returncode is not None:
-            return
-        with suppress(ProcessLookupError):
-            process.send_signal(signal.SIGTERM)
-        try:
-            async with asyncio.timeout(self.spec.stop_seconds):
-                await process.wait()
-        except TimeoutError:
-            self._log.warning("server.killed", reason=f"still there {self.spec.stop_seconds:g} s after SIGTERM")
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        child, self._child = self._child, None
+        if child is not None and not await child.stop(self.spec.stop_seconds):
+            self._log.warning("server.killed", reason=f"still running {self.spec.stop_seconds:g} s after SIGTERM")
 
     def _watch(self) -> None:
         self._watch_task = asyncio.create_task(self._restart_on_exit(), name=f"watch-{self.spec.name}")
@@ -163,9 +133,9 @@ class SupervisedProcess:
     async def _restart_on_exit(self) -> None:
         failures = 0
         while True:
-            if self._process is not None:
-                code = await self._process.wait()
-                self._process = None
+            if self._child is not None:
+                code = await self._child.wait()
+                self._child = None
                 self._log.warning("server.died", outcome=_outcome(code), log=str(self.spec.log_path))
             await asyncio.sleep(RESTART_BACKOFF.bound_seconds(failures))
             try:
@@ -178,7 +148,7 @@ class SupervisedProcess:
                 failures = 0
 
     def _log_tail(self) -> str:
-        """Return the end of the child's log as part of an error's text."""
+        """Return the end of the server's log for an error message."""
         path = self.spec.log_path
         try:
             with path.open("rb") as file:

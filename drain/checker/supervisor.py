@@ -1,7 +1,7 @@
 """Supervise the Spark process: start it, ping it, restart it with back-off, stop it.
 
 The process has a process group of its own, so that its JVM is stopped with it. The kernel kills it when the daemon ends
-(headgate.parent_death_signal). A ping without a reply in time (the process or its JVM hangs) counts as a crash. The
+(headgate.child_process). A ping without a reply in time (the process or its JVM hangs) counts as a crash. The
 state is ``starting``, ``ready`` or ``degraded`` and is reported for readiness. No other part of the daemon waits for
 the process. Imports no Spark.
 """
@@ -10,24 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
-import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Final, Self
+from typing import Final, Self
 
 from drain.checker.connection import Connection
 from drain.protocol import Address, DrainCheckError, Ping, Pong
 from headgate.backoff import Backoff, BackoffSchedule
+from headgate.child_process import ChildProcess
 from metrics import events
 
 LOG_NAME: Final = "drain.log"
-MAX_LOG_BYTES: Final = 4 * 1024 * 1024
-"""A larger log is renamed to ``drain.log.1`` when the process is restarted."""
 RESTART_BACKOFF: Final = Backoff(first_seconds=1.0, longest_seconds=60.0)
 
 
@@ -75,7 +72,6 @@ def service_command(
         *compaction_arguments,
         *("--reader", reader),
         *(word for name, value in (spark_conf or {}).items() for word in ("--conf", f"{name}={value}")),
-        *("--parent", str(os.getpid())),
         *(("--external", external) if external is not None else ()),
     ]
 
@@ -181,14 +177,7 @@ class DrainSupervisor:
     async def _run_process(self) -> str:
         """Start the process, watch it until it fails, and stop it; return the reason of the failure."""
         try:
-            with self._log() as log:
-                process = await asyncio.create_subprocess_exec(
-                    *self._command,
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
+            process = await ChildProcess.start(*self._command, log_path=self._folder / LOG_NAME)
         except OSError as error:
             return f"the Spark process cannot be started: {error.strerror or error}"
         self.pid = process.pid
@@ -201,7 +190,8 @@ class DrainSupervisor:
             return watching.result()
         finally:
             watching.cancel()
-            await self._stop_process(process)
+            # With its group, because the JVM may outlast the process that started it.
+            await process.stop(self._times.stop, whole_group=True)
             await asyncio.gather(ended, watching, return_exceptions=True)
             self.pid = None
 
@@ -244,34 +234,8 @@ class DrainSupervisor:
     async def _ping(self, connection: Connection) -> None:
         await connection.request(Ping(), Pong, self._times.ping)
 
-    async def _stop_process(self, process: asyncio.subprocess.Process) -> None:
-        """Stop the process and its children: SIGTERM first, then SIGKILL."""
-        _signal_group(process.pid, signal.SIGTERM, alive=process.returncode is None)
-        try:
-            async with asyncio.timeout(self._times.stop):
-                await process.wait()
-        except TimeoutError:
-            pass  # SIGKILL follows.
-        finally:
-            # The JVM may outlive the leader of the process group.
-            _signal_group(process.pid, signal.SIGKILL, alive=True)
-        await process.wait()
-
-    def _log(self) -> IO[bytes]:
-        path = self._folder / LOG_NAME
-        if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
-            path.replace(path.with_name(f"{LOG_NAME}.1"))
-        return path.open("ab")
-
     def _set_state(self, state: events.DrainState, reason: str) -> None:
         changed = (state, reason) != (self.state, self.reason)
         self.state, self.reason = state, reason
         if changed and self._on_state is not None:
             self._on_state(state, reason)
-
-
-def _signal_group(group: int, number: signal.Signals, *, alive: bool) -> None:
-    if not alive:
-        return
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, number)

@@ -55,7 +55,6 @@ from drain.spark.fact_source import READERS
 from drain.spark.master import DEFAULT_MASTER, VALID_MASTERS, conf_pair, engine_of
 from drain.spark.session import build_session
 from headgate.errors import ConfigError, HeadgateError
-from headgate.parent_death_signal import die_with_parent
 
 STOP_SECONDS: Final = 8.0
 """Longest time for stopping Spark. After that the process exits, and the JVM with it."""
@@ -279,15 +278,12 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
         help="rest after counting tables, as a multiple of the duration of the count (default: %(default)s)",
     )
     parser.add_argument("--folder", help="folder for scratch files (default: a temporary one)")
-    parser.add_argument("--parent", type=int, help="process id of the parent; this process is killed when it ends")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until a signal. Exit codes: 0: stopped by a signal; 1: the JVM is gone; 2: a setting is invalid."""
     arguments = parsed(argv)
-    if arguments.parent is not None:
-        die_with_parent(arguments.parent)
     with tempfile.TemporaryDirectory(prefix="headgate-drain-", ignore_cleanup_errors=True) as scratch:
         arguments.folder = Path(arguments.folder or scratch).absolute()
         arguments.folder.mkdir(parents=True, exist_ok=True)

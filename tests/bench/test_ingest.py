@@ -12,10 +12,10 @@ from click.testing import CliRunner
 
 from bench import ingest_deadline, ingest_idempotence, ingest_latency, ingest_recovery
 from bench.__main__ import command
+from bench._cluster import percentile
 from bench._delay import serve
 from bench._harness import Benchmark, Measurement, run_alternating_async
 from bench._load import BATCH_BYTES, batch_of_records, whole_batches
-from bench._stage import percentile
 from bench._svg import line_chart
 from bench.ingest_pipelining import ratio_to_best
 from bench.ingest_recovery import Change

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cluster import Cluster
 from tests.support.programs import TIMEOUT_FACTOR, wait_until, whole_lines
-from tests.support.two_daemons import CLUSTER, TwoDaemons
 
 HERE = Path(__file__).parent
 MOST_LINES = 250
@@ -47,22 +47,25 @@ async def program(pytestconfig: pytest.Config) -> Path:
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[TwoDaemons]:
-    async with TwoDaemons(tmp_path) as cluster:
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path, shards=1) as cluster:
+        await cluster.start_servers()
+        await cluster.start_daemon("one")
+        await cluster.start_daemon("two")
         yield cluster
 
 
 @needs_node
 async def test_it_stores_every_record_once_and_in_order_while_its_leader_is_killed(
-    program: Path, cluster: TwoDaemons, tmp_path: Path
+    program: Path, cluster: Cluster, tmp_path: Path
 ) -> None:
     leader = await cluster.leader()
-    await cluster.create_topic("orders", segments=4)
+    await cluster.commands.succeed("topic", "create", "orders", "--segments", "4")
     lines = [(f"key-{n % KEYS}".encode(), b"%d" % n) for n in range(BATCH * BATCHES)]
     out = tmp_path / "javascript.out"
     with out.open("wb") as to_out:
         client = await asyncio.create_subprocess_exec(
-            *("node", str(program), "--cluster", CLUSTER, "--topic", "orders"),
+            *("node", str(program), "--cluster", cluster.name, "--topic", "orders"),
             *("--port", str(cluster.broker.port), "--batch", str(BATCH)),
             stdin=asyncio.subprocess.PIPE,
             stdout=to_out,
@@ -89,10 +92,10 @@ async def test_it_stores_every_record_once_and_in_order_while_its_leader_is_kill
     assert client.returncode == 0, said[-20:]
     assert said[-1].startswith(f"done {len(lines)} resent "), said[-1]
     assert [f"stored {first} {BATCH}" for first in range(0, len(lines), BATCH)] == said[:-1]
-    assert len(await cluster.terms()) >= 2
-    records = await cluster.records()
+    assert len(await cluster.past_leaders()) >= 2
+    records = await cluster.stored()
     expected = {key: [value for found, value in lines if found == key] for key, _ in lines}
-    assert expected == {key: [value for _, _, found, value in records if found == key] for key in expected}
+    assert expected == {key: [value for found, value in records if found == key] for key in expected}
     assert len(lines) == len(records)
 
 

@@ -81,11 +81,11 @@ class Server:
 
     @property
     def port(self) -> int:
-        return int(self._zookeeper.address.rpartition(":")[2])
+        return self._zookeeper.port
 
     @property
     def pid(self) -> int:
-        pid = self._zookeeper.process
+        pid = self._zookeeper.pid
         assert pid is not None
         return pid
 

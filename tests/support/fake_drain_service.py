@@ -1,6 +1,6 @@
 """A child process for the supervisor's tests: speaks the ping part of the protocol, and misbehaves as told.
 
-    python -m tests.support.fake_drain_service SOCKET MODE PARENT
+    python -m tests.support.fake_drain_service SOCKET MODE
 
 Modes: ``well``; ``mute`` (takes requests, never answers); ``dies`` (ends at once with code 3); ``stubborn`` (ignores
 SIGTERM, and has a child that does).
@@ -15,7 +15,6 @@ import sys
 from pathlib import Path
 
 from drain.protocol import Pong, decode_request, encode_line
-from headgate.parent_death_signal import die_with_parent
 
 
 async def main(socket: str, mode: str) -> None:
@@ -29,7 +28,6 @@ async def main(socket: str, mode: str) -> None:
 
 
 if __name__ == "__main__":
-    die_with_parent(int(sys.argv[3]))
     if sys.argv[2] == "dies":
         sys.exit(3)
     if sys.argv[2] == "stubborn":

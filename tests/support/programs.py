@@ -1,7 +1,7 @@
-"""Run the real program as a user would: as processes, with files for what they print.
+"""Run headgate as its users do: as processes, with files for their output.
 
-Every process dies with this one, and carries a mark of its run in its environment, which its children inherit: so a
-test can tell whether anything is left of it. Waiting is for conditions, with deadlines that `TIMEOUT_FACTOR` stretches.
+Every process dies with this one. Each carries an identifier of its test run in its environment, which its children
+inherit, so that a test can find what is left of it. Tests wait for conditions; `TIMEOUT_FACTOR` scales every deadline.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import sys
 import urllib.error
 import urllib.request
@@ -20,15 +19,17 @@ from typing import Any, TypeVar
 
 import psutil
 
+from headgate.child_process import ChildProcess
 from headgate.parent_death_signal import with_parent_death_signal
 
 Answer = TypeVar("Answer")
 
 TIMEOUT_FACTOR = float(os.environ.get("HEADGATE_TEST_PATIENCE", "4"))
-"""Factor on every deadline; a deadline that passes is a failure, so a large one costs nothing while things work."""
+"""Factor on every deadline. A missed deadline is a failure, so a large factor costs nothing while tests pass."""
 TEST_SECONDS = 150 * TIMEOUT_FACTOR
-"""For one test with its fixtures: above any deadline in it, so that the one that passes says what it waited for."""
-MARK = "HEADGATE_TEST_RUN"
+"""Time limit of one test with its fixtures: above every deadline in it, so that the deadline reports what is missing."""
+RUN_ID = "HEADGATE_TEST_RUN"
+"""Environment variable with the identifier of a test run."""
 POLL_INTERVAL_SECONDS = 0.05
 
 
@@ -41,17 +42,17 @@ class CommandResult:
     err: str
 
     def document(self) -> Any:
-        """Return what it printed, as JSON."""
+        """Return the output as one JSON document."""
         assert self.code == 0, self.err
         return json.loads(self.out)
 
     def records(self) -> list[dict[str, Any]]:
-        """Return what it printed, as one JSON object a line."""
+        """Return the output as one JSON object per line."""
         assert self.code == 0, self.err
         return [json.loads(line) for line in self.out.splitlines()]
 
     def error_message(self) -> str:
-        """Return the one line that a user gets for a command that could not be carried out."""
+        """Return the one line that the user gets when a command fails."""
         assert self.code != 0
         lines = self.err.splitlines()
         assert "Traceback" not in self.err
@@ -60,51 +61,40 @@ class CommandResult:
         return lines[0]
 
 
-class RunningProgram:
-    """A command that runs; what it prints goes to ``out`` and ``err``."""
-
-    def __init__(self, process: asyncio.subprocess.Process, out: Path, err: Path) -> None:
-        self.process = process
-        self.out = out
-        self.err = err
+class RunningProgram(ChildProcess):
+    """A program that runs; its output goes to files."""
 
     def lines(self) -> list[str]:
-        """Return the whole lines that it has printed so far."""
-        return whole_lines(self.out)
+        """Return the complete lines that it has printed so far."""
+        return whole_lines(self.output_path)
+
+    def errors(self) -> str:
+        """Return its standard error so far."""
+        return self.log_path.read_text()
 
     async def until_printed(self, count: int, seconds: float = 30.0) -> None:
-        """Wait until it has printed at least so many whole lines."""
+        """Wait until it has printed at least ``count`` complete lines."""
 
-        def so_far() -> str:
+        def progress() -> str:
             return (
-                f"{self.out.name} has {len(self.lines())} of {count} lines, its exit code is {self.process.returncode}"
+                f"{self.output_path.name} has {len(self.lines())} of {count} lines, its exit code is {self.returncode}"
             )
 
-        await wait_until(lambda: len(self.lines()) >= count, so_far, seconds)
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send it a signal."""
-        self.process.send_signal(number)
+        await wait_until(lambda: len(self.lines()) >= count, progress, seconds)
 
     async def ended(self, seconds: float = 20.0) -> int:
-        """Return its exit code, once it has ended by itself."""
+        """Wait for it to end; return its exit code."""
         async with asyncio.timeout(seconds * TIMEOUT_FACTOR):
-            return await self.process.wait()
+            return await self.wait()
 
     async def terminate(self) -> int:
-        """Ask it to end, and return its exit code."""
-        self.signal(signal.SIGTERM)
-        return await self.ended()
-
-    async def kill(self) -> None:
-        """End it with SIGKILL, if it has not ended: no goodbye, no flush."""
-        if self.process.returncode is None:
-            self.process.kill()
-        await self.process.wait()
+        """Stop it with SIGTERM; return its exit code. Fails if it does not end in time."""
+        assert await self.stop(20 * TIMEOUT_FACTOR), f"still running after SIGTERM: {self.errors()}"
+        return await self.wait()
 
 
 def whole_lines(path: Path) -> list[str]:
-    """Return the lines of ``path``, without a last one that is still being written."""
+    """Return the lines of ``path``, without a last line that is still being written."""
     text = path.read_text()
     return text[: text.rfind("\n") + 1].splitlines()
 
@@ -123,19 +113,15 @@ async def start(
     stdin: int = asyncio.subprocess.DEVNULL,
     program: Sequence[str] = ("-m", "controller"),
 ) -> RunningProgram:
-    """Start `headgate`, or another Python ``program``, with ``arguments``; ``out`` is appended to, so that several can share one file."""
-    err = err or out.with_suffix(".err")
-    with out.open("ab") as to_out, err.open("ab") as to_err:
-        process = await asyncio.create_subprocess_exec(
-            *with_parent_death_signal(sys.executable, *program, *arguments),
-            stdin=stdin,
-            stdout=to_out,
-            stderr=to_err,
-            cwd=cwd,
-            env={**os.environ, **(env or {})},
-            start_new_session=True,
-        )
-    return RunningProgram(process, out, err)
+    """Start `headgate`, or another Python ``program``; several programs may append to one ``out``."""
+    return await RunningProgram.start(
+        *(sys.executable, *program, *arguments),
+        log_path=err or out.with_suffix(".err"),
+        output_path=out,
+        environ=env,
+        cwd=cwd,
+        stdin=stdin,
+    )
 
 
 async def finish(
@@ -160,50 +146,99 @@ async def finish(
         await asyncio.wait({communicating}, timeout=seconds * TIMEOUT_FACTOR)
         in_time = communicating.done()
     finally:
-        # Also when the test gives up: what it started ends with it.
+        # Also when the test is cancelled: the program must not outlive it.
         if process.returncode is None:
             process.kill()
         out, err = await communicating
     assert in_time, f"headgate {' '.join(arguments)} did not end: {out.decode()} {err.decode()}"
-    assert process.returncode is not None, "it was waited for"
+    assert process.returncode is not None, "communicate() waits for the end"
     return CommandResult(process.returncode, out.decode(), err.decode())
+
+
+class ClientCommands:
+    """Runs client commands against one cluster; programs that still run can be ended together."""
+
+    def __init__(self, folder: Path, config: Path, env: Mapping[str, str] | None = None) -> None:
+        self._folder = folder
+        self._config = config
+        self._env = dict(env or {})
+        self._programs: list[RunningProgram] = []
+
+    async def finish(self, *arguments: str, stdin: bytes = b"", seconds: float = 30.0) -> CommandResult:
+        """Run a command to its end, whether it succeeds or fails."""
+        return await finish("--config", str(self._config), *arguments, stdin=stdin, env=self._env, seconds=seconds)
+
+    async def succeed(self, *arguments: str, stdin: bytes = b"", seconds: float = 30.0) -> CommandResult:
+        """Run a command that must succeed."""
+        result = await self.finish(*arguments, stdin=stdin, seconds=seconds)
+        assert result.code == 0, result.err
+        return result
+
+    async def start(self, name: str, *arguments: str, out: Path | None = None, piped: bool = False) -> RunningProgram:
+        """Start a command that prints to ``NAME.out`` and ``NAME.err``; ``piped`` makes its standard input a pipe."""
+        return await self._start(
+            *("--config", str(self._config), *arguments),
+            out=out or self._folder / f"{name}.out",
+            err=self._folder / f"{name}.err",
+            stdin=asyncio.subprocess.PIPE if piped else asyncio.subprocess.DEVNULL,
+        )
+
+    async def start_script(self, path: Path, *arguments: str, out: Path) -> RunningProgram:
+        """Start a Python program that is a client of the cluster."""
+        return await self._start(*arguments, "--config", str(self._config), program=(str(path),), out=out)
+
+    async def kill_all(self) -> None:
+        """Kill everything that was started and still runs."""
+        for program in self._programs:
+            await program.kill()
+        self._programs.clear()
+
+    async def _start(self, *arguments: str, **options: Any) -> RunningProgram:
+        program = await start(*arguments, env=self._env, **options)
+        self._programs.append(program)
+        return program
 
 
 async def wait_until(
     probe: Callable[[], Awaitable[Answer]] | Callable[[], Answer],
-    what: str | Callable[[], str],
+    condition: str | Callable[[], str],
     seconds: float = 20.0,
 ) -> Answer:
-    """Return the first answer of ``probe`` that holds; fails the test if none does in time, and says ``what``."""
+    """Return the first true answer of ``probe``; fail with a description of ``condition`` if there is none in time."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds * TIMEOUT_FACTOR
     while True:
-        found: Any = probe()
-        if isinstance(found, Awaitable):
-            found = await found
-        if found:
-            return found  # type: ignore[no-any-return]
+        answer: Any = probe()
+        if isinstance(answer, Awaitable):
+            answer = await answer
+        if answer:
+            return answer  # type: ignore[no-any-return]
         if loop.time() >= deadline:
-            raise AssertionError(
-                f"not within {seconds * TIMEOUT_FACTOR:g} s: {what if isinstance(what, str) else what()}"
-            )
+            text = condition if isinstance(condition, str) else condition()
+            raise AssertionError(f"not within {seconds * TIMEOUT_FACTOR:g} s: {text}")
         await asyncio.sleep(POLL_INTERVAL_SECONDS)
 
 
 async def get(address: str, path: str) -> tuple[int, str]:
-    """Return status and body of an HTTP answer; status 0 if there is none."""
+    """Return status and body of an HTTP response; status 0 if there is none."""
     return await asyncio.to_thread(_get, f"http://{address}{path}")
 
 
 def _get(url: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=5 * TIMEOUT_FACTOR) as answer:
-            return answer.status, answer.read().decode()
+        with urllib.request.urlopen(url, timeout=5 * TIMEOUT_FACTOR) as response:
+            return response.status, response.read().decode()
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()
     except OSError:
         return 0, ""
+
+
+async def health(address: str) -> tuple[int, dict[str, Any]]:
+    """Return status and report of /readyz."""
+    status, body = await get(address, "/readyz")
+    return status, json.loads(body) if body else {}
 
 
 async def metric(address: str, name: str, **labels: str) -> float:
@@ -213,26 +248,26 @@ async def metric(address: str, name: str, **labels: str) -> float:
     return sum(
         float(line.rpartition(" ")[2])
         for line in text.splitlines()
-        if line.partition(" ")[0].partition("{")[0] == name and all(each in line for each in wanted)
+        if line.partition(" ")[0].partition("{")[0] == name and all(label in line for label in wanted)
     )
 
 
-def marked(mark: str) -> list[psutil.Process]:
-    """Return the live processes that carry ``mark``: those started with it, and what they started."""
+def processes_of(run_id: str) -> list[psutil.Process]:
+    """Return the live processes of a test run: those that were started with its identifier, and their children."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+            if process.environ().get(RUN_ID) == run_id and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
         except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue  # gone meanwhile, or somebody else's
+            continue  # It ended meanwhile, or belongs to another user.
     return found
 
 
 def without_forks(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
-    """Return those whose parent is not among them: a child shows its parent's command line until it runs its own."""
-    numbers = {process.pid for process in processes}
-    return [process for process in processes if _parent(process) not in numbers]
+    """Leave out children of other processes in the list: a fork shows its parent's command line until its exec."""
+    pids = {process.pid for process in processes}
+    return [process for process in processes if _parent(process) not in pids]
 
 
 def _parent(process: psutil.Process) -> int | None:
@@ -243,7 +278,7 @@ def _parent(process: psutil.Process) -> int | None:
 
 
 def command_line(process: psutil.Process) -> list[str]:
-    """Return what ``process`` runs; nothing if it is gone meanwhile."""
+    """Return the command line of ``process``; empty if it has ended."""
     try:
         return process.cmdline()
     except psutil.NoSuchProcess:

@@ -35,4 +35,4 @@ async def node(shared_node: Node) -> AsyncIterator[Node]:
     try:
         yield shared_node
     finally:
-        await shared_node.end_programs()
+        await shared_node.commands.kill_all()

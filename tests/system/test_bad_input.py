@@ -13,7 +13,7 @@ import pytest
 from headgate.protocol import messages as m
 from headgate.transport.mqtt import MqttTransport
 from tests.support.node import ANY_PORTS, Node
-from tests.support.programs import TEST_SECONDS, command_line, finish, jsonl, marked, wait_until
+from tests.support.programs import TEST_SECONDS, command_line, finish, health, jsonl, metric, processes_of, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 
@@ -21,37 +21,37 @@ GOOD = b'{"id":"a","n":1}\n'
 
 
 async def test_a_line_that_is_no_json_is_named_and_what_came_before_is_stored(node: Node):
-    await node.done("topic", "create", "malformed")
+    await node.commands.succeed("topic", "create", "malformed")
     file = node.folder / "malformed.ndjson"
     file.write_bytes(GOOD * 2 + b'{"id": \n' + GOOD)
 
-    failed = await node.command("produce", "malformed", "--key-field", "id", str(file))
+    failed = await node.commands.finish("produce", "malformed", "--key-field", "id", str(file))
 
     summary, *complaint = failed.err.splitlines()
     assert failed.code == 1
     assert summary == "accepted 2, stored 2, failed 0"
     assert len(complaint) == 1
     assert complaint[0].startswith(f"headgate: {file}:3 is not JSON")
-    assert len(await node.consumed("malformed", "billing")) == 2
+    assert len(await node.consume("malformed", "billing")) == 2
 
 
 async def test_bad_lines_can_be_passed_over(node: Node):
-    await node.done("topic", "create", "skipping")
+    await node.commands.succeed("topic", "create", "skipping")
 
-    done = await node.command(
+    done = await node.commands.finish(
         *("produce", "skipping", "--key-field", "id", "--skip-bad-lines"), stdin=GOOD + b"nonsense\n{}\n[1]\n" + GOOD
     )
 
     assert done.code == 0
     assert "standard input:2 is not JSON" in done.err
     assert "stored 2" in done.err
-    assert len(await node.consumed("skipping", "billing")) == 2
+    assert len(await node.consume("skipping", "billing")) == 2
 
 
 async def test_a_missing_key_field_is_named_with_its_line(node: Node):
-    await node.done("topic", "create", "keyless")
+    await node.commands.succeed("topic", "create", "keyless")
 
-    failed = await node.command("produce", "keyless", "--key-field", "customer", stdin=GOOD)
+    failed = await node.commands.finish("produce", "keyless", "--key-field", "customer", stdin=GOOD)
 
     assert failed.code == 1
     assert "Traceback" not in failed.err
@@ -73,26 +73,26 @@ async def test_a_missing_key_field_is_named_with_its_line(node: Node):
     ids=" ".join,
 )
 async def test_an_unknown_topic_is_named(command: tuple[str, ...], node: Node):
-    failed = await node.command(*command, stdin=GOOD)
+    failed = await node.commands.finish(*command, stdin=GOOD)
 
     assert failed.code == 1
     assert "nowhere" in failed.error_message()
 
 
 async def test_an_unknown_subscription_a_sealed_segment_and_a_doubled_topic_are_named(node: Node):
-    await node.done("topic", "create", "taken")
-    await node.done("topic", "split", "taken", "0")
+    await node.commands.succeed("topic", "create", "taken")
+    await node.commands.succeed("topic", "split", "taken", "0")
 
-    assert "billing" in (await node.command("subscription", "describe", "taken", "billing")).error_message()
-    assert "0" in (await node.command("topic", "split", "taken", "0")).error_message()
-    assert "7" in (await node.command("topic", "split", "taken", "7")).error_message()
-    assert "taken" in (await node.command("topic", "create", "taken")).error_message()
+    assert "billing" in (await node.commands.finish("subscription", "describe", "taken", "billing")).error_message()
+    assert "0" in (await node.commands.finish("topic", "split", "taken", "0")).error_message()
+    assert "7" in (await node.commands.finish("topic", "split", "taken", "7")).error_message()
+    assert "taken" in (await node.commands.finish("topic", "create", "taken")).error_message()
 
 
 async def test_a_file_that_is_not_there_is_named(node: Node):
-    await node.done("topic", "create", "fileless")
+    await node.commands.succeed("topic", "create", "fileless")
 
-    failed = await node.command("produce", "fileless", "--key-field", "id", "missing.ndjson")
+    failed = await node.commands.finish("produce", "fileless", "--key-field", "id", "missing.ndjson")
 
     assert failed.code == 1
     assert failed.err.splitlines()[-1].startswith("headgate: missing.ndjson: ")
@@ -215,7 +215,7 @@ async def test_an_old_java_is_passed_over_for_the_one_that_pip_brought(tmp_path:
 
         def runtimes() -> dict[str, str]:
             nonlocal seen
-            commands = [command for command in map(command_line, marked(node.mark)) if command]
+            commands = [command for command in map(command_line, processes_of(node.run_id)) if command]
             seen = {
                 server: command[0]
                 for command in commands
@@ -255,8 +255,8 @@ async def test_without_any_java_the_node_says_what_it_looked_at_and_what_to_inst
 
 
 async def test_messages_that_are_not_of_the_protocol_are_counted_and_the_daemon_carries_on(node: Node):
-    await node.done("topic", "create", "foreign")
-    before = await node.metric("headgate_messages_malformed_total")
+    await node.commands.succeed("topic", "create", "foreign")
+    before = await metric(node.http_address, "headgate_messages_malformed_total")
     frames = [b"", b"hello", b"\xc1", b"\x81\xa4type\xa7nothing", os.urandom(500), b"\x80" * 1000]
 
     async with MqttTransport("127.0.0.1", broker_port(node), "stranger") as stranger:
@@ -267,14 +267,17 @@ async def test_messages_that_are_not_of_the_protocol_are_counted_and_the_daemon_
         assert stranger.publish(m.presence_topic("local", "stranger"), b"\xff\xff")
 
         async def counted() -> bool:
-            return await node.metric("headgate_messages_malformed_total") >= before + 4 * (len(frames) - 1) + 1
+            return (
+                await metric(node.http_address, "headgate_messages_malformed_total")
+                >= before + 4 * (len(frames) - 1) + 1
+            )
 
         await wait_until(counted, "the foreign messages are counted")
 
-    produced = await node.done("produce", "foreign", "--key-field", "id", stdin=jsonl([{"id": "a"}]))
+    produced = await node.commands.succeed("produce", "foreign", "--key-field", "id", stdin=jsonl([{"id": "a"}]))
     assert "stored 1" in produced.err
-    assert (await node.health())[0] == 200
-    assert await node.metric("headgate_shard_is_leader") == 4
+    assert (await health(node.http_address))[0] == 200
+    assert await metric(node.http_address, "headgate_shard_is_leader") == 4
 
 
 def broker_port(node: Node) -> int:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import signal
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -18,7 +17,6 @@ import pytest_asyncio
 from headgate import DeliveryUnknownError, FencedError, Producer, ProducerSettings, RecordMetadata, RequestRejectedError
 from headgate.model import entries as e
 from headgate.protocol import messages as m
-from tests.support.cluster import Cluster
 from tests.support.fault_injecting_transport import dropped, pass_through
 from tests.support.ingest_environment import (
     IngestCluster,
@@ -41,13 +39,12 @@ DELIVERY_SECONDS = 2.5 * TIMEOUT_FACTOR
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ingest(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[IngestCluster]:
     """Two daemons that lead two shards; a test that kills one starts another."""
-    async with Cluster(tmp_path_factory.mktemp("ingest")) as cluster:
+    async with IngestCluster(tmp_path_factory.mktemp("ingest")) as cluster:
         await cluster.start_servers()
-        made = IngestCluster(cluster)
-        first = await made.start("first")
+        first = await cluster.start_daemon("first")
         await first.until_leading()
-        await made.start("second")
-        yield made
+        await cluster.start_daemon("second")
+        yield cluster
 
 
 def some(rng: random.Random, probability: float, otherwise: Any = pass_through) -> Any:
@@ -94,7 +91,7 @@ async def test_a_leader_paused_across_a_batch_is_succeeded_and_what_it_was_sent_
         epoch, known = await sender.epoch(), client.leader(0)
         assert known is not None
         paused = ingest.daemons[known.instance]
-        paused.running.signal(signal.SIGSTOP)
+        paused.process.freeze()
         deliveries = await send(producer, topic, range(20, 120))
         try:
             told += await outcomes(deliveries, 40)
@@ -102,7 +99,7 @@ async def test_a_leader_paused_across_a_batch_is_succeeded_and_what_it_was_sent_
             assert after is not None
             assert (after.leader_epoch > epoch, after.instance != known.instance) == (True, True)
         finally:
-            paused.running.signal(signal.SIGCONT)
+            paused.process.thaw()
 
         async def follows() -> bool:
             return await paused.leads() == 0
@@ -198,7 +195,7 @@ async def test_a_batch_in_flight_at_its_deadline_is_unknown_and_the_producer_goe
     assert "fenced" == copy.verdict
     epochs = [
         (entry.producer_epoch, entry.sequence)
-        for entry in entries
+        for _, entry in entries
         if isinstance(entry, e.RecordsStored) and entry.producer_id == late[0].producer_id
     ]
     assert (1, 0) in epochs
@@ -253,7 +250,7 @@ async def test_a_reopened_identity_whose_reply_was_lost_gets_the_same_answer(ing
         entries = await ingest.entries()
 
     assert all(isinstance(each, RecordMetadata) for each in (*told, *after))
-    opened = [entry for entry in entries if isinstance(entry, e.ProducerOpened) and entry.name == f"n-{topic}"]
+    opened = [entry for _, entry in entries if isinstance(entry, e.ProducerOpened) and entry.name == f"n-{topic}"]
     assert [0, 1] == [entry.producer_epoch for entry in opened]
     assert 6 <= len(openings), "each was asked for three times"
     assert {entry.token for entry in opened} == {request.token for request in openings}
@@ -265,7 +262,7 @@ async def test_a_shard_without_a_leader_starves_no_other_of_bytes(ingest: Ingest
     stuck, moving = await ingest.topic(shard=1), await ingest.topic(shard=0)
     settings = ProducerSettings(batch_bytes=200, buffer_bytes=20_000, guaranteed_bytes=4_000)
     async with ingest.client() as client:
-        transport, leader_topic = fault_transport_of(client), m.leader_topic(ingest.cluster.name, 1)
+        transport, leader_topic = fault_transport_of(client), m.leader_topic(ingest.name, 1)
         transport.hold_leader_announcements(leader_topic)
         async with Producer(client, settings=settings) as producer:
             filling = asyncio.create_task(send(producer, stuck, range(1000)))
@@ -287,13 +284,13 @@ async def test_seconds_without_any_leader_and_then_flow_again(ingest: IngestClus
         deliveries = await send(producer, topic, range(50))
         loop = asyncio.get_running_loop()
         for name in list(ingest.daemons):
-            await ingest.daemons.pop(name).running.kill()
+            await ingest.kill(name)
         without_since = loop.time()
         deliveries += await send(producer, topic, range(50, 250), pause_seconds=0.025)
         pending = [each for each in deliveries if not each.done()]
         assert loop.time() - without_since >= 10 * QUICK.request_timeout_seconds
         assert len(pending) >= 200
-        await ingest.start("third")
+        await ingest.start_daemon("third")
         told = await outcomes(deliveries, 40)
         began_again = loop.time()
         told += await outcomes(await send(producer, topic, range(250, 300)))

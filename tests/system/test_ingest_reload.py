@@ -1,4 +1,4 @@
-"""SIGHUP to a running daemon: pipelining goes off and on again under a producer, without a new reign."""
+"""SIGHUP to a running daemon switches pipelining off and on under a producer, without a new leader term."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 from controller.settings.load import ClusterSettings, IngestSettings, LogSettings
 from headgate import Producer, ProducerSettings
 from headgate.protocol import messages as m
-from tests.support.cluster import Cluster
 from tests.support.fault_injecting_transport import FaultInjectingTransport
 from tests.support.ingest_environment import (
     IngestCluster,
@@ -26,7 +25,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 
 
 class InFlight:
-    """Counts the batches that were sent and not answered, and keeps the most there were."""
+    """Counts batches in flight, and remembers the maximum."""
 
     def __init__(self, transport: FaultInjectingTransport) -> None:
         self.now: set[int] = set()
@@ -47,36 +46,35 @@ class InFlight:
 
 
 async def test_pipelining_is_switched_off_and_on_under_a_producer(tmp_path: Path) -> None:
-    async with Cluster(tmp_path, session_seconds=30) as cluster:
-        await cluster.start_servers()
-        ingest = IngestCluster(cluster)
-        daemon = await ingest.start("only")
+    async with IngestCluster(tmp_path, session_seconds=30) as ingest:
+        await ingest.start_servers()
+        daemon = await ingest.start_daemon("only")
         await daemon.until_leading()
         topic, settings = await ingest.topic(), daemon.settings
         async with ingest.client() as client, Producer(client, settings=ProducerSettings(batch_bytes=200)) as producer:
             in_flight, sender = InFlight(fault_transport_of(client)), RequestSender(client, 0)
             epoch = await sender.epoch()
-            told, most = [], []
+            results, most = [], []
             for begin, on in enumerate((True, False, True)):
                 log = LogSettings(format="json", level="debug")
-                cluster.reload(daemon, settings.replace(log=log, ingest=IngestSettings(pipelining=on)))
+                ingest.reload(settings.replace(log=log, ingest=IngestSettings(pipelining=on)))
                 await wait_until(lambda on=on: announced(client.leader(0)) == on, "the switch is announced")
                 in_flight.most = 0
                 deliveries = await send(producer, topic, range(begin * 300, begin * 300 + 300))
-                told += await outcomes(deliveries)
+                results += await outcomes(deliveries)
                 most.append(in_flight.most)
             assert epoch == await sender.epoch()
-        other = ClusterSettings(name=cluster.name, shards=3)
-        cluster.reload(daemon, settings.replace(cluster=other, log=LogSettings(format="text")))
-        await wait_until(lambda: daemon.log_entries("log.format"), "the log says what needs a restart")
+        other = ClusterSettings(name=ingest.name, shards=3)
+        ingest.reload(settings.replace(cluster=other, log=LogSettings(format="text")))
+        await wait_until(lambda: daemon.log_entries("log.format"), "the log names what needs a restart")
         restart = daemon.log_entries("settings.needs_restart")
         (tmp_path / "only.toml").write_text("[ingest]\npipelinig = true\n")
-        daemon.running.signal(signal.SIGHUP)
+        daemon.process.send_signal(signal.SIGHUP)
         await wait_until(lambda: daemon.log_entries("settings.invalid"), "the log says what is wrong")
         assert "pipelinig" in daemon.log_entries("settings.invalid")[0]["error"]
         assert await daemon.leads() == 2
 
-        await assert_stored_exactly(ingest, topic, range(900), told)
+        await assert_stored_exactly(ingest, topic, range(900), results)
     assert [True, 1, True] == [most[0] > 1, most[1], most[2] > 1]
     assert ["cluster.shards", "log.format"] == [each["setting"] for each in restart]
     assert daemon.log_entries("settings.reloaded")[1]["applied"] == ["ingest.pipelining"]

@@ -19,7 +19,7 @@ import pytest
 import pytest_asyncio
 
 from tests.support.node import ANY_PORTS, Node
-from tests.support.programs import TEST_SECONDS, RunningProgram, get, wait_until, whole_lines
+from tests.support.programs import TEST_SECONDS, RunningProgram, get, metric, wait_until, whole_lines
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 
@@ -60,7 +60,9 @@ async def stream(tmp_path: Path) -> Stream:
 
 async def reader(node: Node, stream: Stream, topic: str, name: str) -> RunningProgram:
     arguments = (str(stream.folder), "--topic", topic, "--name", name)
-    return await node.program(EXAMPLE / "consumer.py", *arguments, out=node.folder / f"{topic}-{name}.jsonl")
+    return await node.commands.start_script(
+        EXAMPLE / "consumer.py", *arguments, out=node.folder / f"{topic}-{name}.jsonl"
+    )
 
 
 def delivered(node: Node, topic: str) -> list[dict[str, Any]]:
@@ -78,7 +80,7 @@ async def until_delivered(node: Node, topic: str, count: int) -> None:
 
 async def test_a_resharded_stream_is_read_in_parent_order_by_two_programs(node: Node, stream: Stream) -> None:
     listing = (await stream.do("list-shards")).encode()
-    imported = await node.done("topic", "import", "kinesis", "-", "--format", "kinesis", stdin=listing)
+    imported = await node.commands.succeed("topic", "import", "kinesis", "-", "--format", "kinesis", stdin=listing)
     assert "external, positions are opaque" in imported.out
     programs = [await reader(node, stream, "kinesis", name) for name in ("one", "two")]
     await until_delivered(node, "kinesis", 6 * KEYS)
@@ -103,9 +105,9 @@ async def test_a_resharded_stream_is_read_in_parent_order_by_two_programs(node: 
         for parent in (shard.get("ParentShardId"), shard.get("AdjacentParentShardId")):
             assert parent is None or max(spans[parent]) < min(spans[name]), f"{name} was read before {parent} was"
 
-    described = (await node.done("subscription", "describe", "kinesis", "billing", "--json")).document()
+    described = (await node.commands.succeed("subscription", "describe", "kinesis", "billing", "--json")).document()
     assert ["drained"] * 3 == [segment["status"] for segment in described["segments"][:3]]
-    again = await node.done(
+    again = await node.commands.succeed(
         "topic",
         "import",
         "kinesis",
@@ -124,7 +126,9 @@ async def test_a_reader_that_is_killed_is_followed_at_its_checkpoint(node: Node,
 
     async def checkpointed() -> bool:
         nonlocal described
-        described = (await node.done("subscription", "describe", "kinesis-killed", "billing", "--json")).document()
+        described = (
+            await node.commands.succeed("subscription", "describe", "kinesis-killed", "billing", "--json")
+        ).document()
         # It acknowledges the last record of each page, and reads in pages no larger than these shards.
         return all(segment["checkpoint"] for segment in described["segments"])
 
@@ -157,7 +161,7 @@ async def counting(tmp_path: Path, stream: Stream) -> AsyncIterator[Node]:
 
 async def backlog(node: Node, topic: str) -> dict[str, Any]:
     """Return the backlog of the topic's one subscription."""
-    found = (await node.done("backlog", topic, "--json")).document()
+    found = (await node.commands.succeed("backlog", topic, "--json")).document()
     return found[0] if found else {"segments": []}
 
 
@@ -218,6 +222,6 @@ async def test_what_is_left_of_the_stream_is_counted_from_its_records(counting: 
 
 def _exports(node: Node, **wanted: float):
     async def exported() -> bool:
-        return all([await node.metric(name) == value for name, value in wanted.items()])
+        return all([await metric(node.http_address, name) == value for name, value in wanted.items()])
 
     return exported

@@ -11,7 +11,17 @@ from typing import Any
 import pytest
 
 from tests.support.node import Node
-from tests.support.programs import TEST_SECONDS, CommandResult, command_line, finish, get, jsonl, marked, wait_until
+from tests.support.programs import (
+    TEST_SECONDS,
+    CommandResult,
+    command_line,
+    finish,
+    get,
+    jsonl,
+    metric,
+    processes_of,
+    wait_until,
+)
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(TEST_SECONDS)]
 
@@ -30,17 +40,17 @@ async def test_up_prints_addresses_and_leaves_files_for_clients_and_daemons(node
     client = tomllib.loads(node.config.read_text())
     daemon = tomllib.loads((node.data / "headgate.toml").read_text())
 
-    assert f"ZooKeeper at {daemon['zookeeper']['hosts']}" in node.said
-    assert f"at {client['broker_host']}:{client['broker_port']}" in node.said
-    assert f"ledger at {client['ledger_url']}" in node.said
-    assert f"metrics  http://{node.http}/metrics" in node.said
+    assert f"ZooKeeper at {daemon['zookeeper']['hosts']}" in node.start_output
+    assert f"at {client['broker_host']}:{client['broker_port']}" in node.start_output
+    assert f"ledger at {client['ledger_url']}" in node.start_output
+    assert f"metrics  http://{node.http_address}/metrics" in node.start_output
     assert (daemon["broker"]["port"], daemon["ledger"]["url"]) == (client["broker_port"], client["ledger_url"])
-    assert (await get(node.http, "/livez"))[0] == 200
-    assert (await get(node.http, "/"))[0] == 200
+    assert (await get(node.http_address, "/livez"))[0] == 200
+    assert (await get(node.http_address, "/"))[0] == 200
 
 
 async def test_the_configuration_is_found_by_option_by_environment_and_in_the_default_folder(node: Node):
-    await node.done("topic", "create", "found")
+    await node.commands.succeed("topic", "create", "found")
 
     by_option = await finish("topic", "list", "--config", str(node.config), "--json")
     by_environment = await finish("topic", "list", "--json", env={"HEADGATE_CONFIG": str(node.config)})
@@ -51,14 +61,14 @@ async def test_the_configuration_is_found_by_option_by_environment_and_in_the_de
 
 
 async def test_a_topic_is_created_listed_described_split_merged_and_deleted(node: Node):
-    created = (await node.done("topic", "create", "life", "--segments", "2", "--json")).document()
-    split = (await node.done("topic", "split", "life", "0", "--json")).document()
-    merged = (await node.done("topic", "merge", "life", "3", "1", "--json")).document()
-    described = (await node.done("topic", "describe", "life", "--json")).document()
-    drawn = await node.done("topic", "describe", "life")
-    listed = await node.done("topic", "list")
-    await node.done("topic", "delete", "life")
-    after = (await node.done("topic", "list", "--json")).document()
+    created = (await node.commands.succeed("topic", "create", "life", "--segments", "2", "--json")).document()
+    split = (await node.commands.succeed("topic", "split", "life", "0", "--json")).document()
+    merged = (await node.commands.succeed("topic", "merge", "life", "3", "1", "--json")).document()
+    described = (await node.commands.succeed("topic", "describe", "life", "--json")).document()
+    drawn = await node.commands.succeed("topic", "describe", "life")
+    listed = await node.commands.succeed("topic", "list")
+    await node.commands.succeed("topic", "delete", "life")
+    after = (await node.commands.succeed("topic", "list", "--json")).document()
 
     assert [segment["state"] for segment in created["segments"]] == ["active", "active"]
     assert {s["segment"]: s["parents"] for s in split["segments"]} == {0: [], 1: [], 2: [0], 3: [0]}
@@ -73,15 +83,15 @@ async def test_a_topic_is_created_listed_described_split_merged_and_deleted(node
 
 
 async def test_records_from_a_file_and_from_standard_input_reach_every_type_of_subscription(node: Node):
-    await node.done("topic", "create", "io", "--segments", "4")
+    await node.commands.succeed("topic", "create", "io", "--segments", "4")
     file = node.folder / "events.ndjson"
     file.write_bytes(jsonl(EVENTS[:30]))
 
-    from_file = await node.done("produce", "io", "--key-field", "id", str(file), "--json")
-    from_input = await node.done("produce", "io", "--key-field", "id", stdin=jsonl(EVENTS[30:]))
-    stream = await node.consumed("io", "billing")
-    queue = await node.consumed("io", "mail", "queue")
-    checkpoint = await node.consumed("io", "audit", "checkpoint")
+    from_file = await node.commands.succeed("produce", "io", "--key-field", "id", str(file), "--json")
+    from_input = await node.commands.succeed("produce", "io", "--key-field", "id", stdin=jsonl(EVENTS[30:]))
+    stream = await node.consume("io", "billing")
+    queue = await node.consume("io", "mail", "queue")
+    checkpoint = await node.consume("io", "audit", "checkpoint")
 
     assert {name: from_file.document()[name] for name in ("accepted", "stored", "failed")} == {
         "accepted": 30,
@@ -97,41 +107,41 @@ async def test_records_from_a_file_and_from_standard_input_reach_every_type_of_s
 
 
 async def test_what_was_printed_is_acknowledged_except_by_a_checkpoint(node: Node):
-    await node.done("topic", "create", "acked")
-    await node.done("produce", "acked", "--key-field", "id", stdin=jsonl(EVENTS))
+    await node.commands.succeed("topic", "create", "acked")
+    await node.commands.succeed("produce", "acked", "--key-field", "id", stdin=jsonl(EVENTS))
     for kind in ("stream", "queue", "checkpoint"):
-        assert SENT == values(await node.consumed("acked", kind, kind))
+        assert SENT == values(await node.consume("acked", kind, kind))
 
-    again = {kind: len(await node.consumed("acked", kind, kind)) for kind in ("stream", "queue", "checkpoint")}
+    again = {kind: len(await node.consume("acked", kind, kind)) for kind in ("stream", "queue", "checkpoint")}
 
     assert again == {"stream": 0, "queue": 0, "checkpoint": len(EVENTS)}
 
 
 async def test_max_stops_after_n_records_and_the_next_consumer_goes_on_there(node: Node):
-    await node.done("topic", "create", "some")
-    await node.done("produce", "some", "--key-field", "id", stdin=jsonl(EVENTS))
+    await node.commands.succeed("topic", "create", "some")
+    await node.commands.succeed("produce", "some", "--key-field", "id", stdin=jsonl(EVENTS))
 
-    first = await node.done("consume", "some", "-s", "billing", "--from", "earliest", "--max", "7")
-    rest = await node.consumed("some", "billing")
+    first = await node.commands.succeed("consume", "some", "-s", "billing", "--from", "earliest", "--max", "7")
+    rest = await node.consume("some", "billing")
 
     assert len(first.records()) == 7
     assert SENT == values(first.records() + rest)
 
 
 async def test_a_subscription_is_listed_described_and_deleted(node: Node):
-    await node.done("topic", "create", "watched", "--segments", "2")
-    await node.done("produce", "watched", "--key-field", "id", stdin=jsonl(EVENTS))
-    await node.consumed("watched", "billing")
+    await node.commands.succeed("topic", "create", "watched", "--segments", "2")
+    await node.commands.succeed("produce", "watched", "--key-field", "id", stdin=jsonl(EVENTS))
+    await node.consume("watched", "billing")
 
-    listed = (await node.done("subscription", "list", "watched", "--json")).document()
-    everywhere = (await node.done("subscription", "list", "--json")).document()
-    described = (await node.done("subscription", "describe", "watched", "billing", "--json")).document()
+    listed = (await node.commands.succeed("subscription", "list", "watched", "--json")).document()
+    everywhere = (await node.commands.succeed("subscription", "list", "--json")).document()
+    described = (await node.commands.succeed("subscription", "describe", "watched", "billing", "--json")).document()
     tables = [
-        await node.done("subscription", "list"),
-        await node.done("subscription", "describe", "watched", "billing"),
+        await node.commands.succeed("subscription", "list"),
+        await node.commands.succeed("subscription", "describe", "watched", "billing"),
     ]
-    await node.done("subscription", "delete", "watched", "billing", "--force")
-    after = (await node.done("subscription", "list", "watched", "--json")).document()
+    await node.commands.succeed("subscription", "delete", "watched", "billing", "--force")
+    after = (await node.commands.succeed("subscription", "list", "watched", "--json")).document()
 
     assert [(each["subscription"], each["type"]) for each in listed] == [("billing", "STREAM")]
     assert listed[0] in everywhere
@@ -142,38 +152,39 @@ async def test_a_subscription_is_listed_described_and_deleted(node: Node):
 
 
 async def test_a_broker_that_is_killed_comes_back_and_so_do_daemon_and_consumer(node: Node):
-    await node.done("topic", "create", "rebroker")
-    consumer = await node.running("rebroker", "consume", "rebroker", "-s", "billing", "--from", "earliest")
-    await node.done("produce", "rebroker", "--key-field", "id", stdin=jsonl(EVENTS[:30]))
+    await node.commands.succeed("topic", "create", "rebroker")
+    consumer = await node.commands.start("rebroker", "consume", "rebroker", "-s", "billing", "--from", "earliest")
+    await node.commands.succeed("produce", "rebroker", "--key-field", "id", stdin=jsonl(EVENTS[:30]))
     await consumer.until_printed(30)
 
-    broker = await node.part("mosquitto.conf")
+    broker = await node.process("mosquitto.conf")
     broker.kill()
-    produced = await node.command("produce", "rebroker", "--key-field", "id", stdin=jsonl(EVENTS[30:]))
+    produced = await node.commands.finish("produce", "rebroker", "--key-field", "id", stdin=jsonl(EVENTS[30:]))
 
     assert produced.code == 0, produced.err
     await consumer.until_printed(60)
     await consumer.terminate()
     assert len(consumer.lines()) == 60
-    assert (await node.part("mosquitto.conf")).pid != broker.pid
-    assert await node.consumed("rebroker", "billing") == []
+    assert (await node.process("mosquitto.conf")).pid != broker.pid
+    assert await node.consume("rebroker", "billing") == []
 
 
 async def test_three_consumers_share_one_segment_and_each_key_stays_with_one_of_them_in_order(node: Node):
-    await node.done("topic", "create", "crowd", "--segments", "1")
+    await node.commands.succeed("topic", "create", "crowd", "--segments", "1")
     consumers = [
-        await node.running(f"crowd-{n}", "consume", "crowd", "-s", "billing", "--from", "earliest") for n in range(3)
+        await node.commands.start(f"crowd-{n}", "consume", "crowd", "-s", "billing", "--from", "earliest")
+        for n in range(3)
     ]
 
     async def shared() -> bool:
-        described = await node.command("subscription", "describe", "crowd", "billing", "--json")
+        described = await node.commands.finish("subscription", "describe", "crowd", "billing", "--json")
         if described.code != 0:
             return False  # The first of them is not there yet.
         return [share["status"] for share in described.document()["segments"][0]["bucket_ranges"]] == ["granted"] * 3
 
     await wait_until(shared, "every consumer has a share")
     events = [{"id": f"key-{key}", "n": n} for n in range(5) for key in range(40)]
-    await node.done("produce", "crowd", "--key-field", "id", stdin=jsonl(events))
+    await node.commands.succeed("produce", "crowd", "--key-field", "id", stdin=jsonl(events))
     await wait_until(
         lambda: sum(len(c.lines()) for c in consumers) >= len(events),
         lambda: f"everything is consumed: {[len(c.lines()) for c in consumers]} of {len(events)}",
@@ -192,46 +203,46 @@ async def test_three_consumers_share_one_segment_and_each_key_stays_with_one_of_
 
 async def test_without_spark_ingestion_goes_on_and_a_child_is_released_once_spark_is_back(node: Node):
     await node.until_state("ready")
-    await node.done("topic", "create", "sparkless")
-    consumer = await node.running("sparkless", "consume", "sparkless", "-s", "billing", "--from", "earliest")
-    await node.done("produce", "sparkless", "--key-field", "id", stdin=jsonl(EVENTS[:30]))
+    await node.commands.succeed("topic", "create", "sparkless")
+    consumer = await node.commands.start("sparkless", "consume", "sparkless", "-s", "billing", "--from", "earliest")
+    await node.commands.succeed("produce", "sparkless", "--key-field", "id", stdin=jsonl(EVENTS[:30]))
 
-    spark = await node.part("drain.service")
+    spark = await node.process("drain.service")
     spark.kill()
     report = await node.until_state("degraded")
-    await node.done("topic", "split", "sparkless", "0")
-    produced = await node.done("produce", "sparkless", "--key-field", "id", stdin=jsonl(EVENTS[30:]))
+    await node.commands.succeed("topic", "split", "sparkless", "0")
+    produced = await node.commands.succeed("produce", "sparkless", "--key-field", "id", stdin=jsonl(EVENTS[30:]))
 
     assert report["components"]["drain"]["state"] == "degraded"
     assert "Spark" in report["components"]["drain"]["reason"]
     assert "stored 30" in produced.err
     await consumer.until_printed(60, 60)
-    assert (await node.part("drain.service")).pid != spark.pid
+    assert (await node.process("drain.service")).pid != spark.pid
     await node.until_state("ready")
     await consumer.terminate()
     assert len(consumer.lines()) == 60
 
 
 async def test_children_are_released_although_a_refusal_left_an_empty_chunk_behind(node: Node):
-    await node.done("topic", "create", "rejected")
-    rejected = await node.command("topic", "split", "rejected", "7")
+    await node.commands.succeed("topic", "create", "rejected")
+    rejected = await node.commands.finish("topic", "split", "rejected", "7")
     assert "cannot split segment 7" in rejected.error_message()
-    await node.done("produce", "rejected", "--key-field", "id", stdin=jsonl(EVENTS[:30]))
-    await node.done("topic", "split", "rejected", "0")
-    await node.done("produce", "rejected", "--key-field", "id", stdin=jsonl(EVENTS[30:]))
+    await node.commands.succeed("produce", "rejected", "--key-field", "id", stdin=jsonl(EVENTS[:30]))
+    await node.commands.succeed("topic", "split", "rejected", "0")
+    await node.commands.succeed("produce", "rejected", "--key-field", "id", stdin=jsonl(EVENTS[30:]))
 
-    assert SENT == values(await node.consumed("rejected", "billing"))
+    assert SENT == values(await node.consume("rejected", "billing"))
 
 
 async def test_promtool_accepts_the_metrics_and_they_say_what_happened(node: Node):
-    await node.done("topic", "create", "counted")
-    before = await node.metric("headgate_records_stored_total")
-    await node.done("produce", "counted", "--key-field", "id", stdin=jsonl(EVENTS))
+    await node.commands.succeed("topic", "create", "counted")
+    before = await metric(node.http_address, "headgate_records_stored_total")
+    await node.commands.succeed("produce", "counted", "--key-field", "id", stdin=jsonl(EVENTS))
 
     await node.until_metric("headgate_records_stored_total", before + len(EVENTS))
     await node.until_metric("headgate_shard_is_leader", 4)
     await node.until_metric("headgate_zookeeper_state", 1, state="connected")
-    assert await node.metric("headgate_batches_judged_total", verdict="accept") >= 1
+    assert await metric(node.http_address, "headgate_batches_judged_total", verdict="accept") >= 1
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("there is no promtool here")
@@ -241,19 +252,19 @@ async def test_promtool_accepts_the_metrics_and_they_say_what_happened(node: Nod
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    said, _ = await checked.communicate((await get(node.http, "/metrics"))[1].encode())
+    said, _ = await checked.communicate((await get(node.http_address, "/metrics"))[1].encode())
     assert (checked.returncode, said.decode()) == (0, "")
 
 
 async def test_whoever_fails_leaves_no_program_of_his_on_the_node(node: Node):
     """The fixture ends what a test began, so that one failure stays one."""
-    await node.done("topic", "create", "abandoned")
-    consumer = await node.running("abandoned", "consume", "abandoned", "-s", "billing")
+    await node.commands.succeed("topic", "create", "abandoned")
+    consumer = await node.commands.start("abandoned", "consume", "abandoned", "-s", "billing")
 
-    await node.end_programs()
+    await node.commands.kill_all()
 
-    assert consumer.process.returncode is not None
-    assert [each for each in map(command_line, marked(node.mark)) if "abandoned" in each] == []
+    assert consumer.returncode is not None
+    assert [each for each in map(command_line, processes_of(node.run_id)) if "abandoned" in each] == []
 
 
 async def test_help_and_version_need_no_cluster():
@@ -267,7 +278,7 @@ async def test_help_and_version_need_no_cluster():
 
 async def test_what_was_counted_of_all_that_happened_here_is_what_a_full_count_comes_to(node: Node):
     """Every test before this one has left something in the ledger: refusals, splits, seeks, shares, deletions."""
-    proved = await node.done("backlog", "verify", "--json", seconds=120)
+    proved = await node.commands.succeed("backlog", "verify", "--json", seconds=120)
 
     assert proved.document()["same"]
     assert all(shard["watermark"] for shard in proved.document()["shards"])
@@ -275,14 +286,14 @@ async def test_what_was_counted_of_all_that_happened_here_is_what_a_full_count_c
 
 # The last one: it costs another start of Spark, which those after it need not wait for.
 async def test_sigterm_leaves_nothing_running_and_the_next_start_goes_on_where_it_was(node: Node):
-    await node.done("topic", "create", "kept", "--segments", "2")
-    await node.done("produce", "kept", "--key-field", "id", stdin=jsonl(EVENTS))
-    read = await node.done("consume", "kept", "-s", "billing", "--from", "earliest", "--max", "25")
+    await node.commands.succeed("topic", "create", "kept", "--segments", "2")
+    await node.commands.succeed("produce", "kept", "--key-field", "id", stdin=jsonl(EVENTS))
+    read = await node.commands.succeed("consume", "kept", "-s", "billing", "--from", "earliest", "--max", "25")
 
     code = await node.down()
 
     def left() -> list[list[str]]:
-        return [command_line(process) for process in marked(node.mark)]
+        return [command_line(process) for process in processes_of(node.run_id)]
 
     # What the kernel ends with its parent may need a moment more.
     await wait_until(lambda: not left(), lambda: f"nothing is left: {left()}", 5)
@@ -292,7 +303,7 @@ async def test_sigterm_leaves_nothing_running_and_the_next_start_goes_on_where_i
 
     assert code == 0
     assert node.config.read_text() == before
-    assert SENT == values(read.records() + await node.consumed("kept", "billing"))
-    again = await node.done("produce", "kept", "--key-field", "id", stdin=jsonl(EVENTS))
+    assert SENT == values(read.records() + await node.consume("kept", "billing"))
+    again = await node.commands.succeed("produce", "kept", "--key-field", "id", stdin=jsonl(EVENTS))
     assert "stored 60" in again.err
-    assert len(await node.consumed("kept", "billing")) == len(EVENTS)
+    assert len(await node.consume("kept", "billing")) == len(EVENTS)

@@ -18,15 +18,15 @@ KEYS, BATCH = 20, 400
 
 
 async def test_a_seek_gives_everything_again_in_order_and_the_children_after_their_parent(node: Node):
-    await node.done("topic", "create", "moved")
+    await node.commands.succeed("topic", "create", "moved")
     await produce(node, 0)
-    reader = await node.running("moved", "consume", "moved", "-s", "billing", "--from", "earliest")
+    reader = await node.commands.start("moved", "consume", "moved", "-s", "billing", "--from", "earliest")
     await until_printed(reader, BATCH)
 
     await seek(node, "--position", "0=100")
     await until_printed(reader, 2 * BATCH - 100)
-    before_the_split = reader.out.stat().st_mtime
-    await node.done("topic", "split", "moved", "0")
+    before_the_split = reader.output_path.stat().st_mtime
+    await node.commands.succeed("topic", "split", "moved", "0")
     await produce(node, BATCH)
     total = 3 * BATCH - 100
     await until_printed(reader, total)
@@ -36,11 +36,11 @@ async def test_a_seek_gives_everything_again_in_order_and_the_children_after_the
     await until_printed(reader, total + 2 * BATCH)
     await seek(node, "--timestamp", datetime.fromtimestamp(before_the_split, UTC).isoformat())
     await until_printed(reader, total + 3 * BATCH)
-    rejected = await node.command("subscription", "seek", "moved", "billing", "--position", "1=99999")
+    rejected = await node.commands.finish("subscription", "seek", "moved", "billing", "--position", "1=99999")
     assert "99999 is beyond it: choose 0 to" in rejected.error_message()
     assert 143 == await reader.terminate()
 
-    records = [json.loads(line) for line in whole_lines(reader.out)]
+    records = [json.loads(line) for line in whole_lines(reader.output_path)]
     parts = [(0, BATCH), (BATCH, 2 * BATCH - 100), (2 * BATCH - 100, total), (total, total + 2 * BATCH)]
     for begin, end in [*parts, (total + 2 * BATCH, len(records))]:
         order: dict[str, list[int]] = defaultdict(list)
@@ -51,16 +51,16 @@ async def test_a_seek_gives_everything_again_in_order_and_the_children_after_the
     assert [0] * BATCH == again[:BATCH], "the parent first, to its end"
     assert {1, 2} == set(again[BATCH:])
     assert {1, 2} == {record["segment"] for record in records[total + 2 * BATCH :]}, "what was stored since"
-    assert await node.consumed("moved", "billing") == [], "all of it was acknowledged"
+    assert await node.consume("moved", "billing") == [], "all of it was acknowledged"
 
 
 async def produce(node: Node, first: int) -> None:
     lines = jsonl({"id": f"k{n % KEYS}", "n": n} for n in range(first, first + BATCH))
-    await node.done("produce", "moved", "--key-field", "id", stdin=lines)
+    await node.commands.succeed("produce", "moved", "--key-field", "id", stdin=lines)
 
 
 async def seek(node: Node, *words: str) -> Any:
-    return (await node.done("subscription", "seek", "moved", "billing", *words, "--json")).document()
+    return (await node.commands.succeed("subscription", "seek", "moved", "billing", *words, "--json")).document()
 
 
 async def until_printed(reader: RunningProgram, count: int) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -28,7 +26,7 @@ async def produce_for(cluster: Cluster, seconds: float) -> int:
     loop = asyncio.get_running_loop()
     until, count = loop.time() + seconds, 0
     while loop.time() < until:
-        produced = await cluster.done("produce", "orders", "--key", "x", stdin=jsonl([{"n": count}]))
+        produced = await cluster.commands.succeed("produce", "orders", "--key", "x", stdin=jsonl([{"n": count}]))
         assert "stored 1, failed 0" in produced.err
         count += 1
     return count
@@ -40,26 +38,24 @@ async def test_ingestion_goes_on_while_zookeeper_is_away(how: str, tmp_path: Pat
         await cluster.start_servers()
         daemon = await cluster.start_daemon("only")
         await daemon.until_leading()
-        await cluster.done("topic", "create", "orders")
-        process = cluster.zookeeper.process
-        assert process is not None
+        await cluster.commands.succeed("topic", "create", "orders")
 
         async def degraded() -> bool:
-            return await daemon.says(200, "zookeeper", "degraded")
+            return await daemon.reports(200, "zookeeper", "degraded")
 
         async def connected() -> bool:
-            return await daemon.says(200, "zookeeper", "ok")
+            return await daemon.reports(200, "zookeeper", "ok")
 
         if how == "frozen":
-            os.kill(process, signal.SIGSTOP)
+            cluster.zookeeper.freeze()
             count = await produce_for(cluster, AWAY_SECONDS)
             await wait_until(degraded, "/readyz is 200, and says that ZooKeeper is away")
-            os.kill(process, signal.SIGCONT)
+            cluster.zookeeper.thaw()
         else:
-            await cluster.zookeeper.__aexit__()
+            await cluster.zookeeper.stop()
             count = await produce_for(cluster, AWAY_SECONDS)
             await wait_until(degraded, "/readyz is 200, and says that ZooKeeper is away")
-            await cluster.zookeeper.__aenter__()
+            await cluster.zookeeper.start()
 
         await wait_until(connected, "the daemon has ZooKeeper again")
         # Its session may have ended meanwhile: then it is elected anew, and leads again.
@@ -73,24 +69,22 @@ async def test_daemon_and_consumer_recover_from_a_broker_that_was_away(tmp_path:
         await cluster.start_servers()
         daemon = await cluster.start_daemon("only")
         await daemon.until_leading()
-        await cluster.done("topic", "create", "orders")
-        consumer = await cluster.running("consumer", "consume", "orders", "-s", "billing", "--from", "earliest")
-        await cluster.done("produce", "orders", "--key", "x", stdin=jsonl({"n": n} for n in range(10)))
+        await cluster.commands.succeed("topic", "create", "orders")
+        consumer = await cluster.commands.start("consumer", "consume", "orders", "-s", "billing", "--from", "earliest")
+        await cluster.commands.succeed("produce", "orders", "--key", "x", stdin=jsonl({"n": n} for n in range(10)))
         await consumer.until_printed(10)
 
-        process = cluster.broker.process
-        assert process is not None
-        # Not through the supervisor: that would start it again at once.
-        await cluster.broker.__aexit__()
+        # The supervisor would restart a killed broker at once.
+        await cluster.broker.stop()
 
         async def not_ready() -> bool:
-            return await daemon.says(503, "broker", "failed")
+            return await daemon.reports(503, "broker", "failed")
 
         await wait_until(not_ready, "/readyz says that the broker is away")
         producing = asyncio.create_task(
-            cluster.done("produce", "orders", "--key", "x", stdin=jsonl({"n": n} for n in range(10, 20))),
+            cluster.commands.succeed("produce", "orders", "--key", "x", stdin=jsonl({"n": n} for n in range(10, 20))),
         )
-        await cluster.broker.__aenter__()
+        await cluster.broker.start()
 
         await producing
         await wait_until(lambda: ready(daemon), "the daemon is ready again")
@@ -105,22 +99,22 @@ async def test_a_daemon_started_before_its_servers_waits_says_why_and_begins_onc
     missing: str, tmp_path: Path
 ):
     async with Cluster(tmp_path) as cluster:
-        await (cluster.start_broker() if missing == "zookeeper" else cluster.start_zookeeper())
+        await (cluster.broker if missing == "zookeeper" else cluster.zookeeper).start()
         daemon = await cluster.start_daemon("only")
 
         async def says_why() -> bool:
-            return await daemon.says(503, "cluster" if missing == "zookeeper" else "broker", "failed")
+            return await daemon.reports(503, "cluster" if missing == "zookeeper" else "broker", "failed")
 
         await wait_until(says_why, "/readyz is 503 and names the part")
-        assert (await get(daemon.http, "/livez"))[0] == 200
+        assert (await get(daemon.http_address, "/livez"))[0] == 200
         _, report = await daemon.health()
         reasons = {part: found["reason"] for part, found in report["components"].items() if found["state"] == "failed"}
         assert ("ZooKeeper" if missing == "zookeeper" else "not connected") in " ".join(reasons.values())
 
-        await (cluster.start_zookeeper() if missing == "zookeeper" else cluster.start_broker())
+        await getattr(cluster, missing).start()
         await daemon.until_leading()
         await wait_until(lambda: ready(daemon), "/readyz is 200")
-        await cluster.done("topic", "create", "orders")
+        await cluster.commands.succeed("topic", "create", "orders")
 
 
 async def test_a_daemon_that_waits_for_its_servers_can_be_told_to_stop(tmp_path: Path):
@@ -128,12 +122,12 @@ async def test_a_daemon_that_waits_for_its_servers_can_be_told_to_stop(tmp_path:
         daemon = await cluster.start_daemon("only")
 
         async def alive() -> bool:
-            return (await get(daemon.http, "/livez"))[0] == 200
+            return (await get(daemon.http_address, "/livez"))[0] == 200
 
         await wait_until(alive, "it serves HTTP")
 
-        assert await daemon.running.terminate() == 0
-        assert "Traceback" not in daemon.running.err.read_text()
+        assert await cluster.stop("only") == 0
+        assert "Traceback" not in daemon.log()
 
 
 async def test_a_daemon_whose_ledger_folder_is_of_no_use_says_so_and_begins_once_it_is(tmp_path: Path):
@@ -144,19 +138,19 @@ async def test_a_daemon_whose_ledger_folder_is_of_no_use_says_so_and_begins_once
         daemon = await cluster.start_daemon("only")
 
         async def says_why() -> bool:
-            return await daemon.says(503, "store", "failed")
+            return await daemon.reports(503, "store", "failed")
 
         await wait_until(says_why, "/readyz is 503 and names the store")
-        await wait_until(lambda: f"cannot list {store}" in daemon.running.err.read_text(), "the log says what is wrong")
+        await wait_until(lambda: f"cannot list {store}" in daemon.log(), "the log says what is wrong")
         store.unlink()
 
         await daemon.until_leading()
-        await cluster.done("topic", "create", "orders")
+        await cluster.commands.succeed("topic", "create", "orders")
 
         # And once more, while it leads: nothing that is not durable is answered.
         store.rename(tmp_path / "aside")
         store.write_text("in the way")
-        producing = asyncio.create_task(cluster.done("produce", "orders", "--key", "x", stdin=b"{}\n"))
+        producing = asyncio.create_task(cluster.commands.succeed("produce", "orders", "--key", "x", stdin=b"{}\n"))
         await wait_until(says_why, "/readyz is 503 again")
         assert not producing.done()
         store.unlink()
@@ -164,4 +158,4 @@ async def test_a_daemon_whose_ledger_folder_is_of_no_use_says_so_and_begins_once
 
         assert "stored 1, failed 0" in (await producing).err
         assert len(await cluster.stored()) == 1
-        assert daemon.running.process.returncode is None
+        assert daemon.process.returncode is None

@@ -20,13 +20,12 @@ from headgate import Consumer
 from headgate.client.admin import Admin
 from headgate.client.connection import Client
 from headgate.errors import FencedError, RequestRejectedError
-from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
 from headgate.model.hashing import shard_of
 from headgate.protocol import messages as m
 from headgate.storage.object_store import open_store
 from headgate.transport.mqtt import MqttTransport
-from tests.support.cluster import SHARDS, Cluster
+from tests.support.cluster import SHARDS
 from tests.support.fault_injecting_transport import FaultInjectingTransport
 from tests.support.ingest_environment import IngestCluster
 from tests.support.programs import TEST_SECONDS, TIMEOUT_FACTOR, wait_until
@@ -43,13 +42,12 @@ SUBSCRIPTIONS = SubscriptionSettings(
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ingest(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[IngestCluster]:
     """Two daemons, of which one leads every shard."""
-    async with Cluster(tmp_path_factory.mktemp("sessions"), subscriptions=SUBSCRIPTIONS) as cluster:
+    async with IngestCluster(tmp_path_factory.mktemp("sessions"), subscriptions=SUBSCRIPTIONS) as cluster:
         await cluster.start_servers()
-        made = IngestCluster(cluster)
-        leader = await made.start("one")
+        leader = await cluster.start_daemon("one")
         await leader.until_leading()
-        await made.start("two")
-        yield made
+        await cluster.start_daemon("two")
+        yield cluster
 
 
 class Program:
@@ -62,17 +60,15 @@ class Program:
         self.held: dict[int, m.Grant] = {}
         self.revoked: list[m.Revocation] = []
         self.fenced: list[str] = []
-        self.proxy = Proxy("127.0.0.1", ingest.cluster.broker_port)
+        self.proxy = Proxy("127.0.0.1", ingest.broker.port)
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         await self._stack.enter_async_context(self.proxy)
         transport = MqttTransport(
-            "127.0.0.1", self.proxy.port, self.client_id, will=Client.will(self.ingest.cluster.name, self.client_id)
+            "127.0.0.1", self.proxy.port, self.client_id, will=Client.will(self.ingest.name, self.client_id)
         )
-        self.client = Client(
-            transport=transport, store=None, cluster=self.ingest.cluster.name, client_id=self.client_id
-        )
+        self.client = Client(transport=transport, store=None, cluster=self.ingest.name, client_id=self.client_id)
         await self._stack.enter_async_context(self.client)
         self.client.on_push((self.topic, "s", self.name), self._on_push)
         return self
@@ -129,16 +125,6 @@ async def until_connected(ingest: IngestCluster, topic: str, name: str, connecte
     await wait_until(seen, f"{name} connected: {connected}", seconds)
 
 
-async def timeline(ingest: IngestCluster, shard: int) -> list[tuple[int, e.AnyEntry]]:
-    """Return every entry of a shard with its chunk's time."""
-    ledger = Ledger(open_store(ingest.cluster.ledger_url), shard)
-    found: list[tuple[int, e.AnyEntry]] = []
-    for number in range(1, await ledger.newest() + 1):
-        chunk = await ledger.read(number)
-        found += [(chunk.header.at_ms, entry) for entry in chunk.entries]
-    return found
-
-
 async def share(ada: Program, bob: Program) -> None:
     """Let both register, and hand over as they are told."""
     await ada.register()
@@ -159,7 +145,7 @@ async def test_joining_takes_a_share_and_leaving_gives_it_back_at_once(ingest: I
 
         await ada.ask(m.LeaveConsumer)
         await wait_until(lambda: sorted(bob.held) == [0, 1], "the other has both", GRACE_SECONDS / 8)
-        gone = [entry for _, entry in await timeline(ingest, ada.shard) if isinstance(entry, e.ConsumerRemoved)]
+        gone = [entry for _, entry in await ingest.entries(ada.shard) if isinstance(entry, e.ConsumerRemoved)]
         assert "left" == gone[-1].reason
 
 
@@ -209,7 +195,7 @@ async def _presence_of(ingest: IngestCluster, client_id: str) -> bool | None:
     found: list[bool] = []
     async with ingest.client() as client:
         await client.transport.subscribe(
-            m.presence_topic(ingest.cluster.name, client_id),
+            m.presence_topic(ingest.name, client_id),
             lambda _, payload: found.append(m.decode_presence(payload).online),
         )
         await client.shards()
@@ -250,7 +236,7 @@ async def test_a_change_of_leader_moves_nothing_and_renews_no_grace(ingest: Inge
         before, theirs = ada.generations, bob.generations
         await bob.proxy.cut()
         await until_connected(ingest, topic, "bob", connected=False, seconds=HEARTBEAT_SECONDS)
-        await ingest.daemons.pop(await ingest.leader()).running.kill()
+        await ingest.kill(await ingest.leader())
         await ingest.leader()
         assert before == {s: g for s, g in (await ada.register()).items() if s in before}, "the same generations"
 
@@ -260,7 +246,7 @@ async def test_a_change_of_leader_moves_nothing_and_renews_no_grace(ingest: Inge
 
         await wait_until(both, "what the silent one held is granted", GRACE_SECONDS * 3)
         assert ada.generations[next(iter(theirs))] > max(theirs.values())
-        seen = await timeline(ingest, ada.shard)
+        seen = await ingest.entries(ada.shard)
         silent = max(at for at, entry in seen if isinstance(entry, e.ConsumerDisconnected) and entry.consumer == "bob")
         began = max(at for at, entry in seen if isinstance(entry, e.TermStarted))
         gone = max(at for at, entry in seen if isinstance(entry, e.ConsumerRemoved) and entry.consumer == "bob")
@@ -277,14 +263,14 @@ async def test_old_and_doubled_assignments_change_nothing_over_reconnections_and
 ) -> None:
     """A real consumer whose pushes come three times, the last one long after newer ones."""
     topic = await ingest.topic(segments=4)
-    await ingest.start("three")
+    await ingest.start_daemon("three")
     async with ingest.client() as client:
         transport = client.transport
         assert isinstance(transport, FaultInjectingTransport)
         transport.on_reply = lambda reply: (
             [(0.0, reply), (0.4, reply), (1.5, reply)] if isinstance(reply, m.AssignmentChanged) else [(0.0, reply)]
         )
-        client._store = open_store(ingest.cluster.ledger_url)
+        client._store = open_store(ingest.ledger_url)
         async with Consumer(client, topic=topic, subscription="s", name="ada", start="earliest") as ada:
 
             async def settled(segments: int) -> bool:
@@ -301,7 +287,7 @@ async def test_old_and_doubled_assignments_change_nothing_over_reconnections_and
                     await bob.ask(m.LeaveConsumer)
                 await wait_until(lambda: settled(4), "and comes back")
             before = ada._feed.generations()
-            await ingest.daemons.pop(await ingest.leader()).running.kill()
+            await ingest.kill(await ingest.leader())
             await ingest.leader()
             await wait_until(lambda: settled(4), "the next leader agrees")
             assert before == ada._feed.generations()

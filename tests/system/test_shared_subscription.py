@@ -27,8 +27,8 @@ class Feed:
 
     async def begin(self) -> None:
         """Start it."""
-        self.process = await self.node.running("feed", "produce", "shared", "--key-field", "id", piped=True)
-        self._input = self.process.process.stdin
+        self.process = await self.node.commands.start("feed", "produce", "shared", "--key-field", "id", piped=True)
+        self._input = self.process.stdin
 
     async def feed(self) -> None:
         """Hand it the next records; the counter rises in each key."""
@@ -39,37 +39,37 @@ class Feed:
     async def end(self) -> None:
         """Close its input and see it end well."""
         self._input.close()
-        assert await self.process.ended(30) == 0, self.process.err.read_text()
-        assert f"stored {self.fed}, failed 0" in self.process.err.read_text()
+        assert await self.process.ended(30) == 0, self.process.errors()
+        assert f"stored {self.fed}, failed 0" in self.process.errors()
 
 
 async def test_two_consumers_share_the_segments_and_keep_the_order_over_splits_and_merges(node: Node):
     # Both print into one file, so that it tells which record came first, whoever printed it.
     printed = node.folder / "shared.out"
-    await node.done("topic", "create", "shared", "--segments", "2")
+    await node.commands.succeed("topic", "create", "shared", "--segments", "2")
     consumers = [
-        await node.running(
+        await node.commands.start(
             name, *("consume", "shared", "-s", "billing", "--from", "earliest", "--consumer", name), out=printed
         )
         for name in ("one", "two")
     ]
 
     async def described() -> dict[str, Any]:
-        return (await node.done("subscription", "describe", "shared", "billing", "--json")).document()
+        return (await node.commands.succeed("subscription", "describe", "shared", "billing", "--json")).document()
 
     async def both_read() -> bool:
-        found = await node.command("subscription", "describe", "shared", "billing", "--json")
+        found = await node.commands.finish("subscription", "describe", "shared", "billing", "--json")
         return found.code == 0 and [1, 1] == [len(each["segments"]) for each in found.document()["consumers"]]
 
     await wait_until(both_read, "each of the two reads one segment")
     feed = Feed(node)
     await feed.begin()
     await feed.feed()
-    await node.done("topic", "split", "shared", "0")
+    await node.commands.succeed("topic", "split", "shared", "0")
     await feed.feed()
 
     await wait_until(lambda: 2 in segments(printed), "a child of the split is read", 90)
-    await node.done("topic", "merge", "shared", "3", "1")
+    await node.commands.succeed("topic", "merge", "shared", "3", "1")
     await feed.feed()
     await wait_until(lambda: 4 in segments(printed), "the child of the merge is read", 90)
     await feed.end()
@@ -88,14 +88,14 @@ async def test_two_consumers_share_the_segments_and_keep_the_order_over_splits_a
     for record in records:
         order.setdefault(record["key"], []).append(record["value"]["n"])
     assert all(numbers == sorted(numbers) for numbers in order.values())
-    topic = (await node.done("topic", "describe", "shared", "--json")).document()
+    topic = (await node.commands.succeed("topic", "describe", "shared", "--json")).document()
     places = {segment["segment"]: [] for segment in topic["segments"]}
     for place, record in enumerate(records):
         places[record["segment"]].append(place)
     for segment in topic["segments"]:
         for parent in segment["parents"]:
             assert max(places[parent], default=-1) < min(places[segment["segment"]], default=len(records))
-    assert await node.consumed("shared", "billing") == [], "all of it was acknowledged"
+    assert await node.consume("shared", "billing") == [], "all of it was acknowledged"
 
 
 def segments(printed: Any) -> set[int]:

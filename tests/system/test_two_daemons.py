@@ -44,7 +44,7 @@ async def pair(cluster: Cluster) -> tuple[Daemon, Daemon]:
         return (await standby.health())[0] == 200
 
     await wait_until(stands_by, "the second daemon is ready")
-    await cluster.done("topic", "create", "orders", "--segments", "4")
+    await cluster.commands.succeed("topic", "create", "orders", "--segments", "4")
     return leader, standby
 
 
@@ -69,32 +69,32 @@ class Loader:
         """Start the producer; return once so many more lines are stored, or it has ended."""
         until = await self.cluster.stored_count() + stored
         self._starts += 1
-        producer = await self.cluster.running(f"loader-{self._starts}", *LOADER, str(self._file))
+        producer = await self.cluster.commands.start(f"loader-{self._starts}", *LOADER, str(self._file))
 
         async def there() -> bool:
-            return producer.process.returncode is not None or await self.cluster.stored_count() >= until
+            return producer.returncode is not None or await self.cluster.stored_count() >= until
 
-        await wait_until(there, lambda: f"{stored} lines are stored: {producer.err.read_text()}", 30)
+        await wait_until(there, lambda: f"{stored} lines are stored: {producer.errors()}", 30)
         return producer
 
     async def under_way(self, leader: Daemon) -> RunningProgram:
         """Start the producer and freeze ``leader`` while lines are on their way; return the producer, which runs."""
         for _ in range(ATTEMPTS):
             producer = await self.started(2000)
-            leader.running.signal(signal.SIGSTOP)
+            leader.process.freeze()
             if await self.cluster.stored_count() < self.lines:
-                assert producer.process.returncode is None, "it waits for what is not stored"
+                assert producer.returncode is None, "it waits for what is not stored"
                 return producer
             # It was through before we looked.
-            leader.running.signal(signal.SIGCONT)
-            assert await producer.ended(60) == 0, producer.err.read_text()
+            leader.process.thaw()
+            assert await producer.ended(60) == 0, producer.errors()
             self.grow()
         raise AssertionError(f"no leader was caught at work in {ATTEMPTS} attempts")
 
     async def assert_all_stored_by(self, producer: RunningProgram) -> None:
         """It ends well, and every line is in the ledger, once, and behind the earlier ones of its key."""
-        assert await producer.ended(60) == 0, producer.err.read_text()
-        assert re.search(r"accepted ([1-9]\d*), stored \1, failed 0", producer.err.read_text())
+        assert await producer.ended(60) == 0, producer.errors()
+        assert re.search(r"accepted ([1-9]\d*), stored \1, failed 0", producer.errors())
         await self.assert_stored_once_and_in_order()
 
     async def assert_stored_once_and_in_order(self) -> None:
@@ -116,7 +116,7 @@ async def test_a_leader_killed_under_load_costs_no_line_and_doubles_none(cluster
     loader = Loader(cluster)
     producer = await loader.under_way(leader)
 
-    await leader.running.kill()
+    await leader.process.kill()
 
     await standby.until_leading()
     await loader.assert_all_stored_by(producer)
@@ -130,15 +130,15 @@ async def test_a_leader_that_froze_for_longer_than_its_session_and_woke_does_no_
     producer = await loader.under_way(leader)
 
     await standby.until_leading()
-    leader.running.signal(signal.SIGCONT)
+    leader.process.thaw()
 
     await leader.until_leading(0)
     await loader.assert_all_stored_by(producer)
 
     # And it is of use again.
-    await standby.running.kill()
+    await standby.process.kill()
     await leader.until_leading()
-    await cluster.done("produce", "orders", "--key", "x", stdin=b"{}\n")
+    await cluster.commands.succeed("produce", "orders", "--key", "x", stdin=b"{}\n")
     assert len(await cluster.stored()) == loader.lines + 1
 
 
@@ -150,7 +150,7 @@ async def test_a_named_producer_killed_anywhere_goes_on_behind_the_last_line_tha
     for _ in range(ATTEMPTS):
         producer = await loader.started(rng.randrange(1, LINES // 12))
         await producer.kill()
-        if producer.process.returncode == -signal.SIGKILL:
+        if producer.returncode == -signal.SIGKILL:
             kills += 1
         else:
             loader.grow()  # It was through before we looked.
@@ -161,7 +161,7 @@ async def test_a_named_producer_killed_anywhere_goes_on_behind_the_last_line_tha
 
     assert kills == 4, f"none was caught at work in {ATTEMPTS} attempts"
     await loader.assert_all_stored_by(last)
-    assert "lines are stored already; going on after them" in last.err.read_text()
+    assert "lines are stored already; going on after them" in last.errors()
 
 
 @pytest.mark.parametrize("cluster", [LONG_SESSION_SECONDS], indirect=True, ids=["a long session"])
@@ -170,24 +170,24 @@ async def test_sigterm_hands_everything_over_at_once(cluster: Cluster, pair: tup
     loop = asyncio.get_running_loop()
     began = loop.time()
 
-    leader.running.signal(signal.SIGTERM)
+    leader.process.send_signal(signal.SIGTERM)
     await standby.until_leading()
     took = loop.time() - began
 
-    assert await leader.running.ended() == 0
+    assert await leader.ended() == 0
     assert took < LONG_SESSION_SECONDS / 2
-    produced = await cluster.done("produce", "orders", "--key", "x", stdin=b"{}\n")
+    produced = await cluster.commands.succeed("produce", "orders", "--key", "x", stdin=b"{}\n")
     assert "stored 1, failed 0" in produced.err
     assert await standby.leads() == SHARDS
 
 
 async def test_a_daemon_with_another_ledger_is_refused_in_one_line(cluster: Cluster):
     await (await cluster.start_daemon("first")).until_leading()
-    cluster.ledger_url += "-of-somebody-else"
+    cluster.ledger_url += "-of-another-cluster"
 
     second = await cluster.start_daemon("second")
 
-    assert await second.running.ended() == 1
-    said = second.running.err.read_text()
+    assert await second.ended() == 1
+    said = second.log()
     assert "Traceback" not in said
     assert said.splitlines()[-1].startswith(f"headgate: ledger.url is '{cluster.ledger_url}', but cluster 'test'")

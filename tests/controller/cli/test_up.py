@@ -235,26 +235,24 @@ def test_further_daemons_get_a_configuration_of_their_own_and_end_first(
     invoke: Invoke, recorder: NodeRecorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     class FakeProcess:
-        pid, returncode = 7, None
+        pid = 7
 
-        def terminate(self) -> None:
-            recorder.events.append("second daemon told")
-
-        async def wait(self) -> None:
+        async def stop(self, timeout_seconds: float) -> bool:
             recorder.events.append("second daemon down")
+            return timeout_seconds > 0
 
-    async def start(*words: str, **_: Any) -> FakeProcess:
-        recorder.events.append(f"second daemon up: {' '.join(words[-2:])}")
+    async def start(config: Path, _: Path) -> FakeProcess:
+        recorder.events.append(f"second daemon up: {config}")
         return FakeProcess()
 
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
+    monkeypatch.setattr(cli_up, "start_daemon", start)
 
     invoke("up", "--data", str(tmp_path), "--daemons", "2", *ANY_PORTS)
 
     path = tmp_path / "headgate-2.toml"
     own = load_settings(path)
-    assert f"second daemon up: --config {path}" in recorder.events
-    assert recorder.events[-4:] == ["second daemon told", "second daemon down", "broker down", "zookeeper down"]
+    assert f"second daemon up: {path}" in recorder.events
+    assert recorder.events[-3:] == ["second daemon down", "broker down", "zookeeper down"]
     assert own.instance.name == f"{recorder.settings[0].instance.name}-2"
     assert (own.http.port, own.drain.spawn) == (0, False)
     assert own.drain.socket == recorder.settings[0].drain.socket

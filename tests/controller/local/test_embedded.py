@@ -1,4 +1,4 @@
-"""The embedded servers: real processes, started, killed, orphaned and rejected."""
+"""The embedded servers as real processes: start, kill, restart, orphaned children and refused starts."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ from controller.local.embedded import (
     zookeeper_config,
 )
 from controller.local.reserved_port import ReservedPort
-from controller.local.supervised_process import ProcessStartError
-from headgate import parent_death_signal
+from controller.local.supervised_process import ProcessSpec, ProcessStartError, SupervisedProcess
 from headgate.errors import ConfigError
 from tests.support.waiting import until
 
@@ -61,7 +60,7 @@ def size_of(folder: Path) -> int:
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_broker_serves_while_open_and_is_gone_afterwards(tmp_path: Path, kind: str) -> None:
     async with EmbeddedBroker(tmp_path / "broker", kind=kind) as broker:
-        pid = broker.process
+        pid = broker.pid
         assert pid is not None
         assert broker.kind == kind
         assert await answers(broker.host, broker.port)
@@ -74,12 +73,12 @@ async def test_a_broker_serves_while_open_and_is_gone_afterwards(tmp_path: Path,
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_broker_keeps_its_port_over_a_restart(tmp_path: Path, kind: str) -> None:
     async with EmbeddedBroker(tmp_path, kind=kind) as broker:
-        before = broker.port, broker.process
+        before = broker.port, broker.pid
 
         await broker.restart()
 
         assert broker.port == before[0]
-        assert broker.process != before[1]
+        assert broker.pid != before[1]
         assert await answers(broker.host, broker.port)
 
 
@@ -87,12 +86,12 @@ async def test_a_broker_keeps_its_port_over_a_restart(tmp_path: Path, kind: str)
 async def test_zookeeper_serves_restarts_and_is_gone_afterwards(tmp_path: Path) -> None:
     async with EmbeddedZooKeeper(tmp_path / "zookeeper") as zookeeper:
         host, _, port = zookeeper.address.partition(":")
-        first = zookeeper.process
+        first = zookeeper.pid
         assert await answers(host, int(port))
 
         await zookeeper.restart()
 
-        second = zookeeper.process
+        second = zookeeper.pid
         assert zookeeper.address == f"{host}:{port}"
         async with ZooKeeperElections(
             zookeeper.address, root="/x", instance="a", session_timeout_seconds=2, on_event=lambda event: None
@@ -108,11 +107,11 @@ async def test_zookeeper_serves_restarts_and_is_gone_afterwards(tmp_path: Path) 
 @pytest.mark.contract
 async def test_a_server_that_dies_is_started_again_and_that_is_logged(tmp_path: Path) -> None:
     async with EmbeddedBroker(tmp_path) as broker:
-        first = broker.process
+        first = broker.pid
         assert first is not None
         with capture_logs() as logs:
             os.kill(first, signal.SIGKILL)
-            await until(lambda: broker.process not in {None, first})
+            await until(lambda: broker.pid not in {None, first})
             await until(lambda: logs and logs[-1]["event"] == "server.restarted")
 
         assert [(entry["event"], entry.get("outcome")) for entry in logs] == [
@@ -123,13 +122,13 @@ async def test_a_server_that_dies_is_started_again_and_that_is_logged(tmp_path: 
 
 
 @pytest.mark.contract
-async def test_a_frozen_server_is_ended_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_frozen_server_is_killed(tmp_path: Path) -> None:
     async with EmbeddedBroker(tmp_path) as broker:
         assert broker._server is not None
-        pid = broker.process
+        pid = broker.pid
         assert pid is not None
         object.__setattr__(broker._server.spec, "stop_seconds", 0.2)
-        os.kill(pid, signal.SIGSTOP)
+        broker.freeze()
     assert not runs(pid)
 
 
@@ -140,7 +139,7 @@ async def test_servers_do_not_outlive_a_killed_parent(tmp_path: Path, kind: str)
         "import asyncio, sys; from pathlib import Path; from controller.local.embedded import EmbeddedBroker\n"
         "async def main():\n"
         f"    async with EmbeddedBroker(Path(sys.argv[1]), kind={kind!r}) as broker:\n"
-        "        print(broker.process, flush=True)\n"
+        "        print(broker.pid, flush=True)\n"
         "        await asyncio.Event().wait()\n"
         "asyncio.run(main())\n"
     )
@@ -164,17 +163,6 @@ async def test_servers_do_not_outlive_a_killed_parent(tmp_path: Path, kind: str)
     await until(lambda: not runs(child))
 
 
-async def test_a_command_whose_parent_is_already_gone_does_not_run(tmp_path: Path) -> None:
-    """The parent may die after the fork and before the request for the signal."""
-    made = tmp_path / "made"
-    done = await asyncio.create_subprocess_exec(
-        sys.executable, "-I", "-S", parent_death_signal.__file__, str(os.getpid() + 1), "touch", str(made)
-    )
-
-    assert await done.wait() == 1
-    assert not made.exists()
-
-
 async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -183,10 +171,10 @@ async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.contract
-async def test_a_free_port_that_somebody_else_was_quicker_to_take_is_replaced(
+async def test_a_free_port_that_another_program_took_first_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where it cannot be held until the server listens."""
+    """Possible where a port cannot be reserved until the server listens."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         lost = ReservedPort()
         lost.close()
@@ -202,11 +190,10 @@ async def test_a_free_port_that_somebody_else_was_quicker_to_take_is_replaced(
 
 
 @pytest.mark.contract
-async def test_the_port_of_a_broker_that_is_down_for_a_moment_is_held(tmp_path: Path) -> None:
+async def test_the_port_of_a_broker_that_is_down_stays_reserved(tmp_path: Path) -> None:
     async with EmbeddedBroker(tmp_path) as broker:
         assert broker._server is not None
-        await broker._server._stop_watching()
-        await broker._server._stop()
+        await broker._server.__aexit__()
         with socket.socket() as exclusive, pytest.raises(OSError, match="in use"):
             exclusive.bind((broker.host, broker.port))
         await broker.restart()
@@ -216,7 +203,7 @@ async def test_the_port_of_a_broker_that_is_down_for_a_moment_is_held(tmp_path: 
         after.bind((broker.host, broker.port))
 
 
-async def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+async def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     with pytest.raises(ProcessStartError, match=r"ZooKeeper cannot use the folder .*/file/zookeeper: Not a directory"):
@@ -224,7 +211,7 @@ async def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 
 async def test_a_folder_without_permission_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Root may write anywhere, so the refusal is made up."""
+    """Root may write anywhere, so the refusal is simulated."""
 
     def refuse(*_: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -235,61 +222,57 @@ async def test_a_folder_without_permission_is_named(tmp_path: Path, monkeypatch:
         await EmbeddedBroker(tmp_path).__aenter__()
 
 
-async def test_a_full_disk_is_said_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_is_reported_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")  # noqa: PYI024
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(1 << 30, 1 << 30, 5 << 20))
 
-    with pytest.raises(ProcessStartError, match=r"needs 64 MiB in .*, where 5 MiB are free"):
+    with pytest.raises(ProcessStartError, match=r"needs 64 MiB in .*, but only 5 MiB are free"):
         await EmbeddedBroker(tmp_path).__aenter__()
 
 
-async def test_a_missing_java_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_java_is_reported(tmp_path: Path) -> None:
     def missing(_folder: Path) -> Path:
         raise ConfigError("no Java 17 or 21 found")
 
-    monkeypatch.setattr(embedded, "find_java", missing)
-
     with pytest.raises(ConfigError, match="no Java"):
-        await EmbeddedZooKeeper(tmp_path).__aenter__()
+        await EmbeddedZooKeeper(tmp_path, java=missing).__aenter__()
 
 
-async def test_missing_jars_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_jars_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda _: None)
 
     with pytest.raises(ProcessStartError, match="install pyspark"):
         embedded.zookeeper_classpath()
 
 
-@pytest.mark.contract
-@needs_mosquitto
-async def test_a_server_that_ends_at_once_shows_the_end_of_its_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        (
+            "echo Unknown variable; exit 3",
+            r"(?s)a server ended with exit code 3; the end of .*server\.log:\n  Unknown var",
+        ),
+        ("exec sleep 600", r"a server was not ready after 0.3 s; it wrote nothing to .*server\.log"),
+    ],
+    ids=["ends at once", "never serves"],
+)
+async def test_a_failed_start_ends_the_server_and_shows_the_end_of_its_log(
+    tmp_path: Path, script: str, error: str
 ) -> None:
-    monkeypatch.setitem(embedded.MOSQUITTO_SETTINGS, "no_such_setting", "1")
+    async def never_ready() -> bool:
+        return False
 
-    with pytest.raises(
-        ProcessStartError, match=r"(?s)mosquitto ended with exit code 3.*Unknown configuration variable"
-    ):
-        await EmbeddedBroker(tmp_path, kind="mosquitto").__aenter__()
-
-
-async def test_a_server_that_never_serves_is_given_up_and_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = embedded.ProcessSpec(
-        "sleeper", ["sleep", "600"], tmp_path / "sleeper.log", lambda: asyncio.sleep(0, result=False), start_seconds=0.3
+    server = SupervisedProcess(
+        ProcessSpec("a server", ["sh", "-c", script], tmp_path / "server.log", never_ready, start_seconds=0.3)
     )
-    server = embedded.SupervisedProcess(plan)
 
-    with pytest.raises(
-        ProcessStartError, match=r"sleeper was not ready after 0.3 s; it wrote nothing to .*sleeper\.log"
-    ):
+    with pytest.raises(ProcessStartError, match=error):
         await server.__aenter__()
 
     assert server.pid is None
 
 
-def test_everything_listens_on_the_loopback_only(tmp_path: Path) -> None:
+def test_both_servers_listen_on_loopback_only(tmp_path: Path) -> None:
     assert "listener 1883 127.0.0.1\n" in mosquitto_config(tmp_path, 1883)
     config = zookeeper_config(tmp_path, 2181)
     assert "clientPortAddress=127.0.0.1\n" in config

@@ -46,7 +46,6 @@ class Supervised:
             "tests.support.fake_drain_service",
             str(tmp_path / "s"),
             mode,
-            str(os.getpid()),
         ]
         self.supervisor = DrainSupervisor(
             ledger_url="file:///nowhere",
@@ -168,13 +167,13 @@ async def test_what_does_not_stop_is_killed_together_with_its_children(tmp_path)
 async def test_it_does_not_outlive_a_parent_that_is_killed(tmp_path):
     program = textwrap.dedent(
         """
-        import asyncio, os, sys
+        import asyncio, sys
         from pathlib import Path
         from drain.checker.supervisor import DrainSupervisor
 
         async def main(folder):
             told = lambda state, reason: print(state, supervisor.pid, flush=True)
-            command = [sys.executable, "-m", "tests.support.fake_drain_service", f"{folder}/s", "well", str(os.getpid())]
+            command = [sys.executable, "-m", "tests.support.fake_drain_service", f"{folder}/s", "well"]
             supervisor = DrainSupervisor(
                 ledger_url="", socket=f"unix:{folder}/s", folder=folder, command=command, on_state=told
             )

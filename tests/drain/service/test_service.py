@@ -32,6 +32,7 @@ from drain.service import runner as runner_module
 from drain.service.runner import SparkRunner
 from drain.spark.fact_source import SparkFiles
 from headgate.model import entries as e
+from headgate.parent_death_signal import with_parent_death_signal
 from tests.support.ledgers import WrittenLedger
 from tests.support.waiting import until
 
@@ -106,12 +107,12 @@ class Running:
             "--listen",
             "tcp:127.0.0.1:0",
         ]
-        command += ["--master", "local[1]", "--folder", str(folder / "scratch"), "--parent", str(os.getpid())]
+        command += ["--master", "local[1]", "--folder", str(folder / "scratch")]
         command += ["--external", str(folder / "external.toml"), "--external-idle-factor", "0"]
         self.log = (folder / "log").open("w")
         environment = os.environ if java_home is None else os.environ | {"JAVA_HOME": java_home}
         self.process = subprocess.Popen(
-            command,
+            with_parent_death_signal(*command),
             stdout=subprocess.PIPE,
             stderr=self.log,
             text=True,

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import random
-import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -49,12 +47,11 @@ def gathering(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def frozen(broker: EmbeddedBroker) -> Iterator[None]:
-    assert broker.process is not None
-    os.kill(broker.process, signal.SIGSTOP)
+    broker.freeze()
     try:
         yield
     finally:
-        os.kill(broker.process, signal.SIGCONT)
+        broker.thaw()
 
 
 def counted_attempts(monkeypatch: pytest.MonkeyPatch) -> list[object]:

@@ -1,0 +1,115 @@
+"""A cluster for benchmarks: ZooKeeper, mosquitto and daemons in a temporary folder.
+
+The processes of a benchmark that need their own event loop (a delayed connection, a peer) run beside it. Spark runs
+only for benchmarks that wait for drains. One shard, because more shards would measure the same work several times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Self
+
+from controller.local.cluster import LocalCluster
+from headgate import Admin
+from headgate.client.connection import Client
+from headgate.errors import HeadgateError
+from headgate.parent_death_signal import with_parent_death_signal
+from headgate.protocol import messages as m
+
+TOPIC, SHARD, SEGMENTS = "bench", 0, 4
+SESSION_SECONDS = 2.0
+"""ZooKeeper session timeout: the shortest that a daemon accepts. Only benchmarks of leader changes wait for it."""
+START_SECONDS = 90.0
+
+
+class BenchCluster(LocalCluster):
+    """One shard, one topic, and as many daemons as are started. Entering starts everything."""
+
+    def __init__(self, daemons: int = 1, *, drain: bool = False) -> None:
+        """``daemons`` are started at first, named d1, d2 and so on; ``drain`` adds a warm Spark process."""
+        self._drain = drain
+        self._first_daemons = [f"d{number + 1}" for number in range(daemons)]
+        self._temporary = tempfile.TemporaryDirectory(prefix="headgate-bench-")
+        super().__init__(
+            Path(self._temporary.name), name="bench", session_seconds=SESSION_SECONDS, broker_kind="mosquitto"
+        )
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        try:
+            await self.start_servers()
+            if self._drain:
+                await self.start_spark()
+            for name in self._first_daemons:
+                await self.start_daemon(name)
+            async with asyncio.timeout(START_SECONDS), Admin(self.client_config()) as admin:
+                await admin.create_topic(TOPIC, segments=SEGMENTS)
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        with self._temporary:
+            await super().__aexit__()
+
+    async def watcher(self, stack: AsyncExitStack) -> Client:
+        """Return a client that watches the leader, once it knows one; it is open until ``stack`` is closed."""
+        client = await stack.enter_async_context(Client.from_config(self.client_config(), "watcher"))
+        known = asyncio.Event()
+        client.on_leader(SHARD, lambda _: known.set())
+        await client.watch_leader(SHARD)
+        async with asyncio.timeout(START_SECONDS):
+            await known.wait()
+        return client
+
+    async def start_delays(self, stack: AsyncExitStack, delays_ms: list[int]) -> dict[int, int]:
+        """Start delayed connections to the broker; return delay per direction in milliseconds → port."""
+        line = await self._start_helper(stack, "bench._delay", *(str(delay) for delay in delays_ms))
+        return dict(zip(delays_ms, map(int, line.split()), strict=True))
+
+    async def start_peer(self, stack: AsyncExitStack) -> None:
+        """Start bench._peer until ``stack`` is closed."""
+        line = await self._start_helper(stack, "bench._peer")
+        assert line == "ready", line
+
+    async def _start_helper(self, stack: AsyncExitStack, module: str, *arguments: str) -> str:
+        """Start ``module`` with the broker's address, and return the line that it prints when it is ready."""
+        process = await asyncio.create_subprocess_exec(
+            *with_parent_death_signal(
+                sys.executable, "-m", module, self.broker.host, str(self.broker.port), *arguments
+            ),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        stack.push_async_callback(_end, process)
+        assert process.stdout is not None, "started with a pipe"
+        async with asyncio.timeout(START_SECONDS):
+            line = await process.stdout.readline()
+        if not line:
+            raise HeadgateError(f"{module} ended before it was ready")
+        return line.decode().strip()
+
+
+def leader_epoch(client: Client) -> int:
+    """Return the epoch of the leader that ``client`` knows."""
+    known: m.LeaderAnnouncement | None = client.leader(SHARD)
+    assert known is not None, "no leader is known"
+    return known.leader_epoch
+
+
+def percentile(values: list[float], fraction: float) -> float:
+    """Return the smallest of ``values`` that at least ``fraction`` (0 to 1) of them do not exceed."""
+    assert values, "nothing was measured"
+    ranked = sorted(values)
+    return ranked[max(0, -(-int(fraction * 10_000) * len(ranked) // 10_000) - 1)]
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    assert process.stdin is not None, "started with a pipe"
+    process.stdin.close()
+    await process.wait()

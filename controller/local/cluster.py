@@ -1,0 +1,251 @@
+"""A cluster of real processes on this machine: ZooKeeper, an MQTT broker, Spark and any number of daemons.
+
+The demo, the benchmarks and the system tests run on it. Every process can be stopped, killed, frozen and started again.
+The cluster reserves all ports when it is created, so that a daemon can start before its servers, and each server and
+daemon comes back on its port. Everything is on loopback and in one folder. Process NAME writes its log to ``NAME.log``.
+
+`headgate up` does not use it: it runs its daemon inside its own process and keeps its ports across runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from controller.local.daemon_process import start_daemon
+from controller.local.embedded import EmbeddedBroker, EmbeddedZooKeeper
+from controller.local.reserved_port import ReservedPort
+from controller.settings.load import (
+    BrokerSettings,
+    ClusterSettings,
+    DrainSettings,
+    HttpSettings,
+    InstanceSettings,
+    LedgerSettings,
+    LogSettings,
+    Settings,
+    ZooKeeperSettings,
+)
+from controller.settings.write import client_toml, settings_toml
+from drain.checker.supervisor import LOG_NAME, DrainSupervisor
+from headgate.child_process import ChildProcess
+from headgate.config import ClientConfig
+from headgate.errors import HeadgateError
+from headgate.ledger.ledger import Ledger
+from headgate.model.entries import TermStarted
+from headgate.storage.object_store import open_store
+
+STOP_SECONDS = 20.0
+"""Longest wait for a process to end after SIGTERM; a daemon hands over its shards meanwhile."""
+SPARK_START_SECONDS = 120.0
+"""Longest wait for Spark: about 8 s on an idle machine, 20 s of one core on a busy one."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalDaemon:
+    """One `headgate run`."""
+
+    process: ChildProcess
+    settings: Settings
+    """The settings that the daemon was started with."""
+
+    @property
+    def http_address(self) -> str:
+        """``host:port`` of its metrics and health."""
+        return f"{self.settings.http.host}:{self.settings.http.port}"
+
+
+class LocalCluster:
+    """One cluster. Entering starts nothing; leaving kills every program and stops the servers."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        name: str = "local",
+        shards: int = 1,
+        session_seconds: float = 4.0,
+        broker_kind: str | None = None,
+        ledger_url: str | None = None,
+        environ: Mapping[str, str] | None = None,
+        **sections: msgspec.Struct,
+    ) -> None:
+        """Reserve the ports.
+
+        Args:
+            folder: folder for everything; created if it is missing.
+            name: name of the cluster.
+            shards: number of shards.
+            session_seconds: ZooKeeper session timeout: the time until a killed leader is succeeded.
+            broker_kind: ``mosquitto`` or ``amqtt``. Default: mosquitto if it is installed.
+            ledger_url: URL of the ledger. Default: a folder in ``folder``.
+            environ: added to the environment of daemons and programs.
+            sections: sections that replace those of `settings`, for every daemon.
+
+        """
+        self.folder = folder.absolute()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.name = name
+        self.shards = shards
+        self.session_seconds = session_seconds
+        self.ledger_url = ledger_url or (self.folder / "store").as_uri()
+        self.client_config_path = self.folder / "client.toml"
+        self.drain_socket = f"unix:{self.folder / 'drain.sock'}"
+        self.environ = dict(environ or {})
+        self.sections = sections
+        self.daemons: dict[str, LocalDaemon] = {}
+        self.programs: dict[str, ChildProcess] = {}
+        """Everything that was started by name and not ended through this object, daemons included."""
+        self._ports = ExitStack()
+        self._http_ports: dict[str, int] = {}
+        self._spark = AsyncExitStack()
+        self.zookeeper = EmbeddedZooKeeper(self.folder / "zookeeper", self._free_port())
+        self.broker = EmbeddedBroker(self.folder / "broker", self._free_port(), kind=broker_kind)
+
+    async def __aenter__(self) -> Self:
+        self.client_config_path.write_text(client_toml("", self.client_config()))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        # SIGKILL, because a frozen process would not react to SIGTERM.
+        await asyncio.gather(*(program.kill() for program in self.programs.values()))
+        await self._spark.aclose()
+        await self.broker.stop()
+        await self.zookeeper.stop()
+        self._ports.close()
+
+    def client_config(self, broker_port: int | None = None) -> ClientConfig:
+        """Return what a client needs; ``broker_port`` may be that of a proxy."""
+        return ClientConfig(
+            cluster=self.name,
+            broker_host=self.broker.host,
+            broker_port=broker_port or self.broker.port,
+            ledger_url=self.ledger_url,
+        )
+
+    # Servers
+
+    async def start_servers(self) -> None:
+        """Start ZooKeeper and the broker."""
+        await self.zookeeper.start()
+        await self.broker.start()
+
+    async def start_spark(self) -> None:
+        """Start the Spark process that every daemon asks; return when it is ready. Raises HeadgateError."""
+        ready = asyncio.Event()
+        folder = self.folder / "spark"
+        await self._spark.enter_async_context(
+            DrainSupervisor(
+                ledger_url=self.ledger_url,
+                socket=self.drain_socket,
+                folder=folder,
+                on_state=lambda state, _: ready.set() if state == "ready" else None,
+            ),
+        )
+        try:
+            async with asyncio.timeout(SPARK_START_SECONDS):
+                await ready.wait()
+        except TimeoutError:
+            raise HeadgateError(
+                f"Spark was not ready after {SPARK_START_SECONDS:g} s; see its log {folder / LOG_NAME}"
+            ) from None
+
+    # Daemons and programs, by name
+
+    def settings(self, name: str) -> Settings:
+        """Return the settings of daemon ``name``."""
+        if name not in self._http_ports:
+            self._http_ports[name] = self._free_port()
+        settings = Settings(
+            cluster=ClusterSettings(name=self.name, shards=self.shards),
+            instance=InstanceSettings(name=name),
+            zookeeper=ZooKeeperSettings(hosts=self.zookeeper.address, session_timeout_seconds=self.session_seconds),
+            broker=BrokerSettings(host=self.broker.host, port=self.broker.port),
+            ledger=LedgerSettings(url=self.ledger_url),
+            drain=DrainSettings(socket=self.drain_socket, spawn=False),
+            http=HttpSettings(port=self._http_ports[name]),
+            log=LogSettings(format="json"),
+        )
+        return settings.replace(**self.sections)
+
+    async def start_daemon(self, name: str) -> LocalDaemon:
+        """Start a daemon."""
+        settings = self.settings(name)
+        process = await start_daemon(self.write_settings(settings), self.log_path(name), self.environ)
+        self.programs[name] = process
+        daemon = self.daemons[name] = LocalDaemon(process, settings)
+        return daemon
+
+    async def start_program(self, name: str, *arguments: str) -> ChildProcess:
+        """Start ``python ARGUMENTS…``."""
+        process = await ChildProcess.start(
+            *(sys.executable, "-u", *arguments), log_path=self.log_path(name), environ=self.environ
+        )
+        self.programs[name] = process
+        return process
+
+    def write_settings(self, settings: Settings) -> Path:
+        """Write the file that a daemon reads when it starts and at each SIGHUP; return its path."""
+        path = self.folder / f"{settings.instance.name}.toml"
+        path.write_text(settings_toml("", settings))
+        return path
+
+    def reload(self, settings: Settings) -> None:
+        """Give a running daemon other settings."""
+        self.write_settings(settings)
+        self.programs[settings.instance.name].send_signal(signal.SIGHUP)
+
+    async def stop(self, name: str) -> int:
+        """Stop a program with SIGTERM, or kill it if it does not end in time; return its exit code."""
+        process = self._remove(name)
+        await process.stop(STOP_SECONDS)
+        return await process.wait()
+
+    async def kill(self, name: str) -> None:
+        """Kill a program with SIGKILL."""
+        await self._remove(name).kill()
+
+    def freeze(self, name: str) -> None:
+        """Suspend a program with SIGSTOP."""
+        self.programs[name].freeze()
+
+    def thaw(self, name: str) -> None:
+        """Resume a frozen program."""
+        self.programs[name].thaw()
+
+    def exited_programs(self) -> list[str]:
+        """Return the names of programs that ended unexpectedly."""
+        return sorted(name for name, process in self.programs.items() if process.returncode is not None)
+
+    def log_path(self, name: str) -> Path:
+        """Return the path of a program's log."""
+        return self.folder / f"{name}.log"
+
+    # Ledger
+
+    def ledger(self, shard: int = 0) -> Ledger:
+        """Return a shard's ledger."""
+        return Ledger(open_store(self.ledger_url), shard)
+
+    async def past_leaders(self, shard: int = 0) -> list[str]:
+        """Return the leader of each term of a shard, in order."""
+        ledger, leaders, number = self.ledger(shard), [], 1
+        while (chunk := await ledger.read_or_none(number)) is not None:
+            leaders += [entry.instance for entry in chunk.entries if isinstance(entry, TermStarted)]
+            number += 1
+        return leaders
+
+    def _remove(self, name: str) -> ChildProcess:
+        self.daemons.pop(name, None)
+        return self.programs.pop(name)
+
+    def _free_port(self) -> int:
+        return self._ports.enter_context(ReservedPort()).number
