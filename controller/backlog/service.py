@@ -14,7 +14,6 @@ External topics are asked about by name. A table of theirs that is at fault is l
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
@@ -24,6 +23,7 @@ from controller.backlog.external_query import external_queries
 from controller.backlog.merge import backlogs
 from controller.state.shard_state import ShardState
 from drain.protocol import BacklogResponse, DrainCheckError, ExternalBacklogQuery, ExternalBacklogResponse
+from headgate.background import cancel_and_wait
 from headgate.protocol import messages as m
 from headgate.protocol.backlog import SubscriptionBacklog
 from metrics import events
@@ -78,10 +78,7 @@ class BacklogService:
                 await asyncio.sleep(self._interval_seconds)
         finally:
             self._running = False
-            for task in (*self._pending_answers, *([] if self._query_task is None else [self._query_task])):
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+            await cancel_and_wait(*self._pending_answers, *([] if self._query_task is None else [self._query_task]))
 
     def answer_later(self, request: m.DescribeBacklog, reply: Callable[[m.AnyReplyBody], None]) -> None:
         """Call ``reply`` with the answer to ``request``, within `REFRESH_TIMEOUT_SECONDS`."""

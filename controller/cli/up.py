@@ -41,6 +41,7 @@ from controller.settings.load import (
 )
 from controller.settings.write import client_toml, settings_toml
 from drain.external.table_mapping import read_tables
+from headgate.background import cancel_and_wait
 from headgate.child_process import ChildProcess
 from headgate.config import ClientConfig
 from headgate.errors import ConfigError
@@ -274,10 +275,7 @@ class _Node:
         try:
             yield
         finally:
-            task.cancel()
-            await asyncio.wait([task])
-            if not task.cancelled():
-                task.result()
+            await cancel_and_wait(task)
 
     async def _report_when_ready(self, daemon: Daemon, client_file: Path) -> None:
         loop = asyncio.get_running_loop()

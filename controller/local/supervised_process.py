@@ -16,6 +16,7 @@ from typing import Final, Self
 
 import structlog
 
+from headgate.background import cancel_and_wait
 from headgate.backoff import Backoff
 from headgate.child_process import ChildProcess
 from headgate.errors import HeadgateError
@@ -126,8 +127,7 @@ class SupervisedProcess:
 
     async def _stop_watching(self) -> None:
         if self._watch_task is not None:
-            self._watch_task.cancel()
-            await asyncio.wait({self._watch_task})
+            await cancel_and_wait(self._watch_task)
             self._watch_task = None
 
     async def _restart_on_exit(self) -> None:

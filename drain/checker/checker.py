@@ -13,11 +13,10 @@ This module imports no Spark and starts no process (drain.checker.supervisor doe
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from drain.checker.connection import Connection, R
 from drain.protocol import (
@@ -33,6 +32,7 @@ from drain.protocol import (
     ExternalBacklogQuery,
     fit_into_line,
 )
+from headgate.background import BackgroundService
 from headgate.backoff import Backoff
 from metrics import events
 
@@ -44,8 +44,10 @@ CONNECT_SECONDS: Final = 5.0
 """Longest time for opening a connection. A local socket normally answers at once."""
 
 
-class SparkDrainChecker:
+class SparkDrainChecker(BackgroundService):
     """Queries the Spark process at one address. An async context manager: enter it before the first query."""
+
+    task_name = "drain checker"
 
     def __init__(
         self,
@@ -83,12 +85,7 @@ class SparkDrainChecker:
         self._connection_wanted = asyncio.Event()
         self._process_ready = asyncio.Event()
         self._failed_attempts = 0
-        self._worker: asyncio.Task[None] | None = None
         self._state: events.DrainState | None = None
-
-    async def __aenter__(self) -> Self:
-        self._worker = asyncio.get_running_loop().create_task(self._connect_loop(), name="drain checker")
-        return self
 
     async def __aexit__(
         self,
@@ -96,11 +93,7 @@ class SparkDrainChecker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        worker, self._worker = self._worker, None
-        assert worker is not None, "closed twice"
-        worker.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await worker
+        await super().__aexit__(kind, error, trace)
         for waiter in self._connection_waiters:
             if not waiter.done():
                 waiter.set_exception(DrainCheckError("the drain checker was closed"))
@@ -151,7 +144,7 @@ class SparkDrainChecker:
         return response
 
     async def _request(self, request: DrainedRequest | BacklogRequest, response_type: type[R]) -> R:
-        assert self._worker is not None, "enter the drain checker before the first query"
+        assert self._task is not None, "enter the drain checker before the first query"
         if self._open_requests >= MAX_OPEN_REQUESTS:
             self._observer.observe(events.DrainCheckFailed(reason="failed"))
             raise DrainCheckError(f"{MAX_OPEN_REQUESTS} queries are already waiting")
@@ -170,7 +163,7 @@ class SparkDrainChecker:
             sent_at = loop.time()
             response = await connection.request(request, response_type, deadline - sent_at)
         except DrainCheckError as error:
-            if self._worker is not None:
+            if self._task is not None:
                 if connection is not None and connection is self._connection and connection.broken:
                     self._connection = None
                     self._failed_attempts += 1
@@ -198,7 +191,7 @@ class SparkDrainChecker:
         finally:
             self._connection_waiters.remove(waiter)
 
-    async def _connect_loop(self) -> None:
+    async def _run(self) -> None:
         """Open a connection whenever a query waits for one."""
         while True:
             await self._connection_wanted.wait()

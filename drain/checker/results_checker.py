@@ -22,7 +22,6 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Final, Self
 
 from drain.backlog.merge import Backlog, drained, outstanding
@@ -30,6 +29,7 @@ from drain.backlog.results import Result, ResultError, newest_result
 from drain.backlog.rows import backlog_rows
 from drain.external.backlog import backlog_from_ledger
 from drain.protocol import BacklogResponse, DrainCheckError, DrainQuery, ExternalBacklogQuery
+from headgate.background import BackgroundService
 from headgate.errors import StoreError
 from headgate.storage.object_store import Store
 from metrics import events
@@ -60,8 +60,10 @@ class _ShardState:
         return 0 if self.result is None else self.result.watermark
 
 
-class ResultsChecker:
+class ResultsChecker(BackgroundService):
     """Answers from the results in one store. An async context manager: enter it before the first query."""
+
+    task_name = "drain results"
 
     def __init__(
         self,
@@ -89,25 +91,12 @@ class ResultsChecker:
         self._on_result = on_result
         self._shards: dict[int, _ShardState] = {}
         self._wake_up = asyncio.Event()
-        self._worker: asyncio.Task[None] | None = None
         self._state: tuple[events.DrainState, str] | None = None
 
     async def __aenter__(self) -> Self:
-        self._worker = asyncio.get_running_loop().create_task(self._run_loop(), name="drain results")
+        await super().__aenter__()
         self._set_state()
         return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        worker, self._worker = self._worker, None
-        assert worker is not None, "closed twice"
-        worker.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await worker
 
     async def drained(self, query: DrainQuery) -> frozenset[int]:
         """Return the drained segments among those in ``query``; raises DrainCheckError if there is no result."""
@@ -153,7 +142,7 @@ class ResultsChecker:
             self._wake_up.set()
         return self._shards[number]
 
-    async def _run_loop(self) -> None:
+    async def _run(self) -> None:
         while True:
             self._wake_up.clear()
             newer = [await self._poll(number, shard) for number, shard in list(self._shards.items())]

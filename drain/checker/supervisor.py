@@ -9,17 +9,16 @@ the process. Imports no Spark.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from drain.checker.connection import Connection
 from drain.protocol import Address, DrainCheckError, Ping, Pong
+from headgate.background import BackgroundService
 from headgate.backoff import Backoff, BackoffSchedule
 from headgate.child_process import ChildProcess
 from metrics import events
@@ -76,8 +75,10 @@ def service_command(
     ]
 
 
-class DrainSupervisor:
+class DrainSupervisor(BackgroundService):
     """One supervised Spark process. An async context manager: the process runs while it is entered."""
+
+    task_name = "drain supervisor"
 
     def __init__(
         self,
@@ -136,7 +137,6 @@ class DrainSupervisor:
         self._on_restart = on_restart
         self._times = times or SupervisorTimes()
         self._restart = BackoffSchedule(self._times.restart, (rng or random.Random()).random)  # noqa: S311 - jitter
-        self._runner: asyncio.Task[None] | None = None
         self.state = "starting"
         self.reason = "not started yet"
         self.restarts = 0
@@ -145,20 +145,7 @@ class DrainSupervisor:
 
     async def __aenter__(self) -> Self:
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._runner = asyncio.get_running_loop().create_task(self._run(), name="drain supervisor")
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        runner, self._runner = self._runner, None
-        assert runner is not None, "closed twice"
-        runner.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await runner
+        return await super().__aenter__()
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()

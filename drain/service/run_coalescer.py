@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from drain.backlog.counting import JvmGoneError, RunError
 from drain.backlog.job import BacklogJob, RunOutcome
@@ -34,6 +34,7 @@ from drain.protocol import (
     ExternalBacklogResponse,
 )
 from drain.spark.chunks import LedgerChunks
+from headgate.background import BackgroundService
 from headgate.errors import ChunkError, HeadgateError, StoreUnavailableError
 
 BATCHING_DELAY_SECONDS: Final = 0.02
@@ -53,8 +54,10 @@ class _IndexedResult:
     by_subscription: dict[tuple[int, int], list[Backlog]]
 
 
-class RunCoalescer:
+class RunCoalescer(BackgroundService):
     """Answers requests from the runs of one job. An async context manager: runs happen while it is entered."""
+
+    task_name = "backlog runs"
 
     def __init__(
         self,
@@ -74,12 +77,7 @@ class RunCoalescer:
         self._wake_up = asyncio.Event()
         self._indexed: dict[int, _IndexedResult] = {}
         self._count_history: dict[int, History] = {}
-        self._worker: asyncio.Task[None] | None = None
         self.runs = 0
-
-    async def __aenter__(self) -> Self:
-        self._worker = asyncio.get_running_loop().create_task(self._run_workers(), name="backlog runs")
-        return self
 
     async def __aexit__(
         self,
@@ -87,19 +85,16 @@ class RunCoalescer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        worker, self._worker = self._worker, None
-        assert worker is not None, "closed twice"
-        worker.cancel()
-        with contextlib.suppress(asyncio.CancelledError, JvmGoneError):
-            await worker
+        with contextlib.suppress(JvmGoneError):
+            await super().__aexit__(kind, error, trace)
         if self._next_run is not None:
             self._next_run.cancel()
 
     @property
     def worker(self) -> asyncio.Task[None]:
         """The task that does the runs; only a bug or closing ends it."""
-        assert self._worker is not None, "not opened"
-        return self._worker
+        assert self._task is not None, "not opened"
+        return self._task
 
     async def reply(self, request: DrainedRequest | BacklogRequest) -> DrainedResponse | BacklogResponse:
         """Return the reply to ``request``, from a run that began after this call; raises JvmGoneError."""
@@ -164,7 +159,7 @@ class RunCoalescer:
         # Several requests wait for the future: cancelling one must not cancel it for the others.
         return await asyncio.shield(self._next_run)
 
-    async def _run_workers(self) -> None:
+    async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._run_loop(), name="ledger runs")
             if self._external is not None:

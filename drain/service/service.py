@@ -54,6 +54,7 @@ from drain.spark.engines import ENGINE_ERRORS
 from drain.spark.fact_source import READERS
 from drain.spark.master import DEFAULT_MASTER, VALID_MASTERS, conf_pair, engine_of
 from drain.spark.session import build_session
+from headgate.background import cancel_and_wait
 from headgate.errors import ConfigError, HeadgateError
 
 STOP_SECONDS: Final = 8.0
@@ -139,10 +140,7 @@ async def serve(arguments: argparse.Namespace, session: SparkSession, stopping: 
         ends: set[asyncio.Future[Any]] = {stopped, server.jvm_gone, coalescer.worker}
         compacting = asyncio.create_task(_run_compaction(arguments, session, chunks, coalescer), name="compaction")
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        compacting.cancel()
-        await asyncio.wait({compacting})
-        if not compacting.cancelled():
-            compacting.result()  # Only a bug ends it: raise it.
+        await cancel_and_wait(compacting)
         stopped.cancel()
         if coalescer.worker.done():
             coalescer.worker.result()  # Only a bug ends it: exit with its traceback.

@@ -1,0 +1,47 @@
+"""Owns tasks that run in the background, so that each one is cancelled, awaited, and its failure raised."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+
+async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel ``tasks``, wait until all have ended, and raise the first failure: only a bug causes one.
+
+    Unlike ``await task``, this does not confuse a cancellation of the caller with that of a task.
+    """
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.result()
+
+
+class BackgroundService(ABC):
+    """An async context manager that runs one task from entry to exit."""
+
+    task_name: ClassVar[str]
+    _task: asyncio.Task[None] | None = None
+
+    @abstractmethod
+    async def _run(self) -> None:
+        """Run until cancelled."""
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=self.task_name)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        task, self._task = self._task, None
+        assert task is not None, "closed twice"
+        await cancel_and_wait(task)
