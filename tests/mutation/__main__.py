@@ -20,12 +20,12 @@ from tests.mutation.targets import PACKAGES, modules_of
 ROOT = Path(__file__).parents[2]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a sample of mutants; return 0 if the run itself succeeded, whatever survived."""
+def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
+    """Run a sample of mutants of the project at `root`; return 0 if the run itself succeeded, whatever survived."""
     options = _parser().parse_args(arguments)
-    modules = dict.fromkeys(name for package in options.packages for name in modules_of(package, ROOT))
+    modules = dict.fromkeys(name for package in options.packages for name in modules_of(package, root))
     every = [
-        mutant for name in modules for mutant in mutants_of((ROOT / f"{name.replace('.', '/')}.py").read_text(), name)
+        mutant for name in modules for mutant in mutants_of((root / f"{name.replace('.', '/')}.py").read_text(), name)
     ]
     chosen = sample(every, options.sample, options.seed)
     results: list[Result] = []
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{len(results)}/{len(chosen)} {result.outcome}: {result.mutant.describe()}\n")
         sys.stderr.flush()
 
-    code = run(ROOT, chosen, report)
+    code = run(root, chosen, report)
     summary = summarize(results, mutants=len(every), seed=options.seed)
     sys.stdout.write((json.dumps(summary, indent=2) if options.json else as_text(summary)) + "\n")
     return code if len(results) < len(chosen) else 0

@@ -5,6 +5,9 @@ which lines. Then each mutant gets a forked child: it exchanges the code of the 
 tests that execute the changed lines until one fails. A fault outside functions needs the module to be imported again, so
 that child forgets the project's modules and starts pytest in itself.
 
+Survivors cost the most, so their tests are bounded: property tests play fewer examples than usual, and the tests of one
+mutant, its module's own first, then the quickest first, end with those that add up to `MOST_SECONDS`.
+
 A child that uses far more processor time or memory than the tests need was changed into an endless loop, and counts as
 killed. Requires a platform with `fork`.
 """
@@ -41,10 +44,13 @@ UNIT = "not contract and not simulation and not spark and not system"
 OPTIONS = ["-qq", "-s", "-m", UNIT, "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "timeout=0", "-o", "addopts=",
            "--import-mode=importlib", "--hypothesis-profile=mutation",
            "-W", "ignore::pytest.PytestAssertRewriteWarning"]  # fmt: skip
+SETTINGS_ATTRIBUTE = "_hypothesis_internal_use_settings"  # where Hypothesis has a test's settings, and no public way
 MEMORY_BYTES = 2 << 30
 # A test may take this many times the processor time that it takes without a mutant (measured under the tracer, thus
 # already two or three times too long), and a few seconds more.
 TIME_FACTOR = 2
+MOST_SECONDS = 10.0
+MOST_EXAMPLES = 30
 SPARE_SECONDS = 2
 WALL_FACTOR = 10
 
@@ -78,7 +84,13 @@ class Coverage:
         folders = tuple(f"{folder}/" for folder in folders_of_tests(mutant.module))
         names = {test for number in numbers for test in lines.get(number, ()) if test.startswith(folders)}
         own = own_test_file(mutant.module)
-        return sorted(names, key=lambda test: (not test.startswith(own), self.seconds[test], test))
+        chosen, total = [], 0.0
+        for test in sorted(names, key=lambda test: (not test.startswith(own), self.seconds[test], test)):
+            total += self.seconds[test]
+            if chosen and total > MOST_SECONDS:
+                break
+            chosen.append(test)
+        return chosen
 
 
 class ForkServer:
@@ -89,6 +101,14 @@ class ForkServer:
         self._mutants = mutants
         self._report = report
         self._items: dict[str, pytest.Item] = {}
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Let property tests play fewer examples."""
+        for item in items:
+            function = getattr(item, "obj", None)
+            settings = getattr(function, SETTINGS_ATTRIBUTE, None)
+            if settings is not None and settings.max_examples > MOST_EXAMPLES:
+                setattr(function, SETTINGS_ATTRIBUTE, hypothesis.settings(settings, max_examples=MOST_EXAMPLES))
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Measure coverage, then run every mutant."""
@@ -137,6 +157,7 @@ def run(root: Path, mutants: Sequence[Mutant], report: Callable[[Result], None])
     hypothesis.settings.register_profile(
         "mutation",
         deadline=None,
+        max_examples=MOST_EXAMPLES,
         derandomize=True,
         suppress_health_check=[hypothesis.HealthCheck.too_slow],
         phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],

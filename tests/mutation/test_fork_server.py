@@ -1,6 +1,8 @@
-"""The fork server: a whole run on one small module, and its limits."""
+"""The fork server: a whole run on a small project, and the limits of a child."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,26 +10,77 @@ from pathlib import Path
 from tests.mutation.fork_server import _in_child
 
 ROOT = Path(__file__).parents[2]
+MODULE = """\
+LIMIT = 3
 
 
-def test_a_run_reports_an_outcome_for_every_mutant() -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "tests.mutation",
-        "--sample",
-        "3",
-        "--packages",
-        "drain.compaction.policy",
-        "--json",
-    ]
-    finished = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=120)
+class Window:
+    def accepts(self, number: int) -> bool:
+        while number > 100:
+            number -= 100
+        return number < LIMIT
 
+    def untested(self) -> int:
+        return 1
+"""
+TESTS = """\
+from coordinator.balancing.window import Window
+
+
+def test_a_number_below_the_limit_is_accepted():
+    assert Window().accepts(2)
+
+
+def test_hundreds_do_not_count():
+    assert not Window().accepts(250)
+"""
+RUN = "import sys; from pathlib import Path; from tests.mutation.__main__ import main; sys.exit(main(sys.argv[1:], Path.cwd()))"
+
+
+def test_a_run_tells_which_mutants_no_test_notices(tmp_path: Path) -> None:
+    files = {
+        "coordinator/__init__.py": "",
+        "coordinator/balancing/__init__.py": "",
+        "coordinator/balancing/window.py": MODULE,
+        "tests/coordinator/balancing/test_window.py": TESTS,
+        "pytest.ini": "[pytest]\nmarkers = spark\npythonpath = .\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    command = [sys.executable, "-c", RUN, "--packages", "coordinator.balancing", "--json"]
+
+    finished = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+    assert 0 == finished.returncode, finished.stderr
     report = json.loads(finished.stdout)
-
-    assert 3 == report["sample"] == sum(report["outcomes"].values())
-    assert len(report["survivors"]) == 3 - round(3 * report["score"])
-    assert report["outcomes"].get("killed", 0) >= 1
+    outcomes = {
+        fault: outcome for outcome, fault in re.findall(r"^\d+/\d+ (\w+): (.*)$", finished.stderr, re.MULTILINE)
+    }
+    assert report["sample"] == report["mutants"] == len(outcomes)
+    assert outcomes == {
+        "coordinator.balancing.window:1 (module): constant: 3 -> 4": "survived",
+        "coordinator.balancing.window:1 (module): constant: 3 -> 2": "killed",
+        "coordinator.balancing.window:6 Window.accepts: comparison: number > 100 -> number >= 100": "survived",
+        "coordinator.balancing.window:6 Window.accepts: constant: 100 -> 101": "survived",
+        "coordinator.balancing.window:6 Window.accepts: constant: 100 -> 99": "survived",
+        "coordinator.balancing.window:7 Window.accepts: deletion: number -= 100 -> pass": "timeout",
+        "coordinator.balancing.window:7 Window.accepts: constant: 100 -> 101": "survived",
+        "coordinator.balancing.window:7 Window.accepts: constant: 100 -> 99": "survived",
+        "coordinator.balancing.window:8 Window.accepts: return: return number < LIMIT -> return not number < LIMIT": "killed",
+        "coordinator.balancing.window:8 Window.accepts: comparison: number < LIMIT -> number <= LIMIT": "survived",
+        "coordinator.balancing.window:11 Window.untested: return: return 1 -> return not 1": "uncovered",
+        "coordinator.balancing.window:11 Window.untested: constant: 1 -> 2": "uncovered",
+        "coordinator.balancing.window:11 Window.untested: constant: 1 -> 0": "uncovered",
+    }
 
 
 def test_the_outcome_and_the_text_of_a_child_come_back() -> None:
