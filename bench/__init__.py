@@ -1,8 +1,10 @@
-"""Benchmarks: one file each, measured side by side with what they are compared to.
+"""Benchmarks: each measures headgate against something comparable, in the same process.
 
-Every module here whose name does not begin with an underscore is a benchmark: a docstring that says what is compared
-and why, and a `BENCHMARK` with its goal and the function that measures it. `python -m bench --list` lists them.
+Every module here whose name does not begin with an underscore is one benchmark: a docstring that
+states what is compared and why, and a `BENCHMARK` with its goal and its measuring function. `python
+-m bench --list` lists them.
 
-A goal says what must not get worse: about a tenth above the highest value seen over several runs on a busy machine
-when it was set. It is lowered when the code gets better, and raised only with a reason in the commit.
+A goal is a regression limit: about a tenth beyond the worst value of several runs on a busy
+machine. It is tightened when the code improves, and relaxed only with a reason in the commit
+message.
 """

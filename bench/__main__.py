@@ -1,10 +1,10 @@
-"""The command line of the benchmarks.
+"""Command line of the benchmarks.
 
 ``python -m bench --list``, ``python -m bench NAME [--quick] [--json] [--strict] [--plot FILE]``.
 
-Results go to standard output, a table for people first and always one JSON object on the last line; progress goes to
-standard error. Exit code 0 when a benchmark was measured, 1 when it crashed, or with ``--strict`` when its goal does
-not hold, 2 for a name that no benchmark has.
+Results go to standard output: a table, and one JSON object on the last line. Progress goes to
+standard error. Exit code 0: measured; 1: crashed, or the goal was missed with ``--strict``; 2:
+unknown name.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Benchmarks = Mapping[str, Callable[[], tuple[Benchmark, str]]]
 def command(benchmarks: Benchmarks) -> click.Command:
     """Return the command line over ``benchmarks`` (name → loader of the benchmark and its docstring)."""
 
-    @click.command(name="bench", help="Measure one benchmark against what it is compared to.")
+    @click.command(name="bench", help="Run one benchmark.")
     @click.argument("name", required=False)
-    @click.option("--list", "listing", is_flag=True, help="List the benchmarks and stop.")
-    @click.option("--quick", is_flag=True, help="Less work and fewer rounds: shows that it runs, proves little.")
-    @click.option("--json", "only_json", is_flag=True, help="Print the JSON object alone.")
-    @click.option("--strict", is_flag=True, help="Exit with 1 when the goal does not hold.")
+    @click.option("--list", "listing", is_flag=True, help="List the benchmarks and exit.")
+    @click.option("--quick", is_flag=True, help="Do less work in fewer rounds: a smoke test, not a measurement.")
+    @click.option("--json", "only_json", is_flag=True, help="Print only the JSON object.")
+    @click.option("--strict", is_flag=True, help="Exit with 1 if the goal is missed.")
     @click.option(
-        "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw an SVG, where the benchmark has one."
+        "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write an SVG chart, if the benchmark has one."
     )
     def main(name: str | None, listing: bool, quick: bool, only_json: bool, strict: bool, plot: Path | None) -> None:
         if listing:
@@ -41,11 +41,11 @@ def command(benchmarks: Benchmarks) -> click.Command:
             return
         names = ", ".join(benchmarks)
         if name is None:
-            raise click.UsageError(f"name a benchmark, one of: {names}")
+            raise click.UsageError(f"missing benchmark name; choose one of: {names}")
         if name not in benchmarks:
-            raise click.UsageError(f"there is no benchmark {name!r}; there are: {names}")
+            raise click.UsageError(f"unknown benchmark {name!r}; choose one of: {names}")
         if plot is not None and not benchmarks[name]()[0].can_plot:
-            raise click.UsageError(f"{name} has nothing to draw; leave --plot out")
+            raise click.UsageError(f"{name} has no chart; omit --plot")
         effort = Effort(quick, lambda line: click.echo(f"{name}: {line}", err=True), plot)
         if not _measure(name, benchmarks, effort, only_json) and strict:
             raise click.exceptions.Exit(1)
@@ -54,7 +54,7 @@ def command(benchmarks: Benchmarks) -> click.Command:
 
 
 def _measure(name: str, benchmarks: Benchmarks, effort: Effort, only_json: bool) -> bool:
-    """Measure and print one benchmark; tell whether its goals hold."""
+    """Measure and print one benchmark; return whether it meets its goals."""
     benchmark, doc = benchmarks[name]()
     measured = benchmark.measure(effort)
     holds = benchmark.meets_all_goals(measured)
@@ -89,7 +89,7 @@ def _table(name: str, benchmark: Benchmark, measured: Measurement) -> Table:
 
 
 def _verdict(holds: bool) -> str:
-    return "holds" if holds else "does not hold"
+    return "met" if holds else "missed"
 
 
 def _list(benchmarks: Benchmarks, only_json: bool) -> None:

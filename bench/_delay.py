@@ -1,11 +1,9 @@
-"""A wire with a delay: what is sent arrives later, in order, as wide as you like.
+"""A TCP proxy that delays each direction, in order and without a bandwidth limit.
 
-Run as ``python -m bench._delay HOST PORT DELAY_MS…``, a process of its own so that it takes no time from whoever is
-measured. It listens on one free loopback port for each delay, prints them on one line, in order, and passes
-everything on to ``HOST:PORT``, each direction later by that delay. It ends with its standard input.
-
-Bandwidth is unlimited and nothing is lost: only time is added. The loop's timers wake up to 1 ms late, the same for
-both sides of any comparison over one delay.
+``python -m bench._delay HOST PORT DELAY_MS…`` listens on one free loopback port per delay, prints
+the ports on one line in the same order, and forwards to ``HOST:PORT``. It runs as its own process,
+so that it takes no time from the measured program, and ends with its standard input. Nothing is
+lost; timers fire up to 1 ms late, equally for both sides.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ class DelayLine:
         self._waiting: deque[tuple[float, bytes | None]] = deque()
 
     def put(self, data: bytes | None) -> None:
-        """Pass ``data`` on when its time has come; None closes."""
+        """Forward ``data`` after the delay; None closes."""
         if not self._delay_seconds:
             self._forward(data)
             return
@@ -39,7 +37,7 @@ class DelayLine:
             self._loop.call_at(due, self._on_due)
 
     def _on_due(self) -> None:
-        # One timer for the whole line keeps the order: two timers of one moment may swap.
+        # One timer for all data keeps the order: two timers of the same moment may fire in any order.
         now = self._loop.time()
         while self._waiting and self._waiting[0][0] <= now:
             self._forward(self._waiting.popleft()[1])
@@ -54,7 +52,7 @@ class DelayLine:
 
 
 class _DelayedProtocol(asyncio.Protocol):
-    """One end of a connection; what it receives goes to the other one, later."""
+    """One end of a connection; forwards to the other end with a delay."""
 
     def __init__(self, delay_seconds: float) -> None:
         self.delay_seconds = delay_seconds
@@ -63,12 +61,12 @@ class _DelayedProtocol(asyncio.Protocol):
         self._early: list[bytes | None] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport), "TCP has transports of its own"
+        assert isinstance(transport, asyncio.Transport), "TCP connections have a Transport"
         self.transport = transport
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def feed(self, sink: asyncio.Transport) -> None:
-        """Send what arrived and what will arrive to ``sink``."""
+        """Forward to ``sink`` what has arrived and what will arrive."""
         self.line = DelayLine(self.delay_seconds, sink)
         for data in self._early:
             self.line.put(data)
@@ -115,7 +113,7 @@ class _ClientSide(_DelayedProtocol):
 
 
 async def serve(host: str, port: int, delays_ms: list[float]) -> None:
-    """Listen for each delay, say where, and serve until standard input ends."""
+    """Listen for each delay, print the ports, and serve until standard input ends."""
     loop = asyncio.get_running_loop()
     servers = [
         await loop.create_server(partial(_ClientSide, delay_ms / 1000, host, port), HOST, 0) for delay_ms in delays_ms

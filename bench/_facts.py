@@ -1,9 +1,8 @@
-"""A ledger of many acknowledgements and records, made cheaply: whole columns at a time, the same on every machine.
+"""Writes long ledgers quickly: whole columns at a time, the same on every machine.
 
-Chunk 1 says what there is: one topic, its segments and subscriptions. Of the rows in each chunk after it one in
-`RECORD_EVERY` is a record, the others are cumulative acknowledgements by every subscription in turn, each farther on.
-What a leader writes has fewer rows a chunk; the rows, their columns and their encoding are those of
-headgate.ledger.chunk.
+Chunk 1 creates one topic, its segments and its subscriptions. In each later chunk, one row in
+`RECORD_EVERY` is a record and the others are cumulative acknowledgements by the subscriptions in
+turn. A leader writes fewer rows per chunk; columns and encoding are those of headgate.ledger.chunk.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _COLUMNS = tuple(field.name for field in SCHEMA)
 
 
 class FactsLedger:
-    """One shard's ledger below ``root``; rows go on where the last chunk ended."""
+    """One shard's ledger below ``root``."""
 
     def __init__(self, root: Path) -> None:
         self.url = root.as_uri()
@@ -48,11 +47,11 @@ class FactsLedger:
         self.path(1).write_bytes(builder.encode(shard=0, number=1, leader_epoch=1, at_ms=1))
 
     def path(self, number: int) -> Path:
-        """Return where chunk ``number`` stands."""
+        """Return the path of chunk ``number``."""
         return self.folder / chunk_name(number)
 
     def paths(self) -> list[str]:
-        """Return where all chunks stand."""
+        """Return the paths of all chunks."""
         return [str(self.path(number)) for number in range(1, self.chunks + 1)]
 
     def grow(self, rows: int) -> None:
@@ -73,14 +72,14 @@ class FactsLedger:
         self.rows += rows
 
     def copy_chunks(self, other: FactsLedger, chunks: int, rows: int) -> None:
-        """Begin with the first chunks of ``other``, as links: they take no room twice."""
+        """Start with the first chunks of ``other``, as hard links, which use no disk space."""
         for number in range(2, chunks + 1):
             os.link(other.path(number), self.path(number))
         self.chunks, self.rows = chunks, rows
 
 
 def _table(first: int, rows: int) -> pa.Table:
-    assert rows % (RECORD_EVERY * SEGMENTS * SUBSCRIPTIONS) == 0, f"{rows} rows cannot be shared out evenly"
+    assert rows % (RECORD_EVERY * SEGMENTS * SUBSCRIPTIONS) == 0, f"{rows} rows cannot be divided evenly"
     at = np.arange(first, first + rows)
     # Records come last in a chunk (headgate.ledger.chunk).
     at = np.concatenate([at[at % RECORD_EVERY != RECORD_EVERY - 1], at[at % RECORD_EVERY == RECORD_EVERY - 1]])

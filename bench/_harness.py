@@ -1,15 +1,18 @@
-"""One harness for all benchmarks: what a benchmark is, how two sides are measured, and what a result says.
+"""What a benchmark is, how its sides are measured, and what a result contains.
 
-A benchmark is a ratio between two sides that do comparable work in the same process, on the same bytes, in turns. An
-absolute time means nothing on a shared machine; a ratio measured in turns survives a neighbour that comes and goes.
-What is not here: any benchmark, and the command line (bench.__main__).
+A benchmark is a ratio between sides that do comparable work in the same process, on the same bytes,
+in turns. Absolute times mean little on a shared machine; a ratio measured in turns is robust
+against other load.
 
-The rules:
+Rules:
 
-1. Sides alternate, and the one that begins changes each round, so that neither gains from the other's warm caches.
+1. Sides alternate, and each round starts with a different side, so that neither profits from the
+   other's warm caches.
 2. One round warms up and does not count.
-3. The value is the median of the rounds' ratios; each side's own median and the spread are in the parts.
-4. Timed work runs with the garbage collector off, after a collection: its pauses belong to neither side.
+3. The value is the median of the rounds' ratios. The parts contain each side's median and the
+   spread.
+4. Timed work runs with the garbage collector off, after a collection: its pauses belong to neither
+   side.
 """
 
 from __future__ import annotations
@@ -36,13 +39,13 @@ AsyncWork = Callable[[], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much to do, and whom to tell."""
+    """How much work to do, and where to report progress."""
 
     quick: bool
     progress: Callable[[str], None]
-    """Told one short line now and then; never part of the result."""
+    """Receives short progress lines; not part of the result."""
     plot: Path | None = None
-    """Where a benchmark that can be drawn writes its SVG; None: nowhere."""
+    """Path of the SVG chart; None: do not draw."""
 
     def pick(self, full: int, quick: int) -> int:
         """Return the size to use."""
@@ -59,27 +62,27 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """What a benchmark's module states: its goal, and how it is measured."""
+    """Goal and measuring function of one benchmark."""
 
     unit: str
     goal: float
     better: Direction
     measure: Callable[[Effort], Measurement]
     part_goals: Mapping[str, float] = field(default_factory=dict)
-    """Parts that have a goal of their own, on the same side as the value's: the benchmark holds only if they do too."""
+    """Goals of single parts, in the same direction as the value's goal. All must be met."""
     can_plot: bool = False
     """Whether it writes an SVG to `Effort.plot`."""
 
     def meets_goal(self, value: float) -> bool:
-        """Tell whether ``value`` reaches the goal; a value that is not a number never does."""
+        """Return whether ``value`` reaches the goal. NaN never does."""
         return self._reaches(value, self.goal)
 
     def meets_all_goals(self, measured: Measurement) -> bool:
-        """Tell whether the value and every part that has a goal reach theirs. A part that is missing does not."""
+        """Return whether the value and all parts with goals reach them. A missing part does not."""
         return self.meets_goal(measured.value) and not self.missed_parts(measured)
 
     def missed_parts(self, measured: Measurement) -> list[str]:
-        """Return the parts that do not reach their own goals."""
+        """Return the parts that miss their goals."""
         return [
             part
             for part, goal in self.part_goals.items()
@@ -120,7 +123,7 @@ class Rounds:
 
 
 def run_alternating(sides: Mapping[str, Work], rounds: int, progress: Callable[[str], None]) -> Rounds:
-    """Run every side once per round, in changing order, and return the seconds each took. What it raises passes."""
+    """Run every side once per round, in changing order, and return the seconds. Exceptions pass through."""
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     with gc_disabled():
         for number, name in _alternate(list(sides), rounds, progress):
@@ -133,10 +136,7 @@ def run_alternating(sides: Mapping[str, Work], rounds: int, progress: Callable[[
 
 
 async def run_alternating_async(sides: Mapping[str, AsyncWork], rounds: int, progress: Callable[[str], None]) -> Rounds:
-    """Do the same as `run_alternating` with sides that are awaited; the loop goes on between the rounds.
-
-    A side that returns a float says by that how many of its seconds count.
-    """
+    """Like `run_alternating`, with awaited sides. A side that returns a float reports its own seconds."""
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     with gc_disabled():
         for number, name in _alternate(list(sides), rounds, progress):
@@ -169,7 +169,7 @@ def _loader(name: str) -> Callable[[], tuple[Benchmark, str]]:
         module = importlib.import_module(f"bench.{name}")
         benchmark = module.BENCHMARK
         assert isinstance(benchmark, Benchmark), f"bench/{name}.py: BENCHMARK is not a Benchmark"
-        assert module.__doc__, f"bench/{name}.py does not say what it compares"
+        assert module.__doc__, f"bench/{name}.py has no docstring"
         return benchmark, module.__doc__
 
     return load
@@ -177,7 +177,7 @@ def _loader(name: str) -> Callable[[], tuple[Benchmark, str]]:
 
 @contextmanager
 def gc_disabled() -> Iterator[None]:
-    """Collect once, and not again until the block ends."""
+    """Collect garbage once, then keep the collector off until the block ends."""
     gc.collect()
     was_on = gc.isenabled()
     gc.disable()

@@ -1,4 +1,4 @@
-"""Load for the benchmarks of ingestion: whole batches through a real Producer, each outcome looked at."""
+"""Load for the ingestion benchmarks: whole batches through a real Producer, with every outcome checked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RECORDS_A_BATCH = 50
 
 
 def whole_batches(max_in_flight: int, batch_bytes: int = BATCH_BYTES) -> ProducerSettings:
-    """Return settings of a producer whose batches leave when they are full and not before."""
+    """Return settings of a producer that sends batches only when they are full."""
     return ProducerSettings(
         linger_seconds=5.0,
         batch_bytes=batch_bytes,
@@ -23,7 +23,7 @@ def whole_batches(max_in_flight: int, batch_bytes: int = BATCH_BYTES) -> Produce
 
 
 def batch_of_records(seed: int = 1) -> list[tuple[bytes, bytes]]:
-    """Return (key, value) of RECORDS_A_BATCH records of about 1 KB that fill a batch to the last byte."""
+    """Return (key, value) of RECORDS_A_BATCH records of about 1 KB that fill a batch exactly."""
     each = BATCH_BYTES // RECORDS_A_BATCH - RECORD_OVERHEAD_BYTES
     found = []
     for number in range(RECORDS_A_BATCH):
@@ -33,14 +33,14 @@ def batch_of_records(seed: int = 1) -> list[tuple[bytes, bytes]]:
 
 
 async def pump(producer: Producer, records: list[tuple[bytes, bytes]], times: int) -> None:
-    """Send ``records`` ``times`` over and return once all of them are committed. Raises what a delivery raised."""
+    """Send ``records`` ``times`` over and wait until all are committed. Raises what a delivery raises."""
     await steady_seconds(producer, records, times)
 
 
 async def steady_seconds(producer: Producer, records: list[tuple[bytes, bytes]], times: int) -> float:
-    """Do the same as `pump`, and return the seconds from the outcome of the first time to that of the last.
+    """Like `pump`, and return the seconds from the first repetition's outcome to the last one's.
 
-    What the first one waits is latency, whoever sends a thousand more behind it.
+    The first one's wait is latency and does not belong to the throughput.
     """
     loop = asyncio.get_running_loop()
     last: list[Delivery] = []

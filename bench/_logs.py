@@ -1,4 +1,4 @@
-"""Where the measured parts log to: standard error, and warnings only. Standard output is for results."""
+"""Sends logs of the measured code to standard error, warnings and above; standard output is for results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import structlog
 
 
 def log_to_standard_error() -> None:
-    """Set this process up so."""
+    """Configure logging of this process."""
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

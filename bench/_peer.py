@@ -1,9 +1,9 @@
-"""The other side of a comparison: a process behind the broker that does nothing with what it gets.
+"""The process at the other side of the broker, which does nothing with the messages it receives.
 
-Run as ``python -m bench._peer HOST PORT``. It uses the transport that headgate uses. What is published to `ECHO_TOPIC`
-comes back on `BACK_TOPIC`; what is published to `SINK_TOPIC` is thrown away, and an empty message there is answered on
-`BACK_TOPIC` with the number and the bytes thrown away since the last one. It prints ``ready`` once it is subscribed,
-and ends with its standard input.
+``python -m bench._peer HOST PORT`` uses headgate's transport. It returns messages on `ECHO_TOPIC`
+to `BACK_TOPIC`, and discards messages on `SINK_TOPIC`; an empty message there is answered on
+`BACK_TOPIC` with the number and bytes discarded since the last one. It prints ``ready`` once it is
+subscribed, and ends with its standard input.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ ECHO_TOPIC, SINK_TOPIC, BACK_TOPIC = "bench/echo", "bench/sink", "bench/back"
 
 async def serve(host: str, port: int) -> None:
     """Serve until standard input ends."""
-    thrown = [0, 0]
+    discarded = [0, 0]
 
     def sink(_: str, payload: bytes) -> None:
         if payload:
-            thrown[0] += 1
-            thrown[1] += len(payload)
+            discarded[0] += 1
+            discarded[1] += len(payload)
             return
-        transport.publish(BACK_TOPIC, f"{thrown[0]} {thrown[1]}".encode())
-        thrown[:] = 0, 0
+        transport.publish(BACK_TOPIC, f"{discarded[0]} {discarded[1]}".encode())
+        discarded[:] = 0, 0
 
     connected = asyncio.Event()
     async with MqttTransport(host, port, "bench-peer") as transport:
@@ -40,7 +40,7 @@ async def serve(host: str, port: int) -> None:
 
 
 def _ignore(_: bool) -> None:
-    """Whoever measures notices what is lost."""
+    """Ignore whether the message was published: the measuring side notices losses."""
 
 
 if __name__ == "__main__":

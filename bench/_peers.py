@@ -1,7 +1,7 @@
-"""Assignors of others, called directly: faust's and kafka-python's, both pure Python.
+"""Assignors of other projects, called directly: faust's and kafka-python's, both pure Python.
 
-They contradict our pinned versions (faust wants an older click), so they are installed into a folder of their own when
-a benchmark needs them first, and searched after everything that is ours. Nothing but the assignors is called.
+Their dependencies conflict with ours (faust needs an older click), so they are installed into a
+folder in the cache on first use, and that folder is searched last. Only the assignors are called.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ VERSIONS = ("faust-streaming==0.15.3", "kafka-python==3.0.12")
 TOPIC = "bench"
 
 Held = Mapping[str, Sequence[int]]
-"""Consumer → what it holds."""
+"""Consumer → segments it holds."""
 
 
 def install(progress: Callable[[str], None], versions: Sequence[str] = VERSIONS) -> None:
-    """Make ``versions`` importable; the first time this takes a minute or more. Raises HeadgateError if pip fails."""
+    """Make ``versions`` importable; takes a minute or more the first time. Raises HeadgateError if pip fails."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "headgate-bench" / "-".join(version.replace("==", "-") for version in versions)
     if not (folder / "complete").exists():
@@ -41,7 +41,7 @@ def install(progress: Callable[[str], None], versions: Sequence[str] = VERSIONS)
 
 
 def faust(held: Held, segments: int) -> Callable[[], Any]:
-    """Return one call of faust's assignor, ready to be timed; it changes what it is given, so call it once."""
+    """Return one timed call of faust's assignor. It changes its input, so call it once."""
     assignment = import_module("faust.assignor.client_assignment").CopartitionedAssignment
     assignor = import_module("faust.assignor.copartitioned_assignor").CopartitionedAssignor
     cluster = {name: assignment(actives=set(keys), topics={TOPIC}) for name, keys in held.items()}
@@ -53,7 +53,7 @@ def faust(held: Held, segments: int) -> Callable[[], Any]:
 
 
 class _Cluster:
-    """What kafka-python's assignor asks of a cluster."""
+    """The cluster metadata that kafka-python's assignor needs."""
 
     def __init__(self, segments: int) -> None:
         self._segments = set(range(segments))
@@ -68,7 +68,7 @@ class _Cluster:
 
 
 def kafka(held: Held, segments: int) -> Callable[[], Any]:
-    """Return one call of kafka-python's sticky assignor, ready to be timed; call it once."""
+    """Return one timed call of kafka-python's sticky assignor. Call it once."""
     module: Any = import_module("kafka.coordinator.assignors.sticky.sticky_assignor")
     partition = import_module("kafka.structs").TopicPartition
     members = {
@@ -87,10 +87,10 @@ def kafka(held: Held, segments: int) -> Callable[[], Any]:
 
 
 def faust_owners(found: Any) -> dict[int, str]:
-    """Return segment → owner from what faust's assignor answered."""
+    """Return segment → owner from faust's result."""
     return {key: name for name, each in found.items() for key in each.actives}
 
 
 def kafka_owners(found: Any) -> dict[int, str]:
-    """Return segment → owner from what kafka-python's assignor answered."""
+    """Return segment → owner from kafka-python's result."""
     return {each.partition: name for name, keys in found.items() for each in keys}

@@ -1,4 +1,4 @@
-"""A line chart as SVG, written by hand: no library is worth one picture."""
+"""Draws a line chart as SVG, without a plotting library."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def line_chart(
     ticks: Sequence[str],
     lines: Mapping[str, Sequence[float]],
 ) -> str:
-    """Return a chart with one place on the x axis for each of ``ticks``, and ``lines`` (name → a value for each)."""
+    """Return a chart of ``lines`` (name → one value per tick) over evenly spaced ``ticks``."""
     assert ticks, "nothing to draw"
     assert all(len(values) == len(ticks) for values in lines.values()), "a value for each tick"
     top = max((value for values in lines.values() for value in values), default=0.0) or 1.0
@@ -46,7 +46,7 @@ def line_chart(
         points = " ".join(f"{x(place)},{y(value)}" for place, value in enumerate(values))
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts += [f'<circle cx="{x(p)}" cy="{y(v)}" r="3" fill="{colour}"/>' for p, v in enumerate(values)]
-        # The key stands apart from the lines: their ends may meet.
+        # The legend is separate from the line ends, which may coincide.
         parts.append(_text(WIDTH - RIGHT + 14, TOP + 12 + 18 * number, name, colour=colour))
     return "\n".join([*parts, "</svg>", ""])
 

@@ -1,7 +1,7 @@
-"""The same made-up traffic for all benchmarks: keyed records in batches, taken in as a leader takes them.
+"""Synthetic traffic for the benchmarks: keyed records in batches, applied as a leader applies them.
 
-Keys are many and repeat, values are half random, so that compression has something to do and not everything. A seed
-makes each run the same.
+Keys repeat and values are half random, so that they compress partly. A seed makes all runs the
+same.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def batches(count: int, records_each: int, value_bytes: int, producer_id: int) -
 
 
 class Shard:
-    """One shard with one topic and one producer, taking batches in as a leader would, without any I/O."""
+    """One shard with one topic and one producer, which applies batches as a leader does, without I/O."""
 
     PRODUCER_ID = 2
 
@@ -56,29 +56,29 @@ class Shard:
         )
 
     def chunk_of(self, *entries: e.AnyEntry) -> ChunkBuilder:
-        """Return a chunk of ``entries``, folded."""
+        """Apply ``entries`` and return a chunk of them."""
         builder = self.begin()
         for entry in entries:
             self.add(builder, entry)
         return builder
 
     def begin(self) -> ChunkBuilder:
-        """Return the next chunk, still empty."""
+        """Return a builder for the next chunk."""
         self.state.begin_chunk(self.state.chunk + 1, AT_MS)
         return ChunkBuilder()
 
     def add(self, builder: ChunkBuilder, entry: e.AnyEntry) -> None:
-        """Fold ``entry`` and make it part of ``builder``."""
+        """Apply ``entry`` and add it to ``builder``."""
         self.state.apply(entry)
         topic = self.state.topic_of(entry)
         builder.add(entry, None if topic is None else topic.layout)
 
     def add_batch(self, builder: ChunkBuilder, batch: m.ProduceBatch) -> e.RecordsStored:
-        """Place, fold and add one batch."""
+        """Route one batch, apply it and add it to ``builder``."""
         entry = route_batch(self.state.topics["bench"], batch, builder.records)
         self.add(builder, entry)
         return entry
 
     def encode(self, builder: ChunkBuilder) -> bytes:
-        """Return the chunk in the making as Parquet bytes."""
+        """Return the chunk as Parquet bytes."""
         return builder.encode(shard=0, number=self.state.chunk, leader_epoch=1, at_ms=AT_MS)

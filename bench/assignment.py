@@ -1,17 +1,17 @@
-"""How long it takes to decide who reads what, against faust's assignor and kafka-python's sticky one.
+"""Time to compute an assignment, against the assignors of faust and kafka-python.
 
-Ours is coordinator.balancing.target, called as a coordinator calls it: who holds what goes in, who should hold what
-comes out. The others are the assignors of two Python clients of Kafka, which solve the same problem for the same
-reasons (balanced within one, sticky), called directly on inputs that were built before the clock started. All sides
-get the same consumers, the same segments, and the balanced assignment that stood before. The value is faust's time
-over ours when one consumer joins 1 000 that hold 10 000 segments. kafka-python's needs minutes for that, so it is
-compared at a tenth.
+Ours is coordinator.balancing.target, called as a coordinator calls it. The others are the sticky
+assignors of two Python clients for Kafka, called directly with inputs that were built before the
+clock started. All sides get the same consumers, segments and previous balanced assignment. The
+value is faust's time over ours when one consumer joins 1 000 that hold 10 000 segments.
+kafka-python's assignor needs minutes for that, so it is compared at a tenth.
 
-Beside time there is what moves: every segment that changes its holder is read by nobody for a while. Ours are held
-against the smallest number there can be, worked out from the numbers of segments held alone. A split may move no
-segment that it does not touch.
+Moves are checked as well, because a segment that changes its owner is unread for a while: the
+number of moves must equal the minimum that follows from the counts alone, and a split must not move
+any segment that it does not touch.
 
-Growth: the time a segment at 10 000 consumers and 100 000 segments, over that at a tenth of both.
+`growth` is the time per segment at 10 000 consumers and 100 000 segments, over that at a tenth of
+both.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PLOTTED = (100, 300, 1000, 3000, 10_000)
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One change, and what stood before it."""
+    """One change, and the assignment before it."""
 
     consumers: Sequence[str]
     segments: Collection[int]
@@ -42,7 +42,7 @@ class Workload:
 
     @property
     def held(self) -> dict[str, list[int]]:
-        """Consumer → what it holds and may go on holding."""
+        """Consumer → segments it holds and may keep."""
         held: dict[str, list[int]] = {name: [] for name in self.consumers}
         for segment, name in self.holders.items():
             if name in held:
@@ -50,12 +50,12 @@ class Workload:
         return held
 
     def solve(self) -> dict[int, str]:
-        """Return our target."""
+        """Return our target assignment."""
         return assign(AssignmentInput(self.segments, self.consumers, self.holders, self.preferred_owners))
 
 
 def workloads(consumers: int) -> dict[str, Workload]:
-    """Return every workload for so many consumers and ten times as many segments, before the change."""
+    """Return all workloads for a number of consumers and ten times as many segments."""
     names = [f"consumer-{number:05}" for number in range(consumers)]
     segments = range(consumers * SEGMENTS_EACH)
     stood = assign(AssignmentInput(segments, names, {}))
@@ -72,15 +72,15 @@ def workloads(consumers: int) -> dict[str, Workload]:
 
 
 def moved(workload: Workload, target: Mapping[int, str]) -> int:
-    """Return how many segments were taken from a consumer that is still there."""
+    """Return how many segments were moved away from consumers that remain."""
     there = set(workload.consumers)
     return sum(1 for s, name in target.items() if workload.holders.get(s) in there and workload.holders[s] != name)
 
 
 def fewest_moves(held: Collection[int], segments: int) -> int:
-    """Return how many segments must move at least, for ``held`` segments of each consumer to become balanced.
+    """Return the minimum number of moves that balances ``held`` segments per consumer.
 
-    Nobody may keep more than the quota, and only as many as there are larger quotas may keep one more.
+    A consumer keeps at most its quota. The quotas differ by one, and the number of larger ones is fixed.
     """
     quota, larger = divmod(segments, len(held))
     above = [count - quota for count in held if count > quota]
@@ -110,7 +110,7 @@ def _compare_with(
     ready = [peer(workload.held, len(workload.segments)) for _ in range(rounds + 1)]
 
     def call() -> object:
-        # One of its own for each round, because it changes what it is given.
+        # A new input for each round, because the assignor changes it.
         return ready.pop()()
 
     return run_alternating({"peer": call, "ours": workload.solve}, rounds, effort.progress)
@@ -131,7 +131,7 @@ def _speed(timed: Mapping[str, Rounds], kafka: Rounds) -> dict[str, Part]:
 
 
 def _moves(ours: Mapping[str, Workload], few: Workload) -> dict[str, Part]:
-    """Return what moves; fails if ours is not the fewest, or a split moves anything that it does not touch."""
+    """Return the moves; fail if ours are not the fewest, or if a split moves a segment that it does not touch."""
     parts: dict[str, Part] = {}
     for name, workload in ours.items():
         target = workload.solve()

@@ -1,10 +1,10 @@
-"""What history costs: the same new part, counted by increments on a ledger, and on others 10 and 100 times as long.
+"""Cost of history: an incremental count of the same new chunks, on ledgers of 1, 10 and 100 times the length.
 
-Ours on the longest against ours on the shortest, in turns: a run finds what is new behind the watermark of the last
-result, counts exactly that, and adds the result to it. If that holds, the ratio stays at 1 however long the ledger is.
-The picture shows the other way beside it: counting everything from the first chunk, which grows with the ledger.
-The longest history has a hundred million rows (seven in eight are acknowledgements, by four subscriptions in
-sixteen segments); the new part has twenty chunks.
+Ours on the longest ledger over ours on the shortest, in turns. A run finds the chunks behind the
+last watermark, counts only those, and adds the previous result; so the ratio stays at 1. The chart
+adds the alternative: a full count, which grows with the ledger. The longest ledger has a hundred
+million rows (seven in eight are acknowledgements, by four subscriptions in sixteen segments); the
+new part has twenty chunks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WARM_UP_RUNS = 6
 
 
 class _Side:
-    """One ledger, and the job that goes on counting it."""
+    """One ledger, and the job that counts it incrementally."""
 
     def __init__(self, ledger: FactsLedger, session: SparkSession) -> None:
         self.ledger = ledger
@@ -82,7 +82,7 @@ def _histories(folder: Path, rows_each: int, effort: Effort) -> dict[int, FactsL
 
 async def _measure(effort: Effort, sides: Mapping[int, _Side], rows_each: int) -> Measurement:
     for side in sides.values():
-        # The first run is over everything. It, and some more, belong to a JVM that is still cold.
+        # The first run counts everything. It and a few more warm the JVM up.
         for _ in range(WARM_UP_RUNS):
             await side.run()
             side.grow()
@@ -102,7 +102,7 @@ async def _measure(effort: Effort, sides: Mapping[int, _Side], rows_each: int) -
         await sides[length].run()
         seconds[length].append(time.perf_counter() - began)
 
-    # What growing takes does not count: each side notes the time of its run alone.
+    # Only the run is timed, not the writing of new chunks.
     await run_alternating_async({str(n): lambda n=n: timed(n) for n in sides}, rounds, effort.progress)  # type: ignore[misc]
     counted = {length: took[1:] for length, took in seconds.items()}
     if effort.plot is not None:

@@ -1,13 +1,13 @@
-"""What a warm backlog run over a second's worth of new chunks takes, against a trivial aggregation in the same session.
+"""Duration of a warm backlog run over a second of new chunks, against a trivial aggregation in the same session.
 
-Ours: 20 new chunks are listed, checked, counted, added up and published, as in the Spark process. They are a second of
-a leader that commits every 50 ms: 800 records in 8 segments, with the acknowledgements of three subscriptions. The
-other side: the sum over ten rows in the same session, which is what any Spark job costs here. In turns; the value is
-the median of the rounds' ratios.
+Ours: list, check, count, merge and publish 20 new chunks, as the Spark process does. They are one
+second of a leader that commits every 50 ms: 800 records in 8 segments, with the acknowledgements of
+three subscriptions. The other side: the sum over ten rows in the same session, the price of any
+Spark job. In turns; the value is the median of the rounds' ratios.
 
-Where the floor is: no run is below 1, because it is a job as well. Ours has one cluster where the trivial one has two,
-so what stands above that is planning (the SQL is analysed and made a physical plan: a fixed price, which a run over a
-single chunk pays too), reading the chunks (0.4 ms each) and handing their rows over. Listing and checking hardly show.
+The floor is 1, because a run is a Spark job itself. The rest is planning (a fixed price that a run
+over one chunk pays too), reading the chunks (0.4 ms each) and handing their rows over. Listing and
+checking hardly count.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WARM_UP_RUNS = 12
 
 
 def measure(effort: Effort) -> Measurement:
-    """Return how many trivial aggregations a warm run takes, with its parts in milliseconds."""
+    """Return the duration of a warm run over that of the trivial aggregation."""
     with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
         effort.progress("starting Spark")
         session = build_session(wrapper_folder=Path(folder) / "java")
@@ -51,7 +51,7 @@ def measure(effort: Effort) -> Measurement:
 
 
 class _Growing:
-    """A ledger that grows by one second at a time."""
+    """A ledger that grows by a second of traffic at a time."""
 
     def __init__(self, root: Path) -> None:
         self._folder = root / chunk_folder(0)
@@ -135,7 +135,7 @@ async def _measure(effort: Effort, session: SparkSession, ledger: _Growing) -> M
 
 
 async def _parts(session: SparkSession, ledger: _Growing, job: BacklogJob, parts: dict[str, list[float]]) -> None:
-    """Time the parts of one more run, one after the other; ``counting`` contains ``planning``."""
+    """Time the steps of one more run; ``counting`` contains ``planning``."""
     before = (await job.run([0])).results[0]
     ledger.grow(CHUNKS)
     source, store = ledger.chunks.source, ledger.chunks.store

@@ -1,22 +1,22 @@
-"""A full count of a ledger, against DuckDB and Polars on the same Parquet files with the same answer.
+"""Throughput of a full count of a ledger, against DuckDB and Polars on the same files with the same answer.
 
-Ours: `drain.backlog.job --full`, from the first chunk to settled rows: each header checked, everything counted in one
-Spark job. The other sides: one query over the same files for the same numbers, as somebody would write it who has only
-this question: records, bytes and end of each segment, and how far each subscription is in it. The answers are compared
-before anything is measured. Ours counts more besides (by topic, key bucket and seek generation, ranges out of order,
-removals, ages) from eleven columns where the others read six, and reads every header twice; that stays in. All sides
-are warm; Spark needs more runs for that, and gets them. The ledger is long enough for what a run takes however short it
-is (a plan, two stages: a tenth of a second here) not to decide.
+Ours: `drain.backlog.job --full`, from the first chunk to merged rows: all headers checked,
+everything counted in one Spark job. The other sides: one query over the same files for the same
+numbers: records, bytes and end of each segment, and each subscription's position in it. The answers
+are compared before anything is measured. Ours counts more (by topic, key bucket and seek
+generation, ranges out of order, removals, ages), from eleven columns where the others read six, and
+reads every header twice. All sides are warm. The ledger is long enough that a run's fixed price
+(0.1 s here) does not matter.
 
-Where the floor is: `spark_alone` is what the others' query comes to in the same Spark session, by the faster peer. It
-decodes the columns as quickly as they do, but then goes through them row by row, in compiled Java, with a hash table
-that it looks into for each row. Ours does the same with all its columns: `ours_of_spark` says how near that is. What is
-between them and 1 is the work that the others leave out, and what stands around the scan.
+`spark_alone` is the others' query in the same Spark session, over the faster peer: the floor for
+Spark. It decodes columns as fast as the peers, then processes them row by row in compiled Java,
+with one hash table lookup per row. Ours does the same with all its columns; `ours_of_spark` shows
+how close that is. The difference to 1 is the additional work.
 
-In turns; the value is our rows a second by those of the faster of the two. Ours is there because it goes on where one
-machine ends: the plan has one cluster that reads files, each independently of the others, and one shuffle of a row for
-each key and task. On N machines of this kind the reading is N times as fast as long as there are files for all cores,
-and what is shuffled stays below a megabyte. What a second core brings here is a part with a goal of its own.
+The value is our rows per second over those of the faster peer, measured in turns. Spark is used
+because it scales beyond one machine: the files are read independently, and one shuffle moves a row
+per key and task, less than a megabyte in total. `second_core` is the speed-up by a second core,
+with its own goal.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ SELECT segment, subscription_id,
 FROM read_parquet(?) WHERE fact IN ('record', 'acknowledged') GROUP BY ALL
 """
 
-# A null in its key would keep Spark from the quicker of its two hash tables.
+# A null in the key would make Spark use the slower of its two hash tables.
 _SPARK_SQL = (
     _SQL.replace("segment, subscription_id,", "coalesce(segment, -1L), coalesce(subscription_id, -1L),")
     .replace('"offset"', "offset")
@@ -64,7 +64,7 @@ _SPARK_SQL = (
 
 
 def measure(effort: Effort) -> Measurement:
-    """Return our rows a second by those of the faster peer."""
+    """Return our rows per second over those of the faster peer."""
     _peers.install(effort.progress, PEERS)
     with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
         ledger = FactsLedger(Path(folder) / "ledger")
@@ -77,7 +77,7 @@ def measure(effort: Effort) -> Measurement:
 
 
 def compared(rounds: Rounds, on_one_core: Sequence[float], rows: int) -> Measurement:
-    """Return the benchmark for what each side took, and what ours took on one core."""
+    """Return the measurement from the seconds of each side, and of ours on one core."""
     best = min(("duckdb", "polars"), key=rounds.median_seconds)
     ratios = rounds.ratios(best, "ours")
     return Measurement(
@@ -126,7 +126,7 @@ def _beside_peers(folder: Path, ledger: FactsLedger, effort: Effort) -> Rounds:
 
 
 class _Ours:
-    """The job on a session of its own, warm on entering."""
+    """Our job in its own session, warm on entry."""
 
     def __init__(self, folder: Path, ledger: FactsLedger, master: str) -> None:
         self._session = build_session(master=master, wrapper_folder=folder / "java")
@@ -138,7 +138,7 @@ class _Ours:
         return self
 
     def query(self, paths: Sequence[str]) -> Answer:
-        """Ask Spark itself what the other sides are asked, put as it suits Spark best."""
+        """Run the other sides' query in Spark, written as it suits Spark best."""
         found = self._session.read.schema(spark_schema(FACTS)).parquet(*(f"file://{path}" for path in paths))
         rows = self._session.sql(_SPARK_SQL, facts=found).toArrow().to_pylist()
         return _from_table([[None if value == -1 else value for value in row.values()] for row in rows])
@@ -173,7 +173,7 @@ def _answer(rows: Sequence[StateRow]) -> Answer:
 
 
 def _from_table(rows: Sequence[Sequence[Any]]) -> Answer:
-    """Return the answer in rows of (segment, subscription, records, bytes, end, position)."""
+    """Return the answer from rows of (segment, subscription, records, bytes, end, position)."""
     segments = {
         (segment, records, size, end) for segment, subscription, records, size, end, _ in rows if subscription is None
     }

@@ -1,9 +1,10 @@
-"""What our chunk format costs beyond plain Parquet of the same records.
+"""Cost of the chunk format, against plain Parquet of the same records.
 
-Ours: a chunk with its entries, facts and header is encoded, then opened twice, as it is in life: once for the entries
-(whoever folds the state) and once for the records (consumers). The other side: pyarrow builds a table of the same six
-columns from the same Python lists, writes it with the same compression and reads it back. The ratio is what entries,
-facts, checks and the second opening cost.
+Ours: a chunk with its entries, facts and header is encoded, then opened twice, as in production:
+once for the entries (by the state) and once for the records (by consumers). The other side: pyarrow
+builds a table of the same six columns from the same Python lists, writes it with the same
+compression and reads it back. The ratio is the price of entries, facts, checks and the second
+opening.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ PLAIN_SCHEMA = pa.schema([SCHEMA.field(name) for name in PLAIN_COLUMNS])
 
 
 def measure(effort: Effort) -> Measurement:
-    """Return the ratio of our round trip to the plain one, with encoding and decoding apart."""
+    """Return our round trip over the plain one; encoding and decoding are parts."""
     shard = Shard(segments=8)
     builder = shard.begin()
     for batch in batches(effort.pick(BATCHES, QUICK_BATCHES), RECORDS_EACH, VALUE_BYTES, Shard.PRODUCER_ID):

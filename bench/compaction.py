@@ -1,12 +1,13 @@
-"""A fresh consumer's catch-up from rolled objects, against the raw chunks that they were made from.
+"""Catch-up of a new consumer from compacted objects, against the raw chunks that they were made from.
 
-Ours: readers of all segments begin at offset 0 and read to the end, as a new consumer's do, where everything is rolled
-up. The other side: the same readers on the same ledger without manifests, chunk after chunk. Both see every record,
-from a local folder, in one process. The value is how many times as many records a second the first reads.
+Ours: readers of all segments read from offset 0 to the end of a fully compacted ledger. The other
+side: the same readers on the same ledger without manifests, chunk by chunk. Both read every record
+from a local folder in one process; delivering each record to the program is the same for both. The
+value is the ratio of records per second.
 
-Beside it: what roll-up itself takes, warm, in MB of keys and values a second (local Spark on all cores), and the
-objects that each side opens. On a bucket each of those is a request, so the difference there is larger than what is
-measured here.
+The parts contain the speed of compaction itself, warm, in MB of keys and values per second (local
+Spark, all cores), and the objects that each side opens. On a bucket each of those is a request, so
+the difference is larger there.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ TOPIC_ID = 1
 
 
 def measure(effort: Effort) -> Measurement:
-    """Return how many times as fast rolled objects are read."""
+    """Return how many times as fast compacted objects are read."""
     chunks = effort.pick(CHUNKS, QUICK_CHUNKS)
     with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder, asyncio.Runner() as runner:
         root = Path(folder, "ledger")
         store = LocalStore(root)
         effort.progress(f"writing {chunks} chunks")
         ends = runner.run(_fill(Ledger(store, 0), chunks))
-        effort.progress("rolling up")
+        effort.progress("compacting")
         compacted_mb_a_second, objects = runner.run(_compact(root.as_uri(), chunks, Path(folder)))
         bare = LocalStore(Path(folder, "bare"))
         Path(folder, "bare").mkdir()
@@ -115,7 +116,7 @@ async def _fill(ledger: Ledger, chunks: int) -> list[int]:
 
 
 async def _compact(url: str, chunks: int, folder: Path) -> tuple[float, int]:
-    """Roll everything up in two ranges; return MB a second of the second, which is warm, and the objects of both."""
+    """Compact everything in two ranges; return MB per second of the second, warm one, and the objects of both."""
     session = await asyncio.to_thread(build_session, wrapper_folder=folder / "java")
     settings = CompactionSettings(chunks=chunks // 2, delay_seconds=0)
     compaction_job = CompactionJob(url, session, settings, now_ms=lambda: AT_MS + 1000)
@@ -146,4 +147,3 @@ BENCHMARK = Benchmark(
     measure=measure,
     part_goals={"raw_objects_for_one_compacted": 10.0},
 )
-"""The rest is delivering each record to the program, which is the same for both."""

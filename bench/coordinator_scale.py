@@ -1,14 +1,14 @@
-"""What a thousand subscriptions cost the daemon that leads them: processor time and memory.
+"""Processor time and memory of the coordinators of a thousand subscriptions.
 
-1 000 subscriptions, each of a topic of its own with 16 segments and two consumers, are led in one process by real
-coordinators over the shard's real state, without servers: nothing is measured but them. A leader looks at all deadlines
-four times a second, so ten seconds are forty looks at every coordinator. One side is ten seconds in which nothing
-happens; the other is ten seconds in which every consumer also says once that it lives, and what it holds. The value is
-the second over the first: what heartbeats add to merely being there. How much of a core each side takes is a part.
+1 000 subscriptions, each on its own topic with 16 segments and two consumers, are led in one
+process by real coordinators over real shard state, without servers. A leader checks all deadlines
+four times a second, so ten seconds are forty ticks of every coordinator. One side is ten seconds
+without events; the other is ten seconds in which every consumer also sends one heartbeat with what
+it holds. The value is the second over the first. The parts show the share of a core of each side.
 
-Memory is that of everything that state and coordinators keep, measured by tracemalloc, over that of the same facts in
-the minimal_facts form that Python has for them: a tuple for each consumer, holding, position and segment, in dicts.
-That is no rival, but what nobody could do without; the part says how many times as much is spent to decide quickly.
+Memory is everything that state and coordinators allocate (tracemalloc), over the same facts in the
+smallest form that Python offers: a tuple for each consumer, holding, position and segment, in
+dicts. It shows the price of fast decisions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RECORDS = 1000
 SETTINGS = CoordinatorSettings(
     grace_seconds=60,
     revoke_timeout_seconds=30,
-    heartbeat_interval_seconds=3600,  # The clock is the real one, and nobody may go silent while we measure.
+    heartbeat_interval_seconds=3600,  # The clock is real, and no consumer may time out during the measurement.
     poll_min_seconds=2,
     poll_max_seconds=900,
     poll_check_timeout_seconds=70,
@@ -43,7 +43,7 @@ SETTINGS = CoordinatorSettings(
 
 
 class _Shard:
-    """The leader's part: folds at once what is proposed, and sends nothing."""
+    """The leader's part: applies proposed entries at once, and sends nothing."""
 
     def __init__(self, subscriptions: int) -> None:
         self.state = ShardState(0)
@@ -101,7 +101,7 @@ class _Shard:
             )
         for segment, holding in list(topic.subscriptions["bench"].holdings.items()):
             if holding.revoked_at_ms is not None:
-                assert isinstance(segment, int), "nothing is shared by two"
+                assert isinstance(segment, int), "no segment is shared"
                 coordinator.confirm_revoked(
                     m.ConfirmRevoked(
                         **_consumer_key(name, holding.consumer), segment=segment, generation=holding.generation
@@ -110,20 +110,20 @@ class _Shard:
                 )
 
     def idle(self) -> None:
-        """Let ten seconds pass in which nothing happens."""
+        """Run the ticks of ten seconds without events."""
         for _ in range(round(PERIOD_SECONDS / TICK_INTERVAL_SECONDS)):
             for coordinator in self.coordinators:
                 coordinator.tick()
 
     def heartbeats(self) -> Callable[[], None]:
-        """Return ten seconds in which every consumer says that it lives."""
-        said: list[tuple[SubscriptionCoordinator, m.Heartbeat, str]] = []
+        """Return a function that runs ten seconds with one heartbeat of every consumer."""
+        heartbeats: list[tuple[SubscriptionCoordinator, m.Heartbeat, str]] = []
         for coordinator, topic in zip(self.coordinators, self.state.topics.values(), strict=True):
             held: dict[str, list[tuple[int, int]]] = {name: [] for name in CONSUMERS}
             for segment, holding in topic.subscriptions["bench"].holdings.items():
-                assert isinstance(segment, int), "nothing is shared by two"
+                assert isinstance(segment, int), "no segment is shared"
                 held[holding.consumer].append((segment, holding.generation))
-            said += [
+            heartbeats += [
                 (
                     coordinator,
                     m.Heartbeat(**_consumer_key(topic.name, name), held=held[name]),
@@ -134,7 +134,7 @@ class _Shard:
 
         def pass_time() -> None:
             self.idle()
-            for coordinator, heartbeat, client_id in said:
+            for coordinator, heartbeat, client_id in heartbeats:
                 assert isinstance(coordinator.heartbeat(heartbeat, client_id), m.HeartbeatReply), (
                     "a heartbeat was rejected"
                 )
@@ -156,7 +156,7 @@ def _client_id(topic: str, consumer: str) -> str:
 
 
 def minimal_facts(subscriptions: int) -> list[dict[str, Any]]:
-    """Return the facts of so many subscriptions, in tuples and dicts."""
+    """Return the facts of a number of subscriptions in tuples and dicts."""
     return [
         {
             "name": f"topic-{number}",
@@ -171,7 +171,7 @@ def minimal_facts(subscriptions: int) -> list[dict[str, Any]]:
 
 
 def allocated_bytes(make: Callable[[], object]) -> int:
-    """Return how many bytes are kept by what ``make`` returns."""
+    """Return the bytes allocated by the value that ``make`` returns."""
     gc.collect()
     tracemalloc.start()
     try:
@@ -185,7 +185,7 @@ def allocated_bytes(make: Callable[[], object]) -> int:
 
 
 def measure(effort: Effort) -> Measurement:
-    """Return what heartbeats add to the time of merely being there."""
+    """Return the time with heartbeats over the time without events."""
     return asyncio.run(_measure(effort))
 
 

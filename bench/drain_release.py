@@ -1,13 +1,14 @@
-"""How long a child waits after the last acknowledgement, against a policy that only polls.
+"""Wait of a child segment after the last acknowledgement, against a policy that only polls.
 
-Ours: on real servers, from sending the last acknowledgement of a sealed segment to the push that grants its children,
-for 1, 10 and 100 subscriptions that reach the end together. The other side: the same drains under the polling policy
-alone (first pause 2 s after the split, doubling to 15 min), worked out on a clock of numbers: a drain that takes from
-1 s to 1 h, evenly over the logarithm, is seen by the first poll after its end. The value is the median wait under
-polling over the median of ours, for the middle one of the three sizes.
+Ours: on real servers, from sending the last acknowledgement of a sealed segment to the push that
+grants its children, for 1, 10 and 100 subscriptions that reach the end together. The other side:
+the same drains under the polling policy alone (first pause 2 s after the split, doubling to 15
+min), calculated: a drain that takes from 1 s to 1 h, evenly distributed over the logarithm, is
+noticed by the first poll after its end. The value is the median wait under polling over the median
+of ours, for the middle one of the three sizes.
 
-After each round one backlog run is measured in the same session, over a new chunk. Ours may take a run and 100 ms: what
-is allowed over what it took is a part with a goal of its own.
+After each round one backlog run over a new chunk is measured in the same session. A release may
+take one run and 100 ms; the allowed time over the measured time is a part with its own goal.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ POLL_BACKOFF = Backoff(first_seconds=2.0, longest_seconds=900.0)
 SHORTEST_DRAIN_SECONDS, LONGEST_DRAIN_SECONDS = 1.0, 3600.0
 DRAINS = 1001
 ALLOWED_SECONDS = 0.1
-"""Beside one backlog run, for the ways there and back and the commits in between."""
+"""Allowed in addition to one backlog run, for messages and commits."""
 
 
 def measure(effort: Effort) -> Measurement:
@@ -68,7 +69,7 @@ async def _measure(effort: Effort) -> Measurement:
 
 
 async def _run_seconds(drain: _Drain, checker: SparkDrainChecker) -> float:
-    """Return how long one run over what has just been stored takes."""
+    """Return the seconds of one run over what has just been stored."""
     await drain.store(1)
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -77,7 +78,7 @@ async def _run_seconds(drain: _Drain, checker: SparkDrainChecker) -> float:
 
 
 class _Drain:
-    """One topic of one segment, and subscriptions that all reach its end at once."""
+    """One topic with one segment, and subscriptions that reach its end at the same time."""
 
     def __init__(self, client: Client, admin: Admin, topic: str, subscriptions: int) -> None:
         self._client = client
@@ -87,7 +88,7 @@ class _Drain:
         self._loop = asyncio.get_running_loop()
 
     async def run_once(self) -> list[float]:
-        """Return how long each subscription waited for both children."""
+        """Return the seconds that each subscription waited for both children."""
         await self._admin.create_topic(self._topic)
         await self.store(RECORDS)
         generations = [await self._join(name) for name in self._names]
@@ -161,7 +162,7 @@ class _Drain:
 
 
 def polling_waits(drains_seconds: Sequence[float]) -> list[float]:
-    """Return how long each drain's children wait if nothing but the clock makes the poller ask."""
+    """Return the seconds that each drain's children wait if only the clock triggers polls."""
     waits = []
     for drain in drains_seconds:
         pauses = map(POLL_BACKOFF.bound_seconds, itertools.count())
@@ -189,7 +190,7 @@ def compared(waits: dict[int, list[float]], runs: list[float], allowed: list[flo
     }
     for count, found in waits.items():
         parts[f"median_of_{count}_ms"] = round(median(found) * 1000, 1)
-    # Each subscription size counts alike: a hundred at a time must not drown the single one.
+    # Each size has the same weight: a hundred subscriptions must not outweigh one.
     return Measurement(median(polling / median(found) for found in waits.values()), parts)
 
 

@@ -1,8 +1,8 @@
-"""What placing a record costs beyond hashing its key.
+"""Cost of routing a record, against only hashing its key.
 
-Ours: controller.decisions.placement.route_batch on whole batches: hash, route among the active segments, next offset,
-columns of the chunk in the making, and the entry. The other side: a loop over the same records that only hashes each
-key, which no placement by key can do without. Everything a leader does for each single record is in this ratio.
+Ours: controller.decisions.placement.route_batch on whole batches: hash, route to an active segment,
+next offset, columns of the open chunk, and the entry. The other side: a loop over the same records
+that only hashes each key. The ratio contains everything that a leader does per record.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ RECORDS_EACH, VALUE_BYTES, SEGMENTS = 100, 100, 64
 
 
 def measure(effort: Effort) -> Measurement:
-    """Return the ratio of placing to hashing."""
+    """Return the time of routing over the time of hashing."""
     topic = Shard(SEGMENTS).state.topics["bench"]
     pending = batches(effort.pick(BATCHES, QUICK_BATCHES), RECORDS_EACH, VALUE_BYTES, Shard.PRODUCER_ID)
     count = len(pending) * RECORDS_EACH

@@ -1,9 +1,10 @@
-"""How late a producer's outcomes are when nobody leads.
+"""Lateness of a producer's outcomes while there is no leader.
 
-A Producer has 10 000 batches pending, each with a deadline of 5 s, when the only daemon is killed. Every outcome is
-awaited by a task of its own and timed against the deadline that its own `send` began. The value is the lateness of the
-latest one over the deadline, the median of the rounds. After each round a daemon is started again, records are sent
-without a break, and `flow_again_ms` is the time from the moment a new leader is heard of to the first commit.
+A Producer has 10 000 batches pending, each with a deadline of 5 s, when the only daemon is killed.
+Each outcome is awaited by its own task and timed against the deadline that its `send` started. The
+value is the lateness of the latest outcome over the deadline, the median of the rounds. After each
+round a daemon is started again while records are sent continuously; `flow_again_ms` is the time
+from the announcement of the new leader to the first commit.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ VALUE = b"v" * 100
 LEADER_SECONDS = 60.0
 
 Outcomes = list[tuple[float, str]]
-"""(seconds after its deadline, what it was) of each batch."""
+"""(seconds after its deadline, kind of outcome) of each batch."""
 
 
 def measure(effort: Effort) -> Measurement:
@@ -58,7 +59,7 @@ async def _measure(effort: Effort) -> Measurement:
 
 
 async def _expire(producer: Producer, count: int) -> Outcomes:
-    """Send ``count`` batches that nobody takes, and wait for all their outcomes."""
+    """Send ``count`` batches that no leader accepts, and wait for all outcomes."""
     loop = asyncio.get_running_loop()
     outcomes: Outcomes = []
 
@@ -82,7 +83,7 @@ async def _expire(producer: Producer, count: int) -> Outcomes:
 
 
 async def _flow_again(cluster: BenchCluster, watcher: Client, producer: Producer, daemon: str) -> float:
-    """Start a daemon; return the seconds from the announcement of its reign to the first commit."""
+    """Start a daemon; return the seconds from the announcement of its term to the first commit."""
     loop = asyncio.get_running_loop()
     epoch, heard = leader_epoch(watcher), asyncio.Event()
     heard_at = 0.0
@@ -101,7 +102,7 @@ async def _flow_again(cluster: BenchCluster, watcher: Client, producer: Producer
             try:
                 await (await producer.send(TOPIC, b"after", VALUE))
             except HeadgateError:
-                continue  # its time was up before anybody led
+                continue  # its deadline passed before there was a leader
             committed_at = loop.time()
         await heard.wait()
     remove_handlers()
@@ -109,7 +110,7 @@ async def _flow_again(cluster: BenchCluster, watcher: Client, producer: Producer
 
 
 def compared(rounds: list[Outcomes], flows: list[float]) -> Measurement:
-    """Return the measured value from the outcomes of each round, and the seconds until it flowed again."""
+    """Return the measurement from the outcomes of each round, and the seconds until the first commit."""
     latest = [max(late for late, _ in outcomes) for outcomes in rounds]
     kinds = Counter(what for outcomes in rounds for _, what in outcomes)
     early = min(late for outcomes in rounds for late, _ in outcomes)

@@ -1,9 +1,10 @@
-"""What being exactly-once costs in latency.
+"""Latency of exactly-once, against batches without an identity.
 
-Batches of one record of 100 bytes go to a real daemon, some with a producer id and a sequence, some without either,
-which the leader takes without looking for duplicates. Everything else is the same: one client, one connection, one
-encoder. The two kinds alternate in short stretches of one run, with one batch in flight, and with 16. The value is the
-greater of the two ratios of medians; the ratios of the 99th percentiles have a goal of their own.
+Batches of one record of 100 bytes go to a real daemon, some with a producer id and a sequence, some
+with neither, which the leader accepts without looking for duplicates. Client, connection and
+encoder are the same. The two kinds alternate in short stretches of one run, with one batch in
+flight and with 16. The value is the greater of the two ratios of medians; the ratios of the 99th
+percentiles have their own goal.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from headgate.protocol import messages as m
 
 DEPTHS = (1, 16)
 STRETCH = 16
-"""Batches of one kind in a row, for each one in flight: short, so that a neighbour's burst meets both kinds."""
+"""Batches of one kind in a row per batch in flight: short, so that other load affects both kinds."""
 VALUE_BYTES = 100
 AT_MS = 1_700_000_000_000
 REPLY_SECONDS = 20.0
 
 
 class _Sender:
-    """Batches with or without identity, straight over a Client: the Producer always has an identity."""
+    """Sends batches with or without an identity over a Client: a Producer always has one."""
 
     def __init__(self, client: Client, identity: m.ProducerIdentity) -> None:
         self._client = client

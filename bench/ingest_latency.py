@@ -1,10 +1,10 @@
-"""What a record waits from send to committed, beyond what its way and its disk cost anybody.
+"""Latency of a record from send to committed, against the bare network and disk.
 
-Ours: `Producer.send` of one record of 100 bytes, awaited, nothing else going on. The other side: a message of the same
-size through the same broker with the same library to another process and back, and then one durable put of the same
-chunk with bare system calls on the same disk. They alternate, one by one. The value is the greater of the ratios of
-medians and of 99th percentiles. Way and disk are apart in the parts, and so is `alone`: a message to the broker and
-straight back to its sender, half of the way that any request and its reply take.
+Ours: `Producer.send` of one record of 100 bytes, awaited, with no other load. The other side: a
+message of the same size through the same broker with the same library to another process and back,
+then one durable put of the same chunk with bare system calls on the same disk. They alternate
+record by record. The value is the greater of the ratios of medians and of 99th percentiles. The
+parts contain both halves, and `alone`: a message to the broker and straight back to its sender.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ VALUE_BYTES = 100
 ALONE_TOPIC = "bench/alone"
 ANSWER_SECONDS = 20.0
 PAUSE_SECONDS = 0.002
-"""Between two measurements: light load, and each begins with everybody at rest."""
+"""Pause between two measurements, so that each starts with idle processes."""
 
 
 class _Echo:
-    """Messages that come back."""
+    """Sends messages and waits for their return."""
 
     def __init__(self, client: Client) -> None:
         self._transport = client.transport
@@ -95,7 +95,7 @@ async def _measure(effort: Effort) -> Measurement:
 
 
 def compared(seconds: dict[str, list[float]]) -> Measurement:
-    """Return the measured value from side → seconds, turn by turn; way and put of one turn belong together."""
+    """Return the measurement from side → seconds by turn; way and put of one turn belong together."""
     floor = [way + put for way, put in zip(seconds["way"], seconds["put"], strict=True)]
     alone = [way + put for way, put in zip(seconds["alone"], seconds["put"], strict=True)]
     parts: dict[str, Part] = {}

@@ -1,11 +1,12 @@
-"""What several batches in flight give back of what a slow network takes.
+"""Throughput with several batches in flight over a slow network, against the best possible.
 
-One Producer sends batches of exactly 50 KB over a wire to the broker that delays each direction by 10 ms. Sequential
-is the same producer with one batch in flight; no-delay is the same producer over the same kind of wire with a delay of
-0, so that only the delay differs. The best that pipelining can do is the lesser of window x sequential throughput (the
-window hides the delay) and no-delay throughput (everything else is the limit); the value is the share of it that is
-reached. Throughput is that of a stream: from the first outcome to the last, without the one round trip that the first
-batch waits on any side. The table is throughput over delay and window, and `--plot` draws it.
+One Producer sends batches of 50 KB through a proxy that delays each direction by 10 ms.
+`sequential` is the same producer with one batch in flight; `no_delay` is the same producer through
+the same proxy without a delay. The best possible is the lesser of window x sequential throughput
+(the window hides the delay) and no-delay throughput (something else is the limit); the value is the
+share of it that is reached. Throughput is measured from the first outcome to the last, without the
+one round trip that every side's first batch waits. The table shows throughput by delay and window;
+`--plot` draws it.
 """
 
 from __future__ import annotations
@@ -99,12 +100,12 @@ async def _table(effort: Effort, opened: Callable[[int, int], Awaitable[Producer
     producers = {(delay, window): await opened(delay, window) for delay in TABLE_DELAYS_MS for window in windows}
     for turn in range(effort.pick(3, 1)):
         for (delay, window), producer in producers.items():
-            # Several windows: the last one leaves its places empty.
+            # Several windows, because the last one is not refilled.
             batches = max(effort.pick(8, 4) * window, 16)
             seconds = await steady_seconds(producer, batch_of_records(), batches)
             rates.setdefault((delay, window), []).append((batches - 1) * BATCH_BYTES / seconds)
         effort.progress(f"table, turn {turn + 1}")
-    return {place: median(found) for place, found in rates.items()}
+    return {cell: median(found) for cell, found in rates.items()}
 
 
 def _plot(table: dict[tuple[int, int], float]) -> str:

@@ -1,13 +1,14 @@
-"""How much longer a producer stands still than its cluster, when the leader changes under a full window.
+"""Interruption of a producer with a full window during a change of leader, against that of the cluster.
 
-Two daemons contend for one shard; a Producer keeps a full window of 50 KB batches in flight. The leader is killed, or
-in every other round asked to end. The other side, in the same change, is the cluster: from the leader's end to the
-announcement of the next reign, seen by a client that does nothing else. Ours: from the leader's end to the first commit
-of the new reign. The value is the median of ours over the other, of the rounds with a kill; a handover takes so short a
-time that its ratio says little, and only its parts are told.
+Two daemons contend for one shard; a Producer keeps a full window of 50 KB batches in flight. The
+leader is killed, or in every other round asked to end. The cluster's interruption lasts from the
+leader's end to the announcement of the next term, seen by an idle client. Ours lasts from the
+leader's end to the first commit of the new term. The value is the median of ours over the
+cluster's, for the rounds with a kill; a handover is so short that its ratio means little, so only
+its parts are reported.
 
-What was sent twice is counted in batches, and told as a share of the window (what was in flight is all that may be)
-and of everything that was sent. Nothing may be lost or stored twice on the way: offsets are looked at in each round.
+Batches sent twice are counted and reported as a share of the window (the upper bound) and of
+everything sent. Each round also checks offsets: nothing may be lost or stored twice.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from headgate.client.connection import Client
 
 WINDOW = ProducerSettings().max_in_flight
 BATCHES_BEFORE = 4 * WINDOW
-"""Committed before the change, so that it meets a window in full swing."""
+"""Committed before the change, so that the window is full."""
 MAX_OUTSTANDING_BATCHES = 4 * WINDOW
-"""Most batches handed to the producer and not committed: the window is full, and more waits behind it."""
+"""Maximum of uncommitted batches: the window, and more that wait behind it."""
 CHANGE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one change of leader looked like; seconds count from the end of the old one."""
+    """One change of leader; seconds count from the end of the old one."""
 
     announced_seconds: float
     committed_seconds: float
@@ -43,12 +44,12 @@ class Change:
 
 
 class _Stream:
-    """Whole batches without a break, each outcome looked at."""
+    """Sends whole batches continuously and checks every outcome."""
 
     def __init__(self, producer: Producer) -> None:
         self.committed = 0
         self.new_at = 0.0
-        """When the newest commit came that was not the answer to a repetition."""
+        """Time of the newest commit that was not a duplicate."""
         self.last: list[Delivery] = []
         self._producer = producer
         self._outstanding = asyncio.Semaphore(MAX_OUTSTANDING_BATCHES)
@@ -65,9 +66,9 @@ class _Stream:
                 for key, value in records:
                     delivery = await self._producer.send(TOPIC, key, value)
                 assert delivery is not None, "an empty batch"
-                tasks.create_task(self._settle(delivery))
+                tasks.create_task(self._await_outcome(delivery))
 
-    async def _settle(self, delivery: Delivery) -> None:
+    async def _await_outcome(self, delivery: Delivery) -> None:
         stored = await delivery
         self.last.append(delivery)
         self.committed += 1
@@ -77,13 +78,13 @@ class _Stream:
         self._progress.set()
 
     async def until(self, committed: int) -> None:
-        """Wait until so many batches are committed."""
+        """Wait until ``committed`` batches are committed."""
         while self.committed < committed:
             self._progress.clear()
             await self._progress.wait()
 
     async def until_new(self, since: float) -> float:
-        """Return when the first batch after ``since`` was committed that had not been stored before."""
+        """Return the time of the first commit after ``since`` that was not a duplicate."""
         while self.new_at <= since:
             self._progress.clear()
             await self._progress.wait()
@@ -91,7 +92,7 @@ class _Stream:
 
 
 def measure(effort: Effort) -> Measurement:
-    """Return the median of the producer's standstill over the cluster's."""
+    """Return the median of the producer's interruption over the cluster's."""
     return asyncio.run(_measure(effort))
 
 
@@ -110,7 +111,7 @@ async def _measure(effort: Effort) -> Measurement:
 
 
 async def _change(cluster: BenchCluster, watcher: Client, how: str) -> Change:
-    """Change the leader once under load, and bring a contender back."""
+    """Change the leader once under load, and start a contender again."""
     loop = asyncio.get_running_loop()
     leader = (await cluster.past_leaders())[-1]
     epoch, enough = leader_epoch(watcher), asyncio.Event()
@@ -133,7 +134,7 @@ async def _change(cluster: BenchCluster, watcher: Client, how: str) -> Change:
             ending = tasks.create_task(cluster.kill(leader) if how == "kill" else cluster.stop(leader))
             announced_at = await announced
             remove_handlers()
-            # What was committed before was the old leader's.
+            # Earlier commits are the old leader's.
             committed_at = await stream.until_new(announced_at)
             await stream.until(stream.committed + BATCHES_BEFORE)
             enough.set()
@@ -146,10 +147,10 @@ async def _change(cluster: BenchCluster, watcher: Client, how: str) -> Change:
 
 
 async def _check_offsets(deliveries: list[Delivery]) -> None:
-    """Check that no two batches stand at one place: only one of two equal ones may have been stored."""
-    places = {(stored.segment, stored.offset) for stored in [await delivery for delivery in deliveries]}
-    unknown = sum(1 for _, offset in places if offset is None)
-    assert len(places) == len(deliveries) or unknown, "two batches stand at one place"
+    """Check that no two batches have the same segment and offset."""
+    positions = {(stored.segment, stored.offset) for stored in [await delivery for delivery in deliveries]}
+    unknown = sum(1 for _, offset in positions if offset is None)
+    assert len(positions) == len(deliveries) or unknown, "two batches have the same offset"
 
 
 def compared(changes: Mapping[str, list[Change]]) -> Measurement:
@@ -170,4 +171,4 @@ def compared(changes: Mapping[str, list[Change]]) -> Measurement:
     return Measurement(median(ratios), {**parts, "window": WINDOW})
 
 
-BENCHMARK = Benchmark(unit="times the cluster's own standstill", goal=1.1, better="lower", measure=measure)
+BENCHMARK = Benchmark(unit="times the cluster's own interruption", goal=1.1, better="lower", measure=measure)

@@ -1,10 +1,11 @@
-"""What storing costs beyond carrying.
+"""Throughput of storing records, against only carrying them through the broker.
 
-Ours: a Producer with its default settings sends records to one shard of a real daemon, and all are durable at the end.
-The other side: the same values, each as one message, through the same broker with the same library to a subscriber
-that throws them away and tells at the end how many there were. The value is the lesser ratio of records a second, of
-values of 100 bytes and of 1 KB. Carrying is done record by record there, as any MQTT program does it; what a carrier
-reaches that bundles as the producer does is in the parts (`bundled`), because bundling is where most of it is won.
+Ours: a Producer with default settings sends records to one shard of a real daemon; all are durable
+at the end. The other side: the same values, one message each, through the same broker with the same
+library to a subscriber that discards them and reports their number at the end. The value is the
+lesser ratio of records per second, for values of 100 bytes and of 1 KB. The other side carries
+record by record, as any MQTT program does; `bundled` shows a carrier that batches like the
+producer.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from headgate.client.connection import Client
 SIZES_BYTES = (100, 1024)
 BUNDLE_BYTES = ProducerSettings().batch_bytes
 YIELD_BYTES = 256 * 1024
-"""As the producer does: after this much the loop may turn."""
+"""Bytes after which the sender yields to the event loop, as the producer does."""
 ANSWER_SECONDS = 60.0
 
 
 class _Carrier:
-    """Sends to bench._peer's sink and learns how much of it arrived."""
+    """Sends to the sink of bench._peer and asks how much arrived."""
 
     def __init__(self, client: Client) -> None:
         self._transport = client.transport
@@ -46,7 +47,7 @@ class _Carrier:
             self._answer.set_result((int(messages), int(size_bytes)))
 
     async def carry(self, payloads: list[bytes]) -> None:
-        """Send ``payloads`` and return when the sink has had them; a loss is an error: it would flatter the rate."""
+        """Send ``payloads`` and wait until the sink has received them. A loss is an error."""
         self._answer = asyncio.get_running_loop().create_future()
         since_bytes = 0
         for payload in payloads:
@@ -61,7 +62,7 @@ class _Carrier:
         assert arrived == len(payloads), f"{len(payloads) - arrived} of {len(payloads)} messages were lost"
 
     async def _send(self, payload: bytes) -> None:
-        while not self._transport.publish(SINK_TOPIC, payload):  # noqa: ASYNC110 - room is made in the loop's next turn
+        while not self._transport.publish(SINK_TOPIC, payload):  # noqa: ASYNC110 - the buffer drains in the next turn of the loop
             await asyncio.sleep(0)
 
 
@@ -110,7 +111,7 @@ def bundled(payloads: list[bytes]) -> list[bytes]:
 
 
 def _parts(rounds: Rounds, size_bytes: int, count: int) -> dict[str, Part]:
-    # Time ratios the other way round are ratios of rates.
+    # Inverse ratios of times are ratios of rates.
     ratios = rounds.ratios("carried", "stored")
     rates: dict[str, Part] = {
         f"{side}_records_a_second_{size_bytes}": round(count / rounds.median_seconds(side)) for side in rounds.seconds

@@ -1,12 +1,13 @@
-"""What a durable commit costs beyond what this disk charges for any durable commit.
+"""Cost of a durable commit, against the bare system calls on the same disk.
 
-Ours: one chunk is encoded and created through headgate.storage.object_store.LocalStore, as a leader does it: Parquet,
-a draft that is written and fsynced, a link to its number, an fsync of the folder. The other side: the same bytes,
-ready beforehand, with the bare system calls that nothing durable and put-if-absent can do without. The difference is
-what we add: encoding, a change of thread, a draft to remove. On a slower disk the ratio falls towards 1.
+Ours: one chunk is encoded and created through headgate.storage.object_store.LocalStore, as a leader
+does it. The other side: the same bytes, encoded beforehand, with the fewest system calls that are
+durable and put-if-absent. The difference is encoding, a change of thread and housekeeping. On a
+slower disk the ratio approaches 1.
 
-A chunk holds 10 batches of 50 records of 200 bytes: what gathers during one commit of 3 ms at some 170 000
-records a second. TMPDIR chooses the disk; a folder in memory makes the floor nearly free and the ratio meaningless.
+A chunk holds 10 batches of 50 records of 200 bytes: what accumulates during one commit of 3 ms at
+170 000 records per second. TMPDIR selects the disk; a folder in memory makes the other side nearly
+free and the ratio meaningless.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ COMMITS_A_ROUND = 20
 
 
 def measure(effort: Effort) -> Measurement:
-    """Return the ratio of our commit to the bare one, with the cost of encoding apart."""
+    """Return our commit over the bare one; encoding is a part."""
     shard = Shard(segments=8)
     builder = shard.begin()
     for batch in batches(BATCHES, RECORDS_EACH, VALUE_BYTES, Shard.PRODUCER_ID):
@@ -73,7 +74,7 @@ def measure(effort: Effort) -> Measurement:
 
 
 def bare_commit(folder: Path, name: str, data: bytes) -> None:
-    """Write, fsync, link, fsync the folder: the least that is durable, whole and put-if-absent."""
+    """Write, fsync, link, fsync the folder: the minimum that is durable, atomic and put-if-absent."""
     draft = folder / f".{name}"
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:

@@ -1,15 +1,15 @@
-"""How long a topic is unread when a consumer joins, against stopping everybody, and against kazoo's SetPartitioner.
+"""Unread time of a topic when a consumer joins, against eager rebalancing and kazoo's SetPartitioner.
 
-Three consumers hold all segments of a topic on real servers, records are produced all the while, and a fourth one
-joins. Ours: revoke, confirm, grant, for what has to move and nothing else. The second side runs on the same servers by
-the protocol that eager rebalancing has: everybody gives up everything, and only when nobody holds anything does
-everybody register again. The third one is kazoo's SetPartitioner on the same ZooKeeper, with as many items, and with a
-quiet time of one second in place of its default of thirty, so that its work is measured and not its patience.
+Three consumers hold all segments of a topic on real servers while records are produced, and a
+fourth one joins. Ours: revoke, confirm, grant, for the segments that must move. The second side
+uses the same servers with the eager protocol: all consumers release everything, and register again
+once nothing is held. The third is kazoo's SetPartitioner on the same ZooKeeper with as many items,
+and a quiet time of one second instead of thirty, so that its work is measured and not its pause.
 
-Each side tells when each segment was last held before and first held after; a segment that nobody gave up was never
-unread. The value is the unread time summed over all segments, of stopping everybody over ours: what a subscription
-loses of its reading. The parts tell how long it took until everybody held a balanced share, and the longest time that
-any one segment was unread.
+Each side records when each segment lost its old holder and got its new one; a segment that was not
+released was never unread. The value is the unread time summed over all segments, of the eager
+protocol over ours. The parts contain the time until all consumers hold a balanced share, and the
+longest unread time of a single segment.
 """
 
 from __future__ import annotations
@@ -45,52 +45,52 @@ POLL_INTERVAL_SECONDS = 0.1
 
 @dataclass(slots=True)
 class RebalanceTrace:
-    """What one rebalance looked like; all in seconds of one clock. Every segment has one holder when it begins."""
+    """One rebalance, in seconds of one clock. Every segment has one holder at the start."""
 
     began: float = 0.0
     ended: float = 0.0
-    """When everybody held a balanced share."""
+    """When all consumers held a balanced share."""
     steps: dict[int, list[tuple[float, int]]] = field(default_factory=dict)
-    """Segment → when it got or lost a holder: (when, +1 or -1)."""
+    """Segment → (time, +1 or -1) for each holder gained or lost."""
 
     def begin(self, now: float) -> None:
-        """Forget what came before."""
+        """Start the trace; forget earlier steps."""
         self.began = now
         self.steps.clear()
 
     def record_released(self, segments: Iterable[int], now: float) -> None:
-        """Note that somebody stopped reading ``segments``."""
+        """Record that a consumer stopped reading ``segments``."""
         for segment in segments:
             self.steps.setdefault(segment, []).append((now, -1))
 
     def record_acquired(self, segments: Iterable[int], now: float) -> None:
-        """Note that somebody began to read ``segments``."""
+        """Record that a consumer began to read ``segments``."""
         for segment in segments:
             self.steps.setdefault(segment, []).append((now, 1))
 
     def unread_durations(self) -> list[float]:
-        """Return for how long each segment that changed hands was read by nobody."""
+        """Return the unread seconds of each segment that changed its holder."""
         return [unread_seconds(steps) for steps in self.steps_before_end().values()]
 
     def steps_before_end(self) -> dict[int, list[tuple[float, int]]]:
-        """Return the steps up to the end; what holders do after that is no part of it."""
+        """Return the steps up to the end; later ones do not count."""
         found = {segment: [step for step in steps if step[0] <= self.ended] for segment, steps in self.steps.items()}
         return {segment: steps for segment, steps in found.items() if steps}
 
 
 def unread_seconds(steps: Iterable[tuple[float, int]]) -> float:
-    """Return how long nobody held a segment that one consumer held at first, and one holds at last."""
+    """Return how long a segment had no holder between its first and its last one."""
     holders, unread, since = 1, 0.0, 0.0
     for at, change in sorted(steps):
         if holders == 0:
             unread += at - since
         holders, since = holders + change, at
-    assert holders == 1, f"{holders} hold it at last"
+    assert holders == 1, f"{holders} holders at the end"
     return unread
 
 
 class Reader:
-    """A consumer that reads nothing and confirms each revocation at once."""
+    """A consumer that reads nothing and confirms each revocation immediately."""
 
     def __init__(self, client: Client, topic: str, name: str, seen: RebalanceTrace) -> None:
         self.incarnation = 1
@@ -105,18 +105,18 @@ class Reader:
 
     @property
     def held(self) -> list[int]:
-        """Segments that it reads now."""
+        """Segments that it holds."""
         return [segment for segment, generation in self._assignment.held]
 
     async def register(self) -> None:
-        """Join, and hold what the answer lists."""
+        """Register, and hold the segments in the reply."""
         self._assignment.registration_requested()
         reply = await self._ask(m.RegisterConsumer, subscription_type=SubscriptionType.STREAM, start="earliest")
         assert isinstance(reply.body, m.Registered), reply
         self._apply_changes(self._assignment.registered(reply.leader_epoch, reply.body))
 
     async def leave(self) -> None:
-        """Give up everything at once; what comes next is another incarnation, and grants to this one are ignored."""
+        """Release everything. The next registration is another incarnation; grants to this one are ignored."""
         left, self.incarnation = self.incarnation, self.incarnation + 1
         self._trace.record_released(self.held, self._loop.time())
         self._assignment = HeldSegments()
@@ -128,7 +128,7 @@ class Reader:
 
     def _apply_changes(self, changes: Changes) -> None:
         now = self._loop.time()
-        assert not changes.stop, "fenced while it answers everything"
+        assert not changes.stop, "fenced although it confirmed everything"
         self._trace.record_released((revocation.segment for revocation in changes.finish), now)
         for revocation in [*changes.finish, *changes.confirm]:
             self._assignment.confirmed(revocation)
@@ -149,7 +149,7 @@ class Reader:
 
 
 def measure(effort: Effort) -> Measurement:
-    """Return the unread time of stopping everybody over ours."""
+    """Return the unread time of the eager protocol over ours."""
     return asyncio.run(_measure(effort))
 
 
@@ -168,7 +168,7 @@ async def _measure(effort: Effort) -> Measurement:
                 if number:
                     seen[side].append(found)
                 effort.progress(f"{side}: {'warm-up' if not number else f'round {number} of {rounds}'}")
-        # It takes a minute each time.
+        # Each round takes a minute.
         kazoo_rounds = effort.pick(2, 1)
         for number in range(kazoo_rounds):
             seen["kazoo"].append(
@@ -179,7 +179,7 @@ async def _measure(effort: Effort) -> Measurement:
 
 
 async def _under_load(cluster: BenchCluster, client: Client, topic: str, segments: int, side: str) -> RebalanceTrace:
-    """Let one consumer join three while records are produced."""
+    """Let one consumer join three others while records are produced."""
     seen = RebalanceTrace()
     readers: list[Reader] = []
     for name in INITIAL_CONSUMERS:
@@ -199,7 +199,7 @@ async def _under_load(cluster: BenchCluster, client: Client, topic: str, segment
         await balanced([*readers, joiner], segments)
         seen.ended = asyncio.get_running_loop().time()
         enough.set()
-    # Nobody is there to say that they live: gone now, or evicted in the middle of a later round.
+    # Readers send no heartbeats: without leaving, they would be evicted in the middle of a later round.
     await asyncio.gather(*(reader.leave() for reader in [*readers, joiner]))
     return seen
 
@@ -212,7 +212,7 @@ async def _produce(producer: Producer, topic: str, enough: asyncio.Event) -> Non
 
 
 async def balanced(readers: Collection[Reader], segments: int) -> None:
-    """Return once the readers hold all segments, each one once, and their shares differ by one at most."""
+    """Wait until the readers hold every segment once, and their counts differ by at most one."""
     async with asyncio.timeout(SETTLE_SECONDS):
         while not is_balanced([reader.held for reader in readers], segments):
             for reader in readers:
@@ -224,7 +224,7 @@ async def balanced(readers: Collection[Reader], segments: int) -> None:
 
 
 def is_balanced(held: Collection[Collection[int]], segments: int) -> bool:
-    """Tell whether every segment is held once, and no share is more than one above another."""
+    """Return whether every segment is held once, and counts differ by at most one."""
     counts = [len(each) for each in held]
     if sum(counts) != segments or max(counts) - min(counts) > 1:
         return False
@@ -232,7 +232,7 @@ def is_balanced(held: Collection[Collection[int]], segments: int) -> bool:
 
 
 class _PartitionerMember:
-    """One of kazoo's partitioners, driven as its documentation says, by a thread of its own."""
+    """One kazoo partitioner in its own thread, driven as kazoo documents it."""
 
     def __init__(self, hosts: str, path: str, items: int, name: str, seen: RebalanceTrace) -> None:
         self._client = KazooClient(hosts=hosts)
@@ -247,7 +247,7 @@ class _PartitionerMember:
         self.thread.start()
 
     def stop(self) -> None:
-        """Look no more; keep what is held."""
+        """Stop the thread; keep what is held."""
         self._stopped = True
         self.thread.join()
 
@@ -263,22 +263,22 @@ class _PartitionerMember:
             if state == PartitionState.ALLOCATING:
                 self._partitioner.wait_for_acquire(timeout=POLL_INTERVAL_SECONDS)
             elif state == PartitionState.RELEASE:
-                # In this order, so that nobody takes it for balanced after that was noted.
-                given, self.held = self.held, []
-                self._trace.record_released(given, time.monotonic())
+                # Release first, so that the members do not look balanced after the trace has recorded it.
+                released, self.held = self.held, []
+                self._trace.record_released(released, time.monotonic())
                 self._partitioner.release_set()
             elif state == PartitionState.ACQUIRED:
                 if not self.held:
-                    taken = list(self._partitioner)
-                    self._trace.record_acquired(taken, time.monotonic())
-                    self.held = taken
+                    acquired = list(self._partitioner)
+                    self._trace.record_acquired(acquired, time.monotonic())
+                    self.held = acquired
                 self._partitioner.state_change_event.wait(POLL_INTERVAL_SECONDS)
             else:
-                raise HeadgateError(f"kazoo's partitioner is in state {state}")
+                raise HeadgateError(f"kazoo's partitioner is in the unexpected state {state}")
 
 
 def run_kazoo_rebalance(hosts: str, path: str, items: int) -> RebalanceTrace:
-    """Let one of kazoo's partitioners join three; blocks until all have acquired their share."""
+    """Let one kazoo partitioner join three others; block until all have acquired their share."""
     seen = RebalanceTrace()
     members = [_PartitionerMember(hosts, path, items, name, seen) for name in INITIAL_CONSUMERS]
     try:
@@ -288,7 +288,7 @@ def run_kazoo_rebalance(hosts: str, path: str, items: int) -> RebalanceTrace:
         _until_balanced(members, items)
         seen.ended = time.monotonic()
     finally:
-        # First all of them look no more: that one leaves is no part of what was measured.
+        # Stop all threads first: leaving is not part of the measurement.
         for party in members:
             party.stop()
         for party in members:
@@ -300,12 +300,12 @@ def _until_balanced(members: Collection[_PartitionerMember], items: int) -> None
     end = time.monotonic() + SETTLE_SECONDS
     while not is_balanced([party.held for party in members], items):
         if time.monotonic() > end or not all(party.thread.is_alive() for party in members):
-            raise HeadgateError(f"kazoo's partitioners did not come to a balance in {SETTLE_SECONDS:g} s")
+            raise HeadgateError(f"kazoo's partitioners were not balanced within {SETTLE_SECONDS:g} s")
         time.sleep(POLL_INTERVAL_SECONDS / 10)
 
 
 def compared(seen: Mapping[str, Collection[RebalanceTrace]], segments: int) -> Measurement:
-    """Return the measured value: medians over the rounds of each side."""
+    """Return the measurement: medians over the rounds of each side."""
     parts: dict[str, Part] = {"segments": segments, "rounds": len(seen["ours"])}
     totals: dict[str, float] = {}
     for side, rounds in seen.items():
@@ -321,7 +321,7 @@ def compared(seen: Mapping[str, Collection[RebalanceTrace]], segments: int) -> M
 
 
 BENCHMARK = Benchmark(
-    unit="times the unread time, when everybody stops",
+    unit="times the unread time of the eager protocol",
     goal=7,
     better="higher",
     measure=measure,

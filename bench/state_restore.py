@@ -1,10 +1,10 @@
-"""What folding the state costs beyond reading the ledger at all.
+"""Cost of restoring a shard's state, against only reading and decoding its ledger.
 
-Ours: every chunk of a shard is read through headgate.ledger.Ledger and folded into a ShardState, which is what a new
-leader does before its reign. The other side: the same objects are read from the same folder and decoded, and nothing is
-done with them. The ratio is the fold's share, so a fold that grows dearer with the length of the ledger shows here.
-
-The chunks hold batches of one producer, and acknowledgements of a consumer that follows it.
+Ours: every chunk of a shard is read through headgate.ledger.ledger and applied to a ShardState, as
+a new leader does. The other side: the same objects are read from the same folder and decoded. The
+ratio shows the share of the fold, so a fold that gets slower with the length of the ledger is
+noticed. The chunks hold batches of one producer, and acknowledgements of a consumer that follows
+it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SUBSCRIPTION_ID = 3
 
 
 def measure(effort: Effort) -> Measurement:
-    """Return the ratio of restoring to merely reading and decoding."""
+    """Return the time of restoring over that of reading and decoding."""
     chunks = effort.pick(CHUNKS, QUICK_CHUNKS)
     with tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder:
         store = LocalStore(Path(folder))
@@ -49,7 +49,7 @@ def measure(effort: Effort) -> Measurement:
                     read += len(chunk.decode(data, shard=0, number=number).entries)
                 return read
 
-            assert runner.run(restore()).chunk == chunks, "every chunk must have been folded"
+            assert runner.run(restore()).chunk == chunks, "every chunk must have been applied"
             assert runner.run(read()) == entries, "both sides must see the same entries"
             sides = {"restore": lambda: runner.run(restore()), "read": lambda: runner.run(read())}
             rounds = run_alternating(sides, effort.pick(11, 3), effort.progress)

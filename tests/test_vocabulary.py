@@ -66,7 +66,6 @@ NOT_YET_REWRITTEN: tuple[str, ...] = (
     "CONTRIBUTING.md",
     "Makefile",
     "README.md",
-    "bench/",
     "controller/backlog/",
     "controller/cli/",
     "controller/commit.py",

@@ -1,4 +1,4 @@
-"""What the benchmark of assignment computes from what it saw."""
+"""The assignment benchmark: its workloads and its minimum of moves."""
 
 from itertools import product
 
@@ -10,7 +10,7 @@ from coordinator.balancing.target import AssignmentInput, assign
 
 @pytest.mark.parametrize("held", [h for h in product(range(4), repeat=3) if sum(h) <= 6])
 @pytest.mark.parametrize("free", [0, 1, 2])
-def test_the_fewest_moves_are_those_of_the_best_of_all_balanced_assignments(held: tuple[int, ...], free: int) -> None:
+def test_the_minimum_of_moves_is_that_of_the_best_balanced_assignment(held: tuple[int, ...], free: int) -> None:
     names = ["ada", "bob", "cyd"]
     holders = dict(enumerate(name for name, count in zip(names, held, strict=True) for _ in range(count)))
     segments = len(holders) + free
@@ -23,7 +23,7 @@ def test_the_fewest_moves_are_those_of_the_best_of_all_balanced_assignments(held
     assert best == fewest_moves(held, segments)
 
 
-def test_every_workload_begins_balanced_and_is_the_change_that_it_is_called() -> None:
+def test_every_workload_starts_balanced_and_contains_the_change_in_its_name() -> None:
     found = workloads(10)
 
     assert {} == found["full"].holders
@@ -36,7 +36,7 @@ def test_every_workload_begins_balanced_and_is_the_change_that_it_is_called() ->
     assert {10} == {len(keys) for keys in found["stable"].held.values()}
 
 
-def test_what_a_consumer_that_left_had_held_did_not_move() -> None:
+def test_segments_of_a_consumer_that_left_do_not_count_as_moves() -> None:
     leave = workloads(3)["leave_one"]
 
     assert 0 == moved(leave, leave.solve())

@@ -1,4 +1,4 @@
-"""What the backlog benchmarks compute from what they saw, and that their ledger is what it says."""
+"""The backlog benchmarks: what they compute from measured values, and their synthetic ledger."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from drain.spark.chunks import LedgerChunks
 ROWS = 1_024
 
 
-def test_growth_is_the_longest_by_the_shortest_round_by_round():
+def test_growth_is_the_longest_over_the_shortest_of_each_round():
     measured = backlog_growth.compared(
         {1: [1.0, 2.0, 1.0], 10: [9.0, 9.0, 9.0], 100: [1.5, 2.0, 1.2]}, {1: 2.0, 10: 20.0, 100: 200.0}
     )
@@ -26,7 +26,7 @@ def test_growth_is_the_longest_by_the_shortest_round_by_round():
     assert (measured.parts["lowest"], measured.parts["highest"]) == (1.0, 1.5)
 
 
-def test_a_scan_is_compared_with_the_faster_peer_and_a_second_core_with_the_first():
+def test_a_scan_is_compared_with_the_faster_peer_and_two_cores_with_one():
     rounds = Rounds({"ours": [4.0, 4.0], "spark": [3.0, 3.0], "duckdb": [2.0, 2.0], "polars": [1.0, 3.0]})
     measured = backlog_scan.compared(rounds, [8.0], rows=100)
 
@@ -36,7 +36,7 @@ def test_a_scan_is_compared_with_the_faster_peer_and_a_second_core_with_the_firs
     assert (measured.parts["spark_alone"], measured.parts["ours_of_spark"]) == (0.667, 0.75)
 
 
-async def test_the_ledger_of_facts_is_one_that_the_job_takes(tmp_path: Path):
+async def test_the_job_accepts_the_synthetic_ledger(tmp_path: Path):
     ledger = FactsLedger(tmp_path / "long")
     ledger.grow(ROWS)
     ledger.grow(ROWS)
@@ -60,6 +60,6 @@ async def test_the_ledger_of_facts_is_one_that_the_job_takes(tmp_path: Path):
 
 
 @pytest.mark.parametrize("rows", [1, 500])
-def test_rows_that_cannot_be_shared_out_are_refused(rows: int, tmp_path: Path):
-    with pytest.raises(AssertionError, match="shared out"):
+def test_rows_that_cannot_be_divided_evenly_are_refused(rows: int, tmp_path: Path):
+    with pytest.raises(AssertionError, match="divided evenly"):
         FactsLedger(tmp_path).grow(rows)

@@ -1,9 +1,9 @@
-"""What the benchmark of coordinators rests on."""
+"""The coordinator benchmark: its measure of memory, and that both sides hold the same facts."""
 
 from bench.coordinator_scale import CONSUMERS, SEGMENTS, _Shard, allocated_bytes, minimal_facts
 
 
-def test_what_is_kept_counts_and_what_is_let_go_does_not() -> None:
+def test_allocated_bytes_are_those_still_referenced() -> None:
     assert 1_000_000 <= allocated_bytes(lambda: bytearray(1_000_000)) < 1_010_000
     assert allocated_bytes(lambda: len(bytearray(1_000_000))) < 10_000
 
@@ -21,7 +21,7 @@ async def test_both_sides_hold_the_same_facts() -> None:
     await shard.close()
 
 
-async def test_heartbeats_change_nothing_on_record() -> None:
+async def test_heartbeats_write_no_entries() -> None:
     shard = _Shard(2)
     before = shard.state.chunk
     shard.heartbeats()()

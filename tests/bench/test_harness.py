@@ -1,4 +1,4 @@
-"""The harness of the benchmarks: what it measures, what it prints, what it refuses."""
+"""The harness of the benchmarks: what it measures, prints and refuses."""
 
 import json
 import math
@@ -10,14 +10,17 @@ import pytest
 from click.testing import CliRunner
 
 from bench.__main__ import command
-from bench._harness import Benchmark, Effort, Measurement, Rounds, catalogue, run_alternating
+from bench._harness import Benchmark, Effort, Measurement, Rounds, catalogue, run_alternating, run_alternating_async
 
 RESULT_KEYS = ["name", "value", "unit", "goal", "better", "goal_met", "parts"]
 ROOT = Path(__file__).parents[2]
 
 
-def _benchmark(value: float, goal: float = 2.0, better: str = "lower") -> Benchmark:
-    return Benchmark(unit="times", goal=goal, better=better, measure=lambda effort: Measurement(value, {"rounds": 3}))
+def _benchmark(value: float, goal: float = 2.0, better: str = "lower", **part_goals: float) -> Benchmark:
+    parts = {"rounds": 3}
+    return Benchmark(
+        unit="times", goal=goal, better=better, measure=lambda _: Measurement(value, parts), part_goals=part_goals
+    )
 
 
 def _invoke(benchmark: Benchmark, *arguments: str):
@@ -28,24 +31,24 @@ def _quiet(_: str) -> None:
     pass
 
 
-def test_every_figure_says_what_it_compares_and_has_a_goal() -> None:
-    """A module of bench is a benchmark or begins with an underscore."""
+def test_every_benchmark_states_what_it_compares_and_has_a_goal() -> None:
+    """A module of bench is a benchmark, or its name begins with an underscore."""
     loaded = {name: load() for name, load in catalogue().items()}
 
     assert {"ledger_commit", "chunk_codec", "state_restore", "hash_route"} <= set(loaded)
     for name, (benchmark, doc) in loaded.items():
-        assert len(doc.strip().splitlines()) > 2, f"{name}: say what is compared and why"
+        assert len(doc.strip().splitlines()) > 2, f"{name}: state what is compared and why"
         assert benchmark.goal > 0
         assert benchmark.unit
 
 
-def test_the_list_names_each_figure_with_its_first_line() -> None:
+def test_the_list_names_each_benchmark_with_its_first_line() -> None:
     result = _invoke(_benchmark(1.0), "--list")
 
     assert (result.exit_code, result.stdout) == (0, "made_up  What is compared.\n")
 
 
-def test_a_real_figure_runs_quickly_and_ends_with_one_json_object() -> None:
+def test_a_real_benchmark_ends_with_one_json_object() -> None:
     """Through the real command line, with the cheapest benchmark; progress stays off standard output."""
     done = subprocess.run(
         [sys.executable, "-m", "bench", "hash_route", "--quick"], cwd=ROOT, capture_output=True, text=True, check=False
@@ -55,7 +58,7 @@ def test_a_real_figure_runs_quickly_and_ends_with_one_json_object() -> None:
     result = json.loads(done.stdout.splitlines()[-1])
     assert list(result) == RESULT_KEYS
     assert (result["name"], result["better"]) == ("hash_route", "lower")
-    assert result["value"] > 1, "placing includes hashing"
+    assert result["value"] > 1, "routing includes hashing"
     assert result["goal_met"] is (result["value"] <= result["goal"])
     assert result["parts"]["rounds"] == 5
     assert "round 5 of 5" in done.stderr
@@ -78,15 +81,15 @@ def test_json_alone_is_one_line() -> None:
     ]
 
 
-def test_people_get_the_docstring_and_a_table_first() -> None:
+def test_the_docstring_and_a_table_are_printed_first() -> None:
     result = _invoke(_benchmark(2.5), "made_up")
 
     assert result.stdout.startswith("What is compared.")
-    assert "does not hold" in result.stdout
+    assert "missed" in result.stdout
 
 
 @pytest.mark.parametrize(
-    ("value", "better", "holds"),
+    ("value", "better", "met"),
     [
         (2.0, "lower", True),
         (2.1, "lower", False),
@@ -96,28 +99,28 @@ def test_people_get_the_docstring_and_a_table_first() -> None:
         (math.nan, "higher", False),
     ],
 )
-def test_a_goal_holds_at_its_bound_and_on_its_good_side(value: float, better: str, holds: bool) -> None:
-    assert holds is _benchmark(value, better=better).meets_goal(value)
+def test_a_goal_is_met_at_its_bound_and_on_its_good_side(value: float, better: str, met: bool) -> None:
+    assert met is _benchmark(value, better=better).meets_goal(value)
 
 
 @pytest.mark.parametrize(
     ("value", "arguments", "exit_code"),
     [(3.0, [], 0), (3.0, ["--strict"], 1), (1.0, ["--strict"], 0)],
-    ids=["fails-but-lenient", "fails-strictly", "holds-strictly"],
+    ids=["missed-lenient", "missed-strict", "met-strict"],
 )
-def test_a_goal_that_does_not_hold_matters_only_when_strict(value: float, arguments: list[str], exit_code: int) -> None:
+def test_a_missed_goal_matters_only_when_strict(value: float, arguments: list[str], exit_code: int) -> None:
     assert exit_code == _invoke(_benchmark(value), "made_up", *arguments).exit_code
 
 
 @pytest.mark.parametrize("arguments", [["made_upp"], []], ids=["unknown", "none"])
-def test_a_name_that_is_no_figure_is_refused_with_the_valid_ones(arguments: list[str]) -> None:
+def test_an_unknown_name_is_refused_with_the_valid_ones(arguments: list[str]) -> None:
     result = _invoke(_benchmark(1.0), *arguments)
 
     assert (result.exit_code, result.stdout) == (2, "")
     assert "made_up" in result.stderr.splitlines()[-1]
 
 
-def test_a_figure_that_crashes_exits_non_zero_and_prints_no_result() -> None:
+def test_a_benchmark_that_crashes_exits_non_zero_and_prints_no_result() -> None:
     def crash(effort: Effort) -> Measurement:
         raise RuntimeError("no such disk")
 
@@ -141,7 +144,29 @@ def test_quick_is_passed_on() -> None:
     assert asked == [1, 10]
 
 
-def test_sides_take_turns_and_change_who_begins() -> None:
+@pytest.mark.parametrize("goals", [{"rounds": 3.0}, {"rounds": 2.0}, {"other": 3.0}], ids=["met", "missed", "missing"])
+def test_a_benchmark_meets_its_goal_only_if_its_parts_do(goals: dict[str, float]) -> None:
+    """The value alone would meet its goal in each case."""
+    met = goals == {"rounds": 3.0}
+    benchmark = _benchmark(1.0, **goals)
+
+    result = json.loads(_invoke(benchmark, "made_up", "--json").stdout)
+    strict = _invoke(benchmark, "made_up", "--strict")
+
+    assert met is result["goal_met"]
+    assert goals.items() <= {name.removesuffix("_goal"): goal for name, goal in result["parts"].items()}.items()
+    assert (0 if met else 1) == strict.exit_code
+    assert met is ("missed" not in strict.stdout)
+
+
+def test_a_chart_of_a_benchmark_without_one_is_refused(tmp_path: Path) -> None:
+    result = _invoke(_benchmark(1.0), "made_up", "--plot", str(tmp_path / "plot.svg"))
+
+    assert result.exit_code == 2
+    assert "has no chart" in result.stderr
+
+
+def test_sides_alternate_and_the_first_one_changes() -> None:
     """The warm-up round runs, and does not count."""
     order = []
     rounds = run_alternating({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 3, _quiet)
@@ -150,8 +175,20 @@ def test_sides_take_turns_and_change_who_begins() -> None:
     assert {side: len(seconds) for side, seconds in rounds.seconds.items()} == {"a": 3, "b": 3}
 
 
+async def test_awaited_sides_alternate_like_the_others() -> None:
+    order = []
+
+    async def side(name: str) -> None:
+        order.append(name)
+
+    rounds = await run_alternating_async({"a": lambda: side("a"), "b": lambda: side("b")}, 2, _quiet)
+
+    assert [*"ba", *"ab", *"ba"] == order
+    assert {name: len(seconds) for name, seconds in rounds.seconds.items()} == {"a": 2, "b": 2}
+
+
 def test_the_ratio_is_the_median_of_the_rounds() -> None:
-    """One disturbed round changes nothing, on whichever side it falls."""
+    """One disturbed round changes nothing, on either side."""
     measured = Rounds({"ours": [2.0, 90.0, 2.0, 2.2, 2.0], "theirs": [1.0, 1.0, 1.0, 1.0, 50.0]}).median_ratio(
         "ours", "theirs"
     )

@@ -1,4 +1,4 @@
-"""The benchmarks of ingestion: what they compute from what they saw, and the cheapest one on real servers."""
+"""The ingestion benchmarks: what they compute from measured values, and the cheapest one on real servers."""
 
 import asyncio
 import json
@@ -8,13 +8,10 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from bench import ingest_deadline, ingest_idempotence, ingest_latency, ingest_recovery
-from bench.__main__ import command
 from bench._cluster import percentile
 from bench._delay import serve
-from bench._harness import Benchmark, Measurement, run_alternating_async
 from bench._load import BATCH_BYTES, batch_of_records, whole_batches
 from bench._svg import line_chart
 from bench.ingest_pipelining import ratio_to_best
@@ -29,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("share", "expected"), [(0.5, 50), (0.99, 99), (1.0, 100), (0.001, 1)], ids=["median", "p99", "all", "least"]
 )
-def test_a_percentile_is_a_value_that_was_seen(share: float, expected: int) -> None:
+def test_a_percentile_is_one_of_the_values(share: float, expected: int) -> None:
     assert expected == percentile([float(number) for number in range(100, 0, -1)], share)
 
 
@@ -40,14 +37,14 @@ def test_the_best_possible_is_the_lesser_of_both_limits(sequential: float, no_de
     assert expected == ratio_to_best(8.0, sequential, no_delay, window=16)
 
 
-def test_batches_are_full_to_the_last_byte() -> None:
+def test_batches_are_exactly_full() -> None:
     """One byte less would leave each batch waiting for its linger."""
     sizes = [len(key) + len(value) + RECORD_OVERHEAD_BYTES for key, value in batch_of_records()]
 
     assert BATCH_BYTES == sum(sizes) == whole_batches(16).batch_bytes
 
 
-def test_bundles_hold_every_payload_once() -> None:
+def test_bundles_contain_every_payload_once() -> None:
     payloads = [bytes([number % 256]) * 1000 for number in range(120)]
 
     bundles = bundled(payloads)
@@ -56,7 +53,7 @@ def test_bundles_hold_every_payload_once() -> None:
     assert [51_000, 51_000, 18_000] == [len(bundle) for bundle in bundles]
 
 
-def test_idempotence_takes_the_worse_depth_and_tells_each_percentile() -> None:
+def test_idempotence_reports_the_worse_depth_and_each_percentile() -> None:
     seconds = {
         (1, True): [0.011] * 98 + [0.05] * 2,
         (1, False): [0.010] * 98 + [0.02] * 2,
@@ -71,7 +68,7 @@ def test_idempotence_takes_the_worse_depth_and_tells_each_percentile() -> None:
     assert ["p99_ratio_depth_1"] == ingest_idempotence.BENCHMARK.missed_parts(measured)
 
 
-def test_latency_adds_way_and_disk_of_one_turn() -> None:
+def test_latency_adds_network_and_disk_of_the_same_turn() -> None:
     measured = ingest_latency.compared(
         {
             "ours": [0.006] * 10,
@@ -107,48 +104,7 @@ def test_recovery_compares_the_producer_with_its_cluster() -> None:
     assert measured.parts["handover_commit_after_announcement_ms"] == 100.0
 
 
-def _invoke(parts: dict[str, float], *arguments: str):
-    benchmark = Benchmark(
-        unit="times", goal=2.0, better="lower", measure=lambda _: Measurement(1.0, parts), part_goals={"p99": 1.1}
-    )
-    return CliRunner().invoke(
-        command({"made_up": lambda: (benchmark, "What is compared.\n\nWhy.")}), ["made_up", *arguments]
-    )
-
-
-@pytest.mark.parametrize(
-    ("parts", "holds"), [({"p99": 1.1}, True), ({"p99": 1.2}, False), ({}, False)], ids=["holds", "missed", "missing"]
-)
-def test_a_figure_holds_only_if_its_parts_reach_their_goals(parts: dict[str, float], holds: bool) -> None:
-    """The value alone would hold in each case."""
-    lenient, strict = _invoke(parts, "--json"), _invoke(parts, "--strict")
-
-    assert holds is json.loads(lenient.stdout)["goal_met"]
-    assert json.loads(lenient.stdout)["parts"]["p99_goal"] == 1.1
-    assert (0 if holds else 1) == strict.exit_code
-    assert holds is ("does not hold" not in strict.stdout)
-
-
-def test_a_plot_of_a_figure_that_draws_nothing_is_refused(tmp_path: Path) -> None:
-    result = _invoke({"p99": 1.0}, "--plot", str(tmp_path / "plot.svg"))
-
-    assert result.exit_code == 2
-    assert "nothing to draw" in result.stderr
-
-
-async def test_awaited_sides_take_turns_like_the_others() -> None:
-    order = []
-
-    async def side(name: str) -> None:
-        order.append(name)
-
-    rounds = await run_alternating_async({"a": lambda: side("a"), "b": lambda: side("b")}, 2, lambda _: None)
-
-    assert [*"ba", *"ab", *"ba"] == order
-    assert {name: len(seconds) for name, seconds in rounds.seconds.items()} == {"a": 2, "b": 2}
-
-
-def test_a_chart_is_well_formed_and_has_a_line_and_a_name_for_each() -> None:
+def test_a_chart_is_well_formed_and_has_a_named_line_for_each_series() -> None:
     drawn = line_chart("a < b", "delay", "MB", ["0", "1", "5"], {"window 1": [1.0, 2.0, 3.0], "window 16": [0.0] * 3})
 
     root = ET.fromstring(drawn)
@@ -157,16 +113,16 @@ def test_a_chart_is_well_formed_and_has_a_line_and_a_name_for_each() -> None:
     assert {"a < b", "window 1", "window 16"} <= {text.text for text in root.iter(f"{space}text")}
 
 
-async def test_a_delayed_wire_adds_its_delay_each_way_and_keeps_the_order(
+async def test_the_proxy_adds_its_delay_in_each_direction_and_keeps_the_order(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An echo behind the wire gets everything in order; no byte is back before two delays have passed."""
+    """An echo behind the proxy receives everything in order; no byte returns before two delays."""
     never = asyncio.Event()
 
-    async def wait_for_ever(*_: object) -> None:
+    async def wait_until_cancelled(*_: object) -> None:
         await never.wait()
 
-    monkeypatch.setattr("bench._delay.asyncio.to_thread", wait_for_ever)
+    monkeypatch.setattr("bench._delay.asyncio.to_thread", wait_until_cancelled)
 
     lost = asyncio.Event()
 
@@ -181,7 +137,7 @@ async def test_a_delayed_wire_adds_its_delay_each_way_and_keeps_the_order(
             lost.set()
 
     server = await asyncio.get_running_loop().create_server(Echo, "127.0.0.1", 0)
-    wire = asyncio.create_task(serve("127.0.0.1", server.sockets[0].getsockname()[1], [30.0]))
+    proxy = asyncio.create_task(serve("127.0.0.1", server.sockets[0].getsockname()[1], [30.0]))
     printed = ""
 
     def listening() -> bool:
@@ -203,8 +159,8 @@ async def test_a_delayed_wire_adds_its_delay_each_way_and_keeps_the_order(
     writer.close()
     await writer.wait_closed()
     await lost.wait()
-    wire.cancel()
-    await asyncio.wait({wire})
+    proxy.cancel()
+    await asyncio.wait({proxy})
     server.close()
 
     assert sent == back
@@ -212,8 +168,8 @@ async def test_a_delayed_wire_adds_its_delay_each_way_and_keeps_the_order(
 
 
 @pytest.mark.system
-def test_the_cheapest_figure_measures_a_real_cluster() -> None:
-    """Through the real command line; nothing but the result goes to standard output."""
+def test_the_cheapest_benchmark_measures_a_real_cluster() -> None:
+    """Only the result goes to standard output."""
     done = subprocess.run(
         [sys.executable, "-m", "bench", "ingest_throughput", "--quick", "--json"],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""What the benchmark of rebalancing computes from what it saw."""
+"""The rebalance benchmark: what it computes from a trace."""
 
 import pytest
 
@@ -15,14 +15,14 @@ from bench.rebalance import RebalanceTrace, compared, is_balanced, unread_second
         ([(1.0, 1), (2.0, -1)], 0),
         ([(1.0, 1), (2.0, -1), (3.0, -1), (5.0, 1)], 2.0),
     ],
-    ids=["untouched", "once", "told late", "twice", "two holders", "two holders, then none"],
+    ids=["untouched", "once", "out of order", "twice", "two holders", "two holders, then none"],
 )
 def test_unread_is_the_time_without_a_holder(steps: list[tuple[float, int]], unread: float) -> None:
     assert unread == unread_seconds(steps)
 
 
-def test_a_segment_that_nobody_holds_at_last_is_no_result() -> None:
-    with pytest.raises(AssertionError, match="0 hold it at last"):
+def test_a_segment_without_a_holder_at_the_end_is_refused() -> None:
+    with pytest.raises(AssertionError, match="0 holders at the end"):
         unread_seconds([(1.0, -1)])
 
 
@@ -36,11 +36,11 @@ def test_a_segment_that_nobody_holds_at_last_is_no_result() -> None:
     ],
     ids=["yes", "one twice", "uneven", "one missing"],
 )
-def test_balanced_is_everything_once_and_shares_within_one(held: list[list[int]], balanced: bool) -> None:
+def test_balanced_means_every_segment_once_and_counts_within_one(held: list[list[int]], balanced: bool) -> None:
     assert balanced == is_balanced(held, 3)
 
 
-def test_the_value_is_the_sum_over_segments_of_stopping_over_ours() -> None:
+def test_the_value_is_the_summed_unread_time_over_ours() -> None:
     def seen(*gaps: float) -> RebalanceTrace:
         found = RebalanceTrace(ended=19.0)
         for segment, gap in enumerate(gaps):
