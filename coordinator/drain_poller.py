@@ -1,23 +1,24 @@
-"""Ask again and again whether sealed segments are drained: often after progress, ever more rarely without.
+"""Poll whether sealed segments are drained, with exponential backoff that progress resets.
 
-The poller knows nothing of subscriptions: what to ask about, whom to ask and what to do with the answer are given to
-it. It decides only when to ask.
+The poller decides only when to poll. The owner provides the pending segments, the check and the
+reaction to its result.
 
 The rules:
 
-1. The first pause is the shortest one, 2 s by default; without progress the next one is twice as long, up to 15 min,
-   less up to a tenth, so that many pollers do not fall into step.
-2. `reset` cancels the pending sleep and starts again at the shortest pause. It never moves a poll further away:
-   progress that keeps coming must not put off for ever what it calls for.
-3. `poll_now` asks at once. Called while a check is in flight, it makes another one right after it: the one in
-   flight may have looked before whatever the caller has seen.
-4. One check at a time. It has a time limit; one that raises, in whatever way, or gives no answer in time, means "not
-   drained yet". A check that goes on although it was cancelled keeps the next one from starting.
-5. When there is nothing left to ask about, the poller stops; `reset` and `poll_now` start it again.
-6. After `close`, nothing is asked, started or reported, whatever is still in flight; `close` cancels and waits.
+1. The first pause is the shortest, by default 2 s. Each pause without progress doubles, up to 15
+   min. Jitter shortens a pause by up to a tenth, so that pollers do not synchronize.
+2. `reset` cancels the pending sleep and restarts at the shortest pause. It never postpones a poll:
+   otherwise continuous progress would delay polls forever.
+3. `poll_now` polls at once. During a check it schedules another one right after it, because the
+   running check may not have seen the caller's event.
+4. One check runs at a time, with a timeout. A check that raises or times out means "not drained
+   yet". A check that ignores its cancellation prevents the next one.
+5. Without pending segments the poller stops. `reset` and `poll_now` start it again.
+6. After `close` nothing is checked, started or reported. `close` cancels the running check and
+   waits for it.
 
-A checker is a part outside of ours, so what it raises never ends the reign. What `on_drained` raises is a bug of ours:
-the poller stops, and `raise_failure` hands it to the owner, who ends the reign.
+The check is external, so its failures never end the leader term. An exception in `on_drained` is a
+bug: the poller stops, and `raise_failure` raises the exception to the owner, which ends the term.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from headgate.backoff import Backoff, BackoffSchedule
 from metrics.events import PollOutcome
 
 JITTER = 0.1
-"""The random part of a pause."""
+"""Largest fraction by which a pause is shortened."""
 CANCEL_TIMEOUT_SECONDS = 1.0
-"""How long a check may take to end once it was cancelled."""
+"""How long a cancelled check may take to end."""
 
 log = structlog.get_logger(__name__)
 
 
 class DrainPoller:
-    """The polls of one subscription."""
+    """Polls for one subscription."""
 
     def __init__(
         self,
@@ -55,10 +56,10 @@ class DrainPoller:
         rng: random.Random,
         name: str,
     ) -> None:
-        """Do nothing yet: `reset` or `poll_now` begins.
+        """Create an idle poller; `reset` or `poll_now` starts it.
 
-        ``pending`` returns what to ask about now. ``on_drained`` gets those of them that are drained, if
-        any; ``on_poll`` the outcome of each poll.
+        ``pending`` returns the segments to check now. ``on_drained`` receives the drained ones, if
+        any. ``on_poll`` receives the outcome of each poll.
         """
         self._pending = pending
         self._check = check
@@ -75,19 +76,19 @@ class DrainPoller:
         self._closed = False
         self._poll_requested = False
         self._poll_at: float | None = None
-        """When the sleep under way ends; None while there is none."""
+        """End of the current sleep; None if there is none."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._check_task: asyncio.Task[frozenset[int]] | None = None
 
     @property
     def running(self) -> bool:
-        """Whether a sleep or a check is under way."""
+        """Whether a sleep or a check is in progress."""
         return self._task is not None and not self._task.done()
 
     @property
     def next_poll_seconds(self) -> float | None:
-        """Until the next poll; 0 while one is under way, None while nothing is planned."""
+        """Time until the next poll; 0 during a poll, None if none is scheduled."""
         if not self.running:
             return None
         if self._poll_at is None:
@@ -95,25 +96,25 @@ class DrainPoller:
         return max(0.0, self._poll_at - asyncio.get_running_loop().time())
 
     def reset(self) -> None:
-        """Start again at the shortest pause; stop if there is nothing to ask about."""
+        """Restart at the shortest pause; stop if no segment is pending."""
         self._schedule.reset()
         if self.running and self._poll_at is not None:
             self._poll_at = min(self._poll_at, self._begin_pause())
         self._arm()
 
     def poll_now(self) -> None:
-        """Ask at once, or right after the check in flight; later pauses start again at the shortest."""
+        """Poll at once, or right after the running check; then restart at the shortest pause."""
         self._poll_requested = True
         self._schedule.reset()
         self._arm()
 
     def raise_failure(self) -> None:
-        """Raise what ended the poller, if it was a bug."""
+        """Raise the exception that stopped the poller, if any."""
         if self._task is not None and self._task.done() and not self._task.cancelled():
             self._task.result()
 
     async def close(self) -> None:
-        """Stop for good; returns once nothing runs any more, or, for a check that will not end, after a second."""
+        """Stop permanently. Returns once no task runs, or after `CANCEL_TIMEOUT_SECONDS`."""
         self._closed = True
         tasks = [task for task in (self._task, self._check_task) if task is not None and not task.done()]
         for task in tasks:
@@ -136,7 +137,7 @@ class DrainPoller:
             self._poll_requested = False
 
     def _begin_pause(self) -> float:
-        """Return when the pause that begins now is over. The next one is twice as long."""
+        """Return the end of the pause that starts now. The next one is twice as long."""
         return asyncio.get_running_loop().time() + self._schedule.next_seconds()
 
     async def _run(self) -> None:
@@ -153,7 +154,7 @@ class DrainPoller:
                 self._poll_at = self._begin_pause()
 
     async def _wait_until_due(self) -> bool:
-        """Sleep until the next poll is due; False if woken, since everything may be different then."""
+        """Sleep until the next poll is due; return False if woken early, because the state may have changed."""
         self._wake.clear()
         if self._poll_requested:
             return True
@@ -176,7 +177,7 @@ class DrainPoller:
     async def _check_with_timeout(self, segments: frozenset[int]) -> tuple[PollOutcome, frozenset[int]]:
         if self._check_task is not None and not self._check_task.done():
             return "stuck", frozenset()
-        # In a task of its own: a check that raises before it first waits is then the same case as any other.
+        # A separate task handles checks that raise before their first await like all others.
         check_task = asyncio.get_running_loop().create_task(self._run_check(segments), name=f"drain-check-{self._name}")
         self._check_task = check_task
         check_task.add_done_callback(_retrieve_exception)
@@ -198,6 +199,6 @@ class DrainPoller:
 
 
 def _retrieve_exception(check_task: asyncio.Task[frozenset[int]]) -> None:
-    """Take note of how a check ended that nobody waits for any more, so that the loop does not complain about it."""
+    """Retrieve the exception of an abandoned check, so that the event loop does not log it."""
     if not check_task.cancelled():
         check_task.exception()

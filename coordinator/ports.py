@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from coordinator.balancing.weights import CHANGE_INTERVAL_SECONDS, SAMPLE_INTERVAL_SECONDS
 from coordinator.state.subscription import Subscription
 from headgate.model import entries as e
 from headgate.protocol import messages as m
@@ -15,20 +16,24 @@ from headgate.protocol import messages as m
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorSettings:
-    """Durations; the daemon's settings hold the defaults and the reasons for them."""
+    """Durations. The daemon's settings define the defaults and their reasons."""
 
     grace_seconds: float
-    """How long a silent consumer keeps what it holds."""
+    """How long a disconnected consumer keeps its holdings."""
     revoke_timeout_seconds: float
-    """How long a holder may take to confirm a revocation."""
+    """How long a consumer may take to confirm a revocation."""
     heartbeat_interval_seconds: float
-    """How often consumers are told to say that they live."""
+    """How often consumers send heartbeats."""
     poll_min_seconds: float
     """Shortest pause before a drain poll."""
     poll_max_seconds: float
     """Longest pause before a drain poll."""
     poll_check_timeout_seconds: float
     """How long one drain check may take."""
+    load_sample_interval_seconds: float = SAMPLE_INTERVAL_SECONDS
+    """How often loads are sampled when balancing by load."""
+    weight_change_interval_seconds: float = CHANGE_INTERVAL_SECONDS
+    """Shortest time between two changes of weights."""
 
 
 class LedgerPort(Protocol):
@@ -55,5 +60,6 @@ class DrainCheck(Protocol):
     async def __call__(self, subscription: Subscription, segments: frozenset[int], /) -> frozenset[int]:
         """Return those of the sealed ``segments`` that are drained at the current seek generation.
 
-        A segment that is missing from the result is not drained yet. So are all segments if the check raises or hangs.
+        A segment that is missing from the result is not drained yet. If the check raises or hangs,
+        none is.
         """

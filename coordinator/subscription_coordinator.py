@@ -1,24 +1,26 @@
-"""Run one subscription on the leader of its shard: who reads what, who is alive, and when children are let through.
+"""Coordinate one subscription on the leader of its shard: consumers, assignments and drained segments.
 
-Nothing is decided here that could be decided without a clock: the gate, the target, the handover, sessions and
-acknowledgements are pure modules. This one keeps the time, asks them, writes what follows into the ledger, and tells
-consumers. All that must outlive a leader is in the `Subscription`, which the ledger changes; what is kept here
-(who was heard when, what sleeps) begins anew with each reign.
+Gate, target, handover, sessions and acknowledgements are decided in pure modules. This module keeps
+the time, calls them, proposes the resulting ledger entries and notifies consumers. The state that
+survives a leader is in `Subscription`, which only ledger entries change. The state here (last
+heartbeats, pending polls) starts empty in each leader term.
 
 The rules:
 
-1. What a consumer is told follows from entries proposed before, in the same call; it leaves once they are durable.
-2. Every event (register, leave, eviction, layout, drain, seek, time-out) is followed by one look at gate, target and
-   handover. A look that finds nothing to do does nothing, so looking once too often is harmless.
-3. A consumer that registers learns all that it holds from the answer, and from nowhere else.
-4. A new leader changes nothing that need not change: grants, generations and running grace periods stand. Connected
-   consumers get a heartbeat window to be heard in. Nothing is sent to them before they register again.
-5. The gate follows the type and order on record. The drain checker is installed for types that acknowledge, once the
-   type is known; it is never taken away. Without a checker the gate of a STREAM still holds its children back.
-6. Polling goes on only while there is a consumer and something to ask about.
-7. Whatever was lost on the way is sent again with the heartbeat that shows the lack.
+1. A message to a consumer follows from entries proposed before it in the same call. It is sent once
+   they are durable.
+2. Each event (registration, leave, eviction, layout change, drained segment, seek, timeout) is
+   followed by one reconciliation of gate, target and handover. Reconciliation is idempotent.
+3. A registering consumer learns all its grants from the response, and from no other message.
+4. A new leader keeps grants, generations and running grace periods. Connected consumers get one
+   heartbeat window in which to be heard. They are sent nothing before they register again.
+5. The gate follows the recorded type and order. The drain check is installed for types that
+   acknowledge, once the type is known, and is never removed. Without a drain check the gate of a
+   STREAM still blocks its children.
+6. Polling runs only while there are consumers and undrained sealed segments.
+7. A lost message is sent again with the heartbeat that shows its absence.
 
-Methods never wait, apart from `close`. They return whole answers; the leader sends them.
+Methods do not wait, except `close`. They return complete responses; the leader sends them.
 """
 
 from __future__ import annotations
@@ -30,13 +32,13 @@ from functools import partial
 
 import structlog
 
-from coordinator.assignor import Assignor
+from coordinator.assignment_reconciler import AssignmentReconciler
 from coordinator.decisions import acknowledgements, sessions
 from coordinator.decisions.gate import Gate, tracks_acknowledgements, undrained_sealed
 from coordinator.decisions.refusal import Refusal
 from coordinator.decisions.registration import judge_registration, replaced_reason
 from coordinator.drain_poller import DrainPoller
-from coordinator.load_watch import LoadMonitor
+from coordinator.load_monitor import LoadMonitor
 from coordinator.ports import (
     CoordinatorSettings,
     DrainCheck,
@@ -58,7 +60,7 @@ log = structlog.get_logger(__name__)
 
 
 class SubscriptionCoordinator:
-    """One subscription during one reign."""
+    """One subscription during one leader term."""
 
     def __init__(
         self,
@@ -74,9 +76,10 @@ class SubscriptionCoordinator:
         rng: random.Random,
         observer: events.Observer | None = None,
     ) -> None:
-        """Take up ``subscription`` as the ledger left it; needs a running loop, proposes and sends nothing yet.
+        """Start from the restored ``subscription``, in a running loop. Nothing is proposed or sent yet.
 
-        Without ``drain_check`` the children of a STREAM wait until `install_drain_checker` provides one.
+        Without ``drain_check`` the children of a STREAM wait until `install_drain_checker` provides
+        one.
         """
         self._subscription = subscription
         self._topic = topic
@@ -89,17 +92,18 @@ class SubscriptionCoordinator:
         self._rng = rng
         self._observer: events.Observer = events.NoopObserver() if observer is None else observer
         self._log = log.bind(topic=topic.name, subscription=subscription.name)
+        self._ids = {"topic_id": topic.topic_id, "subscription_id": subscription.subscription_id}
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()
         self._started_at = now
         self._last_seen_at = dict.fromkeys(subscription.consumers, now)
         self._end_reached_at: dict[int, float] = {}
-        """Sealed segment, not known to be drained → when its last acknowledgement was seen here."""
+        """Sealed segment, not recorded as drained → when this leader saw its last acknowledgement."""
         self._restored = False
         self._drain_rate = DrainRate()
         self._poller: DrainPoller | None = None
         self._checked_seek_generation = subscription.seek_generation
-        self._assignor = Assignor(
+        self._reconciler = AssignmentReconciler(
             subscription=subscription,
             topic=topic,
             ledger=ledger,
@@ -108,38 +112,40 @@ class SubscriptionCoordinator:
             observer=self._observer,
             clock=self._loop.time,
         )
-        self._load_monitor = LoadMonitor(subscription=subscription, topic=topic, ledger=ledger, observer=self._observer)
+        self._load_monitor = LoadMonitor(
+            subscription=subscription, topic=topic, ledger=ledger, settings=settings, observer=self._observer
+        )
         if tracks_acknowledgements(subscription.type):
             self.install_drain_checker(drain_check)
 
-    # --- what others may ask ------------------------------------------------------------------------------------------
+    # Queries
 
     @property
     def gate(self) -> Gate:
-        """Which segments may be read now."""
-        return self._assignor.gate
+        """The segments that may be read now."""
+        return self._reconciler.gate
 
     @property
     def blocked(self) -> Mapping[int, tuple[int, ...]]:
-        """Segment that waits → the undrained ancestors that it waits for, nearest first."""
-        return self._assignor.gate.blocked
+        """Blocked segment → the undrained ancestors that block it, nearest first."""
+        return self._reconciler.gate.blocked
 
     @property
     def handovers_complete(self) -> bool:
-        """Whether no grant waits for a handover."""
-        return self._assignor.handovers_complete
+        """Whether no revocation is pending."""
+        return self._reconciler.handovers_complete
 
     def describe(self) -> m.SubscriptionDescription:
-        """Return the subscription as people and programs see it."""
-        return describe(self._subscription, self._topic, self._assignor.gate)
+        """Return the description of the subscription."""
+        return describe(self._subscription, self._topic, self._reconciler.gate)
 
     def explanation_context(self) -> ExplanationContext:
-        """Return what `coordinator.reporting.explanation` needs to know beside the ledger."""
+        """Return the volatile state that `coordinator.reporting.explanation` uses."""
         return ExplanationContext(
             now_ms=self._now_ms(),
             revoke_timeout_seconds=self._settings.revoke_timeout_seconds,
             grace_seconds=self._settings.grace_seconds,
-            held=self._assignor.holders(),
+            held=self._reconciler.holders(),
             has_drain_checker=self._poller is not None,
             next_poll_seconds=None if self._poller is None else self._poller.next_poll_seconds,
             rates=self._drain_rate.rates(),
@@ -149,7 +155,7 @@ class SubscriptionCoordinator:
     def install_drain_checker(self, drain_check: DrainCheck | None) -> None:
         """Start polling ``drain_check``, at once if an end is reached. No-op if it is None or one is installed."""
         if drain_check is None:
-            self._log.warning("drain_checker.missing", reason="sealed segments stay undrained, so their children wait")
+            self._log.warning("drain_checker.missing", reason="children of sealed segments stay blocked")
             return
         if self._poller is not None:
             return
@@ -168,15 +174,15 @@ class SubscriptionCoordinator:
         self._wake_poller()
 
     async def close(self) -> None:
-        """Stop polling; returns once nothing runs any more."""
-        self._assignor.close()
+        """Stop polling; return once no task runs."""
+        self._reconciler.close()
         if self._poller is not None:
             await self._poller.close()
 
-    # --- what consumers ask -------------------------------------------------------------------------------------------
+    # Requests of consumers
 
     def register(self, request: m.RegisterConsumer, client_id: str) -> m.Registered | Refusal:
-        """Let a consumer join, come back, or take over its name; the answer holds all that it may read now."""
+        """Register a joining, returning or replacing consumer; the response has all its grants."""
         known = self._subscription.consumers.get(request.consumer)
         judged = judge_registration(self._subscription, request, client_id)
         if isinstance(judged, Refusal):
@@ -188,22 +194,22 @@ class SubscriptionCoordinator:
             if judged.capacity_changed:
                 self._propose_registration(request, client_id)
             if judged.configured is not None or judged.capacity_changed:
-                self._assignor.reconcile("configuration changed", requester=request.consumer)
-            self._assignor.resend(request.consumer, None)
+                self._reconciler.reconcile("configuration changed", requester=request.consumer)
+            self._reconciler.resend(request.consumer, None)
         else:
             self._join(request, client_id, known)
         self._wake_poller()
         return m.Registered(
             topic_id=self._topic.topic_id,
             subscription_id=self._subscription.subscription_id,
-            grants=self._assignor.grants(request.consumer),
+            grants=self._reconciler.grants(request.consumer),
             head=self._ledger.durable,
             blocked=len(self.blocked),
             heartbeat_interval_seconds=self._settings.heartbeat_interval_seconds,
         )
 
     def heartbeat(self, request: m.Heartbeat, client_id: str) -> m.HeartbeatReply | Refusal:
-        """Note that a consumer lives, and send again what it lacks."""
+        """Record a heartbeat, and send the consumer again what it has missed."""
         known = self._subscription.consumers.get(request.consumer)
         if known is None or request.incarnation > known.incarnation:
             return Refusal(
@@ -215,7 +221,7 @@ class SubscriptionCoordinator:
             return Refusal("fenced", replaced_reason(self._subscription, request.consumer), after_proposed=True)
         if self._record_contact(request.consumer):
             self._wake_poller()
-        self._assignor.resend(request.consumer, request.held)
+        self._reconciler.resend(request.consumer, request.held)
         return m.HeartbeatReply(
             head=self._ledger.durable,
             blocked=len(self.blocked),
@@ -223,15 +229,15 @@ class SubscriptionCoordinator:
         )
 
     def leave(self, request: m.LeaveConsumer, client_id: str) -> m.Done:
-        """Free at once what the consumer holds; a stale leave changes nothing."""
+        """Remove the consumer and release its holdings. A stale request changes nothing."""
         if self._is_current(request, client_id):
             self._remove_consumers([request.consumer], "left")
         return m.Done()
 
     def confirm_revoked(self, request: m.ConfirmRevoked, client_id: str) -> m.Done:
-        """Pass a revoked segment on; a confirmation that fits no revocation changes nothing."""
+        """Release a revoked segment. A confirmation without a matching revocation changes nothing."""
         if self._is_current(request, client_id):
-            self._assignor.confirm(request.segment, request.consumer, request.generation)
+            self._reconciler.confirm(request.segment, request.consumer, request.generation)
         return m.Done()
 
     def acknowledge(self, batch: m.AcknowledgeBatch) -> list[tuple[int, str]]:
@@ -247,10 +253,10 @@ class SubscriptionCoordinator:
             self._poller.poll_now()
         return judgement.rejected
 
-    # --- what the leader tells ----------------------------------------------------------------------------------------
+    # Events from the leader
 
     def client_disconnected(self, client_id: str) -> None:
-        """Note that a client is cut off; the will of a client that has been replaced changes nothing."""
+        """Start the grace periods of the client's consumers. The will of a replaced client changes nothing."""
         names = [
             name
             for name, consumer in self._subscription.consumers.items()
@@ -259,55 +265,55 @@ class SubscriptionCoordinator:
         self._mark_disconnected(sorted(names))
 
     def client_connected(self, client_id: str) -> None:
-        """Note that a client is connected. A silent consumer of it is not back before it says so itself."""
+        """Restart the heartbeat window of connected consumers. Disconnected ones must register again."""
         for name, consumer in self._subscription.consumers.items():
             if consumer.client_id == client_id and consumer.disconnected_at_ms is None:
                 self._last_seen_at[name] = self._loop.time()
 
     def release_pruned(self, segments: Iterable[int]) -> None:
-        """Take ``segments`` from whoever holds them: they are about to be pruned."""
-        self._assignor.release_pruned(segments)
+        """Release ``segments``, which are about to be pruned."""
+        self._reconciler.release_pruned(segments)
 
     def layout_changed(self) -> None:
-        """Follow a split, merge or prune, folded already."""
-        self._assignor.layout_changed()
+        """Adapt to a split, merge or prune. Its entry is already applied."""
+        self._reconciler.layout_changed()
         self._end_reached_at = {s: at for s, at in self._end_reached_at.items() if s in self._topic.layout.segments}
-        self._assignor.reconcile("layout changed")
+        self._reconciler.reconcile("layout changed")
         self._wake_poller()
 
     def positions_changed(self) -> None:
-        """Follow a seek, folded already: everybody begins again at the new positions, with new generations."""
+        """Adapt to a seek, already applied: all grants are reissued at the new positions, with new generations."""
         self._log.warning("subscription.seek_completed", seek_generation=self._subscription.seek_generation)
         self._observer.observe(events.SubscriptionSeekCompleted())
         self._end_reached_at.clear()
-        self._assignor.reconcile("positions changed", preferred_owners=self._assignor.release_all())
+        self._reconciler.reconcile("positions changed", preferred_owners=self._reconciler.release_all())
         self._wake_poller()
 
     def order_changed(self) -> None:
-        """Follow a change of the order, folded already: what must wait from now on is revoked from who reads it."""
+        """Adapt to a new order, already applied: segments that are now blocked are revoked."""
         self._log.warning("subscription.order_changed", order=self._subscription.order)
-        self._assignor.invalidate_gate()
-        self._assignor.reconcile("order changed")
+        self._reconciler.invalidate_gate()
+        self._reconciler.reconcile("order changed")
         self._wake_poller()
 
     def subscription_deleted(self) -> None:
-        """Tell all consumers that the subscription, or its topic, is gone; that is folded already."""
+        """Notify all consumers that the subscription was deleted. Its entry is already applied."""
         for consumer in self._subscription.consumers.values():
             fenced = fenced_push(self._subscription, consumer, self._leader_epoch, "the subscription was deleted")
             self._push(consumer.client_id, fenced)
             self._observer.observe(events.ConsumerRemoved(reason="subscription_deleted"))
 
     def drain_checker_ready(self) -> None:
-        """Ask again at once: the drain checker answers now, and may have been away when it was asked last."""
+        """Poll again: the drain checker is available now, and may have failed before."""
         self._wake_poller()
 
     def tick(self) -> None:
-        """Look at all deadlines; raises what a bug in the drain poller raised."""
+        """Check all deadlines. Raises what a bug in the drain poller raised."""
         if self._poller is not None:
             self._poller.raise_failure()
         if not self._restored:
             self._restored = True
-            self._assignor.reconcile("restored")
+            self._reconciler.reconcile("restored")
         expired = sessions.find_expired(
             self._subscription.consumers,
             self._last_seen_at,
@@ -318,25 +324,25 @@ class SubscriptionCoordinator:
         )
         self._mark_disconnected(expired.disconnected)
         now = self._loop.time()
-        if self._load_monitor.is_due(now) and self._load_monitor.add_sample(now, self._assignor.unfinished_segments):
-            self._assignor.reconcile("weights changed")
+        if self._load_monitor.is_due(now) and self._load_monitor.add_sample(now, self._reconciler.unfinished_segments):
+            self._reconciler.reconcile("weights changed")
         if expired.evicted:
             self._remove_consumers(expired.evicted, "evicted")
-        late = self._assignor.overdue_revocations(self._now_ms(), self._settings.revoke_timeout_seconds)
+        late = self._reconciler.overdue_revocations(self._now_ms(), self._settings.revoke_timeout_seconds)
         blocking = {ancestor for ancestors in self.blocked.values() for ancestor in ancestors}
         self._drain_rate.add_sample(self._loop.time(), {s: self._subscription.position(s) for s in blocking})
         if late:
             self._log.warning("revocation.timed_out", segments=[str(segment_slice) for segment_slice in sorted(late)])
-            self._assignor.reconcile("revocation timed out", timed_out=late)
+            self._reconciler.reconcile("revocation timed out", timed_out=late)
 
-    # --- consumers ----------------------------------------------------------------------------------------------------
+    # Consumers
 
     def _join(self, request: m.RegisterConsumer, client_id: str, known: RegisteredConsumer | None) -> None:
         preferred_owners: dict[SegmentSlice, Sequence[str]] = {}
         if known is not None:
-            # The newer one wins, and loudly: its predecessor may be alive and reading.
+            # Log a warning: the replaced instance may still be running.
             preferred_owners = dict.fromkeys(self._subscription.held_by(known.consumer), (known.consumer,))
-            reason = f"incarnation {request.incarnation} at client {client_id!r} took its place"
+            reason = f"replaced by incarnation {request.incarnation} at client {client_id!r}"
             self._log.warning(
                 "consumer.replaced", consumer=known.consumer, incarnation=known.incarnation, reason=reason
             )
@@ -344,13 +350,12 @@ class SubscriptionCoordinator:
         self._propose_registration(request, client_id)
         self._last_seen_at[request.consumer] = self._loop.time()
         self._observer.observe(events.ConsumerRegistered())
-        self._assignor.reconcile("consumer registered", preferred_owners=preferred_owners, requester=request.consumer)
+        self._reconciler.reconcile("consumer registered", preferred_owners=preferred_owners, requester=request.consumer)
 
     def _propose_registration(self, request: m.RegisterConsumer, client_id: str) -> None:
         self._ledger.propose(
             e.ConsumerRegistered(
-                topic_id=self._topic.topic_id,
-                subscription_id=self._subscription.subscription_id,
+                **self._ids,
                 consumer=request.consumer,
                 incarnation=request.incarnation,
                 client_id=client_id,
@@ -360,15 +365,14 @@ class SubscriptionCoordinator:
         )
 
     def _record_contact(self, name: str) -> bool:
-        """Note that a registered consumer lives; tell whether it had been silent."""
+        """Record contact with a registered consumer; return whether it was disconnected."""
         self._last_seen_at[name] = self._loop.time()
         consumer = self._subscription.consumers[name]
         if consumer.disconnected_at_ms is None:
             return False
         self._ledger.propose(
             e.ConsumerReconnected(
-                topic_id=self._topic.topic_id,
-                subscription_id=self._subscription.subscription_id,
+                **self._ids,
                 consumer=name,
                 incarnation=consumer.incarnation,
             ),
@@ -382,8 +386,7 @@ class SubscriptionCoordinator:
             self._last_seen_at[name] = self._loop.time()
             self._ledger.propose(
                 e.ConsumerDisconnected(
-                    topic_id=self._topic.topic_id,
-                    subscription_id=self._subscription.subscription_id,
+                    **self._ids,
                     consumer=name,
                     incarnation=self._subscription.consumers[name].incarnation,
                 ),
@@ -392,21 +395,22 @@ class SubscriptionCoordinator:
             self._observer.observe(events.ConsumerDisconnected())
 
     def _remove_consumers(self, names: Sequence[str], reason: e.LeaveReason) -> None:
-        fenced = f"silent for {self._settings.grace_seconds:g} s: register again" if reason == "evicted" else None
+        fenced = None
+        if reason == "evicted":
+            fenced = f"no heartbeat within the grace period of {self._settings.grace_seconds:g} s: register again"
         self._log.info("consumer.removed", consumers=list(names), reason=reason)
         self._unregister(names, reason, fenced)
-        self._assignor.reconcile(f"consumer {reason}")
+        self._reconciler.reconcile(f"consumer {reason}")
         self._wake_poller()
 
     def _unregister(self, names: Iterable[str], reason: e.LeaveReason, fenced: str | None) -> None:
-        """Take ``names`` off the record and free what they hold; tell them why unless ``fenced`` is None."""
+        """Remove ``names`` and their holdings. ``fenced`` is the message to them; None: send none."""
         for name in names:
             consumer = self._subscription.consumers[name]
-            self._assignor.holder_removed(name)
+            self._reconciler.holder_removed(name)
             self._ledger.propose(
                 e.ConsumerRemoved(
-                    topic_id=self._topic.topic_id,
-                    subscription_id=self._subscription.subscription_id,
+                    **self._ids,
                     consumer=name,
                     incarnation=consumer.incarnation,
                     reason=reason,
@@ -418,7 +422,7 @@ class SubscriptionCoordinator:
             self._observer.observe(events.ConsumerRemoved(reason=reason))
 
     def _reconfigure(self, configured: e.SubscriptionConfigured, consumer: str) -> None:
-        """Put type, order and balance on record; from a type that acknowledges on, drains are asked about."""
+        """Record type, order and balance; install the drain check if the type acknowledges."""
         subscription = self._subscription
         self._log.warning(
             "subscription.configured",
@@ -429,7 +433,7 @@ class SubscriptionCoordinator:
             consumer=consumer,
         )
         self._ledger.propose(configured)
-        self._assignor.invalidate_gate()
+        self._reconciler.invalidate_gate()
         if tracks_acknowledgements(subscription.type) and self._poller is None:
             self.install_drain_checker(self._drain_check)
 
@@ -438,10 +442,10 @@ class SubscriptionCoordinator:
         claim = sessions.judge_claim(known, request.incarnation, client_id)
         return claim is sessions.Claim.CURRENT
 
-    # --- draining -----------------------------------------------------------------------------------------------------
+    # Drained segments
 
     def _undrained(self) -> frozenset[int]:
-        """Return what to ask about: nothing while nobody is registered, or nothing is acknowledged at all."""
+        """Return the segments to poll: none without consumers, or if the type acknowledges nothing."""
         subscription = self._subscription
         if not subscription.consumers or not tracks_acknowledgements(subscription.type):
             return frozenset()
@@ -452,17 +456,16 @@ class SubscriptionCoordinator:
         self._checked_seek_generation = self._subscription.seek_generation
         return await drain_check(self._subscription, segments)
 
-    def _on_drained(self, answer: frozenset[int]) -> None:
-        """Put on record what is drained, and let the children through."""
+    def _on_drained(self, found: frozenset[int]) -> None:
+        """Record the drained segments and unblock their children."""
         if self._checked_seek_generation != self._subscription.seek_generation:
             return
-        segments = sorted(answer & undrained_sealed(self._topic.layout, self._subscription.drained))
+        segments = sorted(found & undrained_sealed(self._topic.layout, self._subscription.drained))
         if not segments:
             return
         self._ledger.propose(
             e.SegmentsDrained(
-                topic_id=self._topic.topic_id,
-                subscription_id=self._subscription.subscription_id,
+                **self._ids,
                 segments=segments,
                 seek_generation=self._checked_seek_generation,
             ),
@@ -471,12 +474,12 @@ class SubscriptionCoordinator:
         last = max((self._end_reached_at.pop(segment, self._started_at) for segment in segments), default=now)
         self._log.info("segments.drained", segments=segments, waited_seconds=round(now - last, 3))
         self._observer.observe(events.SegmentsDrained(count=len(segments), waited_seconds=now - last))
-        self._assignor.invalidate_gate()
-        # The poller goes on at its shortest pause by itself; what it has just been told needs no other question.
-        self._assignor.reconcile("drained")
+        self._reconciler.invalidate_gate()
+        # No wake-up: after a drained segment the poller continues at its shortest pause.
+        self._reconciler.reconcile("drained")
 
     def _is_end_reached(self, segment: int) -> bool:
-        """Tell whether a segment is sealed, acknowledged to its end, and not on record as drained."""
+        """Return whether a sealed segment is acknowledged to its end but not recorded as drained."""
         known = self._topic.layout.segments.get(segment)
         return (
             known is not None
@@ -486,7 +489,7 @@ class SubscriptionCoordinator:
         )
 
     def _wake_poller(self) -> None:
-        """Begin polling again after progress: at once if there is an end that the acknowledgements have reached."""
+        """Restart polling after progress: at once if a sealed segment is acknowledged to its end."""
         if self._poller is None:
             return
         reached = [segment for segment in self._undrained() if self._is_end_reached(segment)]

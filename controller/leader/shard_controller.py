@@ -1,11 +1,11 @@
-"""One daemon's part in one shard: follow the ledger, contend, lead, hand over.
+"""One daemon's role in one shard: follow the ledger, contend, lead and hand over.
 
-The decisions are controller.leadership.transitions's; this module performs its actions and turns what happens into its
-events. While it follows it keeps reading the ledger, so that a new reign begins with the last second's chunks left to
-read, whatever the ledger's length.
+controller.leadership.transitions decides. This module performs its actions and posts its events.
+While following, it keeps reading the ledger, so that a new term only has to read the chunks of the
+last second.
 
-`run` returns when a stop was requested and carried out. It raises what a bug raised, or ChunkError for a ledger that
-cannot be read: the process must not go on then.
+`run` returns after a requested stop. It raises what a bug raised, and ChunkError for an unreadable
+ledger: the process must not continue in either case.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from headgate.model import entries as e
 from metrics import events
 
 TAIL_INTERVAL_SECONDS = 1.0
-"""How often a follower reads on."""
+"""How often a follower reads new chunks."""
 LISTING_INTERVAL_SECONDS = 300.0
-"""How often a follower that finds nothing new lists the ledger: what it waits for may have been deleted meanwhile."""
+"""How often an idle follower lists the ledger: the chunk it expects next may have been deleted."""
 WRITE_TIMEOUT_SECONDS = 10.0
 HANDOVER_TIMEOUT_SECONDS = 5.0
-"""Longest wait for the last commit of a reign that hands over."""
+"""Longest wait for the last commit during a handover."""
 CONTEND_BACKOFF = Backoff(first_seconds=0.25, longest_seconds=5.0, jitter=0)
-"""Before the second and each later attempt in a row to start a term."""
+"""Pause before the second and each later consecutive attempt to start a term."""
 
 log = structlog.get_logger(__name__)
 
@@ -54,12 +54,12 @@ class ShardController:
         observer: events.Observer,
         now_ms: Callable[[], int],
     ) -> None:
-        """``new_leader(state, yields_to_contender)`` builds a reign on a state that ends with its reign chunk."""
+        """``new_leader(state, yields_to_contender)`` builds a leader from a state that includes its term chunk."""
         self.shard = ledger.shard
         self.leadership = Leadership()
         self.leader: ShardLeader | None = None
         self.following_chunk = 0
-        """Newest chunk that was read while following."""
+        """Newest chunk that was read as a follower."""
         self.following_epoch = 0
         self._ledger = ledger
         self._instance = instance
@@ -74,14 +74,16 @@ class ShardController:
         self._serving: asyncio.Task[None] | None = None
         self._catching_up: asyncio.Task[None] | None = None
         self._attempts = 0
-        """Attempts to start a term since the last one that succeeded."""
+        """Attempts to start a term since the last successful one."""
+        self._end_detail: str | None = None
+        """Why the current term failed; None if it has not."""
 
     def post(self, event: Event) -> None:
-        """Tell what happened; never blocks. Each outside event is posted once, so the queue stays short."""
+        """Queue ``event``; never blocks. Each external event is posted once, so the queue stays short."""
         self._events.put_nowait(event)
 
     async def run(self) -> None:
-        """Take part until STOP_REQUESTED has been carried out."""
+        """Follow, contend and lead until a requested stop is complete."""
         async with asyncio.TaskGroup() as tasks:
             tail = tasks.create_task(self._tail(), name=f"tail-{self.shard}")
             self._elections.contend(self.shard)
@@ -105,7 +107,7 @@ class ShardController:
             case Action.CATCH_UP:
                 self._catching_up = tasks.create_task(self._start_term(), name=f"catch-up-{self.shard}")
             case Action.SERVE:
-                assert self.leader is not None, "no reign to serve"
+                assert self.leader is not None, "no leader to serve"
                 self._serving = tasks.create_task(self._serve(self.leader), name=f"leader-{self.shard}")
             case Action.END_TERM:
                 await self._end_term(event.value)
@@ -118,10 +120,10 @@ class ShardController:
                 self._attempts += 1
                 self._elections.contend(self.shard)
 
-    # --- following ----------------------------------------------------------------------------------------------------
+    # Following
 
     async def _tail(self) -> None:
-        """Keep up with the ledger for as long as somebody else leads."""
+        """Keep up with the ledger while another daemon leads."""
         listed_at = asyncio.get_running_loop().time()
         while True:
             await asyncio.sleep(TAIL_INTERVAL_SECONDS)
@@ -140,13 +142,13 @@ class ShardController:
                     self._observer.observe(events.StoreOperationSucceeded())
 
     async def _apply_new_chunks(self) -> int:
-        """Fold every chunk that is not folded yet, as far as the numbers go on; return how many."""
+        """Apply new chunks by number; return how many."""
         if self._state.chunk == 0:
             self._state = await load_newest_snapshot(self._ledger, self._report_unusable_snapshot)
         return self._record_progress(await apply_new_chunks(self._ledger, self._state))
 
     async def _catch_up(self) -> int:
-        """Fold up to the end of the ledger, as a listing shows it; return how many chunks that took."""
+        """Apply all chunks up to the end of the ledger by a listing; return how many."""
         self._state, read = await catch_up(self._ledger, self._state, self._report_unusable_snapshot)
         return self._record_progress(read)
 
@@ -160,19 +162,19 @@ class ShardController:
         return read
 
     async def _start_term(self) -> None:
-        """Read the ledger to its end and try to write the next number as a reign chunk."""
+        """Read the ledger to its end, and try to write the next number as the term chunk."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         async with self._reading:
             try:
-                # The end that is reached by number may be a hole: writing into it would fork the truth.
+                # A missing number may be a hole and not the end: writing into it would fork the ledger.
                 chunks = await self._catch_up()
                 await self._write_term_chunk()
             except ObjectExistsError:
                 self.post(Event.NUMBER_TAKEN)
             except (OutcomeUnknownError, TimeoutError) as error:
                 self._log.warning("term.outcome_unknown", error=str(error))
-                # Whether it is ours or not, it is in the ledger or it is not: read it as a follower.
+                # The chunk may or may not exist. Reading the ledger as a follower will show it.
                 self.post(Event.OUTCOME_UNKNOWN)
             except StoreUnavailableError as error:
                 self._observer.observe(events.StoreOperationFailed(operation="create"))
@@ -203,31 +205,29 @@ class ShardController:
         data = builder.encode(shard=self.shard, number=number, leader_epoch=entry.leader_epoch, at_ms=at_ms)
         async with asyncio.timeout(WRITE_TIMEOUT_SECONDS):
             await self._ledger.append(number, data)
-            # Numbers of deleted chunks are free again. If we stood still since we read the end, this may be one of
-            # them; but what was trimmed has a snapshot's chunk behind it, and the end of a ledger has nothing.
+            # The numbers of trimmed chunks are free again. If this process was suspended after reading the end,
+            # this number may be one of them. But trimmed chunks are followed by later ones; the end is not.
             if await self._ledger.numbers(after=number):
                 self._state = ShardState(self.shard)
-                raise OutcomeUnknownError(f"chunk {number} was created, but the ledger goes on behind it")
+                raise OutcomeUnknownError(f"chunk {number} was created, but later chunks exist")
         state.apply_all((entry,), chunk=number, at_ms=at_ms)
 
-    # --- leading ------------------------------------------------------------------------------------------------------
+    # Leading
 
     async def _serve(self, leader: ShardLeader) -> None:
         try:
             await leader.serve()
         except TermEndedError as error:
-            self._log.warning(
-                "term.ended", leader_epoch=leader.leader_epoch, reason=error.event.value, detail=str(error)
-            )
+            self._end_detail = str(error)
             self.post(error.event)
 
     async def _hand_over(self) -> None:
-        assert self.leader is not None, "no reign to hand over"
+        assert self.leader is not None, "no leader to hand over"
         try:
             async with asyncio.timeout(HANDOVER_TIMEOUT_SECONDS):
                 await self.leader.hand_over()
         except TimeoutError:
-            # What was not committed was not answered: its clients ask the next leader.
+            # Uncommitted requests were not answered: their clients send them to the next leader.
             self._log.warning("handover.incomplete", limit_seconds=HANDOVER_TIMEOUT_SECONDS)
         await self._end_term("handover")
 
@@ -239,7 +239,12 @@ class ShardController:
         self._catching_up = self._serving = None
         if self.leader is not None:
             self._observer.observe(events.TermEnded(shard=self.shard, reason=reason))
-            self._log.info("term.ended", leader_epoch=self.leader.leader_epoch, reason=reason)
+            ended = self._log.bind(leader_epoch=self.leader.leader_epoch, reason=reason)
+            if self._end_detail is None:
+                ended.info("term.ended")
+            else:
+                ended.warning("term.ended", detail=self._end_detail)
+            self._end_detail = None
             self.leader = None
-        # The state of a reign may be ahead of the ledger: begin again from what is durable.
+        # The leader's state may be ahead of the ledger: restart from durable chunks.
         self._state = ShardState(self.shard)

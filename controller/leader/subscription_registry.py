@@ -1,8 +1,8 @@
-"""All subscriptions of one shard during one reign: one SubscriptionCoordinator each.
+"""The subscriptions of one shard during one leader term, with one SubscriptionCoordinator each.
 
-This module finds the right coordinator for a request, creates it when a subscription is born or a reign begins, and
-tells it what else happened (a split, an acknowledgement, a client that went away). What follows from that is decided in
-the coordinator room; nothing is decided here but which subscription is meant.
+The registry creates coordinators, finds the one for a request, and forwards events to it: changes
+of the layout, seeks, deletions and the presence of clients. The coordinator package decides
+everything else.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from metrics.events import Observer
 
 
 class SubscriptionRegistry:
-    """The coordinators of one reign, by subscription id."""
+    """The coordinators of one leader term, by subscription id."""
 
     def __init__(
         self,
@@ -57,12 +57,12 @@ class SubscriptionRegistry:
         self._closing: set[asyncio.Task[None]] = set()
 
     def restore(self) -> None:
-        """Take up every subscription that the ledger knows."""
+        """Create a coordinator for each subscription in the restored state."""
         for subscription in self._state.subscriptions.values():
             self._add_coordinator(subscription)
 
     async def close(self) -> None:
-        """Stop all polling; returns once nothing runs any more."""
+        """Stop all polling; return once no task runs."""
         for coordinator in self._coordinators.values():
             await coordinator.close()
         self._coordinators.clear()
@@ -70,21 +70,21 @@ class SubscriptionRegistry:
 
     @property
     def coordinators(self) -> Iterable[SubscriptionCoordinator]:
-        """All of them, for the status page."""
+        """All coordinators."""
         return self._coordinators.values()
 
     def tick(self) -> None:
-        """Let every coordinator look at its deadlines."""
+        """Check the deadlines of all subscriptions."""
         for coordinator in list(self._coordinators.values()):
             coordinator.tick()
 
     def drain_checker_ready(self) -> None:
-        """Tell every coordinator that the drain checker answers (again)."""
+        """Poll again in all subscriptions: the drain checker has become available."""
         for coordinator in self._coordinators.values():
             coordinator.drain_checker_ready()
 
     def on_presence(self, presence: m.Presence) -> None:
-        """Tell every coordinator that a client came or went."""
+        """Forward the presence of a client to all subscriptions."""
         for coordinator in self._coordinators.values():
             if presence.online:
                 coordinator.client_connected(presence.client_id)
@@ -92,14 +92,14 @@ class SubscriptionRegistry:
                 coordinator.client_disconnected(presence.client_id)
 
     def before_entries(self, entries: Iterable[e.AnyEntry]) -> None:
-        """Prepare for a command's entries: nobody may hold a segment that goes."""
+        """Release the segments that ``entries`` are about to prune."""
         for entry in entries:
             if isinstance(entry, e.SegmentsPruned):
                 for subscription in self._state.topics_by_id[entry.topic_id].subscriptions.values():
                     self._coordinators[subscription.subscription_id].release_pruned(entry.segments)
 
     def after_entries(self, entries: Iterable[e.AnyEntry]) -> None:
-        """Follow up on a command's entries, which are folded already."""
+        """Forward the effects of a command's ``entries``, which are already applied."""
         for entry in entries:
             if isinstance(entry, e.SegmentSplit | e.SegmentsMerged | e.SegmentsPruned | e.LayoutExtended):
                 topic = self._state.topics_by_id[entry.topic_id]
@@ -110,23 +110,18 @@ class SubscriptionRegistry:
             elif isinstance(entry, e.SubscriptionConfigured):
                 self._coordinators[entry.subscription_id].order_changed()
             elif isinstance(entry, e.TopicDeleted | e.SubscriptionDeleted):
-                for subscription_id in [
-                    known for known in self._coordinators if known not in self._state.subscriptions
-                ]:
-                    gone = self._coordinators.pop(subscription_id)
-                    gone.subscription_deleted()
-                    self._close_later(gone)
+                for subscription_id in self._coordinators.keys() - self._state.subscriptions.keys():
+                    deleted = self._coordinators.pop(subscription_id)
+                    deleted.subscription_deleted()
+                    self._close_later(deleted)
 
     def acknowledge(self, batch: m.AcknowledgeBatch) -> Refusal | list[tuple[int, str]]:
         """Record the acknowledgements that count; return (segment, reason) for those that do not."""
-        topic = self._state.topics[batch.topic]
-        subscription = topic.subscriptions.get(batch.subscription)
-        if subscription is None:
-            return commands.no_subscription(batch.subscription, topic)
-        return self._coordinators[subscription.subscription_id].acknowledge(batch)
+        found = self._find(batch.topic, batch.subscription)
+        return found if isinstance(found, Refusal) else found.acknowledge(batch)
 
     def handlers(self) -> tuple[Registration, ...]:
-        """Return the handlers of consumers' requests, and of questions about subscriptions."""
+        """Return the handlers of consumers' requests and of queries about subscriptions."""
         return (
             handler(m.RegisterConsumer, self._register),
             handler(m.Heartbeat, self._heartbeat),
@@ -155,46 +150,48 @@ class SubscriptionRegistry:
         return found if isinstance(found, Refusal) else m.SubscriptionReply(subscription=found.describe())
 
     def refuse_unknown(self, topic_name: str | None, name: str | None) -> Refusal | None:
-        """Return what to say of a topic, or a subscription of it, that is not there; None: all is well."""
+        """Return the refusal if the topic, or the subscription ``name`` in it, does not exist."""
         if topic_name is None:
             return None
         topic = self._state.topics.get(topic_name)
         if topic is None:
-            return Refusal("invalid", f"there is no topic {topic_name!r}", after_barrier=True)
+            return commands.no_topic(topic_name, self._state)
         if name is not None and name not in topic.subscriptions:
             return commands.no_subscription(name, topic)
         return None
 
     def _register(self, request: m.RegisterConsumer, client_id: str) -> m.Registered | Refusal:
-        topic = self._state.topics.get(request.topic)
-        if topic is None:
-            return Refusal("invalid", f"there is no topic {request.topic!r}; create it first", after_barrier=True)
-        found = topic.subscriptions.get(request.subscription)
-        stale = judge_deleted_subscription(found, topic.deleted_registrations(request.subscription), request, client_id)
-        if stale is not None:
-            return stale
-        is_new = found is None
-        reason = external_topics.registration_error(topic, request, creates=is_new)
+        refusal = self.refuse_unknown(request.topic, None)
+        if refusal is not None:
+            return refusal
+        topic = self._state.topics[request.topic]
+        known = topic.subscriptions.get(request.subscription)
+        refusal = judge_deleted_subscription(
+            known, topic.deleted_registrations(request.subscription), request, client_id
+        )
+        if refusal is not None:
+            return refusal
+        reason = external_topics.registration_error(topic, request, creates=known is None)
         if reason is not None:
             return Refusal("invalid", reason, after_barrier=True)
-        if is_new:
+        if known is None:
             # Checked before the subscription is created: a rejection must not leave one behind.
             reason = order_error(request.subscription_type, request.order)
             if reason is not None:
                 return Refusal("invalid", reason)
             self._commit.propose(commands.create_subscription(request, topic, self._state.next_id))
-            self._add_coordinator(topic.subscriptions[request.subscription])
-        return self._coordinators[topic.subscriptions[request.subscription].subscription_id].register(
-            request, client_id
-        )
+            known = topic.subscriptions[request.subscription]
+            self._add_coordinator(known)
+        return self._coordinators[known.subscription_id].register(request, client_id)
 
     def _list(self, request: m.ListSubscriptions, _: str) -> m.SubscriptionList | Refusal:
-        topics = [topic for name, topic in sorted(self._state.topics.items()) if request.topic in (None, name)]
-        if request.topic is not None and not topics:
-            return Refusal("invalid", f"there is no topic {request.topic!r}", after_barrier=True)
+        refusal = self.refuse_unknown(request.topic, None)
+        if refusal is not None:
+            return refusal
         found = [
             self._coordinators[subscription.subscription_id].describe()
-            for topic in topics
+            for name, topic in sorted(self._state.topics.items())
+            if request.topic in (None, name)
             for _, subscription in sorted(topic.subscriptions.items())
         ]
         return m.SubscriptionList(subscriptions=found)
@@ -236,13 +233,10 @@ class SubscriptionRegistry:
         return m.PlanReply(plan=plan)
 
     def _find(self, topic_name: str, name: str) -> SubscriptionCoordinator | Refusal:
-        topic = self._state.topics.get(topic_name)
-        if topic is None:
-            return Refusal("invalid", f"there is no topic {topic_name!r}", after_barrier=True)
-        subscription = topic.subscriptions.get(name)
-        if subscription is None:
-            return commands.no_subscription(name, topic)
-        return self._coordinators[subscription.subscription_id]
+        refusal = self.refuse_unknown(topic_name, name)
+        if refusal is not None:
+            return refusal
+        return self._coordinators[self._state.topics[topic_name].subscriptions[name].subscription_id]
 
     def _add_coordinator(self, subscription: Subscription) -> None:
         topic: Topic = self._state.topics_by_id[subscription.topic_id]

@@ -1,8 +1,9 @@
-"""What headgate needs of an election service, in its own words.
+"""The election service that headgate needs.
 
-`Elections` is implemented by controller.leadership.zookeeper over ZooKeeper and by tests/support/zookeeper.py in
-memory; one contract suite runs against both. It tells who may *try* to lead a shard. It does not say who leads: the
-ledger does, and losing contact here ends no reign (see controller.leadership.transitions).
+controller.leadership.zookeeper implements `Elections` over ZooKeeper, and
+tests/support/zookeeper.py in memory; one contract suite runs against both. The service decides
+which daemon may *try* to lead a shard. The ledger decides which one leads, and losing contact with
+the service ends no term (see controller.leadership.transitions).
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from typing import Any, Protocol, Self
 
 @dataclass(frozen=True, slots=True)
 class Acquired:
-    """We are first in the queue for a shard."""
+    """This daemon is first in the queue of a shard."""
 
     shard: int
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """We were first in the queue for a shard, and no longer are, without having withdrawn: our place is gone.
+    """This daemon was first in the queue of a shard and has lost its queue node without withdrawing.
 
-    While contending goes on, we queue again by ourselves, at the end.
+    While it contends, it queues again automatically, at the end.
     """
 
     shard: int
@@ -31,50 +32,52 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Suspended:
-    """We are out of contact. Our places may be gone already; nobody can tell us."""
+    """Contact is lost. The queue nodes may be gone already; there is no way to know."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """We are in contact: for the first time, again, or after `Lost` under a new session."""
+    """Contact exists: for the first time, again, or under a new session after `Lost`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The session has expired, our places with it. A `Released` for each shard we were first for came before."""
+    """The session and its queue nodes have expired. A `Released` precedes it for each acquired shard."""
 
 
 ElectionEvent = Acquired | Released | Suspended | Connected | Lost
 EventHandler = Callable[[ElectionEvent], None]
-"""Called on the loop. Must not block and must not raise."""
+"""Called on the event loop. Must not block and must not raise."""
 
 
 class Elections(Protocol):
-    """One session with the election service, kept up for as long as it is open. Built with an `EventHandler`."""
+    """A session with the election service, maintained while open. Events go to an `EventHandler`."""
 
     def contend(self, shard: int) -> None:
-        """Queue for a shard, and again whenever our place is lost, until `withdraw`. Does not wait."""
+        """Queue for a shard until `withdraw`, again whenever the queue node is lost. Does not wait."""
 
     def withdraw(self, shard: int) -> None:
-        """Leave the queue of a shard, and whoever is next gets its turn. Does not wait, and tells no `Released`.
+        """Leave the queue of a shard. Does not wait, and produces no `Released`.
 
-        Our place is given up as soon as the service can be reached, at the latest when the session ends.
+        The queue node is deleted once the service is reachable, at the latest when the session
+        ends.
         """
 
     async def register_instance(self, name: str, data: bytes) -> None:
-        """List this instance among the live ones, from the next contact on, for as long as the session stands.
+        """Register this instance as live, from the next contact on, while the session exists.
 
-        Returns at once. A name that another session holds is taken over once that session is gone.
+        Returns at once. A name that another session holds is registered once that session has
+        ended.
         """
 
     async def live_instances(self) -> dict[str, bytes]:
-        """Return the data of the live instances by name. Waits for contact, without limit."""
+        """Return the data of the live instances by name. Waits for contact without limit."""
 
     async def cluster_config(self, default: dict[str, Any]) -> dict[str, Any]:
-        """Return the cluster's config, which is the first ``default`` anybody gave. Waits for contact, without limit.
+        """Return the cluster's config: the first ``default`` ever given. Waits for contact without limit.
 
         Raises:
-            ConfigError: what is kept there is not a config.
+            ConfigError: the stored data is not a config.
 
         """
 
@@ -82,4 +85,4 @@ class Elections(Protocol):
         """Start connecting; returns at once."""
 
     async def __aexit__(self, *_: object) -> None:
-        """Give up all places and end the session; takes a few seconds at most, also out of contact."""
+        """Leave all queues and end the session. Takes a few seconds at most, even without contact."""

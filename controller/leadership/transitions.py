@@ -1,16 +1,18 @@
-"""Who leads a shard, as a table: what each event obliges one contender to do.
+"""Leadership of a shard as a transition table: what a daemon must do on each event.
 
-Every transition stands in `TRANSITIONS`; an event that a state does not list changes nothing. Nothing here knows of
-ZooKeeper, MQTT, chunks or time.
+`TRANSITIONS` lists all transitions. An event that a state does not list changes nothing. This
+module does not depend on ZooKeeper, MQTT, chunks or time.
 
 The rules:
 
-1. The lock says who may try. Creating the reign chunk is what makes a leader.
-2. A taken number or an unknown outcome ends a reign at once: what was in memory may no longer be the truth.
-3. So does a broker or store that stays out of reach: a leader that cannot serve leaves the shard to one that can.
-4. Losing ZooKeeper ends nothing: every reply waits for a put-if-absent that a newer reign would have taken. But a
-   leader without contact, or without the lock, makes room, so that a contender can win a number.
-5. Whoever ends a reign lets go of the lock before contending again, so that others get their turn.
+1. The lock decides which daemon may try. Creating the term chunk makes it the leader.
+2. A taken number or an unknown outcome ends the term at once: the state in memory may be wrong.
+3. A broker or store that stays unreachable ends the term: another daemon may be able to serve.
+4. Losing ZooKeeper does not end the term. Each reply waits for a put-if-absent, which would fail if
+   a newer term existed. But a leader without contact or without the lock pauses between commits, so
+   that a contender can create the next number.
+5. A daemon whose term has ended releases the lock before it contends again, so that others get
+   their turn.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """What this daemon is for one shard."""
+    """The role of this daemon in one shard."""
 
     FOLLOWING = "following"
     CATCHING_UP = "catching_up"
@@ -29,7 +31,7 @@ class Role(StrEnum):
 
 
 class Event(StrEnum):
-    """What happened to it."""
+    """An event that may change the role."""
 
     LOCK_ACQUIRED = "lock_acquired"
     LOCK_LOST = "lock_lost"
@@ -44,18 +46,18 @@ class Event(StrEnum):
 
 
 class Action(StrEnum):
-    """What it must do now, in the order given."""
+    """What the daemon must do."""
 
     CATCH_UP = "catch_up"
-    """Read the ledger to its end and write the reign chunk."""
+    """Read the ledger to its end and write the term chunk."""
     SERVE = "serve"
-    """Announce itself and take requests."""
+    """Announce the leader and accept requests."""
     END_TERM = "end_term"
-    """Stop taking requests; throw away what is not durable."""
+    """Stop accepting requests; discard what is not durable."""
     HAND_OVER = "hand_over"
-    """Commit what was accepted, then stop taking requests."""
+    """Stop accepting requests and commit the accepted ones."""
     WITHDRAW = "withdraw"
-    """Give up the lock, or the place in the queue for it."""
+    """Release the lock, or leave the queue for it."""
     CONTEND = "contend"
     """Queue for the lock."""
 
@@ -70,9 +72,9 @@ TRANSITIONS: dict[Role, dict[Event, tuple[Role, tuple[Action, ...]]]] = {
     },
     Role.CATCHING_UP: {
         Event.TERM_STARTED: (Role.LEADING, (Action.SERVE,)),
-        # The last reign was not quite over: read what it wrote, and try the next number.
+        # The previous term was still writing: read its chunks and try the next number.
         Event.NUMBER_TAKEN: (Role.CATCHING_UP, (Action.CATCH_UP,)),
-        # Ours may be the reign chunk that was written, or not: reading on tells, under a later epoch.
+        # The term chunk may or may not exist: read on, and lead under a later epoch.
         Event.OUTCOME_UNKNOWN: (Role.FOLLOWING, _RETRY),
         Event.STORE_UNREACHABLE: (Role.FOLLOWING, _RETRY),
         Event.STOP_REQUESTED: (Role.STOPPED, (Action.END_TERM, Action.WITHDRAW)),
@@ -90,7 +92,7 @@ TRANSITIONS: dict[Role, dict[Event, tuple[Role, tuple[Action, ...]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """Where one contender stands."""
+    """The leadership state of one daemon in one shard."""
 
     role: Role = Role.FOLLOWING
     holds_lock: bool = False
@@ -98,11 +100,11 @@ class Leadership:
 
     @property
     def yields_to_contender(self) -> bool:
-        """Whether a leader must pause between its commits for whoever may be entitled to the next number."""
+        """Whether a leader must pause between commits, because a contender may be entitled to lead."""
         return self.role is Role.LEADING and not (self.holds_lock and self.in_contact)
 
     def on(self, event: Event) -> tuple[Leadership, tuple[Action, ...]]:
-        """Return where ``event`` leads to, and what must be done."""
+        """Return the state after ``event``, and the actions to perform in order."""
         known = replace(
             self,
             holds_lock=_flag(event, Event.LOCK_ACQUIRED, Event.LOCK_LOST, self.holds_lock),

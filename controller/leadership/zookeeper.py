@@ -1,21 +1,23 @@
 """`Elections` over ZooKeeper, with kazoo.
 
-Nodes, below a root of the cluster's own:
+Nodes, below the root node of the cluster:
 
 ``config``                    the cluster config, written once
 ``instances/<name>``          ephemeral, one for each live instance
 ``shards/0003/<contender>-0000000007``  ephemeral and numbered: the queue for a shard, lowest number first
 
-Each contest is a task that compares what is there with what should be, and does so again after every watch that fires
-(kazoo fires them all when the connection is lost), and every few seconds in any case. So a watch that was lost costs
-seconds at most, and no answer of ZooKeeper is believed for longer than that.
+For each contended shard a task reconciles the queue: it compares the nodes with the wanted state.
+It does so after each watch that fires (kazoo fires all watches when the connection is lost), and
+every few seconds. A lost watch therefore costs a few seconds at most.
 
-Why not kazoo's recipes: `Election` does not interrupt a leader whose node is gone; `Lock.release` and `Lock.cancel`
-block for as long as we are partitioned; a `Lock` whose session expired is never acquired again. Only kazoo's
-``*_async`` calls are used; its listeners and watches run on its own threads and do one thing: post to the loop.
+kazoo's recipes are not used: `Election` does not interrupt a leader whose node is gone;
+`Lock.release` and `Lock.cancel` block during a partition; a `Lock` whose session has expired is
+never acquired again. This module uses kazoo's ``*_async`` calls only. kazoo runs listeners and
+watches on its own threads; here they only post to the event loop.
 
-kazoo never says LOST to a partitioned client, because nobody can tell it that its session is gone. It says SUSPENDED.
-What that means for a reign is not decided here.
+kazoo never reports LOST to a partitioned client, because only the server can report an expired
+session. It reports SUSPENDED. controller.leadership.transitions decides what that means for the
+term.
 """
 
 from __future__ import annotations
@@ -48,28 +50,28 @@ from controller.leadership.election import Acquired, Connected, EventHandler, Lo
 from headgate.errors import ConfigError
 
 RECONCILE_INTERVAL_SECONDS: Final = 5.0
-"""Longest time without comparing what is there with what should be."""
+"""Longest time between two reconciliations."""
 REGISTRATION_CHECK_INTERVAL_SECONDS: Final = 1.0
 CLOSE_TIMEOUT_SECONDS: Final = 3.0
 CALL_TIMEOUT_SECONDS: Final = 30.0
-"""kazoo fails a call when it notices the loss of the connection; this is for the case that it does not."""
+"""A backstop: kazoo normally fails a call when it notices that the connection is lost."""
 CONNECT_WARNING_SECONDS: Final = 3.0
-"""How long the first connection may take before a line in the log says so."""
+"""How long the first connection may take before a warning is logged."""
 
-# kazoo logs every attempt to connect; an outage is logged once, here.
+# kazoo logs each connection attempt. This module logs an outage once.
 _KAZOO_LOG: Final = logging.getLogger("headgate.kazoo")
 _KAZOO_LOG.disabled = True
 _FAILURES: Final = (KazooException, KazooTimeoutError, TimeoutError)
-"""What a call can end with."""
+"""The exceptions of a failed call."""
 _OUT_OF_CONTACT: Final = (
     ConnectionLoss,
-    SessionExpiredError,  # of which "connection closed" is one
+    SessionExpiredError,  # the base class of "connection closed"
     SessionMovedError,
     OperationTimeoutError,
     KazooTimeoutError,
     TimeoutError,
 )
-"""Those of them that the change of state tells of anyway."""
+"""The failures that a connection event reports as well."""
 
 _Task = asyncio.Task[None]
 
@@ -88,7 +90,7 @@ class ZooKeeperElections:
         session_timeout_seconds: float,
         on_event: EventHandler,
     ) -> None:
-        """``hosts`` is ``host:port,host:port``; ``root`` an absolute node path; ``instance`` names us in the queues."""
+        """``hosts``: ``host:port,host:port``. ``root``: absolute node path. ``instance``: prefix of queue nodes."""
         self._hosts = hosts
         self._root = root.rstrip("/")
         self._instance = instance
@@ -97,36 +99,36 @@ class ZooKeeperElections:
         self._loop: asyncio.AbstractEventLoop
         self._client: Any = None
         self._session = 0
-        """Counts the sessions: a place belongs to one of them."""
+        """Number of the session. A queue node belongs to one session."""
         self._in_contact = asyncio.Event()
-        self._first: set[int] = set()
-        self._contests: dict[int, _Task] = {}
+        self._acquired: set[int] = set()
+        self._contenders: dict[int, _Task] = {}
         self._wakeups: dict[int, asyncio.Event] = {}
-        """One for each contest: look again."""
+        """Shard → event that triggers a reconciliation."""
         self._leaving: set[tuple[str, str]] = set()
-        """(folder, prefix) of the places to give up."""
+        """(folder, prefix) of the queue nodes to delete."""
         self._leave_requested = asyncio.Event()
         self._tasks: set[_Task] = set()
-        """All that run; a task takes itself out when it ends."""
+        """The running tasks. A task is removed when it ends."""
         self._registering: _Task | None = None
         self._log = log.bind(zookeeper=hosts)
 
-    # --- Elections ----------------------------------------------------------------------------------------------------
+    # Elections
 
     def contend(self, shard: int) -> None:
         """See `Elections.contend`."""
-        if shard not in self._contests:
+        if shard not in self._contenders:
             self._wakeups[shard] = asyncio.Event()
-            self._contests[shard] = self._start(self._contest(shard), f"contest-{shard}")
+            self._contenders[shard] = self._start(self._contend(shard), f"contender-{shard}")
 
     def withdraw(self, shard: int) -> None:
         """See `Elections.withdraw`."""
-        contest = self._contests.pop(shard, None)
-        if contest is None:
+        task = self._contenders.pop(shard, None)
+        if task is None:
             return
-        contest.cancel()
+        task.cancel()
         self._wakeups.pop(shard)
-        self._first.discard(shard)
+        self._acquired.discard(shard)
 
     async def register_instance(self, name: str, data: bytes) -> None:
         """See `Elections.register_instance`."""
@@ -176,8 +178,8 @@ class ZooKeeperElections:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """See `Elections.__aexit__`. Ending the session deletes all that is ours."""
-        for shard in list(self._contests):
+        """See `Elections.__aexit__`. Ending the session deletes all nodes of this daemon."""
+        for shard in list(self._contenders):
             self.withdraw(shard)
         tasks = list(self._tasks)
         for task in tasks:
@@ -190,11 +192,11 @@ class ZooKeeperElections:
                 stopped.set_result(None)
 
         def stop() -> None:
-            # Blocks for ten seconds and more while partitioned, which is why it has a thread that nobody waits for.
-            with suppress(WriterNotClosedException):  # after a session time-out of waiting; its threads die with us
+            # During a partition this blocks for ten seconds or more, so it runs in a daemon thread.
+            with suppress(WriterNotClosedException):  # raised after one session timeout; kazoo's threads are daemons
                 self._client.stop()
                 self._client.close()
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any longer
+            with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(on_stopped)
 
         threading.Thread(target=stop, name="zookeeper-stop", daemon=True).start()
@@ -205,10 +207,10 @@ class ZooKeeperElections:
             self._log.warning("zookeeper.close_timed_out", seconds=CLOSE_TIMEOUT_SECONDS)
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # --- the connection -----------------------------------------------------------------------------------------------
+    # Connection
 
     def _on_kazoo_state(self, state: str) -> None:
-        """Run on a kazoo thread: post to the loop and nothing else."""
+        """Post the state to the loop. Runs on a kazoo thread."""
         self._loop.call_soon_threadsafe(self._on_state, state)
 
     def _on_state(self, state: str) -> None:
@@ -224,9 +226,9 @@ class ZooKeeperElections:
             self._in_contact.clear()
             self._session += 1
             self._log.warning("zookeeper.session_expired")
-            for shard in sorted(self._first):
+            for shard in sorted(self._acquired):
                 self._on_event(Released(shard))
-            self._first.clear()
+            self._acquired.clear()
             self._on_event(Lost())
 
     async def _warn_if_slow(self) -> None:
@@ -237,7 +239,7 @@ class ZooKeeperElections:
             self._log.warning("zookeeper.unreachable", advice="check [zookeeper] hosts; headgate keeps trying")
 
     async def _pause_after(self, error: BaseException) -> None:
-        """Wait a little before trying again: the news of a loss may arrive after the failure that it caused."""
+        """Wait before a retry. The event of a lost connection may arrive after the failure it caused."""
         if isinstance(error, _OUT_OF_CONTACT):
             await asyncio.sleep(0.1)
         else:
@@ -259,9 +261,9 @@ class ZooKeeperElections:
                 {"message": f"bug in {task.get_name()}", "exception": error, "task": task}
             )
 
-    # --- one contest --------------------------------------------------------------------------------------------------
+    # Queues
 
-    async def _contest(self, shard: int) -> None:
+    async def _contend(self, shard: int) -> None:
         folder = f"{self._root}/shards/{shard:04d}"
         prefix = f"{self._instance}-{secrets.token_hex(4)}-"
         session = -1
@@ -283,48 +285,48 @@ class ZooKeeperElections:
                     async with asyncio.timeout(RECONCILE_INTERVAL_SECONDS):
                         await wakeup.wait()
         finally:
-            # A create whose answer never came may have left a place: all with our prefix go.
+            # A create without a response may have left a node: delete all nodes with this prefix.
             self._leaving.add((folder, prefix))
             self._leave_requested.set()
 
     async def _reconcile_queue(self, shard: int, folder: str, prefix: str, joined: bool) -> None:
-        """Look at the queue, join it if we are not in it, watch what matters, and tell whether we are first."""
+        """Join the queue if necessary, watch the deciding node, and report whether this daemon is first."""
         session = self._session
         queue = await self._queue(folder)
         mine = next((name for name in queue if name.startswith(prefix)), None)
         if mine is None:
             if joined:
-                self._log.warning("contest.queue_node_lost", shard=shard)
-            self._set_first(shard, first=False)
+                self._log.warning("contender.queue_node_lost", shard=shard)
+            self._set_acquired(shard, first=False)
             await self._call("ensure_path", folder)
             await self._call("create", f"{folder}/{prefix}", b"", ephemeral=True, sequence=True)
             queue = await self._queue(folder)
             mine = next((name for name in queue if name.startswith(prefix)), None)
         if mine is None:
-            raise ConnectionLoss("our place is not in the queue it was just put in")
+            raise ConnectionLoss("the queue node that was just created is missing")
         rank = queue.index(mine)
-        # First: our own node is what can change. Otherwise the one before us.
+        # If first, only the own node matters. Otherwise the one before it.
         watched = mine if rank == 0 else queue[rank - 1]
-        there = await self._call("exists", f"{folder}/{watched}", watch=self._watcher(self._wakeups[shard]))
+        watched_stat = await self._call("exists", f"{folder}/{watched}", watch=self._watcher(self._wakeups[shard]))
         if session != self._session or not self._in_contact.is_set():
-            # kazoo's threads may tell the answer after the loss that came later.
+            # kazoo's threads may deliver the response after a later loss.
             raise ConnectionLoss("out of contact")
-        if there is None:
+        if watched_stat is None:
             self._wakeups[shard].set()
         else:
-            self._set_first(shard, first=rank == 0)
+            self._set_acquired(shard, first=rank == 0)
 
-    def _set_first(self, shard: int, *, first: bool) -> None:
-        if first and shard not in self._first:
-            self._first.add(shard)
+    def _set_acquired(self, shard: int, *, first: bool) -> None:
+        if first and shard not in self._acquired:
+            self._acquired.add(shard)
             self._on_event(Acquired(shard))
-        elif not first and shard in self._first:
-            self._first.discard(shard)
+        elif not first and shard in self._acquired:
+            self._acquired.discard(shard)
             self._on_event(Released(shard))
 
     def _watcher(self, wakeup: asyncio.Event) -> Callable[[object], None]:
         def fired(_event: object) -> None:
-            """Run on a kazoo thread."""
+            # Runs on a kazoo thread.
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(wakeup.set)
 
@@ -337,7 +339,7 @@ class ZooKeeperElections:
             return []
         return sorted((name for name in names if name[-10:].isdigit()), key=lambda name: int(name[-10:]))
 
-    # --- giving up places ---------------------------------------------------------------------------------------------
+    # Leaving queues
 
     async def _delete_queue_nodes(self) -> None:
         while True:
@@ -356,7 +358,7 @@ class ZooKeeperElections:
                     break
                 self._leaving.discard((folder, prefix))
 
-    # --- instances and config -----------------------------------------------------------------------------------------
+    # Instances and config
 
     async def _keep_registered(self, name: str, data: bytes) -> None:
         path = f"{self._root}/instances/{name}"
@@ -374,10 +376,10 @@ class ZooKeeperElections:
             await asyncio.sleep(REGISTRATION_CHECK_INTERVAL_SECONDS)
 
     async def _register(self, path: str, data: bytes) -> bool:
-        """Return whether the instance is listed under our own session now."""
-        there = await self._call("exists", path)
-        if there is not None:
-            return bool(there.ephemeralOwner == self._client.client_id[0])
+        """Return whether the instance is registered under this session."""
+        stat = await self._call("exists", path)
+        if stat is not None:
+            return bool(stat.ephemeralOwner == self._client.client_id[0])
         await self._call("ensure_path", f"{self._root}/instances")
         with suppress(NodeExistsError):
             await self._call("create", path, data, ephemeral=True)
@@ -397,27 +399,27 @@ class ZooKeeperElections:
         await self._call("ensure_path", self._root)
         with suppress(NodeExistsError):
             await self._call("create", path, data)
-        kept: bytes = (await self._call("get", path))[0]
-        return kept
+        stored: bytes = (await self._call("get", path))[0]
+        return stored
 
     async def _call(self, operation: str, *arguments: Any, **options: Any) -> Any:
-        """Make one of kazoo's ``*_async`` calls; raises what kazoo answers, TimeoutError if it does not."""
-        answered: asyncio.Future[Any] = self._loop.create_future()
+        """Make one of kazoo's ``*_async`` calls. Raises kazoo's exception, or TimeoutError."""
+        response: asyncio.Future[Any] = self._loop.create_future()
 
         def complete(value: Any, error: BaseException | None) -> None:
-            if answered.done():
+            if response.done():
                 return
             if error is None:
-                answered.set_result(value)
+                response.set_result(value)
             else:
-                answered.set_exception(error)
+                response.set_exception(error)
 
         def linked(result: Any) -> None:
-            """Run on a kazoo thread."""
+            # Runs on a kazoo thread.
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(complete, result.value, result.exception)
 
         getattr(self._client, f"{operation}_async")(*arguments, **options).rawlink(linked)
-        # Not wait_for: in Python 3.11 it can swallow a cancellation that comes together with the answer.
+        # Not wait_for: in Python 3.11 it can swallow a cancellation that arrives together with the result.
         async with asyncio.timeout(CALL_TIMEOUT_SECONDS):
-            return await answered
+            return await response

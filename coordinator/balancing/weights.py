@@ -1,6 +1,6 @@
 """Turn load samples of segments into weights that are stable enough to balance by.
 
-Samples and times in, weights out. coordinator.load_watch samples; coordinator.balancing.load_target
+Samples and times in, weights out. coordinator.load_monitor samples; coordinator.balancing.load_target
 uses the weights. They are stored in the ledger, so a new leader starts with those of its
 predecessor.
 
@@ -14,7 +14,7 @@ The rules, which prevent oscillation:
 1. Loads are smoothed: a new sample counts one quarter (in KCL's exponential average, one half).
 2. A weight stays unchanged while the smoothed load is between half of it and twice it. A load that
    varies by a third around any mean changes its weight at most once.
-3. Weights change together, at most once per `CHANGE_INTERVAL_SECONDS`, and not before the term is
+3. Weights change together, at most once per change interval, and not before the term is
    that old. (Pulsar sheds once in 60 s, and the same bundle again only after minutes; KCL balances
    every 60 s.)
 4. All loads below `MIN_WEIGHT` weigh the same, so the jitter of idle streams moves nothing. (KCL
@@ -87,8 +87,14 @@ class _SegmentLoad:
 class WeightSmoother(Generic[KeyT]):
     """Turns samples into weights during one leader term."""
 
-    def __init__(self, at_seconds: float, weights: Mapping[KeyT, int]) -> None:
+    def __init__(
+        self,
+        at_seconds: float,
+        weights: Mapping[KeyT, int],
+        change_interval_seconds: float = CHANGE_INTERVAL_SECONDS,
+    ) -> None:
         """Start at ``at_seconds`` of a monotonic clock with the recorded ``weights``."""
+        self._change_interval_seconds = change_interval_seconds
         self._changed_at = at_seconds
         self._sampled_at = at_seconds
         self._initial_loads = {key: weight * WEIGHT_UNIT for key, weight in weights.items()}
@@ -112,7 +118,7 @@ class WeightSmoother(Generic[KeyT]):
             known.cost = sample.cost
             known.samples += 1
         self._remove(self._known.keys() - load_samples.keys())
-        if at_seconds - self._changed_at < CHANGE_INTERVAL_SECONDS:
+        if at_seconds - self._changed_at < self._change_interval_seconds:
             return {}
         changed = self._changed(weights)
         if changed:

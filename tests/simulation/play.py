@@ -22,12 +22,7 @@ def run_seed(seed: int, *, fault_rounds: int = 10, store_kind: type[FakeStore] =
     loop = VirtualLoop()
     simulation = ClusterSimulation(seed, store_kind=store_kind)
     try:
-        with (
-            patch("controller.retention.trimmer.TRIM_INTERVAL_SECONDS", 3.0),
-            # A run lasts about two minutes: weights have to change within it.
-            patch("coordinator.load_watch.SAMPLE_INTERVAL_SECONDS", 1.0),
-            patch("coordinator.balancing.weights.CHANGE_INTERVAL_SECONDS", 5.0),
-        ):
+        with patch("controller.retention.trimmer.TRIM_INTERVAL_SECONDS", 3.0):
             loop.run_until_complete(simulation.run(fault_rounds=fault_rounds))
     except BaseException as error:
         error.add_note(f"seed {seed}; the last of the story:\n" + "\n".join(simulation.checker.trace[-60:]))

@@ -39,6 +39,9 @@ COORDINATION = CoordinatorSettings(
     poll_min_seconds=1,
     poll_max_seconds=30,
     poll_check_timeout_seconds=10,
+    # A run lasts about two minutes, and weights must change within it.
+    load_sample_interval_seconds=1,
+    weight_change_interval_seconds=5,
 )
 
 

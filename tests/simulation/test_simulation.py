@@ -11,7 +11,7 @@ import pytest
 import controller.leader.subscription_registry
 import controller.retention.policy
 import controller.snapshots.job
-import coordinator.assignor
+import coordinator.assignment_reconciler
 import coordinator.balancing.weights
 from controller.devices.intake import DeviceIntake
 from controller.devices.session_port import Delivery
@@ -112,7 +112,7 @@ def test_two_writers_of_one_chunk_number_are_found() -> None:
 def test_a_child_before_its_parent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: the gate lets everything through."""
     monkeypatch.setattr(
-        coordinator.assignor,
+        coordinator.assignment_reconciler,
         "compute_gate",
         lambda layout, drained, kind, _order: compute_gate(layout, drained, kind, "none"),
     )

@@ -1,6 +1,7 @@
-"""Sample the load of one subscription's segments and record the weights that follow from it.
+"""Sample the load of one subscription's segments and record the resulting weights.
 
-A shell: when to read, what a reading is, and the entry. It reads nothing while the subscription balances by count.
+coordinator.balancing.weights decides. This module takes the samples and proposes the entry. It
+takes none while the subscription balances by count.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from collections.abc import Iterable
 
 import structlog
 
-from coordinator.balancing.weights import SAMPLE_INTERVAL_SECONDS, LoadSample, WeightSmoother
-from coordinator.ports import LedgerPort
+from coordinator.balancing.weights import LoadSample, WeightSmoother
+from coordinator.ports import CoordinatorSettings, LedgerPort
 from coordinator.state.subscription import Subscription
 from coordinator.state.topic_view import TopicView
 from headgate.model import entries as e
@@ -20,36 +21,44 @@ log = structlog.get_logger(__name__)
 
 
 class LoadMonitor:
-    """The weights of one subscription during one reign."""
+    """The weights of one subscription during one leader term."""
 
     def __init__(
-        self, *, subscription: Subscription, topic: TopicView, ledger: LedgerPort, observer: events.Observer
+        self,
+        *,
+        subscription: Subscription,
+        topic: TopicView,
+        ledger: LedgerPort,
+        settings: CoordinatorSettings,
+        observer: events.Observer,
     ) -> None:
-        """Watch nothing yet; `add_sample` begins."""
         self._subscription = subscription
         self._topic = topic
         self._ledger = ledger
+        self._settings = settings
         self._observer = observer
         self._smoother: WeightSmoother[int] | None = None
         self._due_at = 0.0
 
     def is_due(self, now_seconds: float) -> bool:
-        """Return whether a sample is due; never while balancing by count. ``now_seconds`` is monotonic."""
+        """Return whether a sample is due at this monotonic time; never when balancing by count."""
         if self._subscription.balance != "load":
             self._smoother = None
             return False
         return self._smoother is None or now_seconds >= self._due_at
 
     def add_sample(self, now_seconds: float, segments: Iterable[int]) -> bool:
-        """Read ``segments``; tell whether a weight changed.
+        """Sample ``segments``; return whether a weight changed.
 
-        ``segments``: all that is not read to its end yet, blocked ones included, so that a child has a weight when it
-        is let through.
+        ``segments`` are all that are not drained, including blocked ones: a child then has a weight
+        when it is unblocked.
         """
         subscription = self._subscription
         if self._smoother is None:
-            self._smoother = WeightSmoother(now_seconds, subscription.weights)
-        self._due_at = now_seconds + SAMPLE_INTERVAL_SECONDS
+            self._smoother = WeightSmoother(
+                now_seconds, subscription.weights, self._settings.weight_change_interval_seconds
+            )
+        self._due_at = now_seconds + self._settings.load_sample_interval_seconds
         load_samples = {segment: self._load_sample(segment) for segment in segments}
         changed = self._smoother.add_sample(now_seconds, load_samples, subscription.weights)
         if not changed:
@@ -76,7 +85,7 @@ class LoadMonitor:
         tail, subscription = self._topic.tails[segment], self._subscription
         backlog = 0
         if subscription.type != e.SubscriptionType.CHECKPOINT:
-            parts = subscription.progress_by_bucket.get(segment) or [subscription.acknowledged_in(segment, 0)]
-            taken = (part.position + part.acknowledged_ranges.count() for part in parts)
-            backlog = sum(max(0, tail.next_offset - end) for end in taken) // len(parts)
+            buckets = subscription.progress_by_bucket.get(segment) or [subscription.acknowledged_in(segment, 0)]
+            acknowledged = (bucket.position + bucket.acknowledged_ranges.count() for bucket in buckets)
+            backlog = sum(max(0, tail.next_offset - count) for count in acknowledged) // len(buckets)
         return LoadSample(tail.next_offset, tail.size_bytes, backlog)

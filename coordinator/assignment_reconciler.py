@@ -1,11 +1,11 @@
-"""Carry out what gate, target and handover decide for one subscription: entries for the ledger, pushes to consumers.
+"""Apply what gate, target and handover decide for one subscription: ledger entries and messages.
 
-One look follows every event. It asks the three pure modules, proposes their moves and tells the consumers concerned
-what they gain and lose: differences only, each with its generation and this reign's epoch. A look that finds nothing
-to do does nothing, so looking once too often is harmless.
+Each event is followed by one reconciliation. It calls the pure modules, proposes their moves as
+entries, and sends each affected consumer its differences, with generations and the leader epoch.
+Reconciliation is idempotent.
 
-What is kept between two looks (the gate of this layout, who is promised what, since when a holder is waited for) could
-be worked out anew from the `Subscription` and the topic; it is never the only copy of anything.
+The state kept between reconciliations (the gate, the next owners, the start of each revocation) is
+a cache: it can be recomputed from the `Subscription` and the topic.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from headgate.protocol import messages as m
 from metrics import events
 
 MAX_GRANTS_PER_PUSH = 1000
-"""Grants in one push, so that it stays far below the largest message."""
+"""Limit that keeps a message far below the maximum message size."""
 
 log = structlog.get_logger(__name__)
 
 
-class Assignor:
-    """Who reads which segments and shares of one subscription, during one reign."""
+class AssignmentReconciler:
+    """The assignment of one subscription during one leader term."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Assignor:
         observer: events.Observer,
         clock: Callable[[], float],
     ) -> None:
-        """``clock`` returns monotonic seconds. Revocations under way count from the ledger's time or from now."""
+        """``clock`` returns monotonic seconds."""
         self._subscription = subscription
         self._topic = topic
         self._ledger = ledger
@@ -58,22 +58,24 @@ class Assignor:
         self._clock = clock
         self._log = log.bind(topic=topic.name, subscription=subscription.name)
         now = clock()
-        self._revoking = {p: now for p, holding in subscription.holdings.items() if holding.revoked_at_ms is not None}
-        """Revoked segment or share → since when this leader has known it to wait for its holder."""
+        self._revoking = {
+            held: now for held, holding in subscription.holdings.items() if holding.revoked_at_ms is not None
+        }
+        """Revoked slice → since when this leader has waited for its holder."""
         self._next_owner: dict[SegmentSlice, str] = {}
-        """Revoked segment that stays whole → who gets it next."""
+        """Revoked slice that is not divided or joined → its next owner."""
         self._in_handover: dict[SegmentSlice, tuple[float, e.ReleaseReason]] = {}
-        """What is between two holders → since when, and how the last one let go."""
+        """Slice between two holders → when its revocation started, and why it was released."""
         self._gate: Gate | None = None
         self._reported_blocked = 0
         self._held_by_consumer: dict[str, list[SegmentSlice]] | None = None
-        """Consumer → what it holds, revoked or not; None after a change."""
+        """Consumer → the slices it holds, revoked ones included; None after a change."""
 
-    # --- what is ------------------------------------------------------------------------------------------------------
+    # Queries
 
     @property
     def gate(self) -> Gate:
-        """Which segments may be read now."""
+        """The segments that may be read now."""
         if self._gate is None:
             subscription, layout = self._subscription, self._topic.layout
             self._gate = compute_gate(layout, subscription.drained, subscription.type, subscription.order)
@@ -82,24 +84,20 @@ class Assignor:
 
     @property
     def unfinished_segments(self) -> list[int]:
-        """Segments that are not read to their end yet, blocked ones included."""
+        """Segments that are not drained, including blocked ones."""
         return [*self.gate.grantable, *self.gate.blocked]
 
     @property
     def handovers_complete(self) -> bool:
-        """Whether no segment is on its way from one holder to another."""
+        """Whether no revocation is pending."""
         return not self._revoking
 
     def grants(self, name: str) -> list[m.Grant]:
-        """Return all that ``name`` may read; what it has been told to finish is not among it."""
-        return [
-            self._build_grant(segment_slice)
-            for segment_slice in self._slices_held_by(name)
-            if segment_slice not in self._revoking
-        ]
+        """Return the grants of ``name``, without revoked ones."""
+        return [self._build_grant(held) for held in self._slices_held_by(name) if held not in self._revoking]
 
     def holders(self) -> dict[int, list[SegmentHolder]]:
-        """Return segment → who holds it or a share of it, for `coordinator.reporting.explanation`."""
+        """Return segment → its holders, for `coordinator.reporting.explanation`."""
         now = self._clock()
         held: dict[int, list[SegmentHolder]] = {}
         for segment_slice, holding in sorted(self._subscription.holdings.items()):
@@ -113,23 +111,21 @@ class Assignor:
             held.setdefault(segment_of(segment_slice), []).append(each)
         return held
 
-    # --- what happens -------------------------------------------------------------------------------------------------
+    # Events
 
     def invalidate_gate(self) -> None:
-        """Forget the gate: drained facts, the type or the order changed."""
+        """Recompute the gate on next use: drained segments, the type or the order changed."""
         self._gate = None
 
     def layout_changed(self) -> None:
-        """Forget segments that are gone from the layout, and the gate with them."""
+        """Drop the gate, and the state of segments that left the layout."""
         self._gate = self._held_by_consumer = None
         for known in (self._revoking, self._in_handover):
-            for segment_slice in [
-                segment_slice for segment_slice in known if segment_of(segment_slice) not in self._topic.layout.segments
-            ]:
-                del known[segment_slice]
+            for pruned in [each for each in known if segment_of(each) not in self._topic.layout.segments]:
+                del known[pruned]
 
     def holder_removed(self, name: str) -> None:
-        """Note that what ``name`` holds is about to be free, because its consumer leaves the record."""
+        """Record that the holdings of ``name`` are about to be released, because the consumer is removed."""
         for segment_slice in self._slices_held_by(name):
             since = self._revoking.pop(segment_slice, None)
             if since is not None:
@@ -145,11 +141,11 @@ class Assignor:
         timed_out: AbstractSet[SegmentSlice] = frozenset(),
         confirmed: AbstractSet[SegmentSlice] = frozenset(),
     ) -> None:
-        """Compare what should be with what is, and do what may be done now.
+        """Compare the holdings with the target, and make all moves that are allowed now.
 
-        ``preferred_owners``: who should rather get what has just become free. ``requester`` learns of its grants from
-        the answer to its own request. ``timed_out``: what `overdue_revocations` returned. ``confirmed``: what its
-        holder has finished with.
+        ``preferred_owners`` override affinity for slices that have just become free. ``requester``
+        learns its grants from the response to its own request. ``timed_out`` comes from
+        `overdue_revocations`. ``confirmed``: slices whose holder has finished.
         """
         subscription, gate = self._subscription, self.gate
         target = self._compute_target(gate, preferred_owners or {})
@@ -169,15 +165,15 @@ class Assignor:
         }
 
     def confirm(self, segment: int, name: str, generation: int) -> None:
-        """Pass a revoked segment on, now that its holder has finished; anything else changes nothing."""
+        """Release a revoked slice whose holder has finished. Any other confirmation changes nothing."""
         segment_slice = self._subscription.held_at(segment, generation)
         if segment_slice not in self._revoking or self._subscription.holdings[segment_slice].consumer != name:
             return
         if segment_slice not in self._next_owner:
-            # It is cut, or joined with others: what is granted now depends on who else has let go.
+            # The slice is divided or joined: what can be granted depends on the other holders.
             self.reconcile("confirmed", confirmed={segment_slice})
             return
-        # Who gets it was decided by the last look, and nothing changed since: no need to look at all segments again.
+        # The last reconciliation decided the next owner, and nothing has changed since.
         state = handover.HandoverState(
             target={segment_slice: self._next_owner[segment_slice]},
             holdings={segment_slice: self._subscription.holdings[segment_slice]},
@@ -187,7 +183,7 @@ class Assignor:
         self._apply_moves(handover.plan(state), "confirmed", None)
 
     def release_all(self) -> dict[SegmentSlice, Sequence[str]]:
-        """Take everything from everybody, because positions moved; return who held it."""
+        """Release all holdings because positions moved; return the former holders."""
         former = {segment_slice: (holding.consumer,) for segment_slice, holding in self._subscription.holdings.items()}
         self._gate = None
         releases: list[tuple[SegmentSlice, e.ReleaseReason]] = [
@@ -197,7 +193,7 @@ class Assignor:
         return dict(former)
 
     def release_pruned(self, segments: Iterable[int]) -> None:
-        """Take ``segments``, which are about to be pruned, from whoever holds them; nobody gets them."""
+        """Release ``segments``, which are about to be pruned, without granting them again."""
         pruned = set(segments)
         releases: list[tuple[SegmentSlice, e.ReleaseReason]] = [
             (segment_slice, "pruned")
@@ -209,7 +205,7 @@ class Assignor:
         self._apply_moves(handover.Moves(releases=tuple(releases)), "pruned", None)
 
     def overdue_revocations(self, now_ms: int, timeout_seconds: float) -> frozenset[SegmentSlice]:
-        """Return the revoked segments and shares whose holder did not confirm in time."""
+        """Return the revoked slices whose holder did not confirm in time."""
         now = self._clock()
         return handover.timed_out(
             self._subscription.holdings,
@@ -219,30 +215,28 @@ class Assignor:
         )
 
     def resend(self, name: str, known: Iterable[tuple[int, int]] | None) -> None:
-        """Send again what ``name`` may have missed.
+        """Send ``name`` again what it may have missed.
 
-        ``known`` is what it says it has, as (segment, generation). None: it does not say; then only revocations
-        that wait for its confirmation are sent again.
+        ``known``: the (segment, generation) pairs that the consumer reports as held. Without it,
+        only pending revocations are sent again.
         """
         holdings = self._subscription.holdings
-        revoked = [self._build_revocation(p) for p in sorted(self._revoking) if holdings[p].consumer == name]
+        revoked = [self._build_revocation(each) for each in sorted(self._revoking) if holdings[each].consumer == name]
         granted: list[m.Grant] = []
         if known is not None:
-            said = set(known)
-            granted = [grant for grant in self.grants(name) if (grant.segment, grant.generation) not in said]
-            mine = {
+            reported = set(known)
+            granted = [grant for grant in self.grants(name) if (grant.segment, grant.generation) not in reported]
+            held = {
                 (segment_of(segment_slice), holdings[segment_slice].generation)
                 for segment_slice in self._slices_held_by(name)
             }
-            revoked += [m.Revocation(segment=s, generation=g, final=True) for s, g in sorted(said - mine)]
+            revoked += [m.Revocation(segment=s, generation=g, final=True) for s, g in sorted(reported - held)]
         if granted or revoked:
             self._notify(self._subscription.consumers[name], granted, revoked)
 
     def close(self) -> None:
-        """Take this subscription's blocked segments off the count."""
+        """Remove this subscription's blocked segments from the total."""
         self._report_blocked(0)
-
-    # --- how ----------------------------------------------------------------------------------------------------------
 
     def _compute_target(
         self, gate: Gate, preferred_owners: Mapping[SegmentSlice, Sequence[str]]
@@ -277,7 +271,9 @@ class Assignor:
             if name != requester:
                 granted.setdefault(name, []).append(segment_slice)
         for name in sorted(consumers.keys() & (revoked.keys() | granted.keys())):
-            self._notify(consumers[name], [self._build_grant(p) for p in granted.get(name, ())], revoked.get(name, []))
+            self._notify(
+                consumers[name], [self._build_grant(each) for each in granted.get(name, ())], revoked.get(name, [])
+            )
         self._log.info(
             "assignment.changed",
             reason=reason,
@@ -307,7 +303,7 @@ class Assignor:
         self._held_by_consumer = None
 
     def _entry_fields(self, segment_slice: SegmentSlice) -> dict[str, int]:
-        """Return the fields by which an entry names ``segment_slice`` of this subscription."""
+        """Return the entry fields that identify ``segment_slice``."""
         first_bucket, end_bucket = bucket_bounds(segment_slice)
         return {
             "topic_id": self._topic.topic_id,
@@ -318,7 +314,7 @@ class Assignor:
         }
 
     def _record_moves(self, moves: handover.Moves) -> None:
-        """Keep the time of what is under way, and tell the observer."""
+        """Record the times of pending moves, and report events."""
         now = self._clock()
         for segment_slice, how in moves.releases:
             since = self._revoking.pop(segment_slice, None)
@@ -332,7 +328,7 @@ class Assignor:
             for moved in (
                 [segment_slice]
                 if segment_slice in self._in_handover
-                else [p for p in self._in_handover if overlaps(p, segment_slice)]
+                else [each for each in self._in_handover if overlaps(each, segment_slice)]
             ):
                 since, how = self._in_handover.pop(moved)
                 self._observer.observe(events.HandoverFinished(seconds=now - since, reason=how))
