@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, cover
+from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
 
 
 def trim_point(
@@ -41,7 +41,7 @@ def trim_point(
     visible = [chunks for chunks, written_at_ms in manifests if now_ms - written_at_ms >= delay_ms]
     if not snapshots:
         return 1
-    return max(1, min(snapshots[0], compacted_through(cover(visible))))
+    return max(1, min(snapshots[0], compacted_through(ranges_to_read(visible))))
 
 
 def deletable(numbers: Iterable[int], *, below: int, term_start_chunks: Iterable[int]) -> list[int]:

@@ -18,7 +18,7 @@ from controller.retention.trim_policy import deletable, trim_point
 from controller.snapshots.format import SnapshotError, verify_steps
 from controller.state.shard_state import ShardState
 from headgate.errors import ChunkError, ObjectMissingError, StoreUnavailableError
-from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, cover
+from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
 from headgate.ledger.compacted import manifest_ranges, read_manifest
 from headgate.ledger.ledger import Ledger, snapshot_path
 from headgate.model import entries as e
@@ -97,7 +97,7 @@ class Trimmer:
                 self._sizes[chunks] = len(manifest.objects), sum(item.size_bytes for item in manifest.objects)
         for known in set(self._written_at).difference(ranges):
             del self._written_at[known], self._sizes[known]
-        self._report_objects(len(snapshots), cover(self._written_at))
+        self._report_objects(len(snapshots), ranges_to_read(self._written_at))
         below = trim_point(snapshots, self._written_at.items(), now_ms=self._now_ms(), delay_ms=self._delay_ms)
         if below > self._state.trimmed_below and await self._is_readable(snapshots[0]):
             self._commit.propose(e.LedgerTrimmed(below=below))

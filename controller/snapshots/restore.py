@@ -56,7 +56,7 @@ async def load_newest_snapshot(ledger: Ledger, on_unusable: OnUnusableSnapshot) 
     if (missing := await _highest_missing(ledger, numbers, 1)) is not None:
         raise ChunkError(
             f"{chunk_folder(ledger.shard)}: chunk {missing} is missing, and no snapshot can be used in its place "
-            f"({'; '.join(faults) or 'there is none'}): the ledger has a hole, or has been trimmed",
+            f"({'; '.join(faults) or 'there is none'}): the ledger has a gap, or has been trimmed",
         )
     return ShardState(ledger.shard)
 
@@ -104,7 +104,7 @@ async def _highest_missing(ledger: Ledger, numbers: Sequence[int], first: int) -
 
 
 def _missing_chunk_error(ledger: Ledger, missing: int) -> ChunkError:
-    return ChunkError(f"{chunk_folder(ledger.shard)}: chunk {missing} is missing; the ledger has a hole")
+    return ChunkError(f"{chunk_folder(ledger.shard)}: chunk {missing} is missing; the ledger has a gap")
 
 
 async def _decode_cooperatively(data: bytes, shard: int, number: int) -> ShardState:

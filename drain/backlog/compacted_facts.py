@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from drain.spark.schemas import MERGED
 from headgate.errors import ChunkError, ObjectMissingError
-from headgate.ledger.chunk_ranges import cover
+from headgate.ledger.chunk_ranges import ranges_to_read
 from headgate.ledger.compacted import Manifest, manifest_ranges, read_manifest
 from headgate.ledger.format_version import check_json_format
 from headgate.storage.object_store import Store
@@ -48,7 +48,7 @@ async def read_range_facts(store: Store, manifest: Manifest) -> pa.Table:
         table = pq.read_table(pa.BufferReader(data), partitioning=None, use_threads=False)
         raw = (table.schema.metadata or {}).get(_METADATA_KEY)
         if raw is None:
-            raise ChunkError(f"{manifest.facts} is a Parquet object, but not one of headgate's")
+            raise ChunkError(f"{manifest.facts} is a Parquet object that headgate did not write")
         check_json_format(manifest.facts, raw, FORMAT)
         header = msgspec.json.decode(raw, type=_Header)
     except (pa.ArrowException, OSError, msgspec.DecodeError) as error:
@@ -81,7 +81,7 @@ async def read_compacted_facts(store: Store, shard: int) -> CompactedFacts | Non
     Raises ChunkError or StoreUnavailableError. Ranges that are replaced meanwhile are looked up once more.
     """
     for attempt in (0, 1):
-        covering = cover(await manifest_ranges(store, shard))
+        covering = ranges_to_read(await manifest_ranges(store, shard))
         if not covering:
             return None
         try:

@@ -47,7 +47,7 @@ from drain.spark.schemas import FACTS, MERGED
 from drain.spark.session import build_session
 from drain.spark.spark_schemas import spark_frame, spark_schema
 from headgate.errors import ChunkError, ConfigError, HeadgateError, ObjectExistsError, ObjectMissingError, StoreError
-from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, cover
+from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
 from headgate.ledger.compacted import (
     CompactedObject,
     Manifest,
@@ -149,7 +149,8 @@ class CompactionJob:
 
     async def is_due(self, shard: int) -> bool:
         """Return whether a run would find enough, were all of it counted; raises like `run`."""
-        covering = [await self._manifest(shard, each) for each in cover(await manifest_ranges(self.store, shard))]
+        ranges = ranges_to_read(await manifest_ranges(self.store, shard))
+        covering = [await self._manifest(shard, each) for each in ranges]
         known = [(manifest.range, manifest.level) for manifest in covering]
         after = compacted_through([chunks for chunks, _ in known])
         newer = await Ledger(self.store, shard).numbers(after=after)
@@ -158,7 +159,8 @@ class CompactionJob:
 
     async def compact_next(self, shard: int) -> Manifest | None:
         """Write the next range that is due, and return its manifest; None if there is none. Raises like `run`."""
-        covering = [await self._manifest(shard, each) for each in cover(await manifest_ranges(self.store, shard))]
+        ranges = ranges_to_read(await manifest_ranges(self.store, shard))
+        covering = [await self._manifest(shard, each) for each in ranges]
         result = await newest_result(self.store, shard)
         planned = next_compaction(
             [(manifest.range, manifest.level) for manifest in covering],
@@ -208,7 +210,7 @@ class CompactionJob:
     async def sweep(self, shard: int) -> int:
         """Delete ranges that wider ones have replaced, and folders that no manifest names; return how many."""
         ranges = await manifest_ranges(self.store, shard)
-        covering = cover(ranges)
+        covering = ranges_to_read(ranges)
         swept = 0
         for each in ranges:
             wider = next((w for w in covering if w.first <= each.first and each.last <= w.last and w != each), None)

@@ -31,7 +31,7 @@ class PlannedCompaction:
 def next_compaction(
     covering: Sequence[tuple[ChunkRange, int]], *, watermark: int, chunks: int
 ) -> PlannedCompaction | None:
-    """Return what is to be written next, or None; ``covering`` is (range, level) of what `cover` returned."""
+    """Return what is to be written next, or None; ``covering`` is (range, level) of what `ranges_to_read` returned."""
     for at in range(len(covering) - FANOUT + 1):
         group = covering[at : at + FANOUT]
         if len({level for _, level in group}) == 1:

@@ -73,7 +73,7 @@ class LedgerChunks:
             if name != chunk_name(number):
                 raise ChunkError(
                     f"{chunk_folder(shard)}/{name}: expected {chunk_name(number)} here; "
-                    "the ledger has a hole or a foreign object"
+                    "the ledger has a gap or a foreign object"
                 )
         return range(watermark + 1, first + len(names))
 

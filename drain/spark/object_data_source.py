@@ -210,12 +210,12 @@ def _checked_shard(metadata: dict[bytes, bytes] | None, path: str) -> int:
         header = json.loads((metadata or {})[_METADATA_KEY])
         found = (header["format"], header["shard"], header["number"])
     except (KeyError, TypeError, ValueError):
-        raise ObjectError(f"{path} is a Parquet object, but not one of headgate's") from None
+        raise ObjectError(f"{path} is a Parquet object that headgate did not write") from None
     if found[0] != _FORMAT:
         raise ObjectError(
             f"{path} has format {found[0]}, this version of headgate reads format {_FORMAT}; "
             "run the version that wrote it"
         )
     if found[1:] != (shard, number):
-        raise ObjectError(f"{path} says that it is chunk {found[2]} of shard {found[1]}")
+        raise ObjectError(f"{path} states that it is chunk {found[2]} of shard {found[1]}")
     return shard

@@ -1,8 +1,9 @@
-"""The form of a chunk: one Parquet object, one commit.
+"""Encode and decode a chunk: one Parquet object, one commit.
 
-A chunk is a table of rows. A row with a ``body`` is an entry (headgate.model.entries), for whoever folds the state; a
-row with a ``fact`` is a plain statement in columns, for whoever counts (the Spark job) or reads (consumers). One entry
-can state several facts. Readers of facts never need a body, readers of bodies never need a fact.
+A chunk is a table of rows. A row with a ``body`` is an entry (headgate.model.entries); daemons fold
+entries into state. A row with a ``fact`` states a fact in columns; the Spark jobs count facts and
+consumers read records. One entry can state several facts. Readers of facts never need a body, and
+readers of bodies never need a fact.
 
 ====================  ===========================================================================================
 fact                  columns that are set beside ``fact``
@@ -20,14 +21,15 @@ fact                  columns that are set beside ``fact``
 ``unsubscribed``      topic_id, subscription_id
 ====================  ===========================================================================================
 
-Of facts with an offset, a record alone has no subscription_id, and a position has no end_offset: they are counted by
-these columns, so a further fact sets no offset.
+Of the facts with an offset, only a record has no subscription_id, and only a position has one and
+no end_offset. Counting distinguishes them by these columns, so a new fact must not set an offset.
 
-A segment that has no ``position`` for a subscription begins at 0 there. The file's metadata under ``headgate`` is JSON:
-format, shard, number, leader_epoch, at_ms (the leader's clock, milliseconds since 1970), entries, records.
-Records come last.
+A segment without a ``position`` fact for a subscription begins at 0 there. The file's metadata
+under ``headgate`` is JSON: format, shard, number, leader_epoch, at_ms (the leader's clock,
+milliseconds since 1970), entries, records. Records are the last rows.
 
-This module does no I/O. Raises ChunkError for whatever is not a chunk.
+No I/O. Raises ChunkError for an object that is not a chunk, LedgerFormatError for a chunk of
+another format.
 """
 
 from __future__ import annotations
@@ -53,14 +55,16 @@ from headgate.model.layout import Layout
 FORMAT: Final = 2
 METADATA_KEY: Final = b"headgate"
 PYARROW_THRESHOLD_BYTES: Final = 64 * 1024
-"""From so many bytes of records on, a chunk is written by another library; what it writes reads the same."""
+"""Chunks with at least this many bytes of records are written with pyarrow instead of arro3. Readers see no difference.
+"""
 COMPRESSION: Final = "snappy"
 DICTIONARY_COLUMNS: Final = ("fact", "subscription_type")
-"""They pay on the few distinct facts; keys and values are mostly distinct."""
+"""Columns with few distinct values. Keys and values are mostly distinct, so a dictionary would not pay."""
 UNCOMPRESSED_MAX_ROWS: Final = 2
 UNCOMPRESSED_MAX_BYTES: Final = 1024
-"""Up to so many rows, and bytes of records and entries, dictionaries and compression gain nothing: a batch of a single
-record, say. They take a sixth of the writer's time there, on a process that was idle a moment before."""
+"""At most this many rows, and bytes of records and entries, are written without dictionaries and
+compression. They save nothing there, for example for a single record, and take a sixth of the
+writer's time in a process that was idle."""
 
 INTEGER: Final = pa.int64()
 SCHEMA: Final = pa.schema(
@@ -86,7 +90,7 @@ RECORD_COLUMNS: Final = ("fact", "topic_id", "segment", "offset", "timestamp_ms"
 
 
 class ChunkHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """What the file's own metadata says of it."""
+    """The metadata of a chunk."""
 
     format: int
     shard: int
@@ -106,22 +110,26 @@ class Chunk:
 
 
 class ChunkBuilder:
-    """Gathers the entries and records of one commit until they are encoded.
+    """Collects the entries and records of one commit until they are encoded."""
 
-    Facts that follow from a layout (which segments a topic has at creation, which children a split makes) are given by
-    the caller as ``created`` and ``sealed``, because an entry alone does not know them.
-    """
-
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        *,
+        pyarrow_threshold_bytes: int = PYARROW_THRESHOLD_BYTES,
+        uncompressed_max_rows: int = UNCOMPRESSED_MAX_ROWS,
+    ) -> None:
+        """Create an empty builder; see the constants for the two limits."""
         self.entries: list[e.AnyEntry] = []
         self.records = RecordColumns()
         self._facts: list[dict[str, Any]] = []
+        self._pyarrow_threshold_bytes = pyarrow_threshold_bytes
+        self._uncompressed_max_rows = uncompressed_max_rows
 
     def __len__(self) -> int:
         return len(self.entries)
 
     def add(self, entry: e.AnyEntry, layout: Layout | None = None) -> None:
-        """Append ``entry``; ``layout`` is its topic's layout after it was applied, needed where segments come or go."""
+        """Append ``entry``; ``layout``, its topic's layout after it, is required for splits and merges."""
         self.entries.append(entry)
         self._facts.extend(facts_of(entry, layout))
 
@@ -136,11 +144,21 @@ class ChunkBuilder:
             entries=len(self.entries),
             records=len(self.records),
         )
-        return _encode(header, self.entries, self._facts, self.records)
+        size_bytes = [len(key) + len(value) for key, value in zip(self.records.key, self.records.value, strict=True)]
+        bodies = [e.encode_entry(entry) for entry in self.entries]
+        batch = _table(bodies, self._facts, self.records, size_bytes)
+        metadata = {METADATA_KEY.decode(): msgspec.json.encode(header).decode()}
+        if sum(size_bytes) >= self._pyarrow_threshold_bytes:
+            return _write_large(batch, metadata)
+        plain = (
+            batch.num_rows <= self._uncompressed_max_rows
+            and sum(size_bytes) + sum(map(len, bodies)) <= UNCOMPRESSED_MAX_BYTES
+        )
+        return _write_small(batch, metadata, plain=plain)
 
 
 def facts_of(entry: e.AnyEntry, layout: Layout | None) -> list[dict[str, Any]]:
-    """Return the facts that ``entry`` states, apart from records, as rows (column → value)."""
+    """Return the facts that ``entry`` states, except records, as rows (column → value)."""
     match entry:
         case e.RecordsAcknowledged():
             return [
@@ -148,39 +166,41 @@ def facts_of(entry: e.AnyEntry, layout: Layout | None) -> list[dict[str, Any]]:
                     "fact": "acknowledged",
                     "topic_id": entry.topic_id,
                     "subscription_id": entry.subscription_id,
-                    "segment": part.segment,
-                    "offset": part.first_offset,
-                    "end_offset": part.end_offset,
+                    "segment": acknowledged.segment,
+                    "offset": acknowledged.first_offset,
+                    "end_offset": acknowledged.end_offset,
                     "seek_generation": entry.seek_generation,
                     "bucket": bucket,
                 }
-                for part in entry.ranges
-                for bucket in (range(part.first_bucket, part.end_bucket) if part.end_bucket else (None,))
+                for acknowledged in entry.ranges
+                for bucket in (
+                    range(acknowledged.first_bucket, acknowledged.end_bucket) if acknowledged.end_bucket else (None,)
+                )
             ]
         case e.TopicCreated():
             assert entry.buckets == KEY_BUCKETS, (
-                "no fact says how many buckets a topic has: readers rely on the default"
+                "no fact states the number of buckets of a topic: readers rely on the default"
             )
             return [{"fact": "created", "topic_id": entry.topic_id, "segment": n} for n in range(entry.segments)]
         case e.TopicImported():
-            return _imported(entry.topic_id, entry.segments, {})
+            return _import_facts(entry.topic_id, entry.segments, {})
         case e.LayoutExtended():
-            return _imported(entry.topic_id, entry.created, entry.sealed)
+            return _import_facts(entry.topic_id, entry.created, entry.sealed)
         case e.SegmentSplit():
-            return _resealed(entry.topic_id, (entry.segment,), (entry.end_offset,), layout)
+            return _seal_facts(entry.topic_id, (entry.segment,), (entry.end_offset,), layout)
         case e.SegmentsMerged():
-            return _resealed(entry.topic_id, entry.segments, entry.end_offsets, layout)
+            return _seal_facts(entry.topic_id, entry.segments, entry.end_offsets, layout)
         case e.SegmentsPruned():
             return [{"fact": "pruned", "topic_id": entry.topic_id, "segment": n} for n in entry.segments]
         case e.TopicDeleted():
             return [{"fact": "topic_deleted", "topic_id": entry.topic_id}]
         case e.SubscriptionCreated():
-            subscribed = _subscribed(entry.topic_id, entry.subscription_id, entry.subscription_type)
-            return [subscribed, *_positions(entry.topic_id, entry.subscription_id, entry.positions, 0)]
+            subscribed = _subscribed_fact(entry.topic_id, entry.subscription_id, entry.subscription_type)
+            return [subscribed, *_position_facts(entry.topic_id, entry.subscription_id, entry.positions, 0)]
         case e.SubscriptionConfigured():
-            return [_subscribed(entry.topic_id, entry.subscription_id, entry.subscription_type)]
+            return [_subscribed_fact(entry.topic_id, entry.subscription_id, entry.subscription_type)]
         case e.SubscriptionSeek():
-            return _positions(entry.topic_id, entry.subscription_id, entry.positions, entry.seek_generation)
+            return _position_facts(entry.topic_id, entry.subscription_id, entry.positions, entry.seek_generation)
         case e.SubscriptionDeleted():
             return [{"fact": "unsubscribed", "topic_id": entry.topic_id, "subscription_id": entry.subscription_id}]
         case _:
@@ -191,20 +211,21 @@ def decode(data: bytes, *, shard: int, number: int) -> Chunk:
     """Return the chunk in ``data``, without its records.
 
     Raises:
-        ChunkError: not Parquet, not ours, another format, or it stands under the wrong shard or number.
+        LedgerFormatError: the chunk has another format.
+        ChunkError: not Parquet, not written by headgate, or of another shard or number.
 
     """
     header, table = _open(data, shard=shard, number=number, columns=["body"])
     bodies = table.column("body").drop_null().to_pylist()
     if len(bodies) != header.entries:
         raise ChunkError(
-            f"chunk {number} of shard {shard} holds {len(bodies)} entries, its header says {header.entries}"
+            f"chunk {number} of shard {shard} has {len(bodies)} entries, its header states {header.entries}"
         )
     try:
         return Chunk(header, tuple(e.decode_entry(body) for body in bodies))
     except msgspec.DecodeError as error:
         raise ChunkError(
-            f"chunk {number} of shard {shard} holds an entry that this version cannot read: {error}"
+            f"chunk {number} of shard {shard} has an entry that this version cannot read: {error}"
         ) from error
 
 
@@ -213,35 +234,35 @@ def decode_records(data: bytes, *, shard: int, number: int) -> pa.Table:
     header, table = _open(data, shard=shard, number=number, columns=list(RECORD_COLUMNS))
     if len(table) < header.records:
         raise ChunkError(
-            f"chunk {number} of shard {shard} holds {len(table)} rows, its header says {header.records} records",
+            f"chunk {number} of shard {shard} has {len(table)} rows, its header states {header.records} records",
         )
-    # Records come last. Taking them by position costs nothing; a filter would cost more than the reading.
+    # Records are the last rows. A slice costs nothing; a filter would cost more than reading the table.
     return table.slice(len(table) - header.records)
 
 
 def decode_header(data: bytes, *, shard: int, number: int) -> ChunkHeader:
-    """Return the header of the chunk in ``data`` alone; raises ChunkError like `decode`."""
+    """Return only the header of the chunk in ``data``; raises ChunkError like `decode`."""
     return _open(data, shard=shard, number=number, columns=[])[0]
 
 
 def checked_header(raw: bytes | None, *, shard: int, number: int) -> ChunkHeader:
-    """Return the header in ``raw``, the METADATA_KEY of a file's own metadata, if it is that of this chunk.
+    """Return the header in ``raw``, the value of METADATA_KEY in a file's metadata.
 
     Raises:
         LedgerFormatError: the chunk has another format.
-        ChunkError: there is none, it cannot be read, or is of another shard or number.
+        ChunkError: there is no header, it cannot be read, or it is of another shard or number.
 
     """
     where = f"chunk {number} of shard {shard}"
     if raw is None:
-        raise ChunkError(f"{where} is a Parquet object, but not one of headgate's")
+        raise ChunkError(f"{where} is a Parquet object that headgate did not write")
     try:
         check_json_format(where, raw, FORMAT)
         header = msgspec.json.decode(raw, type=ChunkHeader)
     except msgspec.DecodeError as error:
         raise ChunkError(f"{where} has an unreadable header: {error}") from error
     if (header.shard, header.number) != (shard, number):
-        raise ChunkError(f"{where} says that it is chunk {header.number} of shard {header.shard}")
+        raise ChunkError(f"{where} states that it is chunk {header.number} of shard {header.shard}")
     return header
 
 
@@ -255,18 +276,13 @@ def _open(data: bytes, *, shard: int, number: int, columns: list[str]) -> tuple[
         raise ChunkError(f"{where} is not a readable Parquet object ({len(data)} bytes): {error}") from error
 
 
-def _encode(
-    header: ChunkHeader,
-    entries: Sequence[e.AnyEntry],
-    facts: Sequence[dict[str, Any]],
-    records: RecordColumns,
-) -> bytes:
-    rows = len(entries) + len(facts) + len(records)
-    entry_columns, record_columns = (
-        PaddedColumns(rows, 0, len(entries)),
-        PaddedColumns(rows, rows - len(records), len(records)),
-    )
-    size_bytes = [len(key) + len(value) for key, value in zip(records.key, records.value, strict=True)]
+def _table(
+    bodies: Sequence[bytes], facts: Sequence[dict[str, Any]], records: RecordColumns, size_bytes: Sequence[int]
+) -> pa.RecordBatch:
+    """Return all rows: entries, then facts, then records."""
+    rows = len(bodies) + len(facts) + len(records)
+    entry_columns = PaddedColumns(rows, 0, len(bodies))
+    record_columns = PaddedColumns(rows, rows - len(records), len(records))
     recorded: dict[str, Sequence[Any]] = {
         "fact": [b"record"] * len(records),
         "topic_id": records.topic_id,
@@ -278,30 +294,22 @@ def _encode(
         "value": records.value,
     }
 
-    bodies = [e.encode_entry(entry) for entry in entries]
-
     def column(name: str, kind: pa.DataType) -> pa.Array:
         if name == "body":
             return entry_columns.blobs(bodies, kind)
         values = recorded.get(name)
         stated = [fact.get(name) for fact in facts]
         if any(value is not None for value in stated):
-            return pa.array([None] * len(entries) + stated + list(values or [None] * len(records)), kind)
+            return pa.array([None] * len(bodies) + stated + list(values or [None] * len(records)), kind)
         if not values:
             return pa.nulls(rows, kind)
         return record_columns.integers(values) if kind is INTEGER else record_columns.blobs(values, kind)
 
-    batch = pa.RecordBatch.from_arrays([column(name, kind) for name, kind in COLUMNS], schema=SCHEMA)
-    metadata = {METADATA_KEY.decode(): msgspec.json.encode(header).decode()}
-    recorded_bytes = sum(size_bytes)
-    if recorded_bytes >= PYARROW_THRESHOLD_BYTES:
-        return _write_large(batch, metadata)
-    plain = rows <= UNCOMPRESSED_MAX_ROWS and recorded_bytes + sum(map(len, bodies)) <= UNCOMPRESSED_MAX_BYTES
-    return _write_small(batch, metadata, plain=plain)
+    return pa.RecordBatch.from_arrays([column(name, kind) for name, kind in COLUMNS], schema=SCHEMA)
 
 
 def _write_small(batch: pa.RecordBatch, metadata: dict[str, str], *, plain: bool) -> bytes:
-    """Write with arro3: on a chunk of a few rows, which a client waits for, pyarrow takes three times as long."""
+    """Write with arro3: pyarrow takes three times as long for a chunk of a few rows, which a client waits for."""
     sink = io.BytesIO()
     write_parquet(
         batch,
@@ -310,7 +318,7 @@ def _write_small(batch: pa.RecordBatch, metadata: dict[str, str], *, plain: bool
         compression="uncompressed" if plain else COMPRESSION,
         dictionary_enabled=False,
         column_dictionary_enabled=None if plain else dict.fromkeys(DICTIONARY_COLUMNS, True),
-        # Pages are for readers who take part of a chunk; nobody does.
+        # No reader reads a part of a chunk, so pages within it have no use.
         data_page_row_count_limit=2**31,
         skip_arrow_metadata=True,
     )
@@ -318,7 +326,7 @@ def _write_small(batch: pa.RecordBatch, metadata: dict[str, str], *, plain: bool
 
 
 def _write_large(batch: pa.RecordBatch, metadata: dict[str, str]) -> bytes:
-    """Write with pyarrow: on a megabyte it takes a third of arro3's time, and lets other threads run meanwhile."""
+    """Write with pyarrow: it takes a third of arro3's time for a megabyte and releases the GIL meanwhile."""
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
         sink, SCHEMA, compression=COMPRESSION, use_dictionary=list(DICTIONARY_COLUMNS), store_schema=False
@@ -328,13 +336,13 @@ def _write_large(batch: pa.RecordBatch, metadata: dict[str, str]) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _resealed(
+def _seal_facts(
     topic_id: int,
     sealed: Iterable[int],
     end_offsets: Iterable[int],
     layout: Layout | None,
 ) -> list[dict[str, Any]]:
-    assert layout is not None, "a split or merge needs its topic's layout"
+    assert layout is not None, "a split or merge requires its topic's layout"
     sealed = tuple(sealed)
     rows: list[dict[str, Any]] = [
         {"fact": "sealed", "topic_id": topic_id, "segment": segment, "end_offset": end}
@@ -345,7 +353,7 @@ def _resealed(
     return rows
 
 
-def _imported(topic_id: int, created: Iterable[e.ImportedSegment], sealed: dict[int, int]) -> list[dict[str, Any]]:
+def _import_facts(topic_id: int, created: Iterable[e.ImportedSegment], sealed: dict[int, int]) -> list[dict[str, Any]]:
     created = tuple(created)
     ends = sealed | {segment.segment: segment.end_offset for segment in created if segment.end_offset is not None}
     rows: list[dict[str, Any]] = [
@@ -358,7 +366,7 @@ def _imported(topic_id: int, created: Iterable[e.ImportedSegment], sealed: dict[
     return rows
 
 
-def _subscribed(topic_id: int, subscription_id: int, kind: str | None) -> dict[str, Any]:
+def _subscribed_fact(topic_id: int, subscription_id: int, kind: str | None) -> dict[str, Any]:
     return {
         "fact": "subscribed",
         "topic_id": topic_id,
@@ -367,7 +375,7 @@ def _subscribed(topic_id: int, subscription_id: int, kind: str | None) -> dict[s
     }
 
 
-def _positions(
+def _position_facts(
     topic_id: int,
     subscription_id: int,
     positions: dict[int, int],

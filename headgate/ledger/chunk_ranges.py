@@ -1,4 +1,4 @@
-"""Ranges of chunks, and which of them are read: values, without any I/O."""
+"""Ranges of chunks that were compacted, and which of them a reader reads. Pure values."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 FANOUT: Final = 16
-"""Ranges of one level that become one of the next: a record is rewritten once a level, and levels grow 16-fold."""
+"""Ranges of one level that become one of the next: each record is rewritten once per level, and levels grow 16-fold."""
 
 
 class ChunkRange(NamedTuple):
@@ -16,19 +16,19 @@ class ChunkRange(NamedTuple):
     last: int
 
 
-def cover(ranges: Iterable[ChunkRange]) -> list[ChunkRange]:
-    """Return the ranges to read: from chunk 1 on, side by side, the widest of those that begin alike."""
+def ranges_to_read(ranges: Iterable[ChunkRange]) -> list[ChunkRange]:
+    """Return adjacent ranges from chunk 1 on; of ranges with the same first chunk, the widest."""
     widest: dict[int, int] = {}
     for first, last in ranges:
         widest[first] = max(last, widest.get(first, 0))
-    found: list[ChunkRange] = []
+    selected: list[ChunkRange] = []
     first = 1
     while (last := widest.get(first, 0)) >= first:
-        found.append(ChunkRange(first, last))
+        selected.append(ChunkRange(first, last))
         first = last + 1
-    return found
+    return selected
 
 
-def compacted_through(covering: Sequence[ChunkRange]) -> int:
-    """Return the last chunk that ``covering`` speaks for; 0 for none."""
-    return covering[-1].last if covering else 0
+def compacted_through(selected: Sequence[ChunkRange]) -> int:
+    """Return the last chunk of the ``selected`` ranges; 0 if there are none."""
+    return selected[-1].last if selected else 0

@@ -1,15 +1,16 @@
-"""Rolled objects: what old chunks were rewritten into, and the manifests that make them visible.
+"""Compacted objects, and the manifests that make them visible.
 
-A manifest speaks for a range of chunks. It names, for each segment, the objects that hold the segment's records of that
-range, in the order of their offsets, and one object with what all other facts of the range come to. It is created
-with put-if-absent once everything it names is in place: a range is rolled up as a whole or not at all, and of two runs
-over the same range one is taken. What no manifest names does not count, and is swept away.
+A manifest describes a range of chunks. It names, for each segment, the objects that contain the
+segment's records of the range, in offset order, and one object that aggregates all other facts. It
+is created with put-if-absent once everything it names is durable. A range is therefore compacted as
+a whole or not at all, and only one of two concurrent runs counts. Objects that no manifest names do
+not count and are deleted later.
 
-Ranges are rewritten into longer ones, so that their number stays small: FANOUT manifests of one level, side by side,
-become one of the next. Readers take the ranges that `cover` returns, and go on with chunks behind them.
+FANOUT adjacent ranges of one level are rewritten into one of the next, so the number of ranges
+stays small. Readers read the ranges of `ranges_to_read`, then the chunks after them.
 
-This module knows names and forms. Who writes manifests is drain.compaction.job; who reads records is
-headgate.reading.compacted_reader.
+This module defines names and formats. drain.compaction.job writes manifests;
+headgate.reading.compacted_reader reads records.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _NAME: Final = re.compile(r"(\d{12})-(\d{12})\.json")
 
 
 class CompactedObject(msgspec.Struct, frozen=True, kw_only=True):
-    """One object of records of one segment, without holes, sorted by offset."""
+    """One object with consecutive records of one segment, sorted by offset."""
 
     path: str
     """Relative to the ledger's URL."""
@@ -41,12 +42,12 @@ class CompactedObject(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     """Bytes of its keys and values."""
     first_at_ms: int
-    """When its first record was stored: its chunk's time."""
+    """Time of the chunk that stored its first record."""
     last_at_ms: int
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What speaks for chunks ``first`` to ``last`` of a shard."""
+    """The compacted form of chunks ``first`` to ``last`` of a shard."""
 
     format: int = FORMAT
     shard: int
@@ -55,17 +56,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     level: int
     """0: written from chunks; otherwise from FANOUT manifests of the level below."""
     written_at_ms: int
-    """Clock of whoever wrote it, milliseconds since 1970."""
+    """Clock of its writer, milliseconds since 1970."""
     last_at_ms: int
     """Time of the last chunk."""
     facts: str
-    """Path of the object that holds what the facts of these chunks come to."""
+    """Path of the object that aggregates the facts of these chunks."""
     objects: list[CompactedObject]
-    """By topic, segment and offset."""
+    """Sorted by topic, segment and offset."""
 
     @property
     def range(self) -> ChunkRange:
-        """The chunks that it speaks for."""
+        """The chunks that it describes."""
         return ChunkRange(self.first, self.last)
 
 
@@ -80,12 +81,12 @@ def manifest_path(shard: int, chunks: ChunkRange) -> str:
 
 
 def compacted_folder(shard: int) -> str:
-    """Return the folder of a shard's rolled objects, relative to the ledger's URL; one folder a run in it."""
+    """Return the folder of a shard's compacted objects, relative to the ledger's URL. It has one folder per run."""
     return f"compacted/shard={shard:04d}"
 
 
 async def manifest_ranges(store: Store, shard: int) -> list[ChunkRange]:
-    """Return the ranges of all manifests that are there, in order; raises StoreUnavailableError."""
+    """Return the ranges of all manifests, in order; raises StoreUnavailableError."""
     names = await store.names(manifest_folder(shard))
     matches = [match for name in names if (match := _NAME.fullmatch(name))]
     return [ChunkRange(int(match[1]), int(match[2])) for match in matches]
@@ -97,8 +98,8 @@ async def read_manifest(store: Store, shard: int, chunks: ChunkRange) -> Manifes
     Raises:
         LedgerFormatError: it has another format.
         ChunkError: it is damaged, or belongs to another shard or range.
-        ObjectMissingError: a wider one took its place, or there never was one.
-        StoreUnavailableError: the store is out of reach.
+        ObjectMissingError: a wider one replaced it, or it never existed.
+        StoreUnavailableError: the store is unreachable.
 
     """
     path = manifest_path(shard, chunks)
@@ -107,14 +108,14 @@ async def read_manifest(store: Store, shard: int, chunks: ChunkRange) -> Manifes
         check_json_format(path, data, FORMAT)
         manifest = _DECODER.decode(data)
     except msgspec.DecodeError as error:
-        raise ChunkError(f"{path} is not a manifest, or damaged ({len(data)} bytes): {error}") from error
+        raise ChunkError(f"{path} is not a manifest, or is damaged ({len(data)} bytes): {error}") from error
     if (manifest.shard, manifest.range) != (shard, chunks):
-        raise ChunkError(f"{path} says that it is of chunks {manifest.range} of shard {manifest.shard}")
+        raise ChunkError(f"{path} states that it describes {manifest.range} of shard {manifest.shard}")
     return manifest
 
 
 async def create_manifest(store: Store, manifest: Manifest) -> None:
-    """Make a range visible; raises what `Store.create` raises. Everything it names must be durable."""
+    """Make a range visible. Everything the manifest names must be durable. Raises what `Store.create` raises."""
     await store.create(manifest_path(manifest.shard, manifest.range), _ENCODER.encode(manifest))
 
 
@@ -124,15 +125,16 @@ async def delete_compacted_segments(
     topic_id: int,
     segments: Collection[int] | None = None,
 ) -> int:
-    """Delete the rolled records of ``segments`` of a topic (None: of all), and return how many objects were named.
+    """Delete the compacted records of ``segments`` of a topic (None: all of them); return how many objects were named.
 
-    For segments that were pruned and topics that were deleted, once that is durable: nobody may be granted them any
-    more. Manifests still name the objects, and the next roll-up leaves them out. Doing it again is harmless, and is
-    the way to finish what an error cut short; records of theirs that a roll-up brings in later are swept by it.
+    Call it for pruned segments and deleted topics once their removal is durable, so that they can
+    no longer be granted. Manifests still name the objects; the next compaction omits them.
+    Repeating the call is harmless and finishes what an error interrupted. A compaction that adds
+    such records later deletes them itself.
 
     Raises:
         ChunkError: a manifest is damaged.
-        StoreUnavailableError: the store is out of reach; some may be deleted.
+        StoreUnavailableError: the store is unreachable; some objects may be deleted.
 
     """
     deleted = 0

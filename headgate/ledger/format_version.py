@@ -1,7 +1,8 @@
 """Refuse objects of the ledger that another version of headgate wrote.
 
-Every object states its format number. headgate reads one format of each kind and converts none: a reader that meets
-another one stops with a single line that names the object, its format, and what to do.
+Every object states its format number. headgate reads one format of each kind and converts none: a
+reader that meets another one stops with a single line that names the object, its format, and what
+to do.
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
-"""A shard's numbered chunks: the only source of truth.
+"""The numbered chunks of a shard: the only source of truth.
 
-Numbers begin at 1 and have no holes. Old chunks may be deleted, oldest first, once a snapshot holds what they come
-to, but for the first chunk of each reign (DECISIONS.md says why). What is left ends in an unbroken run; if that begins
-later than a snapshot reaches, chunks were lost and not trimmed. Appending is put-if-absent under the next number, so
-it is the commit and the fence at once: two leaders can never both write number 43. This module knows names and numbers;
-what the entries mean is for controller.state.shard_state, and what a failed append obliges the leader to do is for
-controller.leadership.transitions.
+Numbers begin at 1 and have no gaps. Old chunks may be deleted, oldest first, once a snapshot
+includes them. The first chunk of every leader term is kept permanently; DECISIONS.md says why. The
+remaining chunks end in a run without gaps. If that run begins after the newest snapshot, chunks
+were lost and not trimmed.
+
+Appending is put-if-absent under the next number. It is the commit and the fence: two leaders can
+never both write number 43. This module handles names and numbers. controller.state.shard_state
+interprets entries, and controller.leadership.transitions decides what a leader does after a failed
+append.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ def chunk_folder(shard: int) -> str:
 
 
 def chunk_name(number: int) -> str:
-    """Return the object name of chunk ``number``; names sort as numbers do."""
+    """Return the object name of chunk ``number``; names sort in the order of numbers."""
     return f"{number:012d}{_SUFFIX}"
 
 
@@ -43,7 +46,7 @@ def snapshot_path(shard: int, number: int) -> str:
 
 
 def run_start(numbers: Sequence[int]) -> int:
-    """Return where the unbroken run begins that ``numbers``, which rise, end with."""
+    """Return the first number of the run without gaps at the end of ``numbers``, which rise."""
     start = numbers[-1]
     for number in reversed(numbers[:-1]):
         if number != start - 1:
@@ -64,7 +67,7 @@ class Ledger:
         await self.store.create(self._path(number), data)
 
     async def exists(self, number: int) -> bool:
-        """Tell whether chunk ``number`` has been created; raises StoreUnavailableError."""
+        """Return whether chunk ``number`` exists; raises StoreUnavailableError."""
         try:
             await self.store.read(self._path(number))
         except ObjectMissingError:
@@ -75,8 +78,8 @@ class Ledger:
         """Return the highest number, 0 for an empty ledger.
 
         Raises:
-            ChunkError: an object that is not a chunk, or a hole in the numbers that no snapshot covers.
-            StoreUnavailableError: the store is out of reach.
+            ChunkError: an object that is not a chunk, or a gap in the numbers that no snapshot covers.
+            StoreUnavailableError: the store is unreachable.
 
         """
         numbers = await self.numbers()
@@ -86,41 +89,41 @@ class Ledger:
         if first > 1 and not any(number >= first - 1 for number in await self.snapshots()):
             raise ChunkError(
                 f"{chunk_folder(self.shard)}: chunk {first - 1} is missing, and no snapshot covers it; the ledger has "
-                "a hole, or its beginning was deleted by hand",
+                "a gap, or its beginning was deleted by hand",
             )
         return numbers[-1]
 
     async def numbers(self, after: int = 0) -> list[int]:
-        """Return the numbers above ``after`` that are there, rising.
+        """Return the numbers of existing chunks above ``after``, rising.
 
         Raises:
             ChunkError: an object that is not a chunk.
-            StoreUnavailableError: the store is out of reach.
+            StoreUnavailableError: the store is unreachable.
 
         """
         names = await self.store.names(chunk_folder(self.shard), after=chunk_name(after))
         numbers = [int(stem) if (stem := name.removesuffix(_SUFFIX)).isdecimal() else -1 for name in names]
         for number, name in zip(numbers, names, strict=True):
             if name != chunk_name(number):
-                raise ChunkError(f"{chunk_folder(self.shard)}/{name} is a foreign object: no chunk is called that")
+                raise ChunkError(f"{chunk_folder(self.shard)}/{name} is a foreign object: chunks have other names")
         return numbers
 
     async def snapshots(self) -> list[int]:
-        """Return the chunk numbers of the snapshots that are there, rising; raises StoreUnavailableError."""
+        """Return the chunk numbers of existing snapshots, rising; raises StoreUnavailableError."""
         names = await self.store.names(snapshot_folder(self.shard))
         stems = [name.removesuffix(_SNAPSHOT_SUFFIX) for name in names if name.endswith(_SNAPSHOT_SUFFIX)]
         return sorted(int(stem) for stem in stems if stem.isdecimal())
 
     async def delete(self, number: int) -> None:
-        """Delete chunk ``number``; fine if it is gone. Raises StoreUnavailableError."""
+        """Delete chunk ``number`` if it exists; raises StoreUnavailableError."""
         await self.store.delete(self._path(number))
 
     async def read(self, number: int) -> chunk.Chunk:
-        """Return the entries of chunk ``number``; ObjectMissingError, StoreUnavailableError or ChunkError."""
+        """Return the entries of chunk ``number``; raises ObjectMissingError, StoreUnavailableError or ChunkError."""
         return chunk.decode(await self.store.read(self._path(number)), shard=self.shard, number=number)
 
     async def read_or_none(self, number: int) -> chunk.Chunk | None:
-        """Return chunk ``number``, or None if it has not been created."""
+        """Return chunk ``number``, or None if it does not exist; raises StoreUnavailableError or ChunkError."""
         try:
             return await self.read(number)
         except ObjectMissingError:

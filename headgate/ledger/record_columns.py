@@ -1,4 +1,4 @@
-"""Records of one chunk as columns, before they become Parquet. Only a shape: nothing is decided here."""
+"""The records of one chunk as columns, before they are encoded as Parquet."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class RecordColumns:
-    """Records of one chunk, column by column, in the order in which they were taken."""
+    """Records of one chunk, column by column, in the order in which the leader accepted them."""
 
     topic_id: list[int] = field(default_factory=list)
     segment: list[int] = field(default_factory=list)

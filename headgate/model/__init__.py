@@ -1,1 +1,1 @@
-"""The domain model: layouts, ledger entries, hashing, key buckets. Pure values and folds."""
+"""The domain model: layouts, ledger entries, hashing, key buckets, offsets. Pure values and folds."""

@@ -1,10 +1,11 @@
-"""Name what one consumer reads: a whole segment, or a share of one.
+"""Name what one consumer reads: a whole segment, or a range of its key buckets.
 
-A whole segment is its number, as everywhere; a `BucketRange` is a contiguous range of its key buckets. Both together
-are a `SegmentSlice`. Segment slices can be keys and can be sorted with one another: by segment, the whole one first,
-then by bucket. In entries and messages a place is (segment, first_bucket, end_bucket), where 0, 0 means all buckets.
+A whole segment is its number; a `BucketRange` is a contiguous range of its key buckets. A
+`SegmentSlice` is either. Slices are hashable and sort by segment, the whole segment first, then by
+bucket. Entries and messages write a slice as (segment, first_bucket, end_bucket), where 0, 0 means
+all buckets.
 
-Pure: values in, values out. How a segment is cut into shares is decided in coordinator.balancing.bucket_split.
+Pure: values in, values out. coordinator.balancing.bucket_split decides how a segment is divided.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ class BucketRange:
     end_bucket: int
 
     def __lt__(self, other: SegmentSlice) -> bool:
-        """Sort among shares and whole segments."""
+        """Compare with a bucket range or a whole segment."""
         return _sort_key(self) < _sort_key(other)
 
     def __gt__(self, other: SegmentSlice) -> bool:
-        """Answer for a whole segment, which does not know shares."""
+        """Compare for a whole segment, an int, which cannot compare itself with a bucket range."""
         return _sort_key(self) > _sort_key(other)
 
     def __str__(self) -> str:
-        """Return it as people read it, with the last bucket, e.g. ``3[0-7]``."""
+        """Return the range for display, with its last bucket, e.g. ``3[0-7]``."""
         return f"{self.segment}[{self.buckets}]"
 
     @property
     def buckets(self) -> str:
-        """The buckets as people read them, with the last one: ``0-7``, or ``3`` for a single one."""
+        """The buckets for display, with the last one: ``0-7``, or ``3`` for a single one."""
         last = self.end_bucket - 1
         return str(last) if last == self.first_bucket else f"{self.first_bucket}-{last}"
 
@@ -45,19 +46,19 @@ SegmentSlice = int | BucketRange
 
 
 def slice_of(segment: int, first_bucket: int, end_bucket: int) -> SegmentSlice:
-    """Return the place that an entry or a message names; all buckets are the whole segment."""
+    """Return the slice that an entry or a message names; all buckets are the whole segment."""
     if end_bucket == 0 or (first_bucket, end_bucket) == (0, KEY_BUCKETS):
         return segment
     return BucketRange(segment, first_bucket, end_bucket)
 
 
 def segment_of(segment_slice: SegmentSlice) -> int:
-    """Return the segment that ``segment_slice`` is, or is a share of."""
+    """Return the segment of ``segment_slice``."""
     return segment_slice.segment if isinstance(segment_slice, BucketRange) else segment_slice
 
 
 def bucket_bounds(segment_slice: SegmentSlice) -> tuple[int, int]:
-    """Return (first_bucket, end_bucket) as entries and messages say it: 0, 0 for a whole segment."""
+    """Return (first_bucket, end_bucket) as entries and messages write it: 0, 0 for a whole segment."""
     return (segment_slice.first_bucket, segment_slice.end_bucket) if isinstance(segment_slice, BucketRange) else (0, 0)
 
 
@@ -71,7 +72,7 @@ def buckets_of(segment_slice: SegmentSlice) -> range:
 
 
 def overlaps(one: SegmentSlice, other: SegmentSlice) -> bool:
-    """Tell whether there is a key that both would read."""
+    """Return whether both contain a common key."""
     if segment_of(one) != segment_of(other):
         return False
     mine, theirs = buckets_of(one), buckets_of(other)

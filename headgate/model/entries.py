@@ -1,11 +1,11 @@
-"""What the ledger says: every kind of entry, as a value.
+"""The kinds of ledger entries, as values.
 
-State is a pure fold over these entries, so whatever must outlive a leader is one of them. An entry is a fact that has
-been decided: it is applied without being judged again. Entries are msgpack maps with a ``type`` tag; fields may be
-added with a default, never renamed or given another meaning.
+State is a pure fold over entries, so everything that must survive a leader is one. An entry is a
+decided fact: the fold applies it without checking it. Entries are msgpack maps with a ``type`` tag.
+Fields may be added with a default; they are never renamed or given another meaning.
 
-Ids (``topic_id``, ``subscription_id``, ``producer_id``) are unique on one shard for ever: a topic that is deleted and
-created again is another topic, and nothing of the old one can be taken for the new.
+Ids (``topic_id``, ``subscription_id``, ``producer_id``) are never reused on a shard. A topic that
+is deleted and created again has another id, so nothing of the old topic applies to it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headgate.model.hashing import KEY_BUCKETS
 
 Order = Literal["strict", "none"]
 Positions = Literal["offsets", "opaque"]
-"""How an external topic's source counts: rising offsets, or marks that mean something to its readers alone."""
+"""How an external source numbers records: rising offsets, or opaque positions that only its readers understand."""
 Balance = Literal["count", "load"]
 LeaveReason = Literal["left", "evicted", "replaced", "subscription_deleted"]
 ReleaseReason = Literal["confirmed", "timed_out", "holder_left", "drained", "rewound", "pruned"]
@@ -28,8 +28,8 @@ ReleaseReason = Literal["confirmed", "timed_out", "holder_left", "drained", "rew
 class SubscriptionType(StrEnum):
     """How the consumers of a subscription acknowledge, and whether child segments wait for their ancestors.
 
-    A name is accepted in any case: ``SubscriptionType("stream")`` is ``SubscriptionType.STREAM``. It is stored and
-    sent in capitals.
+    A name is accepted in any case: ``SubscriptionType("stream")`` is ``SubscriptionType.STREAM``.
+    It is stored and sent in capitals.
     """
 
     STREAM = "STREAM"
@@ -49,14 +49,14 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_de
 
 
 class TermStarted(Entry, frozen=True, tag="term_started"):
-    """First entry of a reign. Creating its chunk is what makes ``instance`` the leader."""
+    """First entry of a leader term. Creating its chunk makes ``instance`` the leader."""
 
     leader_epoch: int
     instance: str
 
 
 class ProducerOpened(Entry, frozen=True, tag="producer_opened"):
-    """A producer got an identity, or its next incarnation. ``token`` makes a repeated request get the same answer."""
+    """A producer got an identity or its next epoch. A repeated request with the same ``token`` gets the same reply."""
 
     producer_id: int
     producer_epoch: int
@@ -65,13 +65,13 @@ class ProducerOpened(Entry, frozen=True, tag="producer_opened"):
 
 
 class ProducersExpired(Entry, frozen=True, tag="producers_expired"):
-    """Producers forgotten because they were idle too long, or because there were too many."""
+    """Producers removed because they were idle too long, or because there were too many."""
 
     producer_ids: list[int]
 
 
 class Placement(msgspec.Struct, frozen=True, array_like=True):
-    """Where the part of a batch that fell into one segment stands.
+    """Offsets of the records of a batch that belong to one segment.
 
     The records of the batch whose segment hash lies in ``first_hash..last_hash`` have the offsets
     ``first_offset``, ``first_offset + 1``, … in the order of the batch.
@@ -85,9 +85,9 @@ class Placement(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RecordsStored(Entry, frozen=True, tag="records_stored"):
-    """One producer batch. Its records are rows of the same chunk; this entry holds their placement.
+    """One producer batch. Its records are rows of the same chunk; this entry states their offsets.
 
-    ``producer_id`` is None for a batch without identity, which is taken at least once.
+    ``producer_id`` is None for a batch without identity, which is stored at least once.
     ``source_position`` is opaque to the leader: how far the producer had read its source.
     """
 
@@ -104,8 +104,8 @@ class RecordsStored(Entry, frozen=True, tag="records_stored"):
 class AcknowledgedRange(msgspec.Struct, frozen=True, array_like=True):
     """Records ``first_offset`` up to, not including, ``end_offset`` of one segment.
 
-    For STREAM the acknowledgement is cumulative and ``first_offset`` is 0. It speaks for the key buckets
-    ``first_bucket`` up to, not including, ``end_bucket``; 0, 0 means all of them.
+    For STREAM the acknowledgement is cumulative and ``first_offset`` is 0. It covers the key
+    buckets ``first_bucket`` up to, not including, ``end_bucket``; 0, 0 means all of them.
     """
 
     segment: int
@@ -116,11 +116,11 @@ class AcknowledgedRange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RecordsAcknowledged(Entry, frozen=True, tag="records_acknowledged"):
-    """One batch of acknowledgements by one consumer; it has a sequence like any batch.
+    """One batch of acknowledgements from one consumer, with a sequence like any batch.
 
-    ``ranges`` are those that count; ``count`` is how many the batch had, so that a repeated one is recognised.
-    ``checkpoints``: segment → where its next holder goes on, in the words of an external topic's source. ``rejected``:
-    the segments of those that do not count, in the order of the batch, so that a repeated one gets the same answer.
+    ``ranges``: the accepted ones. ``count``: how many the batch had, so that a repetition is recognized.
+    ``checkpoints``: segment → opaque position of an external source where the next holder continues. ``rejected``:
+    the segments of the rejected ones, in the order of the batch, so that a repetition gets the same reply.
     """
 
     topic_id: int
@@ -136,7 +136,7 @@ class RecordsAcknowledged(Entry, frozen=True, tag="records_acknowledged"):
 
 
 class TopicCreated(Entry, frozen=True, tag="topic_created"):
-    """A topic with ``segments`` equal segments of ``buckets`` key buckets each."""
+    """A topic was created with ``segments`` equal segments of ``buckets`` key buckets each."""
 
     topic_id: int
     topic: str
@@ -146,9 +146,9 @@ class TopicCreated(Entry, frozen=True, tag="topic_created"):
 
 
 class ImportedSegment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A segment of an external topic: ``label`` is its name at the source, ``hashes`` its range in the source's terms.
+    """A segment of an external topic: ``label`` is its name at the source, ``hashes`` its range there.
 
-    ``end_offset`` None: active. Hashes are decimal text, because a source may have 128 bits of them.
+    ``end_offset`` None: active. Hashes are decimal text, because a source may use 128 bits.
     """
 
     segment: int
@@ -159,9 +159,10 @@ class ImportedSegment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class TopicImported(Entry, frozen=True, tag="topic_imported"):
-    """An external topic, whose records headgate does not store, with the segments that its source has had so far.
+    """An external topic was imported with all segments that its source has had so far.
 
-    ``hash_bits``: how many bits the source's hashes have; 0 if it has none.
+    headgate stores none of its records. ``hash_bits``: size of the source's hashes; 0 if it has
+    none.
     """
 
     topic_id: int
@@ -174,7 +175,7 @@ class TopicImported(Entry, frozen=True, tag="topic_imported"):
 
 
 class LayoutExtended(Entry, frozen=True, tag="layout_extended"):
-    """An external topic's source has split or merged: segments that are new, and known ones with their end offsets."""
+    """The source of an external topic split or merged: new segments, and known ones with their end offsets."""
 
     topic_id: int
     token: str
@@ -183,29 +184,29 @@ class LayoutExtended(Entry, frozen=True, tag="layout_extended"):
 
 
 class TopicDeleted(Entry, frozen=True, tag="topic_deleted"):
-    """A topic and everything that belongs to it is gone."""
+    """A topic and everything that belongs to it was removed."""
 
     topic_id: int
     token: str
 
 
 class TopicPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one topic wants otherwise than the cluster's settings have it; None: as they have it."""
+    """Overrides of the cluster's settings for one topic; None: the cluster's setting applies."""
 
     auto_split: bool | None = None
     auto_merge: bool | None = None
     min_segments: int | None = None
-    """None: as many as the topic was created with."""
+    """None: the number the topic was created with."""
     max_segments: int | None = None
     retention_ms: int | None = None
-    """How long a sealed segment is kept once drained; -1: for ever."""
+    """How long a sealed segment is kept once drained; -1: without limit."""
 
 
 NO_POLICY = TopicPolicy()
 
 
 class TopicPolicySet(Entry, frozen=True, tag="topic_policy_set"):
-    """From now on this is the topic's policy, as a whole."""
+    """The topic's policy was replaced as a whole."""
 
     topic_id: int
     policy: TopicPolicy
@@ -213,9 +214,9 @@ class TopicPolicySet(Entry, frozen=True, tag="topic_policy_set"):
 
 
 class SegmentSplit(Entry, frozen=True, tag="segment_split"):
-    """A segment was sealed at ``end_offset`` and its two halves created: one entry, so never half done.
+    """A segment was sealed at ``end_offset`` and its two halves were created. One entry, so never half done.
 
-    ``token`` is empty and ``reason`` says why where it was not a command but the leader by itself.
+    If the leader decided it and not a command, ``token`` is empty and ``reason`` says why.
     """
 
     topic_id: int
@@ -226,7 +227,7 @@ class SegmentSplit(Entry, frozen=True, tag="segment_split"):
 
 
 class SegmentsMerged(Entry, frozen=True, tag="segments_merged"):
-    """Two neighbours were sealed at their end offsets and one child created; the rest as for a split."""
+    """Two neighbors were sealed at their end offsets and one child was created. Other fields as for a split."""
 
     topic_id: int
     segments: tuple[int, int]
@@ -236,9 +237,9 @@ class SegmentsMerged(Entry, frozen=True, tag="segments_merged"):
 
 
 class SegmentsPruned(Entry, frozen=True, tag="segments_pruned"):
-    """Sealed segments whose retention is over are gone from the layout, ancestors first; their data is to be deleted.
+    """Sealed segments were removed from the layout after their retention, ancestors first. Their data is deleted next.
 
-    ``token`` is empty where it was not a command.
+    ``token`` is empty if it was not a command.
     """
 
     topic_id: int
@@ -247,16 +248,16 @@ class SegmentsPruned(Entry, frozen=True, tag="segments_pruned"):
 
 
 class DataDeleted(Entry, frozen=True, tag="data_deleted"):
-    """The data of segments that were pruned, or went with their topic, is deleted."""
+    """The data of pruned segments, or of segments of a deleted topic, was deleted."""
 
     topic_id: int
     segments: list[int]
 
 
 class SubscriptionCreated(Entry, frozen=True, tag="subscription_created"):
-    """A subscription begins at ``positions`` (segment → offset of the first record it wants).
+    """A subscription was created at ``positions`` (segment → offset of its first record).
 
-    ``subscription_type`` None: restored from elsewhere and not on record yet.
+    ``subscription_type`` None: not known until the first consumer registers.
     """
 
     topic_id: int
@@ -269,9 +270,9 @@ class SubscriptionCreated(Entry, frozen=True, tag="subscription_created"):
 
 
 class SubscriptionConfigured(Entry, frozen=True, tag="subscription_configured"):
-    """The type of a subscription became known, or its order or balance was changed.
+    """The type of a subscription became known, or its order or balance changed.
 
-    ``token`` is that of the command that changed the order; empty if a consumer did, by registering.
+    ``token`` is that of the command that changed the order; empty if a consumer changed it by registering.
     """
 
     topic_id: int
@@ -283,7 +284,7 @@ class SubscriptionConfigured(Entry, frozen=True, tag="subscription_configured"):
 
 
 class SubscriptionDeleted(Entry, frozen=True, tag="subscription_deleted"):
-    """A subscription and its positions are gone."""
+    """A subscription and its positions were removed."""
 
     topic_id: int
     subscription_id: int
@@ -291,7 +292,7 @@ class SubscriptionDeleted(Entry, frozen=True, tag="subscription_deleted"):
 
 
 class SubscriptionSeek(Entry, frozen=True, tag="subscription_seek"):
-    """The subscription was moved to ``positions``; acknowledgements of older seek generations no longer count."""
+    """The subscription was moved to ``positions``. Acknowledgements of older seek generations are ignored."""
 
     topic_id: int
     subscription_id: int
@@ -303,7 +304,7 @@ class SubscriptionSeek(Entry, frozen=True, tag="subscription_seek"):
 class ConsumerRegistered(Entry, frozen=True, tag="consumer_registered"):
     """A consumer joined, a newer incarnation took over its name, or its ``capacity`` (in percent) changed.
 
-    ``supports_bucket_ranges``: it can read a share of a segment.
+    ``supports_bucket_ranges``: it can read a bucket range of a segment.
     """
 
     topic_id: int
@@ -316,7 +317,7 @@ class ConsumerRegistered(Entry, frozen=True, tag="consumer_registered"):
 
 
 class ConsumerDisconnected(Entry, frozen=True, tag="consumer_disconnected"):
-    """A consumer went silent; from the chunk's time on its grace period runs, whoever leads."""
+    """A consumer disconnected. Its grace period starts at the chunk's time and continues across leader changes."""
 
     topic_id: int
     subscription_id: int
@@ -325,7 +326,7 @@ class ConsumerDisconnected(Entry, frozen=True, tag="consumer_disconnected"):
 
 
 class ConsumerReconnected(Entry, frozen=True, tag="consumer_reconnected"):
-    """A silent consumer is back within its grace period."""
+    """A disconnected consumer came back within its grace period."""
 
     topic_id: int
     subscription_id: int
@@ -334,7 +335,7 @@ class ConsumerReconnected(Entry, frozen=True, tag="consumer_reconnected"):
 
 
 class ConsumerRemoved(Entry, frozen=True, tag="consumer_removed"):
-    """A consumer left or was evicted; what it held is free."""
+    """A consumer left, was evicted or replaced. What it held is free."""
 
     topic_id: int
     subscription_id: int
@@ -344,9 +345,10 @@ class ConsumerRemoved(Entry, frozen=True, tag="consumer_removed"):
 
 
 class SegmentGranted(Entry, frozen=True, tag="segment_granted"):
-    """From now on ``consumer`` reads the segment; ``generation`` fences whoever held it before.
+    """``consumer`` reads the segment from now on; ``generation`` fences the previous holder.
 
-    It reads the keys of the buckets ``first_bucket`` up to, not including, ``end_bucket``; 0, 0 means all of them.
+    It reads the keys of the buckets ``first_bucket`` up to, not including, ``end_bucket``; 0, 0
+    means all of them.
     """
 
     topic_id: int
@@ -359,7 +361,7 @@ class SegmentGranted(Entry, frozen=True, tag="segment_granted"):
 
 
 class SegmentRevoked(Entry, frozen=True, tag="segment_revoked"):
-    """The holder was told to finish. It still holds the segment, or its buckets, until released."""
+    """The holder was asked to finish. It holds the segment, or its buckets, until they are released."""
 
     topic_id: int
     subscription_id: int
@@ -370,7 +372,7 @@ class SegmentRevoked(Entry, frozen=True, tag="segment_revoked"):
 
 
 class SegmentReleased(Entry, frozen=True, tag="segment_released"):
-    """Nobody holds the segment, or these buckets, any more; acknowledgements at this generation are rejected."""
+    """The segment, or its buckets, has no holder. Acknowledgements at this generation are rejected."""
 
     topic_id: int
     subscription_id: int
@@ -382,7 +384,7 @@ class SegmentReleased(Entry, frozen=True, tag="segment_released"):
 
 
 class SegmentsDrained(Entry, frozen=True, tag="segments_drained"):
-    """Sealed segments of which this subscription has acknowledged every record since its last seek."""
+    """This subscription has acknowledged every record of these sealed segments since its last seek."""
 
     topic_id: int
     subscription_id: int
@@ -391,13 +393,13 @@ class SegmentsDrained(Entry, frozen=True, tag="segments_drained"):
 
 
 class LedgerTrimmed(Entry, frozen=True, tag="ledger_trimmed"):
-    """Chunks numbered below ``below`` are no longer needed, and are deleted from now on, oldest first."""
+    """Chunks numbered below ``below`` are no longer needed and are deleted from now on, oldest first."""
 
     below: int
 
 
 class SegmentWeightsSet(Entry, frozen=True, tag="segment_weights_set"):
-    """These segments weigh something else from now on; the weights of all others stand."""
+    """These segments have new weights; all other weights are unchanged."""
 
     topic_id: int
     subscription_id: int

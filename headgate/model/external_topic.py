@@ -1,16 +1,18 @@
-"""What is known of an external topic beside its layout: a fold over its ledger entries.
+"""State of an external topic beside its layout: a fold over its ledger entries.
 
-An external topic is a stream that headgate does not store: its records stand in a source of its own, say a Kinesis
-stream, and headgate gives out its segments in the order of their ancestry. It has a layout like any topic, which is
-imported from the source (controller.decisions.topic_import judges that), and nobody can produce to it here.
+headgate does not store the records of an external topic. They are in a source, for example a
+Kinesis stream, and headgate grants its segments in the order of their ancestry. The layout is
+imported from the source (controller.decisions.topic_import checks it), and producers cannot write
+to the topic.
 
-Positions come in two kinds:
+A source has one of two kinds of positions:
 
-* ``offsets``: the source numbers a segment's records with rising integers. A consumer acknowledges them as ever, and a
-  sealed segment is drained when its end offset is acknowledged. Where an active one ends is not known here.
-* ``opaque``: the source's marks (Kinesis' sequence numbers exceed 63 bits and have holes) mean nothing here. A segment
-  then is one thing, read to its end or not: its end offset is 1. How far a reader is stands in a checkpoint, in the
-  source's words; it is kept for the next holder and decides nothing.
+* ``offsets``: the source numbers a segment's records with rising integers. A consumer acknowledges
+  them as usual, and a sealed segment is drained when its end offset is acknowledged. The end of an
+  active segment is not known here.
+* ``opaque``: headgate cannot interpret the positions; Kinesis sequence numbers exceed 63 bits and
+  have gaps. A segment is either read to its end or not, so its end offset is 1. A checkpoint holds
+  the reader's position in the source's terms. It is stored for the next holder and decides nothing.
 """
 
 from __future__ import annotations
@@ -31,37 +33,37 @@ Hashes = tuple[int, int]
 
 @dataclass(slots=True)
 class ExternalTopic:
-    """Where an external topic comes from, and what its segments are called there."""
+    """The source of an external topic, and the ranges and labels of its segments there."""
 
     source: str
     hash_bits: int
     positions: e.Positions
     hashes: dict[int, tuple[str, str]] = field(default_factory=dict)
-    """Segment → its range at the source as decimal text, which msgpack can hold; empty where the source has none."""
+    """Segment → its range at the source as decimal text, which msgpack can hold; empty if the source has none."""
     pruned: set[str] = field(default_factory=set)
-    """Labels of segments that are drained and gone from the layout; the source may go on listing them."""
+    """Labels of drained segments that left the layout; the source may still list them."""
 
     @classmethod
     def imported(cls, entry: e.TopicImported) -> ExternalTopic:
-        """Return what ``entry`` says of the source and its segments."""
+        """Return the state after ``entry``."""
         known = cls(entry.source, entry.hash_bits, entry.positions)
         known.add(entry.segments)
         return known
 
     def add(self, segments: Iterable[e.ImportedSegment]) -> None:
-        """Learn of ``segments``."""
+        """Record the ranges of ``segments``."""
         for imported in segments:
             if imported.hashes is not None:
                 self.hashes[imported.segment] = imported.hashes
 
     def prune(self, segment: Segment) -> None:
-        """Keep the label of a segment that leaves the layout, so that the next import does not bring it back."""
+        """Remember the label of a segment that leaves the layout, so that the next import does not bring it back."""
         self.hashes.pop(segment.segment_id, None)
         if segment.label is not None:
             self.pruned.add(segment.label)
 
     def max_end_offset(self, segment: Segment) -> int | None:
-        """Return the highest end offset that may be acknowledged; None where it is not known."""
+        """Return the highest end offset that may be acknowledged; None if it is not known."""
         return OPAQUE_END_OFFSET if self.positions == "opaque" else segment.end_offset
 
 
@@ -71,13 +73,13 @@ def imported_layout(entry: e.TopicImported, at_ms: int) -> Layout:
 
 
 def imported_segments(segments: Iterable[e.ImportedSegment], hash_bits: int, at_ms: int) -> list[Segment]:
-    """Return ``segments`` as a layout holds them: ranges scaled to the ring, the whole ring where there are none."""
-    found: list[Segment] = []
+    """Return ``segments`` for a layout: ranges scaled to the ring, the whole ring if the source has none."""
+    scaled: list[Segment] = []
     for imported in segments:
         hashes = parse_hashes(imported.hashes)
         first, last = (0, SEGMENT_HASHES - 1) if hashes is None else scale_to_ring(hashes, hash_bits)
         sealed = imported.end_offset is not None
-        found.append(
+        scaled.append(
             Segment(
                 segment_id=imported.segment,
                 first_hash=first,
@@ -90,16 +92,16 @@ def imported_segments(segments: Iterable[e.ImportedSegment], hash_bits: int, at_
                 label=imported.label,
             ),
         )
-    return found
+    return scaled
 
 
 def parse_hashes(hashes: tuple[str, str] | None) -> Hashes | None:
-    """Return a range that is written as decimal text as numbers."""
+    """Return a range of decimal text as numbers."""
     return None if hashes is None else (int(hashes[0]), int(hashes[1]))
 
 
 def scale_to_ring(hashes: Hashes, hash_bits: int) -> Hashes:
-    """Return a range of ``hash_bits``-bit numbers on the 16-bit ring; one that is narrower than a hash gets one."""
+    """Return a range of ``hash_bits``-bit numbers on the 16-bit ring; it covers at least one hash."""
     first = hashes[0] * SEGMENT_HASHES >> hash_bits
     end = (hashes[1] + 1) * SEGMENT_HASHES >> hash_bits
     return first, max(first, end - 1)

@@ -1,8 +1,9 @@
-"""Where a key belongs: one 32-bit hash, cut in two.
+"""Map a key to a segment and a key bucket with one 32-bit hash.
 
-The high 16 bits choose the segment, the low 16 the key bucket inside it. Splitting halves the high part only, so a
-key keeps its bucket through every split and merge. The hash is MurmurHash3 x86 32-bit with seed 0, unsigned,
-because every language has it; Pulsar's scalable topics cut the same hash the same way (PIP-486).
+The high 16 bits choose the segment, the low 16 the key bucket inside it. Splits and merges change
+only ranges of the high part, so a key keeps its bucket. The hash is MurmurHash3 x86 32-bit with
+seed 0, unsigned, because every language has it. Pulsar's scalable topics divide the same hash in
+the same way (PIP-486).
 
 Pure: bytes in, numbers out.
 """
@@ -12,9 +13,9 @@ from __future__ import annotations
 import mmh3
 
 SEGMENT_HASHES = 1 << 16
-"""Size of the ring that segments share: hashes 0x0000 to 0xffff."""
+"""Size of the ring that segments divide: hashes 0x0000 to 0xffff."""
 KEY_BUCKETS = 16
-"""Key buckets of a segment, so the most consumers that can share one."""
+"""Key buckets of a segment, and therefore the maximum number of consumers that share one."""
 
 
 def key_hash(key: bytes) -> int:
@@ -33,5 +34,5 @@ def key_bucket(key: bytes, buckets: int) -> int:
 
 
 def shard_of(topic: str, shards: int) -> int:
-    """Return the shard that leads ``topic``: its name's hash modulo the fixed number of shards."""
+    """Return the shard of ``topic``: the hash of its name modulo the fixed number of shards."""
     return key_hash(topic.encode()) % shards

@@ -1,20 +1,22 @@
-"""A topic's segments and how they split and merge.
+"""The segments of a topic, and how they split and merge.
 
-A layout is an immutable value: each change returns a new one with ``layout_epoch`` one higher. Segment ids rise and
-are never used again. Nothing here knows of records, subscriptions or time; end offsets and times come in as values.
+A layout is an immutable value: each change returns a new layout with the next ``layout_epoch``.
+Segment ids rise and are never reused. Records, subscriptions and clocks are outside; end offsets
+and times are arguments.
 
-The rules:
+Rules:
 
 1. The active segments tile the 16-bit ring: every hash belongs to exactly one.
 2. A split seals one active segment and creates two children at the midpoint of its range.
-3. A merge seals two active neighbours and creates one child; neighbours touch, and need not be siblings.
+3. A merge seals two active neighbors and creates one child. Neighbors touch; they need not be
+   siblings.
 4. A segment of a single hash cannot be split.
-5. Only a sealed segment whose ancestors are all gone may be pruned. Its children then have no parent there: to have
-   been pruned is to have been drained.
+5. Only a sealed segment without ancestors in the layout can be pruned. Its children lose it as a
+   parent: a pruned segment counts as drained.
 
-An external topic's layout comes from its source (`imported`, `extended`): who may be whose child is judged in
-controller.decisions.topic_import, ranges are the source's own scaled to the ring for people to look at, and nothing is
-routed.
+The layout of an external topic comes from its source (`imported`, `extended`).
+controller.decisions.topic_import checks its ancestry. Ranges are those of the source, scaled to the
+ring for display only; no record is routed by them.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from headgate.model.hashing import SEGMENT_HASHES
 
 
 class SegmentState(StrEnum):
-    """Whether a segment still takes records."""
+    """Whether a segment accepts records."""
 
     ACTIVE = "active"
     SEALED = "sealed"
@@ -55,7 +57,7 @@ class Segment:
 
     @property
     def hash_range(self) -> str:
-        """The range as people read it, e.g. ``0000-7fff``."""
+        """The range for display, e.g. ``0000-7fff``."""
         return f"{self.first_hash:04x}-{self.last_hash:04x}"
 
 
@@ -117,11 +119,11 @@ class Layout:
         return [segment for _, segment in sorted(self.segments.items()) if segment.state is SegmentState.ACTIVE]
 
     def route(self, hash16: int) -> int:
-        """Return the id of the active segment that takes ``hash16``."""
+        """Return the id of the active segment whose range includes ``hash16``."""
         return self._routes[bisect_right(self._starts, hash16) - 1]
 
     def ancestors(self, segment_id: int) -> frozenset[int]:
-        """Return every ancestor that is still in the layout, at any depth. Pruned ones are gone, hence drained."""
+        """Return all ancestors in the layout, at any depth. Pruned ancestors are not in it, and are drained."""
         found: set[int] = set()
         pending = list(self.segments[segment_id].parents)
         while pending:
@@ -147,7 +149,7 @@ class Layout:
         return self._with((low, high), {segment_id: end_offset}, at_ms)
 
     def merge(self, first_id: int, second_id: int, end_offsets: Mapping[int, int], at_ms: int) -> Layout:
-        """Seal two active neighbours and create the segment that covers both.
+        """Seal two active neighbors and create the segment that covers both.
 
         Raises:
             LayoutError: one is unknown or sealed, both are the same, or they do not touch.
@@ -156,23 +158,23 @@ class Layout:
         first, second = self._active_segment(first_id, "merge"), self._active_segment(second_id, "merge")
         low, high = sorted((first, second), key=lambda segment: segment.first_hash)
         if low.last_hash + 1 != high.first_hash:
-            neighbours = [
+            neighbors = [
                 str(other.segment_id)
                 for other in self.active()
                 if other.last_hash + 1 == first.first_hash or first.last_hash + 1 == other.first_hash
             ]
             raise LayoutError(
-                f"segments {first_id} ({first.hash_range}) and {second_id} ({second.hash_range}) are not neighbours; "
-                f"segment {first_id} can merge with: {', '.join(neighbours) or 'none'}",
+                f"segments {first_id} ({first.hash_range}) and {second_id} ({second.hash_range}) are not neighbors; "
+                f"segment {first_id} can merge with: {', '.join(neighbors) or 'none'}",
             )
         child = Segment(self.next_segment_id, low.first_hash, high.last_hash, at_ms, (low.segment_id, high.segment_id))
         return self._with((child,), {first_id: end_offsets[first_id], second_id: end_offsets[second_id]}, at_ms)
 
     def prune(self, segment_id: int) -> Layout:
-        """Remove a sealed segment whose ancestors are all gone.
+        """Remove a sealed segment that has no ancestors in the layout.
 
         Raises:
-            LayoutError: it is unknown, active, or still has an ancestor here.
+            LayoutError: it is unknown, active, or has an ancestor in the layout.
 
         """
         segment = self.segments.get(segment_id)
@@ -191,9 +193,9 @@ class Layout:
         segment = self.segments.get(segment_id)
         if segment is not None and segment.state is SegmentState.ACTIVE:
             return segment
-        fault = "unknown" if segment is None else "sealed already"
+        problem = "unknown" if segment is None else "already sealed"
         choices = ", ".join(str(other.segment_id) for other in self.active())
-        raise LayoutError(f"cannot {verb} segment {segment_id}: it is {fault}; active segments are {choices}")
+        raise LayoutError(f"cannot {verb} segment {segment_id}: it is {problem}; active segments are {choices}")
 
     def _with(self, created: Iterable[Segment], sealed: Mapping[int, int], at_ms: int) -> Layout:
         segments = dict(self.segments)

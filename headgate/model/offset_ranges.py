@@ -1,7 +1,7 @@
 """A set of offsets, stored as ranges.
 
-Ranges are half open, sorted, disjoint, and do not touch: equal sets have equal ranges. Adding at the end costs constant
-time, adding elsewhere a binary search and a shift of the ranges behind.
+Ranges are half open, sorted, disjoint, and do not touch: equal sets have equal ranges. Adding at
+the end costs constant time, adding elsewhere a binary search and a shift of the ranges behind.
 
 Pure: values in, values out.
 """

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headgate.errors import ChunkError
-from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, cover
+from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
 from headgate.ledger.compacted import CompactedObject, Manifest, manifest_ranges, read_manifest
 from headgate.storage.object_store import Store
 
@@ -72,7 +72,7 @@ class CompactedRecords:
         async with self._lock:
             now = asyncio.get_running_loop().time()
             if fresh or now - self._listed_at > LISTING_TTL_SECONDS:
-                self._covering = cover(await manifest_ranges(self._store, self._shard))
+                self._covering = ranges_to_read(await manifest_ranges(self._store, self._shard))
                 self._listed_at = now
                 self._manifests = {each: known for each, known in self._manifests.items() if each in self._covering}
             found: list[CompactedObject] = []

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headgate.errors import ChunkError, ObjectMissingError
-from headgate.ledger.chunk_ranges import compacted_through, cover
+from headgate.ledger.chunk_ranges import compacted_through, ranges_to_read
 from headgate.ledger.compacted import CompactedObject, manifest_ranges, read_manifest
 from headgate.ledger.ledger import Ledger
 from headgate.protocol.messages import TopicDescription
@@ -41,7 +41,7 @@ async def positions_at(ledger: Ledger, topic: TopicDescription, timestamp_ms: in
 
     Raises:
         ChunkError: an object of the ledger is damaged.
-        ObjectMissingError: the ledger has a hole.
+        ObjectMissingError: the ledger has a gap.
         StoreUnavailableError: the store is out of reach.
 
     """
@@ -84,7 +84,7 @@ class _Search:
 
     async def run(self) -> dict[int, int]:
         """Return segment → offset; ObjectMissingError if something was replaced meanwhile."""
-        compacted = cover(await manifest_ranges(self._ledger.store, self._ledger.shard)) if self._open else []
+        compacted = ranges_to_read(await manifest_ranges(self._ledger.store, self._ledger.shard)) if self._open else []
         for chunks in compacted:
             manifest = await read_manifest(self._ledger.store, self._ledger.shard, chunks)
             for item in manifest.objects:

@@ -34,7 +34,7 @@ from headgate.errors import (
     NoLeaderError,
     StoreError,
 )
-from headgate.ledger.chunk_ranges import compacted_through, cover
+from headgate.ledger.chunk_ranges import compacted_through, ranges_to_read
 from headgate.ledger.compacted import manifest_ranges
 from headgate.ledger.ledger import Ledger
 from tests.simulation.clients import DeviceClients
@@ -192,7 +192,7 @@ class ClusterSimulation:
             await asyncio.sleep(self.maintenance_rng.uniform(0.5, 3))
             try:
                 await take_snapshot(ledger, least_chunks=SNAPSHOT_CHUNKS, now_ms=now_ms())
-                ranges = cover(await manifest_ranges(ledger.store, 0))
+                ranges = ranges_to_read(await manifest_ranges(ledger.store, 0))
                 last = compacted_through(ranges)
                 if last + COMPACTED_CHUNKS <= self.checker.states[0].chunk:
                     await compact(ledger, last + 1, last + COMPACTED_CHUNKS, written_at_ms=now_ms())

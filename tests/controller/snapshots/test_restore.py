@@ -147,7 +147,7 @@ async def test_a_chunk_that_was_not_trimmed_and_is_missing_is_a_hole(lost: int) 
     kept.grow()
     kept.lose(lost)
 
-    with pytest.raises(ChunkError, match=f"chunk {lost} is missing; the ledger has a hole"):
+    with pytest.raises(ChunkError, match=f"chunk {lost} is missing; the ledger has a gap"):
         await kept.restored()
 
 

@@ -139,7 +139,7 @@ async def test_a_split_says_what_comes_into_being_and_what_it_waits_for():
     ("changes", "reason"),
     [
         ({"splits": [9]}, "9"),
-        ({"merges": [(0, 2)]}, "not neighbours"),
+        ({"merges": [(0, 2)]}, "not neighbors"),
         ({"add_consumers": ["ada"]}, "there already"),
         ({"remove_consumers": ["zoe"]}, "no consumer 'zoe': consumers are ada"),
     ],

@@ -204,8 +204,8 @@ def spoilt_inside(ledger):
     [
         (cut_short, "000000000003.parquet is not a readable Parquet object"),
         (not_parquet, "000000000003.parquet is not a readable Parquet object"),
-        (foreign, "000000000003.parquet: .* not one of headgate's"),
-        (misplaced, "000000000003.parquet: .* says that it is chunk 2 of shard 0"),
+        (foreign, "000000000003.parquet: .* headgate did not write"),
+        (misplaced, "000000000003.parquet: .* states that it is chunk 2 of shard 0"),
         (missing, "000000000004.parquet: expected 000000000003.parquet"),
         (foreign_name, "000000000003.parquet.tmp: expected 000000000004.parquet"),
         (behind_the_result, "000000000002.parquet is missing, but counted"),

@@ -18,7 +18,7 @@ from drain.compaction.job import ORPHAN_MAX_AGE_SECONDS, CompactionJob, Compacti
 from drain.compaction.policy import most_ranges
 from drain.spark.chunks import LedgerChunks
 from headgate.errors import ChunkError
-from headgate.ledger.chunk_ranges import ChunkRange, cover
+from headgate.ledger.chunk_ranges import ChunkRange, ranges_to_read
 from headgate.ledger.compacted import delete_compacted_segments, manifest_ranges, read_manifest
 from headgate.ledger.ledger import Ledger
 from tests.support.ledgers import RandomLedger, WrittenLedger
@@ -62,7 +62,7 @@ class CompactionFixture:
     async def rolled(self):
         """Return (topic, segment) → records as they stand in the rolled objects, and the last chunk rolled up."""
         found = defaultdict(list)
-        covering = cover(await manifest_ranges(self.store, self.ledger.shard))
+        covering = ranges_to_read(await manifest_ranges(self.store, self.ledger.shard))
         for each in covering:
             for item in (await read_manifest(self.store, self.ledger.shard, each)).objects:
                 table = pq.read_table(io.BytesIO(await self.store.read(item.path)))
@@ -128,7 +128,7 @@ async def test_ranges_grow_in_levels_and_their_number_is_bounded(spark, tmp_path
         ledger.commit()
     fixture = CompactionFixture(spark, ledger, chunks=1)
     await fixture.run()
-    covering = cover(await manifest_ranges(fixture.store, 0))
+    covering = ranges_to_read(await manifest_ranges(fixture.store, 0))
     rolled, last = await fixture.rolled()
 
     assert [ChunkRange(1, 3), ChunkRange(4, 4), ChunkRange(5, 5)] == covering
@@ -160,7 +160,7 @@ async def test_a_full_count_of_rolled_facts_and_a_tail_is_that_of_all_chunks(spa
     fixture = CompactionFixture(spark, ledger, chunks=3)
     counted = (await fixture.job.run([0], full=True)).results
     await fixture.run()
-    last = cover(await manifest_ranges(fixture.store, 0))[-1].last
+    last = ranges_to_read(await manifest_ranges(fixture.store, 0))[-1].last
     for number in range(1, last):
         ledger.path(number).unlink()
     for path in (tmp_path / "backlog" / "shard=0000").iterdir():
@@ -266,7 +266,7 @@ async def test_a_chunk_that_is_damaged_or_gone_is_told_and_nothing_becomes_visib
     await fixture.job.run([0])
     data = ledger.path(2).read_bytes()
     for broken, complaint in (
-        (ledger.path(3).read_bytes(), "says that it is chunk 3"),
+        (ledger.path(3).read_bytes(), "states that it is chunk 3"),
         (None, "is counted, not rolled up, and gone"),
     ):
         ledger.path(2).unlink()

@@ -1,4 +1,4 @@
-"""Columns laid into buffers are what pyarrow would have made of the same values."""
+"""Columns built in their buffers equal those that pyarrow builds from the same values."""
 
 import pyarrow as pa
 import pytest
@@ -11,8 +11,7 @@ PADDING = st.integers(0, 20)
 
 
 @given(PADDING, st.lists(st.integers(-(2**63), 2**63 - 1)), PADDING)
-def test_integers(before: int, values: list[int], after: int) -> None:
-    """Any 64-bit value, at any place, nulls around it."""
+def test_any_64_bit_integers_between_nulls(before: int, values: list[int], after: int) -> None:
     column = PaddedColumns(before + len(values) + after, before, len(values)).integers(values)
 
     column.validate(full=True)
@@ -20,24 +19,23 @@ def test_integers(before: int, values: list[int], after: int) -> None:
 
 
 @given(PADDING, st.lists(st.binary(max_size=40)), PADDING)
-def test_blobs(before: int, values: list[bytes], after: int) -> None:
-    """Any bytes, the empty ones told from null."""
+def test_any_bytes_between_nulls(before: int, values: list[bytes], after: int) -> None:
+    """Empty bytes are distinct from null."""
     column = PaddedColumns(before + len(values) + after, before, len(values)).blobs(values, pa.binary())
 
     column.validate(full=True)
     assert pa.array([None] * before + values + [None] * after, pa.binary()).equals(column)
 
 
-def test_strings() -> None:
-    """As given, in UTF-8."""
+def test_strings_in_utf_8() -> None:
     assert ["a", None, "ä"] == [
         *PaddedColumns(2, 0, 1).blobs([b"a"], pa.string()).to_pylist(),
         *PaddedColumns(1, 0, 1).blobs(["ä".encode()], pa.string()).to_pylist(),
     ]
 
 
-def test_what_does_not_fit_is_an_error() -> None:
-    """Arrow would read beyond the end of what is too short."""
+def test_values_that_do_not_fit_are_an_error() -> None:
+    """Arrow would read beyond the end of a column that is too short."""
     with pytest.raises(OverflowError):
         PaddedColumns(1, 0, 1).integers([2**63])
     with pytest.raises(AssertionError, match="1 values for 2 rows"):

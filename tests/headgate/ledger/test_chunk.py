@@ -1,4 +1,4 @@
-"""Chunks: what is written comes back, and what is not a chunk is rejected by name."""
+"""Chunks: encoding and decoding, and rejection of objects that are not chunks."""
 
 import io
 import random
@@ -15,8 +15,8 @@ from headgate.model.layout import Layout
 COLUMNS = ("topic_id", "segment", "offset", "timestamp_ms", "key", "value")
 
 
-def built() -> tuple[chunk.ChunkBuilder, bytes]:
-    builder = chunk.ChunkBuilder()
+def built(**limits: int) -> tuple[chunk.ChunkBuilder, bytes]:
+    builder = chunk.ChunkBuilder(**limits)
     builder.add(e.TopicCreated(topic_id=1, topic="orders", segments=1, token="t"))
     builder.add(e.SegmentSplit(topic_id=1, segment=0, end_offset=2, token="u"), Layout.initial(1, 0).split(0, 2, 0))
     for offset in range(2):
@@ -29,8 +29,7 @@ def built() -> tuple[chunk.ChunkBuilder, bytes]:
     return builder, builder.encode(shard=3, number=7, leader_epoch=2, at_ms=99)
 
 
-def test_entries_and_records_come_back() -> None:
-    """Both kinds of reader find all of theirs, and nothing of the other's."""
+def test_entries_and_records_are_decoded_as_they_were_added() -> None:
     builder, data = built()
 
     decoded = chunk.decode(data, shard=3, number=7)
@@ -42,12 +41,10 @@ def test_entries_and_records_come_back() -> None:
     assert [0, 1] == records.column("offset").to_pylist()
 
 
-def test_large_chunks_read_like_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two libraries write them: same schema, same rows, same metadata, for entries, facts and records together."""
+def test_both_writers_produce_the_same_schema_rows_and_metadata() -> None:
     tables, metadata = [], []
     for large_bytes in (1, 2**30):
-        monkeypatch.setattr(chunk, "PYARROW_THRESHOLD_BYTES", large_bytes)
-        _, data = built()
+        _, data = built(pyarrow_threshold_bytes=large_bytes)
         file = pq.ParquetFile(io.BytesIO(data))
         tables.append(file.read())
         metadata.append(file.metadata.metadata)
@@ -57,10 +54,9 @@ def test_large_chunks_read_like_small_ones(monkeypatch: pytest.MonkeyPatch) -> N
     assert metadata[0] == metadata[1]
 
 
-def test_a_batch_of_one_record_is_written_plainly_and_is_no_larger_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chunk_of_one_record_is_written_without_compression_and_is_not_larger() -> None:
     plain = one_record()
-    monkeypatch.setattr(chunk, "UNCOMPRESSED_MAX_ROWS", 0)
-    packed = one_record()
+    packed = one_record(uncompressed_max_rows=0)
 
     assert _compressions(plain) == {"UNCOMPRESSED"}
     assert _compressions(packed) == {"SNAPPY"}
@@ -69,15 +65,15 @@ def test_a_batch_of_one_record_is_written_plainly_and_is_no_larger_for_it(monkey
     assert _compressions(built()[1]) == {"SNAPPY"}
 
 
-def one_record() -> bytes:
-    builder = chunk.ChunkBuilder()
+def one_record(**limits: int) -> bytes:
+    builder = chunk.ChunkBuilder(**limits)
     builder.add(e.RecordsStored(topic_id=1, count=1, placements=[e.Placement(0, 0, 9, 0, 1)], size_bytes=101))
     for column, value in zip(COLUMNS, (1, 0, 0, 5, b"k", random.Random(1).randbytes(100)), strict=True):
         getattr(builder.records, column).append(value)
     return builder.encode(shard=3, number=7, leader_epoch=2, at_ms=99)
 
 
-def test_a_large_record_or_entry_is_compressed_in_a_chunk_of_a_few_rows_too() -> None:
+def test_a_large_record_or_entry_is_compressed_in_a_chunk_of_few_rows() -> None:
     record, entry = chunk.ChunkBuilder(), chunk.ChunkBuilder()
     for column, value in zip(COLUMNS, (1, 0, 0, 5, b"k", b"v" * chunk.UNCOMPRESSED_MAX_BYTES), strict=True):
         getattr(record.records, column).append(value)
@@ -92,8 +88,8 @@ def _compressions(data: bytes) -> set[str]:
     return {group.column(number).compression for number in range(group.num_columns)}
 
 
-def test_a_split_states_what_was_sealed_and_created() -> None:
-    """The Spark job never reads a body: everything it counts by is a fact."""
+def test_a_split_states_the_sealed_and_created_segments_as_facts() -> None:
+    """The Spark job never reads a body."""
     _, data = built()
     rows = [row for row in pq.read_table(io.BytesIO(data)).to_pylist() if row["fact"] not in (None, "record")]
 
@@ -102,8 +98,7 @@ def test_a_split_states_what_was_sealed_and_created() -> None:
     ]
 
 
-def test_every_entry_survives_its_encoding() -> None:
-    """One of each kind, with defaults left out."""
+def test_entries_with_omitted_defaults_are_decoded_as_they_were_encoded() -> None:
     kinds = [
         e.TermStarted(leader_epoch=1, instance="a"),
         e.RecordsStored(topic_id=1, count=1, placements=[e.Placement(0, 0, 9, 0, 1)], size_bytes=3),
@@ -120,37 +115,31 @@ def test_every_entry_survives_its_encoding() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
-    [
-        (lambda data: data[: len(data) // 2], "not a readable Parquet object"),
-        (lambda _: b"", "not a readable Parquet object"),
-        (lambda _: b"PAR1 and nothing else", "not a readable Parquet object"),
-    ],
-    ids=["cut short", "empty", "foreign"],
+    "damaged",
+    [built()[1][:-100], b"", b"PAR1 and nothing else"],
+    ids=["truncated", "empty", "foreign"],
 )
-def test_what_is_not_a_chunk_is_refused_by_name(spoil, said: str) -> None:
-    """The error says which object it was."""
-    with pytest.raises(ChunkError, match=f"chunk 7 of shard 3.*{said}"):
-        chunk.decode(spoil(built()[1]), shard=3, number=7)
+def test_an_unreadable_object_is_rejected_with_its_name(damaged: bytes) -> None:
+    with pytest.raises(ChunkError, match=r"chunk 7 of shard 3.*not a readable Parquet object"):
+        chunk.decode(damaged, shard=3, number=7)
 
 
-def test_a_chunk_under_another_number_is_refused() -> None:
-    """A copied object must not be taken for another commit."""
-    with pytest.raises(ChunkError, match="says that it is chunk 7 of shard 3"):
+def test_a_chunk_with_another_number_is_rejected() -> None:
+    """A copied object must not count as another commit."""
+    with pytest.raises(ChunkError, match="states that it is chunk 7 of shard 3"):
         chunk.decode(built()[1], shard=3, number=8)
 
 
-def test_parquet_of_somebody_else_is_refused() -> None:
-    """Readable, but not ours."""
+def test_a_foreign_parquet_object_is_rejected() -> None:
     sink = io.BytesIO()
     pq.write_table(pa.table({"a": [1]}), sink)
 
-    with pytest.raises(ChunkError, match="not one of headgate's"):
+    with pytest.raises(ChunkError, match="headgate did not write"):
         chunk.decode(sink.getvalue(), shard=0, number=1)
 
 
-def test_an_entry_of_a_later_version_is_refused() -> None:
-    """Skipping what we cannot read would be losing it."""
+def test_an_unknown_entry_is_rejected() -> None:
+    """Skipping an entry would lose what it states."""
     builder = chunk.ChunkBuilder()
     builder.entries.append(e.TermStarted(leader_epoch=1, instance="a"))
     original = e.encode_entry(builder.entries[0])

@@ -1,4 +1,4 @@
-"""Manifests: which ranges are read, what is rejected, and deleting the records of segments that are gone."""
+"""Manifests: which ranges are read, which are rejected, and deletion of the records of removed segments."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import ChunkError, ObjectExistsError
-from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, cover
+from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
 from headgate.ledger.compacted import (
     CompactedObject,
     Manifest,
@@ -21,7 +21,7 @@ from headgate.ledger.compacted import (
 from tests.support.object_store import FakeStore
 
 
-def rolled(topic_id: int, segment: int, path: str, first: int = 0, end: int = 5) -> CompactedObject:
+def compacted_object(topic_id: int, segment: int, path: str, first: int = 0, end: int = 5) -> CompactedObject:
     return CompactedObject(
         path=path,
         topic_id=topic_id,
@@ -42,7 +42,7 @@ def manifest(first: int, last: int, *objects: CompactedObject, level: int = 0) -
         level=level,
         written_at_ms=9,
         last_at_ms=8,
-        facts=f"rolled/{first}",
+        facts=f"compacted/{first}",
         objects=list(objects),
     )
 
@@ -57,27 +57,29 @@ def manifest(first: int, last: int, *objects: CompactedObject, level: int = 0) -
         ([(1, 4), (1, 8), (5, 8), (9, 12)], [(1, 8), (9, 12)]),
         ([(1, 4), (5, 6), (5, 8)], [(1, 4), (5, 8)]),
     ],
-    ids=["none", "side by side", "no beginning", "a gap", "replaced by a wider one", "two ends"],
+    ids=["none", "adjacent", "no chunk 1", "a gap", "replaced by a wider one", "two ends"],
 )
-def test_what_is_read_begins_at_chunk_1_has_no_gap_and_is_as_wide_as_can_be(
+def test_the_ranges_to_read_begin_at_chunk_1_without_gaps_and_are_the_widest(
     ranges: list[tuple[int, int]], expected: list[tuple[int, int]]
 ) -> None:
-    covering = cover(ChunkRange(*each) for each in ranges)
+    selected = ranges_to_read(ChunkRange(*each) for each in ranges)
 
-    assert expected == covering
-    assert (expected[-1][1] if expected else 0) == compacted_through(covering)
+    assert expected == selected
+    assert (expected[-1][1] if expected else 0) == compacted_through(selected)
 
 
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)).map(sorted).map(tuple), max_size=30))
-def test_whatever_manifests_there_are_no_chunk_is_spoken_for_twice(ranges: list[tuple[int, int]]) -> None:
-    numbers = [n for first, last in cover(ChunkRange(*each) for each in ranges) for n in range(first, last + 1)]
+def test_no_chunk_is_in_two_ranges_to_read(ranges: list[tuple[int, int]]) -> None:
+    numbers = [
+        n for first, last in ranges_to_read(ChunkRange(*each) for each in ranges) for n in range(first, last + 1)
+    ]
 
     assert list(range(1, len(numbers) + 1)) == numbers
 
 
-async def test_a_manifest_is_read_as_it_was_written_and_the_first_one_stays() -> None:
+async def test_the_first_manifest_of_a_range_is_kept_and_read_as_it_was_written() -> None:
     store = FakeStore()
-    first = manifest(1, 4, rolled(7, 0, "compacted/x"))
+    first = manifest(1, 4, compacted_object(7, 0, "compacted/x"))
     await create_manifest(store, first)
     with pytest.raises(ObjectExistsError):
         await create_manifest(store, manifest(1, 4))
@@ -90,27 +92,29 @@ async def test_a_manifest_is_read_as_it_was_written_and_the_first_one_stays() ->
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [
-        (b"{", "is not a manifest, or damaged"),
-        (msgspec.json.encode(manifest(1, 5)), "says that it is of chunks"),
+        (b"{", "is not a manifest, or is damaged"),
+        (msgspec.json.encode(manifest(1, 5)), "states that it describes"),
         (msgspec.json.encode(msgspec.structs.replace(manifest(1, 4), shard=1)), "of shard 1"),
     ],
-    ids=["cut short", "another range", "another shard"],
+    ids=["truncated", "another range", "another shard"],
 )
-async def test_what_is_no_manifest_of_this_place_is_refused_with_its_name(data: bytes, complaint: str) -> None:
+async def test_an_object_that_is_not_this_manifest_is_rejected_with_its_name(data: bytes, complaint: str) -> None:
     store = FakeStore(objects={manifest_path(3, ChunkRange(1, 4)): data})
 
     with pytest.raises(ChunkError, match=f"000000000001-000000000004.json .*{complaint}"):
         await read_manifest(store, 3, ChunkRange(1, 4))
 
 
-async def test_the_records_of_segments_that_are_gone_are_deleted_from_every_range() -> None:
+async def test_the_records_of_removed_segments_are_deleted_from_every_range() -> None:
     paths = ["a", "b", "c", "d", "e"]
     store = FakeStore(objects=dict.fromkeys(paths, b""))
-    await create_manifest(store, manifest(1, 4, rolled(7, 0, "a"), rolled(7, 1, "b"), rolled(8, 0, "c")))
-    await create_manifest(store, manifest(5, 8, rolled(7, 0, "d", 5, 9), rolled(8, 0, "e", 5, 9)))
+    await create_manifest(
+        store, manifest(1, 4, compacted_object(7, 0, "a"), compacted_object(7, 1, "b"), compacted_object(8, 0, "c"))
+    )
+    await create_manifest(store, manifest(5, 8, compacted_object(7, 0, "d", 5, 9), compacted_object(8, 0, "e", 5, 9)))
 
     assert 2 == await delete_compacted_segments(store, 3, 7, {0})
     assert {"b", "c", "e"} == {path for path in paths if path in store.objects}
-    assert 2 == await delete_compacted_segments(store, 3, 7, {0}), "again: nothing happens"
+    assert 2 == await delete_compacted_segments(store, 3, 7, {0}), "repeated without effect"
     assert 2 == await delete_compacted_segments(store, 3, 8)
     assert {"b"} == {path for path in paths if path in store.objects}

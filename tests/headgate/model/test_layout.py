@@ -91,7 +91,7 @@ def test_strangers_do_not_merge_and_the_refusal_names_the_neighbours() -> None:
 
 def test_a_segment_does_not_merge_with_itself() -> None:
     """Rule 3."""
-    with pytest.raises(LayoutError, match="not neighbours"):
+    with pytest.raises(LayoutError, match="not neighbors"):
         Layout.initial(2, 0).merge(1, 1, {1: 0}, 0)
 
 
