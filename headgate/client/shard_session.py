@@ -15,6 +15,7 @@ import structlog
 
 from headgate.client.connection import Client
 from headgate.client.decisions.producer_session import ProducerSession
+from headgate.client.decisions.session_transitions import Phase
 from headgate.client.decisions.session_types import (
     Command,
     ForgetRequests,
@@ -22,7 +23,6 @@ from headgate.client.decisions.session_types import (
     IdentityRejected,
     OpenIdentity,
     Outcome,
-    Phase,
     Resolve,
     SendBatch,
 )

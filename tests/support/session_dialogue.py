@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 
 from headgate.client.decisions.producer_session import ProducerSession
-from headgate.client.decisions.session_types import IdentityRejected, OpenIdentity, Outcome, Phase, Resolve, SendBatch
+from headgate.client.decisions.session_transitions import Phase
+from headgate.client.decisions.session_types import IdentityRejected, OpenIdentity, Outcome, Resolve, SendBatch
 from headgate.protocol import messages as m
 
 

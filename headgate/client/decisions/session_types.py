@@ -1,6 +1,6 @@
-"""What a producer session says and keeps, as values: its commands, the outcomes of batches, what is on its way.
+"""The values of a producer session: its commands, the outcomes of batches, and what it knows.
 
-The rules that make use of them are in headgate.client.decisions.producer_session.
+The rules that use them are in headgate.client.decisions.producer_session, the states in session_transitions.
 """
 
 from __future__ import annotations
@@ -15,32 +15,23 @@ from headgate.protocol import messages as m
 RETRY_BACKOFF: Final = Backoff(first_seconds=0.025, longest_seconds=1.0, jitter=1.0, shortest_seconds=0.0125)
 """Between two attempts of a client."""
 PROBE_AFTER_SILENCE_SECONDS: Final = 10.0
-"""After this long without an answer the leader may have forgotten us: send one batch alone first."""
+"""After this long without an answer the leader may have forgotten the producer, so one batch is sent alone first."""
 MISSING_REPLY_TIMEOUT_SECONDS: Final = 0.1
-"""How long after a later batch's commit the head's own reply may still be on its way."""
-
-
-class Phase(StrEnum):
-    """What the session is doing."""
-
-    WAITING = "waiting"
-    """For a leader, a connection, or something to do."""
-    BACKING_OFF = "backing_off"
-    OPENING = "opening"
-    """The identity has been asked for."""
-    PROBING = "probing"
-    STREAMING = "streaming"
-    FENCED = "fenced"
+"""How long the head's own reply may arrive after the commit of a later batch."""
 
 
 class Outcome(StrEnum):
-    """What became of a batch."""
+    """The result of a batch."""
 
     COMMITTED = "committed"
     FAILED = "failed"
+    """Certainly not stored."""
     UNKNOWN = "unknown"
     INVALID = "invalid"
     FENCED = "fenced"
+
+
+# Commands
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +60,7 @@ class OpenIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Resolve:
-    """Tell the owner of ``batch`` its outcome. ``reply`` is set where it is committed and its place is known."""
+    """Report the outcome of ``batch``. ``reply`` is set if the batch is committed and its offsets are known."""
 
     batch: object
     outcome: Outcome
@@ -79,21 +70,21 @@ class Resolve:
 
 @dataclass(frozen=True, slots=True)
 class ForgetRequests:
-    """Expect no replies to these requests any more."""
+    """Expect no more replies to these requests."""
 
     request_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Identified:
-    """An identity was given out."""
+    """The leader granted an identity."""
 
     source_position: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
 class IdentityRejected:
-    """No identity will be given out."""
+    """The leader will not grant an identity."""
 
     verdict: m.Verdict
     reason: str
@@ -102,31 +93,75 @@ class IdentityRejected:
 Command = SendBatch | OpenIdentity | Resolve | ForgetRequests | Identified | IdentityRejected
 
 
-@dataclass(slots=True)
+# What a session knows
+
+
+@dataclass(slots=True, eq=False)
 class SessionBatch:
-    """One batch on its way. ``sequence`` None: never sent under the current identity."""
+    """One batch. ``sequence`` None: never sent under the current identity."""
 
     payload: object
     deadline: float
     sequence: int | None = None
     attempt: int = 0
-    """The attempt in which it was sent last."""
+    """The attempt in which it was last sent."""
     sent_at: float = 0.0
     resend_at: float | None = None
     request_ids: list[int] = field(default_factory=list)
     unrejected_request_ids: set[int] = field(default_factory=set)
-    """Requests that have not been rejected by the reign that they were meant for."""
+    """Requests that the leader they were meant for has not rejected."""
     ever_sent: bool = False
     reply: m.Committed | None = None
     resolved: bool = False
-    """The owner has been told that the outcome is unknown."""
+    """Its owner knows the outcome."""
     out_of_order_once: bool = False
 
 
 @dataclass(slots=True)
 class SentRequest:
-    """One request that may still be answered. ``batch`` None: it asked for the identity."""
+    """A request that may still be answered. ``batch`` None: it asks for the identity."""
 
     batch: SessionBatch | None
     attempt: int
     leader_epoch: int
+
+
+@dataclass(slots=True)
+class LeaderView:
+    """What is known about the leader."""
+
+    connected: bool = False
+    announced_epoch: int | None = None
+    highest_epoch: int = 0
+    """Highest leader epoch seen anywhere. It never falls."""
+    window: int = 1
+
+    @property
+    def reachable(self) -> bool:
+        """Whether the newest leader that is known can be asked."""
+        return self.connected and self.announced_epoch is not None and self.announced_epoch >= self.highest_epoch
+
+
+@dataclass(slots=True)
+class Attempt:
+    """A sequence of sends to one leader epoch, until a refusal or a loss ends it."""
+
+    number: int = 0
+    leader_epoch: int = 0
+    failures: int = 0
+    """Attempts that failed in a row."""
+    retry_at: float = 0.0
+
+
+@dataclass(slots=True)
+class Identity:
+    """The identity, and the request for it."""
+
+    producer: tuple[int, int] | None = None
+    """(producer id, producer epoch)."""
+    next_sequence: int = 0
+    token: str | None = None
+    """Of the request that is unanswered."""
+    wanted: bool = False
+    """Requested before there is a batch."""
+    requested_at: float = 0.0

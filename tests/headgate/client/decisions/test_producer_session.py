@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.client.decisions.session_types import Identified, Outcome, Phase
+from headgate.client.decisions.session_transitions import Phase
+from headgate.client.decisions.session_types import Identified, Outcome
 from headgate.protocol import messages as m
 from tests.support.session_dialogue import Dialogue, streaming
 
