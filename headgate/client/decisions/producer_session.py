@@ -275,7 +275,9 @@ class ProducerSession:
             case Action.ADOPT_IDENTITY:
                 self._adopt_identity(occurrence.identity)
             case Action.SCHEDULE_RETRY:
-                self._attempt.retry_at = occurrence.now + RETRY_BACKOFF.seconds(self._attempt.failures, occurrence.jitter)
+                self._attempt.retry_at = occurrence.now + RETRY_BACKOFF.seconds(
+                    self._attempt.failures, occurrence.jitter
+                )
                 self._attempt.failures += 1
             case Action.FAIL_QUEUE:
                 self._fail_queue(occurrence.reason)
