@@ -1,1 +1,1 @@
-"""Instruments, and the HTTP endpoint that shows them."""
+"""Events, the metrics that they update, and the HTTP endpoint that exports them."""

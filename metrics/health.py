@@ -1,17 +1,16 @@
-"""Whether this daemon is alive, and whether it is safe to rely on.
+"""Judges whether this daemon is alive, and whether it is ready.
 
-Pure: facts in, two judgements and their reasons out. HeartbeatReply means that the event loop turns, and nothing else:
-a daemon that is cut off is not cured by a restart. Ready means that this daemon can take part in its cluster, leading
-or not.
+Pure: facts in, components with reasons out. Live means only that the event loop runs, because a restart does not help a
+daemon that is disconnected. Ready means that this daemon can take part in its cluster, as a leader or not.
 
-The rules:
+Rules:
 
-1. The loop ticked within `STALLED_SECONDS`, or the daemon is neither alive nor ready.
-2. Not ready: the loop stands, the cluster was not joined yet, or broker or store is out of reach. Such a daemon can
+1. A loop that has not ticked for `STALLED_SECONDS` makes the daemon neither live nor ready.
+2. A daemon is not ready before it joined the cluster, or while the broker or the object store is unreachable. It can
    neither lead nor take over.
-3. Degraded, but ready: ZooKeeper is out of reach after the cluster was joined (leaders go on, nobody new is elected),
-   or nobody counts what is drained (children wait, all else goes on).
-4. Leading no shard is no fault: somebody must stand by.
+3. A daemon is degraded, but ready, while ZooKeeper is unreachable (leaders continue, no new leader is elected) or the
+   drain service is (blocked segments wait, everything else continues).
+4. A daemon that leads no shard is ready: it stands by.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 STALLED_SECONDS = 10.0
-"""The loop ticks four times a second; far above any pause of a busy machine, below the watchdog's 30 s."""
+"""Far above any pause of a busy machine, whose loop ticks four times a second; below the watchdog's 30 s."""
 
 
 class ComponentState(StrEnum):
-    """How one part is."""
+    """The state of a component."""
 
     OK = "ok"
     DEGRADED = "degraded"
@@ -33,26 +32,26 @@ class ComponentState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthFacts:
-    """What the judgement rests on."""
+    """The facts of one moment."""
 
     tick_age_seconds: float
-    """Since the loop last ticked."""
+    """Time since the loop last ticked."""
     zookeeper: str
-    """``connected``, or in a word why not."""
+    """``connected``, or another state of the ZooKeeper session."""
     broker_connected: bool
     drain: str
     """``ready``, ``starting``, ``degraded`` or ``off``."""
     drain_reason: str
-    """Why it is not ready."""
+    """Why the drain service is not ready."""
     shards: int
-    """Shards this daemon takes part in; 0 until it joined the cluster."""
+    """Shards of the cluster; 0 before this daemon joined it."""
     shards_led: int
     store_reachable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class ComponentHealth:
-    """One part's state, and why."""
+    """The state of a component, and the reason."""
 
     name: str
     state: ComponentState
@@ -61,7 +60,7 @@ class ComponentHealth:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The judgement."""
+    """The health of a daemon."""
 
     live: bool
     live_reason: str
@@ -69,40 +68,33 @@ class Health:
 
     @property
     def ready(self) -> bool:
-        """Whether no part has failed."""
+        """Whether no component has failed."""
         return all(component.state is not ComponentState.FAILED for component in self.components)
 
     @property
     def state(self) -> str:
-        """In a word: ``ready``, ``degraded`` (ready all the same) or ``not_ready``."""
+        """``ready``, ``degraded`` (and ready) or ``not_ready``."""
         if not self.ready:
             return "not_ready"
         return "ready" if all(component.state is ComponentState.OK for component in self.components) else "degraded"
 
 
 def judge_health(facts: HealthFacts) -> Health:
-    """Return what follows from ``facts``."""
+    """Return the health that follows from ``facts``."""
     live = facts.tick_age_seconds <= STALLED_SECONDS
-    ticked = f"the event loop ticked {facts.tick_age_seconds:.1f} s ago"
-    live_reason = ticked if live else f"{ticked}; it stands when that is more than {STALLED_SECONDS:g} s"
+    live_reason = f"the event loop ticked {facts.tick_age_seconds:.1f} s ago"
+    if not live:
+        live_reason += f"; the limit is {STALLED_SECONDS:g} s"
+    loop = ComponentHealth("loop", ComponentState.OK if live else ComponentState.FAILED, live_reason)
     return Health(
-        live,
-        live_reason,
-        (
-            ComponentHealth("loop", ComponentState.OK if live else ComponentState.FAILED, live_reason),
-            _cluster(facts),
-            _zookeeper(facts),
-            _broker(facts),
-            _store(facts),
-            _drain(facts),
-        ),
+        live, live_reason, (loop, _cluster(facts), _zookeeper(facts), _broker(facts), _store(facts), _drain(facts))
     )
 
 
 def _cluster(facts: HealthFacts) -> ComponentHealth:
     if facts.shards == 0:
         return ComponentHealth(
-            "cluster", ComponentState.FAILED, "not joined yet: the number of shards is kept in ZooKeeper"
+            "cluster", ComponentState.FAILED, "not joined yet: waiting for the cluster configuration from ZooKeeper"
         )
     return ComponentHealth("cluster", ComponentState.OK, f"leads {facts.shards_led} of {facts.shards} shards")
 
@@ -113,7 +105,8 @@ def _zookeeper(facts: HealthFacts) -> ComponentHealth:
     return ComponentHealth(
         "zookeeper",
         ComponentState.DEGRADED,
-        f"{facts.zookeeper}: leaders go on, but no new leader is elected; see that its servers run and can be reached",
+        f"{facts.zookeeper}: leaders continue, but no new leader is elected; "
+        "check that the ZooKeeper servers run and are reachable",
     )
 
 
@@ -121,15 +114,15 @@ def _broker(facts: HealthFacts) -> ComponentHealth:
     if facts.broker_connected:
         return ComponentHealth("broker", ComponentState.OK, "connected")
     return ComponentHealth(
-        "broker", ComponentState.FAILED, "not connected: clients cannot reach this daemon; see [broker]"
+        "broker", ComponentState.FAILED, "not connected: clients cannot reach this daemon; check [broker]"
     )
 
 
 def _store(facts: HealthFacts) -> ComponentHealth:
     if facts.store_reachable:
-        return ComponentHealth("store", ComponentState.OK, "no error since it was last asked")
+        return ComponentHealth("store", ComponentState.OK, "the last operation succeeded")
     return ComponentHealth(
-        "store", ComponentState.FAILED, "out of reach: nothing can be committed or read; see [ledger] url"
+        "store", ComponentState.FAILED, "unreachable: no chunk can be committed or read; check [ledger] url"
     )
 
 
@@ -139,5 +132,5 @@ def _drain(facts: HealthFacts) -> ComponentHealth:
     return ComponentHealth(
         "drain",
         ComponentState.DEGRADED,
-        f"{facts.drain}: {facts.drain_reason or 'no reason given'}; children of split and merged segments wait",
+        f"{facts.drain}: {facts.drain_reason or 'no reason given'}; children of split and merged segments stay blocked",
     )

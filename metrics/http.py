@@ -1,18 +1,18 @@
-"""The daemon's HTTP endpoint: metrics, probes and status, for reading only.
+"""Serves the daemon's metrics, probes and status over HTTP, read-only.
 
-    /metrics  what Prometheus scrapes
-    /livez    200 while the event loop turns, else 503; one line
-    /readyz   200 while this daemon is safe to rely on, degraded or not, else 503; JSON with each part and its reason
-    /status   everything as JSON
-    /backlog  what the subscriptions on the shards led here have not acknowledged, as JSON; ?topic=NAME for one topic
-    /         the same as a page for people
+    /metrics  Prometheus metrics
+    /livez    200 while the event loop runs, else 503; one line
+    /readyz   200 while this daemon is ready, degraded or not, else 503; JSON with each component and its reason
+    /status   health and status as JSON
+    /backlog  backlogs of the subscriptions on the shards that this daemon leads, as JSON; ?topic=NAME for one topic
+    /         health and status as an HTML page
 
-It runs inside the caller's loop and leaves signals alone. Nothing here decides: `metrics.health` judges,
-`metrics.status_page` draws. Only GET and HEAD are answered. Nobody is asked for a password, so it belongs on loopback
-or behind something that asks.
+The server runs in the caller's event loop and installs no signal handlers. `metrics.health` judges, and
+`metrics.status_page` renders. The server answers only GET and HEAD. It has no authentication, so bind it to loopback
+or put an authenticating proxy in front of it.
 
-The text for Prometheus is made in a worker thread, since thousands of lines would hold up the loop, by one request at a
-time, and serves whoever asks again within a second.
+Metrics are rendered in a worker thread, because thousands of lines would block the loop. Requests are rendered one at
+a time, and share a rendering for a second.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from metrics.status import DaemonStatus
 from metrics.status_page import STYLE, status_page
 
 CACHE_SECONDS = 1.0
-"""How long a rendering serves: far below any scrape interval."""
+"""How long a rendering is reused: far below any scrape interval."""
 KEEPALIVE_SECONDS = 15.0
-"""An idle connection is closed after this long."""
+"""After this long an idle connection is closed."""
 CLOSE_SECONDS = 1.0
-"""Longest wait for requests under way when the daemon stops."""
+"""Longest wait for open requests when the daemon stops."""
 
 _STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 HEADERS = {
@@ -58,7 +58,7 @@ HEADERS = {
 
 
 class HttpServer:
-    """Serves while it is entered."""
+    """An async context manager: it serves from entry to exit."""
 
     def __init__(
         self,
@@ -68,8 +68,9 @@ class HttpServer:
         registry: CollectorRegistry,
         health: Callable[[], Health],
         status: Callable[[], DaemonStatus],
+        cache_seconds: float = CACHE_SECONDS,
     ) -> None:
-        """Take what to show; port 0 takes any free one."""
+        """Prepare, without listening. Port 0 is any free port."""
         self._host = host
         self._port = port
         self._registry = registry
@@ -77,16 +78,17 @@ class HttpServer:
         self._status_source = status
         self._runner: web.AppRunner | None = None
         self._address = ""
+        self._cache_seconds = cache_seconds
         self._rendering = asyncio.Lock()
         self._rendered = ("", b"", 0.0)
 
     @property
     def address(self) -> str:
-        """``host:port`` that it listens on; empty before it is entered."""
+        """``host:port`` of the listening socket; empty before entry."""
         return self._address
 
     async def __aenter__(self) -> Self:
-        """Listen. Raises HeadgateError if it cannot."""
+        """Listen; raises HeadgateError if that fails."""
         app = web.Application()
         app.on_response_prepare.append(_add_headers)
         handlers: dict[str, Callable[[web.Request], Awaitable[web.StreamResponse]]] = {
@@ -126,7 +128,7 @@ class HttpServer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop listening; requests under way get a second."""
+        """Stop listening, and wait up to `CLOSE_SECONDS` for open requests."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -163,7 +165,7 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         async with self._rendering:
             rendered_type, body, at = self._rendered
-            if rendered_type != content_type or loop.time() - at >= CACHE_SECONDS:
+            if rendered_type != content_type or loop.time() - at >= self._cache_seconds:
                 body = await asyncio.to_thread(encode, self._registry)
                 self._rendered = (content_type, body, loop.time())
         return web.Response(body=body, headers={"Content-Type": content_type})
@@ -188,5 +190,5 @@ async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
 
 
 def _reason(error: OSError) -> str:
-    """Return the system's words alone; asyncio wraps them in a sentence of its own."""
+    """Return the operating system's message, without the sentence that asyncio adds."""
     return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)

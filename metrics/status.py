@@ -1,7 +1,7 @@
-"""What one daemon knows at one instant, as values: the status page, ``/status`` and the gauges read nothing else.
+"""The status of one daemon at one moment, as values for the status page, ``/status`` and the gauges.
 
-The controller fills these in; nothing here asks anybody. Topics and subscriptions stand under the shard that this
-daemon leads, because a follower's picture of them may be a second old.
+The controller fills them in. Topics and subscriptions are included only for shards that this daemon leads, because a
+follower's state can be a second old.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from headgate.protocol.messages import SubscriptionBacklog, SubscriptionDescript
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardStatus:
-    """One shard as this daemon sees it."""
+    """The status of one shard on this daemon."""
 
     shard: int
     role: str
     """``following``, ``catching_up``, ``leading`` or ``stopped``."""
     leader_epoch: int
-    """Of the newest reign this daemon knows of; its own where it leads."""
+    """Leader epoch of the newest term that this daemon knows of; its own if it leads."""
     head: int
-    """Newest durable chunk that it knows."""
+    """Newest durable chunk that this daemon knows of."""
     producers: int = 0
-    """Producers on record."""
+    """Known producers."""
     in_flight_batches: int = 0
-    """Accepted, but not durable yet."""
+    """Accepted batches that are not durable yet."""
     queue_bytes: int = 0
-    """Accepted bytes that wait for the object store."""
+    """Accepted bytes waiting for the object store."""
     topics: tuple[TopicDescription, ...] = ()
     subscriptions: tuple[SubscriptionDescription, ...] = ()
     backlogs: tuple[SubscriptionBacklog, ...] = ()
@@ -40,7 +40,7 @@ class ShardStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonStatus:
-    """One daemon at one instant."""
+    """The status of one daemon."""
 
     instance: str
     shards: tuple[ShardStatus, ...] = ()

@@ -1,9 +1,8 @@
-"""The status page: one snapshot and one judgement in, HTML out. Pure, and every word of it escaped.
+"""Renders a daemon's status and health as an HTML page. Pure; all text is escaped.
 
-No script and nothing from elsewhere: the page works behind any proxy and under the strictest content policy. It shows
-what this daemon leads; for the rest it says who to ask: another daemon's page.
-
-At most `MAX_ROWS` topics a page, and as many subscriptions a topic.
+The page has no script and loads nothing, so it works behind any proxy and under the strictest content security policy.
+It shows topics and subscriptions of the shards that this daemon leads, at most `MAX_ROWS` topics and `MAX_ROWS`
+subscriptions per topic. For other shards, open the page of their leader.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ def status_page(status: DaemonStatus, health: Health) -> str:
         + ' Also <a href="/status">/status</a>, <a href="/backlog">/backlog</a>, '
         '<a href="/readyz">/readyz</a>, <a href="/metrics">/metrics</a>.</p>',
         _table(
-            ("part", "state", "reason"),
+            ("component", "state", "reason"),
             ((component.name, component.state.value, component.reason) for component in health.components),
         ),
         "<h2>Shards</h2>",
         _table(
-            ("shard", "this daemon is", "leader epoch", "head", "producers", "in flight", "topics"),
+            ("shard", "role", "leader epoch", "head chunk", "producers", "batches in flight", "topics"),
             (
                 (
                     shard.shard,
@@ -53,7 +52,7 @@ def status_page(status: DaemonStatus, health: Health) -> str:
                     shard.head,
                     shard.producers,
                     shard.in_flight_batches,
-                    len(shard.topics) if shard.leading else "ask its leader",
+                    len(shard.topics) if shard.leading else "see its leader",
                 )
                 for shard in status.shards
             ),
@@ -74,13 +73,15 @@ def _topics(shards: Sequence[ShardStatus]) -> list[str]:
     found.sort(key=lambda pair: pair[0].topic)
     parts = [part for topic, shard in found[:MAX_ROWS] for part in _topic(topic, shard)]
     if len(found) > MAX_ROWS:
-        parts.append(f"<p>{len(found) - MAX_ROWS} more topics are not shown here; /status has them all.</p>")
+        parts.append(f"<p>{len(found) - MAX_ROWS} more topics are not shown; /status lists all.</p>")
     return parts or ["<p>No topics on the shards that this daemon leads.</p>"]
 
 
 def _topic(topic: TopicDescription, shard: ShardStatus) -> list[str]:
-    held = [each for each in shard.subscriptions if each.topic == topic.topic]
-    blocked = frozenset(progress.segment for each in held for progress in each.segments if progress.status == "blocked")
+    subscriptions = [each for each in shard.subscriptions if each.topic == topic.topic]
+    blocked = frozenset(
+        progress.segment for each in subscriptions for progress in each.segments if progress.status == "blocked"
+    )
     active = sum(segment.state == "active" for segment in topic.segments)
     parts = [
         f"<h2>Topic {escape(topic.topic)}</h2>",
@@ -92,20 +93,20 @@ def _topic(topic: TopicDescription, shard: ShardStatus) -> list[str]:
     ]
     if len(topic.segments) > MAX_DRAWN_SEGMENTS:
         parts.append(
-            f"<p>{len(topic.segments) - MAX_DRAWN_SEGMENTS} older segments are not drawn; /status has them all.</p>"
+            f"<p>{len(topic.segments) - MAX_DRAWN_SEGMENTS} older segments are not drawn; /status lists all.</p>"
         )
-    for subscription in held[:MAX_ROWS]:
+    for subscription in subscriptions[:MAX_ROWS]:
         backlog = next((each for each in shard.backlogs if _belongs_to(each, subscription)), None)
         parts += _subscription(subscription, backlog)
-    if len(held) > MAX_ROWS:
-        parts.append(f"<p>{len(held) - MAX_ROWS} more subscriptions are not shown here; /status has them all.</p>")
+    if len(subscriptions) > MAX_ROWS:
+        parts.append(f"<p>{len(subscriptions) - MAX_ROWS} more subscriptions are not shown; /status lists all.</p>")
     return parts
 
 
 def _source(topic: TopicDescription) -> str:
     if topic.external is None:
         return ""
-    return escape(f", external, its records stand at {topic.external.source or 'their source'}")
+    return escape(f", external, stored in {topic.external.source or 'an unnamed source'}")
 
 
 def _belongs_to(backlog: SubscriptionBacklog, subscription: SubscriptionDescription) -> bool:
@@ -117,13 +118,10 @@ def _subscription(subscription: SubscriptionDescription, backlog: SubscriptionBa
     disconnected = len(subscription.consumers) - connected
     remaining = {} if backlog is None else {part.segment: part.records for part in backlog.segments}
     return [
-        (
-            f"<h3>Subscription {escape(subscription.subscription)} "
-            f"({escape(subscription.type or 'type not known yet')})</h3>"
-        ),
+        (f"<h3>Subscription {escape(subscription.subscription)} ({escape(subscription.type or 'type unknown')})</h3>"),
         f"<p>{connected} consumers connected, {disconnected} in their grace period.{_backlog(backlog)}</p>",
         _table(
-            ("segment", "status", "held by", "generation", "acknowledged", "behind", "waits for"),
+            ("segment", "status", "consumer", "generation", "acknowledged", "backlog", "blocked by"),
             (row for progress in subscription.segments for row in _progress(progress, remaining.get(progress.segment))),
         ),
         bucket_range_bars(subscription.segments),
@@ -135,24 +133,24 @@ def _backlog(backlog: SubscriptionBacklog | None) -> str:
         return ""
     why = f" {escape(backlog.unknown_reason)}." if backlog.unknown_reason else ""
     if backlog.records is None:
-        return f" How much is not acknowledged is not known.{why}"
+        return f" The backlog is unknown.{why}"
     size = "" if backlog.size_bytes is None else f", {backlog.size_bytes} bytes"
-    parts = [f"{backlog.records} records{size} not acknowledged"]
+    parts = [f"{backlog.records} records{size} unacknowledged"]
     if backlog.oldest_ms is not None:
-        parts.append(f"the oldest {max(0, backlog.as_of_ms - backlog.oldest_ms) / 1000:.0f} s old")
+        parts.append(f"the oldest is {max(0, backlog.as_of_ms - backlog.oldest_ms) / 1000:.0f} s old")
     if backlog.stored_per_second is not None and backlog.acknowledged_per_second is not None:
         parts.append(
-            f"{backlog.stored_per_second:.1f} in and {backlog.acknowledged_per_second:.1f} acknowledged a second"
+            f"{backlog.stored_per_second:.1f} stored and {backlog.acknowledged_per_second:.1f} acknowledged per second"
         )
     if backlog.outlook == "never":
-        parts.append("at this rate it never drains")
+        parts.append("never drains at this rate")
     elif backlog.outlook == "shrinking":
         parts.append(f"drained in {backlog.drained_in_seconds:.0f} s")
     return f" {escape('; '.join(parts))}.{why}"
 
 
 def _progress(progress: SegmentProgress, remaining: int | None) -> list[tuple[object, ...]]:
-    """Return the row of a segment, and below it one for each of its shares; ``left``: its backlog, if that is known."""
+    """Return the row of a segment and one row per bucket range; ``remaining``: the segment's backlog, if known."""
     external = progress.label is not None
     whole = (
         progress.segment if progress.label is None else f"{progress.segment} {progress.label}",
@@ -160,23 +158,23 @@ def _progress(progress: SegmentProgress, remaining: int | None) -> list[tuple[ob
         progress.consumer or "",
         "" if progress.generation is None else progress.generation,
         progress.acknowledged_offset,
-        # Where a segment of an external topic ends is known from its tables, if at all.
+        # Only its tables, if any, show where a segment of an external topic ends.
         ("-" if remaining is None else remaining) if external else progress.next_offset - progress.acknowledged_offset,
         ", ".join(str(ancestor) for ancestor in progress.blocked_by),
     )
-    shares = [
+    bucket_ranges = [
         (
-            str(BucketRange(progress.segment, share.first_bucket, share.end_bucket)),
-            share.status,
-            share.consumer or "",
-            "" if share.generation is None else share.generation,
-            share.acknowledged_offset,
-            "-" if external else progress.next_offset - share.acknowledged_offset,
+            str(BucketRange(progress.segment, each.first_bucket, each.end_bucket)),
+            each.status,
+            each.consumer or "",
+            "" if each.generation is None else each.generation,
+            each.acknowledged_offset,
+            "-" if external else progress.next_offset - each.acknowledged_offset,
             "",
         )
-        for share in progress.bucket_ranges
+        for each in progress.bucket_ranges
     ]
-    return [whole, *shares]
+    return [whole, *bucket_ranges]
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

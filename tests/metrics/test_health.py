@@ -1,4 +1,4 @@
-"""The judgement on life and readiness."""
+"""Liveness and readiness."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ HEALTHY_FACTS = HealthFacts(
 )
 
 
-def part(health, name):
+def component(health, name):
     return next(each for each in health.components if each.name == name)
 
 
-def test_all_well_is_ready():
-    """Nothing wrong: alive, ready, every part ok."""
+def test_a_daemon_without_faults_is_live_and_ready():
     health = judge_health(HEALTHY_FACTS)
 
     assert (health.live, health.ready, health.state) == (True, True, "ready")
-    assert part(health, "cluster").reason == "leads 2 of 4 shards"
+    assert component(health, "cluster").reason == "leads 2 of 4 shards"
 
 
 @pytest.mark.parametrize(
@@ -40,13 +39,13 @@ def test_all_well_is_ready():
         ("store", replace(HEALTHY_FACTS, store_reachable=False)),
     ],
 )
-def test_what_makes_a_daemon_not_ready(name, facts):
-    """Exactly that part has failed, and it says why."""
+def test_a_failed_component_makes_a_daemon_not_ready(name, facts):
+    """Exactly that component has failed, with a reason."""
     health = judge_health(facts)
 
     assert (health.ready, health.state) == (False, "not_ready")
     assert [name] == [each.name for each in health.components if each.state is ComponentState.FAILED]
-    assert part(health, name).reason
+    assert component(health, name).reason
 
 
 @pytest.mark.parametrize(
@@ -59,18 +58,18 @@ def test_what_makes_a_daemon_not_ready(name, facts):
         ("drain", replace(HEALTHY_FACTS, drain="off")),
     ],
 )
-def test_what_only_degrades(name, facts):
-    """Ready all the same, but it says so and why."""
+def test_a_degraded_component_leaves_a_daemon_ready(name, facts):
+    """The state and the component say so, with a reason."""
     health = judge_health(facts)
 
     assert (health.ready, health.state) == (True, "degraded")
     assert [name] == [each.name for each in health.components if each.state is ComponentState.DEGRADED]
-    assert facts.drain_reason in part(health, name).reason
+    assert facts.drain_reason in component(health, name).reason
 
 
-def test_only_the_loop_decides_about_life():
-    """A daemon that is cut off from everything is not cured by a restart."""
-    cut_off = replace(
+def test_liveness_depends_on_the_loop_alone():
+    """A restart does not help a daemon that is disconnected from everything."""
+    disconnected = replace(
         HEALTHY_FACTS,
         zookeeper="lost",
         broker_connected=False,
@@ -80,11 +79,10 @@ def test_only_the_loop_decides_about_life():
         shards_led=0,
     )
 
-    assert judge_health(cut_off).live
+    assert judge_health(disconnected).live
     assert judge_health(replace(HEALTHY_FACTS, tick_age_seconds=STALLED_SECONDS)).live
     assert not judge_health(replace(HEALTHY_FACTS, tick_age_seconds=STALLED_SECONDS + 0.1)).live
 
 
-def test_standing_by_is_no_fault():
-    """A daemon that leads nothing is ready to take over."""
+def test_a_daemon_that_leads_no_shard_is_ready():
     assert judge_health(replace(HEALTHY_FACTS, shards_led=0)).state == "ready"

@@ -17,10 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headgate.errors import HeadgateError
 from headgate.protocol.backlog import SegmentBacklog, summarize_backlog
-from metrics import http
 from metrics.events import StatusCollected
 from metrics.health import STALLED_SECONDS, HealthFacts, judge_health
-from metrics.http import HEADERS, HttpServer
+from metrics.http import CACHE_SECONDS, HEADERS, HttpServer
 from metrics.instruments import Instruments
 from metrics.status import DaemonStatus, ShardStatus
 from tests.support.example_events import example_events
@@ -52,9 +51,9 @@ DAEMON_STATUS = DaemonStatus(
 
 
 class HttpHarness:
-    """A server whose facts a test may change, and a client."""
+    """A server whose health facts a test can change, and a client."""
 
-    def __init__(self):
+    def __init__(self, cache_seconds=CACHE_SECONDS):
         self.facts = HEALTHY_FACTS
         self.registry = CollectorRegistry()
         self.instruments = Instruments(self.registry)
@@ -65,18 +64,19 @@ class HttpHarness:
             registry=self.registry,
             health=lambda: judge_health(self.facts),
             status=lambda: DAEMON_STATUS,
+            cache_seconds=cache_seconds,
         )
         self.registry.register(self)
 
     def describe(self):
-        """Nothing of its own: it only counts how often it is asked."""
+        """The harness is a collector without metrics, which counts scrapes."""
         return []
 
     def collect(self):
         self.scrapes += 1
         return []
 
-    async def ask(self, path, method="GET", **headers):
+    async def get(self, path, method="GET", **headers):
         """Return (status, headers, text)."""
         async with (
             aiohttp.ClientSession() as session,
@@ -93,34 +93,31 @@ async def harness():
 
 
 async def test_liveness_follows_the_loop(harness):
-    """200 while it ticks, 503 when it stands; one line each."""
-    status, _, text = await harness.ask("/livez")
+    status, _, text = await harness.get("/livez")
     assert (status, text) == (200, "alive: the event loop ticked 0.1 s ago\n")
 
     harness.facts = replace(HEALTHY_FACTS, tick_age_seconds=STALLED_SECONDS + 1)
-    status, _, text = await harness.ask("/livez")
+    status, _, text = await harness.get("/livez")
     assert (status, text.count("\n")) == (503, 1)
 
 
-async def test_readiness_names_each_part(harness):
-    """Ready 200, degraded 200 and saying so, not ready 503."""
-    status, _, text = await harness.ask("/readyz")
+async def test_readiness_names_each_component(harness):
+    status, _, text = await harness.get("/readyz")
     assert (status, json.loads(text)["state"]) == (200, "ready")
 
     harness.facts = replace(HEALTHY_FACTS, drain="degraded", drain_reason="no answer")
-    status, _, text = await harness.ask("/readyz")
+    status, _, text = await harness.get("/readyz")
     assert (status, json.loads(text)["state"]) == (200, "degraded")
     assert json.loads(text)["components"]["drain"]["state"] == "degraded"
 
     harness.facts = replace(HEALTHY_FACTS, broker_connected=False)
-    status, _, text = await harness.ask("/readyz")
+    status, _, text = await harness.get("/readyz")
     assert (status, json.loads(text)["state"]) == (503, "not_ready")
     assert "not connected" in json.loads(text)["components"]["broker"]["reason"]
 
 
-async def test_status_is_the_snapshot(harness):
-    """Everything the page shows, as JSON."""
-    status, headers, text = await harness.ask("/status")
+async def test_status_is_health_and_daemon_status_as_json(harness):
+    status, headers, text = await harness.get("/status")
 
     assert (status, headers["Content-Type"]) == (200, "application/json")
     assert json.loads(text)["daemon"]["instance"] == "one"
@@ -128,29 +125,27 @@ async def test_status_is_the_snapshot(harness):
     assert json.loads(text)["health"]["state"] == "ready"
 
 
-async def test_backlogs_are_told_as_json_of_all_topics_or_of_one(harness):
-    """By topic and subscription; a topic that is not there has none."""
-    _, _, text = await harness.ask("/backlog")
+async def test_backlogs_of_all_topics_or_of_one_as_json(harness):
+    """Sorted by topic and subscription; an unknown topic has none."""
+    _, _, text = await harness.get("/backlog")
     assert [(each["topic"], each["records"]) for each in json.loads(text)["backlogs"]] == [("a", 3), ("b", 4)]
-    assert json.loads(text)["backlogs"][0]["segments"][0]["oldest_ms"] is None, "null, and not left out"
+    assert json.loads(text)["backlogs"][0]["segments"][0]["oldest_ms"] is None, "null, and not omitted"
 
-    _, _, text = await harness.ask("/backlog?topic=b")
+    _, _, text = await harness.get("/backlog?topic=b")
     assert [each["topic"] for each in json.loads(text)["backlogs"]] == ["b"]
-    assert (await harness.ask("/backlog?topic=c"))[2] == '{"backlogs":[]}\n'
+    assert (await harness.get("/backlog?topic=c"))[2] == '{"backlogs":[]}\n'
 
 
-async def test_the_page_is_html(harness):
-    """For people."""
-    status, headers, text = await harness.ask("/")
+async def test_the_root_is_an_html_page(harness):
+    status, headers, text = await harness.get("/")
 
     assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
     assert text.startswith("<!doctype html>")
 
 
-async def test_a_scrape_shows_what_was_measured(harness):
-    """Gauges come out under their names."""
+async def test_a_scrape_contains_the_metrics(harness):
     harness.instruments.observe(StatusCollected(status=DAEMON_STATUS, now_seconds=0.0))
-    _, headers, text = await harness.ask("/metrics")
+    _, headers, text = await harness.get("/metrics")
     samples = {
         (sample.name, sample.labels.get("shard")): sample.value
         for family in text_string_to_metric_families(text)
@@ -162,43 +157,45 @@ async def test_a_scrape_shows_what_was_measured(harness):
     assert headers["Content-Type"].startswith("text/plain")
 
 
-async def test_a_second_scrape_within_a_second_is_served_from_the_first(harness, monkeypatch):
-    """Renderings are one at a time and shared, per content type; later there is a new one."""
-    assert http.CACHE_SECONDS == 1
-    monkeypatch.setattr(http, "CACHE_SECONDS", 3600)
-    answers = await asyncio.gather(*(harness.ask("/metrics") for _ in range(5)))
-    assert harness.scrapes == 1
-    assert len({text for _, _, text in answers}) == 1
+async def test_scrapes_within_a_second_share_a_rendering_per_content_type():
+    assert CACHE_SECONDS == 1
+    harness = HttpHarness(cache_seconds=3600)
+    async with harness.server:
+        answers = await asyncio.gather(*(harness.get("/metrics") for _ in range(5)))
+        assert harness.scrapes == 1
+        assert len({text for _, _, text in answers}) == 1
 
-    _, headers, text = await harness.ask("/metrics", Accept="application/openmetrics-text; version=1.0.0")
+        _, headers, text = await harness.get("/metrics", Accept="application/openmetrics-text; version=1.0.0")
+        assert harness.scrapes == 2
+        assert headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+        assert text.endswith("# EOF\n")
+
+
+async def test_a_scrape_after_the_cache_time_is_rendered_again():
+    harness = HttpHarness(cache_seconds=0)
+    async with harness.server:
+        await harness.get("/metrics")
+        await harness.get("/metrics")
+
     assert harness.scrapes == 2
-    assert headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
-    assert text.endswith("# EOF\n")
-
-    monkeypatch.setattr(http, "CACHE_SECONDS", 0)
-    await harness.ask("/metrics", Accept="application/openmetrics-text; version=1.0.0")
-    assert harness.scrapes == 3
 
 
 @pytest.mark.parametrize("path", ["/", "/status", "/livez", "/readyz", "/metrics", "/nowhere"])
-async def test_every_answer_carries_the_security_headers(harness, path):
-    """Errors included."""
-    status, headers, _ = await harness.ask(path)
+async def test_every_response_has_the_security_headers(harness, path):
+    status, headers, _ = await harness.get(path)
 
     assert status == (404 if path == "/nowhere" else 200)
     assert {name: headers[name] for name in HEADERS} == HEADERS
 
 
 @pytest.mark.parametrize("path", ["/", "/status", "/livez", "/readyz", "/metrics"])
-async def test_reading_only(harness, path):
-    """HEAD is GET without a body; nothing else is answered."""
-    assert (await harness.ask(path, "HEAD"))[::2] == (200, "")
+async def test_only_get_and_head_are_answered(harness, path):
+    assert (await harness.get(path, "HEAD"))[::2] == (200, "")
     for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
-        assert (await harness.ask(path, method))[0] == 405
+        assert (await harness.get(path, method))[0] == 405
 
 
-async def test_a_port_in_use_is_one_clear_line():
-    """It says which, why, and what to do."""
+async def test_a_port_in_use_is_an_error_with_the_address_the_reason_and_a_remedy():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         server = HttpServer(
@@ -216,8 +213,7 @@ async def test_a_port_in_use_is_one_clear_line():
     )
 
 
-async def test_a_host_that_is_not_ours_is_one_clear_line():
-    """An unknown address fails the same way."""
+async def test_an_address_of_another_host_is_an_error():
     server = HttpServer(
         "192.0.2.1",
         0,
@@ -229,19 +225,17 @@ async def test_a_host_that_is_not_ours_is_one_clear_line():
         await server.__aenter__()
 
 
-async def test_signals_stay_with_the_daemon():
-    """Entering and serving changed no handler."""
+async def test_the_server_installs_no_signal_handlers():
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     other = HttpHarness()
     async with other.server:
-        await other.ask("/livez")
+        await other.get("/livez")
         during = {number: signal.getsignal(number) for number in before}
 
     assert during == before
 
 
-async def test_a_closed_server_listens_no_more():
-    """The port is free again."""
+async def test_a_closed_server_frees_its_port():
     harness = HttpHarness()
     async with harness.server:
         host, port = harness.server.address.split(":")
@@ -253,11 +247,11 @@ async def test_a_closed_server_listens_no_more():
     shutil.which("promtool") is None, reason="promtool is missing; it comes with the prometheus package"
 )
 async def test_promtool_accepts_a_live_scrape(harness):
-    """Prometheus's own linter has nothing to say about names, types and help."""
+    """Prometheus's linter accepts names, types and help texts."""
     for shard in range(3):
         for event in example_events(shard=shard):
             harness.instruments.observe(event)
-    _, _, text = await harness.ask("/metrics")
+    _, _, text = await harness.get("/metrics")
     result = await asyncio.to_thread(
         subprocess.run, ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""Names, labels and verbs of the daemon's metrics."""
+"""Names and labels of the daemon's metrics, and the events that update them."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def blocked(shard, *segments):
     return DaemonStatus(instance="one", shards=(held,))
 
 
-def test_every_name_is_a_noun_with_its_unit(registry, instruments):
-    """Names are lower case with the project's prefix, and each metric says what it is."""
+def test_names_have_the_prefix_and_histograms_a_unit(registry, instruments):
+    """Each metric has a help text."""
     for family in families(registry):
         assert re.fullmatch(r"headgate_[a-z]+(_[a-z]+)*", family.name), family.name
         assert family.documentation.endswith("."), family.name
@@ -73,7 +73,7 @@ def test_every_name_is_a_noun_with_its_unit(registry, instruments):
 
 
 def test_labels_are_bounded(registry, instruments):
-    """No metric is labelled by anything that a client can choose."""
+    """No label has a value that a client chooses."""
     instruments.observe(events.ChunkCommitted(shard=0, seconds=0.1, size_bytes=100, records=5))
     instruments.observe(events.StatusCollected(status=blocked(0, 1), now_seconds=0.0))
     labels = {label for family in families(registry) for sample in family.samples for label in sample.labels}
@@ -94,8 +94,7 @@ def test_labels_are_bounded(registry, instruments):
     } >= labels
 
 
-def test_a_value_that_is_not_listed_counts_as_other(registry, instruments):
-    """However many values a caller invents, there is one series for all of them."""
+def test_label_values_that_are_not_listed_count_as_other(registry, instruments):
     for n in range(50):
         instruments.observe(events.MalformedMessageReceived(reason=f"reason {n}"))
         instruments.observe(events.BatchJudged(shard=0, verdict=f"verdict {n}"))
@@ -105,20 +104,20 @@ def test_a_value_that_is_not_listed_counts_as_other(registry, instruments):
     assert b"verdict 1" not in generate_latest(registry)
 
 
-def test_enumerated_series_exist_before_anything_happened(registry, instruments):
-    """A first failure must be a rise from 0, not a series that appears at 1."""
+def test_series_with_listed_labels_exist_from_the_start(registry, instruments):
+    """A rate shows a first failure only if the series rises from 0."""
     assert registry.get_sample_value("headgate_object_store_errors_total", {"operation": "create"}) == 0
     assert registry.get_sample_value("headgate_drain_polls_total", {"outcome": "timed_out"}) == 0
     assert registry.get_sample_value("headgate_consumers_removed_total", {"reason": "evicted"}) == 0
 
 
-def test_no_created_series(registry, instruments):
-    """Creation times would double the number of series."""
+def test_there_are_no_created_series(registry, instruments):
+    """They would double the number of series."""
     assert b"_created" not in generate_latest(registry)
 
 
-def test_a_state_is_exactly_one_of_its_values(registry, instruments):
-    """One gauge a state, and their sum is 1, before and after each change, for unlisted words too."""
+def test_exactly_one_gauge_of_a_state_is_1(registry, instruments):
+    """Also for a state that is not listed."""
     for state in (*DRAIN_STATES, "on fire", "ready"):
         instruments.observe(events.DrainServiceStateChanged(state=state))
         samples = {
@@ -132,8 +131,7 @@ def test_a_state_is_exactly_one_of_its_values(registry, instruments):
         assert samples[state if state in DRAIN_STATES else "other"] == 1
 
 
-def test_a_reign_that_ended_leaves_nothing_queued(registry, instruments):
-    """What was in memory went with the reign."""
+def test_the_end_of_a_term_resets_its_gauges(registry, instruments):
     instruments.observe(events.TermStarted(shard=3, leader_epoch=9))
     instruments.observe(events.IngestQueueResized(shard=3, size_bytes=500))
     assert registry.get_sample_value("headgate_shard_is_leader", {"shard": "3"}) == 1
@@ -146,8 +144,7 @@ def test_a_reign_that_ended_leaves_nothing_queued(registry, instruments):
     assert registry.get_sample_value("headgate_leader_terms_ended_total", {"reason": "number_taken"}) == 1
 
 
-def test_a_chunk_counts_its_records_and_bytes(registry, instruments):
-    """One call feeds the counters and both histograms."""
+def test_a_chunk_updates_counters_and_histograms(registry, instruments):
     instruments.observe(events.ChunkCommitted(shard=1, seconds=0.004, size_bytes=2000, records=30))
     instruments.observe(events.ChunkCommitted(shard=1, seconds=0.004, size_bytes=1000, records=12))
 
@@ -158,8 +155,7 @@ def test_a_chunk_counts_its_records_and_bytes(registry, instruments):
     assert registry.get_sample_value("headgate_chunk_commit_seconds_bucket", {"le": "0.0025"}) == 0
 
 
-def test_what_a_daemon_holds_is_read_from_the_snapshot(registry, instruments):
-    """Consumers, producers and leadership follow the snapshot, not a count of their own."""
+def test_held_values_are_read_from_the_status(registry, instruments):
     instruments.observe(events.StatusCollected(status=blocked(2, 5), now_seconds=10.0))
 
     assert registry.get_sample_value("headgate_shard_is_leader", {"shard": "2"}) == 1
@@ -171,8 +167,8 @@ def test_what_a_daemon_holds_is_read_from_the_snapshot(registry, instruments):
     assert registry.get_sample_value("headgate_consumers", {"shard": "2", "state": "in_grace"}) == 1
 
 
-def test_the_longest_blocked_segment_is_timed_from_when_it_was_first_seen(registry, instruments):
-    """A segment that is released and another that is blocked later do not add up."""
+def test_the_longest_blocked_segment_is_timed_from_its_first_status(registry, instruments):
+    """Blocked times of different segments, or of one segment at different times, do not add up."""
     longest = "headgate_segments_blocked_longest_seconds"
     instruments.observe(events.StatusCollected(status=blocked(0, 5), now_seconds=100.0))
     instruments.observe(events.StatusCollected(status=blocked(0, 5, 6), now_seconds=130.0))
@@ -188,8 +184,7 @@ def test_the_longest_blocked_segment_is_timed_from_when_it_was_first_seen(regist
     assert registry.get_sample_value(longest) == 0
 
 
-def test_the_age_of_contact_counts_from_the_last_snapshot_in_contact(registry, instruments):
-    """0 while connected, then it grows, and back to 0."""
+def test_the_age_of_contact_counts_from_the_last_connected_status(registry, instruments):
     age = "headgate_zookeeper_contact_age_seconds"
     expected = [("connecting", 0, 0), ("connecting", 5, 5), ("connected", 10, 0), ("connected", 15, 0)]
     expected += [("suspended", 20, 5), ("lost", 25, 10), ("connected", 30, 0)]
@@ -231,8 +226,7 @@ def test_an_event_type_without_a_handler_is_an_error_at_start_up(registry):
         metrics.require_handlers([events.SegmentGranted, events.SegmentRevoked])
 
 
-def test_every_way_a_reign_ends_has_its_own_series():
-    """The reasons listed here are those of the leadership table."""
+def test_the_reasons_for_the_end_of_a_term_are_those_of_the_leadership_table():
     ends = {
         event.value
         for role in (Role.CATCHING_UP, Role.LEADING)

@@ -1,4 +1,4 @@
-"""The drawing of a topic's segments."""
+"""Drawings of a topic's segments."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def drawing(layout, blocked=frozenset()):
     return boxes, len(list(root.iter("line")))
 
 
-def test_a_split_shows_as_two_halves_below_their_parent():
-    """Position is the range of hashes, row is the generation."""
+def test_a_split_is_drawn_as_two_halves_below_their_parent():
+    """The horizontal position is the range of hashes, the row is the generation."""
     boxes, lines = drawing(Layout.initial(1, 0).split(0, 10, 0), frozenset({2}))
 
     assert boxes == {
@@ -53,8 +53,8 @@ def test_a_split_shows_as_two_halves_below_their_parent():
     assert lines == 2
 
 
-def test_a_merge_hangs_below_its_lowest_parent():
-    """Parents of different generations: the child stands below both, with a line from each."""
+def test_a_merge_is_drawn_below_its_lowest_parent():
+    """With parents of different generations, the child is below both, with a line from each."""
     layout = Layout.initial(2, 0).split(0, 10, 0).merge(3, 1, {3: 1, 1: 1}, 0)
     boxes, lines = drawing(layout)
 
@@ -63,16 +63,16 @@ def test_a_merge_hangs_below_its_lowest_parent():
     assert lines == 4
 
 
-def test_a_pruned_parent_leaves_a_root():
-    """What is gone is not drawn, and draws no line."""
+def test_a_pruned_parent_is_not_drawn():
+    """Its children have no lines."""
     boxes, lines = drawing(Layout.initial(1, 0).split(0, 10, 0).prune(0))
 
     assert {number: box[3] for number, box in boxes.items()} == {1: 0, 2: 0}
     assert lines == 0
 
 
-def test_a_long_history_stays_a_page():
-    """Only the newest segments are drawn, and the drawing is as high as its rows."""
+def test_only_the_newest_segments_are_drawn():
+    """The drawing is as high as its rows."""
     layout = Layout.initial(1, 0)
     for _ in range(MAX_DRAWN_SEGMENTS):
         newest = layout.active()[-1]
@@ -89,14 +89,13 @@ def test_a_long_history_stays_a_page():
     assert ROW > BOX
 
 
-def test_nothing_to_draw_is_a_drawing():
-    """No segments: still well formed."""
+def test_an_empty_layout_is_a_well_formed_drawing():
     assert ET.fromstring(segment_graph([])).get("height") == str(ROW)
 
 
-def test_a_shared_segment_is_a_bar_with_a_box_a_share():
-    """Boxes are as wide as their part of the buckets, in their order; a name that does not fit stands in the title."""
-    shares = [
+def test_a_shared_segment_is_a_bar_with_a_box_per_bucket_range():
+    """Widths and order are those of the buckets. A name that does not fit is in the title only."""
+    ranges = [
         BucketRangeProgress(
             first_bucket=0, end_bucket=8, status="granted", acknowledged_offset=5, consumer="<ann>", generation=3
         ),
@@ -106,7 +105,7 @@ def test_a_shared_segment_is_a_bar_with_a_box_a_share():
         BucketRangeProgress(first_bucket=9, end_bucket=16, status="waiting", acknowledged_offset=2),
     ]
     whole = SegmentProgress(segment=0, status="granted", acknowledged_offset=0, next_offset=9)
-    shared = SegmentProgress(segment=7, status="shared", acknowledged_offset=2, next_offset=9, bucket_ranges=shares)
+    shared = SegmentProgress(segment=7, status="shared", acknowledged_offset=2, next_offset=9, bucket_ranges=ranges)
     root = ET.fromstring(bucket_range_bars([whole, shared]))
     boxes = [(g.get("class"), g.find("rect"), g.find("text"), g.find("title").text) for g in root.iter("g")]
 
@@ -119,6 +118,5 @@ def test_a_shared_segment_is_a_bar_with_a_box_a_share():
     assert root.get("height") == str(ROW)
 
 
-def test_nothing_shared_draws_nothing():
-    """The page has no empty drawings."""
+def test_no_bars_are_drawn_without_shared_segments():
     assert bucket_range_bars([SegmentProgress(segment=0, status="granted", acknowledged_offset=0, next_offset=9)]) == ""

@@ -1,4 +1,4 @@
-"""The status page as a function of its values."""
+"""The status page."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def page(*, topics=TOPICS, subscriptions=SUBSCRIPTIONS, backlogs=(), instance="o
 
 
 class Reader(HTMLParser):
-    """Collects rows of cells, and every tag."""
+    """Collects table rows and tags."""
 
     def __init__(self, text):
         super().__init__()
@@ -124,19 +124,17 @@ class Reader(HTMLParser):
             self.rows[-1][-1] += data
 
 
-def test_it_says_who_leads_who_holds_and_who_waits_for_whom():
-    """Shards with epoch and head; segments with holder, backlog and what they wait for."""
+def test_the_page_shows_leaders_consumers_and_blockers():
     rows = Reader(page()).rows
 
     assert ["0", "leading", "12", "345", "0", "0", "1"] in rows
-    assert ["1", "following", "8", "77", "0", "0", "ask its leader"] in rows
+    assert ["1", "following", "8", "77", "0", "0", "see its leader"] in rows
     assert ["0", "granted", "worker-1", "17", "60", "40", ""] in rows
     assert ["1", "blocked", "", "", "0", "4", "0"] in rows
-    assert ["drain", "degraded", "degraded: no answer; children of split and merged segments wait"] in rows
+    assert ["drain", "degraded", "degraded: no answer; children of split and merged segments stay blocked"] in rows
 
 
-def test_an_external_topic_shows_its_source_and_the_names_there():
-    """Both come from elsewhere, so both are escaped."""
+def test_an_external_topic_shows_its_source_and_labels_escaped():
     described = topic()
     segments = [replace_struct(segment, label=f"shardId-<{segment.segment}>") for segment in described.segments]
     source = ExternalDescription(source="kinesis:<orders>", positions="opaque", hash_bits=128)
@@ -145,13 +143,13 @@ def test_an_external_topic_shows_its_source_and_the_names_there():
     held = replace_struct(held, segments=[replace_struct(held.segments[0], label="shardId-<0>")])
     text = page(topics=[external], subscriptions=[held])
 
-    assert "external, its records stand at kinesis:&lt;orders&gt;." in text
-    assert "sealed, shardId-&lt;0&gt; at its source" in text
+    assert "external, stored in kinesis:&lt;orders&gt;." in text
+    assert "sealed, source segment shardId-&lt;0&gt;" in text
     assert ["0 shardId-<0>", "granted"] == Reader(text).rows[-1][:2]
 
 
-def counted(*records, **more):
-    """The backlog of `subscription`; its segments end where somebody else knows."""
+def backlog_of(*records, **more):
+    """Return the backlog of `subscription` with these records per segment; None is unknown."""
     fields = {"topic": "orders", "subscription": "billing", "subscription_type": "STREAM", "as_of_ms": 9000} | more
     parts = [
         SegmentBacklog(segment=at, sealed=False, records=left, label=f"shard-{at}") for at, left in enumerate(records)
@@ -160,36 +158,36 @@ def counted(*records, **more):
 
 
 @pytest.mark.parametrize(
-    ("backlogs", "behind", "said"),
+    ("backlogs", "remaining", "text_shown"),
     [
-        ([counted(7, 5)], ["7", "5"], "12 records not acknowledged."),
+        ([backlog_of(7, 5)], ["7", "5"], "12 records unacknowledged."),
         (
-            [counted(7, None, unknown_reason="no <version> is mapped")],
+            [backlog_of(7, None, unknown_reason="no <version> is mapped")],
             ["7", "-"],
-            "How much is not acknowledged is not known. no &lt;version&gt; is mapped.",
+            "The backlog is unknown. no &lt;version&gt; is mapped.",
         ),
         ([], ["-", "-"], "in their grace period.</p>"),
     ],
-    ids=["counted from its tables", "not in full", "not at all"],
+    ids=["known", "partly known", "unknown"],
 )
-def test_how_far_behind_an_external_topic_is_comes_from_its_tables_and_is_never_nothing(backlogs, behind, said):
+def test_an_unknown_backlog_of_an_external_topic_is_never_shown_as_0(backlogs, remaining, text_shown):
     held = subscription()
     segments = [replace_struct(each, label=f"shard-{each.segment}") for each in held.segments]
     text = page(subscriptions=[replace_struct(held, segments=segments)], backlogs=backlogs)
 
-    assert [row[5] for row in Reader(text).rows[-2:]] == behind
-    assert said in text
+    assert [row[5] for row in Reader(text).rows[-2:]] == remaining
+    assert text_shown in text
 
 
-def test_a_shared_segment_shows_its_bucket_ranges_and_who_reads_them():
-    """In a row for each share, and in a drawing; names are escaped there too."""
-    shares = [
+def test_a_shared_segment_shows_its_bucket_ranges_and_their_consumers():
+    """Each range has a row, and a box in a drawing. Names are escaped in both."""
+    ranges = [
         BucketRangeProgress(
             first_bucket=0, end_bucket=8, status="granted", acknowledged_offset=60, consumer="<ann>", generation=5
         ),
         BucketRangeProgress(first_bucket=8, end_bucket=16, status="waiting", acknowledged_offset=40),
     ]
-    segment = SegmentProgress(segment=3, status="shared", acknowledged_offset=40, next_offset=100, bucket_ranges=shares)
+    segment = SegmentProgress(segment=3, status="shared", acknowledged_offset=40, next_offset=100, bucket_ranges=ranges)
     text = page(subscriptions=[replace_struct(subscription(), segments=[segment])])
 
     assert Reader(text).rows[-3:] == [
@@ -202,8 +200,7 @@ def test_a_shared_segment_shows_its_bucket_ranges_and_who_reads_them():
 
 
 @pytest.mark.parametrize("where", ["instance", "topic", "subscription", "consumer", "reason"])
-def test_every_word_is_escaped(where):
-    """A name that is markup shows as text."""
+def test_all_text_is_escaped(where):
     evil = "</title><script>alert(1)</script><img src=x onerror=y>\"'"
     text = {
         "instance": lambda: page(instance=evil),
@@ -213,12 +210,12 @@ def test_every_word_is_escaped(where):
         "reason": lambda: page(health=judge_health(replace(FACTS, drain_reason=evil))),
     }[where]()
 
-    assert "script" in text, "the name is shown"
+    assert "script" in text, "the name is shown as text"
     assert {"script", "img"} & {tag for tag, _ in Reader(text).tags} == set()
 
 
-def test_nothing_from_elsewhere():
-    """No script, no style attribute, no link out: the strictest content policy is met."""
+def test_the_page_loads_nothing():
+    """It has no script, no style attribute and no external link."""
     tags = Reader(page()).tags
 
     assert "script" not in dict(tags)
@@ -229,8 +226,7 @@ def test_nothing_from_elsewhere():
     assert all(re.fullmatch(r"/[a-z]+", target) for target in targets)
 
 
-def test_a_page_has_a_limit():
-    """A thousand topics or subscriptions make no endless page, and it says so."""
+def test_the_page_is_limited_and_says_so():
     many = [topic(f"topic-{n:04}") for n in range(MAX_ROWS + 5)]
     text = page(topics=many, subscriptions=[])
     assert text.count("<svg") == MAX_ROWS
@@ -241,16 +237,14 @@ def test_a_page_has_a_limit():
     assert "3 more subscriptions are not shown" in text
 
 
-def test_a_subscription_stands_under_its_own_topic():
-    """Two topics of one shard do not mix."""
+def test_a_subscription_is_shown_under_its_own_topic():
     text = page(topics=[topic("a"), topic("b")], subscriptions=[subscription("of-b", topic_name="b")])
 
     assert text.index("Topic a") < text.index("Topic b") < text.index("of-b")
     assert text.count("of-b") == 1
 
 
-def test_a_daemon_that_leads_nothing_has_a_page():
-    """Before it joined: no shards, no topics, and the reason."""
+def test_a_daemon_that_has_not_joined_has_a_page():
     health = judge_health(replace(FACTS, shards=0, shards_led=0))
     text = status_page(DaemonStatus(instance="one"), health)
 

@@ -1,8 +1,7 @@
-"""What systemd hears."""
+"""Messages to systemd."""
 
 from __future__ import annotations
 
-import os
 import socket
 
 import pytest
@@ -12,7 +11,7 @@ from metrics.systemd import SystemdNotifier
 
 @pytest.fixture
 def manager(tmp_path):
-    """systemd's end of the socket; reading never waits."""
+    """systemd's end of the socket; reads do not block."""
     path = tmp_path / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind(str(path))
@@ -20,7 +19,7 @@ def manager(tmp_path):
         yield listening
 
 
-def heard(listening):
+def received(listening):
     messages = []
     while True:
         try:
@@ -29,88 +28,64 @@ def heard(listening):
             return messages
 
 
-def test_a_service_life_as_systemd_hears_it(manager):
-    """Waiting, ready, alive, stopping: each message as systemd reads it."""
+def test_the_messages_of_a_start_and_a_stop(manager):
     notifier = SystemdNotifier({"NOTIFY_SOCKET": manager.getsockname()})
     notifier.watchdog()
     notifier.ready("contending for 4 shards")
     notifier.watchdog()
-    notifier.status("leads 2 shards")
-    notifier.extend_timeout(1.5)
     notifier.stopping()
 
-    assert heard(manager) == [
+    assert received(manager) == [
         "EXTEND_TIMEOUT_USEC=30000000",
         "WATCHDOG=1",
         "READY=1\nSTATUS=contending for 4 shards",
         "WATCHDOG=1",
-        "STATUS=leads 2 shards",
-        "EXTEND_TIMEOUT_USEC=1500000",
         "STOPPING=1\nSTATUS=stopping",
     ]
 
 
-def test_nothing_keeps_a_stop_alive(manager):
-    """After STOPPING the unit's own limit counts, however long the loop still turns."""
+def test_no_keep_alive_is_sent_after_stopping(manager):
+    """The unit's stop time-out applies, however long the loop still runs."""
     notifier = SystemdNotifier({"NOTIFY_SOCKET": manager.getsockname()})
     notifier.stopping()
-    heard(manager)
+    received(manager)
     notifier.watchdog()
 
-    assert heard(manager) == []
+    assert received(manager) == []
 
 
-def test_a_line_break_in_a_status_begins_no_assignment(manager):
-    """Text from elsewhere must not become another message."""
+def test_a_line_break_in_a_status_does_not_start_an_assignment(manager):
     notifier = SystemdNotifier({"NOTIFY_SOCKET": manager.getsockname()})
-    notifier.status("one\nMAINPID=1\r\ntwo")
+    notifier.ready("one\nMAINPID=1\r\ntwo")
 
-    assert heard(manager) == ["STATUS=one MAINPID=1 two"]
+    assert received(manager) == ["READY=1\nSTATUS=one MAINPID=1 two"]
 
 
-def test_an_abstract_socket():
-    """systemd writes the leading null of an abstract address as @."""
+def test_an_abstract_socket_address_is_supported():
+    """systemd writes the leading NUL as @."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
-        listening.bind("")  # the kernel gives an abstract address
+        listening.bind("")  # the kernel assigns an abstract address
         listening.setblocking(False)
         address = listening.getsockname()
-        SystemdNotifier({"NOTIFY_SOCKET": "@" + address[1:].decode()}).status("here")
+        SystemdNotifier({"NOTIFY_SOCKET": "@" + address[1:].decode()}).ready("here")
 
-        assert heard(listening) == ["STATUS=here"]
+        assert received(listening) == ["READY=1\nSTATUS=here"]
 
 
 def test_without_systemd_every_call_does_nothing(monkeypatch):
-    """No socket is even opened where nobody listens."""
+    """It does not even open a socket."""
     monkeypatch.setattr(socket, "socket", None)
     notifier = SystemdNotifier({})
     notifier.ready("x")
     notifier.watchdog()
     notifier.stopping()
 
-    assert notifier.watchdog_interval_seconds() is None
 
-
-def test_a_manager_that_is_gone_or_full_holds_nobody_up(tmp_path, manager):
-    """A message that cannot be sent is dropped at once."""
-    SystemdNotifier({"NOTIFY_SOCKET": str(tmp_path / "nobody")}).status("x")
+def test_a_message_that_cannot_be_sent_is_dropped(tmp_path, manager):
+    """The socket is missing, or its buffer is full. The caller never waits."""
+    SystemdNotifier({"NOTIFY_SOCKET": str(tmp_path / "missing")}).ready("x")
     notifier = SystemdNotifier({"NOTIFY_SOCKET": manager.getsockname()})
     for _ in range(2000):
         notifier.watchdog()
 
-    assert 0 < len(heard(manager)) < 4000
-
-
-@pytest.mark.parametrize(
-    ("expected", "environ"),
-    [
-        (10.0, {"WATCHDOG_USEC": "30000000"}),
-        (10.0, {"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid())}),
-        (None, {"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"}),
-        (None, {"WATCHDOG_USEC": "0"}),
-        (None, {"WATCHDOG_USEC": "soon"}),
-        (None, {}),
-    ],
-)
-def test_the_interval_is_a_third_of_the_limit(expected, environ):
-    """Two keep-alives may be lost; another process's watchdog is none of ours."""
-    assert expected == SystemdNotifier(environ).watchdog_interval_seconds()
+    assert 0 < len(received(manager)) < 4000

@@ -1,4 +1,4 @@
-"""Backlogs in the metrics: totals by shard always, names only where the settings say so."""
+"""Backlog metrics: totals per shard, and series per subscription for topics that the settings name."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def update(instruments, backlogs):
     instruments.observe(BacklogUpdated(shard=3, backlogs=tuple(backlogs), now_ms=NOW))
 
 
-def test_a_shard_exports_sums_and_the_oldest(instruments, registry):
+def test_a_shard_exports_sums_and_the_highest_age(instruments, registry):
     rates = {"stored_per_second": 2.0, "acknowledged_per_second": 1.0}
     update(instruments, [backlog(), backlog("other", oldest_ms=NOW - 9000, **rates)])
 
@@ -64,7 +64,7 @@ def test_a_shard_exports_sums_and_the_oldest(instruments, registry):
     assert series(registry, "backlog_as_of_age_seconds") == {("3",): 1}
 
 
-def test_an_age_that_nobody_knows_is_not_taken_for_none(instruments, registry):
+def test_an_unknown_age_is_nan_and_not_0(instruments, registry):
     update(instruments, [backlog(oldest_ms=None), backlog("b", records=0, oldest_ms=None)])
     assert math.isnan(series(registry, "backlog_oldest_unacknowledged_seconds")["3",])
 
@@ -72,8 +72,8 @@ def test_an_age_that_nobody_knows_is_not_taken_for_none(instruments, registry):
     assert series(registry, "backlog_oldest_unacknowledged_seconds") == {("3",): 0}
 
 
-def test_what_is_not_known_is_in_no_sum_and_is_counted_by_itself(instruments, registry):
-    """Of a topic that is stored somewhere else; 0 would say that all is well."""
+def test_unknown_backlogs_are_in_no_sum_and_counted_separately(instruments, registry):
+    """0 would mean that nothing is left to acknowledge."""
     unknown = {"records": None, "size_bytes": None, "oldest_ms": None}
     found = [
         backlog("other"),
@@ -89,14 +89,14 @@ def test_what_is_not_known_is_in_no_sum_and_is_counted_by_itself(instruments, re
     assert series(registry, "external_tables_failing") == {("3",): 1}
 
 
-def test_a_named_topic_without_sizes_has_no_bytes_and_without_records_no_series(instruments, registry):
+def test_a_named_topic_without_sizes_has_nan_bytes_and_without_records_no_series(instruments, registry):
     update(instruments, [backlog(size_bytes=None), backlog(subscription="b", records=None)])
 
     assert series(registry, "subscription_backlog_records") == {("orders", "billing"): 10}
     assert math.isnan(series(registry, "subscription_backlog_bytes")["orders", "billing"])
 
 
-def test_only_topics_that_the_settings_name_are_labels(instruments, registry):
+def test_only_topics_named_by_the_settings_are_labels(instruments, registry):
     update(instruments, [backlog(), backlog("other")])
 
     assert series(registry, "subscription_backlog_records") == {("orders", "billing"): 10}
@@ -107,20 +107,20 @@ def test_only_topics_that_the_settings_name_are_labels(instruments, registry):
 @pytest.mark.parametrize(
     ("stored", "acknowledged", "seconds"), [(1.0, 3.0, 5.0), (3.0, 1.0, math.inf)], ids=["shrinking", "never"]
 )
-def test_the_time_until_it_is_drained_is_a_number_of_its_own(instruments, registry, stored, acknowledged, seconds):
+def test_the_time_to_drain_has_its_own_series(instruments, registry, stored, acknowledged, seconds):
     rates = {"stored_per_second": stored, "acknowledged_per_second": acknowledged}
     update(instruments, [backlog(**rates)])
 
     assert series(registry, "subscription_drained_in_seconds") == {("orders", "billing"): seconds}
 
 
-def test_a_topic_with_very_many_subscriptions_has_a_bounded_number_of_series(instruments, registry):
+def test_the_series_of_a_topic_are_bounded(instruments, registry):
     update(instruments, [backlog(subscription=f"s{at:03}") for at in range(MAX_SUBSCRIPTIONS + 9)])
 
     assert len(series(registry, "subscription_backlog_records")) == MAX_SUBSCRIPTIONS
 
 
-def test_what_is_gone_is_not_exported_any_more(instruments, registry):
+def test_series_of_deleted_subscriptions_and_ended_terms_are_removed(instruments, registry):
     update(instruments, [backlog(), backlog(subscription="audit")])
     update(instruments, [backlog()])
     assert set(series(registry, "subscription_backlog_records")) == {("orders", "billing")}
@@ -130,5 +130,5 @@ def test_what_is_gone_is_not_exported_any_more(instruments, registry):
     assert series(registry, "backlog_records") == {}
 
 
-def test_a_reign_that_ends_before_it_has_counted_is_no_fault(instruments):
+def test_a_term_can_end_before_its_first_backlog(instruments):
     instruments.observe(TermEnded(shard=5, reason="handover"))
