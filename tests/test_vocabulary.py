@@ -105,7 +105,6 @@ NOT_YET_REWRITTEN: tuple[str, ...] = (
     "headgate/transport/",
     "metrics/",
     "pyproject.toml",
-    "tests/bench/",
     "tests/contract/",
     "tests/controller/",
     "tests/coordinator/",
@@ -116,7 +115,6 @@ NOT_YET_REWRITTEN: tuple[str, ...] = (
     "tests/javascript/",
     "tests/metrics/",
     "tests/mutation/",
-    "tests/simulation/",
     "tests/support/",
     "tests/system/",
 )

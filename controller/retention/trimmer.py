@@ -43,12 +43,14 @@ class Trimmer:
         delay_seconds: float,
         observer: events.Observer,
         now_ms: Callable[[], int],
+        interval_seconds: float = TRIM_INTERVAL_SECONDS,
     ) -> None:
         """``state`` ends with the reign chunk, so what it says of trimming is durable."""
         self._ledger = ledger
         self._state = state
         self._commit = commit
         self._delay_ms = delay_seconds * 1000
+        self._interval_seconds = interval_seconds
         self._observer = observer
         self._now_ms = now_ms
         self._below = state.trimmed_below
@@ -60,7 +62,7 @@ class Trimmer:
     async def run(self) -> None:
         """Look and delete until cancelled."""
         while True:
-            await asyncio.sleep(TRIM_INTERVAL_SECONDS)
+            await asyncio.sleep(self._interval_seconds)
             await self.trim_once()
 
     async def trim_once(self) -> None:

@@ -1,4 +1,4 @@
-"""``python -m tests.simulation FIRST LAST``: play these seeds, say what each saw, stop at the first broken promise."""
+"""``python -m tests.simulation FIRST LAST``: play these seeds, report each, stop at the first broken invariant."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def main(first: int, last: int) -> None:
         records = sum(len(stored) for stored in checker.stored.values())
         took = time.perf_counter() - began
         sys.stdout.write(
-            f"seed {seed}: {checker.chunks} chunks, {records} records, every promise kept ({took:.1f} s)\n"
+            f"seed {seed}: {checker.chunks} chunks, {records} records, all invariants held ({took:.1f} s)\n"
         )
         sys.stdout.flush()
 

@@ -1,5 +1,5 @@
-"""What a simulated cluster is found out with."""
+"""The error of a simulation that broke an invariant."""
 
 
 class InvariantViolationError(AssertionError):
-    """What headgate promises did not hold."""
+    """A promise of headgate was broken."""

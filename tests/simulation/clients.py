@@ -1,7 +1,8 @@
-"""Plain devices of a simulated cluster: they publish counters and trust the broker's PUBACK, nothing else.
+"""MQTT devices of a simulated cluster: they publish counters and rely only on the broker's PUBACK.
 
-Now and then the intake is switched off or on under them. While it is on, and since it is followed again, the broker keeps
-whatever they publish for whoever leads. Otherwise it may keep nothing, and then the device tries the same counter again.
+Device intake is sometimes switched off and on. While it is on, and the leader has subscribed again,
+the broker keeps every publication for the leader. Otherwise it may discard one, and then the device
+publishes the same counter again.
 """
 
 from __future__ import annotations
@@ -17,60 +18,60 @@ from tests.support.device_broker import FakeDeviceBroker
 
 DEVICES = 3
 DROP_PROBABILITY = 0.2
-"""How often the connection of the session breaks just after a publication."""
+"""Probability that the leader's session is disconnected right after a publication."""
 SWITCH_PROBABILITY = 0.05
-"""How often the intake is switched before a publication."""
+"""Probability that the intake is switched before a publication."""
 KEY_PREFIX = b"device/"
 
 
 class DeviceClients:
-    """Some devices, and the sessions that the broker keeps for whoever leads."""
+    """Devices, and the session that the broker keeps for the leader."""
 
     def __init__(self, rng: random.Random, cluster: str, topic: str, on_switch: Callable[[], None]) -> None:
-        """``on_switch`` is called when the intake is to be switched to `on`."""
+        """``on_switch`` is called when `on` changes."""
         self.broker = FakeDeviceBroker(window=20)
         self.published: dict[bytes, list[int]] = defaultdict(list)
-        """Key → counters for which the device has its PUBACK, and which the broker keeps."""
+        """Key → counters with a PUBACK that the broker keeps."""
         self.on = True
         self.switches = 0
         self.discarded = 0
-        """How many publications the broker kept for nobody."""
+        """Publications that the broker discarded."""
         self._on_switch = on_switch
         self._subscribed_publications = 2
-        """How many publications have found the topic followed since the intake was switched on."""
+        """Publications that the broker kept since the intake was switched on."""
         self._rng = rng
         self._filter = publish_filter(cluster, topic)
         self._topic_prefix = self._filter.removesuffix("#")
 
     def session_name(self, shard: int) -> str:
-        """Return the client id of a shard's session: one, whichever daemon leads."""
+        """Return the client id of a shard's session, the same for every leader."""
         return f"devices-{shard}"
 
     @property
-    def settled(self) -> bool:
-        """Whether nothing waits for a leader, and the broker keeps what it shall keep, and nothing else."""
+    def is_settled(self) -> bool:
+        """Whether the broker has nothing queued, and exactly the expected subscriptions."""
         name = self.session_name(0)
         return self.broker.waiting(name) == 0 and self.broker.filters(name) == ({self._filter} if self.on else set())
 
     def check(self) -> None:
-        """See that it is settled; raises InvariantViolationError."""
-        if not self.settled:
+        """Raise InvariantViolationError unless settled."""
+        if not self.is_settled:
             name = self.session_name(0)
             raise InvariantViolationError(
-                f"devices are switched {'on' if self.on else 'off'}, and in the end the broker keeps for the leader "
-                f"{sorted(self.broker.filters(name))}; {self.broker.waiting(name)} wait"
+                f"devices are switched {'on' if self.on else 'off'}, but the broker's session ends with subscriptions "
+                f"{sorted(self.broker.filters(name))} and {self.broker.waiting(name)} queued messages"
             )
 
     def switch(self, on: bool) -> None:
-        """Let every daemon take in what devices publish, or nothing more."""
+        """Switch the device intake of all daemons."""
         if on != self.on:
-            # What is followed when it is switched on may be on its way out: the first publication says little.
+            # A subscription that still exists may be about to be removed: the first publication proves nothing.
             self.on, self._subscribed_publications = on, 0
             self.switches += 1
             self._on_switch()
 
     async def publish(self) -> None:
-        """Publish until cancelled. The topic must be followed already: nobody promises what came before."""
+        """Publish until cancelled. The leader must have subscribed already: earlier publications may be lost."""
         while True:
             await asyncio.sleep(self._rng.uniform(0.3, 3))
             if self._rng.random() < SWITCH_PROBABILITY:
@@ -82,10 +83,10 @@ class DeviceClients:
                     counters.append(len(counters))
                     self._subscribed_publications += self.on
                 elif self._subscribed_publications >= 2:
-                    raise InvariantViolationError(f"{key!r} #{len(counters)} has its PUBACK, and nobody keeps it")
+                    raise InvariantViolationError(f"{key!r} #{len(counters)} has a PUBACK, and the broker discarded it")
                 else:
                     self.discarded += 1
                 if self._rng.random() < DROP_PROBABILITY:
-                    # The leader has taken it, and is not heard any more when it says so: it comes again.
+                    # The leader accepts it, but its PUBACK is lost: the broker delivers it again.
                     await asyncio.sleep(self._rng.uniform(0, 0.01))
                     self.broker.drop(self.session_name(0))

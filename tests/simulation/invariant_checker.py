@@ -1,7 +1,8 @@
-"""Sees every object that is written and every record that is delivered, and says at once when a promise is broken.
+"""Checks every object that is written and every record that is delivered, and raises at the first violation.
 
-The checker reads the bucket itself. It folds the ledger with the real fold, and checks beside it what that fold takes
-for granted: numbers, epochs, offsets, a key's order, and that no child is granted before its ancestors are drained.
+The checker reads the bucket itself. It applies the ledger with the real fold, and separately checks
+what that fold assumes: chunk numbers, epochs, offsets, the order of each key, and that no child is
+granted before its ancestors are drained.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _CHUNK = re.compile(r"ledger/shard=(\d+)/(\d+)\.parquet")
 
 @dataclass
 class Stored:
-    """One record as the ledger holds it."""
+    """One record in the ledger."""
 
     segment: int
     offset: int
@@ -37,13 +38,13 @@ class Stored:
 
 @dataclass
 class InvariantChecker:
-    """One run's evidence."""
+    """What one run has shown so far."""
 
     states: dict[int, ShardState] = field(default_factory=dict)
     stored: dict[str, list[Stored]] = field(default_factory=lambda: defaultdict(list))
-    """Per topic, in the order of the ledger."""
+    """By topic, in the order of the ledger."""
     history: dict[int, list[tuple[tuple[e.AnyEntry, ...], int]]] = field(default_factory=dict)
-    """Entries and time of each chunk, from the first on."""
+    """Entries and time of each chunk, starting with the first."""
     epochs: dict[int, int] = field(default_factory=dict)
     counters: dict[tuple[str, bytes], int] = field(default_factory=dict)
     """(topic, key) → the highest counter stored."""
@@ -53,30 +54,30 @@ class InvariantChecker:
     delivered: dict[tuple[str, str], set[tuple[int, int]]] = field(default_factory=lambda: defaultdict(set))
     """(topic, subscription) → (segment, offset) delivered since the last seek that moved the segment."""
     seek_positions: dict[tuple[str, str], dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
-    """(topic, subscription) → segment → where the last seek put it."""
+    """(topic, subscription) → segment → position of the last seek."""
     first_generation_after_seek: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
     """(topic, subscription) → the first generation after its last seek."""
     delivered_generations: dict[tuple[str, int, int], int] = field(default_factory=dict)
-    """(consumer's program, segment, key bucket) → the generation of what it was given last."""
+    """(consumer program, segment, key bucket) → generation of its last delivery."""
     registrations: dict[tuple[str, str, str, int, str], int] = field(default_factory=dict)
-    """(topic, subscription, consumer, incarnation, client) → id of the subscription that this program was in."""
+    """(topic, subscription, consumer, incarnation, client) → id of the subscription of this program."""
     seeks: int = 0
     deletions: int = 0
     duplicate_device_records: set[tuple[str, int, int]] = field(default_factory=set)
-    """(topic, segment, offset) of records of devices that were stored before."""
+    """(topic, segment, offset) of device records that repeat an earlier one."""
     weight_changes: int = 0
-    """How often a weight changed."""
+    """Number of weight changes."""
     trace: list[str] = field(default_factory=list)
     chunks: int = 0
     automatic_changes: int = 0
     pruned: int = 0
     partial_grants: int = 0
-    """How often a part of a segment was granted."""
+    """Number of grants of slices."""
 
-    # --- the ledger ---------------------------------------------------------------------------------------------------
+    # The ledger
 
     def check_write(self, path: str, data: bytes, *, before: bytes | None) -> None:
-        """Look at an object that has just come into being."""
+        """Check an object that was just written."""
         if snapshot := _SNAPSHOT.fullmatch(path):
             self._check_snapshot(data, int(snapshot[1]), int(snapshot[2]))
         matched = _CHUNK.fullmatch(path)
@@ -92,8 +93,8 @@ class InvariantChecker:
             for entry in chunk.decode(data, shard=shard, number=number).entries
             if not isinstance(entry, e.TermStarted)
         ]:
-            # A contender that stood still: the number was free again, and it notices before it leads.
-            self.trace.append(f"chunk {shard}/{number}: a reign chunk behind the trim")
+            # A contender that was frozen: the number was free again. It notices that before it leads.
+            self.trace.append(f"chunk {shard}/{number}: a term chunk behind the trim")
             return
         if number != state.chunk + 1:
             raise InvariantViolationError(f"shard {shard}: chunk {number} follows chunk {state.chunk}")
@@ -124,7 +125,7 @@ class InvariantChecker:
         self.trace.append(f"chunk {shard}/{number} epoch {found.header.leader_epoch}: {_kinds(found)}")
 
     def _check_snapshot(self, data: bytes, shard: int, number: int) -> None:
-        """Compare a snapshot with what the chunks themselves come to."""
+        """Compare a snapshot with the fold over the chunks."""
         folded = ShardState(shard)
         for at, (entries, at_ms) in enumerate(self.history.get(shard, [])[:number], start=1):
             folded.apply_all(entries, chunk=at, at_ms=at_ms)
@@ -133,7 +134,7 @@ class InvariantChecker:
         expected, found = everything(folded), everything(decode_snapshot(data, shard=shard, chunk=number))
         if wrong := [name for name in expected if expected[name] != found[name]]:
             raise InvariantViolationError(
-                f"snapshot {number} of shard {shard} has other {', '.join(wrong)} than its ledger"
+                f"snapshot {number} of shard {shard} differs from its ledger in {', '.join(wrong)}"
             )
         self.trace.append(f"snapshot {shard}/{number}")
 
@@ -152,18 +153,18 @@ class InvariantChecker:
         next_offsets: dict[tuple[int, int], int] = {}
         for row in table:
             topic = state.topics_by_id[row["topic_id"]]
-            place = (row["topic_id"], row["segment"])
+            tail_key = (row["topic_id"], row["segment"])
             tail = topic.tails.get(row["segment"])
-            expected = next_offsets.get(place, tail.next_offset if tail else 0)
+            expected = next_offsets.get(tail_key, tail.next_offset if tail else 0)
             if row["offset"] != expected:
                 raise InvariantViolationError(
                     f"{topic.name}: offset {row['offset']} in segment {row['segment']}, not {expected}"
                 )
-            next_offsets[place] = expected + 1
+            next_offsets[tail_key] = expected + 1
             counter = int(row["value"])
             highest = self.counters.get((topic.name, row["key"]), -1)
             if row["key"].startswith(KEY_PREFIX):
-                # What devices publish is stored at least once: a record may come again, but none may be passed over.
+                # Device records are stored at least once: one may repeat, but none may be skipped.
                 if counter > highest + 1:
                     raise InvariantViolationError(f"{topic.name}: {row['key']!r} #{counter} stored after #{highest}")
                 if counter <= highest:
@@ -177,10 +178,10 @@ class InvariantChecker:
     def _check_grant(self, state: ShardState, entry: e.SegmentGranted) -> None:
         subscription = state.subscriptions[entry.subscription_id]
         granted = slice_of(entry.segment, entry.first_bucket, entry.end_bucket)
-        for place, holding in subscription.holdings.items():
-            if overlaps(place, granted) and holding.generation != entry.generation:
+        for held, holding in subscription.holdings.items():
+            if overlaps(held, granted) and holding.generation != entry.generation:
                 raise InvariantViolationError(
-                    f"{subscription.name}: {granted} granted to {entry.consumer} while {holding.consumer} holds {place}"
+                    f"{subscription.name}: {granted} granted to {entry.consumer} while {holding.consumer} holds {held}"
                 )
         if isinstance(granted, BucketRange):
             self.partial_grants += 1
@@ -195,17 +196,17 @@ class InvariantChecker:
                 )
 
     def _record_seek(self, state: ShardState, entry: e.SubscriptionSeek) -> None:
-        """From here on, what was moved is delivered as if for the first time; what is under way of before counts not."""
+        """Expect moved segments to be delivered as if for the first time; ignore earlier generations."""
         self.seeks += 1
         subscription = state.subscriptions[entry.subscription_id]
         topic = subscription.topic
-        place = topic, subscription.name
-        self.first_generation_after_seek[place] = subscription.next_generation
-        self.seek_positions[place].update(entry.positions)
-        self.delivered[place] = {(s, offset) for s, offset in self.delivered[place] if s not in entry.positions}
+        name = topic, subscription.name
+        self.first_generation_after_seek[name] = subscription.next_generation
+        self.seek_positions[name].update(entry.positions)
+        self.delivered[name] = {(s, offset) for s, offset in self.delivered[name] if s not in entry.positions}
         for record in self.stored[topic]:
             if record.segment in entry.positions:
-                self.first_delivered.pop((*place, record.key), None)
+                self.first_delivered.pop((*name, record.key), None)
 
     def _check_registration(self, state: ShardState, entry: e.ConsumerRegistered) -> None:
         known = state.subscriptions[entry.subscription_id]
@@ -216,22 +217,22 @@ class InvariantChecker:
             )
 
     def _check_created_subscriptions(self, entries: Iterable[e.AnyEntry]) -> None:
-        """A subscription begins because somebody registers; a program that is rejected must not leave one behind."""
+        """Check that a registration created each new subscription: a rejected program must not create one."""
         begun = {
             entry.subscription_id: entry.subscription for entry in entries if isinstance(entry, e.SubscriptionCreated)
         }
         members = {entry.subscription_id for entry in entries if isinstance(entry, e.ConsumerRegistered)}
-        if ghosts := begun.keys() - members:
-            raise InvariantViolationError(f"{[begun[ghost] for ghost in ghosts]} came back and nobody is in it")
+        if unused := begun.keys() - members:
+            raise InvariantViolationError(f"{[begun[number] for number in unused]} came back without a consumer")
 
     def _check_weights(self, state: ShardState, entry: e.SegmentWeightsSet) -> None:
-        """A weight changes only when the load has doubled or halved; a half is rounded to whole units."""
+        """Check that weights change only when the load has doubled or halved (rounded to whole units)."""
         known = state.subscriptions[entry.subscription_id]
         for segment, weight in entry.weights.items():
             before = known.weights.get(segment)
             if before is not None and weight < 2 * before and 2 * weight > before + 1:
                 raise InvariantViolationError(
-                    f"{known.name}: segment {segment} weighed {before}, and weighs {weight} now"
+                    f"{known.name}: segment {segment} changed its weight from {before} to {weight}"
                 )
         self.weight_changes += 1
 
@@ -241,7 +242,7 @@ class InvariantChecker:
         for segment in entry.segments:
             end = topic.layout.segments[segment].end_offset
             if end is None:
-                raise InvariantViolationError(f"{topic.name}: segment {segment} was pruned while it takes records")
+                raise InvariantViolationError(f"{topic.name}: segment {segment} was pruned while it is active")
             if left := topic.layout.ancestors(segment) - going:
                 raise InvariantViolationError(f"{topic.name}: segment {segment} was pruned before its ancestors {left}")
             for subscription in topic.subscriptions.values():
@@ -250,17 +251,15 @@ class InvariantChecker:
                         f"{subscription.name}: segment {segment} was pruned at {subscription.position(segment)} of {end}"
                     )
                 if segment in subscription.holdings:
-                    raise InvariantViolationError(
-                        f"{subscription.name}: segment {segment} was pruned from under its reader"
-                    )
+                    raise InvariantViolationError(f"{subscription.name}: segment {segment} was pruned while it is held")
         self.pruned += len(going)
 
     def _check_deletion(self, state: ShardState, entry: e.DataDeleted) -> None:
         topic = state.topics_by_id.get(entry.topic_id)
         if topic is not None and (left := set(entry.segments) & set(topic.layout.segments)):
-            raise InvariantViolationError(f"{topic.name}: data of segments {left} was deleted, and they are there")
+            raise InvariantViolationError(f"{topic.name}: data of segments {left} was deleted, and they still exist")
 
-    # --- the consumers ------------------------------------------------------------------------------------------------
+    # The consumers
 
     def check_delivery(
         self,
@@ -275,17 +274,17 @@ class InvariantChecker:
         generation: int,
         program: str,
     ) -> None:
-        """Look at a record that has just been delivered to one life of a consumer's program."""
-        place = program, segment, key_bucket(key, KEY_BUCKETS)
-        before = self.delivered_generations.get(place, 0)
+        """Check a record that was delivered to one run of a consumer program."""
+        bucket = program, segment, key_bucket(key, KEY_BUCKETS)
+        before = self.delivered_generations.get(bucket, 0)
         if generation < before:
             raise InvariantViolationError(
                 f"{program}: {segment}:{offset} of generation {generation} was delivered after generation {before}"
             )
-        self.delivered_generations[place] = generation
+        self.delivered_generations[bucket] = generation
         if self.records_by_offset.get((topic, segment, offset)) != (key, value):
             raise InvariantViolationError(
-                f"{subscription}: {key!r} {value!r} was delivered from {segment}:{offset}, where it is not"
+                f"{subscription}: {key!r} {value!r} was delivered from {segment}:{offset}, which holds another record"
             )
         if generation < self.first_generation_after_seek[topic, subscription]:
             return
@@ -301,25 +300,25 @@ class InvariantChecker:
             raise InvariantViolationError(f"{subscription}: {key!r} #{counter} first delivered after #{highest}")
         self.first_delivered[topic, subscription, key] = counter
 
-    # --- the end ------------------------------------------------------------------------------------------------------
+    # The end of a run
 
     def check_nothing_lost(self, topic: str, committed: dict[bytes, list[int]]) -> None:
-        """Every record that a producer was told is committed stands in the ledger."""
+        """Check that every record that was reported as committed is in the ledger."""
         held = defaultdict(set)
         for record in self.stored[topic]:
             held[record.key].add(int(record.value))
         for key, counters in committed.items():
             if missing := set(counters) - held[key]:
-                raise InvariantViolationError(f"{topic}: {key!r} {sorted(missing)[:5]} committed and lost")
+                raise InvariantViolationError(f"{topic}: {key!r} {sorted(missing)[:5]} was committed and is lost")
 
     def undelivered(self, topic: str, subscription: str) -> set[tuple[int, int]]:
-        """Return (segment, offset) of what the subscription has not been given since it was moved there."""
+        """Return (segment, offset) of records not delivered since the last seek."""
         floors = self.seek_positions[topic, subscription]
         owed = {(r.segment, r.offset) for r in self.stored[topic] if r.offset >= floors.get(r.segment, 0)}
         return owed - self.delivered[topic, subscription]
 
     def check_everything_delivered(self, topic: str, subscription: str) -> None:
-        """Every record of the ledger reached the subscription, apart from those that it was told to pass over."""
+        """Check that every record was delivered, except those that a seek skipped."""
         missing = self.undelivered(topic, subscription)
         if missing:
             raise InvariantViolationError(
@@ -328,7 +327,7 @@ class InvariantChecker:
 
 
 class CheckedObjects(dict[str, bytes]):
-    """A bucket whose every write is seen at the moment it happens."""
+    """A bucket that reports every write to the checker."""
 
     def __init__(self, checker: InvariantChecker) -> None:
         super().__init__()
@@ -342,4 +341,4 @@ class CheckedObjects(dict[str, bytes]):
 
 def _kinds(found: chunk.Chunk) -> str:
     kinds = [type(entry).__name__ for entry in found.entries]
-    return ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds))) or "proof"
+    return ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds))) or "barrier"

@@ -1,9 +1,8 @@
-"""Plays one seed's simulation to its end, in virtual time."""
+"""Plays the simulation of one seed to its end, in virtual time."""
 
 from __future__ import annotations
 
 import asyncio
-from unittest.mock import patch
 
 import structlog
 
@@ -14,27 +13,26 @@ from tests.support.object_store import FakeStore
 
 
 def run_seed(seed: int, *, fault_rounds: int = 10, store_kind: type[FakeStore] = FakeStore) -> InvariantChecker:
-    """Run one simulation to its end in virtual time and return what was seen.
+    """Run one simulation and return its checker.
 
-    Raises InvariantViolationError or whatever a bug raised, with the run's story as a note.
+    Raises InvariantViolationError, or what a bug raised, with the end of the run's trace as a note.
     """
     structlog.configure(processors=[], logger_factory=structlog.ReturnLoggerFactory())
     loop = VirtualLoop()
     simulation = ClusterSimulation(seed, store_kind=store_kind)
     try:
-        with patch("controller.retention.trimmer.TRIM_INTERVAL_SECONDS", 3.0):
-            loop.run_until_complete(simulation.run(fault_rounds=fault_rounds))
+        loop.run_until_complete(simulation.run(fault_rounds=fault_rounds))
     except BaseException as error:
-        error.add_note(f"seed {seed}; the last of the story:\n" + "\n".join(simulation.checker.trace[-60:]))
+        error.add_note(f"seed {seed}; end of the trace:\n" + "\n".join(simulation.checker.trace[-60:]))
         raise
     finally:
-        _end_all(loop)
+        _cancel_all(loop)
         loop.close()
     return simulation.checker
 
 
-def _end_all(loop: VirtualLoop) -> None:
-    """End whatever a failed run left running."""
+def _cancel_all(loop: VirtualLoop) -> None:
+    """Cancel the tasks of a failed run."""
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()

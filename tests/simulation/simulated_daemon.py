@@ -1,4 +1,4 @@
-"""One life of one daemon in the simulated cluster: real controllers and reigns on the simulation's servers."""
+"""One process lifetime of a simulated daemon: real controllers and leaders on the simulation's servers."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import ClusterSimulation
 
 CLUSTER, SHARDS = "sim", 1
-DELETE_SECONDS = 2.0
-"""Far below the time for which a daemon may freeze: no promise rests on the delay."""
+TRIM_INTERVAL_SECONDS, DELETE_SECONDS = 3.0, 2.0
+"""Far shorter than a freeze may last: no promise depends on the delay."""
 COORDINATION = CoordinatorSettings(
     grace_seconds=12,
     revoke_timeout_seconds=8,
@@ -46,12 +46,12 @@ COORDINATION = CoordinatorSettings(
 
 
 def now_ms() -> int:
-    """The loop's time as a wall clock, from 1 s on."""
+    """Return the loop's time as a wall clock that starts at 1 s."""
     return int(asyncio.get_running_loop().time() * 1000) + 1000
 
 
 class SimulatedDaemon:
-    """One life of one daemon, on the simulation's servers."""
+    """One process lifetime of one daemon."""
 
     def __init__(self, simulation: ClusterSimulation, name: str) -> None:
         self.simulation = simulation
@@ -76,16 +76,16 @@ class SimulatedDaemon:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start the daemon's task."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name=self.name)
 
     @property
     def leads(self) -> bool:
-        """Whether it believes that it leads."""
+        """Whether it considers itself the leader."""
         return any(controller.leadership.role is Role.LEADING for controller in self.controllers)
 
     async def crash(self) -> None:
-        """End without a word: nothing that it does from here on reaches anybody."""
+        """End immediately: none of its later actions has an effect outside."""
         self.simulation.broker.cut(f"daemon-{self.name}")
         if self._devices is not None and self._devices.connected:
             self.simulation.device_clients.broker.drop(self._devices.client_id)
@@ -93,21 +93,21 @@ class SimulatedDaemon:
         await self._end()
 
     async def stop(self) -> None:
-        """Hand over and end in good order."""
+        """Hand over and end."""
         for controller in self.controllers:
             controller.post(Event.STOP_REQUESTED)
         assert self._task is not None
         await self._task
 
     def freeze(self) -> None:
-        """Stop everything that goes in or out, as SIGSTOP would."""
+        """Stop all input and output, as SIGSTOP does."""
         self.frozen = True
         self.simulation.broker.pause(f"daemon-{self.name}")
         self.store.freeze()
         self.simulation.zookeeper.partition(self.name)
 
     def thaw(self) -> None:
-        """Go on where it stood."""
+        """Continue after `freeze`."""
         self.frozen = False
         self.store.thaw()
         self.simulation.broker.resume(f"daemon-{self.name}")
@@ -137,7 +137,13 @@ class SimulatedDaemon:
         def new_trimmer(commit: GroupCommit) -> Trimmer:
             ledger = Ledger(self.store, state.shard)
             return Trimmer(
-                ledger, state, commit, delay_seconds=DELETE_SECONDS, observer=self.instruments, now_ms=now_ms
+                ledger,
+                state,
+                commit,
+                delay_seconds=DELETE_SECONDS,
+                interval_seconds=TRIM_INTERVAL_SECONDS,
+                observer=self.instruments,
+                now_ms=now_ms,
             )
 
         return ShardLeader(
@@ -163,7 +169,7 @@ class SimulatedDaemon:
         )
 
     def switch_devices(self) -> None:
-        """Take over whether devices are taken in, as after SIGHUP."""
+        """Apply the device intake setting, as after SIGHUP."""
         for controller in self.controllers:
             if controller.leader is not None:
                 controller.leader.devices.subscriptions.set_enabled(self.simulation.device_clients.on)

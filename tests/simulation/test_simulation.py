@@ -1,6 +1,6 @@
-"""The whole cluster in virtual time: no promise is broken in any weather, and a broken rule is noticed.
+"""The whole cluster in virtual time: all invariants hold under any faults, and a planted bug is noticed.
 
-`make simulate SEEDS=200` plays more seeds; a failed run prints its seed and the last of its story.
+`make simulate SEEDS=200` plays more seeds. A failed run prints its seed and the end of its trace.
 """
 
 from collections.abc import Sequence
@@ -29,12 +29,13 @@ from tests.simulation.play import run_seed
 from tests.support.device_broker import FakeDeviceSession
 from tests.support.object_store import FakeStore
 
+pytestmark = pytest.mark.simulation
 SEEDS = 100
-"""A planted bug has to be found within so many."""
+"""A planted bug must be found within this number of seeds."""
 
 
 class ForgetfulStore(FakeStore):
-    """A store whose put-if-absent is just a put: two leaders can both write one chunk number."""
+    """A store whose put-if-absent is a plain put: two leaders can write the same chunk number."""
 
     async def create(self, path: str, data: bytes) -> None:
         try:
@@ -44,7 +45,7 @@ class ForgetfulStore(FakeStore):
 
 
 def found(first: int = 0, **planted: Any) -> str:
-    """Play seed after seed, from ``first`` on, until a promise is broken, and return which; fails if none is."""
+    """Play seeds from ``first`` until an invariant is violated, and return the message; fail if none is."""
     for seed in range(first, first + SEEDS):
         try:
             run_seed(seed, **planted)
@@ -54,7 +55,7 @@ def found(first: int = 0, **planted: Any) -> str:
             broken = group.subgroup(InvariantViolationError)
             if broken is not None:
                 return _first(broken)
-            # A daemon that trips over the planted bug itself has noticed it as well, but this looks for the checker.
+            # A daemon failed because of the planted bug, but this test is about the checker.
     pytest.fail(f"not found within {SEEDS} seeds")
 
 
@@ -65,52 +66,39 @@ def _first(group: BaseExceptionGroup[InvariantViolationError]) -> str:
     return str(error)
 
 
-def test_one_seed_keeps_every_promise() -> None:
-    """In the unit ring, so that a change that breaks everything is seen at once."""
-    checker = run_seed(0, fault_rounds=2)
-
-    assert checker.stored["orders"]
-
-
-@pytest.mark.simulation
-@pytest.mark.parametrize("seed", range(1, 11))
-def test_every_promise_is_kept_in_any_weather(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(11))
+def test_all_invariants_hold_under_any_faults(seed: int) -> None:
     """Nothing lost, nothing twice, first deliveries in order, children after their ancestors, everything delivered."""
-    run_seed(seed)
+    assert run_seed(seed).stored["orders"]
 
 
-@pytest.mark.simulation
-def test_a_seed_plays_the_same_story_again() -> None:
-    """Without this, a failure could not be looked at."""
+def test_a_seed_repeats_exactly() -> None:
+    """Without this, a failure could not be reproduced."""
     assert run_seed(3, fault_rounds=6).trace == run_seed(3, fault_rounds=6).trace
 
 
-@pytest.mark.simulation
-def test_odd_seeds_split_merge_and_prune_by_themselves() -> None:
-    """Or the promises above would say nothing of automatic changes."""
+def test_odd_seeds_split_merge_and_prune_automatically() -> None:
+    """Otherwise the invariants would not cover automatic changes."""
     checker = run_seed(1)
 
     assert checker.automatic_changes > 0
     assert checker.pruned > 0
 
 
-@pytest.mark.simulation
 def test_a_segment_pruned_before_it_is_read_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: retention takes everything for drained."""
+    """Planted: retention considers every segment drained."""
     monkeypatch.setattr(controller.retention.policy, "_is_drained", lambda *_: True)
 
     assert "was pruned" in found()
 
 
-@pytest.mark.simulation
 def test_two_writers_of_one_chunk_number_are_found() -> None:
-    """Planted: the store forgets that a name is taken."""
+    """Planted: the store overwrites existing objects."""
     assert "written twice" in found(store_kind=ForgetfulStore)
 
 
-@pytest.mark.simulation
 def test_a_child_before_its_parent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: the gate lets everything through."""
+    """Planted: the gate blocks nothing."""
     monkeypatch.setattr(
         coordinator.assignment_reconciler,
         "compute_gate",
@@ -120,61 +108,56 @@ def test_a_child_before_its_parent_is_found(monkeypatch: pytest.MonkeyPatch) -> 
     assert "granted before its ancestor" in found()
 
 
-@pytest.mark.simulation
 def test_drained_facts_that_outlive_a_seek_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: a rewound parent still counts as drained: its children are granted beside it, or nobody reads it again."""
+    """Planted: a parent that was moved back still counts as drained."""
     fold = Subscription.apply
 
-    def forgets_nothing(self: Subscription, entry: Any, at_ms: int) -> None:
+    def keep_drained(self: Subscription, entry: Any, at_ms: int) -> None:
         drained = set(self.drained)
         fold(self, entry, at_ms)
         if isinstance(entry, SubscriptionSeek):
             self.drained |= drained
 
-    monkeypatch.setattr(Subscription, "apply", forgets_nothing)
+    monkeypatch.setattr(Subscription, "apply", keep_drained)
 
     broken = found()
     assert "granted before its ancestor" in broken or "never delivered" in broken
 
 
-@pytest.mark.simulation
 def test_a_subscription_that_comes_back_after_its_deletion_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: a consumer that was in it may begin another, as any other program may."""
+    """Planted: a consumer of the deleted subscription may create it again."""
     monkeypatch.setattr(controller.leader.subscription_registry, "judge_deleted_subscription", lambda *_: None)
 
-    assert "came back and nobody is in it" in found()
+    assert "came back without a consumer" in found()
 
 
-@pytest.mark.simulation
-def test_a_device_that_is_told_before_its_record_is_durable_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: the broker hears that a message is stored as soon as it is taken."""
-    take = DeviceIntake.accept
+def test_a_puback_before_the_record_is_durable_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: a message is acknowledged as soon as it is accepted."""
+    accept = DeviceIntake.accept
 
     def hasty(self: DeviceIntake, delivery: Delivery) -> None:
         delivery.acknowledge()
-        take(self, delivery)
+        accept(self, delivery)
 
     monkeypatch.setattr(DeviceIntake, "accept", hasty)
 
     broken = found(first=2)
     assert "b'device/" in broken
-    assert "stored after" in broken or "committed and lost" in broken
+    assert "stored after" in broken or "was committed and is lost" in broken
 
 
-@pytest.mark.simulation
-def test_a_session_of_devices_that_is_left_with_something_in_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: switched off, it drops its filters and goes, whatever still waits at the broker."""
+def test_a_device_session_that_is_left_before_it_is_empty_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: when switched off, the leader unsubscribes and leaves while messages are still queued."""
     wanted = DeviceSubscriptions._wanted_filters
     monkeypatch.setattr(
         DeviceSubscriptions, "_wanted_filters", lambda self, session: wanted(self, session) if self._enabled else set()
     )
 
-    assert "switched off, and in the end the broker keeps" in found()
+    assert "switched off, but the broker's session ends with" in found()
 
 
-@pytest.mark.simulation
-def test_topics_of_devices_that_are_not_followed_again_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: whoever is switched on while it is on its way out forgets that it has dropped what it followed."""
+def test_a_missing_device_subscription_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: an intake that is switched on again while it ends forgets that it has unsubscribed."""
     remove_subscriptions = FakeDeviceSession.remove_subscriptions
 
     async def forgetful(self: FakeDeviceSession, topic_filters: Sequence[str], connection: int) -> bool:
@@ -183,31 +166,28 @@ def test_topics_of_devices_that_are_not_followed_again_are_found(monkeypatch: py
 
     monkeypatch.setattr(FakeDeviceSession, "remove_subscriptions", forgetful)
 
-    assert "switched on, and in the end the broker keeps" in found()
+    assert "switched on, but the broker's session ends with" in found()
 
 
-@pytest.mark.simulation
-def test_weights_that_follow_every_swing_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: no band, so that segments move to and fro with their load."""
+def test_weights_that_follow_every_change_of_load_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: no band, so that segments move with every change of load."""
     monkeypatch.setattr(coordinator.balancing.weights, "leaves_band", lambda load, weight: weight_of(load) != weight)
 
-    assert "and weighs" in found(first=11)
+    assert "changed its weight" in found(first=11)
 
 
-@pytest.mark.simulation
-def test_worlds_that_balance_by_load_weigh_and_share_and_devices_publish() -> None:
-    """Or the promises above would say nothing of weights, shares and devices together."""
+def test_balancing_by_load_slices_and_devices_occur_together() -> None:
+    """Otherwise the invariants would not cover weights, slices and devices together."""
     checker = run_seed(2)
 
     assert checker.weight_changes > 0
     assert checker.partial_grants > 0
     assert any(key.startswith(KEY_PREFIX) for _, key in checker.counters)
-    assert checker.duplicate_device_records, "the broker gives again what was not acknowledged in time"
+    assert checker.duplicate_device_records, "the broker redelivers what was not acknowledged in time"
 
 
-@pytest.mark.simulation
 def test_a_snapshot_that_forgets_finished_batches_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: a repeated batch would get no original offsets from the next leader."""
+    """Planted: the next leader would not answer a repeated batch with its original offsets."""
 
     def forgetful(state: ShardState, *, written_at_ms: int) -> bytes:
         for producer in state.producers.values():
@@ -216,4 +196,4 @@ def test_a_snapshot_that_forgets_finished_batches_is_found(monkeypatch: pytest.M
 
     monkeypatch.setattr(controller.snapshots.job, "encode_snapshot", forgetful)
 
-    assert "has other producers than its ledger" in found()
+    assert "differs from its ledger in producers" in found()

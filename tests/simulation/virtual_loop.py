@@ -1,6 +1,7 @@
 """An event loop whose clock jumps to the next timer instead of waiting for it.
 
-There is no input from outside: a loop with nothing scheduled can never go on, and says so instead of hanging.
+There is no external input: a loop with nothing scheduled can never continue, so it raises instead
+of hanging.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from typing import Any
 
 
 class DeadlockError(AssertionError):
-    """Everybody waits, and nothing is scheduled that could wake anybody."""
+    """Every task waits, and no timer is scheduled."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Runs in virtual time, from 0 on."""
+    """Runs in virtual time, starting at 0."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,11 +28,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._virtual_now
 
     def run_in_executor(self, _executor: Any, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
-        """Run ``function`` at once: a thread would come back after so much of real time, which differs."""
+        """Run ``function`` immediately: a thread would finish after real time, which varies."""
         done = self.create_future()
         try:
             done.set_result(function(*args))
-        except Exception as error:  # noqa: BLE001 - whoever awaits it raises it
+        except Exception as error:  # noqa: BLE001 - the awaiting task raises it
             done.set_exception(error)
         return done
 

@@ -1,14 +1,15 @@
-"""A whole cluster in one loop and in virtual time: real daemons, producers and consumers on simulated servers.
+"""A whole cluster in one event loop and in virtual time: real daemons, producers and consumers on simulated servers.
 
-What is real: leadership, reigns, verdicts, state, group commit, coordinators with gate, target, handover and poller, the
-producer session, the client library. What is simulated: ZooKeeper, the broker, the store, Spark's answer, the network
-and the clock. One seed decides everything, so a run repeats exactly.
+Real: leadership, leaders, verdicts, state, group commit, coordinators with gate, target, handover
+and poller, the producer session and the client library. Simulated: ZooKeeper, the broker, the
+store, Spark's answer, the network and the clock. One seed decides everything, so a run repeats
+exactly.
 
-The weather of a run: daemons that crash or freeze, a broker that restarts, messages that are lost, doubled or overtaken,
-ZooKeeper away, sessions expired, a store that fails or does not say whether it wrote. Meanwhile topics split and merge,
-consumers join, leave and vanish, and subscriptions are moved under them. Plain devices publish all the while, and every
-second pair of worlds balances by load. A `InvariantChecker` sees every write and every delivery, and stops the run at the first
-broken promise.
+Faults of a run: daemons that crash or freeze, a broker restart, messages that are lost, duplicated
+or reordered, a ZooKeeper outage, expired sessions, a store that fails or does not report whether it
+wrote. Meanwhile topics split and merge, consumers join, leave and vanish, subscriptions are moved,
+and MQTT devices publish. Half of the seeds balance by load. An `InvariantChecker` sees every write
+and every delivery, and ends the run at the first violation.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from tests.support.zookeeper import FakeZooKeeper
 TOPIC = "orders"
 STREAM, QUEUE = "billing", "alarms"
 DELETED = "audit"
-"""A subscription that is deleted under its consumers, over and over."""
+"""A subscription that is deleted repeatedly while its consumer runs."""
 KEYS = 12
 AUTOMATIC_SCALING = ScalingSettings(
     split=True,
@@ -63,15 +64,15 @@ AUTOMATIC_SCALING = ScalingSettings(
     merge_cooldown_seconds=20,
 )
 SHORT_RETENTION = RetentionSettings(retention_seconds=5, checkpoint_retention_seconds=5, delete_delay_seconds=5)
-"""Worlds of odd seeds split, merge and prune by themselves, beside what their people do."""
+"""Clusters with odd seeds also split, merge and prune automatically."""
 MANUAL_ONLY = (ScalingSettings(), RetentionSettings())
 SNAPSHOT_CHUNKS, COMPACTED_CHUNKS = 10, 8
 SETTLE_SECONDS = 900.0
-"""Virtual time that a healed cluster has to deliver everything."""
+"""Virtual time in which a healed cluster must deliver everything."""
 
 
 class ClusterSimulation:
-    """Everything that one seed decides."""
+    """The cluster of one seed."""
 
     def __init__(self, seed: int, *, store_kind: type[FakeStore] = FakeStore) -> None:
         self.rng = random.Random(seed)
@@ -96,11 +97,11 @@ class ClusterSimulation:
         self._failure: asyncio.Future[None] | None = None
 
     def store(self) -> FakeStore:
-        """Return one more client of the bucket."""
+        """Return another client of the bucket."""
         return self.store_kind(random.Random(self.rng.random()), objects=self.objects, latency_seconds=(0.001, 0.02))
 
     def client(self, client_id: str) -> Client:
-        """Return one more program's connection, not yet entered."""
+        """Return another program's connection, not yet entered."""
         return Client(
             transport=self.broker.transport(client_id, will=Client.will(CLUSTER, client_id)),
             store=self.store(),
@@ -117,13 +118,13 @@ class ClusterSimulation:
             self._failure.set_exception(error)
 
     def log(self, what: str) -> None:
-        """Add a line to the story that a failed run prints."""
+        """Add a line to the trace that a failed run prints."""
         self.checker.trace.append(f"{asyncio.get_running_loop().time():8.2f} s  {what}")
 
-    # --- the run ------------------------------------------------------------------------------------------------------
+    # The run
 
     async def run(self, *, fault_rounds: int) -> None:
-        """Play ``fault_rounds`` pieces of weather, heal, and check that every promise was kept."""
+        """Inject ``fault_rounds`` faults, heal the cluster, and check all invariants."""
         self._failure = asyncio.get_running_loop().create_future()
         playing = asyncio.create_task(self._run_scenario(fault_rounds))
         try:
@@ -143,7 +144,7 @@ class ClusterSimulation:
             stack.push_async_callback(self._end_everything)
             admin = await stack.enter_async_context(Admin(self.client("admin")))
             await admin.create_topic(TOPIC, segments=2)
-            # Two segments: from three consumers on they are shared.
+            # With two segments, three or more consumers share them.
             for _ in range(self.rng.randint(1, 6)):
                 self._start_consumer(STREAM, "STREAM")
             for _ in range(self.rng.randint(1, 3)):
@@ -170,7 +171,7 @@ class ClusterSimulation:
         held = {(record.key, int(record.value)) for record in self.checker.stored[TOPIC]}
         for key, counters in self.not_stored.items():
             if wrong := [counter for counter in counters if (key, counter) in held]:
-                raise InvariantViolationError(f"{key!r} {wrong[:5]} were called not stored, and are")
+                raise InvariantViolationError(f"{key!r} {wrong[:5]} were reported as not stored, and are stored")
         for subscription in (STREAM, QUEUE):
             self.checker.check_everything_delivered(TOPIC, subscription)
 
@@ -178,15 +179,15 @@ class ClusterSimulation:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SETTLE_SECONDS
         while loop.time() < deadline:
-            if self.device_clients.settled and not any(
+            if self.device_clients.is_settled and not any(
                 self.checker.undelivered(TOPIC, name) for name in (STREAM, QUEUE)
             ):
                 return
             await asyncio.sleep(1)
-        self.log("gave up waiting for the last deliveries")
+        self.log("the last deliveries did not arrive in time")
 
     async def _run_maintenance(self) -> None:
-        """Write snapshots and roll up, as the processes beside the daemons do; the leaders delete behind it."""
+        """Write snapshots and compact, as separate processes do; the leaders delete old chunks."""
         ledger = Ledger(self.store(), 0)
         while True:
             await asyncio.sleep(self.maintenance_rng.uniform(0.5, 3))
@@ -197,7 +198,7 @@ class ClusterSimulation:
                 if last + COMPACTED_CHUNKS <= self.checker.states[0].chunk:
                     await compact(ledger, last + 1, last + COMPACTED_CHUNKS, written_at_ms=now_ms())
             except StoreError as error:
-                self.log(f"the archive waits: {error}")
+                self.log(f"maintenance failed: {error}")
 
     async def _end_everything(self) -> None:
         self.producing = False
@@ -209,7 +210,7 @@ class ClusterSimulation:
         for daemon in self.daemons:
             await daemon.crash()
 
-    # --- the cast -----------------------------------------------------------------------------------------------------
+    # Daemons and clients
 
     def _spawn(self, work: Any) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -260,7 +261,7 @@ class ClusterSimulation:
                     self.committed[key].append(counter)
 
     async def _consume(self, name: str, subscription: str, kind: Any) -> None:
-        """A program that goes on until it is cancelled; one that is fenced joins again, as an operator would have it."""
+        """Run a consumer program until cancelled; it registers again after it was fenced."""
         options: dict[str, Any] = {"topic": TOPIC, "subscription": subscription, "type": kind, "name": name}
         options["start"] = "latest" if subscription == DELETED else "earliest"
         if self.by_load and subscription == STREAM:
@@ -286,10 +287,10 @@ class ClusterSimulation:
                             await asyncio.sleep(self.rng.uniform(0, 0.2))
                         if kind != "CHECKPOINT":
                             await consumer.acknowledge(record)
-            self.log(f"consumer {name} has to join again")
+            self.log(f"consumer {name} registers again")
 
     async def drained(self, query: DrainQuery) -> frozenset[int]:
-        """Answer in place of Spark: late, sometimes failing, sometimes hanging, never ahead of the ledger."""
+        """Answer drain checks like Spark: late, sometimes failing or hanging, never ahead of the ledger."""
         await asyncio.sleep(self.rng.uniform(0.05, 1.0))
         luck = self.rng.random()
         if luck < 0.05:
@@ -309,7 +310,7 @@ class ClusterSimulation:
             and known.position(segment) >= end
         )
 
-    # --- the weather --------------------------------------------------------------------------------------------------
+    # Faults
 
     async def _inject_fault(self, admin: Admin) -> None:
         faults: list[Callable[[Admin], Awaitable[None]]] = [
@@ -334,7 +335,7 @@ class ClusterSimulation:
         await self.rng.choice(faults)(admin)
 
     async def _command(self, command: Awaitable[Any], what: str) -> None:
-        """Carry out a command; a cluster without a leader may refuse it."""
+        """Execute a command; it may fail, for example without a leader."""
         try:
             await command
         except HeadgateError as error:
@@ -359,7 +360,7 @@ class ClusterSimulation:
             )
 
     async def _seek(self, admin: Admin) -> None:
-        """Move a subscription somewhere; positions may make no sense, and are rejected then."""
+        """Seek a subscription; invalid positions are rejected."""
         subscription = self.rng.choice([STREAM, STREAM, QUEUE])
         tails = sorted(self.checker.states[0].topics[TOPIC].tails.items())
         chosen = self.rng.sample(tails, self.rng.randint(1, min(2, len(tails))))
@@ -374,12 +375,12 @@ class ClusterSimulation:
         )
         await self._command(admin.seek(TOPIC, subscription, **wanted), f"seek {subscription} {wanted}")
         if self.rng.random() < 0.5:
-            # Again, while its consumers are busy with what came again.
+            # Again, while its consumers read the repeated records.
             await asyncio.sleep(self.rng.uniform(0, 1))
             await self._command(admin.seek(TOPIC, subscription, to="earliest"), f"seek {subscription} again")
 
     async def _delete_subscription(self, admin: Admin) -> None:
-        """Delete a subscription while its consumer runs, which is told, ends, and is started anew."""
+        """Delete a subscription while its consumer runs; the consumer ends and is started again."""
         await self._command(admin.delete_subscription(TOPIC, DELETED, force=True), f"delete {DELETED}")
 
     def _leader(self) -> SimulatedDaemon:
@@ -410,7 +411,7 @@ class ClusterSimulation:
         daemon = self.rng.choice(self.daemons)
         if daemon.frozen:
             return
-        self.log(f"daemon {daemon.name} is told to stop")
+        self.log(f"daemon {daemon.name} is asked to stop")
         self.daemons.remove(daemon)
         self._start_daemon()
         await daemon.stop()
@@ -426,7 +427,7 @@ class ClusterSimulation:
         self.device_clients.broker.start()
 
     async def _unreliable_network(self, _: Admin) -> None:
-        self.log("messages are lost, doubled and overtaken")
+        self.log("messages are lost, duplicated and reordered")
         self.broker.faults = Faults(
             delay_seconds=(0.001, 0.3), loss=0.1, duplication=0.1, reorder=self.rng.random() < 0.5
         )
@@ -436,7 +437,7 @@ class ClusterSimulation:
         self.broker.faults = Faults()
 
     async def _zookeeper_outage(self, _: Admin) -> None:
-        self.log("ZooKeeper goes away")
+        self.log("ZooKeeper stops")
         self.zookeeper.stop()
         self._later(self.rng.uniform(1, 30), self.zookeeper.start)
 
@@ -479,7 +480,7 @@ class ClusterSimulation:
         asyncio.get_running_loop().call_later(seconds, act)
 
     async def _heal(self) -> None:
-        """End all weather."""
+        """End all faults."""
         await asyncio.sleep(31)
         self._restore_network()
         self._start_broker()
@@ -487,4 +488,4 @@ class ClusterSimulation:
         for daemon in self.daemons:
             if daemon.frozen:
                 self._thaw(daemon)
-        self.log("the weather is over")
+        self.log("all faults have ended")

@@ -111,6 +111,7 @@ async def confront(payloads: list[bytes]) -> None:
         assert held(await folded(shard)) == held(leader.state), "and its successor will know the same"
 
 
+@pytest.mark.simulation
 @settings(max_examples=40, deadline=None)
 @given(st.lists(hostile(VALID), min_size=1, max_size=12))
 def test_a_leader_carries_on_whatever_it_is_sent(payloads: list[bytes]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -80,6 +81,7 @@ async def confront(payloads: list[tuple[str, bytes]]) -> None:
                 assert (not decodes(topic, payload)) == client.undecodable_messages - before
 
 
+@pytest.mark.simulation
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(sorted(KINDS)), hostile([*REPLIES, *ANNOUNCEMENTS])), min_size=1, max_size=12)
@@ -118,6 +120,7 @@ def number(request_id: int) -> bytes:
     return b"\xcf" + request_id.to_bytes(8, "big")
 
 
+@pytest.mark.simulation
 @settings(max_examples=60, deadline=None)
 @example([IDENTITY, b""])  # an identity in answer to a batch once broke the session
 @given(st.lists(hostile(REPLIES), min_size=1, max_size=12))
