@@ -1,7 +1,7 @@
-"""Airflow runs the job that counts the backlog, every five minutes. In headgate.toml: ``[drain] results = RESULTS``.
+"""Airflow DAG that counts the backlog every five minutes. In headgate.toml: ``[drain] results = RESULTS``.
 
-Airflow 3, with headgate installed where its tasks run. A run that fails leaves the last result, and the next
-one counts what both would have: nothing needs to be caught up on.
+For Airflow 3, with headgate installed where its tasks run. A failed run leaves the last result, and
+the next run counts everything since then, so nothing has to be caught up.
 """
 
 from datetime import datetime, timedelta
@@ -28,8 +28,8 @@ def headgate_backlog() -> None:
         execution_timeout=timedelta(minutes=30),
         retries=2,
     )
-    # Where jobs are submitted: "spark-submit --master yarn /opt/headgate/drain/job.py --ledger … --out …" without
-    # --master behind it; the job then takes the one that spark-submit was given.
+    # With spark-submit: "spark-submit --master yarn /opt/headgate/drain/backlog/job.py --ledger …
+    # --out …", without the job's own --master. The job then uses the master of spark-submit.
 
 
 headgate_backlog()

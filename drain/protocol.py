@@ -1,8 +1,9 @@
 """The protocol between the daemon and the Spark process: one JSON object per line over a local socket.
 
-Several requests may be in flight on one connection. A reply carries the id of its request, and replies may arrive in
-any order. Every request names the protocol version. A new optional field needs no new version if leaving it out keeps
-its earlier meaning. This module does no I/O and imports no Spark.
+Several requests may be in flight on one connection. A reply carries the id of its request, and
+replies may arrive in any order. Every request names the protocol version. A new optional field
+needs no new version if leaving it out keeps its earlier meaning. This module does no I/O and
+imports no Spark.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ MAX_LINE_BYTES: Final = 32 * 1024 * 1024
 MAX_OPEN_REQUESTS: Final = 10_000
 """Requests in flight on one connection: far above one per subscription of a large daemon."""
 MAX_EXTERNAL_BYTES: Final = MAX_LINE_BYTES // 4
-"""Size limit of the names in one backlog request: some 100 000 segments. Topics beyond it are left out."""
+"""Size limit of the names in one backlog request: some 100 000 segments. Topics beyond it are left
+out."""
 MAX_REASON_LENGTH: Final = 1000
 """Longest text about a table, in characters: its path, its faults and an example of each."""
 
@@ -42,8 +44,9 @@ class DrainCheckError(HeadgateError):
 class DrainQuery(msgspec.Struct, frozen=True):
     """Asks which of ``segments`` the subscription has drained at this seek generation.
 
-    The reply is usable only if it is based on chunk ``at_least_chunk`` or a later one. ``external`` holds the names of
-    an external topic; its tables are counted if the Spark process has a mapping for it.
+    The reply is usable only if it is based on chunk ``at_least_chunk`` or a later one. ``external``
+    holds the names of an external topic; its tables are counted if the Spark process has a mapping
+    for it.
     """
 
     shard: int
@@ -58,7 +61,8 @@ class DrainQuery(msgspec.Struct, frozen=True):
 class BacklogRow(msgspec.Struct, frozen=True, kw_only=True):
     """The backlog of one subscription in one segment.
 
-    Counts are None where nothing is tracked (CHECKPOINT), and where the backlog of an external topic is unknown.
+    Counts are None where nothing is tracked (CHECKPOINT), and where the backlog of an external
+    topic is unknown.
     """
 
     shard: int
@@ -77,7 +81,8 @@ class BacklogRow(msgspec.Struct, frozen=True, kw_only=True):
     """Estimated from the mean size of the segment's records."""
     holes: int | None
     oldest_ms: int | None = None
-    """Timestamp of the first unacknowledged record: exact near the segment's end, interpolated farther back."""
+    """Timestamp of the first unacknowledged record: exact near the segment's end, interpolated
+    farther back."""
     drained: bool
     stored_per_second: float | None = None
     """Over about the last minute (drain.backlog.rates); None if it is not known yet."""
@@ -131,9 +136,9 @@ class DrainedRequest(Request, frozen=True, kw_only=True, tag="drained"):
 class BacklogRequest(Request, frozen=True, kw_only=True, tag="backlog"):
     """Asks for the backlog of ``shards``; None: of every shard that has a folder.
 
-    ``now_ms``: the current time by the clock of the chunks; None: the time of the newest chunk. ``external``: the
-    external topics of these shards, which are reported separately. One that is not named is reported as the ledger
-    has it.
+    ``now_ms``: the current time by the clock of the chunks; None: the time of the newest chunk.
+    ``external``: the external topics of these shards, which are reported separately. One that is
+    not named is reported as the ledger has it.
     """
 
     shards: list[int] | None = None
@@ -154,7 +159,10 @@ class Pong(Response, frozen=True, kw_only=True, tag="pong"):
 
 
 class DrainedResponse(Response, frozen=True, kw_only=True, tag="drained", omit_defaults=True):
-    """The drained segments among those in the query. With ``error``, the shard or a table could not be counted."""
+    """The drained segments among those in the query.
+
+    With ``error``, the shard or a table could not be counted.
+    """
 
     drained: frozenset[int] = frozenset()
     watermark: int = 0

@@ -1,1 +1,1 @@
-"""Backlogs as a leader reports them."""
+"""Backlogs as the leader reports them."""

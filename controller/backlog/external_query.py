@@ -1,4 +1,4 @@
-"""What the backlog process is told of external topics, because the ledger's facts do not tell it: names and marks.
+"""Queries about the backlogs of external topics: the names and checkpoints that the ledger's facts do not contain.
 
 Pure: state in, values out.
 """
@@ -16,25 +16,25 @@ from drain.protocol import ExternalBacklogQuery
 
 
 def external_view(topic: Topic, subscriptions: Iterable[Subscription]) -> ExternalView | None:
-    """Return the names of ``topic`` and of these subscriptions of it; None for a topic that is stored here."""
+    """Return the names of ``topic`` and of these subscriptions; None if the topic is stored in the ledger."""
     if topic.external is None:
         return None
-    found = sorted(subscriptions, key=lambda each: each.subscription_id)
+    by_id = sorted(subscriptions, key=lambda each: each.subscription_id)
     return ExternalView(
         topic=topic.name,
-        subscriptions={each.subscription_id: each.name for each in found},
+        subscriptions={each.subscription_id: each.name for each in by_id},
         labels={number: segment.label or "" for number, segment in sorted(topic.layout.segments.items())},
         opaque=topic.external.positions == "opaque",
     )
 
 
 def external_queries(state: ShardState) -> list[ExternalBacklogQuery]:
-    """Return the query about the backlog of each external topic of a shard, with all checkpoints."""
-    found: list[ExternalBacklogQuery] = []
+    """Return one query for each external topic of a shard, with all checkpoints."""
+    queries: list[ExternalBacklogQuery] = []
     for topic in state.topics.values():
         subscriptions = topic.subscriptions.values()
-        names = external_view(topic, subscriptions)
-        if names is not None:
-            marks = {each.subscription_id: dict(each.checkpoints) for each in subscriptions if each.checkpoints}
-            found.append(ExternalBacklogQuery(state.shard, topic.topic_id, replace(names, checkpoints=marks)))
-    return found
+        view = external_view(topic, subscriptions)
+        if view is not None:
+            checkpoints = {each.subscription_id: dict(each.checkpoints) for each in subscriptions if each.checkpoints}
+            queries.append(ExternalBacklogQuery(state.shard, topic.topic_id, replace(view, checkpoints=checkpoints)))
+    return queries

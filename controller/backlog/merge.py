@@ -1,34 +1,40 @@
-"""What the subscriptions of a shard have not acknowledged: as Spark has counted it, or else as the leader knows it.
+"""Merge the backlogs that Spark has counted with those that the leader knows.
 
-Spark's count has ages and rates; the leader's own has neither, but is exact at this moment and always there. Which of
-the two stands in an answer is said in it (``counted_by``), subscription by subscription: one that was created since
-Spark has counted is the leader's.
+Spark's counts have ages and rates. The leader's have neither, but they are always available and
+current. Every backlog says where it comes from (``counted_by``). A subscription that is newer than
+Spark's count has the leader's.
 
-Of an external topic the leader knows one thing by itself: what was acknowledged to its end has nothing left. How much
-is left of anything else is for its source and its tables; here it is not known. What was counted there before a seek is
-not told after it.
+The leader knows the backlog of a segment of an external topic only if it was acknowledged to its
+end: 0. Everything else comes from the tables of the topic, or is unknown. Counts from before a seek
+are not used after it.
 
-Pure: state and rows in, values out.
+Pure: state and rows in, values out. The formulas are in headgate.protocol.backlog.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import Final
 
 from controller.state.shard_state import ShardState, Topic
 from coordinator.state.subscription import Subscription
 from drain.protocol import BacklogResponse, BacklogRow, ExternalBacklogResponse
 from headgate.model.external_topic import ExternalTopic
 from headgate.model.layout import Segment, SegmentState
-from headgate.model.offset_ranges import OffsetRanges
-from headgate.protocol.backlog import TRACKED, SegmentBacklog, SubscriptionBacklog, summarize_backlog
+from headgate.protocol.backlog import (
+    TRACKED,
+    SegmentBacklog,
+    SubscriptionBacklog,
+    estimate_size_bytes,
+    summarize_backlog,
+)
 
-OUTDATED = "its tables were counted before its last seek, or before its last import: ask again"
+OUTDATED: Final = "its tables were counted before its last seek or import: ask again"
 
 
 def backlogs(state: ShardState, response: BacklogResponse | None, now_ms: int) -> tuple[SubscriptionBacklog, ...]:
-    """Return every subscription's backlog, by topic and name; ``response``: what Spark has counted, if it has."""
+    """Return the backlog of every subscription, by topic and name; ``response``: Spark's last count, if any."""
     rows: dict[int, list[BacklogRow]] = defaultdict(list)
     external: dict[int, ExternalBacklogResponse] = {}
     as_of_ms = None if response is None else response.as_of_ms.get(state.shard)
@@ -37,20 +43,20 @@ def backlogs(state: ShardState, response: BacklogResponse | None, now_ms: int) -
         for row in response.rows:
             if row.shard == state.shard:
                 rows[row.subscription_id].append(row)
-    found: list[SubscriptionBacklog] = []
+    merged: list[SubscriptionBacklog] = []
     for _, topic in sorted(state.topics.items()):
         for _, subscription in sorted(topic.subscriptions.items()):
             if topic.external is not None:
-                found.append(_external_backlog(subscription, topic, external.get(topic.topic_id), now_ms))
+                merged.append(_external_backlog(subscription, topic, external.get(topic.topic_id), now_ms))
             elif as_of_ms is not None and subscription.subscription_id in rows:
-                found.append(_spark_backlog(subscription, rows[subscription.subscription_id], as_of_ms))
+                merged.append(_spark_backlog(subscription, rows[subscription.subscription_id], as_of_ms))
             else:
-                found.append(leader_backlog(subscription, topic, now_ms))
-    return tuple(found)
+                merged.append(leader_backlog(subscription, topic, now_ms))
+    return tuple(merged)
 
 
 def leader_backlog(subscription: Subscription, topic: Topic, now_ms: int) -> SubscriptionBacklog:
-    """Return the backlog as the leader's own state has it."""
+    """Return the backlog according to the leader's own state."""
     return summarize_backlog(
         topic=topic.name,
         subscription=subscription.name,
@@ -67,17 +73,18 @@ def _external_backlog(
     leaders = leader_backlog(subscription, topic, now_ms)
     if response is None or subscription.type not in TRACKED:
         return leaders
-    segments = {part.segment: part for part in leaders.segments}
+    segments = {each.segment: each for each in leaders.segments}
     mine = subscription.subscription_id, subscription.seek_generation
     rows = [
         row for row in response.rows if (row.subscription_id, row.seek_generation) == mine and row.segment in segments
     ]
-    # What was not counted is as the leader knows it: segments that are newer, and marks that nobody can place.
+    # The leader's values remain for segments that are newer than the count, and where the count is
+    # unknown.
     segments |= {
         row.segment: _spark_segment_backlog(row, segments[row.segment].label) for row in rows if row.records is not None
     }
     reason = response.reason or OUTDATED
-    unknown = any(part.records is None for part in segments.values())
+    unknown = any(each.records is None for each in segments.values())
     return summarize_backlog(
         topic=topic.name,
         subscription=subscription.name,
@@ -96,15 +103,14 @@ def _leader_segment_backlog(subscription: Subscription, topic: Topic, segment: i
     if subscription.type not in TRACKED:
         return SegmentBacklog(segment=segment, sealed=sealed, label=known.label)
     if topic.external is not None:
-        nothing = 0 if _is_fully_acknowledged(subscription, topic.external, known) else None
-        return SegmentBacklog(segment=segment, sealed=sealed, records=nothing, size_bytes=nothing, label=known.label)
-    above = subscription.acknowledged_ranges.get(segment, OffsetRanges()).count()
-    records = max(0, tail.next_offset - subscription.position(segment) - above)
+        left = 0 if _is_fully_acknowledged(subscription, topic.external, known) else None
+        return SegmentBacklog(segment=segment, sealed=sealed, records=left, size_bytes=left, label=known.label)
+    records = subscription.unacknowledged_records(segment, tail.next_offset)
     return SegmentBacklog(
         segment=segment,
         sealed=sealed,
         records=records,
-        size_bytes=tail.size_bytes * records // tail.next_offset if tail.next_offset else 0,
+        size_bytes=estimate_size_bytes(records, tail.next_offset, tail.size_bytes),
     )
 
 

@@ -1,14 +1,12 @@
-"""Where one reign is asked for backlogs: it asks Spark, waits a bounded time, and answers with what is known.
+"""Answer backlog requests of one leader term, within a bounded time, from a cache that Spark refreshes.
 
-However many ask, one query is under way; whoever comes meanwhile shares it. An answer waits for it for
-`REFRESH_TIMEOUT_SECONDS`. Then it is given with what Spark said last, if that is not older than
-`MAX_RESPONSE_AGE_SECONDS`, and else with the leader's own count (controller.backlog.merge): the drain process may be
-away, people still get numbers.
+At most one query to the Spark process is in flight. A request waits for it for up to `REFRESH_TIMEOUT_SECONDS`. The
+reply then uses Spark's last count if it is not older than `MAX_RESPONSE_AGE_SECONDS`, and the leader's own count
+otherwise (controller.backlog.merge). So people get numbers even without a Spark process.
 
-Every `interval_seconds` it asks by itself, so that rates are known before anybody asks, and metrics need nobody to
-look.
+The service also queries every `interval_seconds`, so that rates are known before the first request, and for metrics.
 
-External topics are asked about by name. A table of theirs that is at fault is logged when that begins and when it ends.
+External topics are queried by name. A failing table is logged once when it starts to fail and once when it recovers.
 """
 
 from __future__ import annotations
@@ -29,20 +27,20 @@ from headgate.protocol.backlog import SubscriptionBacklog
 from metrics import events
 
 REFRESH_TIMEOUT_SECONDS: Final = 1.5
-"""Below the two seconds after which a client asks again."""
+"""Less than the two seconds after which a client repeats its request."""
 MAX_RESPONSE_AGE_SECONDS: Final = 60.0
 BACKLOG_INTERVAL_SECONDS: Final = 15.0
 MAX_PENDING_ANSWERS: Final = 256
-"""Answers that may wait at once; beyond, they are given at once with what is known."""
+"""Replies that may wait for Spark. Further requests are answered at once from the cache."""
 
 BacklogSource = Callable[[int, int, Sequence[ExternalBacklogQuery]], Awaitable[BacklogResponse]]
-"""(shard, now in ms, its external topics) → what Spark has counted; raises DrainCheckError."""
+"""(shard, now in ms, its external topics) → Spark's count; raises DrainCheckError."""
 
 log = structlog.get_logger(__name__)
 
 
 class BacklogService:
-    """One reign's backlogs. Its tasks live as long as `run`."""
+    """The backlogs of one term. Its tasks live as long as `run`."""
 
     def __init__(
         self,
@@ -53,7 +51,7 @@ class BacklogService:
         now_ms: Callable[[], int],
         interval_seconds: float,
     ) -> None:
-        """``source`` None: there is no Spark to ask, so the leader counts."""
+        """``source`` None: there is no Spark process, so only the leader counts."""
         self._state = state
         self._source = source
         self._observer = observer
@@ -61,13 +59,13 @@ class BacklogService:
         self._interval_seconds = interval_seconds
         self._response: tuple[BacklogResponse, float] | None = None
         self._table_errors: dict[str, str] = {}
-        """External topic → what was logged of its tables."""
+        """External topic → the logged error of its tables."""
         self._query_task: asyncio.Task[None] | None = None
         self._pending_answers: set[asyncio.Task[None]] = set()
         self._running = False
 
     async def run(self) -> None:
-        """Ask now and then until cancelled; then whatever waits is cancelled too."""
+        """Query periodically until cancelled; then cancel the tasks that wait."""
         self._running = True
         try:
             while True:
@@ -81,7 +79,7 @@ class BacklogService:
             await cancel_and_wait(*self._pending_answers, *([] if self._query_task is None else [self._query_task]))
 
     def answer_later(self, request: m.DescribeBacklog, reply: Callable[[m.AnyReplyBody], None]) -> None:
-        """Call ``reply`` with the answer to ``request``, within `REFRESH_TIMEOUT_SECONDS`."""
+        """Call ``reply`` with the reply to ``request`` within `REFRESH_TIMEOUT_SECONDS`."""
         if self._source is None or not self._running or len(self._pending_answers) >= MAX_PENDING_ANSWERS:
             reply(self._answer(request))
             return
@@ -90,7 +88,7 @@ class BacklogService:
         task.add_done_callback(self._pending_answers.discard)
 
     def latest(self) -> tuple[SubscriptionBacklog, ...]:
-        """Return what is known now, without asking anybody."""
+        """Return the backlogs from the cache, without a query."""
         response = None
         if (
             self._response is not None
@@ -113,12 +111,12 @@ class BacklogService:
         reply(self._answer(request))
 
     async def _refresh(self, wait_seconds: float) -> None:
-        """Return once the next answer of Spark is there, has failed, or has taken too long."""
+        """Return when the current query has completed or failed, or after ``wait_seconds``."""
         if self._source is None:
             return
         if self._query_task is None or self._query_task.done():
             self._query_task = asyncio.get_running_loop().create_task(self._query(self._source), name="backlog-query")
-        # What is under way goes on, however long it takes: whoever asks next finds it done.
+        # A slow query continues in the background, and a later request uses its result.
         await asyncio.wait({self._query_task}, timeout=wait_seconds)
         if self._query_task.done():
             self._query_task.result()

@@ -21,9 +21,9 @@ from coordinator.decisions.external_topics import remaining_description
 from coordinator.decisions.gate import Gate, is_gated, tracks_acknowledgements
 from coordinator.state.subscription import RegisteredConsumer, Subscription
 from coordinator.state.topic_view import TopicView
-from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.layout import SegmentState
 from headgate.protocol import messages as m
+from headgate.protocol.backlog import estimate_drain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,11 +159,7 @@ class _Explainer:
         """Return how much is not acknowledged; None where nothing is."""
         if not tracks_acknowledgements(self._subscription.type):
             return None
-        subscription, end = self._subscription, self._topic.tails[segment].next_offset
-        if segment not in subscription.progress_by_bucket:
-            return subscription.acknowledged_in(segment, 0).remaining(end)
-        # The mean over the buckets, as drain.backlog.merge counts it.
-        return -(-sum(bucket.remaining(end) for bucket in subscription.progress_by_bucket[segment]) // KEY_BUCKETS)
+        return self._subscription.unacknowledged_records(segment, self._topic.tails[segment].next_offset)
 
     def _remaining_at_source(self, segment: int) -> str | None:
         """Return in words what is left of a segment that cannot be counted here; None where it can."""
@@ -223,7 +219,7 @@ class _Explainer:
             state=str(self._topic.layout.segments[segment].state),
             backlog_records=backlog,
             records_per_second=rate,
-            expected_seconds=backlog / rate if rate else None,
+            expected_seconds=estimate_drain(backlog, 0.0, rate, tracked=True)[1],
             consumers=[each.consumer for each in self._context.held.get(segment, ())],
         )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from headgate.model.offset_ranges import OffsetRanges
+from headgate.protocol.backlog import unacknowledged_records
 
 
 @dataclass(slots=True)
@@ -30,4 +31,4 @@ class AcknowledgementProgress:
 
     def remaining(self, end: int) -> int:
         """Return the number of unacknowledged offsets below ``end``."""
-        return max(0, end - self.position - self.acknowledged_ranges.count(below=end))
+        return unacknowledged_records(end, self.position, self.acknowledged_ranges)

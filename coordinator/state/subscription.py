@@ -21,6 +21,7 @@ from headgate.model import entries as e
 from headgate.model.bucket_ranges import SegmentSlice, segment_of, slice_of
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.offset_ranges import OffsetRanges
+from headgate.protocol.backlog import mean_over_buckets
 
 REMOVED_CONSUMER_RETENTION_MS = 600_000
 """How long a removed consumer is remembered: much longer than a broker can delay a message."""
@@ -168,6 +169,13 @@ class Subscription:
         if segment in self.progress_by_bucket:
             return self.progress_by_bucket[segment][bucket]
         return AcknowledgementProgress(self.position(segment), self.acknowledged_ranges.get(segment, OffsetRanges()))
+
+    def unacknowledged_records(self, segment: int, end_offset: int) -> int:
+        """Return the backlog of ``segment``, whose records end at ``end_offset``."""
+        buckets = self.progress_by_bucket.get(segment)
+        if buckets is None:
+            return self.acknowledged_in(segment, 0).remaining(end_offset)
+        return mean_over_buckets(progress.remaining(end_offset) for progress in buckets)
 
     def held_by(self, consumer: str) -> list[SegmentSlice]:
         """Return the sorted slices that ``consumer`` holds, revoked ones included."""

@@ -1,8 +1,8 @@
-"""What the facts of a rolled range come to: one small object beside its records.
+"""The merged facts of a compacted range: one small object beside its records.
 
-So counting from the first chunk needs no chunk that is gone. Its rows are those of a merge (schemas.MERGED) over the
-range alone, without what came before. Merging is made of sums, maxima and unions, so merging such rows again gives
-what merging the facts themselves would.
+With it, counting from the first chunk needs none of the deleted chunks. The rows are those of a
+merge (schemas.MERGED) over the range alone. A merge consists of sums, maxima and unions, so merging
+such rows again equals merging the facts.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ async def read_range_facts(store: Store, manifest: Manifest) -> pa.Table:
         raise ChunkError(f"{manifest.facts} cannot be read: {error}") from error
     if (header.shard, header.first, header.last) != (manifest.shard, manifest.first, manifest.last):
         raise ChunkError(f"{manifest.facts} says that it is of chunks {header.first} to {header.last}")
-    # A bucket or another column that this version has and the writer had not is null, as it is in a chunk.
+    # A column that the writer did not have is null, as in a chunk.
     columns = [
         table.column(field.name) if field.name in table.column_names else pa.nulls(len(table), field.type)
         for field in MERGED
@@ -65,20 +65,21 @@ async def read_range_facts(store: Store, manifest: Manifest) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class CompactedFacts:
-    """What all rolled ranges of a shard come to together."""
+    """The merged facts of all compacted ranges of a shard."""
 
     last: int
-    """The last chunk that they speak for."""
+    """The last chunk that they include."""
     last_at_ms: int
-    """Its time."""
+    """The time of that chunk."""
     table: pa.Table
     """Rows of schemas.MERGED; a key may have one for each range."""
 
 
 async def read_compacted_facts(store: Store, shard: int) -> CompactedFacts | None:
-    """Return the facts of all rolled ranges; None if there are none.
+    """Return the facts of all compacted ranges; None if there are none.
 
-    Raises ChunkError or StoreUnavailableError. Ranges that are replaced meanwhile are looked up once more.
+    Raises ChunkError or StoreUnavailableError. If a range is replaced meanwhile, the ranges are
+    listed once more.
     """
     for attempt in (0, 1):
         covering = ranges_to_read(await manifest_ranges(store, shard))
@@ -89,7 +90,7 @@ async def read_compacted_facts(store: Store, shard: int) -> CompactedFacts | Non
             tables = [await read_range_facts(store, manifest) for manifest in manifests]
         except ObjectMissingError as error:
             if attempt:
-                raise ChunkError(f"a rolled range of shard {shard} is named and missing: {error}") from error
+                raise ChunkError(f"a compacted range of shard {shard} is listed but missing: {error}") from error
             continue
         return CompactedFacts(manifests[-1].last, manifests[-1].last_at_ms, pa.concat_tables(tables))
     raise AssertionError("the second attempt returns or raises")

@@ -1,11 +1,12 @@
-"""Run one merge on a Spark session: the adapter between values and drain.backlog.plans's plans.
+"""Aggregate chunks on a Spark session: the adapter between values and the plans of drain.backlog.plans.
 
-What comes back is some rows per segment, subscription and pair of them, and one for each stretch acknowledged out of
-order. So it is collected into this process: it is bounded by segments, subscriptions and holes, not by the ledger, and
-one small object that is created with put-if-absent cannot be written by many tasks. Up to MAX_ROWS_PER_TASK, ranges
-come back as they were acknowledged, and are joined where they are settled: Spark takes a second shuffle to join them.
-The previous result is added here as well (drain.backlog.merge): to hand it to Spark and take it back took longer than
-to count a second's worth of chunks.
+The result has a few rows per segment, subscription and pair of them, and one per range that was
+acknowledged out of order. Its size is bounded by these and not by the ledger, so it is collected
+into this process. Besides, one small object that is created with put-if-absent cannot be written by
+many tasks. Up to MAX_ROWS_PER_TASK rows, ranges are returned as they were acknowledged and joined
+in drain.backlog.merge, because joining them in Spark takes a second shuffle. The previous result is
+added there as well: sending it to Spark and back took longer than counting a second's worth of
+chunks.
 """
 
 from __future__ import annotations
@@ -20,47 +21,52 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from drain.backlog import plans as backlog
+from drain.backlog.aggregates import merged_rows
 from drain.backlog.merge import MergedRow
-from drain.backlog.sums import merged_rows
 from drain.spark.engines import ENGINE_ERRORS, is_gone
 from drain.spark.fact_source import FactSource
 from headgate.errors import HeadgateError
 
 MAX_ROWS_PER_TASK: Final = 50_000
-"""Rows that each of the two tasks behind the shuffle may hand over before ranges are joined there. To make so many
-values takes half a second in all."""
+"""Rows that each of the two tasks after the shuffle may return before ranges are joined in Spark.
+Converting this many takes half a second."""
 
 _FILE = re.compile(r"[a-z0-9]+:/\S+?\.parquet")
 _OBJECT_ERROR = re.compile(r"ObjectError: (.+)")
-"""What drain.spark.object_data_source said, in the middle of two stack traces."""
+"""An error of drain.spark.object_data_source, between two stack traces."""
 
 
 class RunError(HeadgateError):
-    """Spark could not carry a run out; the previous result stays."""
+    """A Spark run failed; the previous result remains."""
 
 
 class JvmGoneError(RunError):
-    """The JVM, ours or a Connect server's, does not answer. Nothing in this process brings a session back: it ends."""
+    """The JVM or the Connect server does not answer.
+
+    A session cannot be restored, so the process exits.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkBatch:
-    """One shard's part of a run: the new chunks as their source names them."""
+    """The new chunks of one shard, as their fact source names them."""
 
     shard: int
     paths: Sequence[str]
     rows: int | None = None
-    """How many rows the chunks say that they have; None where that is not known before they are read."""
+    """Number of rows according to the chunks' footers; None if it is not known before they are
+    read."""
 
 
 def aggregate_chunks(
     session: SparkSession, source: FactSource, batches: Sequence[ChunkBatch]
 ) -> Mapping[int, list[MergedRow]]:
-    """Return what the new chunks come to, by shard, in one Spark job. It blocks until that is done or cancelled.
+    """Return the aggregates of new chunks by shard, from one Spark job. Blocks until it ends or is cancelled.
 
     Raises:
-        RunError: the job failed or was cancelled; the text names the object where Spark does. Or not every row of
-            the chunks was counted: fewer look like a smaller ledger, and nobody would count them again.
+        RunError: the job failed or was cancelled; the text names the object if Spark does. Or not
+            every row of the chunks was counted: the watermark would skip the missing rows
+            permanently.
         JvmGoneError: the JVM is gone.
 
     """
@@ -75,29 +81,29 @@ def aggregate_chunks(
 
 
 def _check_all_counted(aggregates: pa.Table, batches: Sequence[ChunkBatch]) -> None:
-    wanted = [batch.rows for batch in batches if batch.rows is not None]
-    if len(wanted) < len(batches):
+    expected = [batch.rows for batch in batches if batch.rows is not None]
+    if len(expected) < len(batches):
         return
     counted = pc.sum(aggregates.column("records")).as_py() or 0
-    if counted != sum(wanted):
+    if counted != sum(expected):
         shards = ", ".join(str(batch.shard) for batch in batches)
-        raise RunError(f"Spark counted {counted} of the {sum(wanted)} rows of shard {shards}: that is no count")
+        raise RunError(f"Spark counted {counted} of the {sum(expected)} rows of shard {shards}: the count is discarded")
 
 
 def aggregation_plan(session: SparkSession, source: FactSource, batches: Sequence[ChunkBatch]) -> DataFrame:
-    """Return the plan with which `aggregate_chunks` begins."""
+    """Return the first plan of `aggregate_chunks`."""
     return _plan(session, source, batches)[0]
 
 
 def aggregate_contributions(contributions: DataFrame, limit: int = MAX_ROWS_PER_TASK) -> pa.Table:
-    """Return the sums of contributions; ranges are joined only if there are more than ``limit`` a task."""
+    """Return the aggregates of contributions; ranges are joined only if a task has more than ``limit`` rows."""
     return _collect(backlog.aggregate_limited(limit, contributions), contributions, limit)
 
 
 def _plan(
     session: SparkSession, source: FactSource, batches: Sequence[ChunkBatch]
 ) -> tuple[DataFrame, DataFrame | None]:
-    """Return the plan of the sums, and the contributions if they may turn out to be too many to hand over."""
+    """Return the plan, and the contributions if the plan may return too many rows."""
     paths = [path for batch in batches for path in batch.paths]
     small = source.small_frame(session, paths)
     if small is not None:
@@ -114,7 +120,7 @@ def _collect(aggregates: DataFrame, contributions: DataFrame | None, limit: int)
 
 
 def error_summary(error: Exception) -> str:
-    """Return one line of what Spark says, with the object it was about: its own text is a page of stack traces."""
+    """Return one line with the cause and the object, from Spark's page of stack traces."""
     text = str(error)
     if found := _OBJECT_ERROR.search(text):
         return f"Spark could not count: {found.group(1)[:500]}"

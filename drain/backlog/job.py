@@ -1,18 +1,21 @@
-"""Bring the published results up to date: the thin job around drain.backlog.plans.
+"""Bring the published results up to date.
 
-A run finds the chunks after each shard's last watermark, checks and counts exactly those, merges them with the last
-result, and publishes the new one. It decides nothing about what counts (drain.backlog.plans, drain.backlog.merge).
-Running it again over the same ledger changes nothing. A run that is killed leaves the previous result; of two at once,
-one publishes and the other takes what it finds.
+A run lists the chunks after each shard's last watermark, checks and counts exactly those, merges
+them with the last result, and publishes the new one. It does not decide how facts count
+(drain.backlog.plans and drain.backlog.merge do). Runs are idempotent: without new chunks, nothing
+changes. A killed run leaves the previous result. Of two concurrent runs, one publishes and the
+other reads that result.
 
-A shard whose ledger or result is at fault fails alone, with the object's name, and the others go on.
+If the ledger or the result of a shard is damaged, that shard fails with the object's name, and the
+others continue.
 
     python -m drain.backlog.job --ledger file:///var/lib/headgate/ledger [--out URL] [--shard 3 …] [--full] [--json]
 
-``--full`` counts from the first chunk instead, and compares: the exit code is 1 if that differs from what is published.
-It leaves every chunk to Spark, however few there are, because it proves nothing to count twice in the same way.
-Of external topics it knows what the ledger holds, as a result does: no records, and no end of an active segment.
-``--out`` publishes somewhere else than beside the ledger. Under `spark-submit` the master is the one that it was given.
+``--full`` counts from the first chunk and compares: the exit code is 1 if the published result
+differs. Spark reads every chunk then, however few there are, because counting twice in the same way
+proves nothing. Of external topics the job counts what the ledger contains, as published results do:
+no records, and no end of an active segment. ``--out`` publishes to another location than beside the
+ledger. Under `spark-submit`, Spark's own master is used.
 """
 
 from __future__ import annotations
@@ -29,11 +32,11 @@ from typing import Final
 import msgspec
 from pyspark.sql import SparkSession
 
+from drain.backlog.aggregates import merged_row
 from drain.backlog.compacted_facts import read_compacted_facts
 from drain.backlog.counting import ChunkBatch, JvmGoneError, RunError, aggregate_chunks
 from drain.backlog.merge import MergedRow, merge_rows, outstanding, previous_rows
 from drain.backlog.results import Result, newest_result, publish_result, read_result, result_path
-from drain.backlog.sums import merged_row
 from drain.spark.chunks import LedgerChunks
 from drain.spark.fact_source import READERS
 from drain.spark.master import DEFAULT_MASTER, VALID_MASTERS, conf_pair
@@ -43,34 +46,35 @@ from headgate.errors import ChunkError, ConfigError, HeadgateError, ObjectMissin
 from headgate.storage.object_store import Store, open_store
 
 MAX_CHUNKS_PER_JOB: Final = 4000
-"""Chunks counted in one Spark job. It bounds the file list and the ranges that one task gathers, so a ledger of any
-length is counted in pieces; 4000 small files take about 4 s, far above the job's fixed cost."""
+"""Chunks counted in one Spark job. This bounds the file list and the ranges in one task, so a
+ledger of any length is counted in several jobs. 4000 small files take about 4 s, far above a job's
+fixed cost."""
 
 Count = Callable[[Sequence[ChunkBatch]], Awaitable[Mapping[int, list[MergedRow]]]]
-"""Runs one merge (drain.backlog.counting.merge); raises RunError."""
+"""Aggregates chunks (drain.backlog.counting.aggregate_chunks); raises RunError."""
 
 
 @dataclass(slots=True)
 class RunOutcome:
-    """What one run came to, shard by shard."""
+    """The outcome of one run, by shard."""
 
     results: dict[int, Result] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
-    """Shard → the object and the reason; its previous result stays."""
+    """Shard → the object and the reason; its previous result remains."""
     chunks: int = 0
-    """New chunks that were counted."""
+    """Number of new chunks that were counted."""
 
 
 @dataclass(slots=True)
 class _Progress:
-    """One shard on its way through a run."""
+    """The progress of one shard in a run."""
 
     result: Result
     numbers: range
 
 
 class BacklogJob:
-    """Runs over one ledger. Not for two runs at once in one object."""
+    """Runs over one ledger, one at a time."""
 
     def __init__(
         self,
@@ -80,7 +84,7 @@ class BacklogJob:
         results: Store | None = None,
         max_chunks_per_job: int = MAX_CHUNKS_PER_JOB,
     ) -> None:
-        """Prepare. ``results`` is where results are published, and gone on from; beside the ledger if None."""
+        """``results``: where results are read and published; None: beside the ledger."""
         self._chunks = chunks
         self._count = count
         self._results = results or chunks.store
@@ -94,12 +98,12 @@ class BacklogJob:
         full: bool = False,
         up_to: Mapping[int, int] | None = None,
     ) -> RunOutcome:
-        """Count what is new in ``shards`` and publish; with ``full`` count everything and publish nothing.
+        """Count the new chunks of ``shards`` and publish; with ``full`` count every chunk and publish nothing.
 
-        ``up_to``: shard → the last chunk to count; a shard that is not in it is counted to its end.
+        ``up_to``: shard → the last chunk to count; other shards are counted to their end.
 
         Raises:
-            JvmGoneError: the JVM is gone. Every other fault is in the outcome, under its shard.
+            JvmGoneError: the JVM is gone. Every other error is in the outcome, under its shard.
 
         """
         outcome = RunOutcome()
@@ -121,7 +125,7 @@ class BacklogJob:
         return outcome
 
     async def _from_compacted(self, shard: int, *, publish: bool) -> Result:
-        """Return the result of the chunks that were rolled up, which may be gone; an empty one if there are none."""
+        """Return the result of the compacted chunks, which may be deleted; an empty one if there are none."""
         compacted = await read_compacted_facts(self._chunks.store, shard)
         if compacted is None:
             return Result(shard, 0, ())
@@ -130,7 +134,7 @@ class BacklogJob:
         return await publish_result(self._chunks.store, result) if publish else result
 
     async def _newest_result(self, shard: int) -> Result:
-        """Return the newest result; the object in memory if it is still the newest one, to save reading it."""
+        """Return the newest result; the one in memory if it is still the newest, which saves reading it."""
         last = self._last.get(shard)
         if last is not None and last.watermark:
             newer = await self._results.names(
@@ -142,7 +146,7 @@ class BacklogJob:
         return await newest_result(self._results, shard)
 
     def _next_chunks(self, progress_by_shard: dict[int, _Progress]) -> dict[int, range]:
-        """Return which chunks the next step takes, of which shards; room left by one shard is the next one's."""
+        """Return the chunks of the next Spark job by shard; capacity that one shard leaves goes to the next one."""
         due: dict[int, range] = {}
         capacity = self._max_chunks_per_job
         for shard, progress in progress_by_shard.items():
@@ -191,7 +195,10 @@ class BacklogJob:
                 self._last[shard] = progress.result
 
     async def _count_shards(self, batches: dict[int, ChunkBatch]) -> tuple[dict[int, list[MergedRow]], dict[int, str]]:
-        """Return the merged rows by shard, and what failed. One shard's fault must not stop the others for ever."""
+        """Return the aggregated rows and the failures, by shard.
+
+        If the job fails, every shard is retried alone.
+        """
         if not batches:
             return {}, {}
         try:
@@ -205,14 +212,14 @@ class BacklogJob:
         merged: dict[int, list[MergedRow]] = {}
         failures: dict[int, str] = {}
         for shard, batch in batches.items():
-            alone, fault = await self._count_shards({shard: batch})
-            merged |= alone
-            failures |= fault
+            rows, failure = await self._count_shards({shard: batch})
+            merged |= rows
+            failures |= failure
         return merged, failures
 
 
 async def differences(results: Store, outcome: RunOutcome) -> dict[int, str]:
-    """Return, by shard, how a full count differs from what is published at the same watermark."""
+    """Return, by shard, how a full count differs from the published result with the same watermark."""
     found: dict[int, str] = {}
     for shard, counted in outcome.results.items():
         if not counted.watermark:
@@ -221,17 +228,21 @@ async def differences(results: Store, outcome: RunOutcome) -> dict[int, str]:
             published = await read_result(results, shard, counted.watermark)
         except ObjectMissingError:
             continue
-        wrong = set(counted.rows) ^ set(published.rows)
-        if wrong:
-            first = min(wrong, key=repr)
+        differing = set(counted.rows) ^ set(published.rows)
+        if differing:
+            first = min(differing, key=repr)
             found[shard] = (
-                f"{result_path(shard, counted.watermark)}: {len(wrong)} rows differ from a full count, one is {first}"
+                f"{result_path(shard, counted.watermark)}: {len(differing)} rows differ from a full count, "
+                f"for example {first}"
             )
     return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run once. 0: up to date; 1: a shard failed, or a full count differs; 2: a setting is wrong."""
+    """Run once.
+
+    Exit codes: 0: up to date; 1: a shard failed, or a full count differs; 2: a setting is invalid.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m drain.backlog.job", description="Count the backlog of a ledger, once."
     )
@@ -242,7 +253,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON line per subscription and segment")
     parser.add_argument("--master", help=f"one of {VALID_MASTERS} (default: {DEFAULT_MASTER})")
     parser.add_argument("--conf", type=conf_pair, action="append", default=[], help="KEY=VALUE for Spark (repeatable)")
-    parser.add_argument("--reader", choices=READERS, default="auto", help="auto, or spark: its own file systems")
+    parser.add_argument("--reader", choices=READERS, default="auto", help="auto, or spark: Spark's own file systems")
     arguments = parser.parse_args(argv)
     try:
         return asyncio.run(_run(arguments))
@@ -290,10 +301,10 @@ def _session(arguments: argparse.Namespace, folder: Path) -> SparkSession:
 def _lines(shard: int, result: Result, *, as_json: bool) -> list[str]:
     rows = outstanding(result.rows)
     if as_json:
-        about = {"shard": shard, "watermark": result.watermark}
-        return [msgspec.json.encode(about | asdict(row) | {"drained": row.drained}).decode() for row in rows]
+        source = {"shard": shard, "watermark": result.watermark}
+        return [msgspec.json.encode(source | asdict(row) | {"drained": row.drained}).decode() for row in rows]
     total = sum(row.records or 0 for row in rows)
-    return [f"shard {shard}: counted to chunk {result.watermark}; {total} records outstanding in {len(rows)} places"]
+    return [f"shard {shard}: counted to chunk {result.watermark}; {total} records outstanding in {len(rows)} backlogs"]
 
 
 if __name__ == "__main__":

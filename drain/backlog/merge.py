@@ -1,30 +1,39 @@
-"""What a merge comes to: which generations count, and what is gone.
+"""Merge rows into the next result, and derive backlogs from a result.
 
-`merge_rows` adds the rows of one merge to the previous result, which makes the next one; `outstanding` and `drained`
-read a result. All three take values and return values. They run beside Spark, not in it, because their input is
-bounded by segments times subscriptions, and by the marks of a segment (drain.backlog.timestamp_index).
+`merge_rows` adds the rows of one run to the previous result. `outstanding` and `drained` read a
+result. They run beside Spark and not in it, because their input is bounded by segments times
+subscriptions, and by the timestamp index of a segment (drain.backlog.timestamp_index). Pure: values
+in, values out.
 
-A result has three kinds of rows:
+A result has these kinds of rows:
 
-* a segment (no subscription): records, size_bytes, end_offset, marks, and sealed_end_offset once it is sealed;
-* a subscription (no segment): its type, and the highest seek generation it has reached;
-* a subscription in a segment: position, and the disjoint ranges acknowledged above it. No such row: position 0;
-* a subscription in one key bucket of a segment, only while that bucket is ahead of what holds for all of them.
+* a segment (no subscription): records, size_bytes, end_offset, timestamp_index, and
+  sealed_end_offset once it is sealed;
+* a subscription (no segment): its type, and the highest seek generation that was seen;
+* a subscription in a segment: its position, and the disjoint ranges acknowledged above it. Without
+  such a row the position is 0;
+* a subscription in one key bucket of a segment, only while that bucket is ahead of the row for all
+  buckets.
 
-The rules:
+Rules:
 
-1. A ``position`` fact resets its segment: there, only that generation and later ones count.
-2. Once a result knows a subscription's generation, nothing older counts that is found later. All its rows are lifted to
-   that generation, for each has survived rule 1.
-3. What has been removed vanishes, and so does whatever belongs to it. Ids are never used again, so no tombstone stays.
-4. What is acknowledged in a bucket is what is acknowledged for all buckets and what is for that one. What has come to
-   be acknowledged in every bucket is acknowledged for all.
-5. A segment is drained for a subscription if it is sealed, the position of every bucket has reached the sealed end, and
-   the generation is the one that was asked for. CHECKPOINT, and a type that is not on record, are never drained.
-6. The backlog of a segment in records is the mean over its buckets, rounded up: keys spread evenly over buckets.
+1. A ``position`` fact resets its segment: only that seek generation and later ones count there.
+2. Once a result has a subscription's seek generation, facts of older generations that are found
+   later do not count. All rows of the subscription are raised to that generation, since each has
+   passed rule 1.
+3. A removed row is deleted together with everything that depends on it. Ids are never reused, so no
+   tombstone is kept.
+4. Acknowledged in a bucket is what is acknowledged for all buckets or for that one. What is
+   acknowledged in every bucket is acknowledged for all.
+5. A segment is drained for a subscription if it is sealed, the position of every bucket has reached
+   the sealed end, and the seek generation is the requested one. CHECKPOINT and unknown types never
+   drain a segment.
 
-Rule 2 takes an acknowledgement of the older generation that stands behind a seek in the same step, in a segment which
-the seek did not name, for one that stands before it. The leader refuses such an acknowledgement, so there is none.
+The formulas of a backlog are in headgate.protocol.backlog.
+
+Rule 2 cannot tell an acknowledgement of the older generation that follows a seek in the same run,
+in a segment that the seek did not name, from one that precedes the seek. The leader rejects such
+acknowledgements, so there are none.
 """
 
 from __future__ import annotations
@@ -38,6 +47,7 @@ from operator import and_
 from drain.backlog.timestamp_index import TimestampIndex, build_timestamp_index, timestamp_at
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.offset_ranges import OffsetRange, OffsetRanges
+from headgate.protocol.backlog import TRACKED, estimate_size_bytes, mean_over_buckets, unacknowledged_records
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +71,24 @@ class StateRow:
 
 @dataclass(frozen=True, slots=True)
 class MergedRow:
-    """One row of a merge (schemas.MERGED, without the shard), or of the previous result."""
+    """One input row of a merge: of a run (schemas.MERGED, without the shard), or of the previous result."""
 
     row: StateRow
     reset: bool = False
-    """A position fact of this generation is in it."""
+    """It contains a position fact of this seek generation."""
     removed: bool = False
     present: bool = False
-    """It is known to exist, from a fact or from the previous result."""
+    """A fact or the previous result says that it exists."""
     from_previous: bool = False
     """It was in the previous result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What one subscription has not acknowledged in one segment; counts are None where nothing is tracked."""
+    """The backlog of one subscription in one segment.
+
+    Counts are None if nothing is tracked, or if they are unknown.
+    """
 
     topic_id: int
     subscription_id: int
@@ -89,27 +102,25 @@ class Backlog:
     size_bytes: int | None
     """Estimated from the mean size of the segment's records."""
     holes: int | None
-    """Unacknowledged stretches that have something acknowledged behind them."""
+    """Number of unacknowledged ranges that are followed by an acknowledged one."""
     oldest_ms: int | None
-    """Timestamp of the first unacknowledged record (drain.backlog.timestamp_index); None if there is none, or nothing
-    is tracked.
-    """
+    """Timestamp of the first unacknowledged record (drain.backlog.timestamp_index)."""
 
     @property
     def drained(self) -> bool:
-        """Whether nothing is left, and nothing can come."""
+        """Whether the segment is sealed and has no unacknowledged record."""
         return self.sealed and self.records == 0
 
 
 def previous_rows(rows: Iterable[StateRow]) -> list[MergedRow]:
-    """Return the rows of the previous result as what they add to the next one: themselves."""
+    """Return the rows of the previous result as input of `merge_rows`."""
     return [MergedRow(row, present=True, from_previous=True) for row in rows]
 
 
 def merge_rows(merge: Iterable[MergedRow]) -> tuple[StateRow, ...]:
-    """Return the next result: one row per key, in order, without what is gone.
+    """Return the next result: one row per key, sorted, without removed rows.
 
-    ``merge``: what is carried from the previous result, and what is new; a key may have several rows.
+    ``merge``: the rows of the previous result and the new ones; a key may have several rows.
     """
     by_topic: dict[int, list[MergedRow]] = defaultdict(list)
     for item in merge:
@@ -124,22 +135,22 @@ def merge_rows(merge: Iterable[MergedRow]) -> tuple[StateRow, ...]:
 def outstanding(rows: Sequence[StateRow]) -> tuple[Backlog, ...]:
     """Return the backlog of every subscription in every segment of its topic, in order."""
     segments: dict[int, list[StateRow]] = defaultdict(list)
-    parts: dict[tuple[int, int, int], list[StateRow]] = defaultdict(list)
+    progress: dict[tuple[int, int, int], list[StateRow]] = defaultdict(list)
     for row in rows:
         if row.subscription_id is None:
             segments[row.topic_id].append(row)
         elif row.segment is not None:
-            parts[row.topic_id, row.subscription_id, row.segment].append(row)
+            progress[row.topic_id, row.subscription_id, row.segment].append(row)
     return tuple(
-        _backlog(subscription, segment, parts.get(position_key(subscription, segment), ()))
+        _backlog(subscription, segment, progress.get(progress_key(subscription, segment), ()))
         for subscription in rows
         if subscription.subscription_id is not None and subscription.segment is None
         for segment in segments[subscription.topic_id]
     )
 
 
-def position_key(subscription: StateRow, segment: StateRow) -> tuple[int, int, int]:
-    """Return the key of the rows that hold the position of ``subscription`` in ``segment``."""
+def progress_key(subscription: StateRow, segment: StateRow) -> tuple[int, int, int]:
+    """Return the key of the rows of ``subscription`` in ``segment``."""
     assert subscription.subscription_id is not None
     assert segment.segment is not None
     return subscription.topic_id, subscription.subscription_id, segment.segment
@@ -163,10 +174,10 @@ def _merge_topic(items: Sequence[MergedRow]) -> list[StateRow]:
             known[subscription] = max(known[subscription], item.row.seek_generation)
     rows = []
     for (subscription, segment), versions in sorted(keyed.items(), key=_sort_key):
-        belongs = subscription is None or segment is None
-        owners = {(subscription, segment)} if belongs else {(subscription, None), (None, segment)}
+        is_owner = subscription is None or segment is None
+        owners = {(subscription, segment)} if is_owner else {(subscription, None), (None, segment)}
         if owners <= alive:
-            lowest = 0 if belongs else known[subscription]
+            lowest = 0 if is_owner else known[subscription]
             combined = _combine_versions([item for item in versions if item.row.seek_generation >= lowest])
             rows += [replace(row, seek_generation=reached[subscription]) for row in combined]
     return rows
@@ -178,7 +189,7 @@ def _sort_key(item: tuple[tuple[int | None, int | None], list[MergedRow]]) -> tu
 
 
 def _combine_versions(versions: Sequence[MergedRow]) -> list[StateRow]:
-    """Return the rows for one place, each of whose ``versions`` saw a part of it; nothing if none is given."""
+    """Return the rows of one subscription and segment, combined from ``versions``."""
     if not versions:
         return []
     if len(versions) == 1 and versions[0].row.bucket is None:
@@ -203,7 +214,7 @@ def _combine_versions(versions: Sequence[MergedRow]) -> list[StateRow]:
         sealed_end_offset=max(
             (row.sealed_end_offset for row in rows if row.sealed_end_offset is not None), default=None
         ),
-        timestamp_index=build_timestamp_index(mark for row in rows for mark in row.timestamp_index),
+        timestamp_index=build_timestamp_index(entry for row in rows for entry in row.timestamp_index),
     )
     return [
         replace(first, bucket=bucket, position=ranges.pop_prefix(), above=tuple(ranges))
@@ -211,17 +222,19 @@ def _combine_versions(versions: Sequence[MergedRow]) -> list[StateRow]:
     ]
 
 
-def _backlog(subscription: StateRow, segment: StateRow, parts: Sequence[StateRow]) -> Backlog:
+def _backlog(subscription: StateRow, segment: StateRow, progress: Sequence[StateRow]) -> Backlog:
+    """Return one backlog; ``progress``: the rows of ``subscription`` in ``segment``."""
     assert subscription.subscription_id is not None
     assert segment.segment is not None
     sealed = segment.sealed_end_offset is not None
     end = segment.end_offset if segment.sealed_end_offset is None else segment.sealed_end_offset
     kind = subscription.subscription_type or ""
-    tracked = kind in {"STREAM", "QUEUE"}
-    left = {part.bucket: _unacknowledged(part, end) for part in parts}
-    others = left.pop(None, end)
-    position = min((part.position for part in parts), default=0)
-    records = -(-(sum(left.values()) + others * (KEY_BUCKETS - len(left))) // KEY_BUCKETS)
+    tracked = kind in TRACKED
+    by_bucket = {row.bucket: unacknowledged_records(end, row.position, row.above) for row in progress}
+    others = by_bucket.pop(None, end)
+    position = min((row.position for row in progress), default=0)
+    records = mean_over_buckets([*by_bucket.values(), *[others] * (KEY_BUCKETS - len(by_bucket))])
+    size_bytes = estimate_size_bytes(records, segment.records, segment.size_bytes)
     return Backlog(
         topic_id=subscription.topic_id,
         subscription_id=subscription.subscription_id,
@@ -232,20 +245,10 @@ def _backlog(subscription: StateRow, segment: StateRow, parts: Sequence[StateRow
         end_offset=end,
         sealed=sealed,
         records=records if tracked else None,
-        size_bytes=_estimated_bytes(segment.size_bytes, records, segment.records) if tracked else None,
-        holes=max((len(part.above) for part in parts), default=0) if tracked else None,
+        size_bytes=size_bytes if tracked else None,
+        holes=max((len(row.above) for row in progress), default=0) if tracked else None,
         oldest_ms=timestamp_at(segment.timestamp_index, position) if tracked and records else None,
     )
-
-
-def _unacknowledged(part: StateRow, end: int) -> int:
-    """Return how many offsets below ``end`` are not acknowledged in ``part``."""
-    above = sum(max(0, min(last, end) - first) for first, last in part.above if first < end)
-    return max(0, end - part.position) - above
-
-
-def _estimated_bytes(size_bytes: int, records: int, of_records: int) -> int:
-    return 0 if of_records == 0 else size_bytes * records // of_records
 
 
 def drained(backlog: Iterable[Backlog], seek_generation: int, segments: frozenset[int]) -> frozenset[int]:

@@ -1,19 +1,19 @@
-"""The counting itself: what new facts come to, as functions DataFrame → DataFrame.
+"""Query plans that aggregate new facts. Pure ``DataFrame → DataFrame`` functions: no session, no I/O, no configuration.
 
-There is no session here, no path, no setting and nothing that runs: a plan goes out for what came in.
+drain.backlog.aggregates defines keys and kinds. Facts of one kind are combined with sums and maxima
+of whole numbers only, under a key without nulls. Spark compiles exactly that into one loop over the
+columns with a fast hash table. A null in the key, or a string or list among the aggregates, makes
+every fact three times as expensive, however few rows have it. For the same reason facts with an
+offset are distinguished by the columns that they set (headgate.ledger.chunk); the name of a fact is
+compared only if it has no offset.
 
-What places, parts and sums are is said in drain.backlog.sums. Facts of one kind are added up by sums and maxima of
-whole numbers alone, under a key without nulls. That, and only that, is what Spark makes into one loop over the columns
-with a quick hash table in it: a null in the key, or a string or a list among the sums, costs three times as much for
-every fact, however few have it. For the same reason a fact with an offset is told by which columns it sets
-(headgate.ledger.chunk), and its name is looked at only where there is no offset.
+Aggregating takes one shuffle, with a row per kind and task. Ranges that were acknowledged out of
+order are kinds of their own, so there may be as many as facts. Therefore `aggregate_limited` stops
+at a number of rows and reports that it did. Then `aggregate_joined` joins adjacent ranges, with
+windows over sorted rows, at the cost of a second shuffle.
 
-Adding up has one shuffle, of a row for each kind and task. Ranges acknowledged out of order are parts of their own, and
-there may be as many as facts; so `aggregate_limited` stops at a number of rows, and says that it did. Then
-`aggregate_joined` makes one row of ranges that touch, by windows over sorted rows, at the price of a second shuffle.
-
-The plans are SQL, because each call on a DataFrame is a round trip to the JVM: written with Columns, the same plan took
-as long to put together as to carry out.
+The plans are SQL, because each call on a DataFrame is a round trip to the JVM. The same plan
+written with Columns took as long to build as to execute.
 """
 
 from __future__ import annotations
@@ -22,18 +22,27 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from drain.backlog.sums import AGGREGATE_KEY, NO_FACT, NO_ID, POSITION, PRESENT, REMOVED, SEALED, SUBSCRIPTION_TYPES
+from drain.backlog.aggregates import (
+    AGGREGATE_KEY,
+    NO_FACT,
+    NO_ID,
+    POSITION,
+    PRESENT,
+    REMOVED,
+    SEALED,
+    SUBSCRIPTION_TYPES,
+)
 from drain.backlog.timestamp_index import INDEX_SLOT_SQL
 
 ROW_NUMBER: Final = "row"
-"""The column in which `aggregate_limited` numbers the rows of each task."""
+"""The column in which `aggregate_limited` numbers the rows of a task."""
 
 _TYPE: Final = f"""
     CASE {
     " ".join(f"WHEN subscription_type = '{name}' THEN {number}L" for number, name in enumerate(SUBSCRIPTION_TYPES))
 }
          WHEN subscription_type IS NOT NULL
-         THEN raise_error(concat('a subscription of type ', subscription_type, ', which this version does not know'))
+         THEN raise_error(concat('this version does not know the subscription type ', subscription_type))
          END"""
 
 _CONTRIBUTIONS: Final = f"""
@@ -58,7 +67,7 @@ _CONTRIBUTIONS: Final = f"""
            subscription_id IS NULL AND offset IS NOT NULL AS is_record,
            1L AS records, size_bytes, timestamp_ms
     FROM {{facts}}
-"""  # noqa: S608 - nothing in it comes from outside
+"""  # noqa: S608 - no external input
 
 _MERGED_CONTRIBUTIONS: Final = f"""
     SELECT shard, topic_id,
@@ -94,20 +103,22 @@ _AGGREGATED: Final = f"""
     GROUP BY {", ".join(AGGREGATE_KEY)}, kind
 """  # noqa: S608 - as above
 
-# In one partition there is nothing to shuffle; said here, it spares the two round trips that it takes on a frame.
+# One partition needs no shuffle. As a hint it saves the two round trips of coalesce() on a
+# DataFrame.
 _IN_ONE_PARTITION: Final = "(SELECT /*+ COALESCE(1) */ * FROM {facts})"
 _AGGREGATED_IN_ONE_TASK: Final = _AGGREGATED.replace("{contributions}", f"({_CONTRIBUTIONS})").replace(
     "{facts}", _IN_ONE_PARTITION
 )
 
-# The lower 33 bits of that number are the row's own within its task, from 0.
+# The lower 33 bits of the id number the rows of a task, from 0.
 _AGGREGATED_LIMITED: Final = f"""
     SELECT * FROM (SELECT *, monotonically_increasing_id() & 8589934591L AS {ROW_NUMBER} FROM ({_AGGREGATED}))
     WHERE {ROW_NUMBER} <= {{limit}}
 """  # noqa: S608 - as above
 
-# A range belongs to the stretch before it unless it begins behind all that ends there. A POSITION is one from 0, and
-# the first of its place. Whatever is not about a subscription in a segment stays apart by its kind.
+# A range starts a new group if it begins behind the end of all ranges before it. A POSITION counts
+# as a range from 0, the first of its key. Kinds that are not about a subscription in a segment stay
+# separate.
 _KEY_WINDOW: Final = (
     f"PARTITION BY {', '.join(AGGREGATE_KEY)}, exact_kind ORDER BY kind ROWS BETWEEN UNBOUNDED PRECEDING AND"
 )
@@ -128,17 +139,20 @@ _AGGREGATED_JOINED: Final = f"""
 
 
 def contributions(facts: DataFrame) -> DataFrame:
-    """Return what each fact (rows of schemas.FACTS) adds to its kind. An unknown type of subscription fails the run."""
+    """Return the contribution of each fact (schemas.FACTS) to its kind.
+
+    An unknown subscription type fails the run.
+    """
     return facts.sparkSession.sql(_CONTRIBUTIONS, facts=facts)
 
 
 def contributions_from_merged(merged: DataFrame) -> DataFrame:
-    """Return what rows that were merged before (schemas.MERGED) add to theirs."""
+    """Return the contributions of rows that were merged before (schemas.MERGED)."""
     return merged.sparkSession.sql(_MERGED_CONTRIBUTIONS, merged=merged)
 
 
 def aggregate_in_one_task(facts: DataFrame) -> DataFrame:
-    """Return one row (AGGREGATES) per kind of facts that are known to be few, without a shuffle."""
+    """Return one row (AGGREGATES) per kind, without a shuffle: for few facts."""
     return facts.sparkSession.sql(_AGGREGATED_IN_ONE_TASK, facts=facts)
 
 
@@ -148,5 +162,5 @@ def aggregate_limited(limit: int, contributions: DataFrame) -> DataFrame:
 
 
 def aggregate_joined(contributions: DataFrame) -> DataFrame:
-    """Return one row (AGGREGATES) per kind, and one for all ranges of a place that touch or overlap."""
+    """Return one row (AGGREGATES) per kind, with adjacent and overlapping ranges of a key joined."""
     return contributions.sparkSession.sql(_AGGREGATED_JOINED, contributions=contributions)

@@ -1,19 +1,22 @@
-"""How fast a place gains and loses records: differences between two counts of a ledger.
+"""Rates of a backlog key (one subscription in one segment): the difference between two counts.
 
-A place is one subscription in one segment. What is counted there only grows as long as the seek generation stays: the
-records stored, and those of them that are acknowledged. A rate is the difference to a count about a minute ago.
+The number of stored and of acknowledged records of a key only grows as long as the seek generation
+stays. A rate is the difference to a count about a minute earlier.
 
-The rules:
+Rules:
 
-1. Time is the leader's: the time of the newest chunk that was counted, or, where whoever asks says what time it is,
-   that time, because a count that found nothing newer holds for it too. So the rates of an idle ledger fall to 0.
-2. A count is compared with the newest one that is at least `WINDOW_MS` older; where there is none, with the oldest, if
-   that is at least `MIN_SPAN_MS` older. Where there is neither, the rate is not known.
-3. A segment that the older count did not have began at 0. A subscription that it did not have, or that was sought in
-   between, is compared with no count from before.
-4. Neither are counts compared that lie more than `MAX_SPAN_MS` apart: the mean over hours says nothing of now.
+1. Time is the leader's clock: the time of the newest counted chunk, or the time in the request,
+   because a count that found nothing newer holds for that time too. So the rates of an idle ledger
+   fall to 0.
+2. A count is compared with the newest one that is at least `WINDOW_MS` older. If there is none, it
+   is compared with the oldest one, if that is at least `MIN_SPAN_MS` older. Otherwise the rate is
+   unknown.
+3. A segment that the older count does not have started at 0. A subscription that it does not have,
+   or that had a seek in between, is not compared with it.
+4. Counts more than `MAX_SPAN_MS` apart are not compared: a mean over hours is not a current rate.
 
-Pure: times and counts in, rates out. Rates follow from when somebody counted, so a full count does not repeat them.
+Pure: times and counts in, rates out. Rates depend on when counts were made, so a full count does
+not repeat them.
 """
 
 from __future__ import annotations
@@ -25,11 +28,13 @@ from typing import Final
 from drain.backlog.merge import Backlog
 
 WINDOW_MS: Final = 60_000
-"""Long enough to smooth over the batches of consumers, short enough to show within a minute that one has stopped."""
+"""Long enough to smooth the batches of consumers, short enough to show a stopped consumer within a
+minute."""
 MIN_SPAN_MS: Final = 2_000
 MAX_SPAN_MS: Final = 600_000
 MIN_SPACING_MS: Final = 1_000
-"""Counts closer together than this are one: it bounds what is kept to some seventy counts."""
+"""Counts closer together than this replace each other: this bounds a history to some seventy
+counts."""
 
 BacklogKey = tuple[int, int, int]
 """(topic id, subscription id, segment)."""
@@ -37,7 +42,7 @@ BacklogKey = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What one place came to."""
+    """The count of one key."""
 
     seek_generation: int
     stored: int
@@ -46,13 +51,13 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """What all places of a shard came to at one time."""
+    """The counts of all keys of a shard at one time."""
 
     at_ms: int
     by_key: Mapping[BacklogKey, Counted]
 
     def count_at(self, key: BacklogKey, seek_generation: int) -> Counted | None:
-        """Return what ``place`` came to in this generation; zeros for a new segment, None for another generation."""
+        """Return the count of ``key``: zeros for a new segment, None for a new subscription or another generation."""
         found = self.by_key.get(key)
         if found is not None:
             return found if found.seek_generation == seek_generation else None
@@ -64,18 +69,18 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Records a second into a key, and acknowledged there."""
+    """Stored and acknowledged records per second of one key."""
 
     stored_per_second: float
     acknowledged_per_second: float
 
 
 History = tuple[Count, ...]
-"""Counts of one shard, oldest first, at least `MIN_SPACING_MS` from each other but for the newest."""
+"""Counts of one shard, oldest first, at least `MIN_SPACING_MS` apart except for the newest."""
 
 
 def count_of(at_ms: int, backlogs: Iterable[Backlog]) -> Count:
-    """Return the count of what is tracked in ``backlogs``."""
+    """Return the count of the tracked keys in ``backlogs``."""
     return Count(
         at_ms,
         {
@@ -89,9 +94,9 @@ def count_of(at_ms: int, backlogs: Iterable[Backlog]) -> Count:
 
 
 def append_count(history: History, count: Count) -> History:
-    """Return ``history`` with ``count``, without what no rate will be taken from any more."""
+    """Return ``history`` with ``count`` added, without counts that no later rate needs."""
     if history and count.at_ms < history[-1].at_ms:
-        # The clock of a new leader is behind: what it counted is newer all the same.
+        # The clock of a new leader may be behind. Its count is newer all the same.
         count = Count(history[-1].at_ms, count.by_key)
     kept = history
     if len(history) > 1 and history[-1].at_ms - history[-2].at_ms < MIN_SPACING_MS:
@@ -102,7 +107,7 @@ def append_count(history: History, count: Count) -> History:
 
 
 def rates(history: History) -> dict[BacklogKey, Rates]:
-    """Return the rates up to the newest count of ``history``, of the places where they are known."""
+    """Return the known rates at the newest count of ``history``."""
     if not history:
         return {}
     newest = history[-1]

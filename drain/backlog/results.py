@@ -1,9 +1,9 @@
 """Published results: one object per run and shard, named by its watermark, beside the ledger.
 
-Result and watermark are one object, created with put-if-absent: there is never one without the other, and of two runs
-that reach the same watermark one creates it and the other takes what it finds. Both would have written the same rows,
-because a result follows from the ledger alone. The last few are kept, so that a run which has just begun from one of
-them is not disturbed.
+A result and its watermark are one object that is created with put-if-absent, so neither exists
+without the other. If two runs reach the same watermark, one creates the object and the other reads
+it. Both computed the same rows, because a result follows from the ledger alone. The last few
+results are kept for runs that have just started from one of them.
 """
 
 from __future__ import annotations
@@ -24,14 +24,18 @@ from headgate.storage.object_store import Store
 
 FORMAT: Final = 3
 RETAINED_RESULTS: Final = 3
-"""Results left in place: the newest, one that a run may have begun from, and one for a run that dawdles."""
+"""Results that are kept: the newest, one that a run may have started from, and one for a slow
+run."""
 _METADATA_KEY: Final = b"headgate-backlog"
 _CONVERTED_COLUMNS: Final = frozenset({"shard", "above", "timestamp_index"})
-"""Columns of a result that are not a field of a row as they stand."""
+"""Columns of a result that are not copied to a row unchanged."""
 
 
 class ResultError(HeadgateError):
-    """A published result cannot be used; the text names the object. Counting again from the start does not need it."""
+    """A published result is unusable; the text names the object.
+
+    Counting from the first chunk does not need it.
+    """
 
 
 class _Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,13 +47,13 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a shard's ledger comes to, up to and including chunk ``watermark``."""
+    """The merged facts of a shard's ledger up to and including chunk ``watermark``."""
 
     shard: int
     watermark: int
     rows: tuple[StateRow, ...]
     at_ms: int = 0
-    """When that chunk was made, by its leader's clock."""
+    """The time of that chunk by its leader's clock."""
 
 
 def result_folder(shard: int) -> str:
@@ -58,7 +62,7 @@ def result_folder(shard: int) -> str:
 
 
 def result_path(shard: int, watermark: int) -> str:
-    """Return the object name of a result; watermarks are chunk numbers, so they are written alike."""
+    """Return the object name of a result. Watermarks are formatted like chunk numbers."""
     return f"{result_folder(shard)}/{chunk_name(watermark)}"
 
 
@@ -66,8 +70,8 @@ async def newest_result(store: Store, shard: int) -> Result:
     """Return the newest result of ``shard``; an empty one with watermark 0 if there is none.
 
     Raises:
-        ResultError: the newest object there is not a result of ours, or of another format.
-        StoreUnavailableError: the store is out of reach.
+        ResultError: the newest object is not a result of headgate, or has another format.
+        StoreUnavailableError: the store is unreachable.
 
     """
     names = await store.names(result_folder(shard))
@@ -75,7 +79,7 @@ async def newest_result(store: Store, shard: int) -> Result:
         return Result(shard, 0, ())
     stem = names[-1].partition(".")[0]
     if not stem.isdecimal() or names[-1] != chunk_name(int(stem)):
-        raise ResultError(f"{result_folder(shard)}/{names[-1]} is not the name of a result; move it away")
+        raise ResultError(f"{result_folder(shard)}/{names[-1]} is not the name of a result; move it to another folder")
     return await read_result(store, shard, int(stem))
 
 
@@ -85,11 +89,12 @@ async def read_result(store: Store, shard: int, watermark: int) -> Result:
 
 
 async def publish_result(store: Store, result: Result) -> Result:
-    """Create ``result``, drop those that are too old, and return what stands there now.
+    """Create ``result``, delete the oldest ones, and return the result that is stored now.
 
     Raises:
-        StoreError: it could not be written; after OutcomeUnknownError the next run finds out.
-        ResultError: another run was first, and what it wrote cannot be read.
+        StoreError: it could not be written; after OutcomeUnknownError the next run reads the
+            outcome.
+        ResultError: another run was first, and its result cannot be read.
 
     """
     try:
@@ -145,7 +150,7 @@ def state_table(shard: int, rows: tuple[StateRow, ...], schema: pa.Schema = STAT
 
 
 def state_row(row: dict[str, Any]) -> StateRow:
-    """Return a row of schemas.STATE, given as column → value, as a value."""
+    """Return the row in ``row``: the columns of schemas.STATE with their values."""
     values = {name: row[name] for name in STATE.names if name not in _CONVERTED_COLUMNS}
     above = tuple((span["first_offset"], span["end_offset"]) for span in row["above"])
     return StateRow(

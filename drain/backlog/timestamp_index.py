@@ -1,13 +1,13 @@
-"""When was the record at an offset made? A few timestamps a segment that answer for every offset.
+"""The timestamp index of a segment: a few timestamps from which the time of the record at any offset follows.
 
-Each offset has a *mark*: its lowest set bit together with the bit above that. Of each mark only the last record is
-kept (offset and timestamp). The offsets kept are close together at the segment's end and ever farther apart towards its
-beginning. So the age of a short backlog is exact, and that of a long one is interpolated between two records that are
-no farther apart than the backlog is long.
+Each offset belongs to a *slot*: its lowest set bit together with the bit above that. Of each slot
+only the last record is kept (offset and timestamp). The kept offsets are dense at the segment's end
+and ever sparser towards its beginning. So the age of a short backlog is exact, and that of a long
+one is interpolated between two records that are no farther apart than the backlog is long.
 
-Which offsets are kept follows from the number of records alone, however they were counted: merging means to take the
-later of two with the same mark. There are two for each bit of the highest offset, and one for offset 0: 61 for a
-thousand million records.
+The kept offsets follow from the number of records alone, however they were counted. Merging keeps
+the later of two records with the same slot. There are two slots for each bit of the highest offset,
+and one for offset 0: 61 for a billion records.
 
 Pure: values in, values out.
 """
@@ -19,27 +19,27 @@ from collections.abc import Iterable
 from typing import Final
 
 TimestampIndex = tuple[tuple[int, int], ...]
-"""(offset, timestamp_ms), rising by offset, no two with the same mark."""
+"""(offset, timestamp_ms), sorted by offset, at most one per slot."""
 
 INDEX_SLOT_SQL: Final = "offset & ((offset & -offset) | shiftleft(offset & -offset, 1))"
-"""`index_slot` in Spark's words, which has no number above 2**63 to multiply into."""
+"""`index_slot` in SQL, without its multiplication, which can exceed 2**63."""
 
 
 def index_slot(offset: int) -> int:
-    """Return the mark of ``offset``."""
+    """Return the slot of ``offset``."""
     return offset & (3 * (offset & -offset))
 
 
-def build_timestamp_index(found: Iterable[tuple[int, int]]) -> TimestampIndex:
-    """Return the last of each mark among ``found``, in order."""
+def build_timestamp_index(records: Iterable[tuple[int, int]]) -> TimestampIndex:
+    """Return the last of ``records`` (offset, timestamp_ms) in each slot, sorted."""
     latest: dict[int, tuple[int, int]] = {}
-    for item in sorted(found):
-        latest[index_slot(item[0])] = item
+    for record in sorted(records):
+        latest[index_slot(record[0])] = record
     return tuple(sorted(latest.values()))
 
 
 def timestamp_at(timestamp_index: TimestampIndex, offset: int) -> int | None:
-    """Return the timestamp (ms) of the record at ``offset``: exact at a mark, interpolated between, None outside."""
+    """Return the timestamp (ms) of the record at ``offset``: exact or interpolated, None outside the index."""
     at = bisect_left(timestamp_index, (offset,))
     if at == len(timestamp_index):
         return None

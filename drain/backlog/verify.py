@@ -1,16 +1,19 @@
-"""Prove that what was counted by increments is what a full count comes to.
+"""Prove that incremental counting and a full count agree.
 
-First the increments are brought up to date, as any run does it. Then every shard is counted from its first chunk to
-the same watermark, without any previous result, and all that the two say is compared: each row of the result, and
-each backlog that is told from it (records, bytes, position, age, ...). Rates are not compared: they follow from when
-somebody counted, and are told by nobody's result. The full count leaves every chunk to Spark, where an increment reads
-a few small ones itself: a fault of one way is not repeated by the other.
+The results are first brought up to date, as by any run. Then every shard is counted from its first
+chunk to the same watermark without a previous result, and both are compared: each row of the
+result, and each backlog derived from it (records, bytes, position, age, …). Rates are not compared,
+because they depend on when counts were made and are not part of a result. In the full count Spark
+reads every chunk, while an incremental run reads a few small ones itself. So both ways do not share
+an error.
 
-Tables of external topics are read by neither. Each count of them is a full one, and none of it is in a result.
+Tables of external topics are not read. They are always counted as a whole, and no result contains
+them.
 
     python -m drain.backlog.verify --ledger file:///var/lib/headgate/ledger [--shard 3 ...] [--topic-id 5] [--json]
 
-Exit code 0: the same; 1: something differs, or a shard could not be counted; 2: a setting is wrong.
+Exit codes: 0: no difference; 1: a difference, or a shard could not be counted; 2: a setting is
+invalid.
 """
 
 from __future__ import annotations
@@ -38,17 +41,17 @@ from drain.spark.session import build_session
 from headgate.errors import ConfigError
 
 MAX_PRINTED_DIFFERENCES: Final = 50
-"""Differences that are printed; the rest is counted."""
+"""Differences that are printed. Of the others only the number is."""
 _KEY: Final = ("topic_id", "subscription_id", "segment", "bucket")
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One number that is not the same."""
+    """One value that differs."""
 
     shard: int
     what: str
-    """``row`` of a result, or ``backlog`` told from it."""
+    """``row`` of a result, or ``backlog`` derived from it."""
     where: str
     column: str
     incremental: str
@@ -57,21 +60,21 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of one shard."""
+    """The comparison of one shard."""
 
     shard: int
     watermark: int
     rows: int
     backlogs: int
     records: int
-    """Outstanding, by increments."""
+    """Outstanding records, counted incrementally."""
     differences: list[Difference]
 
 
 def compared(shard: int, incremental: Result, full_count: Result, topic_id: int | None = None) -> Verdict:
-    """Return how two results of one shard differ, in all topics or in one."""
+    """Return the differences of two results of one shard, for all topics or for one."""
     rows = [_of_topic(result.rows, topic_id) for result in (incremental, full_count)]
-    backlogs = [outstanding(part) for part in rows]
+    backlogs = [outstanding(each) for each in rows]
     found = [*_differences(shard, "row", *rows), *_differences(shard, "backlog", *backlogs)]
     if incremental.at_ms != full_count.at_ms:
         times = (str(incremental.at_ms), str(full_count.at_ms))
@@ -95,8 +98,8 @@ def _differences(
     for key in sorted(one.keys() | other.keys()):
         mine, theirs = one.get(key), other.get(key)
         if mine is None or theirs is None:
-            there = ("missing", "there") if mine is None else ("there", "missing")
-            found.append(Difference(shard, what, key, "", *there))
+            presence = ("missing", "present") if mine is None else ("present", "missing")
+            found.append(Difference(shard, what, key, "", *presence))
             continue
         for column in fields(mine):
             values = getattr(mine, column.name), getattr(theirs, column.name)
@@ -118,22 +121,22 @@ async def verify(
     topic_id: int | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> tuple[list[Verdict], dict[int, str]]:
-    """Return the verdict on each shard, and which could not be counted (shard → why); raises JvmGoneError.
+    """Return the verdicts, and the shards that could not be counted (shard → reason); raises JvmGoneError.
 
     Args:
-        increments: brought up to date.
-        full_job: counts everything, best in another way.
-        shards: which ones.
+        increments: the job that brings the results up to date.
+        full_job: the job that counts every chunk, preferably with another reader.
+        shards: the shards to compare.
         topic_id: compare only this topic.
-        progress: is told what is being done.
+        progress: called with a description of each step.
 
     """
-    progress(f"bringing {len(shards)} shards up to date by increments")
+    progress(f"bringing {len(shards)} shards up to date incrementally")
     incremental = await increments.run(shards)
     up_to = {
         shard: result.watermark for shard, result in incremental.results.items() if shard not in incremental.failures
     }
-    progress(f"counting {sum(up_to.values())} chunks from the first on")
+    progress(f"counting {sum(up_to.values())} chunks from the beginning")
     full = await full_job.run(sorted(up_to), full=True, up_to=up_to)
     failures = incremental.failures | full.failures
     verdicts = [
@@ -145,7 +148,7 @@ async def verify(
 
 
 def report(verdicts: Sequence[Verdict], failures: Mapping[int, str], *, as_json: bool) -> list[str]:
-    """Return what is printed."""
+    """Return the lines to print."""
     differing = [difference for verdict in verdicts for difference in verdict.differences]
     if as_json:
         document = {"same": not differing and not failures, "shards": verdicts, "failures": failures}
@@ -156,7 +159,7 @@ def report(verdicts: Sequence[Verdict], failures: Mapping[int, str], *, as_json:
         for verdict in verdicts
     ]
     if differing:
-        cells: list[tuple[str, ...]] = [("shard", "what", "where", "column", "by increments", "by full count")]
+        cells: list[tuple[str, ...]] = [("shard", "what", "where", "column", "incremental", "full count")]
         cells += [
             tuple(_text(getattr(each, column.name)) for column in fields(each))
             for each in differing[:MAX_PRINTED_DIFFERENCES]
@@ -169,7 +172,7 @@ def report(verdicts: Sequence[Verdict], failures: Mapping[int, str], *, as_json:
 
 
 def _many(differences: int) -> str:
-    return "the same" if not differences else f"{differences} differences"
+    return "no differences" if not differences else f"{differences} differences"
 
 
 def _text(value: Any) -> str:
@@ -177,17 +180,17 @@ def _text(value: Any) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Compare once; see the module for the exit codes."""
+    """Compare once. The module docstring lists the exit codes."""
     parser = argparse.ArgumentParser(
-        prog="python -m drain.backlog.verify", description="Compare increments to a full count."
+        prog="python -m drain.backlog.verify", description="Compare incremental results with a full count."
     )
     parser.add_argument("--ledger", required=True, help="URL of the ledger, e.g. file:///var/lib/headgate/ledger")
-    parser.add_argument("--shard", type=int, action="append", help="this shard only (may be repeated)")
-    parser.add_argument("--topic-id", type=int, help="this topic only (with --shard)")
+    parser.add_argument("--shard", type=int, action="append", help="compare this shard only (may be repeated)")
+    parser.add_argument("--topic-id", type=int, help="compare this topic only (with --shard)")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--master", default=DEFAULT_MASTER, help="Spark master (default: %(default)s)")
     parser.add_argument("--conf", type=conf_pair, action="append", default=[], help="KEY=VALUE for Spark (repeatable)")
-    parser.add_argument("--reader", choices=READERS, default="auto", help="auto, or spark: its own file systems")
+    parser.add_argument("--reader", choices=READERS, default="auto", help="auto, or spark: Spark's own file systems")
     arguments = parser.parse_args(argv)
     try:
         return asyncio.run(_run(arguments))

@@ -1,11 +1,11 @@
 """The daemon's client of the Spark process: sends drain and backlog queries, and reconnects.
 
 Every query is a request of its own. The Spark process merges concurrent requests into few runs
-(drain.service.run_coalescer). A broken connection is reopened with exponential back-off and jitter, as long as queries
-wait for it. A query waits at most ``timeout_seconds``, connecting included.
+(drain.service.run_coalescer). A broken connection is reopened with exponential back-off and jitter,
+as long as queries wait for it. A query waits at most ``timeout_seconds``, connecting included.
 
-Every failure raises DrainCheckError, which callers treat as "not drained yet": a broken checker keeps gates closed and
-never opens one.
+Every failure raises DrainCheckError, which callers treat as "not drained yet": a broken checker
+keeps gates closed and never opens one.
 
 This module imports no Spark and starts no process (drain.checker.supervisor does).
 """
@@ -45,7 +45,10 @@ CONNECT_SECONDS: Final = 5.0
 
 
 class SparkDrainChecker(BackgroundService):
-    """Queries the Spark process at one address. An async context manager: enter it before the first query."""
+    """Queries the Spark process at one address.
+
+    An async context manager: enter it before the first query.
+    """
 
     task_name = "drain checker"
 
@@ -108,7 +111,8 @@ class SparkDrainChecker(BackgroundService):
         """Return the drained segments among those in ``query``.
 
         Raises:
-            DrainCheckError: no reply in time, an error, or a reply that is based on too old a chunk.
+            DrainCheckError: no reply in time, an error, or a reply that is based on too old a
+                chunk.
 
         """
         response = await self._request(DrainedRequest(query=query), DrainedResponse)
@@ -127,7 +131,8 @@ class SparkDrainChecker(BackgroundService):
     ) -> BacklogResponse:
         """Return the backlog of ``shards``, and which of them could not be counted.
 
-        ``now_ms``: the time by the clock of the shards' leader, for the rates. ``external``: their external topics.
+        ``now_ms``: the time by the clock of the shards' leader, for the rates. ``external``: their
+        external topics.
 
         Raises:
             DrainCheckError: no reply in time, or an error.

@@ -1,6 +1,7 @@
 """A client connection to the Spark process. It sends requests and matches replies to them by id.
 
-It neither retries nor reconnects; drain.checker.checker and drain.checker.supervisor do. Imports no Spark.
+It neither retries nor reconnects; drain.checker.checker and drain.checker.supervisor do. Imports no
+Spark.
 """
 
 from __future__ import annotations
@@ -66,8 +67,9 @@ class Connection:
         """Send ``request`` and return its reply.
 
         Raises:
-            DrainCheckError: no reply in time, an error reply, an invalid reply, or a broken connection. An invalid
-                reply breaks the connection. So does a time-out during which nothing at all was received.
+            DrainCheckError: no reply in time, an error reply, an invalid reply, or a broken
+                connection. An invalid reply breaks the connection. So does a time-out during which
+                nothing at all was received.
 
         """
         if self._error is not None:

@@ -36,10 +36,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
 from drain.backlog import plans as backlog
+from drain.backlog.aggregates import merged_table
 from drain.backlog.compacted_facts import encode_range_facts, read_range_facts
 from drain.backlog.counting import RunError
 from drain.backlog.results import newest_result
-from drain.backlog.sums import merged_table
 from drain.compaction import plans as rollup
 from drain.compaction.policy import PlannedCompaction, next_compaction
 from drain.spark.master import DEFAULT_MASTER

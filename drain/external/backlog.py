@@ -1,36 +1,39 @@
-"""What is known of an external topic's backlog: what the ledger says of it, and what its tables add.
+"""The backlog of an external topic: what the ledger contains, and what its tables add.
 
-The rules:
+Rules:
 
-1. What is not known is None, never 0. What is not tracked (CHECKPOINT) is None as well, as ever.
-2. Where offsets count, a backlog ends where the segment is sealed, or at the last entry of the table. An active segment
-   of which no table tells the entries has an end that its source alone knows.
-3. Bytes are known where the table has sizes and entries of that segment. Nothing left is 0 bytes.
-4. Where positions are opaque, a segment that was read to its end has nothing left. One of which nothing was
-   acknowledged has all of its entries left, one with a checkpoint those behind it. Where no table tells that, it is not
-   known. Read to its end, and nothing else, is drained.
+1. Unknown values are None, never 0. Untracked values (CHECKPOINT) are None as well.
+2. For a topic with offsets, a backlog ends at the end of a sealed segment, or at the last entry in
+   the table. Without a table of entries, only the source knows the end of an active segment.
+3. Bytes are known if the table has sizes and entries of that segment. An empty backlog has 0 bytes.
+4. For a topic with opaque positions, a segment that was read to its end has an empty backlog. A
+   segment without a checkpoint has all of its entries left, one with a checkpoint those after it.
+   Without a table that is unknown. Only a segment that was read to its end is drained.
 
-Pure: rows of a result and what was counted in, backlogs out. No Spark, so the daemon may import it.
+Pure: rows of a result and counts in, backlogs out. Imports no Spark, so that the daemon can use it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+
+import msgspec
 
 from drain.backlog.merge import Backlog, StateRow, outstanding
 from drain.backlog.rates import BacklogKey, Rates
+from drain.backlog.rows import backlog_rows
 from drain.external.table_mapping import EntriesTable, ExternalTables, ExternalView
-from drain.protocol import BacklogRow, ExternalBacklogQuery, ExternalBacklogResponse
+from drain.protocol import ExternalBacklogQuery, ExternalBacklogResponse
 from headgate.protocol.backlog import TRACKED
 
 CheckpointKey = tuple[int, str | None]
-"""A segment, and the checkpoint in it behind which entries are counted; None: all entries."""
+"""A segment, and the checkpoint after which entries are counted; None: all entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemainingEntries:
-    """The entries behind a mark."""
+    """The entries after a checkpoint."""
 
     records: int
     size_bytes: int | None
@@ -38,7 +41,7 @@ class RemainingEntries:
 
 
 def offset_backlog(rows: Sequence[StateRow], entries: EntriesTable | None) -> tuple[Backlog, ...]:
-    """Return the backlog where offsets count (rules 2 and 3); ``rows`` hold what ``entries``, if mapped, came to."""
+    """Return the backlog of a topic with offsets (rules 2 and 3); ``rows`` include ``entries`` if they are mapped."""
     stored = {row.segment: row.records for row in rows if row.subscription_id is None}
     found: list[Backlog] = []
     for row in outstanding(rows):
@@ -57,9 +60,10 @@ def opaque_backlog(
     checkpoints: Mapping[int, Mapping[int, str]],
     counted: Mapping[CheckpointKey, RemainingEntries],
 ) -> tuple[Backlog, ...]:
-    """Return the backlog where positions are opaque (rule 4).
+    """Return the backlog of a topic with opaque positions (rule 4).
 
-    ``checkpoints``: subscription id → segment → mark. ``counted``: what lies behind those marks whose place is known.
+    ``checkpoints``: subscription id → segment → checkpoint. ``counted``: the entries after each
+    checkpoint that was found in the table.
     """
     found: list[Backlog] = []
     for row in outstanding(rows):
@@ -74,7 +78,7 @@ def opaque_backlog(
         found.append(
             replace(
                 row,
-                # Rates come from how much was stored and how much of it is left.
+                # Rates are computed from the stored and the remaining records.
                 end_offset=row.end_offset if whole is None else whole.records,
                 records=None if left is None else left.records,
                 size_bytes=None if left is None else left.size_bytes,
@@ -85,61 +89,52 @@ def opaque_backlog(
 
 
 def checkpoint_keys(view: ExternalView) -> list[CheckpointKey]:
-    """Return the marks behind which the entries of an opaque topic are counted: beginnings, and all checkpoints."""
-    checkpoints = {(segment, mark) for found in view.checkpoints.values() for segment, mark in found.items()}
-    known = {(segment, mark) for segment, mark in checkpoints if segment in view.labels}
-    return [(segment, None) for segment in sorted(view.labels)] + sorted(known)
+    """Return the keys for which an opaque topic is counted: the beginning of each segment, and all checkpoints."""
+    checkpoints = {key for by_segment in view.checkpoints.values() for key in by_segment.items()}
+    known = sorted(key for key in checkpoints if key[0] in view.labels)
+    return [*((segment, None) for segment in sorted(view.labels)), *known]
 
 
 def backlog_from_ledger(
     query: ExternalBacklogQuery, rows: Iterable[StateRow], as_of_ms: int, reason: str
 ) -> ExternalBacklogResponse:
-    """Return what the ledger alone tells; ``reason``: why there are no tables, said where something is not known."""
+    """Return the backlog from the ledger alone; ``reason``: why there are no tables, if a value is unknown."""
     view = query.view
-    mine = [row for row in rows if row.topic_id == query.topic_id]
-    known = opaque_backlog(mine, view.checkpoints, {}) if view.opaque else offset_backlog(mine, None)
-    return backlog_response(query, known, as_of_ms, reason=reason if _unknown(known) else "")
+    of_topic = [row for row in rows if row.topic_id == query.topic_id]
+    backlogs = opaque_backlog(of_topic, view.checkpoints, {}) if view.opaque else offset_backlog(of_topic, None)
+    return backlog_response(query, backlogs, as_of_ms, reason=reason if _has_unknown(backlogs) else "")
 
 
 def backlog_response(
     query: ExternalBacklogQuery,
-    known: Sequence[Backlog],
+    backlogs: Sequence[Backlog],
     as_of_ms: int,
     *,
     rates: Mapping[BacklogKey, Rates] | None = None,
     reason: str = "",
     watermark: int = 0,
 ) -> ExternalBacklogResponse:
-    """Return backlogs as they travel."""
-    rows: list[BacklogRow] = []
-    for row in known:
-        rate = (rates or {}).get((row.topic_id, row.subscription_id, row.segment))
-        rows.append(
-            BacklogRow(
-                shard=query.shard,
-                watermark=watermark,
-                drained=row.drained and not (query.view.opaque and not row.position),
-                stored_per_second=None if rate is None else rate.stored_per_second,
-                acknowledged_per_second=None if rate is None else rate.acknowledged_per_second,
-                **asdict(row),
-            )
-        )
+    """Return ``backlogs`` as a response."""
+    rows = backlog_rows(backlogs, shard=query.shard, watermark=watermark, rates=rates or {})
+    if query.view.opaque:
+        # An empty backlog behind a checkpoint is not drained (rule 4).
+        rows = [msgspec.structs.replace(row, drained=row.drained and bool(row.position)) for row in rows]
     return ExternalBacklogResponse(
         shard=query.shard, topic_id=query.topic_id, rows=rows, as_of_ms=as_of_ms, reason=reason
     )
 
 
-def unknown_reason(known: Iterable[Backlog], tables: ExternalTables, view: ExternalView) -> str:
-    """Return why some of ``known``, which was counted from ``tables``, is not known; empty if all is."""
-    if not _unknown(known):
+def unknown_reason(backlogs: Iterable[Backlog], tables: ExternalTables, view: ExternalView) -> str:
+    """Return why a value in ``backlogs``, counted from ``tables``, is unknown; empty if none is."""
+    if not _has_unknown(backlogs):
         return ""
     if tables.entries is None:
-        return "no table of its entries is mapped, and its source alone knows where an active segment ends"
-    assert view.opaque, "a table of entries tells the ends of all segments"
+        return "no table of its entries is mapped, and only its source knows where an active segment ends"
+    assert view.opaque, "a table of entries contains the ends of all segments"
     if tables.entries.version is None:
-        return "its positions are opaque, and no version is mapped that tells what lies behind a checkpoint"
-    return "a checkpoint of it stands at no entry of its table"
+        return "its positions are opaque, and no version column is mapped that orders them"
+    return "one of its checkpoints is not in the table of its entries"
 
 
-def _unknown(known: Iterable[Backlog]) -> bool:
-    return any(row.records is None and row.subscription_type in TRACKED for row in known)
+def _has_unknown(backlogs: Iterable[Backlog]) -> bool:
+    return any(each.records is None and each.subscription_type in TRACKED for each in backlogs)

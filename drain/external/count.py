@@ -1,14 +1,17 @@
-"""Count one external topic's tables on a Spark session: read, judge, merge with what the ledger says.
+"""Count the tables of one external topic on a Spark session: read, validate, merge with the ledger.
 
-The ledger knows the topic's segments, their ends and its subscriptions; records, and acknowledgements where a table is
-mapped for them, come from the tables. Both are settled together (drain.backlog.merge), and nothing of it goes into the
-published result, which is the ledger's alone. Each count reads the tables as a whole. What of it is known, and what is
-not, is said in drain.external.backlog.
+The ledger contains the topic's segments, their ends and its subscriptions. Records come from the
+table of entries, and acknowledgements from their table if one is mapped. Both are merged with the
+ledger's rows (drain.backlog.merge), and the outcome is not published: results are the ledger's
+alone. Each count reads the tables as a whole. Which values are known is decided in
+drain.external.backlog.
 
-Where positions are opaque there is nothing to settle: entries are counted behind the checkpoints on record.
+For a topic with opaque positions there is nothing to merge: entries after the stored checkpoints
+are counted.
 
-Where acknowledgements come from a table, the table is the truth: they count at whatever seek generation the
-subscription is, so a seek has to be done there. What headgate itself was told counts beside it.
+A table of acknowledgements is the source of truth: its rows count at the current seek generation of
+the subscription, so a seek has to be done in the table. Acknowledgements sent to headgate count as
+well.
 """
 
 from __future__ import annotations
@@ -22,9 +25,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
 from drain.backlog import plans as backlog
+from drain.backlog.aggregates import merged_rows
 from drain.backlog.counting import JvmGoneError, RunError, aggregate_contributions, error_summary
 from drain.backlog.merge import Backlog, MergedRow, StateRow, merge_rows, previous_rows
-from drain.backlog.sums import merged_rows
 from drain.external import offset_facts as external_facts
 from drain.external import opaque_facts
 from drain.external.backlog import CheckpointKey, RemainingEntries, checkpoint_keys, offset_backlog, opaque_backlog
@@ -33,7 +36,7 @@ from drain.external.table_mapping import AcknowledgementsTable, EntriesTable, Ex
 from drain.spark.engines import ENGINE_ERRORS, is_gone
 
 _READ_OPTIONS = {
-    # A line that cannot be read is a fault, not a row of nulls.
+    # An unreadable line is an error, not a row of nulls.
     "json": {"mode": "FAILFAST"},
     "csv": {"mode": "FAILFAST", "header": "true", "inferSchema": "false"},
 }
@@ -49,25 +52,24 @@ _SUBSCRIPTIONS = t.StructType(
 def count_external(
     session: SparkSession, tables: ExternalTables, view: ExternalView, rows: Sequence[StateRow], *, shard: int
 ) -> tuple[Backlog, ...]:
-    """Return the backlog of one topic, whose rows of the ledger's result are ``rows``: at least one.
-
-    It blocks until all is read, judged and counted.
+    """Return the backlog of one topic; ``rows``: its rows of the ledger's result, at least one. Blocks.
 
     Raises:
-        TableError: a table is wrong; names it, says what is wrong, and gives an example.
+        TableError: a table is invalid; names it, the error, and an example.
         RunError: Spark failed or was cancelled.
         JvmGoneError: the JVM is gone.
 
     """
     if view.opaque and tables.acknowledgements is not None:
         raise TableError(
-            f"external.{view.topic}.acknowledgements ({tables.acknowledgements.path}): its positions are opaque, so a "
-            "table of them cannot be counted; leave it out, and what its consumers tell headgate counts"
+            f"external.{view.topic}.acknowledgements ({tables.acknowledgements.path}): its "
+            "positions are opaque, so a table of acknowledgements cannot be counted; remove it, and the "
+            "acknowledgements sent to headgate count"
         )
     try:
         if view.opaque:
-            behind = {} if tables.entries is None else _count_remaining(session, tables.entries, view)
-            return opaque_backlog(rows, view.checkpoints, behind)
+            remaining = {} if tables.entries is None else _count_remaining(session, tables.entries, view)
+            return opaque_backlog(rows, view.checkpoints, remaining)
         merged = _merged(session, tables, view, rows, shard)
     except ENGINE_ERRORS as error:
         if is_gone(error):
@@ -79,43 +81,43 @@ def count_external(
 def _count_remaining(
     session: SparkSession, table: EntriesTable, view: ExternalView
 ) -> dict[CheckpointKey, RemainingEntries]:
-    """Return what lies behind each checkpoint whose place among the entries is known."""
+    """Return the entries after each checkpoint that is found in the table."""
     with _table_errors(table, view):
         found = opaque_facts.entries(_read(session, table), table)
         _raise_faults(opaque_facts.faults(found))
         _check_labels(found, view)
-        marks = _resolve_checkpoints(session, found, table, view)
-        rows = opaque_facts.remaining_entries(found, _checkpoints_frame(session, view, marks)).collect()
-    nothing = RemainingEntries(0, None if table.size_bytes is None else 0, None)
-    behind = {
+        versions = _checkpoint_versions(session, found, table, view)
+        rows = opaque_facts.remaining_entries(found, _checkpoints_frame(session, view, versions)).collect()
+    none = RemainingEntries(0, None if table.size_bytes is None else 0, None)
+    remaining = {
         (row["segment"], row["checkpoint"]): RemainingEntries(row["records"], row["size_bytes"], row["oldest_ms"])
         for row in rows
     }
-    return {mark: behind.get(mark, nothing) for mark in marks}
+    return {key: remaining.get(key, none) for key in versions}
 
 
-def _resolve_checkpoints(
+def _checkpoint_versions(
     session: SparkSession, found: DataFrame, table: EntriesTable, view: ExternalView
 ) -> dict[CheckpointKey, str | None]:
-    """Return the marks whose place is known, each with the version of its entry; none for a segment's beginning."""
-    marks = checkpoint_keys(view)
-    resolved: dict[CheckpointKey, str | None] = {(segment, mark): None for segment, mark in marks if mark is None}
-    checkpoints = [(segment, mark) for segment, mark in marks if mark is not None]
+    """Return the checkpoints that are found in the table, with their versions; None for a segment's beginning."""
+    keys = checkpoint_keys(view)
+    beginnings: dict[CheckpointKey, str | None] = {(segment, text): None for segment, text in keys if text is None}
+    checkpoints = [(segment, text) for segment, text in keys if text is not None]
     if table.version == table.offset:
-        return resolved | {
-            (segment, mark): mark for segment, mark in checkpoints if mark.isascii() and mark.isdecimal()
+        return beginnings | {
+            (segment, text): text for segment, text in checkpoints if text.isascii() and text.isdecimal()
         }
     if table.version is None or not checkpoints:
-        return resolved
+        return beginnings
     frame = _checkpoints_frame(session, view, dict.fromkeys(checkpoints))
-    versions = opaque_facts.checkpoint_versions(found, frame).collect()
-    return resolved | {(row["segment"], row["checkpoint"]): row["version"] for row in versions}
+    rows = opaque_facts.checkpoint_versions(found, frame).collect()
+    return beginnings | {(row["segment"], row["checkpoint"]): row["version"] for row in rows}
 
 
 def _checkpoints_frame(
-    session: SparkSession, view: ExternalView, marks: Mapping[CheckpointKey, str | None]
+    session: SparkSession, view: ExternalView, versions: Mapping[CheckpointKey, str | None]
 ) -> DataFrame:
-    rows = [(segment, view.labels[segment], mark, after) for (segment, mark), after in marks.items()]
+    rows = [(segment, view.labels[segment], text, version) for (segment, text), version in versions.items()]
     return session.createDataFrame(rows, opaque_facts.CHECKPOINT_SCHEMA)
 
 
@@ -127,13 +129,13 @@ def _merged(
     segments = session.createDataFrame(
         [(label, s, ends.get(s)) for s, label in sorted(view.labels.items())], SEGMENT_SCHEMA
     )
-    parts: list[DataFrame] = []
+    facts: list[DataFrame] = []
     if tables.entries is not None:
         with _table_errors(tables.entries, view):
             found = external_facts.entries(_read(session, tables.entries), tables.entries)
             _raise_faults(external_facts.entry_faults(found, segments))
             _check_labels(found, view)
-        parts.append(external_facts.entry_facts(found, segments, shard=shard, topic_id=topic_id))
+        facts.append(external_facts.entry_facts(found, segments, shard=shard, topic_id=topic_id))
     if tables.acknowledgements is not None:
         known = {row.subscription_id: row.seek_generation for row in rows if row.segment is None}
         subscriptions = session.createDataFrame(
@@ -144,22 +146,25 @@ def _merged(
             found = external_facts.acknowledgements(_read(session, tables.acknowledgements), tables.acknowledgements)
             _raise_faults(external_facts.acknowledgement_faults(found, segments))
             _check_labels(found, view)
-        parts.append(
+        facts.append(
             external_facts.acknowledgement_facts(found, segments, subscriptions, shard=shard, topic_id=topic_id),
         )
-    if not parts:
+    if not facts:
         return []
-    aggregates = aggregate_contributions(backlog.contributions(reduce(DataFrame.unionByName, parts)))
+    aggregates = aggregate_contributions(backlog.contributions(reduce(DataFrame.unionByName, facts)))
     merged = [row for rows in merged_rows(aggregates).values() for row in rows]
     if tables.entries is not None and tables.entries.timestamp_ms is None:
-        # Nobody said when a record was made, so its age is not known.
+        # Without a timestamp column, ages are unknown.
         merged = [replace(item, row=replace(item.row, timestamp_index=())) for item in merged]
     return merged
 
 
 @contextlib.contextmanager
 def _table_errors(table: EntriesTable | AcknowledgementsTable, view: ExternalView) -> Iterator[None]:
-    """Put the table's name before what is wrong with it; what Spark says of a file in it is wrong with it too."""
+    """Prefix errors with the table's name.
+
+    Spark's errors about its files are errors of the table.
+    """
     kind = "entries" if isinstance(table, EntriesTable) else "acknowledgements"
     where = f"external.{view.topic}.{kind} ({table.path})"
     try:
@@ -189,4 +194,4 @@ def _check_labels(found: DataFrame, view: ExternalView) -> None:
     other = found.select("label").first()
     if other is not None:
         known = ", ".join(list(view.labels.values())[:10])
-        raise TableError(f"no row is of a segment of the topic: one says {other[0]!r}, the segments are {known}")
+        raise TableError(f"no row belongs to a segment of the topic: one has {other[0]!r}, the segments are {known}")

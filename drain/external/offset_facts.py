@@ -1,18 +1,20 @@
-"""Turn an external topic's tables into the facts that drain.backlog.plans counts: functions DataFrame → DataFrame.
+"""Turn the tables of an external topic with offsets into facts for drain.backlog.plans. Pure ``DataFrame → DataFrame``.
 
-The rules:
+Rules:
 
-1. Every mapped column is there, and is of its type: whole numbers for offsets, sizes, times and versions. CSV has only
-   text, so there each value has to be one. A column that is missing or of another type is told at once (TableError).
-2. No mapped value is null, no offset negative, no range ends before it begins.
-3. No offset of a segment stands there twice in the table of entries.
-4. Where a version is mapped, offsets and ends do not go backward while it rises.
-5. Nothing stands at or beyond the end of a sealed segment.
-6. If no row at all names a segment of the topic, the mapping is wrong. Single rows of other segments are left out: a
-   source may have split and not been imported again yet.
+1. Every mapped column exists and has its type: whole numbers for offsets, sizes, times and
+   versions. CSV has only text, so each value has to be a whole number there. A missing column or
+   another type raises TableError at once.
+2. No mapped value is null, no offset is negative, and no range ends before it begins.
+3. No offset of a segment occurs twice in the table of entries.
+4. If a version is mapped, offsets and ends do not decrease while it rises.
+5. No offset is at or beyond the end of a sealed segment.
+6. If no row at all names a segment of the topic, the mapping is wrong. Single rows of other
+   segments are ignored: the source may have split since the last import.
 
-`entry_faults` and `acknowledgement_faults` find what breaks rules 2 to 5, as rows of (fault, count, example).
-Expressions of Spark throughout, no Python functions: the tables may be larger than any one machine.
+`entry_faults` and `acknowledgement_faults` return the violations of rules 2 to 5 as rows of (fault,
+count, example). All expressions are Spark's, without Python functions: the tables may be larger
+than one machine.
 """
 
 from __future__ import annotations
@@ -38,11 +40,11 @@ SEGMENT_SCHEMA = t.StructType(
         t.StructField("sealed_end_offset", t.LongType()),
     ],
 )
-"""The topic's segments: name at the source, number here, and the end of a sealed one."""
+"""The topic's segments: name at the source, segment number, and the end if it is sealed."""
 
 
 class TableError(HeadgateError):
-    """An external table cannot be counted; the text names the table and what is wrong with it."""
+    """An external table cannot be counted; the text names the table and the error."""
 
 
 def entries(frame: DataFrame, table: EntriesTable) -> DataFrame:
@@ -62,12 +64,13 @@ def acknowledgements(frame: DataFrame, table: AcknowledgementsTable) -> DataFram
 def mapped(
     frame: DataFrame, names: Mapping[str, str | None], numbers: Mapping[str, str | None], *, text: bool
 ) -> DataFrame:
-    """Return the columns under the names that they have here; ``bad`` names the first with a null, or no whole number.
+    """Return the mapped columns under headgate's names; ``bad`` describes the first null or invalid number of a row.
 
-    ``names``: columns of text. ``text``: numbers may be written as text too. Raises TableError (rule 1).
+    ``names``: text columns. ``numbers``: number columns; with ``text`` they may be texts. Raises
+    TableError (rule 1).
     """
-    wanted = {column for column in (*names.values(), *numbers.values()) if column is not None}
-    if missing := sorted(wanted - set(frame.columns)):
+    columns = {column for column in (*names.values(), *numbers.values()) if column is not None}
+    if missing := sorted(columns - set(frame.columns)):
         raise TableError(f"has no column {', '.join(map(repr, missing))}; it has: {', '.join(frame.columns) or 'none'}")
     selected: list[Column] = [_value(column).cast("string").alias(name) for name, column in names.items()]
     bad: list[Column] = [f.when(_value(column).isNull(), f"{column} is null") for column in names.values() if column]
@@ -76,10 +79,10 @@ def mapped(
         if column is not None:
             kind = frame.schema[column].dataType
             if not is_whole(kind) and not (text and isinstance(kind, t.StringType)):
-                raise TableError(f"column {column!r} is of type {kind.simpleString()}; {name} is a whole number")
+                raise TableError(f"column {column!r} is of type {kind.simpleString()}; {name} must be a whole number")
             number = value.try_cast("long")
             bad.append(
-                f.when(value.isNull(), f"{column} is null").when(number.isNull(), f"{column} is no whole number")
+                f.when(value.isNull(), f"{column} is null").when(number.isNull(), f"{column} is not a whole number")
             )
             value = number
         selected.append(value.cast("long").alias(name))
@@ -87,7 +90,7 @@ def mapped(
 
 
 def is_whole(kind: t.DataType) -> bool:
-    """Tell whether a column of this type holds whole numbers."""
+    """Return whether a column of this type holds whole numbers."""
     return isinstance(kind, _WHOLE) or (isinstance(kind, t.DecimalType) and kind.scale == 0)
 
 
@@ -96,7 +99,7 @@ def _value(column: str | None) -> Column:
 
 
 def entry_faults(found: DataFrame, segments: DataFrame) -> DataFrame:
-    """Return what is wrong with `entries`, as (fault, count, example)."""
+    """Return the faults of `entries`, as (fault, count, example)."""
     row = found.join(f.broadcast(segments), "label", "left")
     fault = (
         f.when(f.col("bad").isNotNull(), f.col("bad"))
@@ -109,14 +112,14 @@ def entry_faults(found: DataFrame, segments: DataFrame) -> DataFrame:
         .groupBy("label", "offset")
         .agg(f.count("*").alias("times"))
         .where("times > 1")
-        .select(f.lit("an offset stands there twice").alias("fault"), example("label", "offset", "times"))
+        .select(f.lit("an offset occurs twice").alias("fault"), example("label", "offset", "times"))
     )
     back = _backward(found, ("label",), "offset", "offsets go backward")
     return counted([row.select(fault.alias("fault"), example("label", "offset")), twice, back])
 
 
 def acknowledgement_faults(found: DataFrame, segments: DataFrame) -> DataFrame:
-    """Return what is wrong with `acknowledgements`, as (fault, count, example)."""
+    """Return the faults of `acknowledgements`, as (fault, count, example)."""
     row = found.join(f.broadcast(segments), "label", "left")
     fault = (
         f.when(f.col("bad").isNotNull(), f.col("bad"))
@@ -130,7 +133,7 @@ def acknowledgement_faults(found: DataFrame, segments: DataFrame) -> DataFrame:
 
 
 def _backward(found: DataFrame, key_columns: Sequence[str], offset: str, fault: str) -> DataFrame:
-    """Rule 4; nothing where no version is mapped, for then all of them are null."""
+    """Return the violations of rule 4; without a mapped version there are none, since all versions are null."""
     before = f.lag(offset).over(Window.partitionBy(*key_columns).orderBy("version"))
     return (
         found.where("bad IS NULL AND version IS NOT NULL")
@@ -141,14 +144,14 @@ def _backward(found: DataFrame, key_columns: Sequence[str], offset: str, fault: 
 
 
 def example(*columns: str) -> Column:
-    """Return the column that shows people one row of many."""
+    """Return a column that shows one row as an example."""
     return f.to_json(f.struct(*columns)).alias("example")
 
 
-def counted(parts: Sequence[DataFrame]) -> DataFrame:
-    """Return (fault, count, example) of all rows of (fault, example) whose fault is not null."""
+def counted(frames: Sequence[DataFrame]) -> DataFrame:
+    """Return (fault, count, example) of the rows (fault, example) whose fault is not null."""
     return (
-        reduce(DataFrame.unionByName, parts)
+        reduce(DataFrame.unionByName, frames)
         .where("fault IS NOT NULL")
         .groupBy("fault")
         .agg(f.count("*").alias("count"), f.min("example").alias("example"))
@@ -157,19 +160,19 @@ def counted(parts: Sequence[DataFrame]) -> DataFrame:
 
 def entry_facts(found: DataFrame, segments: DataFrame, *, shard: int, topic_id: int) -> DataFrame:
     """Return `entries` as rows of schemas.FACTS; those of other segments are left out."""
-    placed = found.join(f.broadcast(segments), "label")
+    of_topic = found.join(f.broadcast(segments), "label")
     fixed = {"fact": f.lit("record"), "shard": f.lit(shard), "topic_id": f.lit(topic_id)}
-    return _as_facts(placed, {**fixed, **_same("segment", "offset", "size_bytes", "timestamp_ms")})
+    return _as_facts(of_topic, {**fixed, **_same("segment", "offset", "size_bytes", "timestamp_ms")})
 
 
 def acknowledgement_facts(
     found: DataFrame, segments: DataFrame, subscriptions: DataFrame, *, shard: int, topic_id: int
 ) -> DataFrame:
     """Return `acknowledgements` as rows of schemas.FACTS; ``subscriptions``: subscription, its id and generation."""
-    placed = found.join(f.broadcast(segments), "label").join(f.broadcast(subscriptions), "subscription")
+    of_topic = found.join(f.broadcast(segments), "label").join(f.broadcast(subscriptions), "subscription")
     fixed = {"fact": f.lit("acknowledged"), "shard": f.lit(shard), "topic_id": f.lit(topic_id)}
     same = _same("segment", "subscription_id", "seek_generation", "end_offset")
-    return _as_facts(placed, {**fixed, **same, "offset": f.col("first_offset")})
+    return _as_facts(of_topic, {**fixed, **same, "offset": f.col("first_offset")})
 
 
 def _same(*columns: str) -> dict[str, Column]:

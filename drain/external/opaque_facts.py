@@ -1,12 +1,12 @@
-"""Turn the entries of an external topic whose positions are opaque into what lies behind a mark: DataFrame → DataFrame.
+"""Count the entries of an external topic with opaque positions after checkpoints. Pure ``DataFrame → DataFrame``.
 
-The rules are those of drain.external.offset_facts for entries, with these in place of 3 to 5:
+The rules are those of drain.external.offset_facts for entries, with these instead of 3 to 5:
 
-3. No mark, and no version, of a segment stands there twice.
-4. A version is a whole number of any length; where it is mapped, it tells the order. The mark may be its own version.
+3. No position and no version of a segment occurs twice.
+4. A version is a whole number of any length. If it is mapped, it defines the order. The position
+   may be its own version.
 
-TimestampIndex and versions are text, or whole numbers: a number with a fraction may have lost digits before it came
-here.
+Positions and versions are texts or whole numbers: a number with a fraction may have lost digits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ CHECKPOINT_SCHEMA = t.StructType(
         t.StructField("after", t.StringType()),
     ],
 )
-"""What is counted behind: a segment by number and label, the mark in it (null: its beginning), the version there."""
+"""A checkpoint: segment number and label, its text (null: the beginning), and the version of its
+entry."""
 
 
 def entries(frame: DataFrame, table: EntriesTable) -> DataFrame:
@@ -34,43 +35,45 @@ def entries(frame: DataFrame, table: EntriesTable) -> DataFrame:
     for column in (table.offset, *([table.version] if table.version else [])):
         kind = frame.schema[column].dataType if column in frame.columns else t.StringType()
         if not isinstance(kind, t.StringType) and not is_whole(kind):
-            raise TableError(f"column {column!r} is of type {kind.simpleString()}; a mark is text, or a whole number")
+            raise TableError(
+                f"column {column!r} is of type {kind.simpleString()}; a position is a text or a whole number"
+            )
     texts = {"label": table.segment, "offset": table.offset, "version": table.version}
     numbers = {"size_bytes": table.size_bytes, "timestamp_ms": table.timestamp_ms}
     return mapped(frame, texts, numbers, text=table.format == "csv")
 
 
 def faults(found: DataFrame) -> DataFrame:
-    """Return what is wrong with `entries`, as (fault, count, example)."""
+    """Return the faults of `entries`, as (fault, count, example)."""
     version = f.col("version")
     fault = (
         f.when(f.col("bad").isNotNull(), f.col("bad"))
         .when(f.col("size_bytes") < 0, "a size is negative")
-        .when(~version.rlike("^[0-9]+$"), "a version is no whole number")
+        .when(~version.rlike("^[0-9]+$"), "a version is not a whole number")
     )
     row = found.select(fault.alias("fault"), example("label", "offset", "version"))
     return counted(
         [
             row,
-            _duplicates(found, f.col("offset"), "a mark"),
+            _duplicates(found, f.col("offset"), "a position"),
             _duplicates(found, _strip_leading_zeros(version), "a version"),
         ]
     )
 
 
-def _duplicates(found: DataFrame, what: Column, name: str) -> DataFrame:
+def _duplicates(found: DataFrame, value: Column, name: str) -> DataFrame:
     return (
         found.where("bad IS NULL")
-        .where(what.isNotNull())
-        .groupBy("label", what.alias("value"))
+        .where(value.isNotNull())
+        .groupBy("label", value.alias("value"))
         .agg(f.count("*").alias("times"))
         .where("times > 1")
-        .select(f.lit(f"{name} stands there twice").alias("fault"), example("label", "value", "times"))
+        .select(f.lit(f"{name} occurs twice").alias("fault"), example("label", "value", "times"))
     )
 
 
 def checkpoint_versions(found: DataFrame, checkpoints: DataFrame) -> DataFrame:
-    """Return segment, mark and version of those ``checkpoints`` (CHECKPOINT_SCHEMA) that are an entry's."""
+    """Return segment, checkpoint and version of those ``checkpoints`` (CHECKPOINT_SCHEMA) that are in the table."""
     return (
         found.withColumnRenamed("offset", "checkpoint")
         .join(f.broadcast(checkpoints), ["label", "checkpoint"])
@@ -79,18 +82,17 @@ def checkpoint_versions(found: DataFrame, checkpoints: DataFrame) -> DataFrame:
 
 
 def remaining_entries(found: DataFrame, checkpoints: DataFrame) -> DataFrame:
-    """Count the entries behind each of ``checkpoints`` (CHECKPOINT_SCHEMA).
+    """Return segment, checkpoint, records, size_bytes and oldest_ms of the entries after each of ``checkpoints``.
 
-    Columns: segment, mark, records, size_bytes and oldest_ms.
-
-    A mark without a version at it counts from the beginning, so only beginnings may have none.
+    A checkpoint (CHECKPOINT_SCHEMA) without a version counts from the beginning, so only beginnings
+    may have none.
     """
     version, after = _strip_leading_zeros(f.col("version")), _strip_leading_zeros(f.col("after"))
     longer = f.length(version) > f.length(after)
     later = longer | ((f.length(version) == f.length(after)) & (version > after))
-    placed = f.broadcast(checkpoints).withColumnRenamed("label", "of")
+    of_segment = f.broadcast(checkpoints).withColumnRenamed("label", "of")
     return (
-        found.join(placed, (f.col("label") == f.col("of")) & (f.col("after").isNull() | later))
+        found.join(of_segment, (f.col("label") == f.col("of")) & (f.col("after").isNull() | later))
         .groupBy("segment", "checkpoint")
         .agg(
             f.count("*").alias("records"),
@@ -101,5 +103,5 @@ def remaining_entries(found: DataFrame, checkpoints: DataFrame) -> DataFrame:
 
 
 def _strip_leading_zeros(version: Column) -> Column:
-    """Return a whole number without zeros before it: the longer one of two such texts is the greater number."""
+    """Return a number without leading zeros: of two such texts, the longer one is the greater number."""
     return f.regexp_replace(version, "^0+(?=.)", "")

@@ -1,12 +1,13 @@
-"""Which tables hold the entries and acknowledgements of an external topic, and which of their columns mean what.
+"""The tables with the entries and acknowledgements of external topics, and the meaning of their columns.
 
-In the daemon's configuration, and in whatever TOML file ``python -m drain.service.service --external FILE`` names:
+The mapping is in the daemon's configuration, or in a TOML file: ``python -m drain.service.service
+--external FILE``.
 
-    [external.orders.entries]                 # one row a record; leave it out where nobody keeps such a table
+    [external.orders.entries]                 # one row per record; omit it if there is no such table
     path = "/srv/orders/entries"
-    format = "parquet"                        # parquet, json (one object a line), csv (with a header), delta, iceberg
+    format = "parquet"                        # parquet, json (one object per line), csv (with a header), delta, iceberg
     segment = "shard"                         # text: the segment's name at its source
-    offset = "seq"                            # whole number from 0 on
+    offset = "seq"                            # whole number, from 0
     size_bytes = "bytes"                      # optional
     timestamp_ms = "at"                       # optional: milliseconds since 1970
 
@@ -14,23 +15,22 @@ In the daemon's configuration, and in whatever TOML file ``python -m drain.servi
     path = "/srv/orders/acks"
     subscription = "app"                      # text: the subscription's name in headgate
     segment = "shard"
-    end_offset = "next"                       # everything below it, from first_offset on, is acknowledged
-    first_offset = "first"                    # optional: left out, it is 0, and each row is cumulative
-    version = "commit"                        # optional: rises from row to row; a falling end_offset is a fault then
+    end_offset = "next"                       # everything from first_offset up to here (exclusive) is acknowledged
+    first_offset = "first"                    # optional, default 0: each row is cumulative
+    version = "commit"                        # optional: rises with each row; a falling end_offset is then an error
 
-``delta`` and ``iceberg`` need their jars in the Spark session. What may stand in the tables says
-drain.external.offset_facts.
+``delta`` and ``iceberg`` need their jars in the Spark session. drain.external.offset_facts has the
+rules for the rows.
 
-Of a topic whose positions are opaque (Kinesis) the entries alone can be counted. ``offset`` is then the source's own
-mark, as text, and ``version`` tells the order of the marks: a whole number of any length, which may be the mark itself:
+For a topic with opaque positions (Kinesis) only entries can be counted. ``offset`` is then the
+source's own position as text. ``version`` defines the order of the positions: a whole number of any
+length, possibly the position itself. drain.external.opaque_facts has the rules for the rows.
 
     [external.clicks.entries]
     path = "/srv/clicks/entries"
     segment = "shard_id"
     offset = "sequence_number"
     version = "sequence_number"
-
-What may stand in such a table says drain.external.opaque_facts.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ Text = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     path: Text
-    """As Spark is to read it: a folder, a URL, or a table's name for iceberg."""
+    """Path for Spark: a folder, a URL, or the table name for iceberg."""
     format: Format = "parquet"
     segment: Text
     version: Text | None = None
-    """Column that rises with every row of one place, so that offsets that go backward are noticed. Where positions are
-    opaque it tells which entries lie behind a checkpoint; without it that is not known."""
+    """Column that rises with every row of a segment, so that decreasing offsets are detected. For
+    opaque positions it defines which entries follow a checkpoint; without it that is unknown."""
 
 
 class EntriesTable(_Table, frozen=True, kw_only=True):
-    """One row a record."""
+    """A table with one row per record."""
 
     offset: Text
     size_bytes: Text | None = None
@@ -67,7 +67,7 @@ class EntriesTable(_Table, frozen=True, kw_only=True):
 
 
 class AcknowledgementsTable(_Table, frozen=True, kw_only=True):
-    """One row for each range of records that a subscription is through with."""
+    """A table with one row per range of records that a subscription has acknowledged."""
 
     subscription: Text
     end_offset: Text
@@ -75,14 +75,17 @@ class AcknowledgementsTable(_Table, frozen=True, kw_only=True):
 
 
 class ExternalTables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The tables of one topic. Without acknowledgements those that headgate takes count, as for any topic."""
+    """The tables of one topic.
+
+    Without a table of acknowledgements, those sent to headgate count.
+    """
 
     entries: EntriesTable | None = None
     acknowledgements: AcknowledgementsTable | None = None
 
 
 class ExternalView(msgspec.Struct, frozen=True, kw_only=True):
-    """What a daemon knows of an external topic and the ledger's facts do not tell: names."""
+    """The names of an external topic, which the ledger's facts do not contain."""
 
     topic: str
     subscriptions: dict[int, str]
@@ -90,9 +93,9 @@ class ExternalView(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[int, str]
     """Segment → its name at the source."""
     opaque: bool = False
-    """Its positions are not offsets but marks, whose order only its tables can tell."""
+    """Its positions are opaque texts, and only its tables define their order."""
     checkpoints: dict[int, dict[int, str]] = {}
-    """Subscription id → segment → the mark up to which it has acknowledged, that one included."""
+    """Subscription id → segment → the acknowledged checkpoint, inclusive."""
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -100,10 +103,10 @@ class _File(msgspec.Struct, frozen=True):
 
 
 def read_tables(path: Path) -> dict[str, ExternalTables]:
-    """Return topic → its tables, from the section ``external`` of a TOML file; other sections are somebody else's.
+    """Return topic → its tables, from the section ``external`` of a TOML file; other sections are ignored.
 
     Raises:
-        ConfigError: the file cannot be read, or a table's description is wrong; names both.
+        ConfigError: the file cannot be read, or a mapping is invalid; names both.
 
     """
     try:

@@ -1,20 +1,23 @@
-"""Answer for topics whose entries or acknowledgements are tables of their own (drain.external.table_mapping).
+"""Count external topics whose entries or acknowledgements are in tables (drain.external.table_mapping).
 
-Two kinds of queries, answered differently:
+Two kinds of queries are answered differently:
 
-* What is drained is counted there and then, one count after the other on the one session, since a gate waits for it.
-  Whoever asks is told a fault, and keeps the gate shut.
-* A backlog is answered at once, with what was counted last; whoever asks for it has it counted anew, and does not wait
-  for that. Tables that take a minute hold up what else is asked while the session is theirs, and not at each query.
+* A drain query is counted at once, one after the other on the session, because a gate waits for it.
+  An error is reported to the query and keeps the gate closed.
+* A backlog query is answered at once with the last count, and triggers another one in the
+  background. Tables that take a minute delay other requests only while they are counted, and not at
+  each query.
 
-The rules for backlogs:
+Rules for backlogs:
 
-1. Nothing is counted that nobody asks for. One that is asked for again while it waits for its turn waits once.
-2. Topics are counted one at a time. After a count there is a rest of `IDLE_FACTOR` times as long: tables are read as a
-whole
-   each time, and take no more than a fifth of the session, however many there are and however often one asks.
-3. A fault is told for its own topic, and in place of its rows, until a count succeeds. The other topics' rows stay.
-4. What was counted for a topic that is gone from the ledger is forgotten.
+1. Only requested topics are counted. A topic that is requested again while it waits for its turn is
+   counted once.
+2. Topics are counted one at a time. After a count, counting rests for `IDLE_FACTOR` times its
+   duration: tables are read as a whole each time, and use at most a fifth of the session, however
+   many there are and however often they are requested.
+3. An error is reported for its own topic, in place of its rows, until a count succeeds. Other
+   topics keep their rows.
+4. The counts of topics that are no longer in the ledger are dropped.
 """
 
 from __future__ import annotations
@@ -34,21 +37,23 @@ from drain.protocol import MAX_REASON_LENGTH, DrainQuery, ExternalBacklogQuery, 
 from headgate.errors import HeadgateError
 
 MAX_RESULT_AGE_SECONDS: Final = 1.0
-"""What the ledger said before that is not settled with tables that are read now: rates would be off."""
+"""An older result is not merged with tables that are read now: rates would be wrong."""
 IDLE_FACTOR: Final = 4.0
-"""How many times as long as a count took nothing is counted: four fifths of the session are for gates."""
-NOT_MAPPED: Final = "no table of it is mapped where backlogs are counted (drain.external)"
+"""Rest after a count, as a multiple of its duration: four fifths of the session remain for drain
+queries."""
+NOT_MAPPED: Final = "the Spark process has no table mapped for it (drain.external)"
 NOT_YET: Final = "its tables are being counted for the first time: ask again"
 
 CountExternal = Callable[[ExternalTables, ExternalView, Sequence[StateRow], int], Awaitable[tuple[Backlog, ...]]]
-"""(tables, names, the topic's rows of the ledger's result, shard) → its backlog; raises TableError or RunError."""
+"""(tables, names, the topic's rows of the ledger's result, shard) → its backlog; raises TableError
+or RunError."""
 NewestResult = Callable[[int], Awaitable[Result]]
 """(shard) → its ledger, counted now; raises RunError."""
 
 
 @dataclass(frozen=True, slots=True)
 class _PendingCount:
-    """What is to be counted: the newest query, and what the ledger said when it came."""
+    """A topic to count: the newest query, and the ledger's result at that time."""
 
     query: ExternalBacklogQuery
     tables: ExternalTables
@@ -60,11 +65,11 @@ class _PendingCount:
 
 @dataclass(frozen=True, slots=True)
 class _CountResult:
-    """What a count came to, or why it came to nothing; the ledger's whole result does not stay for it."""
+    """The outcome of a count or its error, without a reference to the ledger's whole result."""
 
     query: ExternalBacklogQuery
     history: History
-    """Of the counts that succeeded."""
+    """The successful counts."""
     fault: str = ""
     known: tuple[Backlog, ...] = ()
     reason: str = ""
@@ -73,33 +78,36 @@ class _CountResult:
 
 
 class ExternalTopicCounter:
-    """The external topics of one process. `work` has to run for backlogs to be counted."""
+    """The external topics of one process. `work` counts their backlogs and has to run."""
 
     def __init__(
         self, tables: Mapping[str, ExternalTables], count: CountExternal, *, idle_factor: float = IDLE_FACTOR
     ) -> None:
-        """``tables``: topic → where its entries and acknowledgements stand. ``idle_factor``: see rule 2."""
+        """``tables``: topic → its mapped tables. ``idle_factor``: see rule 2."""
         self._tables = tables
         self._count = count
         self._idle_factor = idle_factor
         self._due: dict[tuple[int, int], _PendingCount] = {}
-        """In the order of turns; at most one for each topic."""
+        """Topics in the order of their turns; at most one entry per topic."""
         self._wake_up = asyncio.Event()
         self._counted: dict[tuple[int, int], _CountResult] = {}
         self._gone: JvmGoneError | None = None
         self._drain_count = asyncio.Lock()
 
-    # --- what is drained ----------------------------------------------------------------------------------------------
+    # Drain queries
 
     def needs_tables(self, query: DrainQuery) -> bool:
-        """Return whether tables have to be read to answer; entries with opaque positions decide nothing."""
+        """Return whether ``query`` depends on tables.
+
+        Entries with opaque positions decide nothing.
+        """
         view = query.external
         if view is None or view.topic not in self._tables:
             return False
         return not view.opaque or self._tables[view.topic].acknowledgements is not None
 
     async def rows(self, query: DrainQuery, result: Result) -> tuple[Backlog, ...]:
-        """Return the backlog of the subscription that is asked about; raises TableError, RunError or JvmGoneError."""
+        """Return the backlog of the subscription in ``query``; raises TableError, RunError or JvmGoneError."""
         view = query.external
         assert view is not None, "a query without names"
         rows = _of_topic(result, query.topic_id)
@@ -110,10 +118,10 @@ class ExternalTopicCounter:
             counted = await self._count(self._tables[view.topic], view, rows, query.shard)
         return tuple(row for row in counted if row.subscription_id == query.subscription_id)
 
-    # --- backlogs -----------------------------------------------------------------------------------------------------
+    # Backlogs
 
     def backlog(self, query: ExternalBacklogQuery, result: Result, as_of_ms: int) -> ExternalBacklogResponse:
-        """Return what is known now, and have it counted anew; ``as_of_ms``: the time that ``result`` holds for.
+        """Return the last count, and trigger another one; ``as_of_ms``: the time that ``result`` holds for.
 
         Raises:
             JvmGoneError: a count has found the JVM gone.
@@ -134,15 +142,15 @@ class ExternalTopicCounter:
         return _response(counted)
 
     def remove_deleted_topics(self, result: Result) -> None:
-        """Forget the topics that the ledger of a shard does not know any more (rule 4)."""
-        there = {row.topic_id for row in result.rows}
+        """Drop the topics that are no longer in the ledger of a shard (rule 4)."""
+        existing = {row.topic_id for row in result.rows}
         for known in (self._counted, self._due):
             for shard, topic_id in [*known]:
-                if shard == result.shard and topic_id not in there:
+                if shard == result.shard and topic_id not in existing:
                     del known[shard, topic_id]
 
     async def work(self, newest: NewestResult) -> None:
-        """Count what is asked for, until cancelled or until the JVM is gone, which whoever asks next is told."""
+        """Count requested topics until cancelled, or until the JVM is gone; the next query then raises JvmGoneError."""
         loop = asyncio.get_running_loop()
         while True:
             await self._wake_up.wait()
@@ -166,7 +174,7 @@ class ExternalTopicCounter:
             except JvmGoneError:
                 raise
             except HeadgateError:
-                # Not the tables' fault: whoever asks about the shard is told.
+                # Not an error of the tables: queries of the shard report it.
                 return
             due = replace(due, result=result, as_of_ms=due.as_of_ms + round(waited_seconds * 1000))
         await self._count_now(due)

@@ -1,8 +1,8 @@
 """Run Spark jobs on one warm session, each within a time limit, and check that the JVM is alive.
 
-Spark's calls block, so runs have a thread of their own. Pings have another, so that they work during a run. A run that
-takes too long is cancelled as its engine requires (drain.spark.engines). If cancelling fails as well, the JVM hangs:
-JvmGoneError, and the process exits.
+Spark's calls block, so runs have a thread of their own. Pings have another, so that they work
+during a run. A run that takes too long is cancelled as its engine requires (drain.spark.engines).
+If cancelling fails as well, the JVM hangs: JvmGoneError, and the process exits.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class SparkRunner:
         return await self._run(lambda session: count_external(session, tables, view, rows, shard=shard))
 
     async def _run(self, work: Callable[[SparkSession], Counted]) -> Counted:
-        # The time limit begins with the run. A run that waited in the thread's queue could not be cancelled.
+        # The time limit begins with the run. A run that waited in the thread's queue could not be
+        # cancelled.
         async with self._run_lock:
             return await self._run_now(work)
 
@@ -86,7 +87,10 @@ class SparkRunner:
         raise RunError(f"the run took longer than {self._run_timeout_seconds:g} s and was cancelled")
 
     async def ping(self) -> None:
-        """Return once the JVM has answered; raises JvmGoneError if it is gone. A hung JVM never answers."""
+        """Return once the JVM has answered; raises JvmGoneError if it is gone.
+
+        A hung JVM never answers.
+        """
         loop = asyncio.get_running_loop()
         if self._pinging is None or self._pinging.done():
             # Concurrent pings share one call: calls to a hung JVM must not queue up.

@@ -1,8 +1,9 @@
 """The Spark process: keeps one warm Spark session and serves requests over a local socket.
 
-Any number of daemons may connect. drain.service.run_coalescer merges the requests of all connections into few runs. If
-the JVM dies or hangs, the process exits with code 1 and its supervisor (drain.checker.supervisor in the daemon, or
-systemd) restarts it. SIGTERM cancels the current run, stops Spark and exits with code 0.
+Any number of daemons may connect. drain.service.run_coalescer merges the requests of all
+connections into few runs. If the JVM dies or hangs, the process exits with code 1 and its
+supervisor (drain.checker.supervisor in the daemon, or systemd) restarts it. SIGTERM cancels the
+current run, stops Spark and exits with code 0.
 
     python -m drain.service.service --ledger file:///var/lib/headgate/ledger --listen unix:/run/headgate/drain.sock
 
@@ -71,7 +72,10 @@ class DrainServer:
         """Set to the reason when the JVM is found dead."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection until it ends. At MAX_OPEN_REQUESTS, reading pauses until a request completes."""
+        """Serve one connection until it ends.
+
+        At MAX_OPEN_REQUESTS, reading pauses until a request completes.
+        """
         slots = asyncio.Semaphore(MAX_OPEN_REQUESTS)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -224,14 +228,18 @@ async def _run(arguments: argparse.Namespace) -> int:
 
 
 def _spark_folders(folder: Path, master: str) -> dict[str, str]:
-    """Return the settings that keep Spark's files in ``folder``. A Connect server has folders of its own."""
+    """Return the settings that keep Spark's files in ``folder``.
+
+    A Connect server has folders of its own.
+    """
     if engine_of(master) == "connect":
         return {}
     return {"spark.local.dir": str(folder / "scratch"), "spark.sql.warehouse.dir": str(folder / "warehouse")}
 
 
 def _stop(session: SparkSession) -> None:
-    # The JVM may have received the signal too (systemd signals the whole group), and a Connect server may be gone.
+    # The JVM may have received the signal too (systemd signals the whole group), and a Connect
+    # server may be gone.
     with contextlib.suppress(*ENGINE_ERRORS):
         session.stop()
 
@@ -280,7 +288,10 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until a signal. Exit codes: 0: stopped by a signal; 1: the JVM is gone; 2: a setting is invalid."""
+    """Serve until a signal.
+
+    Exit codes: 0: stopped by a signal; 1: the JVM is gone; 2: a setting is invalid.
+    """
     arguments = parsed(argv)
     with tempfile.TemporaryDirectory(prefix="headgate-drain-", ignore_cleanup_errors=True) as scratch:
         arguments.folder = Path(arguments.folder or scratch).absolute()

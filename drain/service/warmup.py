@@ -1,11 +1,12 @@
 """Warm up a fresh JVM with a few runs before the first request.
 
-The first run of a JVM loads and compiles most of Spark. It takes as long as hundreds of later runs, and the children of
-the first split would wait for it. The warm-up counts a ledger of one generated chunk in the process's own folder. It
-counts it both ways: as a small chunk read in this process, as nearly every run does, and by a scan, as the first run
-after an outage does.
+The first run of a JVM loads and compiles most of Spark. It takes as long as hundreds of later runs,
+and the children of the first split would wait for it. The warm-up counts a ledger of one generated
+chunk in the process's own folder. It counts it both ways: as a small chunk read in this process, as
+nearly every run does, and by a scan, as the first run after an outage does.
 
-Only for engines that see this machine's files. The executors of a cluster do not, and stay warm by themselves.
+Only for engines that see this machine's files. The executors of a cluster do not, and stay warm by
+themselves.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ RUNS = 3
 
 
 def warm_up(session: SparkSession, folder: Path) -> None:
-    """Count a generated ledger below ``folder`` a few times; blocks for seconds. Raises RunError."""
+    """Count a generated ledger below ``folder`` a few times; blocks for seconds.
+
+    Raises RunError.
+    """
     path = folder / chunk_folder(0) / chunk_name(1)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(_chunk())

@@ -1,32 +1,43 @@
-"""What a subscription has not acknowledged, as people and programs see it, and when that will be over.
+"""The backlog of a subscription: the formulas, and the values that replies carry.
 
-Values only: what is counted where stands in drain/ and controller.backlog.merge. The rules:
+The leader, the Spark process and the reports all compute backlogs with these functions. Pure:
+values in, values out.
 
-1. What is not tracked (CHECKPOINT acknowledges nothing) is None, never 0. So is what is not known: of a topic that is
-   stored somewhere else, what no table tells.
-2. A total is the sum over the segments, and not known where one of them is not; its oldest record is that of the
-   segments. Its rate is known as soon as that of one segment is: the others are newer than the time that rates need.
-3. A backlog is over in ``records / (acknowledged rate - incoming rate)`` seconds, if it shrinks at all.
+Rules:
+
+1. Untracked values are None, never 0: CHECKPOINT acknowledges nothing. So are unknown values: the
+   entries of an external topic may be known only at its source.
+2. The backlog of a segment in records is the mean over its key buckets, rounded up: keys spread
+   evenly over buckets.
+3. Its size is an estimate from the mean size of the segment's records.
+4. A total is the sum over the segments, and unknown if one of them is unknown. Its oldest record is
+   the oldest of all segments. Its rate is the sum of the known ones: the other segments are too new
+   to have a rate.
+5. A backlog is drained in ``records / (acknowledged rate - incoming rate)`` seconds, if it shrinks
+   at all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
+from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.offset_ranges import OffsetRange
+
 Outlook = Literal["empty", "shrinking", "never", "unknown", "not_tracked"]
-"""``never``: at this rate it does not shrink. ``unknown``: it has not been watched for long enough, or how much it is
-is not known."""
-TRACKED = ("STREAM", "QUEUE")
-"""Types that acknowledge."""
+"""``never``: at the current rates it does not shrink. ``unknown``: the records or the rates are not
+known (yet)."""
+TRACKED: Final = ("STREAM", "QUEUE")
+"""Subscription types that acknowledge."""
 CountedBy = Literal["spark", "leader"]
 N = TypeVar("N", int, float)
 
 
 class SegmentBacklog(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one subscription has not acknowledged in one segment."""
+    """The backlog of one subscription in one segment."""
 
     segment: int
     sealed: bool
@@ -36,11 +47,11 @@ class SegmentBacklog(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     stored_per_second: float | None = None
     acknowledged_per_second: float | None = None
     label: str | None = None
-    """Of an external topic: its name at the source."""
+    """Name of the segment at the source of an external topic."""
 
 
 class SubscriptionBacklog(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one subscription has not acknowledged, in all and by segment."""
+    """The backlog of one subscription, in total and by segment."""
 
     topic: str
     subscription: str
@@ -56,18 +67,36 @@ class SubscriptionBacklog(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
     acknowledged_per_second: float | None = None
     drained_in_seconds: float | None = None
     unknown_reason: str = ""
-    """In words, why something of an external topic is not known; names the table and its fault if there is one."""
+    """Why a value of an external topic is unknown; names the failing table if there is one."""
     failing: bool = False
-    """A table of its topic cannot be counted, and somebody has to mend that."""
+    """A table of its topic cannot be counted and has to be fixed."""
 
     @property
     def external(self) -> bool:
-        """Whether its topic is stored somewhere else: only segments of such a topic have labels."""
+        """Whether its topic is an external one: only segments of external topics have labels."""
         return any(segment.label is not None for segment in self.segments)
 
 
+def unacknowledged_records(end_offset: int, position: int, above: Iterable[OffsetRange]) -> int:
+    """Return the number of offsets below ``end_offset`` that are neither below ``position`` nor in ``above``."""
+    return max(0, end_offset - position) - sum(max(0, min(end, end_offset) - first) for first, end in above)
+
+
+def mean_over_buckets(records: Iterable[int]) -> int:
+    """Return the backlog of a segment from those of its key buckets (rule 2)."""
+    return -(-sum(records) // KEY_BUCKETS)
+
+
+def estimate_size_bytes(records: int, stored_records: int, stored_bytes: int) -> int:
+    """Return the estimated size of ``records`` in a segment with ``stored_records`` records (rule 3)."""
+    return stored_bytes * records // stored_records if stored_records else 0
+
+
 def document(backlog: SubscriptionBacklog) -> dict[str, Any]:
-    """Return ``backlog`` with every field, for JSON that programs read: what is not known is null, and not left out."""
+    """Return ``backlog`` as a JSON document with every field.
+
+    Unknown values are null and not left out.
+    """
     return msgspec.structs.asdict(backlog) | {
         "segments": [msgspec.structs.asdict(segment) for segment in backlog.segments]
     }
@@ -84,11 +113,11 @@ def summarize_backlog(
     unknown_reason: str = "",
     failing: bool = False,
 ) -> SubscriptionBacklog:
-    """Return the segments with their totals and the outlook."""
-    parts = sorted(segments, key=lambda part: part.segment)
-    records = _total(part.records for part in parts)
-    stored = _sum(part.stored_per_second for part in parts)
-    acknowledged = _sum(part.acknowledged_per_second for part in parts)
+    """Return the backlog of a subscription: its segments, their totals and the outlook."""
+    by_id = sorted(segments, key=lambda each: each.segment)
+    records = _total(each.records for each in by_id)
+    stored = _sum(each.stored_per_second for each in by_id)
+    acknowledged = _sum(each.acknowledged_per_second for each in by_id)
     outlook, seconds = estimate_drain(records, stored, acknowledged, tracked=subscription_type in TRACKED)
     return SubscriptionBacklog(
         topic=topic,
@@ -97,10 +126,10 @@ def summarize_backlog(
         counted_by=counted_by,
         as_of_ms=as_of_ms,
         outlook=outlook,
-        segments=parts,
+        segments=by_id,
         records=records,
-        size_bytes=_total(part.size_bytes for part in parts),
-        oldest_ms=min((part.oldest_ms for part in parts if part.oldest_ms is not None), default=None),
+        size_bytes=_total(each.size_bytes for each in by_id),
+        oldest_ms=min((each.oldest_ms for each in by_id if each.oldest_ms is not None), default=None),
         stored_per_second=stored,
         acknowledged_per_second=acknowledged,
         drained_in_seconds=seconds,
@@ -116,7 +145,7 @@ def estimate_drain(
     *,
     tracked: bool,
 ) -> tuple[Outlook, float | None]:
-    """Return what becomes of a backlog, and in how many seconds where that is known."""
+    """Return the outlook of a backlog, and the estimated seconds until it is drained if they are known."""
     if not tracked:
         return "not_tracked", None
     if records is None:

@@ -208,6 +208,20 @@ def test_the_leader_counts_holes_and_does_not_track_checkpoints(tmp_path):
     assert (by_name[f"s{checkpoint}"].records, by_name[f"s{checkpoint}"].outlook) == (None, "not_tracked")
 
 
+def test_the_leader_counts_the_mean_over_the_key_buckets(tmp_path):
+    """Buckets 0 to 7 are acknowledged to 8, the others to nothing: 8 of 16 buckets have 2 records left, 8 have 10."""
+    ledger = WrittenLedger(tmp_path)
+    topic = ledger.topic()
+    stream = ledger.subscribe(topic, "STREAM")
+    ledger.store(topic, 0, 10)
+    ledger.acknowledge(topic, stream, (0, 0, 8, 0, 8))
+    ledger.commit()
+    known = ledger.state.topics_by_id[topic]
+
+    (segment,) = leader_backlog(known.subscriptions[f"s{stream}"], known, 5).segments
+    assert (segment.records, segment.size_bytes) == (6, 66)
+
+
 # --- topics that are stored somewhere else ----------------------------------------------------------------------------
 
 

@@ -318,7 +318,7 @@ def test_the_command_tells_what_is_outstanding(main_on, ledger, capsys):
     assert {"shard": 0, "watermark": 2, "records": 3, "drained": False}.items() <= row.items()
 
     assert main_on(["--ledger", ledger.url, "--full"]) == 0
-    assert capsys.readouterr().out == "shard 0: counted to chunk 2; 3 records outstanding in 1 places\n"
+    assert capsys.readouterr().out == "shard 0: counted to chunk 2; 3 records outstanding in 1 backlogs\n"
 
 
 def test_a_full_count_finds_a_result_that_is_wrong(main_on, ledger, capsys):

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from drain.backlog.aggregates import AGGREGATE_KEY, AGGREGATES, NO_FACT, merged_row, merged_rows, merged_table
 from drain.backlog.counting import ChunkBatch, RunError, aggregate_chunks, aggregate_contributions, aggregation_plan
 from drain.backlog.job import BacklogJob
 from drain.backlog.merge import MergedRow, StateRow, merge_rows, outstanding
@@ -21,7 +22,6 @@ from drain.backlog.plans import (
     contributions,
     contributions_from_merged,
 )
-from drain.backlog.sums import AGGREGATE_KEY, AGGREGATES, NO_FACT, merged_row, merged_rows, merged_table
 from drain.backlog.timestamp_index import index_slot
 from drain.spark.chunks import LedgerChunks
 from drain.spark.fact_source import SparkFiles

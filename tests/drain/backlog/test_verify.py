@@ -28,7 +28,7 @@ def test_what_is_the_same_is_said_to_be():
 
     assert (verdict.watermark, verdict.rows, verdict.backlogs, verdict.differences) == (9, 2, 1, [])
     assert report([verdict], {}, as_json=False) == [
-        "shard 3: to chunk 9, 2 rows and 1 backlogs (0 records outstanding): the same"
+        "shard 3: to chunk 9, 2 rows and 1 backlogs (0 records outstanding): no differences"
     ]
 
 
@@ -49,7 +49,7 @@ def test_each_number_that_differs_is_named_with_both_values():
 def test_a_row_that_is_missing_is_a_difference():
     (found,) = compared(3, RESULT, Result(3, 9, ROWS[:1], at_ms=7)).differences[:1]
 
-    assert (found.where, found.incremental, found.full_count) == ("topic 1 subscription 2", "there", "missing")
+    assert (found.where, found.incremental, found.full_count) == ("topic 1 subscription 2", "present", "missing")
 
 
 def test_another_topic_is_left_out_when_one_is_asked_for():

@@ -139,8 +139,8 @@ def test_rates_travel_with_their_rows() -> None:
     [
         (ExternalTables(acknowledgements=ACKNOWLEDGED), False, "no table of its entries is mapped"),
         (ExternalTables(), True, "no table of its entries is mapped"),
-        (ExternalTables(entries=PLAIN), True, "no version is mapped"),
-        (ExternalTables(entries=ORDERED), True, "a checkpoint of it stands at no entry"),
+        (ExternalTables(entries=PLAIN), True, "no version column is mapped"),
+        (ExternalTables(entries=ORDERED), True, "one of its checkpoints is not in the table"),
     ],
     ids=["acknowledgements alone", "no table", "no order", "a checkpoint without a place"],
 )

@@ -139,7 +139,7 @@ ENTRY_FAULTS = {
     "a negative offset": (changed(seq=-1), 'an offset is negative (1 times, e.g. {"label":"a","offset":-1})'),
     "an offset twice": (
         changed(seq=2),
-        'an offset stands there twice (1 times, e.g. {"label":"a","offset":2,"times":2})',
+        'an offset occurs twice (1 times, e.g. {"label":"a","offset":2,"times":2})',
     ),
     "beyond the sealed end": (changed(seq=10), "an offset is beyond the end of a sealed segment (1 times"),
     "a fraction": ([row | {"seq": row["seq"] + 0.5} for row in entry_rows()], "column 'seq' is of type double"),
@@ -201,7 +201,7 @@ def test_with_a_version_what_goes_backward_is_a_fault(spark, tmp_path: Path) -> 
 
 
 def test_csv_with_a_word_for_a_number_is_a_fault(spark, tmp_path: Path) -> None:
-    with pytest.raises(TableError, match=r"seq is no whole number \(1 times"):
+    with pytest.raises(TableError, match=r"seq is not a whole number \(1 times"):
         count_external(spark, tables(tmp_path, changed(seq="many"), None, "csv"), VIEW, ROWS, shard=0)
 
 

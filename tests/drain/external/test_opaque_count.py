@@ -138,9 +138,9 @@ FAULTS = {
     "a null segment": ({"shard": None}, "shard is null (1 times"),
     "a null size": ({"bytes": None}, "bytes is null (1 times"),
     "a negative size": ({"bytes": -1}, "a size is negative (1 times"),
-    "a mark that is no number": ({"at": "-7"}, "a version is no whole number (1 times"),
-    "a mark twice": ({"at": mark(0)}, "a mark stands there twice (1 times"),
-    "a version twice": ({"at": "0" + mark(0)}, "a version stands there twice (1 times"),
+    "a mark that is no number": ({"at": "-7"}, "a version is not a whole number (1 times"),
+    "a mark twice": ({"at": mark(0)}, "a position occurs twice (1 times"),
+    "a version twice": ({"at": "0" + mark(0)}, "a version occurs twice (1 times"),
 }
 
 

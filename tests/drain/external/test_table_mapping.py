@@ -39,21 +39,21 @@ def test_the_example_of_the_module_is_read_as_it_stands(tmp_path: Path) -> None:
     } == read_tables(written(tmp_path, block))
 
 
-def test_the_example_of_a_topic_with_opaque_positions_is_read_as_it_stands(tmp_path: Path) -> None:
+def test_the_documented_example_with_opaque_positions_is_valid(tmp_path: Path) -> None:
     text = DOCUMENTED.read_text()
-    block = text[text.index("    [external.clicks.entries]") : text.index("What may stand in such a table")]
+    block = text[text.index("    [external.clicks.entries]") : text.index('"""', 3)]
 
     mark = "sequence_number"
     entries = EntriesTable(path="/srv/clicks/entries", segment="shard_id", offset=mark, version=mark)
     assert {"clicks": ExternalTables(entries=entries)} == read_tables(written(tmp_path, block))
 
 
-def test_other_sections_are_somebody_elses(tmp_path: Path) -> None:
+def test_other_sections_are_ignored(tmp_path: Path) -> None:
     assert {} == read_tables(written(tmp_path, '[ledger]\nurl = "file:///x"\n'))
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reason"),
     [
         ("[external.t.entries\n", "external.toml"),
         ('[external.t.entries]\npath = "p"\nsegment = "s"\n', "missing required field `offset`.*external"),
@@ -61,14 +61,14 @@ def test_other_sections_are_somebody_elses(tmp_path: Path) -> None:
         ('[external.t.entrys]\npath = "p"\n', "unknown field `entrys`"),
         ('[external.t.entries]\npath = ""\nsegment = "s"\noffset = "o"\n', "length >= 1"),
     ],
-    ids=["not TOML", "a column left out", "a format that does not exist", "a misspelled table", "an empty path"],
+    ids=["not TOML", "a missing column", "an unknown format", "a misspelled table", "an empty path"],
 )
-def test_a_wrong_description_names_the_file_and_the_place(text: str, said: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=said) as caught:
+def test_an_error_names_the_file_and_the_field(text: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=reason) as caught:
         read_tables(written(tmp_path, text))
     assert "external.toml: " in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.toml"):
         read_tables(tmp_path / "nowhere.toml")

@@ -1,16 +1,21 @@
-"""What counting adds up, and what a sum says: the words that drain.backlog.plans's plans and this process share.
+"""Keys, kinds and columns of the aggregates that Spark computes, and their conversion to rows of a merge.
 
-A *key* is (shard, topic, subscription, segment, key bucket, seek generation). Sums without a bucket are about all
-buckets, without a subscription about a segment, without a segment about a subscription, with neither about a topic. The
-generation is kind of the place because only drain.backlog.merge, which sees all of a subscription, can say which
-generations still count. What a fact says about its place is its *kind*, a number:
+A *key* is (shard, topic, subscription, segment, key bucket, seek generation). An aggregate without
+a bucket applies to all buckets, one without a subscription to a segment, one without a segment to a
+subscription, and one with neither to a topic. The seek generation is part of the key because only
+drain.backlog.merge, which sees all of a subscription, can decide which generations count.
 
-* of a segment, from 0: a record, by its mark (drain.backlog.timestamp_index), so that the last record of each mark is
-  known: some sixty numbers a segment, from which the age of any backlog follows;
-* of a subscription in a segment, from 0: acknowledged from this offset on; 0 is a cumulative acknowledgement;
+The *kind* of a fact is a number:
+
+* of a segment, from 0: a record, by its slot of the timestamp index
+  (drain.backlog.timestamp_index). The last record of each slot is kept: some sixty per segment,
+  from which the age of any backlog follows;
+* of a subscription in a segment, from 0: acknowledged from this offset on; 0 is a cumulative
+  acknowledgement;
 * below 0: one of POSITION, PRESENT, REMOVED, SEALED, NO_FACT.
 
-All are whole numbers without nulls, a type of subscription too: drain.backlog.plans says why. Here is no Spark.
+All columns are whole numbers without nulls, including the subscription type; drain.backlog.plans
+explains why. This module imports no Spark.
 """
 
 from __future__ import annotations
@@ -28,21 +33,22 @@ from drain.spark.schemas import MERGED
 from headgate.model.offset_ranges import OffsetRanges
 
 NO_ID: Final = -1
-"""Stands in a place for "none"; ids, segments and buckets count from 0."""
+"""Replaces null in a key. Ids, segments and buckets count from 0."""
 POSITION, PRESENT, REMOVED, SEALED, NO_FACT = -1, -2, -3, -4, -5
-"""Parts: begun at an offset, or moved there by a seek; exists; is gone; ends at an offset; no fact."""
+"""Kinds: position set at creation or by a seek; exists; removed; sealed at an offset; no fact."""
 SUBSCRIPTION_TYPES: Final = ("", "CHECKPOINT", "QUEUE", "STREAM")
-"""Types of subscriptions, each told by its place in here. Of several that were told, the highest counts."""
+"""Subscription types, encoded by their index. If a key has several, the highest index counts."""
 
 AGGREGATE_KEY: Final = ("shard", "topic_id", "subscription_id", "segment", "bucket", "seek_generation")
 AGGREGATES: Final = (*AGGREGATE_KEY, "kind", "records", "size_bytes", "max_value", "timestamp_ms")
-"""Columns of a sum. ``records``: how many facts were added up; in a kind that is a mark, how many records.
-``max_value``: the highest offset of a record, the end of a range or of a sealed segment, a position, or the number of
-a type. ``timestamp_ms``: that of the record at ``max_value``. Null where nothing was added up."""
+"""Columns of an aggregate. ``records``: the number of facts; for a slot of the timestamp index, of
+records. ``max_value``: the highest offset of a record, the end of a range or of a sealed segment, a
+position, or the index of a subscription type. ``timestamp_ms``: that of the record at
+``max_value``. Null if no fact had a value."""
 
 
 def merged_rows(aggregates: pa.Table) -> Mapping[int, list[MergedRow]]:
-    """Return what sums (AGGREGATES) say, by shard."""
+    """Return the aggregates (AGGREGATES) as rows of a merge, by shard."""
     found: dict[int, list[MergedRow]] = defaultdict(list)
     for shard, row in _rows(aggregates):
         found[shard].append(row)
@@ -50,12 +56,12 @@ def merged_rows(aggregates: pa.Table) -> Mapping[int, list[MergedRow]]:
 
 
 def merged_table(aggregates: pa.Table) -> pa.Table:
-    """Return what sums (AGGREGATES) say as schemas.MERGED."""
+    """Return the aggregates (AGGREGATES) as schemas.MERGED."""
     return pa.Table.from_pylist([_columns(shard, row) for shard, row in _rows(aggregates)], schema=MERGED)
 
 
 def merged_row(row: Mapping[str, Any]) -> MergedRow:
-    """Return a row of schemas.MERGED, given as column → value, as a value."""
+    """Return the row of a merge in ``row``: the columns of schemas.MERGED with their values."""
     has_record = row["index_slot"] is not None
     acknowledged = OffsetRanges((span["first_offset"], span["end_offset"]) for span in row["above"])
     state = StateRow(
@@ -71,14 +77,14 @@ def merged_row(row: Mapping[str, Any]) -> MergedRow:
         sealed_end_offset=row["sealed_end_offset"],
         position=acknowledged.pop_prefix(row["position"]),
         above=tuple(acknowledged),
-        # The last record of its mark is the one with the highest offset.
+        # The last record of a slot is the one with the highest offset.
         timestamp_index=((row["end_offset"] - 1, row["timestamp_ms"]),) if has_record else (),
     )
     return MergedRow(state, row["reset"], row["removed"], row["present"])
 
 
 def _rows(aggregates: pa.Table) -> Iterator[tuple[int, MergedRow]]:
-    # A list for each column, as a dictionary for each row takes twice as long; there may be many rows.
+    # One list per column: one dictionary per row takes twice as long, and there may be many rows.
     columns: Iterable[list[Any]] = [aggregates.column(name).to_pylist() for name in AGGREGATES]
     for shard, *key, kind, records, size_bytes, max_value, timestamp_ms in zip(*columns, strict=True):
         if kind != NO_FACT:
@@ -113,7 +119,7 @@ def _merged_row(
 
 
 def _columns(shard: int, merged: MergedRow) -> dict[str, Any]:
-    """Return what `merged_row` makes the same value of."""
+    """Return the columns from which `merged_row` makes ``merged`` again."""
     row = merged.row
     ((offset, timestamp_ms),) = row.timestamp_index or ((None, None),)
     return asdict(row) | {
