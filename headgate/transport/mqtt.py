@@ -1,25 +1,30 @@
 """`Transport` over a real MQTT broker, with aiomqtt.
 
-One task owns the connection: it connects, subscribes to everything, says so, waits for the loss, says so, and tries
-again with growing pauses, for ever. An outage is logged once when it begins and once when it ends.
+One task owns the connection. It connects, subscribes to all filters, notifies the connection
+handlers, and after a loss reconnects with growing pauses until it is closed. It logs an outage once
+when it begins and once when it ends.
 
-What it deliberately does not do: store messages while the broker is away, send anything twice, or promise delivery.
-A broker's PUBACK is no promise either, so ordinary messages go at QoS 0. Retained ones go at QoS 1, so that a broker
-under load does not throw away the one message that nobody would ask for again; even those are not kept over a
-reconnection: publish them again when told ``True``.
+The transport stores no messages while the broker is unreachable, sends nothing twice, and promises
+no delivery. Ordinary messages go at QoS 0, because a broker's PUBACK does not prove delivery
+either. Retained messages go at QoS 1, so that a broker under load does not drop a message that no
+client would request again. They do not survive a reconnection: publish them again when a connection
+handler receives ``True``.
 
-Why `publish` calls the paho client inside aiomqtt: `aiomqtt.Client.publish` waits until the socket has taken the
-message, one message at a time. Handing over to paho at once keeps the order, needs no queue and no task of our own,
-and carries two to three times as much (measured through mosquitto on the loopback, publisher and subscriber each with
-half of a small machine: 14 700 messages of 1 KB a second against 4 900, 8 500 of 50 KB against 4 000). For the same
-reason messages are taken from paho's callback rather than from aiomqtt's queue, which starts a task for each one.
+`publish` calls the paho client inside aiomqtt. `aiomqtt.Client.publish` waits, one message at a
+time, until the socket has accepted the message. Passing it to paho directly keeps the order, needs
+no queue and no task, and carries two to three times as much. Measured through mosquitto on the
+loopback, publisher and subscriber with half of a small machine each: 14,700 messages of 1 KB per
+second against 4,900, and 8,500 of 50 KB against 4,000. Incoming messages are taken from paho's
+callback for the same reason: aiomqtt's queue starts a task for each message.
 
-A message after a pause is written to the socket before `publish` returns; what follows it closely is written together,
-in the loop's next turn. aiomqtt would wake the loop, wait a turn to ask for room and another to be told of it: the way
-to another program and back takes a fifth longer then, and a connection that breaks in between is an error on the loop.
+A message after a pause is written to the socket before `publish` returns. Messages that follow
+closely are written together in the loop's next turn. aiomqtt would wait two more turns of the loop:
+a round trip then takes a fifth longer, and a connection that breaks meanwhile raises an error on
+the loop.
 
-What waits to be sent is bounded here, in bytes and in messages. What comes in is not queued at all: one packet is read
-a turn of the loop, and the rest stays with the broker, where the windows of the protocol above bound it.
+Outgoing messages are bounded in bytes and number. Incoming messages are not queued: the loop reads
+one packet per turn, and the rest stays with the broker, where the windows of the protocol above
+bound it.
 """
 
 from __future__ import annotations
@@ -30,6 +35,7 @@ import random
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self
 
 import aiomqtt  # noqa: TID251 - this and headgate.transport.mqtt_persistent_session are the modules that speak to the broker
@@ -42,21 +48,10 @@ from headgate.backoff import Backoff, BackoffSchedule
 from headgate.errors import TransportError
 from headgate.transport.port import MessageHandler
 
-DEFAULT_KEEPALIVE_SECONDS: Final = 5
-"""A broker that froze is noticed after one and a half of these."""
-CONNECT_TIMEOUT_SECONDS: Final = 3.0
-"""For the TCP connection, and then again for the broker's answer."""
-SUBSCRIBE_TIMEOUT_SECONDS: Final = 5.0
-"""For the confirmation of a subscription. A broker that takes longer is taken for lost."""
-CLOSE_TIMEOUT_SECONDS: Final = 2.0
-"""For the broker to take what was handed over before closing."""
 RECONNECT_BACKOFF: Final = Backoff(first_seconds=0.1, longest_seconds=2.0, jitter=1.0, shortest_seconds=0.05)
 STABLE_CONNECTION_SECONDS: Final = 5.0
-"""A connection that lasted this long starts the pauses over. Two clients of one name throw each other out for ever:
-without this they would do it as fast as they can."""
-IMMEDIATE_WRITE_AFTER_IDLE_SECONDS: Final = 0.001
-"""After so long without a message one is written at once. Under load they are written together, turn by turn: a write
-for each would wake the broker for each."""
+"""A connection that lasted this long resets the pauses. Two clients with one client id end each
+other's connection again and again; without this limit they would do so without any pause."""
 MAX_OUTGOING_BYTES: Final = 64 * 1024 * 1024
 MAX_OUTGOING_MESSAGES: Final = 20_000
 FILTERS_PER_PACKET: Final = 100
@@ -64,11 +59,28 @@ FILTERS_PER_PACKET: Final = 100
 log = structlog.get_logger(__name__)
 
 
+@dataclass(slots=True)
+class MqttTiming:
+    """Time limits of one connection, in seconds."""
+
+    keepalive_seconds: int = 5
+    """A frozen broker is detected after one and a half of these."""
+    connect_timeout_seconds: float = 3.0
+    """For the TCP connection, and again for the broker's answer."""
+    subscribe_timeout_seconds: float = 5.0
+    """For the confirmation of a subscription. A slower broker counts as lost."""
+    close_timeout_seconds: float = 2.0
+    """For the broker to receive the published messages before closing."""
+    immediate_write_after_idle_seconds: float = 0.001
+    """After this long without a message, one is written immediately. Under load messages are
+    written together, once per turn of the loop: a write for each would wake the broker for each."""
+
+
 class MqttTransport:
     """One connection to an MQTT 3.1.1 broker; see `headgate.transport.port.Transport`."""
 
     clean_session: ClassVar[bool] = True
-    """Whether the broker forgets subscriptions and what waits when the connection ends."""
+    """Whether the broker discards subscriptions and waiting messages when the connection ends."""
     qos: ClassVar[int] = 0
     """Quality of service of subscriptions."""
 
@@ -82,13 +94,13 @@ class MqttTransport:
         username: str | None = None,
         password: str | None = None,
         rng: random.Random | None = None,
-        keepalive_seconds: int = DEFAULT_KEEPALIVE_SECONDS,
+        timing: MqttTiming | None = None,
         max_outgoing_bytes: int = MAX_OUTGOING_BYTES,
         max_outgoing_messages: int = MAX_OUTGOING_MESSAGES,
     ) -> None:
-        """``will`` is (topic, payload, retain): what the broker publishes if this client goes without a goodbye."""
+        """``will`` is (topic, payload, retain): the broker publishes it if this client disappears without closing."""
         self.dropped_messages = 0
-        """How many `publish` calls returned False so far."""
+        """Number of `publish` calls that returned False."""
         self._host = host
         self._port = port
         self._client_id = client_id
@@ -96,10 +108,10 @@ class MqttTransport:
         self._username = username
         self._password = password
         self._rng = rng or random.Random()  # noqa: S311 - jitter
-        self._keepalive_seconds = keepalive_seconds
+        self._timing = timing or MqttTiming()
         self._handlers: dict[str, MessageHandler] = {}
         self._matcher = MQTTMatcher()
-        """The same handlers, found by topic in one walk however many filters there are."""
+        """The same handlers. One lookup finds those of a topic, independent of the number of filters."""
         self._watchers: list[Callable[[bool], None]] = []
         self._outgoing = _OutgoingMessages(max_outgoing_bytes, max_outgoing_messages)
         self._client: aiomqtt.Client | None = None
@@ -107,7 +119,7 @@ class MqttTransport:
         self._publishing: PahoClient | None = None
         self._last_write_at = 0.0
         self._write_scheduled = False
-        """Messages are to be written together, in the loop's next turn."""
+        """Messages will be written together in the loop's next turn."""
         self._closing = asyncio.Event()
         self._connection_lost = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -123,10 +135,10 @@ class MqttTransport:
         self._watchers.append(handler)
 
     async def subscribe(self, topic_filter: str, handler: MessageHandler) -> None:
-        """See `Transport.subscribe`. A filter has one handler: the last one given.
+        """See `Transport.subscribe`. A filter has one handler, the last one passed.
 
         Raises:
-            TransportError: the broker refuses this filter.
+            TransportError: the broker rejects this filter.
 
         """
         self._handlers[topic_filter] = self._matcher[topic_filter] = handler
@@ -134,9 +146,9 @@ class MqttTransport:
         if client is None:
             return
         try:
-            await _subscribe(client, [topic_filter], self.qos)
+            await self._request_subscriptions(client, [topic_filter])
         except aiomqtt.MqttError:
-            # Lost, or as good as lost: everything is subscribed again on the next connection.
+            # The next connection subscribes to all filters again.
             self._signal_connection_lost(client)
 
     async def unsubscribe(self, topic_filter: str) -> None:
@@ -146,7 +158,7 @@ class MqttTransport:
         if client is None:
             return
         try:
-            await client.unsubscribe(topic_filter, timeout=SUBSCRIBE_TIMEOUT_SECONDS)
+            await client.unsubscribe(topic_filter, timeout=self._timing.subscribe_timeout_seconds)
         except aiomqtt.MqttError:
             self._signal_connection_lost(client)
 
@@ -165,7 +177,7 @@ class MqttTransport:
             self.dropped_messages += 1
             return False
         self._outgoing.add(info, len(payload), retain)
-        if self._loop.time() - self._last_write_at >= IMMEDIATE_WRITE_AFTER_IDLE_SECONDS:
+        if self._loop.time() - self._last_write_at >= self._timing.immediate_write_after_idle_seconds:
             self._write(paho)
         elif not self._write_scheduled:
             self._write_scheduled = True
@@ -181,14 +193,14 @@ class MqttTransport:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Hand over what still waits, say goodbye and close; takes a few seconds at most."""
+        """Send waiting messages, disconnect and close; takes a few seconds at most."""
         self._closing.set()
         self._connection_lost.set()
         if self._task is not None:
             await self._task
             self._task = None
 
-    # --- the owned task -----------------------------------------------------------------------------------------------
+    # The task that owns the connection
 
     async def _maintain_connection(self) -> None:
         loop = asyncio.get_running_loop()
@@ -231,14 +243,14 @@ class MqttTransport:
             protocol=aiomqtt.ProtocolVersion.V311,
             clean_session=self.clean_session,
             will=self._will,
-            keepalive=self._keepalive_seconds,
-            timeout=CONNECT_TIMEOUT_SECONDS,
-            # More than this many unconfirmed would be queued by paho, and overtaken by what is sent at QoS 0.
+            keepalive=self._timing.keepalive_seconds,
+            timeout=self._timing.connect_timeout_seconds,
+            # 0: no limit. paho would queue QoS 1 messages beyond it, and QoS 0 messages would overtake them.
             max_inflight_messages=0,
             socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
         )
         paho = paho_of(client)
-        paho.connect_timeout = CONNECT_TIMEOUT_SECONDS
+        paho.connect_timeout = self._timing.connect_timeout_seconds
         paho.on_message = self._on_message
         paho.on_socket_register_write = self._on_write_pending
         return client
@@ -266,10 +278,20 @@ class MqttTransport:
     async def _subscribe_all(self, client: aiomqtt.Client) -> None:
         filters = list(self._handlers)
         for first in range(0, len(filters), FILTERS_PER_PACKET):
-            await _subscribe(client, filters[first : first + FILTERS_PER_PACKET], self.qos)
+            await self._request_subscriptions(client, filters[first : first + FILTERS_PER_PACKET])
+
+    async def _request_subscriptions(self, client: aiomqtt.Client, filters: list[str]) -> None:
+        codes: Sequence[Any] = await client.subscribe(
+            [(name, self.qos) for name in filters], timeout=self._timing.subscribe_timeout_seconds
+        )
+        rejected = [name for name, code in zip(filters, codes, strict=True) if code.is_failure]
+        if rejected:
+            raise TransportError(
+                f"the broker rejects the subscription to {', '.join(rejected)}: check its access rules"
+            )
 
     async def _wait_until_lost_or_closing(self, client: aiomqtt.Client) -> None:
-        """Return when closing; raises MqttError once the connection is lost or doubtful."""
+        """Return when closing; raises MqttError or TransportError once the connection is lost."""
         lost = asyncio.create_task(_wait_until_lost(client))
         interrupted = asyncio.create_task(self._connection_lost.wait())
         try:
@@ -284,38 +306,38 @@ class MqttTransport:
             raise TransportError("the broker did not confirm a subscription in time")
 
     async def _disconnect(self, client: aiomqtt.Client) -> None:
-        """Close so that the broker has everything that was handed over.
+        """Close after the broker has received all published messages.
 
-        A broker handles one client's packets in order: once it answers this one, it has taken all before. Closing
-        without asking can lose them: a socket closed with unread input resets the connection, and the peer drops what
-        it had not read.
+        A broker handles the packets of a client in order: its answer to UNSUBSCRIBE proves that it
+        has received all packets before. Closing without it can lose them: closing a socket with
+        unread input resets the connection, and the peer drops what it has not read.
         """
-        # A session that the broker keeps must keep its subscriptions too.
+        # A persistent session must keep its subscriptions, so it unsubscribes from a filter that does not exist.
         filters = (list(self._handlers) if self.clean_session else []) or ["nothing"]
-        await client.unsubscribe(filters[:FILTERS_PER_PACKET], timeout=CLOSE_TIMEOUT_SECONDS)
-        client.timeout = CLOSE_TIMEOUT_SECONDS
+        await client.unsubscribe(filters[:FILTERS_PER_PACKET], timeout=self._timing.close_timeout_seconds)
+        client.timeout = self._timing.close_timeout_seconds
         await client.__aexit__(None, None, None)
 
-    # --- outgoing -----------------------------------------------------------------------------------------------------
+    # Outgoing messages
 
     def _on_write_pending(self, paho: PahoClient, _userdata: object, _sock: object) -> None:
-        """Have written what paho has to say by itself; it connects on a thread of its own."""
+        """Schedule a write of packets that paho sends on its own initiative; it connects on its own thread."""
         if paho is not self._publishing:
             self._loop.call_soon_threadsafe(self._write, paho)
 
     def _write(self, paho: PahoClient) -> None:
-        """Give the socket all that it takes now, and the rest when it has room; aiomqtt takes that wish back."""
+        """Write what the socket accepts now, and the rest when it is writable; aiomqtt removes the writer."""
         self._write_scheduled = False
         self._last_write_at = self._loop.time()
         paho.loop_write()
-        found = paho.socket()
-        if found is not None and paho.want_write():
-            self._loop.add_writer(found.fileno(), self._write, paho)
+        sock = paho.socket()
+        if sock is not None and paho.want_write():
+            self._loop.add_writer(sock.fileno(), self._write, paho)
 
-    # --- incoming -----------------------------------------------------------------------------------------------------
+    # Incoming messages
 
     def _on_message(self, _client: PahoClient, _userdata: object, message: MQTTMessage) -> None:
-        """Pass a message on in a later turn: a handler's bug then is the loop's to report, not a lost connection."""
+        """Call the handlers in a later turn: the loop then reports an error in one, and the connection stays open."""
         loop = asyncio.get_running_loop()
         topic, payload = message.topic, bytes(message.payload)
         for handler in self._matcher.iter_match(topic):
@@ -327,9 +349,10 @@ class MqttTransport:
 
 
 class _OutgoingMessages:
-    """What was handed to paho and is not out yet: for ordinary messages on the socket, for retained ones confirmed.
+    """Messages passed to paho: ordinary ones until they are on the socket, retained ones until they are confirmed.
 
-    Two lines, because a confirmation comes later than the ordinary messages behind it.
+    Two queues, because ordinary messages can be written before an earlier retained one is
+    confirmed.
     """
 
     def __init__(self, max_bytes: int, max_messages: int) -> None:
@@ -338,37 +361,37 @@ class _OutgoingMessages:
         self.clear()
 
     def clear(self) -> None:
-        """Start over with a new connection."""
-        self._lines: tuple[deque[tuple[MQTTMessageInfo, int]], ...] = (deque(), deque())
+        """Forget all messages; a new connection begins empty."""
+        self._queues: tuple[deque[tuple[MQTTMessageInfo, int]], ...] = (deque(), deque())
         self._messages = 0
         self._bytes = 0
 
     def has_capacity(self, size: int) -> bool:
-        """Return whether one more message fits; one alone always does."""
+        """Return whether one more message fits. A single message always fits."""
         self._discard_published()
         return not self._messages or (self._messages < self._max_messages and self._bytes + size <= self._max_bytes)
 
     def add(self, info: MQTTMessageInfo, size: int, retain: bool) -> None:
-        """Count a message that was handed over."""
-        self._lines[retain].append((info, size))
+        """Count a message that was passed to paho."""
+        self._queues[retain].append((info, size))
         self._messages += 1
         self._bytes += size
 
     def _discard_published(self) -> None:
-        for line in self._lines:
-            while line and line[0][0].is_published():
-                self._bytes -= line.popleft()[1]
+        for queue in self._queues:
+            while queue and queue[0][0].is_published():
+                self._bytes -= queue.popleft()[1]
                 self._messages -= 1
 
 
 def _report_unexpected_error(task: asyncio.Task[None]) -> None:
-    """Say at once that the connection is no longer kept up; closing raises it as well, but may be days away."""
+    """Report immediately that the connection is no longer maintained; closing raises the error too, but much later."""
     if not task.cancelled() and (error := task.exception()) is not None:
         task.get_loop().call_exception_handler({"message": f"bug in {task.get_name()}", "exception": error})
 
 
 def paho_of(client: aiomqtt.Client) -> PahoClient:
-    """Return the paho client inside; private there, so aiomqtt is pinned below 3 and a test watches over it."""
+    """Return aiomqtt's paho client. The attribute is private, so aiomqtt is pinned below 3 and a test checks it."""
     return client._client  # noqa: SLF001
 
 
@@ -377,24 +400,17 @@ async def _connect(client: aiomqtt.Client) -> None:
 
 
 async def _wait_until_lost(client: aiomqtt.Client) -> None:
-    """Wait for the loss, which ends aiomqtt's iterator with MqttError. No message comes this way: see `_new_client`."""
+    """Wait for the loss: aiomqtt's iterator ends with MqttError, and yields no messages, see `_new_client`."""
     async for _ in client.messages:
         pass
 
 
-async def _subscribe(client: aiomqtt.Client, filters: list[str], qos: int) -> None:
-    codes: Sequence[Any] = await client.subscribe([(name, qos) for name in filters], timeout=SUBSCRIBE_TIMEOUT_SECONDS)
-    rejected = [name for name, code in zip(filters, codes, strict=True) if code.is_failure]
-    if rejected:
-        raise TransportError(f"the broker refuses the subscription to {', '.join(rejected)}: look at its access rules")
-
-
 async def _close_socket(client: aiomqtt.Client) -> None:
-    """Give the socket back on every path; aiomqtt leaves it open when the broker does not answer."""
+    """Close the socket on every path; aiomqtt leaves it open when the broker does not answer."""
     paho = paho_of(client)
     if paho.socket() is not None:
         paho._sock_close()  # noqa: SLF001
-    # What aiomqtt scheduled from the connecting thread runs in the next turn, and removes itself in the one after.
+    # Callbacks that aiomqtt scheduled from the connecting thread run in the next turn, and end in the one after.
     await asyncio.sleep(0)
     misc = client._misc_task  # noqa: SLF001
     if misc is not None:

@@ -1,8 +1,9 @@
-"""What headgate needs of a broker, in its own words.
+"""The broker as headgate needs it.
 
-`Transport` is implemented by headgate.transport.mqtt over a real broker and by tests/support/broker.py in memory; one
-contract suite runs against both. A transport promises little: a message that was published may be lost, doubled or
-late. It reconnects by itself, subscribes again, and says so, because whoever waits for a reply must then ask again.
+headgate.transport.mqtt implements `Transport` over a real broker and tests/support/broker.py in
+memory. One contract suite runs against both. A transport promises little: a published message may
+be lost, duplicated or delayed. It reconnects and subscribes again automatically, and reports both,
+because a client that waits for a reply must then send its request again.
 """
 
 from __future__ import annotations
@@ -15,29 +16,30 @@ MessageHandler = Callable[[str, bytes], None]
 
 
 class Transport(Protocol):
-    """One connection to a broker, kept up for as long as it is open."""
+    """One connection to a broker, maintained while it is open."""
 
     @property
     def connected(self) -> bool:
-        """Whether the broker can be reached now."""
+        """Whether the broker is reachable now."""
 
     def on_connection(self, handler: Callable[[bool], None]) -> None:
-        """Call ``handler(True)`` once connected and all subscriptions stand, ``handler(False)`` after a loss."""
+        """Call ``handler(True)`` once connected and subscribed to all filters, ``handler(False)`` after a loss."""
 
     async def subscribe(self, topic_filter: str, handler: MessageHandler) -> None:
-        """Deliver what matches ``topic_filter`` to ``handler``, now and after every reconnection.
+        """Deliver messages that match ``topic_filter`` to ``handler``, now and after every reconnection.
 
-        Returns once the broker has confirmed, or at once while it is out of reach (it is done on connecting).
+        Returns once the broker has confirmed, or immediately while it is unreachable; the next
+        connection subscribes.
         """
 
     async def unsubscribe(self, topic_filter: str) -> None:
-        """Stop delivering ``topic_filter``."""
+        """Stop delivering messages of ``topic_filter``."""
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
-        """Hand a message over without waiting; False if the broker is out of reach or too much is waiting."""
+        """Send a message without waiting; False if the broker is unreachable or too much is waiting."""
 
     async def __aenter__(self) -> Self:
-        """Start connecting; returns at once."""
+        """Start connecting; returns immediately."""
 
     async def __aexit__(self, *_: object) -> None:
-        """Say goodbye and close."""
+        """Disconnect and close."""

@@ -1,4 +1,4 @@
-"""What every `DeviceSession` does: the same tests on the fake broker and on real ones."""
+"""The contract of `DeviceSession`: the same tests on the fake broker and on real ones."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Protocol
 
-import aiomqtt  # noqa: TID251 - a plain device is any client at all
+import aiomqtt  # noqa: TID251 - an MQTT device is any client
 import pytest
 
 from controller.devices.session_port import Delivery, DeviceSession
 from controller.local.embedded import EmbeddedBroker, find_mosquitto
-from headgate.transport import mqtt
+from headgate.transport.mqtt import MqttTiming
 from headgate.transport.mqtt_persistent_session import UNSUBSCRIBE_TIMEOUT_SECONDS, MqttPersistentSession
 from tests.support.device_broker import FakeDeviceBroker
 from tests.support.tcp_proxy import Proxy
@@ -21,9 +21,9 @@ from tests.support.waiting import never, until
 
 SESSION = "headgate-test-shard-0"
 CLOSE_SECONDS = 20.0
-"""As long as a busy machine may need."""
+"""A busy machine may need this long."""
 
-keeps_sessions = pytest.mark.usefixtures("_a_broker_that_keeps_sessions")
+persistent_sessions = pytest.mark.usefixtures("_broker_with_persistent_sessions")
 
 
 class BrokerHarness(Protocol):
@@ -91,13 +91,15 @@ async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 
 @pytest.fixture
-def _a_broker_that_keeps_sessions(request: pytest.FixtureRequest) -> None:
+def _broker_with_persistent_sessions(request: pytest.FixtureRequest) -> None:
     if request.node.callspec.params["harness"] == "amqtt":
-        pytest.xfail("amqtt 0.12 gives nothing back of what waited for a session: devices lose what nobody leads for")
+        pytest.xfail(
+            "amqtt 0.12 does not deliver messages that waited for a session: messages sent without a leader are lost"
+        )
 
 
 class Intake:
-    """A handler that keeps what it gets, and acknowledges it if told to."""
+    """A handler that collects deliveries and optionally acknowledges them."""
 
     def __init__(self, *, acknowledges: bool = True) -> None:
         self.deliveries: list[Delivery] = []
@@ -117,14 +119,14 @@ async def connected(session: DeviceSession) -> None:
     await until(lambda: session.connected)
 
 
-async def test_what_a_device_publishes_arrives_in_order_with_its_topic(harness: BrokerHarness) -> None:
+async def test_messages_of_a_device_arrive_in_order_with_their_topic(harness: BrokerHarness) -> None:
     intake = Intake()
     async with await harness.session(intake) as session:
         await connected(session)
         await session.add_subscription("publish/orders/#")
         await harness.publish("publish/orders/a/b", *(b"%d" % n for n in range(50)))
         await harness.publish("publish/orders", b"no key")
-        await harness.publish("publish/other/a", b"not followed")
+        await harness.publish("publish/other/a", b"not subscribed")
         await harness.publish("publish/orders/z", b"last")
         await until(lambda: b"last" in intake.payloads)
 
@@ -135,9 +137,9 @@ async def test_what_a_device_publishes_arrives_in_order_with_its_topic(harness: 
     assert not any(delivery.retained for delivery in intake.deliveries)
 
 
-@keeps_sessions
-async def test_what_is_published_while_nobody_is_connected_waits_for_the_next_one(harness: BrokerHarness) -> None:
-    """The next one asks for nothing: the subscriptions are the session's."""
+@persistent_sessions
+async def test_messages_published_without_a_connection_wait_for_the_next_one(harness: BrokerHarness) -> None:
+    """The next connection does not subscribe: the session has the subscriptions."""
     first, second = Intake(), Intake()
     async with await harness.session(first) as session:
         await connected(session)
@@ -151,8 +153,8 @@ async def test_what_is_published_while_nobody_is_connected_waits_for_the_next_on
     assert [[], [b"1", b"2", b"3"]] == [first.payloads, second.payloads]
 
 
-@keeps_sessions
-async def test_what_was_not_acknowledged_comes_again_and_the_rest_does_not(harness: BrokerHarness) -> None:
+@persistent_sessions
+async def test_only_unacknowledged_messages_are_delivered_again(harness: BrokerHarness) -> None:
     first, second = Intake(acknowledges=False), Intake()
     async with await harness.session(first) as session:
         await connected(session)
@@ -170,8 +172,8 @@ async def test_what_was_not_acknowledged_comes_again_and_the_rest_does_not(harne
     assert [b"3", b"4", b"5"] == second.payloads
 
 
-@keeps_sessions
-async def test_after_a_loss_the_unacknowledged_come_again_on_the_same_session(harness: BrokerHarness) -> None:
+@persistent_sessions
+async def test_unacknowledged_messages_are_delivered_again_after_a_reconnection(harness: BrokerHarness) -> None:
     intake = Intake(acknowledges=False)
     async with await harness.session(intake) as session:
         await connected(session)
@@ -189,11 +191,11 @@ async def test_after_a_loss_the_unacknowledged_come_again_on_the_same_session(ha
     assert [b"1", b"2", b"1", b"2", b"3"] == intake.payloads
 
 
-@keeps_sessions
-async def test_an_acknowledgement_counts_only_on_the_connection_that_its_message_came_by(
+@persistent_sessions
+async def test_an_acknowledgement_counts_only_on_the_connection_of_its_delivery(
     harness: BrokerHarness,
 ) -> None:
-    """Later the broker's number may stand for another message."""
+    """On a later connection the broker's number may belong to another message."""
     intake, rest = Intake(acknowledges=False), Intake()
     async with await harness.session(intake) as session:
         await connected(session)
@@ -210,8 +212,8 @@ async def test_an_acknowledgement_counts_only_on_the_connection_that_its_message
     assert [b"1", b"2"] == rest.payloads
 
 
-@keeps_sessions
-async def test_whoever_comes_next_takes_the_session_over(harness: BrokerHarness) -> None:
+@persistent_sessions
+async def test_a_new_connection_takes_over_the_session(harness: BrokerHarness) -> None:
     old, new = Intake(acknowledges=False), Intake()
     async with await harness.session(old) as deposed:
         await connected(deposed)
@@ -226,7 +228,7 @@ async def test_whoever_comes_next_takes_the_session_over(harness: BrokerHarness)
     assert [b"1"] == new.payloads[:1]
 
 
-async def test_a_retained_message_is_told_from_a_publication(harness: BrokerHarness) -> None:
+async def test_a_retained_copy_is_distinct_from_a_publication(harness: BrokerHarness) -> None:
     intake = Intake()
     await harness.publish("publish/orders/a", b"old", retain=True)
     async with await harness.session(intake) as session:
@@ -239,7 +241,7 @@ async def test_a_retained_message_is_told_from_a_publication(harness: BrokerHarn
     assert [(b"old", True), (b"new", False)] == [(found.payload, found.retained) for found in intake.deliveries]
 
 
-async def test_what_is_no_longer_followed_comes_no_more_whoever_followed_it(harness: BrokerHarness) -> None:
+async def test_removed_filters_deliver_nothing_whichever_connection_added_them(harness: BrokerHarness) -> None:
     intake = Intake()
     async with await harness.session(Intake()) as session:
         await connected(session)
@@ -247,7 +249,9 @@ async def test_what_is_no_longer_followed_comes_no_more_whoever_followed_it(harn
         await session.add_subscription("publish/other/#")
     async with await harness.session(intake) as session:
         await connected(session)
-        assert await session.remove_subscriptions(["publish/orders/#", "publish/never-followed/#"], session.connection)
+        assert await session.remove_subscriptions(
+            ["publish/orders/#", "publish/never-subscribed/#"], session.connection
+        )
         await harness.publish("publish/orders/a", b"1")
         await harness.publish("publish/other/a", b"2")
         await until(lambda: b"2" in intake.payloads)
@@ -255,12 +259,12 @@ async def test_what_is_no_longer_followed_comes_no_more_whoever_followed_it(harn
     assert [b"2"] == intake.payloads
 
 
-async def test_each_connection_has_a_number_of_its_own_and_filters_are_dropped_on_that_one_only(
+async def test_filters_are_removed_only_on_the_numbered_connection(
     harness: BrokerHarness,
 ) -> None:
-    intake, told = Intake(), list[bool]()
+    intake, states = Intake(), list[bool]()
     async with await harness.session(intake) as session:
-        session.on_connection(told.append)
+        session.on_connection(states.append)
         assert session.connection == 0
         assert not await session.remove_subscriptions(["publish/orders/#"], 0)
         await connected(session)
@@ -271,23 +275,23 @@ async def test_each_connection_has_a_number_of_its_own_and_filters_are_dropped_o
         await until(lambda: session.connection > first)
 
         assert not await session.remove_subscriptions(["publish/orders/#"], first)
-        await harness.publish("publish/orders/a", b"still followed")
+        await harness.publish("publish/orders/a", b"still subscribed")
         await until(lambda: intake.payloads)
         assert await session.remove_subscriptions(["publish/orders/#"], session.connection)
         await harness.drop()
         await until(lambda: session.connection > first + 1)
         await session.add_subscription("publish/other/#")
-        await harness.publish("publish/orders/a", b"nobody's")
+        await harness.publish("publish/orders/a", b"not subscribed")
         await harness.publish("publish/other/a", b"last")
         await until(lambda: b"last" in intake.payloads)
 
-    assert [b"still followed", b"last"] == intake.payloads
-    assert [True, False, True, False, True] == told[:5]
+    assert [b"still subscribed", b"last"] == intake.payloads
+    assert [True, False, True, False, True] == states[:5]
 
 
-@keeps_sessions
-async def test_a_mark_comes_behind_everything_that_waits_and_once(harness: BrokerHarness) -> None:
-    """More than the broker gives out at once (mosquitto with our settings: 1000; the fake as well)."""
+@persistent_sessions
+async def test_a_sentinel_is_delivered_once_after_all_waiting_messages(harness: BrokerHarness) -> None:
+    """With more messages than the broker has in flight (mosquitto with our settings: 1000; the fake too)."""
     intake = Intake(acknowledges=False)
     async with await harness.session(Intake()) as session:
         await connected(session)
@@ -296,9 +300,9 @@ async def test_a_mark_comes_behind_everything_that_waits_and_once(harness: Broke
 
     async with await harness.session(intake) as session:
         await connected(session)
-        await session.add_subscription("marks")
+        await session.add_subscription("sentinels")
         assert await session.remove_subscriptions(["publish/orders/#"], session.connection)
-        session.publish_sentinel("marks", b"the end")
+        session.publish_sentinel("sentinels", b"the end")
         await until(lambda: len(intake.payloads) == 1000)
         for delivery in intake.deliveries:
             delivery.acknowledge()
@@ -307,22 +311,22 @@ async def test_a_mark_comes_behind_everything_that_waits_and_once(harness: Broke
     assert [*(b"%d" % n for n in range(1100)), b"the end"] == intake.payloads
 
 
-async def test_without_a_connection_there_is_no_mark(harness: BrokerHarness) -> None:
+async def test_a_sentinel_is_not_sent_without_a_connection(harness: BrokerHarness) -> None:
     intake = Intake()
     session = await harness.session(intake)
-    session.publish_sentinel("marks", b"nobody hears it")
+    session.publish_sentinel("sentinels", b"not sent")
     async with session:
         await connected(session)
-        await session.add_subscription("marks")
-        session.publish_sentinel("marks", b"heard")
+        await session.add_subscription("sentinels")
+        session.publish_sentinel("sentinels", b"sent")
         await until(lambda: intake.payloads)
 
-    assert [b"heard"] == intake.payloads
+    assert [b"sent"] == intake.payloads
 
 
 @pytest.mark.contract
-async def test_a_filter_is_not_dropped_if_the_connection_is_lost_before_the_broker_says_so(tmp_path: Path) -> None:
-    """That is told when the connection is lost, and not when the time for an answer is over."""
+async def test_removing_a_filter_fails_if_the_connection_is_lost_before_the_confirmation(tmp_path: Path) -> None:
+    """It fails when the connection is lost, not when the time-out expires."""
     if find_mosquitto() is None:
         pytest.skip("mosquitto is not installed here; CI installs it")
     async with AsyncExitStack() as stack:
@@ -333,25 +337,27 @@ async def test_a_filter_is_not_dropped_if_the_connection_is_lost_before_the_brok
             assert harness._proxy is not None
             await harness._proxy.blackhole()
             async with asyncio.timeout(UNSUBSCRIBE_TIMEOUT_SECONDS / 2):
-                asking = asyncio.create_task(session.remove_subscriptions(["publish/orders/#"], session.connection))
+                confirmation = asyncio.create_task(
+                    session.remove_subscriptions(["publish/orders/#"], session.connection)
+                )
                 await asyncio.sleep(0)
                 await harness._proxy.cut()
-                assert not await asking
+                assert not await confirmation
                 await until(lambda: session.connection == 0)
 
 
 @pytest.mark.contract
-async def test_no_more_is_read_than_may_wait_and_nothing_is_lost_by_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The rest stays with the broker; what is acknowledged makes room, and closing in between is possible."""
+async def test_reading_pauses_at_the_unacknowledged_bytes_limit_and_loses_nothing(tmp_path: Path) -> None:
+    """The rest stays with the broker. Acknowledging resumes reading, and the session can be closed while it pauses."""
     if find_mosquitto() is None:
         pytest.skip("mosquitto is not installed here; CI installs it")
-    monkeypatch.setattr(mqtt, "CLOSE_TIMEOUT_SECONDS", CLOSE_SECONDS)
+    timing = MqttTiming(close_timeout_seconds=CLOSE_SECONDS)
     async with AsyncExitStack() as stack:
         broker = await stack.enter_async_context(EmbeddedBroker(tmp_path, kind="mosquitto"))
         intake = Intake(acknowledges=False)
-        session = MqttPersistentSession(broker.host, broker.port, SESSION, intake, max_unacknowledged_bytes=100_000)
+        session = MqttPersistentSession(
+            broker.host, broker.port, SESSION, intake, timing=timing, max_unacknowledged_bytes=100_000
+        )
         async with session:
             await connected(session)
             await session.add_subscription("publish/orders/#")
@@ -364,7 +370,7 @@ async def test_no_more_is_read_than_may_wait_and_nothing_is_lost_by_it(
                 intake.deliveries[n].acknowledge()
             await until(lambda: session._paused_client is not None)
             began = asyncio.get_running_loop().time()
-        # The broker's goodbye stands behind all that was not read: it is read, and thrown away.
+        # The broker's answer follows the unread deliveries, which are read and discarded.
         assert asyncio.get_running_loop().time() - began < CLOSE_SECONDS
         rest = Intake()
         async with MqttPersistentSession(broker.host, broker.port, SESSION, rest) as session:
@@ -374,7 +380,7 @@ async def test_no_more_is_read_than_may_wait_and_nothing_is_lost_by_it(
 
 
 @pytest.mark.contract
-async def test_mosquitto_keeps_what_waits_over_its_own_restart(tmp_path: Path) -> None:
+async def test_mosquitto_keeps_waiting_messages_across_a_restart(tmp_path: Path) -> None:
     if find_mosquitto() is None:
         pytest.skip("mosquitto is not installed here; CI installs it")
     async with AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""What every `Transport` does: the same tests on the fake broker and on real ones."""
+"""The contract of `Transport`: the same tests on the fake broker and on real ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Protocol
 import pytest
 
 from controller.local.embedded import EmbeddedBroker, find_mosquitto
-from headgate.transport.mqtt import SUBSCRIBE_TIMEOUT_SECONDS, MqttTransport
+from headgate.transport.mqtt import MqttTiming, MqttTransport
 from headgate.transport.port import Transport
 from tests.support.broker import FakeBroker
 from tests.support.tcp_proxy import Proxy
@@ -21,7 +21,7 @@ Will = tuple[str, bytes, bool]
 
 
 class BrokerHarness(Protocol):
-    """A broker, and ways to break it."""
+    """A broker whose connections can fail."""
 
     async def open(self, client_id: str, will: Will | None = None) -> Transport: ...
     async def build(self, client_id: str, will: Will | None = None) -> Transport: ...
@@ -52,7 +52,7 @@ class FakeBrokerHarness:
 
 
 class MosquittoHarness:
-    """Each client goes through a proxy of its own."""
+    """Each client connects through its own proxy."""
 
     def __init__(self, stack: AsyncExitStack, broker: EmbeddedBroker) -> None:
         self._stack = stack
@@ -105,7 +105,7 @@ async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 
 class Inbox:
-    """A handler that keeps what it gets."""
+    """A handler that collects messages."""
 
     def __init__(self) -> None:
         self.messages: list[tuple[str, bytes]] = []
@@ -118,7 +118,7 @@ class Inbox:
         return [payload for _, payload in self.messages]
 
 
-async def test_a_message_reaches_every_subscriber_its_sender_included(harness: BrokerHarness) -> None:
+async def test_a_message_reaches_every_subscriber_including_its_sender(harness: BrokerHarness) -> None:
     a, b = await harness.open("a"), await harness.open("b")
     at_a, at_b = Inbox(), Inbox()
     await a.subscribe("x/y", at_a)
@@ -130,7 +130,7 @@ async def test_a_message_reaches_every_subscriber_its_sender_included(harness: B
     assert at_a.messages == at_b.messages == [("x/y", b"hello")]
 
 
-async def test_the_order_of_one_sender_is_kept_over_topics_and_sizes(harness: BrokerHarness) -> None:
+async def test_the_order_of_one_sender_is_kept_across_topics_and_sizes(harness: BrokerHarness) -> None:
     a, b = await harness.open("a"), await harness.open("b")
     inbox = Inbox()
     await b.subscribe("x/+", inbox)
@@ -143,7 +143,7 @@ async def test_the_order_of_one_sender_is_kept_over_topics_and_sizes(harness: Br
     assert inbox.messages == expected
 
 
-async def test_a_retained_message_reaches_whoever_is_there_and_whoever_comes_later(harness: BrokerHarness) -> None:
+async def test_a_retained_message_reaches_present_and_later_subscribers(harness: BrokerHarness) -> None:
     a, b = await harness.open("a"), await harness.open("b")
     early, late = Inbox(), Inbox()
     await b.subscribe("state", early)
@@ -174,7 +174,7 @@ async def test_an_empty_retained_message_clears_the_last_one(harness: BrokerHarn
     assert later.messages == [("other", b"after")]
 
 
-async def test_filters_with_wildcards_each_reach_their_own_handler(harness: BrokerHarness) -> None:
+async def test_each_filter_delivers_to_its_own_handler(harness: BrokerHarness) -> None:
     a, b = await harness.open("a"), await harness.open("b")
     exact, one_level, deep = Inbox(), Inbox(), Inbox()
     await b.subscribe("h/1/requests", exact)
@@ -190,7 +190,7 @@ async def test_filters_with_wildcards_each_reach_their_own_handler(harness: Brok
     assert [topic for topic, _ in deep.messages] == ["g/1", "g/1/2", "g"]
 
 
-async def test_nothing_comes_after_unsubscribing(harness: BrokerHarness) -> None:
+async def test_nothing_is_delivered_after_unsubscribing(harness: BrokerHarness) -> None:
     a, b = await harness.open("a"), await harness.open("b")
     stopped, other = Inbox(), Inbox()
     await b.subscribe("x", stopped)
@@ -204,7 +204,7 @@ async def test_nothing_comes_after_unsubscribing(harness: BrokerHarness) -> None
     assert stopped.messages == []
 
 
-async def test_a_lost_client_leaves_its_last_will(harness: BrokerHarness) -> None:
+async def test_the_broker_publishes_the_will_of_a_lost_client(harness: BrokerHarness) -> None:
     watcher = await harness.open("watcher")
     presence = Inbox()
     await watcher.subscribe("presence/+", presence)
@@ -216,7 +216,7 @@ async def test_a_lost_client_leaves_its_last_will(harness: BrokerHarness) -> Non
     assert presence.messages == [("presence/a", b"gone")]
 
 
-async def test_a_client_that_closes_leaves_no_will_and_all_it_published(harness: BrokerHarness) -> None:
+async def test_closing_publishes_no_will_and_loses_no_message(harness: BrokerHarness) -> None:
     watcher = await harness.open("watcher")
     inbox = Inbox()
     await watcher.subscribe("#", inbox)
@@ -234,16 +234,16 @@ async def test_a_client_that_closes_leaves_no_will_and_all_it_published(harness:
     assert b"gone" not in inbox.payloads
 
 
-async def test_after_a_loss_subscriptions_stand_again_and_everybody_is_told(harness: BrokerHarness) -> None:
+async def test_after_a_loss_subscriptions_are_restored_and_handlers_notified(harness: BrokerHarness) -> None:
     a, b = await harness.open("a"), await harness.open("b")
     inbox = Inbox()
-    told: list[bool] = []
-    a.on_connection(told.append)
+    states: list[bool] = []
+    a.on_connection(states.append)
     await a.subscribe("x", inbox)
     await a.subscribe("y/#", inbox)
 
     await harness.drop("a")
-    await until(lambda: told == [False, True])
+    await until(lambda: states == [False, True])
 
     assert a.connected
     b.publish("x", b"1")
@@ -251,8 +251,8 @@ async def test_after_a_loss_subscriptions_stand_again_and_everybody_is_told(harn
     await until(lambda: inbox.payloads == [b"1", b"2"])
 
 
-async def test_subscriptions_stand_when_the_connection_is_announced(harness: BrokerHarness) -> None:
-    """What is asked at that moment has its answer delivered."""
+async def test_subscriptions_exist_when_the_handlers_are_notified(harness: BrokerHarness) -> None:
+    """The reply to a request sent at that moment is delivered."""
     a = await harness.open("a")
     inbox = Inbox()
     await a.subscribe("echo", inbox)
@@ -263,15 +263,15 @@ async def test_subscriptions_stand_when_the_connection_is_announced(harness: Bro
     await until(lambda: inbox.payloads == [b"ping"])
 
 
-async def test_during_an_outage_nothing_is_taken_and_afterwards_all_works(harness: BrokerHarness) -> None:
+async def test_publishing_fails_during_an_outage_and_works_afterwards(harness: BrokerHarness) -> None:
     a, b = await harness.open("a"), await harness.open("b")
     inbox = Inbox()
 
     await harness.begin_outage()
     await until(lambda: not a.connected and not b.connected)
     assert not a.publish("x", b"lost")
-    # Returns at once, and stands later; the broker's confirmation would be waited for longer.
-    await asyncio.wait_for(b.subscribe("x", inbox), SUBSCRIBE_TIMEOUT_SECONDS * 0.9)
+    # Returns immediately; waiting for the broker's confirmation would take longer.
+    await asyncio.wait_for(b.subscribe("x", inbox), MqttTiming().subscribe_timeout_seconds * 0.9)
     await harness.end_outage()
 
     await until(lambda: a.connected and b.connected)
@@ -282,8 +282,8 @@ async def test_during_an_outage_nothing_is_taken_and_afterwards_all_works(harnes
 
 async def test_a_client_opened_during_an_outage_connects_when_it_ends(harness: BrokerHarness) -> None:
     a = await harness.build("a")
-    told: list[bool] = []
-    a.on_connection(told.append)
+    states: list[bool] = []
+    a.on_connection(states.append)
     await harness.begin_outage()
     async with a:
         await never(lambda: a.connected, 0.3)
@@ -291,10 +291,10 @@ async def test_a_client_opened_during_an_outage_connects_when_it_ends(harness: B
         await harness.end_outage()
 
         await until(lambda: a.connected)
-        assert told == [True]
+        assert states == [True]
 
 
-async def test_closing_during_an_outage_takes_no_longer_than_seconds(harness: BrokerHarness) -> None:
+async def test_closing_during_an_outage_takes_a_few_seconds(harness: BrokerHarness) -> None:
     a = await harness.build("a")
     async with a:
         await until(lambda: a.connected)
@@ -304,7 +304,7 @@ async def test_closing_during_an_outage_takes_no_longer_than_seconds(harness: Br
     assert asyncio.get_running_loop().time() - began < 20
 
 
-async def test_a_second_client_of_the_same_name_throws_the_first_out(
+async def test_a_second_client_with_the_same_id_disconnects_the_first(
     harness: BrokerHarness, request: pytest.FixtureRequest
 ) -> None:
     if request.node.callspec.params["harness"] == "amqtt":
@@ -318,7 +318,7 @@ async def test_a_second_client_of_the_same_name_throws_the_first_out(
     await until(lambda: False in lost)
 
 
-async def test_a_message_of_a_megabyte_passes_whole(harness: BrokerHarness) -> None:
+async def test_a_message_of_a_megabyte_is_delivered(harness: BrokerHarness) -> None:
     a = await harness.open("a")
     inbox = Inbox()
     await a.subscribe("big", inbox)

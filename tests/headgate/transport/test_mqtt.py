@@ -1,4 +1,4 @@
-"""What only the real MqttTransport has: bounds, private parts of its libraries, logging, frozen brokers."""
+"""Properties of the real MqttTransport only: bounds, private parts of its libraries, logging, frozen brokers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from controller.local.embedded import EmbeddedBroker
 from headgate.errors import TransportError
 from headgate.transport import mqtt
-from headgate.transport.mqtt import MqttTransport
+from headgate.transport.mqtt import MqttTiming, MqttTransport
 from tests.support.broker import FakeBroker, FakeTransport
 from tests.support.tcp_proxy import Proxy
 from tests.support.waiting import until
@@ -33,16 +33,23 @@ async def broker(tmp_path: Path) -> AsyncIterator[EmbeddedBroker]:
 
 
 @pytest.fixture
-async def transport(broker: EmbeddedBroker) -> AsyncIterator[MqttTransport]:
-    async with MqttTransport(broker.host, broker.port, "a", max_outgoing_bytes=100_000, max_outgoing_messages=50) as a:
+def timing() -> MqttTiming:
+    return MqttTiming()
+
+
+@pytest.fixture
+async def transport(broker: EmbeddedBroker, timing: MqttTiming) -> AsyncIterator[MqttTransport]:
+    async with MqttTransport(
+        broker.host, broker.port, "a", timing=timing, max_outgoing_bytes=100_000, max_outgoing_messages=50
+    ) as a:
         await until(lambda: a.connected)
         yield a
 
 
 @pytest.fixture
-def gathering(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_immediate_writes(timing: MqttTiming) -> None:
     """Messages wait for the loop's next turn, however long nothing was written."""
-    monkeypatch.setattr(mqtt, "IMMEDIATE_WRITE_AFTER_IDLE_SECONDS", math.inf)
+    timing.immediate_write_after_idle_seconds = math.inf
 
 
 @contextmanager
@@ -55,7 +62,7 @@ def frozen(broker: EmbeddedBroker) -> Iterator[None]:
 
 
 def counted_attempts(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Return a list that grows with each attempt to connect."""
+    """Return a list that gets an item with each connection attempt."""
     attempts: list[object] = []
     connect = mqtt._connect
 
@@ -142,8 +149,8 @@ async def test_a_handler_receives_messages_that_its_filter_matches(
 
 
 @pytest.mark.contract
-async def test_the_private_parts_we_rely_on_are_there(transport: MqttTransport) -> None:
-    """aiomqtt and paho may change these at any time; better to learn of it here."""
+async def test_the_private_attributes_of_aiomqtt_and_paho_exist(transport: MqttTransport) -> None:
+    """Both libraries may change them at any time."""
     client = paho_of(transport)
 
     assert isinstance(client, paho.mqtt.client.Client)
@@ -156,16 +163,16 @@ async def test_the_private_parts_we_rely_on_are_there(transport: MqttTransport) 
 
 
 @pytest.mark.contract
-async def test_a_message_after_a_pause_is_on_its_way_when_publish_returns_and_what_follows_closely_a_turn_later(
-    transport: MqttTransport, monkeypatch: pytest.MonkeyPatch
+async def test_a_message_after_a_pause_is_written_before_publish_returns_and_later_ones_in_the_next_turn(
+    transport: MqttTransport, timing: MqttTiming
 ) -> None:
     got: list[bytes] = []
     await transport.subscribe("x", lambda _, payload: got.append(payload))
 
-    monkeypatch.setattr(mqtt, "IMMEDIATE_WRITE_AFTER_IDLE_SECONDS", 0.0)
+    timing.immediate_write_after_idle_seconds = 0.0
     assert transport.publish("x", b"first")
     assert not paho_of(transport).want_write()
-    monkeypatch.setattr(mqtt, "IMMEDIATE_WRITE_AFTER_IDLE_SECONDS", math.inf)
+    timing.immediate_write_after_idle_seconds = math.inf
     assert transport.publish("x", b"second")
     assert transport.publish("x", b"third", retain=True)
     assert paho_of(transport).want_write()
@@ -176,7 +183,7 @@ async def test_a_message_after_a_pause_is_on_its_way_when_publish_returns_and_wh
 
 
 @pytest.mark.contract
-async def test_what_the_socket_does_not_take_goes_out_when_it_has_room(broker: EmbeddedBroker) -> None:
+async def test_messages_that_the_socket_does_not_accept_are_written_when_it_is_writable(broker: EmbeddedBroker) -> None:
     got: list[bytes] = []
     async with MqttTransport(broker.host, broker.port, "a") as a:
         await until(lambda: a.connected)
@@ -192,57 +199,57 @@ async def test_what_the_socket_does_not_take_goes_out_when_it_has_room(broker: E
 
 
 @pytest.mark.contract
-@pytest.mark.usefixtures("gathering")
-async def test_a_connection_that_breaks_in_the_turn_in_which_something_waits_is_just_lost(
+@pytest.mark.usefixtures("_no_immediate_writes")
+async def test_a_connection_that_breaks_while_a_write_is_scheduled_raises_no_error(
     transport: MqttTransport,
 ) -> None:
-    wrong: list[dict[str, object]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: wrong.append(context))
-    told: list[bool] = []
-    transport.on_connection(told.append)
+    errors: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    states: list[bool] = []
+    transport.on_connection(states.append)
 
     assert transport.publish("x", b"first")
     assert transport.publish("x", b"second")
     paho_of(transport)._do_on_disconnect(packet_from_broker=False, v1_rc=paho.mqtt.client.MQTT_ERR_CONN_LOST)
     paho_of(transport)._sock_close()
 
-    await until(lambda: told == [False, True])
-    assert not wrong
+    await until(lambda: states == [False, True])
+    assert not errors
 
 
 @pytest.mark.contract
-@pytest.mark.usefixtures("gathering")
-async def test_messages_beyond_the_limit_of_their_number_are_not_taken(transport: MqttTransport) -> None:
-    taken = [transport.publish("x", b"") for _ in range(60)]
+@pytest.mark.usefixtures("_no_immediate_writes")
+async def test_messages_beyond_the_maximum_number_are_dropped(transport: MqttTransport) -> None:
+    accepted = [transport.publish("x", b"") for _ in range(60)]
 
-    assert taken == [True] * 50 + [False] * 10
+    assert accepted == [True] * 50 + [False] * 10
     assert transport.dropped_messages == 10
 
 
 @pytest.mark.contract
-@pytest.mark.usefixtures("gathering")
-async def test_bytes_beyond_the_limit_are_not_taken_until_there_is_room_again(transport: MqttTransport) -> None:
+@pytest.mark.usefixtures("_no_immediate_writes")
+async def test_messages_beyond_the_maximum_bytes_are_dropped_until_there_is_capacity(transport: MqttTransport) -> None:
     assert transport.publish("x", b"." * 90_000)
     assert not transport.publish("x", b"." * 10_001)
 
-    # Nothing else wakes it: the socket takes what waits.
+    # No other event: the socket accepts the waiting message.
     await until(lambda: transport.publish("x", b"." * 10_001))
 
 
 @pytest.mark.contract
-@pytest.mark.usefixtures("gathering")
-async def test_one_message_larger_than_the_limit_passes_alone(transport: MqttTransport) -> None:
+@pytest.mark.usefixtures("_no_immediate_writes")
+async def test_a_single_message_may_exceed_the_maximum_bytes(transport: MqttTransport) -> None:
     assert transport.publish("x", b"." * 200_000)
     assert not transport.publish("x", b"")
 
 
 @pytest.mark.contract
-async def test_retained_messages_count_until_the_broker_has_confirmed_them(
+async def test_retained_messages_count_until_the_broker_confirms_them(
     broker: EmbeddedBroker, transport: MqttTransport
 ) -> None:
     with frozen(broker):
         assert all(transport.publish("x", b"%d" % n, retain=True) for n in range(50))
-        # The socket has taken all of them long ago.
+        # The socket has accepted all of them.
         await until(lambda: not paho_of(transport).want_write())
         assert not transport.publish("x", b"", retain=True)
 
@@ -250,23 +257,25 @@ async def test_retained_messages_count_until_the_broker_has_confirmed_them(
 
 
 @pytest.mark.contract
-async def test_a_frozen_broker_is_noticed_and_found_again(broker: EmbeddedBroker) -> None:
-    told: list[bool] = []
-    async with MqttTransport(broker.host, broker.port, "a", keepalive_seconds=1, max_outgoing_messages=3) as a:
-        a.on_connection(told.append)
-        await until(lambda: told == [True])
+async def test_the_transport_detects_a_frozen_broker_and_reconnects(broker: EmbeddedBroker) -> None:
+    states: list[bool] = []
+    async with MqttTransport(
+        broker.host, broker.port, "a", timing=MqttTiming(keepalive_seconds=1), max_outgoing_messages=3
+    ) as a:
+        a.on_connection(states.append)
+        await until(lambda: states == [True])
         with frozen(broker):
             assert [a.publish("x", b"", retain=True) for _ in range(4)] == [True, True, True, False]
-            await until(lambda: told == [True, False])
+            await until(lambda: states == [True, False])
             assert not a.publish("x", b"")
 
-        await until(lambda: told == [True, False, True])
-        # What waited for the lost connection no longer counts.
+        await until(lambda: states == [True, False, True])
+        # Messages of the lost connection no longer count.
         assert [a.publish("x", b"", retain=True) for _ in range(4)] == [True, True, True, False]
 
 
 @pytest.mark.contract
-async def test_many_unconfirmed_messages_are_not_overtaken_by_ordinary_ones(
+async def test_ordinary_messages_do_not_overtake_unconfirmed_ones(
     broker: EmbeddedBroker, transport: MqttTransport
 ) -> None:
     got: list[bytes] = []
@@ -282,32 +291,30 @@ async def test_many_unconfirmed_messages_are_not_overtaken_by_ordinary_ones(
 
 
 @pytest.mark.contract
-async def test_a_broker_that_does_not_confirm_a_subscription_is_taken_for_lost(
-    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mqtt, "SUBSCRIBE_TIMEOUT_SECONDS", 0.2)
+async def test_a_broker_that_does_not_confirm_a_subscription_counts_as_lost(broker: EmbeddedBroker) -> None:
+    timing = MqttTiming(subscribe_timeout_seconds=0.2, keepalive_seconds=60)
     got: list[bytes] = []
-    async with MqttTransport(broker.host, broker.port, "a", keepalive_seconds=60) as a:
+    async with MqttTransport(broker.host, broker.port, "a", timing=timing) as a:
         await until(lambda: a.connected)
         with frozen(broker):
             await a.subscribe("x", lambda _, payload: got.append(payload))
             await until(lambda: not a.connected)
 
-        monkeypatch.undo()  # what confirms now may take its time
+        timing.subscribe_timeout_seconds = 60.0
         await until(lambda: a.connected)
         a.publish("x", b"1")
         await until(lambda: got == [b"1"])
 
 
 @pytest.mark.contract
-async def test_a_broker_frozen_while_we_connect_leaves_no_sockets_behind(
+async def test_connection_attempts_to_a_frozen_broker_leave_no_open_sockets(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mqtt, "CONNECT_TIMEOUT_SECONDS", 0.1)
+    timing = MqttTiming(connect_timeout_seconds=0.1)
     attempts = counted_attempts(monkeypatch)
     with frozen(broker), capture_logs() as logs:
         before = open_files()
-        async with MqttTransport(broker.host, broker.port, "a") as a:
+        async with MqttTransport(broker.host, broker.port, "a", timing=timing) as a:
             await until(lambda: len(attempts) >= 4)
             assert not a.connected
         assert open_files() <= before
@@ -315,7 +322,7 @@ async def test_a_broker_frozen_while_we_connect_leaves_no_sockets_behind(
 
 
 @pytest.mark.contract
-async def test_an_outage_is_logged_once_and_its_end_too(
+async def test_an_outage_is_logged_once_when_it_begins_and_once_when_it_ends(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempts = counted_attempts(monkeypatch)
@@ -333,24 +340,24 @@ async def test_an_outage_is_logged_once_and_its_end_too(
 
 
 @pytest.mark.contract
-async def test_a_handler_with_a_bug_is_reported_and_costs_no_connection(
+async def test_an_error_in_a_handler_is_reported_and_the_connection_stays_open(
     transport: MqttTransport, caplog: pytest.LogCaptureFixture
 ) -> None:
     got: list[bytes] = []
-    told: list[bool] = []
+    states: list[bool] = []
 
     def handler(_topic: str, payload: bytes) -> None:
         if payload == b"bad":
             raise ZeroDivisionError
         got.append(payload)
 
-    transport.on_connection(told.append)
+    transport.on_connection(states.append)
     await transport.subscribe("x", handler)
     transport.publish("x", b"bad")
     transport.publish("x", b"good")
 
     await until(lambda: got == [b"good"])
-    assert told == []
+    assert states == []
     assert "ZeroDivisionError" in caplog.text
 
 
@@ -366,7 +373,9 @@ async def test_handlers_may_publish(transport: MqttTransport) -> None:
 
 
 @pytest.mark.contract
-async def test_a_restarted_broker_is_found_again_with_what_it_retained(broker: EmbeddedBroker) -> None:
+async def test_the_transport_reconnects_to_a_restarted_broker_and_receives_retained_messages(
+    broker: EmbeddedBroker,
+) -> None:
     got: list[bytes] = []
     async with MqttTransport(broker.host, broker.port, "a") as a:
         await until(lambda: a.connected)
@@ -381,10 +390,10 @@ async def test_a_restarted_broker_is_found_again_with_what_it_retained(broker: E
             await until(lambda: got == [b"kept", b"kept"])
 
 
-async def test_a_refused_subscription_is_an_error_that_names_it() -> None:
-    class Refusing:
+async def test_a_rejected_subscription_is_an_error_that_names_the_filter() -> None:
+    class RejectingClient:
         async def subscribe(self, filters: list[tuple[str, int]], **_: float) -> list[object]:
             return [paho.mqtt.client.ReasonCode(9, identifier=0x80 if name == "secret" else 0) for name, _ in filters]
 
     with pytest.raises(TransportError, match="subscription to secret:"):
-        await mqtt._subscribe(Refusing(), ["open", "secret"], 0)
+        await MqttTransport("no-broker.invalid", 1, "a")._request_subscriptions(RejectingClient(), ["open", "secret"])
