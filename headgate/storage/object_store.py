@@ -1,9 +1,10 @@
-"""The object store, as headgate needs it: create once, read, list, delete.
+"""The object store as headgate needs it: create once, read, list, delete.
 
-`Store` is what the rest of the program sees. `LocalStore` is a folder; `RemoteStore` is any bucket that obstore can
-reach. Both answer put-if-absent with exactly three outcomes: created and durable, taken by somebody else
-(ObjectExistsError), or an error that says whether anything can have been written. Nothing here retries: whether to try
-again is the caller's decision, and for a chunk it must not. (A bucket that is busy, obstore asks again: see RETRIES.)
+The rest of the program uses `Store`. `LocalStore` is a folder; `RemoteStore` is any bucket that
+obstore can open. Put-if-absent has exactly three outcomes: created and durable, already present
+(ObjectExistsError), or an error that states whether anything can have been written. Nothing here
+retries. The caller decides whether to try again; for a chunk it must not. obstore repeats requests
+to a busy bucket, see RETRIES.
 """
 
 from __future__ import annotations
@@ -31,22 +32,23 @@ from headgate.errors import (
 from headgate.storage.local_writer import LocalWriter
 
 _SHARD_DIRECTORY_DEPTH = 2
-"""``compacted/shard=0003``: a writer may be about to put something there."""
+"""Folders up to ``compacted/shard=0003`` are kept when empty: a writer may be about to use them."""
 
 RETRIES: Final[Any] = {"max_retries": 3, "retry_timeout": timedelta(seconds=8)}
-"""What obstore repeats by itself when a bucket is busy; its own three minutes would outlast every wait of ours. A
-creation that is repeated may find its own first attempt: told as taken, it ends a reign as an unknown outcome does."""
+"""How often obstore repeats a request to a busy bucket; its default of three minutes exceeds every
+time limit here. A repeated creation may find its own first attempt and report that the object
+exists. For a chunk this ends the leader term, as an unknown outcome does."""
 
 
 class Store(Protocol):
-    """A place for objects, each written once."""
+    """Objects that are each written once."""
 
     async def create(self, path: str, data: bytes) -> None:
-        """Write ``data`` at ``path`` if nothing is there; return once it is durable.
+        """Write ``data`` at ``path`` if there is no object; return once it is durable.
 
         Raises:
-            ObjectExistsError: something is there already.
-            StoreUnavailableError: certainly nothing was written.
+            ObjectExistsError: the object already exists.
+            StoreUnavailableError: nothing was written.
             OutcomeUnknownError: it may or may not have been written.
 
         """
@@ -55,20 +57,20 @@ class Store(Protocol):
         """Return the object; raises ObjectMissingError or StoreUnavailableError."""
 
     async def names(self, prefix: str, after: str = "") -> list[str]:
-        """Return the names in the folder ``prefix`` that are greater than ``after``, sorted; StoreUnavailableError."""
+        """Return the names in the folder ``prefix`` greater than ``after``, sorted; raises StoreUnavailableError."""
 
     async def folders(self, prefix: str) -> list[str]:
-        """Return the names of the folders in the folder ``prefix``, sorted; StoreUnavailableError."""
+        """Return the names of the folders in the folder ``prefix``, sorted; raises StoreUnavailableError."""
 
     async def paths(self, prefix: str) -> list[str]:
-        """Return the paths of all objects below the folder ``prefix``, at any depth, sorted; StoreUnavailableError."""
+        """Return the paths of all objects below the folder ``prefix``, sorted; raises StoreUnavailableError."""
 
     async def delete(self, path: str) -> None:
-        """Delete the object; one that is missing is fine. Raises StoreUnavailableError."""
+        """Delete the object if it exists; raises StoreUnavailableError."""
 
 
 class LocalStore:
-    """A folder on this machine; how it is written to is in headgate.storage.local_writer."""
+    """A folder on this machine. headgate.storage.local_writer writes the objects."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
@@ -95,7 +97,7 @@ class LocalStore:
         return await asyncio.to_thread(self._paths, prefix)
 
     async def delete(self, path: str) -> None:
-        """See `Store.delete`. Folders that it leaves empty go too, but for those of a shard."""
+        """See `Store.delete`. Also removes folders that become empty, except those of a shard."""
         await asyncio.to_thread(self._delete, path)
 
     def _read(self, path: str) -> bytes:
@@ -143,26 +145,26 @@ class LocalStore:
         except OSError as error:
             raise StoreUnavailableError(f"cannot delete {self._root / path}: {error.strerror or error}") from error
         folder = Path(path).parent
-        with contextlib.suppress(OSError):  # Not empty, or gone: either is fine.
+        with contextlib.suppress(OSError):  # Not empty, or already removed.
             while len(folder.parts) > _SHARD_DIRECTORY_DEPTH:
                 (self._root / folder).rmdir()
                 folder = folder.parent
 
 
 class RemoteStore:
-    """A bucket of S3, GCS or Azure, or whatever else obstore reaches by URL."""
+    """A bucket of S3, GCS or Azure, or any other store that obstore opens by URL."""
 
     def __init__(self, bucket: Any) -> None:
         self._bucket = bucket
 
     async def create(self, path: str, data: bytes) -> None:
-        """See `Store.create`. Any failure but "exists" leaves the outcome unknown: the request may have arrived."""
+        """See `Store.create`. After any failure but "exists" the outcome is unknown: the request may have arrived."""
         try:
             await obstore.put_async(self._bucket, path, data, mode="create", use_multipart=False)
         except obstore.exceptions.AlreadyExistsError:
-            raise ObjectExistsError(f"{path} exists already") from None
+            raise ObjectExistsError(f"{path} already exists") from None
         except obstore.exceptions.BaseError as error:
-            raise OutcomeUnknownError(f"cannot tell whether {path} was written: {_reason(error)}") from error
+            raise OutcomeUnknownError(f"unknown whether {path} was written: {_reason(error)}") from error
 
     async def read(self, path: str) -> bytes:
         """See `Store.read`."""
@@ -214,16 +216,16 @@ class RemoteStore:
 
 
 def _reason(error: Exception) -> str:
-    """Return obstore's first line; pages of its own innards follow. An address may carry a signature: it is cut off."""
+    """Return the first line of obstore's error, without query strings, which may be signatures."""
     lines = str(error).splitlines()
     return re.sub(r"[?]\S+", "", lines[0]) if lines else type(error).__name__
 
 
 def open_store(url: str) -> Store:
-    """Return the store at ``url``: ``file:///folder``, or any URL of obstore's (``s3:``, ``gs:``, ``az:`` …).
+    """Return the store at ``url``: ``file:///folder``, or any URL that obstore supports (``s3:``, ``gs:``, ``az:`` …).
 
     Raises:
-        ConfigError: a URL that names no store.
+        ConfigError: the URL is not that of a store.
 
     """
     parts = urlsplit(url)

@@ -1,9 +1,9 @@
-"""Threads of a store's own for what a reply waits for: creating an object on a disk.
+"""Threads for the disk writes that a reply waits for.
 
-Not the loop's default pool: there a commit would wait behind the reading of others, and the way there and back costs
-twice as much (0.23 ms against 0.13 ms on a machine that was otherwise idle). A thread is started when all others are at
-work, up to a limit; beyond it writes wait their turn. What prepares a later write runs here too, with nobody waiting.
-The threads end with their owner.
+They are not the loop's default pool. There a commit would wait behind reads, and a round trip costs
+twice as much (0.23 ms against 0.13 ms on an otherwise idle machine). A thread is started when all
+others are busy, up to a limit; beyond it writes are queued. Background preparation of later writes
+runs here too. The threads end with their owner.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from queue import SimpleQueue
 from typing import Final
 
 LIMIT: Final = 8
-"""Most writes at a time: a disk gains from several fsyncs at once, up to about as many."""
+"""Maximum of concurrent writes: a disk benefits from about this many concurrent fsyncs."""
 
 
 @dataclass(frozen=True, slots=True)
 class _WriteTask:
     operation: Callable[[], None]
     on_done: Callable[[BaseException | None], None]
-    """Whom to tell what it came to; on the writing thread."""
+    """Called on the writing thread with the error, or None."""
 
 
 _Queue = SimpleQueue[_WriteTask | None]
@@ -40,18 +40,18 @@ class WriteThreads:
         self._queue: _Queue = SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._started = 0
-        # The threads know the queue and not this object, so it can go; then they go.
+        # The threads reference the queue and not this object, so it can be collected; its finalizer ends them.
         weakref.finalize(self, self._queue.put, None)
 
     async def run(self, operation: Callable[[], None]) -> None:
-        """Return what ``operation`` comes to; a caller that is cancelled leaves it running to its end."""
+        """Run ``operation`` and raise its error. If the caller is cancelled, the operation still runs to its end."""
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[None] = loop.create_future()
         self._start(_WriteTask(operation, partial(_notify, loop, outcome)))
         await outcome
 
     def start(self, operation: Callable[[], None]) -> None:
-        """Run ``operation`` some time, for nobody who waits. What it raises is a bug, reported as such."""
+        """Run ``operation`` in the background. An error it raises is a bug, reported to `threading.excepthook`."""
         self._start(_WriteTask(operation, _report_failure))
 
     def _start(self, write: _WriteTask) -> None:
@@ -67,7 +67,7 @@ def _run_writes(queue: _Queue, idle: threading.Semaphore) -> None:
         failure: BaseException | None = None
         try:
             write.operation()
-        except BaseException as error:  # noqa: BLE001 - whoever waits for it raises it
+        except BaseException as error:  # noqa: BLE001 - raised again where the caller waits
             failure = error
         idle.release()
         write.on_done(failure)
@@ -76,7 +76,7 @@ def _run_writes(queue: _Queue, idle: threading.Semaphore) -> None:
 
 
 def _notify(loop: asyncio.AbstractEventLoop, outcome: asyncio.Future[None], failure: BaseException | None) -> None:
-    # A loop that is closed has nobody left who waits.
+    # On a closed loop no caller waits.
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(_set_outcome, outcome, failure)
 

@@ -1,4 +1,4 @@
-"""A folder as a store, where it differs from a bucket; what both do is in tests/contract/test_store_contract.py."""
+"""A folder as a store, where it differs from a bucket. tests/contract/test_store_contract.py tests both."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headgate.errors import ObjectExistsError, StoreUnavailableError
 from headgate.storage.object_store import LocalStore
 
 
-async def test_a_folder_that_is_of_no_use_is_an_outage_for_every_operation_and_ends_with_its_cause(tmp_path: Path):
+async def test_an_unusable_folder_fails_every_operation_until_it_is_repaired(tmp_path: Path):
     store = LocalStore(tmp_path / "ledger")
     (tmp_path / "ledger").write_text("in the way")
 
@@ -31,17 +31,17 @@ async def test_a_folder_that_is_of_no_use_is_an_outage_for_every_operation_and_e
     assert await store.read("shard/1") == b"back"
 
 
-@pytest.mark.parametrize("nameless", [True, False], ids=["files without a name", "drafts"])
-async def test_whatever_way_an_object_is_written_nothing_is_left_beside_it(tmp_path: Path, monkeypatch, nameless: bool):
+@pytest.mark.parametrize("unnamed", [True, False], ids=["unnamed files", "temporary names"])
+async def test_writing_an_object_leaves_no_other_files(tmp_path: Path, monkeypatch, unnamed: bool):
     opened = os.open
 
-    def without_nameless_files(path, flags, *args, **kwargs):
+    def without_unnamed_files(path, flags, *args, **kwargs):
         if flags & os.O_TMPFILE == os.O_TMPFILE:
             raise OSError(errno.EOPNOTSUPP, "not on this file system")
         return opened(path, flags, *args, **kwargs)
 
-    if not nameless:
-        monkeypatch.setattr(os, "open", without_nameless_files)
+    if not unnamed:
+        monkeypatch.setattr(os, "open", without_unnamed_files)
     store = LocalStore(tmp_path / "deep" / "ledger")
 
     await store.create("shard/1", b"first")
@@ -54,7 +54,7 @@ async def test_whatever_way_an_object_is_written_nothing_is_left_beside_it(tmp_p
     assert len(await store.read("shard/2")) == 100_000
 
 
-async def test_a_folder_that_is_made_on_the_way_is_durable_in_the_one_above(tmp_path: Path, monkeypatch):
+async def test_a_created_folder_is_durable_in_its_parent(tmp_path: Path, monkeypatch):
     synced = []
     fsync = os.fsync
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""Threads for writes: what is run is finished, what it raises arrives, and nothing stays behind."""
+"""Write threads: operations finish, errors reach the caller, and no thread remains."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name.startswith("writer-")}
 
 
-async def test_what_a_write_raises_arrives_and_the_thread_goes_on():
+async def test_an_error_reaches_the_caller_and_the_thread_continues():
     threads = WriteThreads()
     done = []
 
@@ -33,7 +33,7 @@ async def test_what_a_write_raises_arrives_and_the_thread_goes_on():
     assert done == ["writer-1"]
 
 
-async def test_what_nobody_waits_for_is_done_and_a_bug_in_it_is_reported_and_ends_nothing(monkeypatch):
+async def test_an_error_in_a_background_operation_is_reported_and_the_thread_continues(monkeypatch):
     threads = WriteThreads()
     done, reported = [], []
     monkeypatch.setattr(threading, "excepthook", lambda raised: reported.append(str(raised.exc_value)))
@@ -50,7 +50,7 @@ async def test_what_nobody_waits_for_is_done_and_a_bug_in_it_is_reported_and_end
     assert done == ["second", "third"]
 
 
-async def test_as_many_writes_as_the_limit_run_side_by_side_and_the_next_one_waits():
+async def test_writes_run_concurrently_up_to_the_limit():
     threads = WriteThreads(limit=2)
     both = threading.Barrier(3)
     third_began = threading.Event()
@@ -66,7 +66,7 @@ async def test_as_many_writes_as_the_limit_run_side_by_side_and_the_next_one_wai
     assert third_began.is_set()
 
 
-async def test_a_caller_that_is_cancelled_leaves_the_write_running_to_its_end():
+async def test_a_write_finishes_although_its_caller_is_cancelled():
     threads = WriteThreads()
     go, ended = threading.Event(), threading.Event()
 
@@ -100,7 +100,7 @@ async def test_the_threads_end_with_their_owner():
     assert not any(thread.is_alive() for thread in started)
 
 
-def test_a_loop_that_was_closed_meanwhile_harms_nobody():
+def test_a_write_may_finish_after_its_loop_was_closed():
     threads = WriteThreads()
     go: threading.Event = threading.Event()
     ended: list[Callable[[], None]] = []
