@@ -187,7 +187,7 @@ async def test_the_newer_of_two_with_one_name_wins_loudly_and_nothing_late_of_th
 
         await wait_until(will_is_there, "the old one's last will is out")
         consumers = (await described(ingest, topic)).consumers
-        assert [("ada", 2, True, [0, 1])] == [(c.consumer, c.incarnation, c.connected, c.segments) for c in consumers]
+        assert [("ada", 2, True, (0, 1))] == [(c.consumer, c.incarnation, c.connected, c.segments) for c in consumers]
         assert before == await new.register()
 
 
