@@ -75,8 +75,9 @@ class Shard:
 
     def add_batch(self, builder: ChunkBuilder, batch: m.ProduceBatch) -> e.RecordsStored:
         """Route one batch, apply it and add it to ``builder``."""
-        entry = route_batch(self.state.topics["bench"], batch, builder.records)
+        entry, records = route_batch(self.state.topics["bench"], batch)
         self.add(builder, entry)
+        builder.records.extend(records)
         return entry
 
     def encode(self, builder: ChunkBuilder) -> bytes:

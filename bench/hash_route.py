@@ -26,7 +26,7 @@ def measure(effort: Effort) -> Measurement:
     def place_all() -> int:
         columns = RecordColumns()
         for batch in pending:
-            route_batch(topic, batch, columns)
+            columns.extend(route_batch(topic, batch)[1])
         return len(columns)
 
     def hash_all() -> int:

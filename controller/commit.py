@@ -1,10 +1,12 @@
-"""Group commit: one chunk is being written while the next one gathers.
+"""Group commit: write one chunk while the next one collects entries.
 
-What is accepted is folded into the state at once and joins the chunk in the making; what may be said about it waits
-until that chunk is durable. There is no artificial wait: a chunk is written as soon as the one before it stands.
+Accepted entries are applied to the state at once and added to the open chunk. Replies that depend
+on them wait until that chunk is durable. There is no artificial delay: a chunk is written as soon
+as the previous write completes.
 
-This module decides nothing about requests. It ends by raising `TermEndedError`: a number that was taken, an outcome
-that is unknown, or a store that stayed out of reach. Whoever runs it must then throw the state away.
+This module decides nothing about requests. `GroupCommit.run` ends by raising `TermEndedError`: the
+number was taken, the outcome of a write is unknown, or the store stayed unreachable. The caller
+must then discard the state, because it may be ahead of the ledger.
 """
 
 from __future__ import annotations
@@ -23,13 +25,13 @@ from headgate.model import entries as e
 from metrics import events
 
 YIELD_SECONDS = 0.5
-"""Pause between commits of a leader that must make room: long enough to read a short tail and create one chunk."""
+"""Pause between commits while a contender waits: long enough for it to read the last chunks and create the next one."""
 RETRY_SECONDS = 0.25
-"""Pause before a write that certainly did not happen is tried again."""
+"""Pause before a write that certainly did not happen is repeated."""
 
 
 class TermEndedError(HeadgateError):
-    """This reign is over; ``event`` says why."""
+    """This leader's term is over; ``event`` says why."""
 
     def __init__(self, event: Event, reason: str) -> None:
         super().__init__(reason)
@@ -50,7 +52,7 @@ class _PendingChunk:
 
 
 class GroupCommit:
-    """The tail of one shard's ledger during one reign."""
+    """The end of one shard's ledger during one term."""
 
     def __init__(
         self,
@@ -65,10 +67,10 @@ class GroupCommit:
         on_durable: Callable[[int], None],
         on_records: Callable[[RecordColumns], None],
     ) -> None:
-        """Begin after the newest chunk in ``state``, which must be the reign chunk.
+        """Start after the newest chunk in ``state``, which must be the term chunk.
 
-        ``on_records`` is shown the records of each chunk before it is written.
-        ``on_durable`` is called with each number that has become durable, after what waited for it was released.
+        ``on_records`` gets the records of each chunk before it is written. ``on_durable`` gets the
+        number of each chunk that became durable, after the callbacks of that chunk have run.
         """
         self.durable = state.chunk
         self._ledger = ledger
@@ -88,65 +90,66 @@ class GroupCommit:
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes of records in the chunk in the pending."""
+        """Bytes of records in the open chunk."""
         return 0 if self._pending is None else self._pending.size_bytes
 
     @property
     def queued_batches(self) -> int:
         """Batches of records that are accepted and not durable yet."""
-        return sum(waiting.batches for waiting in (self._pending, self._writing) if waiting is not None)
+        return sum(chunk.batches for chunk in (self._pending, self._writing) if chunk is not None)
 
     @property
     def newest(self) -> int:
-        """The newest chunk that holds something accepted, durable or not."""
+        """The newest chunk that holds an accepted entry, durable or not."""
         return self._state.chunk
 
-    def records(self) -> RecordColumns:
-        """Return the columns of the open chunk, for `route_batch` to fill."""
-        return self.barrier().builder.records
-
     def propose(self, *entries: e.AnyEntry) -> None:
-        """Fold ``entries`` into the state now and make them part of the next commit."""
-        pending = self.barrier()
+        """Apply ``entries`` to the state now, and add them to the next commit."""
+        pending = self._open_chunk()
         for entry in entries:
             self._state.apply(entry)
             topic = self._state.topic_of(entry)
             pending.builder.add(entry, None if topic is None else topic.layout)
-            if isinstance(entry, e.RecordsStored):
-                pending.size_bytes += entry.size_bytes
-                pending.batches += 1
-        self._observer.observe(events.IngestQueueResized(shard=self._state.shard, size_bytes=pending.size_bytes))
+        self._report_queue(pending)
 
-    def barrier(self) -> _PendingChunk:
-        """Make sure that a chunk will be created after this moment, be it an empty one, and return it."""
-        if self._pending is None:
-            self._state.begin_chunk(self._state.chunk + 1, self._now_ms())
-            self._pending = _PendingChunk(self._state.chunk, self._state.at_ms)
-            self._idle.clear()
-            self._wake.set()
-        return self._pending
+    def propose_records(self, entry: e.RecordsStored, records: RecordColumns) -> None:
+        """Apply the ``entry`` of a batch now, and add it to the next commit together with its ``records``."""
+        pending = self._open_chunk()
+        self._state.apply(entry)
+        pending.builder.add(entry, self._state.topics_by_id[entry.topic_id].layout)
+        pending.builder.records.extend(records)
+        pending.size_bytes += entry.size_bytes
+        pending.batches += 1
+        self._report_queue(pending)
+
+    def barrier(self) -> int:
+        """Return the number of a chunk that will be created after this moment; it may be empty.
+
+        Once that chunk is durable, no other leader had taken over before this call.
+        """
+        return self._open_chunk().number
 
     def when_durable(self, chunk: int, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once ``chunk`` is durable; at once if it is. Releases of one chunk keep their order."""
+        """Call ``callback`` once ``chunk`` is durable; at once if it is. Callbacks of one chunk keep their order."""
         if chunk <= self.durable:
             callback()
             return
-        waiting = self._writing if self._writing is not None and self._writing.number == chunk else self._pending
-        assert waiting is not None, f"chunk {chunk} is not in flight"
-        assert waiting.number == chunk, f"chunk {chunk} is not in flight"
-        waiting.callbacks.append(callback)
+        in_flight = self._writing if self._writing is not None and self._writing.number == chunk else self._pending
+        assert in_flight is not None, f"chunk {chunk} is not in flight"
+        assert in_flight.number == chunk, f"chunk {chunk} is not in flight"
+        in_flight.callbacks.append(callback)
 
     def batch_accepted(self) -> None:
-        """Note that a batch was folded just now, for whoever is told how long it takes until it is durable."""
+        """Record the time at which a batch was accepted, to report how long it takes to become durable."""
         if self._pending is not None:
             self._pending.accepted_at.append(asyncio.get_running_loop().time())
 
     async def flush(self) -> None:
-        """Wait until everything accepted is durable; needs `run` to be running."""
+        """Wait until everything accepted is durable; requires that `run` is running."""
         await self._idle.wait()
 
     async def run(self) -> None:
-        """Write chunk after chunk until the reign ends; raises TermEndedError."""
+        """Write chunk after chunk until the term ends; raises TermEndedError."""
         loop = asyncio.get_running_loop()
         while True:
             await self._wake.wait()
@@ -162,29 +165,20 @@ class GroupCommit:
             for callback in writing.callbacks:
                 callback()
             self._on_durable(self.durable)
-            # A turn later: the replies are on the socket then, and somebody waits for those.
+            # In the next turn of the loop, when the replies have been written to the socket: clients wait for those.
             loop.call_later(0, self._report_commit, writing, began, durable_at, size_bytes)
             if self._pending is None:
                 self._idle.set()
             if self._yields_to_contender():
                 await asyncio.sleep(YIELD_SECONDS)
 
-    def _report_commit(self, written: _PendingChunk, began: float, durable_at: float, size_bytes: int) -> None:
-        shard = self._state.shard
-        self._observer.observe(events.StoreOperationSucceeded())
-        self._observer.observe(
-            events.ChunkCommitted(
-                shard=shard,
-                seconds=durable_at - began,
-                size_bytes=size_bytes,
-                records=len(written.builder.records),
-            )
-        )
-        for accepted_at in written.accepted_at:
-            self._observer.observe(events.BatchCommitted(shard=shard, seconds=durable_at - accepted_at))
-
     async def check_for_successor(self) -> None:
-        """Look whether somebody took the next number while we were idle; raises TermEndedError if so."""
+        """Check whether another leader has written the next number while this one was idle.
+
+        Raises:
+            TermEndedError: it has.
+
+        """
         number = self.durable + 1
         if not self._idle.is_set():
             return
@@ -194,31 +188,36 @@ class GroupCommit:
             self._observer.observe(events.StoreOperationFailed(operation="read"))
             return
         self._observer.observe(events.StoreOperationSucceeded())
-        # Only if it cannot have been ours: nothing was begun and nothing finished while we looked.
+        # The chunk is not this leader's own only if no write began or finished during the check.
         if taken and self.durable + 1 == number and self._idle.is_set():
-            raise TermEndedError(Event.NUMBER_TAKEN, f"chunk {number} was written by another reign")
+            raise _number_taken(number)
+
+    def _open_chunk(self) -> _PendingChunk:
+        """Return the chunk that collects entries; open one if there is none."""
+        if self._pending is None:
+            self._state.begin_chunk(self._state.chunk + 1, self._now_ms())
+            self._pending = _PendingChunk(self._state.chunk, self._state.at_ms)
+            self._idle.clear()
+            self._wake.set()
+        return self._pending
 
     async def _commit(self, pending: _PendingChunk) -> int:
         """Write one chunk and return its size in bytes."""
         loop = asyncio.get_running_loop()
         began = loop.time()
+        number = pending.number
         data = pending.builder.encode(
-            shard=self._state.shard,
-            number=pending.number,
-            leader_epoch=self._state.leader_epoch,
-            at_ms=pending.at_ms,
+            shard=self._state.shard, number=number, leader_epoch=self._state.leader_epoch, at_ms=pending.at_ms
         )
         while True:
             try:
                 async with asyncio.timeout(self._write_timeout_seconds):
-                    await self._ledger.append(pending.number, data)
+                    await self._ledger.append(number, data)
             except ObjectExistsError:
-                raise TermEndedError(
-                    Event.NUMBER_TAKEN, f"chunk {pending.number} was written by another reign"
-                ) from None
+                raise _number_taken(number) from None
             except (OutcomeUnknownError, TimeoutError) as error:
                 self._observer.observe(events.StoreOperationFailed(operation="create"))
-                reason = f"chunk {pending.number} may or may not have been written: {str(error) or 'no answer in time'}"
+                reason = f"chunk {number} may or may not have been written: {str(error) or 'no answer in time'}"
                 raise TermEndedError(Event.OUTCOME_UNKNOWN, reason) from error
             except StoreUnavailableError as error:
                 self._observer.observe(events.StoreOperationFailed(operation="create"))
@@ -227,5 +226,21 @@ class GroupCommit:
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 break
-        self.durable = pending.number
+        self.durable = number
         return len(data)
+
+    def _report_queue(self, pending: _PendingChunk) -> None:
+        self._observer.observe(events.IngestQueueResized(shard=self._state.shard, size_bytes=pending.size_bytes))
+
+    def _report_commit(self, written: _PendingChunk, began: float, durable_at: float, size_bytes: int) -> None:
+        shard, records = self._state.shard, len(written.builder.records)
+        self._observer.observe(events.StoreOperationSucceeded())
+        self._observer.observe(
+            events.ChunkCommitted(shard=shard, seconds=durable_at - began, size_bytes=size_bytes, records=records)
+        )
+        for accepted_at in written.accepted_at:
+            self._observer.observe(events.BatchCommitted(shard=shard, seconds=durable_at - accepted_at))
+
+
+def _number_taken(number: int) -> TermEndedError:
+    return TermEndedError(Event.NUMBER_TAKEN, f"chunk {number} was written by another leader")

@@ -22,8 +22,8 @@ import msgspec
 import structlog
 from prometheus_client import CollectorRegistry
 
-from controller.commit import GroupCommit
 from controller.devices.session_port import Delivery, DeviceSession
+from controller.leader.context import LeaderContext
 from controller.leader.drain_check import DrainChecker
 from controller.leader.leader import ShardLeader
 from controller.leader.shard_controller import ShardController
@@ -31,7 +31,6 @@ from controller.leadership.election import Acquired, Connected, ElectionEvent, E
 from controller.leadership.transitions import Event, Role
 from controller.leadership.zookeeper import ZooKeeperElections
 from controller.logs import change_level
-from controller.retention.trimmer import Trimmer
 from controller.settings.load import CompactionSettings, Settings, ledger_unreachable_from_executors
 from controller.settings.reload import reloaded
 from controller.snapshots.scheduler import SnapshotScheduler
@@ -240,21 +239,13 @@ class Daemon:
     ) -> ShardController:
         def new_leader(state: ShardState, yields_to_contender: object) -> ShardLeader:
             assert callable(yields_to_contender), "yields_to_contender is a question"
-            settings = self.settings  # as they are when the reign begins: `reload` may have changed them
-
-            def new_trimmer(commit: GroupCommit) -> Trimmer:
-                delay = settings.compaction.delete_delay_seconds
-                return Trimmer(
-                    ledger, state, commit, delay_seconds=delay, observer=self.instruments, now_ms=wall_clock_ms
-                )
-
+            settings = self.settings  # as they are when the term starts: `reload` may have changed them
             # What was restored lives as long as the reign. The collector would look through it again and again: 0.3 s
             # for 670 000 objects, with everybody waiting.
             gc.freeze()
-            return ShardLeader(
+            context = LeaderContext(
                 cluster=settings.cluster.name,
                 instance=self.instance,
-                state=state,
                 ledger=ledger,
                 transport=transport,
                 ingest=settings.ingest,
@@ -266,12 +257,12 @@ class Daemon:
                 drain_checker=drain_checker,
                 now_ms=wall_clock_ms,
                 rng=self._rng,
-                yields_to_contender=yields_to_contender,
                 open_session=self._device_session,
-                new_trimmer=new_trimmer if settings.compaction.enabled else None,
+                trim_delay_seconds=settings.compaction.delete_delay_seconds if settings.compaction.enabled else None,
                 backlog_source=self._query_backlog,
                 backlog_interval_seconds=settings.metrics.backlog_interval_seconds,
             )
+            return ShardLeader(state, context, yields_to_contender)
 
         return ShardController(
             ledger=ledger,

@@ -96,7 +96,7 @@ class DeviceIntake:
         else:
             record = m.Record(key, delivery.payload, self._now_ms())
             batch = m.ProduceBatch(topic=name, records=[record])
-            self._commit.propose(route_batch(topic, batch, self._commit.records()))
+            self._commit.propose_records(*route_batch(topic, batch))
             self._set_pending(self._pending_records + 1)
             self._commit.when_durable(self._commit.newest, partial(self._stored, delivery))
 
@@ -112,8 +112,7 @@ class DeviceIntake:
         self._observer.observe(events.PendingDeviceRecordsChanged(shard=self._state.shard, records=records))
 
     def _unknown_topic(self, name: str, delivery: Delivery) -> None:
-        self._commit.barrier()
-        self._commit.when_durable(self._commit.newest, partial(self._discard, "unknown_topic", delivery))
+        self._commit.when_durable(self._commit.barrier(), partial(self._discard, "unknown_topic", delivery))
         self.subscriptions.remove_filter(name)
 
     def _discard(self, reason: events.DeviceRejectionReason, delivery: Delivery) -> None:

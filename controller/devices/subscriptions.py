@@ -170,9 +170,8 @@ class DeviceSubscriptions:
 
     async def _wait_for_barrier(self) -> None:
         """Return once a chunk was created after this moment."""
-        self._commit.barrier()
         created = asyncio.Event()
-        self._commit.when_durable(self._commit.newest, created.set)
+        self._commit.when_durable(self._commit.barrier(), created.set)
         await created.wait()
 
     def _send_sentinel(self, session: DeviceSession) -> None:

@@ -1,6 +1,7 @@
-"""What a leader sends: replies, pushes and announcements, none before the chunk it rests on is durable.
+"""Send what a leader says: replies, pushes and announcements, each once the chunk it depends on is durable.
 
-Nothing is decided here, and nothing sent is certain to arrive: what is lost to a broker out of reach is asked again.
+The outbox decides nothing. Delivery is not guaranteed either: clients repeat requests whose reply
+is lost.
 """
 
 from __future__ import annotations
@@ -9,18 +10,19 @@ import asyncio
 from functools import partial
 
 from controller.commit import GroupCommit
+from controller.leader.request_decoding import Address
 from coordinator.decisions.refusal import Refusal
 from headgate.protocol import messages as m
 from headgate.transport.port import Transport
 
 
 class Outbox:
-    """What one reign says to its clients."""
+    """The messages of one leader to its clients."""
 
     def __init__(
         self, *, cluster: str, shard: int, leader_epoch: int, instance: str, transport: Transport, commit: GroupCommit
     ) -> None:
-        """``instance`` is named in refusals, so that a client knows who said it."""
+        """``instance`` is named in refusals, so that a client knows which daemon rejected its request."""
         self._cluster = cluster
         self._shard = shard
         self._leader_epoch = leader_epoch
@@ -28,41 +30,43 @@ class Outbox:
         self._transport = transport
         self._commit = commit
 
-    def reply(self, client_id: str, request_id: int, body: m.AnyReplyBody, chunk: int) -> None:
-        """Send the reply with ``body`` once ``chunk`` is durable."""
-        topic, payload = m.replies_topic(self._cluster, client_id), self._encode(request_id, body)
+    def reply(self, request: m.Request | Address, body: m.AnyReplyBody, chunk: int | None = None) -> None:
+        """Send the reply with ``body`` once ``chunk`` is durable; None: once every proposed entry is."""
+        chunk = self._commit.newest if chunk is None else chunk
+        topic, payload = self._reply_message(request, body)
         self._commit.when_durable(chunk, partial(self._publish, topic, payload))
 
+    def refuse(self, request: m.Request | Address, refusal: Refusal) -> None:
+        """Send the refusal when its flags allow it. A delayed one is delayed by the caller."""
+        body = m.Rejected(verdict=refusal.verdict, reason=refusal.reason, instance=self._instance)
+        if refusal.after_barrier:
+            self.reply(request, body, self._commit.barrier())
+        elif refusal.after_proposed:
+            self.reply(request, body)
+        else:
+            self._publish(*self._reply_message(request, body))
+
     def push(self, client_id: str, message: m.Push) -> None:
-        """Send ``message`` once everything folded so far is durable."""
+        """Send ``message`` once every proposed entry is durable."""
         topic, payload = m.replies_topic(self._cluster, client_id), m.encode(message)
         self._commit.when_durable(self._commit.newest, partial(self._publish, topic, payload))
 
-    def refuse(self, client_id: str, request_id: int, refusal: Refusal) -> None:
-        """Send the refusal when its flags allow it; a delayed one is the caller's to delay."""
-        body = m.Rejected(verdict=refusal.verdict, reason=refusal.reason, instance=self._instance)
-        if refusal.after_barrier:
-            self._commit.barrier()
-        if refusal.after_barrier or refusal.after_proposed:
-            self.reply(client_id, request_id, body, self._commit.newest)
-        else:
-            self._publish(m.replies_topic(self._cluster, client_id), self._encode(request_id, body))
-
     def announce_leader(self, announcement: m.LeaderAnnouncement) -> None:
-        """Say who leads, for whoever asks later too."""
+        """Publish the leader of the shard, retained."""
         self._transport.publish(m.leader_topic(self._cluster, self._shard), m.encode(announcement), retain=True)
 
     def announce_head(self, number: int) -> None:
-        """Say that chunk ``number`` is durable."""
-        # A turn later: the replies to this chunk go out first, and their clients are the ones who wait.
+        """Publish that chunk ``number`` is durable."""
+        # In the next turn of the loop: the replies that wait for this chunk go first.
         asyncio.get_running_loop().call_later(0, self._announce_head, number)
 
     def _announce_head(self, number: int) -> None:
         head = m.HeadAnnouncement(shard=self._shard, leader_epoch=self._leader_epoch, head=number)
         self._publish(m.head_topic(self._cluster, self._shard), m.encode(head))
 
-    def _encode(self, request_id: int, body: m.AnyReplyBody) -> bytes:
-        return m.encode(m.Reply(request_id=request_id, leader_epoch=self._leader_epoch, body=body))
+    def _reply_message(self, request: m.Request | Address, body: m.AnyReplyBody) -> tuple[str, bytes]:
+        reply = m.Reply(request_id=request.request_id, leader_epoch=self._leader_epoch, body=body)
+        return m.replies_topic(self._cluster, request.client_id), m.encode(reply)
 
     def _publish(self, topic: str, payload: bytes) -> None:
         self._transport.publish(topic, payload)

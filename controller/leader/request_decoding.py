@@ -1,7 +1,7 @@
-"""Decide what a message on the request topic is: a request of our protocol, or what is wrong with it and whom to tell.
+"""Decode a message on the request topic: a request, or what is wrong with it and which client to tell.
 
-Bytes come from anybody, so nothing but these two comes out. Pure: bytes in, a value out; who answers, and whether
-this node leads at all, is for the leader.
+Pure: the leader decides whether and what to reply. The bytes may come from any source; no other
+outcome is possible.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MalformedKind = Literal["too_large", "invalid", "not_msgpack", "protocol"]
 
 
 class Address(msgspec.Struct, frozen=True):
-    """What can be read of a request that cannot be read."""
+    """The part of the envelope that can be read although the request as a whole cannot."""
 
     request_id: m.Natural
     client_id: m.Name
@@ -26,7 +26,7 @@ class Address(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """A message that is no request; ``address`` None: nobody can be told."""
+    """A message that is not a valid request. ``address`` None: the client that sent it is unknown."""
 
     kind: MalformedKind
     reason: str
@@ -58,7 +58,7 @@ def _malformed(payload: bytes, kind: MalformedKind, reason: str) -> Malformed:
     except msgspec.DecodeError:
         return Malformed(kind, reason, None)
     if address.protocol != m.PROTOCOL_VERSION:
-        # Whatever else is wrong with it is wrong only by our version.
-        reason = f"a request of protocol {address.protocol}; this leader speaks {m.PROTOCOL_VERSION}"
+        # Any other error may be an error in this leader's protocol version only.
+        reason = f"a request of protocol {address.protocol}; this leader supports protocol {m.PROTOCOL_VERSION}"
         return Malformed("protocol", reason, address)
     return Malformed(kind, reason, address)

@@ -21,8 +21,9 @@ class Refusal:
     verdict: m.Verdict
     reason: str
     after_barrier: bool = False
-    """Reply after a barrier: a commit that completes after this decision. It proves that this leader still leads, so
-    a deposed leader that does not know about its successor cannot end a client's session."""
+    """Reply after a barrier: a commit that completes after this decision. It proves that this
+    leader still leads, so a deposed leader that does not know about its successor cannot end a
+    client's session."""
     after_proposed: bool = False
     """Reply once every entry that was proposed before the decision is durable, because the decision rests on them."""
     delayed: bool = False

@@ -16,5 +16,14 @@ class RecordColumns:
     key: list[bytes] = field(default_factory=list)
     value: list[bytes] = field(default_factory=list)
 
+    def extend(self, other: RecordColumns) -> None:
+        """Append the records of ``other``."""
+        self.topic_id += other.topic_id
+        self.segment += other.segment
+        self.offset += other.offset
+        self.timestamp_ms += other.timestamp_ms
+        self.key += other.key
+        self.value += other.value
+
     def __len__(self) -> int:
         return len(self.offset)

@@ -16,8 +16,8 @@ class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True):
 class LeaderAnnouncement(msgspec.Struct, frozen=True, kw_only=True):
     """Retained per shard: the current leader, and what it supports.
 
-    ``window``: finished batches that the leader remembers per producer, hence the most that a producer may have in
-    flight. ``pipelining`` False: producers send one batch at a time.
+    ``window``: finished batches that the leader remembers per producer, hence the most that a
+    producer may have in flight. ``pipelining`` False: producers send one batch at a time.
     """
 
     shard: int

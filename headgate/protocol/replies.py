@@ -1,7 +1,7 @@
 """Replies and pushes: what the leader of a shard sends to clients.
 
-A `Reply` is an envelope around one body. A push is a message of its own, which a consumer gets without asking. The
-leader sends neither before the change it reports is durable.
+A `Reply` is an envelope around one body. A push is a message of its own, which a consumer gets
+without asking. The leader sends neither before the change it reports is durable.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class ReplyBody(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omi
 class Committed(ReplyBody, frozen=True, tag="committed"):
     """The batch is durable.
 
-    ``placements`` None: a batch of acknowledgements, or a duplicate older than the deduplication window. ``rejected``:
-    (segment, reason) of acknowledgements in the batch that do not count.
+    ``placements`` None: a batch of acknowledgements, or a duplicate older than the deduplication
+    window. ``rejected``: (segment, reason) of acknowledgements in the batch that do not count.
     """
 
     placements: list[Placement] | None = None
@@ -56,7 +56,8 @@ class ProducerIdentity(ReplyBody, frozen=True, tag="producer_identity"):
 class ExternalGrant(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a grant that only external topics have: the segment's name at its source, and where to continue.
 
-    ``checkpoint`` None: start at the segment's beginning, or at the grant's ``start_offset`` if positions are offsets.
+    ``checkpoint`` None: start at the segment's beginning, or at the grant's ``start_offset`` if
+    positions are offsets.
     """
 
     label: str
@@ -76,11 +77,12 @@ class BucketStart(msgspec.Struct, frozen=True, array_like=True):
 class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Permission to read one segment, or some of its key buckets.
 
-    The consumer starts at ``start_offset``, which is in chunk ``start_chunk`` or later. QUEUE consumers skip the
-    ``acknowledged`` ranges (first, end). ``end_offset`` is set once the segment is sealed.
+    The consumer starts at ``start_offset``, which is in chunk ``start_chunk`` or later. QUEUE
+    consumers skip the ``acknowledged`` ranges (first, end). ``end_offset`` is set once the segment
+    is sealed.
 
-    The buckets are ``first_bucket`` up to, not including, ``end_bucket`` of ``buckets``; 0, 0 means all of them.
-    ``starts`` replaces ``start_offset`` and ``acknowledged`` for the buckets it names.
+    The buckets are ``first_bucket`` up to, not including, ``end_bucket`` of ``buckets``; 0, 0 means
+    all of them. ``starts`` replaces ``start_offset`` and ``acknowledged`` for the buckets it names.
     """
 
     segment: int
@@ -125,8 +127,8 @@ class Registered(ReplyBody, frozen=True, tag="registered"):
 class HeartbeatReply(ReplyBody, frozen=True, tag="heartbeat_reply"):
     """Reply to `Heartbeat`.
 
-    ``stable``: no handover is in progress in this subscription. ``blocked``: number of segments with undrained
-    ancestors.
+    ``stable``: no handover is in progress in this subscription. ``blocked``: number of segments
+    with undrained ancestors.
     """
 
     head: int
@@ -184,7 +186,8 @@ class TopicReply(ReplyBody, frozen=True, tag="topic"):
 class TopicImportReply(ReplyBody, frozen=True, tag="topic_import"):
     """Reply to `ImportTopic`: the topic after the import (or as a dry run would leave it), and what changed.
 
-    The three lists hold the source's names. ``expired_parents``: parents that the source no longer has.
+    The three lists hold the source's names. ``expired_parents``: parents that the source no longer
+    has.
     """
 
     topic: TopicDescription
@@ -203,7 +206,8 @@ class RetainedSegment(msgspec.Struct, frozen=True, kw_only=True):
 class Pruned(ReplyBody, frozen=True, tag="pruned"):
     """Reply to `PruneTopic`.
 
-    ``abandoned``: subscriptions that did not prevent pruning, because they have been unused for too long.
+    ``abandoned``: subscriptions that did not prevent pruning, because they have been unused for too
+    long.
     """
 
     segments: list[int]
@@ -234,8 +238,9 @@ class BucketRangeProgress(msgspec.Struct, frozen=True, kw_only=True):
 class SegmentProgress(msgspec.Struct, frozen=True, kw_only=True):
     """Progress of one subscription in one segment.
 
-    ``status``: ``granted``, ``revoking``, ``waiting`` (grantable, but no consumer holds it), ``shared``, ``blocked`` or
-    ``drained``. A shared segment has no ``consumer``; its ``bucket_ranges`` name the consumer of each bucket.
+    ``status``: ``granted``, ``revoking``, ``waiting`` (grantable, but no consumer holds it),
+    ``shared``, ``blocked`` or ``drained``. A shared segment has no ``consumer``; its
+    ``bucket_ranges`` name the consumer of each bucket.
     """
 
     segment: int
@@ -254,8 +259,8 @@ class SegmentProgress(msgspec.Struct, frozen=True, kw_only=True):
 class ConsumerDescription(msgspec.Struct, frozen=True, kw_only=True):
     """One consumer of a subscription.
 
-    ``bucket_ranges``: (segment, first bucket, end bucket) for those ``segments`` that it reads in part. ``idle``: why
-    it reads nothing; empty if it reads something.
+    ``bucket_ranges``: (segment, first bucket, end bucket) for those ``segments`` that it reads in
+    part. ``idle``: why it reads nothing; empty if it reads something.
     """
 
     consumer: str

@@ -1,8 +1,9 @@
 """Requests: what clients send to the leader of a shard, with the limits of each field.
 
-A `Request` is an envelope around one body. Decoding enforces the limits, so handlers need not check them again. Every
-request is safe to repeat, because of its token, its sequence, or because repeating it has no further effect.
-headgate.protocol.messages lists what to change when a request is added.
+A `Request` is an envelope around one body. Decoding enforces the limits, so handlers need not check
+them again. Every request is safe to repeat, because of its token, its sequence, or because
+repeating it has no further effect. headgate.protocol.messages lists what to change when a request
+is added.
 """
 
 from __future__ import annotations
@@ -93,8 +94,8 @@ class Acknowledgement(msgspec.Struct, frozen=True, array_like=True):
 class AcknowledgeBatch(RequestBody, frozen=True, tag="acknowledge"):
     """Acknowledgements of one consumer. The verdict table for records applies to them as well.
 
-    ``checkpoints``, for external topics: segment → where its next holder continues. A checkpoint counts only if an
-    acknowledgement of its segment in the same batch counts.
+    ``checkpoints``, for external topics: segment → where its next holder continues. A checkpoint
+    counts only if an acknowledgement of its segment in the same batch counts.
     """
 
     topic: Name
@@ -123,11 +124,12 @@ class OpenProducer(RequestBody, frozen=True, tag="open_producer"):
 class RegisterConsumer(RequestBody, frozen=True, tag="register"):
     """Join a subscription, or return to it. Creates the subscription if it does not exist.
 
-    ``incarnation`` rises with each start of the program; the higher incarnation keeps the consumer name. ``external``:
-    the consumer reads the topic's own source; required for external topics, rejected for others.
-    ``supports_bucket_ranges``: the consumer can read some key buckets of a segment (see `Grant`); other consumers get
-    whole segments only. ``subscription_id``: the subscription this program joined before. If that one has been deleted,
-    the registration is rejected and creates nothing.
+    ``incarnation`` rises with each start of the program; the higher incarnation keeps the consumer
+    name. ``external``: the consumer reads the topic's own source; required for external topics,
+    rejected for others. ``supports_bucket_ranges``: the consumer can read some key buckets of a
+    segment (see `Grant`); other consumers get whole segments only. ``subscription_id``: the
+    subscription this program joined before. If that one has been deleted, the registration is
+    rejected and creates nothing.
     """
 
     topic: Name
@@ -147,8 +149,9 @@ class RegisterConsumer(RequestBody, frozen=True, tag="register"):
 class Heartbeat(RequestBody, frozen=True, tag="heartbeat"):
     """Report that a consumer is alive.
 
-    ``held``: every (segment, generation) that the consumer reads or finishes. The leader repeats the pushes that were
-    lost: missing grants, unconfirmed revocations, and final revocations of segments that the consumer no longer holds.
+    ``held``: every (segment, generation) that the consumer reads or finishes. The leader repeats
+    the pushes that were lost: missing grants, unconfirmed revocations, and final revocations of
+    segments that the consumer no longer holds.
     """
 
     topic: Name
@@ -189,8 +192,8 @@ class CreateTopic(RequestBody, frozen=True, tag="create_topic"):
 class SegmentImport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One segment of an external topic. ``segment`` and ``parents`` are the source's names.
 
-    ``hashes``: first and last hash, inclusive, in the source's own numbers. A sealed segment has an ``end_offset`` if
-    positions are ``offsets``, and has ``sealed`` set if they are ``opaque``.
+    ``hashes``: first and last hash, inclusive, in the source's own numbers. A sealed segment has an
+    ``end_offset`` if positions are ``offsets``, and has ``sealed`` set if they are ``opaque``.
     """
 
     segment: Label
@@ -203,9 +206,9 @@ class SegmentImport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 class ImportTopic(RequestBody, frozen=True, tag="import_topic"):
     """Create an external topic, or update it: add new segments and seal others.
 
-    ``complete``: every segment that the source still has is listed; False: unlisted segments stay as they are.
-    ``missing_parents`` ``expired``: at the first import, unlisted parents have left the source together with all their
-    records. ``dry_run``: validate and reply, but change nothing.
+    ``complete``: every segment that the source still has is listed; False: unlisted segments stay
+    as they are. ``missing_parents`` ``expired``: at the first import, unlisted parents have left
+    the source together with all their records. ``dry_run``: validate and reply, but change nothing.
     """
 
     topic: Name
@@ -329,8 +332,8 @@ class DeleteSubscription(RequestBody, frozen=True, tag="delete_subscription"):
 class SeekSubscription(RequestBody, frozen=True, tag="seek_subscription"):
     """Move a subscription while its consumers run.
 
-    Give exactly one of ``to`` and ``positions``, which holds (segment, offset) pairs. ``dry_run``: report the moves
-    and change nothing.
+    Give exactly one of ``to`` and ``positions``, which holds (segment, offset) pairs. ``dry_run``:
+    report the moves and change nothing.
     """
 
     topic: Name
@@ -381,10 +384,12 @@ AnyRequestBody = (
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The envelope of every request.
 
-    ``leader_epoch``: the term this request is for. Batches must carry it: a batch without one comes from a client too
-    old to keep batches in order, and is rejected with a delay. Other requests may leave it out.
+    ``leader_epoch``: the term this request is for. Batches must carry it: a batch without one comes
+    from a client too old to keep batches in order, and is rejected with a delay. Other requests may
+    leave it out.
 
-    ``protocol``: clients of version 1 leave it out. A leader rejects every other version than its own.
+    ``protocol``: clients of version 1 leave it out. A leader rejects every other version than its
+    own.
     """
 
     request_id: Natural

@@ -226,8 +226,7 @@ async def test_a_proof_is_a_chunk_created_afterwards() -> None:
     async with running(shard):
         shard.create("a")
         await asyncio.sleep(0.9)
-        shard.commit.barrier()
-        shard.commit.when_durable(shard.commit.newest, lambda: shard.said.append("proved"))
+        shard.commit.when_durable(shard.commit.barrier(), lambda: shard.said.append("proved"))
         assert 3 == shard.commit.newest
         await shard.commit.flush()
 

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from controller.commit import GroupCommit
 from controller.devices.session_port import Delivery, DeviceSession
+from controller.leader.context import LeaderContext
 from controller.leader.leader import ShardLeader
 from controller.leader.shard_controller import ShardController
 from controller.leadership.election import Acquired, Connected, ElectionEvent, Released, Suspended
 from controller.leadership.transitions import Event, Role
-from controller.retention.trimmer import Trimmer
 from controller.settings.load import IngestSettings
 from controller.state.shard_state import ShardState
 from coordinator.ports import CoordinatorSettings
@@ -134,22 +133,9 @@ class SimulatedDaemon:
             self.simulation.fail(group)
 
     def _new_leader(self, state: ShardState, yields_to_contender: Callable[[], bool]) -> ShardLeader:
-        def new_trimmer(commit: GroupCommit) -> Trimmer:
-            ledger = Ledger(self.store, state.shard)
-            return Trimmer(
-                ledger,
-                state,
-                commit,
-                delay_seconds=DELETE_SECONDS,
-                interval_seconds=TRIM_INTERVAL_SECONDS,
-                observer=self.instruments,
-                now_ms=now_ms,
-            )
-
-        return ShardLeader(
+        context = LeaderContext(
             cluster=CLUSTER,
             instance=self.name,
-            state=state,
             ledger=Ledger(self.store, state.shard),
             transport=self.transport,
             ingest=IngestSettings(
@@ -163,10 +149,11 @@ class SimulatedDaemon:
             drain_checker=self.simulation,
             now_ms=now_ms,
             rng=self.simulation.rng,
-            yields_to_contender=yields_to_contender,
-            new_trimmer=new_trimmer,
+            trim_delay_seconds=DELETE_SECONDS,
+            trim_interval_seconds=TRIM_INTERVAL_SECONDS,
             open_session=self._open_devices,
         )
+        return ShardLeader(state, context, yields_to_contender)
 
     def switch_devices(self) -> None:
         """Apply the device intake setting, as after SIGHUP."""

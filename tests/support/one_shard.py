@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from controller.commit import TermEndedError
 from controller.devices.session_port import OpenSession
+from controller.leader.context import LeaderContext
 from controller.leader.leader import ShardLeader
 from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
 from controller.state.shard_state import ShardState
@@ -138,10 +139,9 @@ class OneShard:
             number, builder.encode(shard=0, number=number, leader_epoch=entry.leader_epoch, at_ms=at_ms)
         )
         state.apply_all((entry,), chunk=number, at_ms=at_ms)
-        return ShardLeader(
+        context = LeaderContext(
             cluster=CLUSTER,
             instance=instance,
-            state=state,
             ledger=self.ledger,
             transport=transport or self.broker.transport(f"daemon-{instance}"),
             ingest=self.ingest,
@@ -153,9 +153,9 @@ class OneShard:
             drain_checker=self,
             now_ms=now_ms,
             rng=random.Random(1),
-            yields_to_contender=lambda: self.yields_to_contender,
             open_session=self.open_session,
         )
+        return ShardLeader(state, context, lambda: self.yields_to_contender)
 
     @asynccontextmanager
     async def leader(self, instance: str = "a") -> AsyncIterator[ShardLeader]:

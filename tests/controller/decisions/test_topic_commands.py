@@ -10,7 +10,6 @@ from controller.decisions.handlers import Decision
 from controller.decisions.placement import oversized_reason, route_batch
 from controller.state.shard_state import MAX_EARLIER_TOKENS, ShardState
 from coordinator.decisions.refusal import Refusal
-from headgate.ledger.record_columns import RecordColumns
 from headgate.model import entries as e
 from headgate.model.hashing import segment_hash
 from headgate.protocol import messages as m
@@ -312,9 +311,8 @@ def test_records_are_placed_by_hash_in_the_order_of_the_batch(topic: Shard) -> N
     keys = [b"k%d" % n for n in range(50)]
     batch = m.ProduceBatch(topic="orders", records=[m.Record(key, b"v" * 3, 7) for key in keys])
     topic.state.topics["orders"].tails[1].next_offset = 100
-    columns = RecordColumns()
 
-    entry = route_batch(topic.state.topics["orders"], batch, columns)
+    entry, columns = route_batch(topic.state.topics["orders"], batch)
 
     expected = [0 if segment_hash(key) < 0x8000 else 1 for key in keys]
     assert expected == columns.segment

@@ -216,8 +216,8 @@ def addressed(body: object, **envelope: int) -> bytes:
         (b"\x91" * 2000, None),
         (addressed(msgspec.Raw(b"\x82\xa4type\xadopen_producer\xa5token\xa2\xff\xfe")), "text is not UTF-8"),
         (addressed(msgspec.Raw(b"\x82\xa4type\xablist_topics\xa1x" + b"\x91" * 5000 + b"\xc0")), None),
-        (addressed({"type": "list_topics"}, protocol=2), "a request of protocol 2; this leader speaks 1"),
-        (addressed({"type": "of_tomorrow"}, protocol=2), "a request of protocol 2; this leader speaks 1"),
+        (addressed({"type": "list_topics"}, protocol=2), "a request of protocol 2; this leader supports protocol 1"),
+        (addressed({"type": "of_tomorrow"}, protocol=2), "a request of protocol 2; this leader supports protocol 1"),
         (addressed({"type": "describe_topic", "topic": "orders\n"}), "topic"),
     ],
     ids=[

@@ -26,11 +26,11 @@ def test_a_request_is_returned_as_it_is():
         (packed(BODY | {"topic": "no/slash"}), "invalid", "not a request of protocol 1", Address(7, "till-3")),
         (packed(BODY | {"type": "unheard_of"}), "invalid", "not a request of protocol 1", Address(7, "till-3")),
         (packed(client_id="no/slash"), "invalid", "client_id", None),
-        (packed(protocol=2), "protocol", "of protocol 2; this leader speaks 1", Address(7, "till-3", 2)),
+        (packed(protocol=2), "protocol", "of protocol 2; this leader supports protocol 1", Address(7, "till-3", 2)),
         (
             packed(BODY | {"topic": 5}, protocol=2),
             "protocol",
-            "of protocol 2; this leader speaks 1",
+            "of protocol 2; this leader supports protocol 1",
             Address(7, "till-3", 2),
         ),
         (

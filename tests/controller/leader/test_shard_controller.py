@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from controller.leader.context import LeaderContext
 from controller.leader.leader import ShardLeader
 from controller.leader.shard_controller import ShardController
 from controller.leadership.election import Acquired, Connected, ElectionEvent, Released, Suspended
@@ -54,10 +55,9 @@ class Contender:
         return self.controller.leadership.role is Role.LEADING
 
     def _new_leader(self, state: ShardState, yields_to_contender: Callable[[], bool]) -> ShardLeader:
-        return ShardLeader(
+        context = LeaderContext(
             cluster=CLUSTER,
             instance=self.name,
-            state=state,
             ledger=Ledger(self.store, 0),
             transport=self.transport,
             ingest=IngestSettings(unreachable_seconds=5, write_timeout_seconds=5),
@@ -66,11 +66,10 @@ class Contender:
             retention=RetentionSettings(),
             delete_data=partial(delete_compacted_segments, self.store),
             observer=Instruments(CollectorRegistry()),
-            drain_checker=None,
             now_ms=now_ms,
             rng=random.Random(1),
-            yields_to_contender=yields_to_contender,
         )
+        return ShardLeader(state, context, yields_to_contender)
 
     def _on_election(self, event: ElectionEvent) -> None:
         kinds = {

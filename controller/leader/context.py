@@ -1,0 +1,47 @@
+"""What a leader needs from its daemon: settings, connections and clocks, in one value."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from controller.backlog.service import BACKLOG_INTERVAL_SECONDS, BacklogSource
+from controller.devices.session_port import OpenSession
+from controller.leader.drain_check import DrainChecker
+from controller.retention.pruner import DeleteData
+from controller.retention.trimmer import TRIM_INTERVAL_SECONDS
+from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
+from coordinator.ports import CoordinatorSettings
+from headgate.ledger.ledger import Ledger
+from headgate.transport.port import Transport
+from metrics import events
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderContext:
+    """Made when a term starts, with the settings of that moment."""
+
+    cluster: str
+    instance: str
+    """The daemon's name; refusals and announcements carry it."""
+    ledger: Ledger
+    transport: Transport
+    ingest: IngestSettings
+    subscriptions: CoordinatorSettings
+    scaling: ScalingSettings
+    retention: RetentionSettings
+    delete_data: DeleteData
+    observer: events.Observer
+    now_ms: Callable[[], int]
+    rng: random.Random
+    drain_checker: DrainChecker | None = None
+    """None: segments are never reported as drained."""
+    open_session: OpenSession | None = None
+    """None: records of MQTT devices are not stored."""
+    trim_delay_seconds: float | None = None
+    """How long compacted chunks are kept; None: they are kept forever."""
+    trim_interval_seconds: float = TRIM_INTERVAL_SECONDS
+    backlog_source: BacklogSource | None = None
+    """None: the leader counts backlogs."""
+    backlog_interval_seconds: float = BACKLOG_INTERVAL_SECONDS
