@@ -82,7 +82,6 @@ NOT_YET_REWRITTEN: tuple[str, ...] = (
     "controller/settings/",
     "controller/snapshots/",
     "controller/state/",
-    "coordinator/reporting/",
     "demo/",
     "deploy/",
     "docs/",

@@ -1,1 +1,1 @@
-"""Descriptions, explanations and plans of a subscription. Pure."""
+"""Describe, explain and plan subscriptions for operators. Pure."""

@@ -1,6 +1,6 @@
-"""Say what a subscription looks like from outside: grants for consumers, descriptions for people.
+"""Build messages about a subscription: grants for consumers, descriptions for operators.
 
-Values in, messages out; nothing is decided here.
+Values in, messages out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headgate.protocol import messages as m
 
 
 def build_grant(subscription: Subscription, topic: TopicView, segment_slice: SegmentSlice) -> m.Grant:
-    """Return the grant of a held ``segment_slice``: reading begins at what is acknowledged, bucket by bucket."""
+    """Return the grant of a held ``segment_slice``. Reading starts at the position of each bucket."""
     segment, buckets = segment_of(segment_slice), buckets_of(segment_slice)
     starts = _bucket_starts(subscription, segment, buckets) if segment in subscription.progress_by_bucket else []
     start = min((part.start_offset for part in starts), default=subscription.position(segment))
@@ -39,7 +39,7 @@ def build_grant(subscription: Subscription, topic: TopicView, segment_slice: Seg
 
 
 def _bucket_starts(subscription: Subscription, segment: int, buckets: range) -> list[m.BucketStart]:
-    """Return where reading begins in ``buckets``; neighbours that begin alike are named together."""
+    """Return the start of each of ``buckets``, with equal neighbors combined."""
     found: list[m.BucketStart] = []
     for bucket in buckets:
         progress = subscription.acknowledged_in(segment, bucket)
@@ -53,7 +53,7 @@ def _bucket_starts(subscription: Subscription, segment: int, buckets: range) -> 
 def fenced_push(
     subscription: Subscription, consumer: RegisteredConsumer, leader_epoch: int, reason: str
 ) -> m.ConsumerFenced:
-    """Return what tells ``consumer`` that it is off the record, and why."""
+    """Return the message that tells ``consumer`` that it was removed, and why."""
     return m.ConsumerFenced(
         topic=subscription.topic,
         subscription=subscription.name,
@@ -65,8 +65,8 @@ def fenced_push(
 
 
 def describe(subscription: Subscription, topic: TopicView, gate: Gate) -> m.SubscriptionDescription:
-    """Return ``subscription`` as people and programs see it."""
-    shares = _range_progress_by_segment(subscription)
+    """Return the description of ``subscription``."""
+    bucket_ranges = _range_progress_by_segment(subscription)
     return m.SubscriptionDescription(
         topic=topic.name,
         subscription=subscription.name,
@@ -77,7 +77,7 @@ def describe(subscription: Subscription, topic: TopicView, gate: Gate) -> m.Subs
         seek_generation=subscription.seek_generation,
         consumers=_consumers(subscription, gate),
         segments=[
-            _progress(subscription, topic, gate, segment, shares.get(segment, []))
+            _progress(subscription, topic, gate, segment, bucket_ranges.get(segment, []))
             for segment in sorted(topic.layout.segments)
         ],
     )
@@ -111,14 +111,14 @@ def _progress(
     topic: TopicView,
     gate: Gate,
     segment: int,
-    shares: list[m.BucketRangeProgress],
+    bucket_ranges: list[m.BucketRangeProgress],
 ) -> m.SegmentProgress:
     holding = subscription.holdings.get(segment)
     if segment in gate.retired:
         status = "drained"
     elif holding is not None:
         status = "granted" if holding.revoked_at_ms is None else "revoking"
-    elif shares:
+    elif bucket_ranges:
         status = "shared"
     else:
         status = "blocked" if segment in gate.blocked else "waiting"
@@ -126,7 +126,7 @@ def _progress(
         segment=segment,
         status=status,
         acknowledged_offset=subscription.position(segment),
-        # Of an external topic a consumer may be further than is known here.
+        # A consumer of an external topic may be beyond the last known offset.
         next_offset=max(topic.tails[segment].next_offset, subscription.position(segment)),
         consumer=None if holding is None else holding.consumer,
         generation=None if holding is None else holding.generation,
@@ -134,12 +134,12 @@ def _progress(
         label=topic.layout.segments[segment].label,
         checkpoint=subscription.checkpoints.get(segment),
         weight=subscription.weights.get(segment) if subscription.balance == "load" else None,
-        bucket_ranges=shares,
+        bucket_ranges=bucket_ranges,
     )
 
 
 def _range_progress_by_segment(subscription: Subscription) -> dict[int, list[m.BucketRangeProgress]]:
-    """Return for each segment that is held in shares who reads which buckets, and which are waiting for somebody."""
+    """Return shared segment → progress of its bucket ranges, held and free ones."""
     found: dict[int, list[m.BucketRangeProgress]] = {}
     for segment_slice, holding in sorted(subscription.holdings.items()):
         if isinstance(segment_slice, BucketRange):
@@ -159,13 +159,15 @@ def _fill_gap(subscription: Subscription, segment: int, known: list[m.BucketRang
 
 
 def _range_progress(
-    subscription: Subscription, share: BucketRange, status: str, holding: Holding | None
+    subscription: Subscription, bucket_range: BucketRange, status: str, holding: Holding | None
 ) -> m.BucketRangeProgress:
     return m.BucketRangeProgress(
-        first_bucket=share.first_bucket,
-        end_bucket=share.end_bucket,
+        first_bucket=bucket_range.first_bucket,
+        end_bucket=bucket_range.end_bucket,
         status=status,
-        acknowledged_offset=min(subscription.acknowledged_in(share.segment, n).position for n in buckets_of(share)),
+        acknowledged_offset=min(
+            subscription.acknowledged_in(bucket_range.segment, bucket).position for bucket in buckets_of(bucket_range)
+        ),
         consumer=None if holding is None else holding.consumer,
         generation=None if holding is None else holding.generation,
     )

@@ -1,7 +1,7 @@
-"""How quickly the segments that hold others back are acknowledged: positions over a short window, as a rate.
+"""Measure how fast the blocking segments are acknowledged, over a short window of positions.
 
-Times and positions come in as values. Only what blocks somebody is followed, so a subscription in which nothing waits
-costs nothing. A position that falls (a seek) begins a new window.
+Times and positions come in as values. Only blocking segments are sampled, so a subscription without
+blocked segments costs nothing. A falling position (a seek) starts a new window.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Mapping
 from typing import Final
 
 WINDOW_SECONDS: Final = 30.0
-"""Long enough to smooth batches of acknowledgements, short enough to see a consumer stop."""
+"""Long enough to smooth acknowledgement batches, short enough to notice a stopped consumer."""
 SAMPLE_INTERVAL_SECONDS: Final = 2.0
-"""Between two samples, and the least that a rate is measured over."""
+"""Time between two samples, and the shortest time over which a rate is measured."""
 
 
 class DrainRate:
-    """The positions of the last `WINDOW_SECONDS`, by segment."""
+    """Positions of the last `WINDOW_SECONDS` by segment."""
 
     def __init__(self) -> None:
         self._samples: dict[int, deque[tuple[float, int]]] = {}
 
     def add_sample(self, now_seconds: float, positions: Mapping[int, int]) -> None:
-        """Take the positions of all segments that block others now; what is missing is forgotten."""
+        """Add the positions of all blocking segments. Segments that are missing are dropped."""
         for segment in self._samples.keys() - positions.keys():
             del self._samples[segment]
         for segment, position in positions.items():
@@ -36,7 +36,7 @@ class DrainRate:
                 samples.popleft()
 
     def rates(self) -> dict[int, float]:
-        """Return segment → records acknowledged a second, for those that were followed long enough."""
+        """Return segment → acknowledged records per second, for segments sampled long enough."""
         return {
             segment: (samples[-1][1] - samples[0][1]) / (samples[-1][0] - samples[0][0])
             for segment, samples in self._samples.items()

@@ -1,15 +1,15 @@
-"""Say why a consumer reads nothing, in words for people.
+"""Explain why a consumer has no segment.
 
-Values in, words out; nothing is decided here. First match wins:
+Values in, text out. The first matching reason applies:
 
-1. Every segment waits for undrained ancestors, or none is left to read.
-2. Something is on its way from one consumer to another: whoever is idle may be about to get it.
-3. Balanced by load, it would be worse off, or make others so, with any one thing that they hold.
-4. CHECKPOINT never shares a segment, nor is one shared while the type is unknown.
-5. The consumer cannot read shares, or nobody beside it can.
-6. Every segment is cut into its single buckets already.
+1. All segments are blocked by undrained ancestors, or all are drained.
+2. A segment is moving between consumers, so the idle consumer may be about to get it.
+3. When balancing by load, no single move would even out the load.
+4. The type does not share segments: CHECKPOINT, or a type that is not yet known.
+5. The consumer cannot read bucket ranges, or no other consumer can.
+6. Each segment is already divided into single buckets.
 
-Where segments wait for ancestors, that is said as well: there would be more to read without.
+The text also states how many segments are blocked, because those would give more to read.
 """
 
 from __future__ import annotations
@@ -22,39 +22,40 @@ from headgate.model.hashing import KEY_BUCKETS
 
 
 def idle_reasons(subscription: Subscription, gate: Gate) -> dict[str, str]:
-    """Return the reason for every registered consumer that holds nothing, by name."""
+    """Return consumer → reason for each registered consumer without a segment."""
     busy = {holding.consumer for holding in subscription.holdings.values()}
     idle = sorted(subscription.consumers.keys() - busy)
     if not idle:
         return {}
     readable, waiting = len(gate.grantable), len(gate.blocked)
     if readable == 0:
-        nothing = f"all {waiting} segments wait for ancestors" if waiting else "every segment is drained"
-        return dict.fromkeys(idle, nothing)
-    more = f"; {waiting} of {readable + waiting} segments wait for ancestors" if waiting else ""
+        reason = f"all {waiting} segments are blocked" if waiting else "all segments are drained"
+        return dict.fromkeys(idle, reason)
+    suffix = f"; {waiting} of {readable + waiting} segments are blocked" if waiting else ""
     moving = _has_pending_handover(subscription, gate)
     able = sum(consumer.supports_bucket_ranges for consumer in subscription.consumers.values())
     return {
         name: _reason(
             subscription, moving=moving, shares=subscription.consumers[name].supports_bucket_ranges, able=able
         )
-        + more
+        + suffix
         for name in idle
     }
 
 
 def _reason(subscription: Subscription, *, moving: bool, shares: bool, able: int) -> str:
     if moving:
-        return "a segment is on its way from one consumer to another"
+        return "a segment is moving between consumers"
     if subscription.balance == "load" and len(subscription.holdings) >= len(subscription.consumers):
-        return "balanced by load, nothing that others hold would be read better here"
+        return "moving a segment to it would not even out the load"
     if not is_shareable(subscription.type):
-        return f"{subscription.type or 'a subscription without a type'} never shares, and every segment has a consumer"
+        kind = "of type CHECKPOINT" if subscription.type else "of unknown type"
+        return f"segments of a subscription {kind} are not shared, and each has a consumer"
     if not shares:
-        return "it cannot share a segment (its client is too old), and every segment has a consumer"
+        return "its client is too old to share a segment, and each segment has a consumer"
     if able == 1:
-        return "no other consumer can share a segment with it (their clients are too old)"
-    return f"every segment is shared by {KEY_BUCKETS} already"
+        return "the clients of the other consumers are too old to share a segment"
+    return f"each segment is already shared by {KEY_BUCKETS} consumers"
 
 
 def _has_pending_handover(subscription: Subscription, gate: Gate) -> bool:

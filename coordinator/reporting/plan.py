@@ -1,15 +1,14 @@
-"""Say what would move if the layout or the consumers changed, without doing it.
+"""Plan which segments would move if the layout or the consumers changed.
 
-The same gate and target that decide decide here, on a layout and on consumers that are only supposed. Values in, a
-`ChangePlan` out.
+Values in, a `ChangePlan` out. The gate and the target are computed by the same functions as in
+operation, for the hypothetical layout and consumers.
 
 The rules:
 
-1. Changes are supposed in the order splits, merges, joins, leaves; one that would be rejected is rejected here, in the
-   same words.
-2. ``after_rebalance`` is where everything would be when the handovers are through. What is revoked now counts as given
-up.
-3. ``after_drain`` is what would move after that, once every sealed segment is drained.
+1. Changes apply in the order splits, merges, joining consumers, leaving consumers. An impossible
+   change is rejected with the same message as the real one.
+2. ``after_rebalance`` is the state after all handovers. A pending revocation counts as released.
+3. ``after_drain`` lists the further moves once all sealed segments are drained.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from headgate.protocol import messages as m
 
 
 def plan_changes(subscription: Subscription, topic: TopicView, changes: m.PlanChanges) -> m.ChangePlan:
-    """Return what ``changes`` would move.
+    """Return the moves that ``changes`` would cause.
 
     Raises:
-        LayoutError: a split or merge, or a consumer that joins or leaves, is impossible; says why.
+        LayoutError: a split, a merge, or a joining or leaving consumer is impossible.
 
     """
-    before = {p: holding.consumer for p, holding in subscription.holdings.items()}
+    before = {held: holding.consumer for held, holding in subscription.holdings.items()}
     layout = _changed(topic, changes)
     consumers = _consumers(subscription, changes)
     kept = {
@@ -75,7 +74,7 @@ def plan_changes(subscription: Subscription, topic: TopicView, changes: m.PlanCh
 def _changed(topic: TopicView, changes: m.PlanChanges) -> Layout:
     layout = topic.layout
     if topic.external is not None and (changes.splits or changes.merges):
-        raise LayoutError(f"topic {topic.name!r} is external: its source decides how it splits and merges")
+        raise LayoutError(f"topic {topic.name!r} is external: only its source splits and merges segments")
 
     def end(segment: int) -> int:
         tail = topic.tails.get(segment)
@@ -89,21 +88,21 @@ def _changed(topic: TopicView, changes: m.PlanChanges) -> Layout:
 
 
 def _consumers(subscription: Subscription, changes: m.PlanChanges) -> dict[str, bool]:
-    """Return name → whether it can share segments; who is only supposed to join can."""
+    """Return name → whether it can read bucket ranges. A hypothetical consumer can."""
     consumers = {name: consumer.supports_bucket_ranges for name, consumer in subscription.consumers.items()}
     for name in changes.add_consumers:
         if name in consumers:
-            raise LayoutError(f"consumer {name!r} is there already: {_listed(consumers)}")
+            raise LayoutError(f"consumer {name!r} is already registered; consumers: {_listed(consumers)}")
         consumers[name] = True
     for name in changes.remove_consumers:
         if name not in consumers:
-            raise LayoutError(f"there is no consumer {name!r}: {_listed(consumers)}")
+            raise LayoutError(f"there is no consumer {name!r}; consumers: {_listed(consumers)}")
         del consumers[name]
     return consumers
 
 
 def _listed(consumers: Collection[str]) -> str:
-    return f"consumers are {', '.join(sorted(consumers))}" if consumers else "there are no consumers"
+    return ", ".join(sorted(consumers)) or "none"
 
 
 def _moves(before: Mapping[SegmentSlice, str], after: Mapping[SegmentSlice, str]) -> list[m.PlannedMove]:

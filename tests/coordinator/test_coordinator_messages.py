@@ -6,6 +6,7 @@ import pytest
 
 from headgate.protocol import messages as m
 from metrics.events import BlockedSegmentsChanged
+from tests.coordinator.conftest import Lead
 from tests.support.subscription_environment import CoordinatorHarness, virtual_time
 
 pytestmark = pytest.mark.looptime
@@ -16,21 +17,17 @@ def blocked_segments(harness: CoordinatorHarness) -> int:
 
 
 @pytest.fixture
-async def harness():
-    """Four segments, STREAM in strict order, nobody registered."""
+async def harness(lead: Lead) -> CoordinatorHarness:
+    """A STREAM with four segments and no consumer."""
     with virtual_time():
-        harness = CoordinatorHarness(segments=4)
-        harness.lead(harness.check)
-    yield harness
-    await harness.coordinator.close()
+        return lead(segments=4)
 
 
 # --- what is lost on the way ------------------------------------------------------------------------------------------
 
 
 async def test_a_heartbeat_gets_lost_grants_and_revocations_again(harness: CoordinatorHarness) -> None:
-    harness.register("ada")
-    harness.register("bob")
+    harness.join("ada", "bob")
     harness.confirm("ada", 2)
     harness.pushes.clear()
     harness.heartbeat("bob", held=[])
@@ -68,12 +65,9 @@ async def test_a_heartbeat_that_does_not_say_gets_revocations_alone(harness: Coo
     assert [2, 3] == [revocation.segment for revocation in harness.take_pushes("ada")[0].revoked]
 
 
-async def test_many_grants_are_pushed_in_parts() -> None:
+async def test_many_grants_are_pushed_in_parts(lead: Lead) -> None:
     """One message must stay far below the broker's limit."""
-    harness = CoordinatorHarness(segments=1024, type="QUEUE", order="none")
-    harness.lead()
-    harness.register("ada")
-    harness.register("bob")
+    harness = lead("ada", "bob", segments=1024, type="QUEUE")
     harness.leave("ada")
     pushed = [len(push.granted) for push in harness.take_pushes("bob")]
 
@@ -129,9 +123,8 @@ async def test_close_takes_blocked_segments_off_the_count(harness: CoordinatorHa
 async def test_an_observer_may_be_left_out(harness: CoordinatorHarness) -> None:
     harness.observer = None
     await harness.coordinator.close()
-    harness.lead(harness.check)
-    harness.register("ada")
-    harness.register("bob")
+    harness.lead()
+    harness.join("ada", "bob")
     harness.confirm("ada", 2)
     harness.split(0)
     await asyncio.sleep(1)

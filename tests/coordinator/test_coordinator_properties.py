@@ -45,12 +45,11 @@ class CoordinatorModel:
 
     def __init__(self, kind: str, segments: int, balance: str) -> None:
         self.balance = balance
-        self.harness = CoordinatorHarness(segments=segments, type=kind, order="strict" if kind == "STREAM" else "none")
+        self.harness = CoordinatorHarness(segments=segments, type=kind)
         self.harness.on_push = self.on_push
         self.known: dict[str, dict[SegmentSlice, int]] = {}
         """Client → segment or share → generation."""
         self.incarnations = dict.fromkeys(NAMES, 1)
-        self.harness.lead(self.harness.check)
 
     def client(self, name: str) -> str:
         return f"client-{name}-{self.incarnations[name]}"
@@ -136,7 +135,7 @@ class CoordinatorModel:
                 await harness.run(what)
             case "fail over":
                 await harness.coordinator.close()
-                harness.lead(harness.check)
+                harness.lead()
                 for name in sorted(subscription.consumers):
                     self.register(name)
         self.agree()

@@ -7,36 +7,25 @@ from coordinator.reporting.idle_reasons import idle_reasons
 from headgate.model.bucket_ranges import BucketRange
 from headgate.model.layout import Layout
 from headgate.protocol import messages as m
-from tests.support.subscription_environment import CoordinatorHarness, FakeDrainChecker, virtual_time
+from tests.coordinator.conftest import Lead
+from tests.support.subscription_environment import CoordinatorHarness, virtual_time
 
 pytestmark = pytest.mark.looptime
 
 LOW, HIGH = BucketRange(0, 0, 8), BucketRange(0, 8, 16)
 
 
-def lead(kind: str = "STREAM", segments: int = 1) -> CoordinatorHarness:
-    harness = CoordinatorHarness(segments=segments, type=kind, order="strict" if kind == "STREAM" else "none")
-    harness.lead(FakeDrainChecker(harness))
-    return harness
-
-
-def shared(kind: str = "STREAM") -> CoordinatorHarness:
-    """Ada and bob share a segment of ten records."""
-    harness = lead(kind)
-    harness.register("ada", supports_bucket_ranges=True)
-    harness.store(0, 10)
-    harness.register("bob", supports_bucket_ranges=True)
-    harness.confirm("ada", 0)
-    harness.take_pushes("ada"), harness.take_pushes("bob")
-    return harness
+SHARING = {"supports_bucket_ranges": True}
 
 
 @pytest.fixture
-async def harness(request: pytest.FixtureRequest):
+async def harness(request: pytest.FixtureRequest, lead: Lead) -> CoordinatorHarness:
+    """Consumers ada and bob share a segment of ten records; the parameter is the subscription type."""
     with virtual_time():
-        harness = shared(getattr(request, "param", "STREAM"))
-    yield harness
-    await harness.coordinator.close()
+        harness = lead("ada", "bob", records=10, type=getattr(request, "param", "STREAM"), **SHARING)
+        harness.confirm("ada", 0)
+    harness.pushes.clear()
+    return harness
 
 
 def idle(harness: CoordinatorHarness) -> dict[str, str]:
@@ -47,10 +36,9 @@ def grants(messages: list[m.Push]) -> list[tuple[int, int]]:
     return [(grant.first_bucket, grant.end_bucket) for message in messages for grant in message.granted]
 
 
-async def test_a_segment_is_cut_by_the_handover_and_nobody_reads_a_bucket_before_it_is_free() -> None:
-    harness = lead()
-    harness.register("ada", supports_bucket_ranges=True)
-    answer = harness.register("bob", supports_bucket_ranges=True)
+async def test_a_segment_is_cut_by_the_handover_and_nobody_reads_a_bucket_before_it_is_free(lead: Lead) -> None:
+    harness = lead("ada", **SHARING)
+    answer = harness.register("bob", **SHARING)
     (revoked,) = harness.take_pushes("ada")
 
     assert [] == answer.grants
@@ -58,7 +46,6 @@ async def test_a_segment_is_cut_by_the_handover_and_nobody_reads_a_bucket_before
     harness.confirm("ada", 0)
     assert ([(0, 8)], [(8, 16)]) == (grants(harness.take_pushes("ada")), grants(harness.take_pushes("bob")))
     assert {LOW: "ada", HIGH: "bob"} == harness.holders()
-    await harness.coordinator.close()
 
 
 async def test_a_consumer_less_joins_the_halves_again(harness: CoordinatorHarness) -> None:
@@ -123,10 +110,9 @@ async def test_a_sealed_segment_is_drained_once_every_share_has_reached_its_end(
 async def test_a_new_leader_changes_nothing(harness: CoordinatorHarness) -> None:
     harness.acknowledge("ada", LOW, 10)
     held = dict(harness.subscription.holdings)
-    await harness.coordinator.close()
-    harness.lead(FakeDrainChecker(harness))
+    await harness.change_leader()
     await harness.run(1)
-    answer = harness.register("ada", supports_bucket_ranges=True)
+    answer = harness.register("ada", **SHARING)
 
     assert held == harness.subscription.holdings
     assert [(0, 0, 8, 10)] == [(g.segment, g.first_bucket, g.end_bucket, g.start_offset) for g in answer.grants]
@@ -154,16 +140,13 @@ async def test_who_is_silent_keeps_its_share_and_who_is_evicted_leaves_it_to_oth
     assert {0: "ada"} == harness.holders()
 
 
-async def test_a_holder_that_does_not_let_go_is_fenced_and_the_cut_goes_on() -> None:
-    harness = lead()
-    harness.register("ada", supports_bucket_ranges=True)
-    harness.register("bob", supports_bucket_ranges=True)
+async def test_a_holder_that_does_not_let_go_is_fenced_and_the_cut_goes_on(lead: Lead) -> None:
+    harness = lead("ada", "bob", **SHARING)
     for _ in range(7):
         await harness.run(5)
         harness.heartbeat("ada"), harness.heartbeat("bob")
 
     assert {LOW, HIGH} == set(harness.holders())
-    await harness.coordinator.close()
 
 
 async def test_a_seek_begins_again_in_every_bucket(harness: CoordinatorHarness) -> None:
@@ -175,17 +158,15 @@ async def test_a_seek_begins_again_in_every_bucket(harness: CoordinatorHarness) 
     assert "not by 'ada' at generation 2" in (harness.acknowledge("ada", LOW, 10, generation=2) or "")
 
 
-async def test_an_old_client_is_given_whole_segments_alone() -> None:
+async def test_an_old_client_is_given_whole_segments_alone(lead: Lead) -> None:
     harness = lead(segments=2)
     for name in ("old", "ada", "bob"):
         harness.register(name, supports_bucket_ranges=name != "old")
-    for place in list(harness.subscription.holdings):
-        harness.confirm(harness.subscription.holdings[place].consumer, place)
+    harness.confirm_all()
 
     assert {"old": [0], "ada": [BucketRange(1, 0, 8)], "bob": [BucketRange(1, 8, 16)]} == {
         name: harness.subscription.held_by(name) for name in ("old", "ada", "bob")
     }
-    await harness.coordinator.close()
 
 
 # --- what people are told ---------------------------------------------------------------------------------------------
@@ -203,10 +184,10 @@ async def test_the_description_tells_who_reads_which_buckets(harness: Coordinato
     assert {} == idle(harness)
 
 
-async def test_buckets_that_nobody_holds_are_told() -> None:
+async def test_buckets_that_nobody_holds_are_told(lead: Lead) -> None:
     harness = lead()
     for name in ("ada", "bob", "cyd"):
-        harness.register(name, supports_bucket_ranges=True)
+        harness.register(name, **SHARING)
         harness.confirm("ada", 0) if 0 in harness.subscription.holdings else None
     (segment,) = harness.coordinator.describe().segments
 
@@ -215,47 +196,40 @@ async def test_buckets_that_nobody_holds_are_told() -> None:
     ]
     harness.leave("ada")
     assert {"bob", "cyd"} == set(harness.holders().values())
-    await harness.coordinator.close()
 
 
-async def test_who_is_idle_is_told_why() -> None:
-    harness = lead("CHECKPOINT")
-    harness.register("ada", supports_bucket_ranges=True), harness.register("bob", supports_bucket_ranges=True)
-    assert {"bob": "CHECKPOINT never shares, and every segment has a consumer"} == idle(harness)
+async def test_who_is_idle_is_told_why(lead: Lead) -> None:
+    harness = lead("ada", "bob", type="CHECKPOINT", **SHARING)
+    assert {"bob": "segments of a subscription of type CHECKPOINT are not shared, and each has a consumer"} == idle(
+        harness
+    )
 
-    harness = lead()
-    harness.register("ada"), harness.register("bob")
+    harness = lead("ada", "bob")
     assert "its client is too old" in idle(harness)["bob"]
 
-    harness = lead()
-    harness.register("ada"), harness.register("bob", supports_bucket_ranges=True)
-    assert "no other consumer can share" in idle(harness)["bob"]
+    harness = lead("ada")
+    harness.register("bob", **SHARING)
+    assert "the clients of the other consumers are too old" in idle(harness)["bob"]
 
-    harness = lead()
-    harness.register("ada", supports_bucket_ranges=True), harness.register("bob", supports_bucket_ranges=True)
-    assert {"bob": "a segment is on its way from one consumer to another"} == idle(harness)
+    harness = lead("ada", "bob", **SHARING)
+    assert {"bob": "a segment is moving between consumers"} == idle(harness)
 
 
-async def test_who_is_idle_because_segments_wait_is_told_so() -> None:
-    harness = lead("STREAM")
-    harness.register("ada"), harness.register("bob")
-    harness.store(0, 1)
+async def test_who_is_idle_because_segments_wait_is_told_so(lead: Lead) -> None:
+    harness = lead("ada", "bob", records=1)
     harness.split(0)
-    assert idle(harness)["bob"].endswith("; 2 of 3 segments wait for ancestors")
+    assert idle(harness)["bob"].endswith("; 2 of 3 segments are blocked")
     harness.leave("ada"), harness.leave("bob")
-    assert {} == idle_reasons(harness.subscription, harness.coordinator._assignor.gate)
+    assert {} == idle_reasons(harness.subscription, harness.coordinator.gate)
 
 
-async def test_who_is_idle_beyond_sixteen_is_told_so() -> None:
+async def test_who_is_idle_beyond_sixteen_is_told_so(lead: Lead) -> None:
     harness = lead()
     for number in range(17):
-        harness.register(f"c{number:02d}", supports_bucket_ranges=True)
-        for place, holding in list(harness.subscription.holdings.items()):
-            if holding.revoked_at_ms is not None:
-                harness.confirm(holding.consumer, place)
+        harness.register(f"c{number:02d}", **SHARING)
+        harness.confirm_all()
 
-    assert {"c16": "every segment is shared by 16 already"} == idle(harness)
-    await harness.coordinator.close()
+    assert {"c16": "each segment is already shared by 16 consumers"} == idle(harness)
 
 
 # --- who should rather get it -----------------------------------------------------------------------------------------

@@ -5,19 +5,17 @@ import pytest
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from metrics import events
+from tests.coordinator.conftest import Lead
 from tests.support.subscription_environment import START_MS, CoordinatorHarness, virtual_time
 
 pytestmark = pytest.mark.looptime
 
 
 @pytest.fixture
-async def harness():
-    """Four segments, STREAM in strict order, nobody registered."""
+async def harness(lead: Lead) -> CoordinatorHarness:
+    """A STREAM with four segments and no consumer."""
     with virtual_time():
-        harness = CoordinatorHarness(segments=4)
-        harness.lead(harness.check)
-    yield harness
-    await harness.coordinator.close()
+        return lead(segments=4)
 
 
 def granted(answer: m.Registered) -> list[int]:
@@ -98,8 +96,7 @@ async def test_registering_again_moves_nothing_and_answers_all_that_is_held(harn
 
 
 async def test_what_was_revoked_is_left_out_of_the_answer_and_revoked_again(harness: CoordinatorHarness) -> None:
-    harness.register("ada")
-    harness.register("bob")
+    harness.join("ada", "bob")
     harness.pushes.clear()
     answer = harness.register("ada")
 
@@ -132,9 +129,8 @@ async def test_a_type_that_is_not_the_subscriptions_is_refused_with_the_valid_on
     assert {} == harness.subscription.consumers
 
 
-async def test_strict_order_is_refused_where_it_means_nothing() -> None:
-    harness = CoordinatorHarness(type="QUEUE", order="none")
-    harness.lead()
+async def test_strict_order_is_refused_where_it_means_nothing(lead: Lead) -> None:
+    harness = lead(type="QUEUE")
 
     assert "STREAM" in harness.register("ada", order="strict").reason
 
@@ -155,12 +151,9 @@ async def test_a_newer_incarnation_takes_over_loudly_with_new_generations(harnes
     assert events.ConsumerRemoved(reason="replaced") in harness.observer.events
 
 
-async def test_a_takeover_moves_no_segment_to_another_name() -> None:
+async def test_a_takeover_moves_no_segment_to_another_name(lead: Lead) -> None:
     """By name alone, the segment that bob has more would have gone to ada."""
-    harness = CoordinatorHarness(segments=3)
-    harness.lead()
-    harness.register("bob")
-    harness.register("ada")
+    harness = lead("bob", "ada", segments=3)
     harness.confirm("bob", 2)
     assert {0: "bob", 1: "bob", 2: "ada"} == harness.holders()
     answer = harness.register("bob", incarnation=2)
@@ -208,8 +201,7 @@ async def test_a_late_last_will_of_the_old_one_changes_nothing(harness: Coordina
 
 
 async def test_a_clean_leave_frees_everything_at_once(harness: CoordinatorHarness) -> None:
-    harness.register("ada")
-    harness.register("bob")
+    harness.join("ada", "bob")
     harness.leave("ada")
 
     assert {0: "bob", 1: "bob", 2: "bob", 3: "bob"} == harness.holders()
@@ -217,8 +209,7 @@ async def test_a_clean_leave_frees_everything_at_once(harness: CoordinatorHarnes
 
 
 async def test_three_missed_heartbeats_then_grace_then_eviction(harness: CoordinatorHarness) -> None:
-    harness.register("ada")
-    harness.register("bob")
+    harness.join("ada", "bob")
     for _ in range(9):
         assert isinstance(harness.heartbeat("bob"), m.HeartbeatReply)
         await harness.run(5)
@@ -299,8 +290,7 @@ async def test_an_evicted_consumer_is_told_to_register_first(harness: Coordinato
 
 
 async def test_a_holder_that_does_not_confirm_in_time_is_fenced(harness: CoordinatorHarness) -> None:
-    harness.register("ada")
-    harness.register("bob")
+    harness.join("ada", "bob")
     harness.pushes.clear()
     for _ in range(6):
         harness.heartbeat("ada")
@@ -325,8 +315,7 @@ async def test_a_holder_that_does_not_confirm_in_time_is_fenced(harness: Coordin
 async def test_a_confirmation_that_fits_no_revocation_changes_nothing(
     harness: CoordinatorHarness, consumer: str, segment: int, generation: int, incarnation: int
 ) -> None:
-    harness.register("ada")
-    harness.register("bob")
+    harness.join("ada", "bob")
     before = len(harness.entries)
 
     assert isinstance(harness.confirm(consumer, segment, generation, incarnation=incarnation), m.Done)
@@ -334,8 +323,7 @@ async def test_a_confirmation_that_fits_no_revocation_changes_nothing(
 
 
 async def test_a_confirmation_twice_counts_once(harness: CoordinatorHarness) -> None:
-    harness.register("ada")
-    harness.register("bob")
+    harness.join("ada", "bob")
     harness.confirm("ada", 3, 4)
     before = len(harness.entries)
     harness.confirm("ada", 3, 4)
@@ -346,8 +334,7 @@ async def test_a_confirmation_twice_counts_once(harness: CoordinatorHarness) -> 
 async def test_when_the_next_holder_leaves_first_the_old_one_gets_the_segment_back_anew(
     harness: CoordinatorHarness,
 ) -> None:
-    harness.register("ada")
-    harness.register("bob")
+    harness.join("ada", "bob")
     harness.leave("bob")
     assert 2 == len(harness.holders())
     harness.confirm("ada", 2)
@@ -359,8 +346,7 @@ async def test_when_the_next_holder_leaves_first_the_old_one_gets_the_segment_ba
 
 async def test_what_is_being_given_up_weighs_nothing(harness: CoordinatorHarness) -> None:
     """Were it counted as held, dan's joining would take segment 3 from zoe for nothing."""
-    harness.register("zoe")
-    harness.register("bob")
+    harness.join("zoe", "bob")
     for segment in (2, 3):
         harness.confirm("zoe", segment)
     harness.register("cyd")
@@ -377,8 +363,7 @@ async def test_what_is_being_given_up_weighs_nothing(harness: CoordinatorHarness
 async def test_when_the_old_holder_leaves_mid_handover_the_next_one_gets_it_at_once(
     harness: CoordinatorHarness,
 ) -> None:
-    harness.register("ada")
-    harness.register("bob")
+    harness.join("ada", "bob")
     await harness.run(3)
     harness.leave("ada")
 
@@ -388,18 +373,16 @@ async def test_when_the_old_holder_leaves_mid_handover_the_next_one_gets_it_at_o
 
 
 async def test_the_observer_hears_how_long_a_handover_took(harness: CoordinatorHarness) -> None:
-    harness.register("ada")
-    harness.register("bob")
+    harness.join("ada", "bob")
     await harness.run(2)
     harness.confirm("ada", 2)
 
     assert [events.HandoverFinished(seconds=2.0, reason="confirmed")] == harness.observer.of(events.HandoverFinished)
 
 
-async def test_a_hundred_joins_between_two_ticks_move_each_segment_once_at_most() -> None:
+async def test_a_hundred_joins_between_two_ticks_move_each_segment_once_at_most(lead: Lead) -> None:
     """So a look for each costs time alone: what is on its way to one newcomer goes to whoever it belongs to in the end."""
-    harness = CoordinatorHarness(segments=200)
-    harness.lead(harness.check)
+    harness = lead(segments=200)
     for n in range(100):
         harness.register(f"c{n:02}")
     revoked = harness.proposed(e.SegmentRevoked)
@@ -410,4 +393,3 @@ async def test_a_hundred_joins_between_two_ticks_move_each_segment_once_at_most(
     holders = list(harness.holders().values())
     assert {2} == {holders.count(f"c{n:02}") for n in range(100)}
     assert 200 - 2 == len(harness.proposed(e.SegmentRevoked)), "and nothing moved twice"
-    await harness.coordinator.close()

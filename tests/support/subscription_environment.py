@@ -1,7 +1,7 @@
-"""One topic with one subscription, its coordinator, and consumers that do as they are told: all in one process.
+"""One topic with one subscription, its coordinator and its consumers, in one process.
 
-`CoordinatorHarness` stands where the leader stands. What the coordinator proposes is folded by the shard's real state at once; a
-promise that an entry breaks fails the test right there. Wall time follows the loop's clock.
+`CoordinatorHarness` replaces the leader. The shard's real state applies each proposed entry at once,
+and an entry that breaks an invariant fails the test. Wall time follows the loop's clock.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import looptime
@@ -17,7 +17,7 @@ import looptime
 from controller.state.shard_state import ShardState, Topic
 from coordinator.decisions.gate import is_gated
 from coordinator.decisions.refusal import Refusal
-from coordinator.ports import CoordinatorSettings, DrainCheck
+from coordinator.ports import CoordinatorSettings
 from coordinator.state.subscription import Subscription
 from coordinator.subscription_coordinator import SubscriptionCoordinator
 from headgate.model import entries as e
@@ -41,7 +41,7 @@ TICK_SECONDS = 0.25
 
 @contextmanager
 def virtual_time() -> Iterator[None]:
-    """Let a fixture live in the virtual time of its test; by itself, looptime covers the test alone."""
+    """Run part of a fixture in the virtual time of its test. looptime alone covers only the test."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, looptime.LoopTimeEventLoop), "mark the test with looptime"
     with loop.looptime_enabled():
@@ -49,16 +49,24 @@ def virtual_time() -> Iterator[None]:
 
 
 class CoordinatorHarness:
-    """The leader's part, as small as it gets."""
+    """A minimal leader of one shard, with its first term already started."""
 
-    def __init__(self, *, segments: int = 1, type: str | None = "STREAM", order: str = "strict") -> None:  # noqa: A002
+    def __init__(
+        self,
+        *,
+        segments: int = 1,
+        type: str | None = "STREAM",  # noqa: A002
+        order: str | None = None,
+        with_drain_check: bool = True,
+    ) -> None:
+        """The order is strict for a STREAM unless given. ``type`` None: not yet known."""
         self.state = ShardState(0)
         self.entries: list[e.AnyEntry] = []
         self.pushes: list[tuple[str, m.Push]] = []
         self.on_push: Callable[[str, m.Push], None] = lambda client_id, message: None
         self.leader_epoch = 1
         self.observer = RecordingObserver()
-        self.coordinator: SubscriptionCoordinator
+        self.checker = FakeDrainChecker(self)
         self.propose(e.TopicCreated(topic_id=1, topic="orders", segments=segments, token="t"))
         self.propose(
             e.SubscriptionCreated(
@@ -66,12 +74,13 @@ class CoordinatorHarness:
                 subscription_id=2,
                 subscription="billing",
                 subscription_type=type,
-                order=order,
+                order=order or ("strict" if type == "STREAM" else "none"),
                 positions={},
             ),
         )
+        self.coordinator = self.lead(with_drain_check=with_drain_check)
 
-    # --- the ledger ---------------------------------------------------------------------------------------------------
+    # Ledger
 
     def now_ms(self) -> int:
         return START_MS + round(asyncio.get_running_loop().time() * 1000)
@@ -97,8 +106,8 @@ class CoordinatorHarness:
             return
         subscription = self.subscription
         wanted = slice_of(entry.segment, entry.first_bucket, entry.end_bucket)
-        for place, holding in subscription.holdings.items():
-            assert not overlaps(place, wanted), f"{wanted} is held as {place} by {holding.consumer}"
+        for held, holding in subscription.holdings.items():
+            assert not overlaps(held, wanted), f"{wanted} is held as {held} by {holding.consumer}"
         assert subscription.consumers[entry.consumer].supports_bucket_ranges or wanted == entry.segment
         assert entry.generation == subscription.next_generation
         assert entry.consumer in subscription.consumers
@@ -120,39 +129,44 @@ class CoordinatorHarness:
         return self.topic.subscriptions["billing"]
 
     def holders(self) -> dict[SegmentSlice, str]:
-        """Segment or share → who may read it now."""
-        return {p: h.consumer for p, h in sorted(self.subscription.holdings.items()) if h.revoked_at_ms is None}
+        """Slice → its holder, unless revoked."""
+        holdings = sorted(self.subscription.holdings.items())
+        return {held: holding.consumer for held, holding in holdings if holding.revoked_at_ms is None}
 
-    # --- the leader ---------------------------------------------------------------------------------------------------
+    # Leader
 
-    def lead(
-        self, check: DrainCheck | None = None, settings: CoordinatorSettings = SETTINGS
-    ) -> SubscriptionCoordinator:
-        """Begin a reign; the caller closes the coordinator of the one before."""
+    def lead(self, *, with_drain_check: bool = True) -> SubscriptionCoordinator:
+        """Start a leader term. The caller closes the previous coordinator."""
         self.leader_epoch += 1
         self.coordinator = SubscriptionCoordinator(
             subscription=self.subscription,
             topic=self.topic,
             ledger=self,
             push=self.push,
-            drain_check=check,
+            drain_check=self.checker if with_drain_check else None,
             leader_epoch=self.leader_epoch,
-            settings=settings,
+            settings=SETTINGS,
             now_ms=self.now_ms,
             rng=random.Random(1),
             observer=self.observer,
         )
         return self.coordinator
 
+    async def change_leader(self) -> None:
+        """Replace the leader: everything that is not in the ledger is lost."""
+        await self.coordinator.close()
+        self.pushes.clear()
+        self.lead()
+
     async def run(self, seconds: float) -> None:
-        """Let time pass, ticking as the leader does."""
+        """Let time pass, with the leader's ticks."""
         ticks = math.ceil(seconds / TICK_SECONDS)
         for _ in range(ticks):
             await asyncio.sleep(seconds / ticks)
             self.coordinator.tick()
 
     async def run_with_heartbeats(self, seconds: float) -> None:
-        """Let much time pass while every consumer sends its heartbeats; a tick each time is enough then."""
+        """Let time pass while all consumers send heartbeats, with one tick per heartbeat."""
         beats = math.ceil(seconds / SETTINGS.heartbeat_interval_seconds)
         for _ in range(beats):
             for consumer in list(self.subscription.consumers.values()):
@@ -191,16 +205,22 @@ class CoordinatorHarness:
         )
         self.coordinator.positions_changed()
 
-    async def check(self, subscription: Subscription, segments: Iterable[int]) -> frozenset[int]:
-        """Answer as Spark would, after 50 ms: sealed, and acknowledged to the end."""
-        await asyncio.sleep(0.05)
-        layout = self.topic.layout
-        return frozenset(s for s in segments if subscription.position(s) >= layout.segments[s].end_offset)
-
-    # --- what consumers send ------------------------------------------------------------------------------------------
+    # Consumers
 
     def _request(self, kind: type, consumer: str, incarnation: int, **fields):
         return kind(topic="orders", subscription="billing", consumer=consumer, incarnation=incarnation, **fields)
+
+    def join(self, *consumers: str, **registration) -> None:
+        """Register ``consumers`` in this order."""
+        for consumer in consumers:
+            self.register(consumer, **registration)
+
+    def confirm_all(self) -> None:
+        """Let all holders confirm their pending revocations."""
+        for held, holding in sorted(self.subscription.holdings.items()):
+            if holding.revoked_at_ms is not None:
+                incarnation = self.subscription.consumers[holding.consumer].incarnation
+                self.confirm(holding.consumer, held, holding.generation, incarnation=incarnation)
 
     def register(
         self,
@@ -243,11 +263,11 @@ class CoordinatorHarness:
         return self.coordinator.leave(request, client_id or f"client-{consumer}")
 
     def confirm(
-        self, consumer: str, place: SegmentSlice, generation: int | None = None, *, incarnation: int = 1
+        self, consumer: str, held: SegmentSlice, generation: int | None = None, *, incarnation: int = 1
     ) -> m.Done:
         if generation is None:
-            generation = self.subscription.holdings[place].generation
-        segment = segment_of(place)
+            generation = self.subscription.holdings[held].generation
+        segment = segment_of(held)
         return self.coordinator.confirm_revoked(
             self._request(m.ConfirmRevoked, consumer, incarnation, segment=segment, generation=generation),
             f"client-{consumer}",
@@ -256,17 +276,17 @@ class CoordinatorHarness:
     def acknowledge(
         self,
         consumer: str,
-        place: SegmentSlice,
+        held: SegmentSlice,
         end_offset: int,
         *,
         first_offset: int = 0,
         generation: int | None = None,
         incarnation: int = 1,
     ) -> str | None:
-        """Judge and fold one acknowledgement; return the reason if it does not count."""
-        segment = segment_of(place)
+        """Send one acknowledgement; return the reason if it does not count."""
+        segment = segment_of(held)
         if generation is None:
-            generation = self.subscription.holdings[place].generation
+            generation = self.subscription.holdings[held].generation
         batch = self._request(
             m.AcknowledgeBatch,
             consumer,
@@ -277,7 +297,7 @@ class CoordinatorHarness:
         return rejected[0][1] if rejected else None
 
     def take_pushes(self, consumer: str) -> list[m.Push]:
-        """Return and forget what was pushed to the consumer's client."""
+        """Return and remove the messages pushed to the consumer's client."""
         client_id = f"client-{consumer}"
         mine = [message for receiver, message in self.pushes if receiver == client_id]
         self.pushes = [push for push in self.pushes if push[0] != client_id]
@@ -285,7 +305,7 @@ class CoordinatorHarness:
 
 
 class FakeDrainChecker:
-    """Spark's part, with every question written down."""
+    """A drain check in place of Spark, which records its calls and takes 50 ms."""
 
     def __init__(self, harness: CoordinatorHarness) -> None:
         self.harness = harness
@@ -294,22 +314,11 @@ class FakeDrainChecker:
 
     async def __call__(self, subscription: Subscription, segments: frozenset[int]) -> frozenset[int]:
         self.checks.append((asyncio.get_running_loop().time(), segments))
-        answer = await self.harness.check(subscription, segments)
-        return frozenset() if self.reports_nothing_drained else answer
+        await asyncio.sleep(0.05)
+        layout = self.harness.topic.layout
+        drained = frozenset(s for s in segments if subscription.position(s) >= layout.segments[s].end_offset)
+        return frozenset() if self.reports_nothing_drained else drained
 
     @property
     def checked_at(self) -> list[float]:
         return [round(at, 3) for at, _ in self.checks]
-
-
-async def harness_after_split(
-    kind: str | None = "STREAM", order: str = "strict"
-) -> tuple[CoordinatorHarness, FakeDrainChecker]:
-    """One consumer reads segment 0 with five records, which is then split into 1 and 2."""
-    harness = CoordinatorHarness(type=kind, order=order)
-    checker = FakeDrainChecker(harness)
-    harness.lead(checker)
-    harness.register("ada")
-    harness.store(0, 5)
-    harness.split(0)
-    return harness, checker

@@ -6,46 +6,33 @@ from coordinator.balancing.weights import weight_of
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from metrics.events import SegmentWeightChanged
+from tests.coordinator.conftest import Lead
 from tests.support.subscription_environment import CoordinatorHarness, virtual_time
 
 pytestmark = pytest.mark.looptime
 
 
 @pytest.fixture
-async def harness():
-    """Six segments, QUEUE (nothing is blocked), nobody registered."""
+async def harness(lead: Lead) -> CoordinatorHarness:
+    """A QUEUE with six segments and no consumer."""
     with virtual_time():
-        harness = CoordinatorHarness(segments=6, type="QUEUE", order="none")
-        harness.lead(harness.check)
-    yield harness
-    await harness.coordinator.close()
+        return lead(segments=6, type="QUEUE")
 
 
 @pytest.fixture
-async def stream_harness():
-    """Two segments, STREAM in strict order, nobody registered."""
+async def stream_harness(lead: Lead) -> CoordinatorHarness:
+    """A STREAM with two segments and no consumer."""
     with virtual_time():
-        harness = CoordinatorHarness(segments=2)
-        harness.lead(harness.check)
-    yield harness
-    await harness.coordinator.close()
+        return lead(segments=2)
 
 
 def moves(harness: CoordinatorHarness) -> int:
     return len(harness.proposed(e.SegmentRevoked))
 
 
-def incarnation(harness: CoordinatorHarness, segment: int) -> dict:
-    return {"incarnation": harness.subscription.consumers[harness.subscription.holdings[segment].consumer].incarnation}
-
-
 def acknowledge(harness: CoordinatorHarness, segment: int, end: int) -> None:
-    holder = harness.subscription.holdings[segment].consumer
-    harness.acknowledge(holder, segment, end, first_offset=end - 1, **incarnation(harness, segment))
-
-
-def confirm(harness: CoordinatorHarness, segment: int) -> None:
-    harness.confirm(harness.subscription.holdings[segment].consumer, segment, **incarnation(harness, segment))
+    holder = harness.subscription.consumers[harness.subscription.holdings[segment].consumer]
+    harness.acknowledge(holder.consumer, segment, end, first_offset=end - 1, incarnation=holder.incarnation)
 
 
 async def traffic(harness: CoordinatorHarness, loads: dict[int, int], seconds: float) -> None:
@@ -57,9 +44,7 @@ async def traffic(harness: CoordinatorHarness, loads: dict[int, int], seconds: f
             end = harness.topic.tails[segment].next_offset
             if holding.revoked_at_ms is None:
                 acknowledge(harness, segment, end)
-        for segment, holding in sorted(harness.subscription.holdings.items()):
-            if holding.revoked_at_ms is not None:
-                confirm(harness, segment)
+        harness.confirm_all()
         await harness.run_with_heartbeats(5)
 
 
@@ -85,8 +70,7 @@ async def test_who_joins_says_the_balance_and_who_comes_back_does_not(harness: C
 
 
 async def test_nothing_is_measured_while_the_balance_is_by_count(harness: CoordinatorHarness) -> None:
-    harness.register("ada")
-    harness.register("bob")
+    harness.join("ada", "bob")
     await traffic(harness, HOT, 300)
 
     assert [] == harness.proposed(e.SegmentWeightsSet)
@@ -127,8 +111,7 @@ async def test_a_change_of_leader_moves_nothing(harness: CoordinatorHarness) -> 
     await balanced(harness)
     before, holders = moves(harness), harness.holders()
     for _ in range(3):
-        await harness.coordinator.close()
-        harness.lead(harness.check)
+        await harness.change_leader()
         harness.coordinator.tick()
         for name in ("ada", "bob"):
             harness.register(name)
@@ -141,8 +124,7 @@ async def test_a_burst_right_after_a_change_of_leader_is_damped_like_any_other(h
     """Everybody catches up then; taken for the first sample of all, it would change the weight a minute later."""
     await balanced(harness)
     weighed = len(harness.proposed(e.SegmentWeightsSet))
-    await harness.coordinator.close()
-    harness.lead(harness.check)
+    await harness.change_leader()
     harness.coordinator.tick()
     await traffic(harness, HOT | {1: 120_000}, 10)
     await traffic(harness, HOT, 300)
@@ -150,15 +132,13 @@ async def test_a_burst_right_after_a_change_of_leader_is_damped_like_any_other(h
     assert weighed == len(harness.proposed(e.SegmentWeightsSet))
 
 
-async def test_without_acknowledgements_there_is_no_backlog_to_weigh() -> None:
-    harness = CoordinatorHarness(segments=2, type="CHECKPOINT", order="none")
-    harness.lead()
+async def test_without_acknowledgements_there_is_no_backlog_to_weigh(lead: Lead) -> None:
+    harness = lead(segments=2, type="CHECKPOINT")
     harness.store(0, 5, 10**9)
     harness.register("ada", balance="load")
     await harness.run_with_heartbeats(300)
 
     assert [{0: 16, 1: 16}] == [entry.weights for entry in harness.proposed(e.SegmentWeightsSet)]
-    await harness.coordinator.close()
 
 
 async def test_capacity_draws_load_and_can_be_changed_without_leaving(harness: CoordinatorHarness) -> None:
@@ -197,9 +177,7 @@ async def test_blocked_segments_weigh_nothing_and_have_a_weight_when_they_are_le
     harness = stream_harness
     harness.register("ada", balance="load")
     harness.register("bob")
-    for segment in (0, 1):
-        if harness.subscription.holdings[segment].revoked_at_ms is not None:
-            harness.confirm(harness.subscription.holdings[segment].consumer, segment)
+    harness.confirm_all()
     harness.store(0, 5)
     harness.split(0)
     before = harness.holders()
@@ -216,36 +194,32 @@ async def test_blocked_segments_weigh_nothing_and_have_a_weight_when_they_are_le
     assert {"ada", "bob"} == set(before.values())
 
 
-async def test_a_share_weighs_its_part_and_a_backlog_counts_by_bucket() -> None:
-    with_shares = CoordinatorHarness(segments=1, type="QUEUE", order="none")
-    with_shares.lead(with_shares.check)
-    with_shares.register("ada", balance="load", supports_bucket_ranges=True)
-    with_shares.store(0, 160, 30_000_000)
-    with_shares.register("bob", supports_bucket_ranges=True)
-    with_shares.confirm("ada", 0)
-    await with_shares.run_with_heartbeats(5)
-    halves = [share.consumer for share in with_shares.coordinator.describe().segments[0].bucket_ranges]
+async def test_a_bucket_range_weighs_its_proportion_and_a_backlog_counts_by_bucket(lead: Lead) -> None:
+    shared = lead(type="QUEUE")
+    shared.register("ada", balance="load", supports_bucket_ranges=True)
+    shared.store(0, 160, 30_000_000)
+    shared.register("bob", supports_bucket_ranges=True)
+    shared.confirm("ada", 0)
+    await shared.run_with_heartbeats(5)
+    halves = [share.consumer for share in shared.coordinator.describe().segments[0].bucket_ranges]
     assert ["ada", "bob"] == sorted(halves)
-    with_shares.register("cyd", supports_bucket_ranges=True, capacity=1000)
+    shared.register("cyd", supports_bucket_ranges=True, capacity=1000)
     half = e.AcknowledgedRange(0, 0, 160, 0, 8)
-    with_shares.propose(e.RecordsAcknowledged(topic_id=1, subscription_id=2, seek_generation=0, ranges=[half]))
-    await with_shares.run_with_heartbeats(200)
+    shared.propose(e.RecordsAcknowledged(topic_id=1, subscription_id=2, seek_generation=0, ranges=[half]))
+    await shared.run_with_heartbeats(200)
 
     # Nobody reads on, and there is no traffic: all of the 160 records wait in half of the buckets.
     assert [{0: weight_of((30_000_000 + 160 * 256) // 2 // 300)}] == [
-        entry.weights for entry in with_shares.proposed(e.SegmentWeightsSet)
+        entry.weights for entry in shared.proposed(e.SegmentWeightsSet)
     ]
-    await with_shares.coordinator.close()
 
 
 async def test_who_gets_nothing_because_of_the_load_is_told_so(stream_harness: CoordinatorHarness) -> None:
     harness = stream_harness
     harness.register("ada", balance="load")
     harness.register("bob", capacity=1)
-    for place, holding in sorted(harness.subscription.holdings.items()):
-        if holding.revoked_at_ms is not None:
-            harness.confirm(holding.consumer, place)
+    harness.confirm_all()
     idle = {c.consumer: c.idle for c in harness.coordinator.describe().consumers}
 
     assert {0: "ada", 1: "ada"} == harness.holders()
-    assert {"ada": "", "bob": "balanced by load, nothing that others hold would be read better here"} == idle
+    assert {"ada": "", "bob": "moving a segment to it would not even out the load"} == idle

@@ -6,23 +6,17 @@ from coordinator.decisions.acknowledgements import judge
 from headgate.model import entries as e
 from headgate.model.offset_ranges import OffsetRanges
 from headgate.protocol import messages as m
+from tests.coordinator.conftest import Lead
 from tests.support.subscription_environment import CoordinatorHarness, virtual_time
 
 pytestmark = pytest.mark.looptime
 
 
 @pytest.fixture
-async def harness(request: pytest.FixtureRequest):
-    """Two consumers and two segments with five records each; the parameter is the subscription's type."""
-    kind = getattr(request, "param", "STREAM")
+async def harness(request: pytest.FixtureRequest, lead: Lead) -> CoordinatorHarness:
+    """Consumer ada holds two segments with five records each; the parameter is the subscription type."""
     with virtual_time():
-        harness = CoordinatorHarness(segments=2, type=kind, order="strict" if kind == "STREAM" else "none")
-        harness.lead(harness.check)
-        harness.register("ada")
-        harness.store(0, 5)
-        harness.store(1, 5)
-    yield harness
-    await harness.coordinator.close()
+        return lead("ada", segments=2, records=5, type=getattr(request, "param", "STREAM"))
 
 
 async def test_an_acknowledgement_of_a_holder_counts(harness: CoordinatorHarness) -> None:

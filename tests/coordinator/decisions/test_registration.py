@@ -14,7 +14,7 @@ from coordinator.decisions.sessions import Claim
 from coordinator.state.subscription import MAX_REMOVED_CONSUMERS, REMOVED_CONSUMER_RETENTION_MS, Subscription
 from headgate.model import entries as e
 from headgate.protocol import messages as m
-from tests.support.subscription_environment import CoordinatorHarness
+from tests.coordinator.conftest import Lead
 
 IDS = {"topic_id": 1, "subscription_id": 2}
 
@@ -135,24 +135,19 @@ def test_rule_5_who_joins_changes_the_order_and_who_comes_back_does_not() -> Non
 
 
 @pytest.mark.looptime
-async def test_a_doubled_registration_after_the_leave_takes_no_segment_from_anybody() -> None:
+async def test_a_doubled_registration_after_the_leave_takes_no_segment_from_anybody(lead: Lead) -> None:
     """Seen before: a consumer that nobody ran held segments until it was evicted, 75 s later. By another leader, too."""
-    harness = CoordinatorHarness(segments=4)
-    harness.lead(harness.check)
-    harness.register("ada")
-    harness.register("bob")
+    harness = lead("ada", "bob", segments=4)
     harness.leave("ada")
     before = harness.holders()
     rejected = harness.register("ada")
-    await harness.coordinator.close()
-    harness.lead(harness.check)
+    await harness.change_leader()
 
     assert isinstance(rejected, Refusal)
     assert isinstance(harness.register("ada"), Refusal)
     assert ["bob"] == list(harness.subscription.consumers)
     assert dict.fromkeys(range(4), "bob") == before == harness.holders()
     assert isinstance(harness.register("ada", incarnation=2), m.Registered)
-    await harness.coordinator.close()
 
 
 def judge_after_deletion(found: Subscription | None, *, client_id: str = "client-ada", **fields: Any) -> Refusal | None:

@@ -1,4 +1,4 @@
-"""Explanations: what is the case comes first, then why, and when it ends by itself."""
+"""Explanations: the status comes first, then the cause, then the deadline."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 
 from coordinator.reporting.explanation import duration, explain
 from headgate.protocol import messages as m
+from tests.coordinator.conftest import Lead
 from tests.support.subscription_environment import CoordinatorHarness
 
 pytestmark = pytest.mark.looptime
 
 
 def explain_all(harness: CoordinatorHarness) -> m.SubscriptionExplanation:
-    """Explain everything in ``harness``."""
     return explain(
         harness.subscription,
         harness.topic,
@@ -25,29 +25,33 @@ def explain_all(harness: CoordinatorHarness) -> m.SubscriptionExplanation:
     )
 
 
-def text(parts: list) -> str:
-    return " ".join(sentence for part in parts for sentence in part.sentences)
+def consumer_sentences(explained: m.SubscriptionExplanation) -> dict[str, list[str]]:
+    return {consumer.consumer: consumer.sentences for consumer in explained.consumers}
 
 
-async def test_a_segment_that_is_read_says_by_whom_and_what_is_left():
-    harness = CoordinatorHarness(segments=1)
-    harness.lead(harness.check)
-    harness.register("ada")
-    harness.store(0, 12)
+async def test_the_summary_counts_readable_blocked_and_drained_segments(lead: Lead) -> None:
+    harness = lead("ada", records=3)
+    harness.split(0)
+
+    assert explain_all(harness).summary[:2] == [
+        "Subscription billing of topic orders: type STREAM, order strict.",
+        "1 of 3 segments are readable, 2 are blocked, 0 are drained.",
+    ]
+
+
+async def test_a_held_segment_names_its_consumer_and_its_backlog(lead: Lead) -> None:
+    harness = lead("ada", records=12)
     harness.acknowledge("ada", 0, 5)
+    explained = explain_all(harness)
 
-    (segment,) = explain_all(harness).segments
-    await harness.coordinator.close()
-
-    assert segment.sentences == ["Segment 0 (0000-ffff) is read by ada: 7 records not acknowledged."]
+    (segment,) = explained.segments
+    assert segment.sentences == ["Segment 0 (0000-ffff) is read by ada: 7 unacknowledged records."]
     assert (segment.status, segment.consumers, segment.backlog_records) == ("granted", ["ada"], 7)
+    assert consumer_sentences(explained) == {"ada": ["ada reads segment 0."]}
 
 
-async def test_a_blocked_segment_names_what_blocks_it_with_backlog_and_expected_time():
-    harness = CoordinatorHarness(segments=1)
-    harness.lead(harness.check)
-    harness.register("ada")
-    harness.store(0, 120)
+async def test_a_blocked_segment_names_its_ancestor_with_backlog_and_time_left(lead: Lead) -> None:
+    harness = lead("ada", records=120)
     harness.split(0)
     for end in (10, 20, 30):
         harness.acknowledge("ada", 0, end)
@@ -55,159 +59,122 @@ async def test_a_blocked_segment_names_what_blocks_it_with_backlog_and_expected_
         harness.heartbeat("ada")
 
     child = explain_all(harness).segments[1]
-    await harness.coordinator.close()
-
-    assert child.status == "blocked"
     (ancestor,) = child.blocked_by
-    assert (ancestor.segment, ancestor.state, ancestor.backlog_records, ancestor.consumers) == (
-        0,
-        "sealed",
-        90,
-        ["ada"],
-    )
+    assert child.status == "blocked"
+    assert (ancestor.segment, ancestor.state, ancestor.backlog_records) == (0, "sealed", 90)
+    assert ancestor.consumers == ["ada"]
     assert ancestor.records_per_second == pytest.approx(2.5, rel=0.3)
     assert ancestor.expected_seconds == pytest.approx(90 / ancestor.records_per_second)
-    assert child.sentences[0] == "Segment 1 (0000-7fff) waits until segment 0 is drained."
-    assert "has 90 records not acknowledged and is read by ada: about" in child.sentences[1]
+    assert child.sentences[0] == "Segment 1 (0000-7fff) is blocked until segment 0 is drained."
+    assert "has 90 unacknowledged records and is read by ada: about" in child.sentences[1]
+    assert child.sentences[1].endswith(f" left at {ancestor.records_per_second:.1f} records/s.")
 
 
-async def test_a_rate_that_was_not_measured_is_not_guessed():
-    harness = CoordinatorHarness(segments=1)
-    harness.lead(harness.check)
-    harness.register("ada")
-    harness.store(0, 120)
+async def test_an_unmeasured_rate_is_reported_as_unknown(lead: Lead) -> None:
+    harness = lead("ada", records=120)
     harness.split(0)
 
     child = explain_all(harness).segments[1]
-    await harness.coordinator.close()
-
     assert child.blocked_by[0].expected_seconds is None
-    assert "how long that takes is not known" in child.sentences[1]
+    assert child.sentences[1].endswith("is read by ada: time left unknown.")
 
 
-async def test_an_end_that_is_reached_and_not_counted_yet_says_when_the_next_poll_is():
-    async def blind(_: frozenset[int]) -> frozenset[int]:
-        return frozenset()
+async def test_a_blocked_ancestor_and_an_active_ancestor_are_named_as_such(lead: Lead) -> None:
+    harness = lead("ada", records=3)
+    harness.split(0)
+    harness.store(1, 1)
+    harness.split(1)
 
-    harness = CoordinatorHarness(segments=1)
-    harness.lead(blind)
-    harness.register("ada")
-    harness.store(0, 3)
+    grandchild = explain_all(harness).segments[3]
+    assert grandchild.sentences[0] == "Segment 3 (0000-3fff) is blocked until segments 1, 0 are drained."
+    assert "has 1 unacknowledged record and is itself blocked" in grandchild.sentences[1]
+
+
+async def test_a_fully_acknowledged_ancestor_waits_for_the_next_drain_check(lead: Lead) -> None:
+    harness = lead("ada", records=3)
+    harness.checker.reports_nothing_drained = True
     harness.split(0)
     harness.acknowledge("ada", 0, 3)
     await harness.run(1)
 
     child = explain_all(harness).segments[1]
-    await harness.coordinator.close()
-
-    assert "acknowledged to its end; that has to be counted" in child.sentences[1]
-    assert child.sentences[2].startswith("The next drain poll is in")
+    assert "is acknowledged to its end; a drain check has to confirm that." in child.sentences[1]
+    assert child.sentences[2].startswith("The next drain check runs in")
     assert child.next_poll_seconds is not None
     assert child.next_poll_seconds > 0
 
 
-async def test_a_stream_without_a_checker_says_that_its_children_wait_for_ever():
-    harness = CoordinatorHarness(segments=1)
-    harness.lead(None)
-    harness.register("ada")
+async def test_a_stream_without_a_drain_check_says_that_segments_stay_blocked(lead: Lead) -> None:
+    harness = lead("ada", with_drain_check=False)
     harness.split(0)
 
-    summary = " ".join(explain_all(harness).summary)
-    await harness.coordinator.close()
-
-    assert "No drain checker is configured" in summary
+    assert "No drain check is configured: blocked segments stay blocked." in explain_all(harness).summary
 
 
-async def test_a_segment_on_its_way_says_whose_confirmation_is_missing_and_when_it_is_fenced():
-    harness = CoordinatorHarness(segments=2)
-    harness.lead(harness.check)
-    harness.register("ada")
-    harness.register("bob")
+async def test_a_revoked_segment_names_the_missing_confirmation_and_its_deadline(lead: Lead) -> None:
+    harness = lead("ada", "bob", segments=2)
     await harness.run(10)
-
     explained = explain_all(harness)
-    await harness.coordinator.close()
 
     (moving,) = [segment for segment in explained.segments if segment.status == "revoking"]
     assert (moving.waiting_for, round(moving.waiting_seconds or 0)) == ("ada", 10)
-    assert (
-        "on its way from ada to bob: ada was told to finish 10 s ago and has not confirmed; in 20 s it is fenced"
-        in (moving.sentences[0])
-    )
-    assert f"bob will get {moving.segment} from ada." in text(explained.consumers)
+    revoked = "revoked 10 s ago, not yet confirmed by ada, which is fenced in 20 s"
+    assert moving.sentences == [f"Segment 1 (8000-ffff) is moving from ada to bob: {revoked}."]
+    assert consumer_sentences(explained) == {
+        "ada": ["ada reads segment 0.", "ada has not yet confirmed the revocation of segment 1."],
+        "bob": ["bob has no segment: a segment is moving between consumers.", "bob will get segment 1 from ada."],
+    }
 
 
-async def test_a_silent_holder_says_how_long_it_keeps_what_it_has():
-    harness = CoordinatorHarness(segments=1)
-    harness.lead(harness.check)
-    harness.register("ada")
+async def test_a_disconnected_holder_states_its_grace_period(lead: Lead) -> None:
+    harness = lead("ada")
     harness.coordinator.client_disconnected("client-ada")
     await asyncio.sleep(20)
+    explained = explain_all(harness)
 
-    (segment,) = explain_all(harness).segments
-    await harness.coordinator.close()
+    grace = "has been disconnected for 20 s and keeps its segments for another 40 s"
+    (segment,) = explained.segments
+    assert segment.sentences == [f"Segment 0 (0000-ffff) is read by ada, which {grace}: 0 unacknowledged records."]
+    assert consumer_sentences(explained)["ada"][-1] == f"ada {grace}."
 
-    assert "ada, which has been silent for 20 s and keeps it for another 40 s" in segment.sentences[0]
 
-
-async def test_a_consumer_without_work_is_told_why():
-    harness = CoordinatorHarness(segments=1)
-    harness.lead(harness.check)
-    harness.register("ada")
-    harness.register("bob")
+async def test_a_consumer_without_a_segment_gets_a_reason(lead: Lead) -> None:
+    harness = lead("ada", "bob")
     harness.split(0)
 
-    explained = explain_all(harness)
-    await harness.coordinator.close()
-
-    idle = next(consumer for consumer in explained.consumers if not consumer.segments)
-    assert idle.sentences[0].startswith("bob holds nothing: ")
+    assert consumer_sentences(explain_all(harness))["bob"][0].startswith("bob has no segment: ")
 
 
-async def test_without_consumers_it_says_that_nobody_reads():
-    harness = CoordinatorHarness(segments=1)
-    harness.lead(harness.check)
+async def test_without_consumers_the_explanation_says_so(lead: Lead) -> None:
+    explained = explain_all(lead())
 
-    explained = explain_all(harness)
-    await harness.coordinator.close()
-
-    assert "No consumer is registered" in " ".join(explained.summary)
+    assert "No consumer is registered: no segment is read, and no drain check runs." in explained.summary
     assert explained.segments[0].status == "waiting"
-    assert "no consumer is registered" in explained.segments[0].sentences[0]
+    assert "is readable and has no consumer, because none is registered" in explained.segments[0].sentences[0]
 
 
-async def test_what_is_not_tracked_has_no_backlog():
-    harness = CoordinatorHarness(segments=1, type="CHECKPOINT", order="none")
-    harness.lead(harness.check)
-    harness.register("ada")
-    harness.store(0, 4)
-
-    explained = explain_all(harness)
-    await harness.coordinator.close()
+async def test_an_untracked_subscription_has_no_backlog(lead: Lead) -> None:
+    explained = explain_all(lead("ada", type="CHECKPOINT", records=4))
 
     assert explained.segments[0].backlog_records is None
-    assert "not tracked" in explained.segments[0].sentences[0]
-    assert "Children do not wait" in " ".join(explained.summary)
+    assert "headgate does not track its progress" in explained.segments[0].sentences[0]
+    assert "Child segments do not wait for their parents in this subscription." in explained.summary
 
 
-async def test_a_drained_segment_says_that_nobody_needs_it():
-    harness = CoordinatorHarness(segments=1)
-    harness.lead(harness.check)
-    harness.register("ada")
-    harness.store(0, 3)
+async def test_a_drained_segment_is_explained_in_one_sentence(lead: Lead) -> None:
+    harness = lead("ada", records=3)
     harness.split(0)
     harness.acknowledge("ada", 0, 3)
     await harness.run(5)
 
-    explained = explain_all(harness)
-    await harness.coordinator.close()
-
-    assert explained.segments[0].sentences == ["Segment 0 (0000-ffff) is drained: nobody needs to read it again."]
+    assert explain_all(harness).segments[0].sentences == [
+        "Segment 0 (0000-ffff) is drained: all its records are acknowledged."
+    ]
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "text"),
     [(0.04, "0.0 s"), (0.44, "0.4 s"), (12.2, "12 s"), (180, "3 min"), (7200, "2 h"), (300_000, "3 days")],
 )
-def test_durations_are_said_as_people_say_them(seconds: float, said: str):
-    assert duration(seconds) == said
+def test_durations_have_one_unit(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

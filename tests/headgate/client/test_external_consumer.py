@@ -208,10 +208,12 @@ async def test_an_explanation_speaks_of_the_source() -> None:
         async with running(cluster, source, "one"):
             told = await admin.explain("orders", "s")
         said = [" ".join(segment.sentences) for segment in told.segments]
-        with pytest.raises(RequestRejectedError, match="its source decides"):
+        with pytest.raises(RequestRejectedError, match="only its source splits"):
             await admin.plan("orders", "s", splits=[1])
     assert "Segment 0 (a) is read by one: not read to its end." == said[0]
-    assert said[1].startswith("Segment 1 (b) waits until segment 0 is drained. Segment 0 (a) is not read to its end")
+    assert said[1].startswith(
+        "Segment 1 (b) is blocked until segment 0 is drained. Segment 0 (a) is not read to its end"
+    )
     assert "1 record" not in " ".join(said)
     assert {None} == {segment.backlog_records for segment in told.segments}
 

@@ -1,0 +1,50 @@
+"""Coordinators for tests, closed after each test."""
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+import pytest
+
+from tests.support.subscription_environment import CoordinatorHarness, virtual_time
+
+
+class Lead(Protocol):
+    """Starts a coordinator that is closed after the test."""
+
+    def __call__(
+        self,
+        *consumers: str,
+        segments: int = 1,
+        type: str | None = "STREAM",  # noqa: A002
+        order: str | None = None,
+        records: int = 0,
+        with_drain_check: bool = True,
+        **registration: object,
+    ) -> CoordinatorHarness:
+        """Register ``consumers``, and store ``records`` in each of ``segments``."""
+
+
+@pytest.fixture
+async def lead() -> AsyncIterator[Lead]:
+    started: list[CoordinatorHarness] = []
+
+    def start(*consumers, segments=1, records=0, type="STREAM", order=None, with_drain_check=True, **registration):  # noqa: A002
+        harness = CoordinatorHarness(segments=segments, type=type, order=order, with_drain_check=with_drain_check)
+        started.append(harness)
+        harness.join(*consumers, **registration)
+        for segment in range(segments if records else 0):
+            harness.store(segment, records)
+        return harness
+
+    yield start
+    for harness in started:
+        await harness.coordinator.close()
+
+
+@pytest.fixture
+async def after_split(lead: Lead) -> CoordinatorHarness:
+    """Consumer ada holds segment 0 with five records, which is then split into 1 and 2."""
+    with virtual_time():
+        harness = lead("ada", records=5)
+        harness.split(0)
+    return harness
