@@ -1,1 +1,1 @@
-"""Reading records from the ledger, without the leader."""
+"""Read records from the ledger without the leader."""

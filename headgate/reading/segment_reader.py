@@ -1,13 +1,14 @@
-"""Read granted segments from the ledger, without the leader: rolled objects first, then chunk after chunk.
+"""Read granted segments from the ledger without the leader: compacted objects first, then chunk by chunk.
 
-A reader begins in the rolled object that holds its first record, if there is one, and goes on in the chunks behind what
-is rolled up. A chunk that is gone was rolled up before it was deleted, so a slow reader finds its place there again; by
-offset, so that nothing is left out or comes twice.
+A reader begins in the compacted object that contains its first record, if one exists, and continues
+with the chunks after the compacted ranges. A deleted chunk was compacted before, so a slow reader
+continues in compacted objects. It continues by offset, so no record is skipped or repeated.
 
-Every reader goes through all those chunks of the shard and picks its segment, and of a segment that is shared the keys
-of its own buckets; what is in the buckets of others it passes by, and tells how far it is. Chunks are decoded once and
-shared between readers through a cache that is bounded in bytes. At the tail a reader waits until the head is announced
-further, or looks for itself every second, because an announcement may be lost.
+Each reader reads all these chunks of the shard and selects its segment, and, for a bucket range,
+the keys of its own buckets. It skips the records of other buckets and reports how far it has read.
+Chunks are decoded once and shared between readers through a cache bounded in bytes. At the tail a
+reader waits for the announcement of a newer head. It also polls every second, because an
+announcement may be lost.
 """
 
 from __future__ import annotations
@@ -29,30 +30,30 @@ from headgate.protocol.messages import Grant
 from headgate.reading.compacted_reader import CompactedRecords, Rows
 
 COMPACTION_RECHECK_SECONDS: Final = 30.0
-"""How often a reader whose next chunk is missing looks whether it was rolled up, if it cannot know that it existed."""
+"""How often a reader checks whether its missing next chunk was compacted, if the known head does not include it."""
 POLL_SECONDS: Final = 1.0
-"""How often a reader at the tail looks for itself, and how long it waits for a store out of reach."""
+"""How often a reader at the tail polls, and how long it waits for an unreachable store."""
 CACHE_BYTES: Final = 64 * 1024 * 1024
 
 log = structlog.get_logger(__name__)
 
 
 class Head:
-    """The newest chunk that is known to be durable; it only rises."""
+    """The newest chunk that is known to be durable. It only rises."""
 
     def __init__(self) -> None:
         self.number = 0
         self._advanced = asyncio.Event()
 
     def advance(self, number: int) -> None:
-        """Learn of a newer chunk."""
+        """Record that chunk ``number`` is durable."""
         if number > self.number:
             self.number = number
             self._advanced.set()
             self._advanced = asyncio.Event()
 
     async def wait_for(self, number: int, timeout_seconds: float) -> None:
-        """Wait until chunk ``number`` is known to be there, at most ``timeout_seconds``."""
+        """Wait until chunk ``number`` is known to be durable, at most ``timeout_seconds``."""
         try:
             async with asyncio.timeout(timeout_seconds):
                 while self.number < number:
@@ -62,7 +63,7 @@ class Head:
 
 
 class ChunkCache:
-    """Decoded chunks of one shard, records of one topic only."""
+    """Decoded chunks of one shard, restricted to the records of one topic."""
 
     def __init__(self, ledger: Ledger, topic_id: int, budget_bytes: int = CACHE_BYTES) -> None:
         self.loads = 0
@@ -84,7 +85,7 @@ class ChunkCache:
             task = asyncio.get_running_loop().create_task(self._load(number), name=f"read-chunk-{number}")
             self._loading[number] = task
             task.add_done_callback(lambda done: self._loaded(number, done))
-        # Shielded: a reader that is revoked must not take the chunk away from the others.
+        # Shielded: cancelling one reader must not cancel the load for the others.
         return await asyncio.shield(task)
 
     async def close(self) -> None:
@@ -98,7 +99,7 @@ class ChunkCache:
     def _loaded(self, number: int, task: asyncio.Task[dict[int, Rows]]) -> None:
         del self._loading[number]
         if not task.cancelled():
-            task.exception()  # Retrieved here, should all who waited be gone.
+            task.exception()  # Retrieved here in case all waiting readers were cancelled.
 
     async def _load(self, number: int) -> dict[int, Rows]:
         self.loads += 1
@@ -133,13 +134,13 @@ class ChunkCache:
 
 
 Deliver = Callable[[int, int, bytes, bytes], Awaitable[None]]
-"""(offset, timestamp_ms, key, value): returns once there is room."""
+"""(offset, timestamp_ms, key, value): returns once there is capacity."""
 OnSkipped = Callable[[int, int], None]
-"""(first offset, end offset): these records are in buckets of others, none if both are the same; read up to there."""
+"""(first offset, end offset): skipped records of other buckets, none if both are equal; read up to the end offset."""
 
 
 class SegmentReader:
-    """Reads one segment from its start to its end, or for ever."""
+    """Reads one segment to its end, or until cancelled."""
 
     def __init__(
         self,
@@ -153,12 +154,13 @@ class SegmentReader:
         skip_acknowledged: bool = False,
         on_skipped: OnSkipped | None = None,
     ) -> None:
-        """``start_offset`` takes the place of the grant's; ``skip_acknowledged``: leave out the grant's ranges.
+        """Create a reader for ``grant``.
 
-        ``on_skipped`` learns of records in the buckets of others, and is called after every chunk of a share.
+        ``start_offset`` replaces that of the grant. ``skip_acknowledged``: omit the acknowledged ranges of the grant.
+        ``on_skipped`` receives skipped records of other buckets; a reader of a bucket range calls it after every chunk.
         """
         self.next_offset = grant.start_offset if start_offset is None else start_offset
-        # The grant knows the chunk of its own start only; for an earlier one begin at the beginning.
+        # The grant states the chunk of its own start only; an earlier start begins at chunk 1.
         self.next_chunk = grant.start_chunk if self.next_offset >= grant.start_offset else 1
         self._segment = grant.segment
         self._end_offset = grant.end_offset
@@ -177,7 +179,7 @@ class SegmentReader:
         return self._end_offset is not None and self.next_offset >= self._end_offset
 
     def has_read(self, chunk: int) -> bool:
-        """Return whether everything up to ``chunk`` has been handed on."""
+        """Return whether everything up to ``chunk`` has been delivered."""
         return self.at_end or self.next_chunk > chunk
 
     async def run(self) -> None:
@@ -210,7 +212,7 @@ class SegmentReader:
         self._report_skipped(self.next_offset, self.next_offset)
 
     async def _on_missing_chunk(self, error: ObjectMissingError) -> None:
-        """Deal with a next chunk that is not there: not yet, or not any more."""
+        """Handle a missing next chunk: it does not exist yet, or was deleted after compaction."""
         known = self.next_chunk <= self._head.number
         if not known and asyncio.get_running_loop().time() - self._compaction_checked_at < COMPACTION_RECHECK_SECONDS:
             return
@@ -218,7 +220,7 @@ class SegmentReader:
             await self._wait_for(error)
 
     async def _read_compacted(self, *, fresh: bool) -> bool:
-        """Read on in rolled objects, as far as they go; return whether they went beyond the next chunk."""
+        """Read compacted objects to their end; return whether they included the next chunk."""
         moved = False
         while not self.at_end:
             self._compaction_checked_at = asyncio.get_running_loop().time()
@@ -232,7 +234,7 @@ class SegmentReader:
                     async for rows in self._compacted.slices(item, self.next_offset):
                         await self._deliver_rows(rows)
             except (ObjectMissingError, StoreUnavailableError) as error:
-                # Replaced by a wider one, which a fresh look shows; or the segment is gone, and we are told so.
+                # A fresh listing shows the wider range that replaced it, or the segment is being removed.
                 if fresh:
                     await self._wait_for(error)
                 fresh = True
@@ -253,19 +255,19 @@ class SegmentReader:
                 continue
             if offset > self.next_offset:
                 raise ChunkError(
-                    f"at chunk {self.next_chunk}: segment {self._segment} goes on at offset {offset}, expected "
+                    f"chunk {self.next_chunk}: segment {self._segment} continues at offset {offset}, expected "
                     f"{self.next_offset}; records are missing",
                 )
             key = rows.keys[index]
-            verdict = self._filter.classify(offset, key)
+            disposition = self._filter.classify(offset, key)
             self.next_offset = offset + 1
-            if verdict is _Disposition.OTHER_BUCKET:
+            if disposition is _Disposition.OTHER_BUCKET:
                 skipped_from = offset if skipped_from is None else skipped_from
                 continue
             if skipped_from is not None:
                 self._report_skipped(skipped_from, offset)
                 skipped_from = None
-            if verdict is _Disposition.DELIVER:
+            if disposition is _Disposition.DELIVER:
                 await self._deliver(offset, rows.timestamps_ms[index], key, rows.values[index])
         if skipped_from is not None:
             self._report_skipped(skipped_from, self.next_offset)
@@ -278,12 +280,12 @@ class SegmentReader:
 class _Disposition(Enum):
     DELIVER = auto()
     OTHER_BUCKET = auto()
-    """It is in a bucket of another consumer."""
+    """The record is in a bucket of another consumer."""
     ACKNOWLEDGED = auto()
 
 
 class _GrantFilter:
-    """Which records of a segment a grant is about."""
+    """Decides which records of a segment a grant delivers."""
 
     def __init__(self, grant: Grant, *, skip_acknowledged: bool) -> None:
         segment_slice = slice_of(grant.segment, grant.first_bucket, grant.end_bucket)
@@ -294,10 +296,10 @@ class _GrantFilter:
         acknowledged = OffsetRanges(grant.acknowledged if skip_acknowledged else ())
         self._starts = [grant.start_offset] * self._buckets
         self._skipped = [acknowledged] * (self._buckets if self._checks_keys else 1)
-        for part in grant.starts:
-            for bucket in range(part.first_bucket, part.end_bucket):
-                self._starts[bucket] = part.start_offset
-                self._skipped[bucket] = OffsetRanges(part.acknowledged if skip_acknowledged else ())
+        for start in grant.starts:
+            for bucket in range(start.first_bucket, start.end_bucket):
+                self._starts[bucket] = start.start_offset
+                self._skipped[bucket] = OffsetRanges(start.acknowledged if skip_acknowledged else ())
 
     def classify(self, offset: int, key: bytes) -> _Disposition:
         bucket = 0

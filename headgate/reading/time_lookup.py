@@ -1,15 +1,15 @@
-"""Find where each segment of a topic stood at a moment, by the ledger's own clock.
+"""Find the offset of each segment of a topic at a point in time, by the ledger's clock.
 
-"RecordMetadata at" is the ``at_ms`` of a record's chunk: the leader's clock, which never falls from one chunk to the
-next. The timestamps of records come from their producers, and need not rise.
+A record is stored at the ``at_ms`` of its chunk: the leader's clock, which never falls from one
+chunk to the next. The timestamps of records come from their producers and need not rise.
 
-What was rolled up says in its manifests when it was stored. Behind that, the first chunk of the moment is found by
-halving over headers; from there on chunks are read until every segment that was open then has shown a record, or has
-ended. For a busy segment that is one chunk; for a silent one they are the chunks that whoever reads it from there on
-goes through anyway.
+Manifests state when compacted records were stored. After the compacted ranges, a binary search over
+chunk headers finds the first chunk at that time. From there chunks are read until each segment that
+was open then has a record or was sealed. For a busy segment that is one chunk. For an idle segment
+it is the chunks that its reader must read anyway.
 
-A cut made so is consistent with the order of splits and merges: a child is created after its parents have ended, so
-whatever of a parent is stored before the moment stands before all of its children.
+The result is consistent with splits and merges. A child is created after its parents are sealed, so
+all records of a parent are stored before those of its children.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from headgate.ledger.ledger import Ledger
 from headgate.protocol.messages import TopicDescription
 
 CONCURRENT_CHUNK_READS: Final = 16
-"""Chunks that are read side by side."""
+"""Chunks that are read concurrently."""
 MAX_ATTEMPTS: Final = 3
-"""A roll-up may replace under our eyes what we are about to read; it takes minutes until the next one does."""
+"""Compaction may replace an object before it is read; the next compaction is minutes away."""
 
 
 async def positions_at(ledger: Ledger, topic: TopicDescription, timestamp_ms: int) -> dict[int, int]:
-    """Return segment → offset of its first record stored at ``timestamp_ms`` or later, or its end without one.
+    """Return segment → offset of its first record stored at ``timestamp_ms`` or later, or its end offset without one.
 
-    ``topic`` is described by its leader just now: what it calls stored is durable.
+    ``topic`` is a current description from the leader, so the records it counts are durable.
 
     Raises:
         ChunkError: an object of the ledger is damaged.
         ObjectMissingError: the ledger has a gap.
-        StoreUnavailableError: the store is out of reach.
+        StoreUnavailableError: the store is unreachable.
 
     """
     for _ in range(MAX_ATTEMPTS - 1):
@@ -54,7 +54,7 @@ async def positions_at(ledger: Ledger, topic: TopicDescription, timestamp_ms: in
 
 
 async def first_chunk_at(ledger: Ledger, numbers: Sequence[int], timestamp_ms: int) -> int:
-    """Return how many of the chunks ``numbers``, which rise, are older than ``timestamp_ms``; raises like the above."""
+    """Return how many of the chunks ``numbers``, which rise, are older than ``timestamp_ms``; see `positions_at`."""
     low, high = 0, len(numbers)
     while low < high:
         middle = (low + high) // 2
@@ -66,7 +66,7 @@ async def first_chunk_at(ledger: Ledger, numbers: Sequence[int], timestamp_ms: i
 
 
 class _Search:
-    """One look at the ledger."""
+    """One attempt, which an object that is replaced meanwhile ends."""
 
     def __init__(self, ledger: Ledger, topic: TopicDescription, timestamp_ms: int) -> None:
         self._ledger = ledger
@@ -75,7 +75,7 @@ class _Search:
         self._sealed_at_ms = {segment.segment: segment.sealed_at_ms for segment in topic.segments}
         self._positions = {segment.segment: segment.next_offset for segment in topic.segments}
         self._open: set[int] = set()
-        """Segments that existed then and were not sealed, and of which no record has been found."""
+        """Segments that existed and were not sealed then, and whose first record has not been found."""
         for known in topic.segments:
             if known.created_at_ms >= timestamp_ms:
                 self._positions[known.segment] = 0
@@ -83,7 +83,7 @@ class _Search:
                 self._open.add(known.segment)
 
     async def run(self) -> dict[int, int]:
-        """Return segment → offset; ObjectMissingError if something was replaced meanwhile."""
+        """Return segment → offset; raises ObjectMissingError if an object was replaced meanwhile."""
         compacted = ranges_to_read(await manifest_ranges(self._ledger.store, self._ledger.shard)) if self._open else []
         for chunks in compacted:
             manifest = await read_manifest(self._ledger.store, self._ledger.shard, chunks)
@@ -103,7 +103,7 @@ class _Search:
         try:
             table = pq.read_table(pa.BufferReader(data), columns=["offset", "stored_at_ms"], use_threads=False)
         except (pa.ArrowException, OSError) as error:
-            raise ChunkError(f"{item.path} is not a readable object of records: {error}") from error
+            raise ChunkError(f"{item.path} is not a readable compacted object: {error}") from error
         since = pc.greater_equal(table["stored_at_ms"], self._timestamp_ms)
         first: int = pc.min(table.filter(since)["offset"]).as_py()
         return first
@@ -111,7 +111,7 @@ class _Search:
     async def _search_chunks(self, after: int) -> None:
         numbers = await self._ledger.numbers(after=after)
         if numbers and numbers[0] != after + 1:
-            raise ObjectMissingError(f"chunk {after + 1} of shard {self._ledger.shard} is missing: try again")
+            raise ObjectMissingError(f"chunk {after + 1} of shard {self._ledger.shard} is missing; try again")
         first = await first_chunk_at(self._ledger, numbers, self._timestamp_ms)
         for begin in range(first, len(numbers), CONCURRENT_CHUNK_READS):
             group = numbers[begin : begin + CONCURRENT_CHUNK_READS]
@@ -124,8 +124,8 @@ class _Search:
                 return
 
     async def _first_offsets(self, number: int) -> tuple[int, dict[int, int]]:
-        """Return a chunk's time, and segment → its first offset there."""
+        """Return the time of a chunk, and segment → its first offset in the chunk."""
         header, table = await self._ledger.read_header_and_records(number)
-        mine = table.filter(pc.equal(table["topic_id"], self._topic_id)).select(["segment", "offset"])
-        grouped = mine.group_by("segment").aggregate([("offset", "min")])
+        records = table.filter(pc.equal(table["topic_id"], self._topic_id)).select(["segment", "offset"])
+        grouped = records.group_by("segment").aggregate([("offset", "min")])
         return header.at_ms, dict(zip(grouped["segment"].to_pylist(), grouped["offset_min"].to_pylist(), strict=True))

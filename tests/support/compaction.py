@@ -1,4 +1,4 @@
-"""What Spark's roll-up comes to, done by hand: chunks in, rolled objects and one manifest out."""
+"""Compaction without Spark: chunks in, compacted objects and one manifest out."""
 
 from __future__ import annotations
 
@@ -22,35 +22,26 @@ _TYPES = {
 }
 
 
-async def compact(ledger: Ledger, first: int, last: int, *, written_at_ms: int = 0, run: str = "a") -> Manifest:
-    """Roll up chunks ``first`` to ``last``, one object a segment, and make that visible."""
+async def compact(
+    ledger: Ledger, first: int, last: int, *, written_at_ms: int = 0, run: str = "a", parts: int = 1
+) -> Manifest:
+    """Compact chunks ``first`` to ``last`` into at most ``parts`` objects per segment, and create the manifest."""
     rows: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
     at_ms = 0
     for number in range(first, last + 1):
-        header, records_read = await ledger.read_header_and_records(number)
+        header, table = await ledger.read_header_and_records(number)
         at_ms = header.at_ms
-        for row in records_read.to_pylist():
+        for row in table.to_pylist():
             size = len(row["key"]) + len(row["value"])
             rows[row["topic_id"], row["segment"]].append(row | {"stored_at_ms": at_ms, "size_bytes": size})
+    folder = f"{compacted_folder(ledger.shard)}/{first}-{last}-{run}"
     objects = []
     for (topic_id, segment), records in sorted(rows.items()):
-        table = pa.table({name: pa.array([row[name] for row in records], kind) for name, kind in _TYPES.items()})
-        sink = io.BytesIO()
-        pq.write_table(table, sink)
-        path = f"{compacted_folder(ledger.shard)}/{first}-{last}-{run}/topic_id={topic_id}/segment={segment}/x.parquet"
-        await ledger.store.create(path, sink.getvalue())
-        objects.append(
-            CompactedObject(
-                path=path,
-                topic_id=topic_id,
-                segment=segment,
-                first_offset=records[0]["offset"],
-                end_offset=records[-1]["offset"] + 1,
-                size_bytes=sum(row["size_bytes"] for row in records),
-                first_at_ms=records[0]["stored_at_ms"],
-                last_at_ms=records[-1]["stored_at_ms"],
-            )
-        )
+        for part in range(parts):
+            low, high = (len(records) * bound // parts for bound in (part, part + 1))
+            if low < high:
+                path = f"{folder}/topic_id={topic_id}/segment={segment}/part={part}/x.parquet"
+                objects.append(await _create_object(ledger, path, topic_id, segment, records[low:high]))
     manifest = Manifest(
         shard=ledger.shard,
         first=first,
@@ -63,3 +54,22 @@ async def compact(ledger: Ledger, first: int, last: int, *, written_at_ms: int =
     )
     await create_manifest(ledger.store, manifest)
     return manifest
+
+
+async def _create_object(
+    ledger: Ledger, path: str, topic_id: int, segment: int, records: list[dict[str, Any]]
+) -> CompactedObject:
+    table = pa.table({name: pa.array([row[name] for row in records], kind) for name, kind in _TYPES.items()})
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    await ledger.store.create(path, sink.getvalue())
+    return CompactedObject(
+        path=path,
+        topic_id=topic_id,
+        segment=segment,
+        first_offset=records[0]["offset"],
+        end_offset=records[-1]["offset"] + 1,
+        size_bytes=sum(row["size_bytes"] for row in records),
+        first_at_ms=records[0]["stored_at_ms"],
+        last_at_ms=records[-1]["stored_at_ms"],
+    )

@@ -1,21 +1,20 @@
-"""Readers that begin in rolled objects and go on in chunks, whatever is deleted under them."""
+"""Readers begin in compacted objects and continue in chunks, while chunks and ranges are deleted."""
 
 from __future__ import annotations
 
 import asyncio
-import io
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from headgate.errors import ChunkError
 from headgate.ledger.chunk_ranges import ChunkRange
-from headgate.ledger.compacted import CompactedObject, Manifest, create_manifest, manifest_path, read_manifest
+from headgate.ledger.compacted import Manifest, create_manifest, manifest_path, read_manifest
 from headgate.ledger.ledger import Ledger, chunk_folder, chunk_name
 from headgate.protocol import messages as m
 from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.segment_reader import ChunkCache, Head, SegmentReader
+from tests.support.compaction import compact
+from tests.support.object_store import FakeStore
 from tests.support.scripted_leader import TOPIC_ID, ScriptedCluster
 from tests.support.waiting import until
 
@@ -23,19 +22,21 @@ pytestmark = pytest.mark.looptime
 RECORDS_A_CHUNK = 3
 
 
-class Shelf:
-    """Chunks of one segment, rolled up and deleted by hand, and a reader."""
+class CompactedLedger:
+    """Chunks of one segment, which a test compacts and deletes, and a reader."""
 
     def __init__(self, chunks: int) -> None:
         self.cluster = ScriptedCluster()
         self.store = self.cluster.store
+        self.deleted: dict[str, bytes] = {}
         self.head = Head()
         for _ in range(chunks):
             self.grow()
-        self.cache = ChunkCache(Ledger(self.store, 0), TOPIC_ID)
+        self.ledger = Ledger(self.store, 0)
+        self.cache = ChunkCache(self.ledger, TOPIC_ID)
         self.compacted = CompactedRecords(self.store, 0, TOPIC_ID)
         self.delivered: list[tuple[int, bytes]] = []
-        self.room = asyncio.Semaphore(10_000)
+        self.capacity = asyncio.Semaphore(10_000)
 
     @property
     def records(self) -> int:
@@ -47,51 +48,20 @@ class Shelf:
         self.cluster.store_records(records)
         self.head.advance(self.head.number + 1)
 
-    async def roll(self, first: int, last: int, *, objects: int = 2, run: str = "a") -> Manifest:
-        """Roll up chunks as drain.compaction.job does, into so many objects."""
-        begin, end = (first - 1) * RECORDS_A_CHUNK, last * RECORDS_A_CHUNK
-        named = []
-        for n in range(objects):
-            low, high = (begin + (end - begin) * i // objects for i in (n, n + 1))
-            offsets = list(range(low, high))
-            table = pa.table(
-                {
-                    "offset": offsets,
-                    "timestamp_ms": offsets,
-                    "stored_at_ms": offsets,
-                    "size_bytes": offsets,
-                    "key": [b"key"] * len(offsets),
-                    "value": [b"%d" % offset for offset in offsets],
-                }
-            )
-            sink = io.BytesIO()
-            pq.write_table(table, sink)
-            path = f"compacted/shard=0000/{first}-{last}-{run}/topic_id={TOPIC_ID}/segment=0/part={n}/x.parquet"
-            self.store.objects[path] = sink.getvalue()
-            named.append(
-                CompactedObject(
-                    path=path,
-                    topic_id=TOPIC_ID,
-                    segment=0,
-                    first_offset=low,
-                    end_offset=high,
-                    size_bytes=1,
-                    first_at_ms=0,
-                    last_at_ms=0,
-                )
-            )
-        manifest = Manifest(
-            shard=0, first=first, last=last, level=0, written_at_ms=0, last_at_ms=0, facts="none", objects=named
-        )
-        await create_manifest(self.store, manifest)
+    async def compact(self, first: int, last: int, *, parts: int = 2, run: str = "a") -> Manifest:
+        """Compact chunks, including deleted ones."""
+        copy = FakeStore(objects=self.store.objects | self.deleted)
+        manifest = await compact(Ledger(copy, 0), first, last, parts=parts, run=run)
+        self.store.objects.update({path: copy.objects[path] for path in copy.objects.keys() - self.deleted.keys()})
         return manifest
 
     def delete_chunks(self, *numbers: int) -> None:
         for number in numbers:
-            del self.store.objects[f"{chunk_folder(0)}/{chunk_name(number)}"]
+            path = f"{chunk_folder(0)}/{chunk_name(number)}"
+            self.deleted[path] = self.store.objects.pop(path)
 
-    async def unroll(self, first: int, last: int) -> None:
-        """Delete what a wider range has replaced."""
+    async def delete_range(self, first: int, last: int) -> None:
+        """Delete a range that a wider one replaced."""
         manifest = await read_manifest(self.store, 0, ChunkRange(first, last))
         del self.store.objects[manifest_path(0, manifest.range)]
         for item in manifest.objects:
@@ -99,7 +69,7 @@ class Shelf:
 
     def reader(self, start: int = 0, start_chunk: int = 1) -> SegmentReader:
         async def deliver(offset: int, _: int, __: bytes, value: bytes) -> None:
-            await self.room.acquire()
+            await self.capacity.acquire()
             self.delivered.append((offset, value))
 
         grant = m.Grant(
@@ -108,7 +78,7 @@ class Shelf:
         return SegmentReader(grant, cache=self.cache, compacted=self.compacted, head=self.head, deliver=deliver)
 
     async def read_all(self, reader: SegmentReader, start: int = 0, seconds: float = 60) -> None:
-        """Let ``reader`` read to the head, and see that nothing is missing or comes twice."""
+        """Let ``reader`` read to the head; no record may be missing or repeated."""
         running = asyncio.create_task(reader.run())
         try:
             await until(lambda: running.done() or len(self.delivered) >= self.records - start, seconds)
@@ -120,130 +90,130 @@ class Shelf:
         assert self.delivered == [(n, b"%d" % n) for n in range(start, self.records)]
 
 
-async def test_a_reader_begins_in_rolled_objects_and_goes_on_in_chunks() -> None:
-    shelf = Shelf(10)
-    await shelf.roll(1, 4)
-    await shelf.roll(5, 8)
-    shelf.delete_chunks(*range(1, 8))
-    await shelf.read_all(shelf.reader())
+async def test_a_reader_begins_in_compacted_objects_and_continues_in_chunks() -> None:
+    ledger = CompactedLedger(10)
+    await ledger.compact(1, 4)
+    await ledger.compact(5, 8)
+    ledger.delete_chunks(*range(1, 8))
+    await ledger.read_all(ledger.reader())
 
-    assert shelf.cache.loads == 2, "chunks 9 and 10"
-    assert shelf.compacted.opened == 2 + 4
+    assert ledger.cache.loads == 2, "chunks 9 and 10"
+    assert ledger.compacted.opened == 2 + 4
 
 
 @pytest.mark.parametrize("start", [0, 5, 6, 11, 12, 23, 24, 29])
-async def test_a_reader_begins_anywhere(start: int) -> None:
-    shelf = Shelf(10)
-    await shelf.roll(1, 4)
-    await shelf.roll(5, 8)
-    await shelf.read_all(shelf.reader(start, start // RECORDS_A_CHUNK + 1), start)
+async def test_a_reader_begins_at_any_offset(start: int) -> None:
+    ledger = CompactedLedger(10)
+    await ledger.compact(1, 4)
+    await ledger.compact(5, 8)
+    await ledger.read_all(ledger.reader(start, start // RECORDS_A_CHUNK + 1), start)
 
 
 async def test_a_reader_at_the_tail_opens_no_manifest() -> None:
-    shelf = Shelf(10)
-    await shelf.roll(1, 8)
-    await shelf.read_all(shelf.reader(24, 9), 24)
+    ledger = CompactedLedger(10)
+    await ledger.compact(1, 8)
+    await ledger.read_all(ledger.reader(24, 9), 24)
 
-    assert shelf.compacted.opened == 0
+    assert ledger.compacted.opened == 0
 
 
-async def test_a_slow_reader_whose_chunks_vanish_sees_neither_gap_nor_error() -> None:
-    shelf = Shelf(10)
-    shelf.room = asyncio.Semaphore(4)
-    running = asyncio.create_task(shelf.reader().run())
-    await until(lambda: len(shelf.delivered) == 4)
-    await shelf.roll(1, 9)
-    shelf.delete_chunks(*range(1, 9))
-    shelf.cache._chunks.clear()
+async def test_a_slow_reader_continues_after_its_chunks_were_deleted() -> None:
+    ledger = CompactedLedger(10)
+    ledger.capacity = asyncio.Semaphore(4)
+    running = asyncio.create_task(ledger.reader().run())
+    await until(lambda: len(ledger.delivered) == 4)
+    await ledger.compact(1, 9)
+    ledger.delete_chunks(*range(1, 9))
+    ledger.cache._chunks.clear()
     for _ in range(100):
-        shelf.room.release()
-    await until(lambda: len(shelf.delivered) == 30, 30)
+        ledger.capacity.release()
+    await until(lambda: len(ledger.delivered) == 30, 30)
     running.cancel()
 
-    assert shelf.delivered == [(n, b"%d" % n) for n in range(30)]
+    assert ledger.delivered == [(n, b"%d" % n) for n in range(30)]
 
 
-async def test_a_reader_that_does_not_know_the_head_looks_for_itself() -> None:
+async def test_a_reader_without_head_announcements_polls() -> None:
     """Announcements may be lost."""
-    shelf = Shelf(6)
-    await shelf.roll(1, 3)
-    reader = shelf.reader()
-    shelf.compacted._listed_at, shelf.compacted._covering = 0.0, []
-    shelf.delete_chunks(1, 2, 3)
-    records, shelf.head = shelf.records, Head()
-    reader._head = shelf.head
+    ledger = CompactedLedger(6)
+    await ledger.compact(1, 3)
+    reader = ledger.reader()
+    ledger.compacted._listed_at, ledger.compacted._ranges = 0.0, []
+    ledger.delete_chunks(1, 2, 3)
+    records, ledger.head = ledger.records, Head()
+    reader._head = ledger.head
     running = asyncio.create_task(reader.run())
-    await until(lambda: len(shelf.delivered) == records, 120)
+    await until(lambda: len(ledger.delivered) == records, 120)
     running.cancel()
 
-    assert [offset for offset, _ in shelf.delivered] == list(range(records))
+    assert [offset for offset, _ in ledger.delivered] == list(range(records))
 
 
-async def test_a_reader_in_the_middle_of_a_range_goes_on_in_the_wider_one_that_replaced_it() -> None:
-    shelf = Shelf(9)
-    shelf.room = asyncio.Semaphore(4)
-    await shelf.roll(1, 4, objects=4)
-    await shelf.roll(5, 8, objects=4)
-    shelf.delete_chunks(*range(1, 8))
-    running = asyncio.create_task(shelf.reader().run())
-    await until(lambda: len(shelf.delivered) == 4)
-    await shelf.roll(1, 8, objects=3, run="b")
-    await shelf.unroll(1, 4)
-    await shelf.unroll(5, 8)
+async def test_a_reader_continues_in_the_wider_range_that_replaced_its_range() -> None:
+    ledger = CompactedLedger(9)
+    ledger.capacity = asyncio.Semaphore(4)
+    await ledger.compact(1, 4, parts=4)
+    await ledger.compact(5, 8, parts=4)
+    ledger.delete_chunks(*range(1, 8))
+    running = asyncio.create_task(ledger.reader().run())
+    await until(lambda: len(ledger.delivered) == 4)
+    await ledger.compact(1, 8, parts=3, run="b")
+    await ledger.delete_range(1, 4)
+    await ledger.delete_range(5, 8)
     for _ in range(100):
-        shelf.room.release()
-    await until(lambda: len(shelf.delivered) == 27, 30)
+        ledger.capacity.release()
+    await until(lambda: len(ledger.delivered) == 27, 30)
     running.cancel()
 
-    assert shelf.delivered == [(n, b"%d" % n) for n in range(27)]
+    assert ledger.delivered == [(n, b"%d" % n) for n in range(27)]
 
 
-async def test_a_store_that_is_away_is_waited_for() -> None:
-    shelf = Shelf(5)
-    await shelf.roll(1, 4)
-    shelf.delete_chunks(1, 2, 3)
-    shelf.store.fail_next("unavailable", "names", 2)
-    shelf.store.fail_next("unavailable", "read", 3)
-    await shelf.read_all(shelf.reader())
+async def test_a_reader_waits_for_an_unavailable_store() -> None:
+    ledger = CompactedLedger(5)
+    await ledger.compact(1, 4)
+    ledger.delete_chunks(1, 2, 3)
+    ledger.store.fail_next("unavailable", "names", 2)
+    ledger.store.fail_next("unavailable", "read", 3)
+    await ledger.read_all(ledger.reader())
 
 
-async def test_a_segment_without_records_there_goes_on_behind_what_is_rolled_up() -> None:
-    shelf = Shelf(4)
+async def test_a_segment_without_compacted_records_continues_after_the_compacted_range() -> None:
+    ledger = CompactedLedger(4)
     await create_manifest(
-        shelf.store,
+        ledger.store,
         Manifest(shard=0, first=1, last=4, level=0, written_at_ms=0, last_at_ms=0, facts="none", objects=[]),
     )
-    reader = shelf.reader(12, 1)
-    shelf.grow()
-    await shelf.read_all(reader, 12)
+    reader = ledger.reader(12, 1)
+    ledger.grow()
+    await ledger.read_all(reader, 12)
 
 
-async def test_records_that_no_range_holds_are_an_error_and_not_a_gap() -> None:
-    shelf = Shelf(6)
-    await shelf.roll(1, 3, objects=3)
-    manifest = await read_manifest(shelf.store, 0, ChunkRange(1, 3))
-    shelf.store.objects.pop(manifest_path(0, manifest.range))
+async def test_missing_compacted_records_are_an_error() -> None:
+    ledger = CompactedLedger(6)
+    await ledger.compact(1, 3, parts=3)
+    manifest = await read_manifest(ledger.store, 0, ChunkRange(1, 3))
+    ledger.store.objects.pop(manifest_path(0, manifest.range))
     del manifest.objects[1]
-    await create_manifest(shelf.store, manifest)
+    await create_manifest(ledger.store, manifest)
 
-    with pytest.raises(ChunkError, match="goes on at offset 6, expected 3; records are missing"):
-        await shelf.read_all(shelf.reader())
+    with pytest.raises(ChunkError, match="continues at offset 6, expected 3; records are missing"):
+        await ledger.read_all(ledger.reader())
 
 
 @pytest.mark.parametrize("broken", [b"", b"PAR1"])
-async def test_an_object_that_is_damaged_ends_the_reading_with_its_name(broken: bytes) -> None:
-    shelf = Shelf(4)
-    manifest = await shelf.roll(1, 4)
-    shelf.store.objects[manifest.objects[1].path] = broken
+async def test_a_damaged_object_is_an_error_that_names_it(broken: bytes) -> None:
+    ledger = CompactedLedger(4)
+    manifest = await ledger.compact(1, 4)
+    ledger.store.objects[manifest.objects[1].path] = broken
 
-    with pytest.raises(ChunkError, match=r"part=1/x\.parquet is not a readable rolled object"):
-        await shelf.read_all(shelf.reader())
+    with pytest.raises(ChunkError, match=r"part=1/x\.parquet is not a readable compacted object"):
+        await ledger.read_all(ledger.reader())
 
 
-async def test_an_object_that_holds_less_than_its_manifest_says_is_refused() -> None:
-    shelf = Shelf(4)
-    manifest = await shelf.roll(1, 4)
-    shelf.store.objects[manifest.objects[0].path] = shelf.store.objects[(await shelf.roll(1, 3)).objects[0].path]
+async def test_an_object_with_fewer_records_than_its_manifest_states_is_rejected() -> None:
+    ledger = CompactedLedger(4)
+    manifest = await ledger.compact(1, 4)
+    ledger.store.objects[manifest.objects[0].path] = ledger.store.objects[(await ledger.compact(1, 3)).objects[0].path]
 
-    with pytest.raises(ChunkError, match="holds 4 records, its manifest says 6"):
-        await shelf.read_all(shelf.reader())
+    with pytest.raises(ChunkError, match="has 4 records, its manifest states 6"):
+        await ledger.read_all(ledger.reader())

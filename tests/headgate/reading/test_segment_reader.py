@@ -15,22 +15,22 @@ from tests.support.scripted_leader import TOPIC_ID, ScriptedCluster
 pytestmark = pytest.mark.looptime
 
 
-def stage_with(chunks: int) -> ScriptedCluster:
+def cluster_with(chunks: int) -> ScriptedCluster:
     cluster = ScriptedCluster()
     for n in range(chunks):
         cluster.store_records([m.Record(b"key", b"x" * 1000, n)])
     return cluster
 
 
-async def test_readers_that_come_together_share_one_load():
-    cache = ChunkCache(Ledger(stage_with(1).store, 0), TOPIC_ID)
+async def test_concurrent_readers_share_one_load():
+    cache = ChunkCache(Ledger(cluster_with(1).store, 0), TOPIC_ID)
     first, second = await asyncio.gather(cache.rows(1), cache.rows(1))
     assert first is second
     assert 1 == cache.loads
 
 
-async def test_the_cache_is_bounded_in_bytes_and_forgets_the_oldest():
-    cache = ChunkCache(Ledger(stage_with(9).store, 0), TOPIC_ID, budget_bytes=5000)
+async def test_the_cache_is_bounded_in_bytes_and_evicts_the_oldest():
+    cache = ChunkCache(Ledger(cluster_with(9).store, 0), TOPIC_ID, budget_bytes=5000)
     for number in (1, 2, 3, 1, 4, 5, 6):
         await cache.rows(number)
     loads = cache.loads
@@ -40,8 +40,8 @@ async def test_the_cache_is_bounded_in_bytes_and_forgets_the_oldest():
     assert loads + 1 == cache.loads
 
 
-async def test_a_reader_that_goes_away_does_not_take_the_chunk_from_the_others():
-    cluster = stage_with(1)
+async def test_cancelling_one_reader_does_not_cancel_the_load_of_another():
+    cluster = cluster_with(1)
     cluster.store.latency_seconds = (1.0, 1.0)
     cache = ChunkCache(Ledger(cluster.store, 0), TOPIC_ID)
     leaving, staying = (asyncio.create_task(cache.rows(1)) for _ in range(2))
@@ -50,13 +50,13 @@ async def test_a_reader_that_goes_away_does_not_take_the_chunk_from_the_others()
     assert [0] == list(await staying)
 
 
-async def test_another_topic_of_the_shard_is_left_out():
-    cache = ChunkCache(Ledger(stage_with(1).store, 0), TOPIC_ID + 1)
+async def test_records_of_other_topics_are_omitted():
+    cache = ChunkCache(Ledger(cluster_with(1).store, 0), TOPIC_ID + 1)
     assert {} == await cache.rows(1)
 
 
-async def test_a_chunk_that_is_not_there_yet_is_not_remembered():
-    cluster = stage_with(0)
+async def test_a_missing_chunk_is_not_cached():
+    cluster = cluster_with(0)
     cache = ChunkCache(Ledger(cluster.store, 0), TOPIC_ID)
     with pytest.raises(ObjectMissingError):
         await cache.rows(1)
@@ -64,7 +64,7 @@ async def test_a_chunk_that_is_not_there_yet_is_not_remembered():
     assert [0] == (await cache.rows(1))[0].offsets
 
 
-async def test_the_head_wakes_who_waits_and_never_falls():
+async def test_the_head_wakes_waiting_readers_and_never_falls():
     head = Head()
     waiting = asyncio.create_task(head.wait_for(3, 10))
     await asyncio.sleep(1)

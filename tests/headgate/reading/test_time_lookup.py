@@ -1,9 +1,7 @@
-"""Offsets of a moment, found in a ledger of plain chunks."""
+"""Offsets at a point in time, in chunks and in compacted ranges."""
 
 import asyncio
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,26 +10,26 @@ from controller.decisions.topic_commands import describe
 from controller.state.shard_state import ShardState
 from headgate.errors import ObjectMissingError
 from headgate.ledger.chunk import ChunkBuilder
-from headgate.ledger.compacted import CompactedObject, Manifest, compacted_folder, create_manifest
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
 from headgate.reading.time_lookup import CONCURRENT_CHUNK_READS, first_chunk_at, positions_at
+from tests.support.compaction import compact
 from tests.support.object_store import FakeStore
 
 pytestmark = pytest.mark.looptime
 
 Step = int | str
-"""A segment that gets a record, or "split"."""
+"""The segment of a new record, or "split"."""
 
 
-class Ledgered:
-    """A ledger whose chunks hold what they are told to, and the positions of each moment worked out beside it."""
+class LedgerWithPositions:
+    """A ledger of chosen chunks, and the expected positions at each point in time."""
 
     def __init__(self) -> None:
         self.ledger = Ledger(FakeStore(latency_seconds=(0, 0)), 0)
         self.state = ShardState(0)
         self.at: list[tuple[int, dict[int, int]]] = []
-        """Time of each chunk, and the ends before it."""
+        """Time of each chunk, and the end offsets before it."""
 
     async def write(self, at_ms: int, *steps: Step, topic_id: int = 1) -> None:
         """Write one chunk."""
@@ -44,11 +42,11 @@ class Ledgered:
             entries.append(e.TopicCreated(topic_id=1, topic="t", segments=2, token="x"))
             entries.append(e.TopicCreated(topic_id=9, topic="other", segments=2, token="y"))
         for step in entries + list(steps):
-            self._take(builder, step, topic_id)
+            self._add(builder, step, topic_id)
         number, header_ms = self.state.chunk, self.state.at_ms
         await self.ledger.append(number, builder.encode(shard=0, number=number, leader_epoch=1, at_ms=header_ms))
 
-    def _take(self, builder: ChunkBuilder, step, topic_id: int) -> None:
+    def _add(self, builder: ChunkBuilder, step, topic_id: int) -> None:
         topic = self.state.topics_by_id.get(topic_id)
         if isinstance(step, int):
             offset = topic.tails[step].next_offset
@@ -69,36 +67,8 @@ class Ledgered:
         builder.add(step, None if found is None else found.layout)
 
     async def compact(self, last: int) -> None:
-        """Rewrite chunks 1 to ``last`` into one object a segment, and delete them."""
-        rows: dict[int, list[tuple[int, int]]] = {}
-        for number in range(1, last + 1):
-            header, table = await self.ledger.read_header_and_records(number)
-            for row in table.to_pylist():
-                if row["topic_id"] == 1:
-                    rows.setdefault(row["segment"], []).append((row["offset"], header.at_ms))
-        objects = []
-        for segment, found in sorted(rows.items()):
-            offsets, times = zip(*found, strict=True)
-            sink = pa.BufferOutputStream()
-            pq.write_table(pa.table({"offset": offsets, "stored_at_ms": times}), sink)
-            path = f"{compacted_folder(0)}/run/{segment}.parquet"
-            await self.ledger.store.create(path, sink.getvalue().to_pybytes())
-            objects.append(
-                CompactedObject(
-                    path=path,
-                    topic_id=1,
-                    segment=segment,
-                    first_offset=offsets[0],
-                    end_offset=offsets[-1] + 1,
-                    size_bytes=2,
-                    first_at_ms=times[0],
-                    last_at_ms=times[-1],
-                )
-            )
-        manifest = Manifest(
-            shard=0, first=1, last=last, level=0, written_at_ms=0, last_at_ms=0, facts="facts", objects=objects
-        )
-        await create_manifest(self.ledger.store, manifest)
+        """Compact chunks 1 to ``last``, and delete them."""
+        await compact(self.ledger, 1, last)
         for number in range(1, last + 1):
             await self.ledger.delete(number)
 
@@ -106,7 +76,7 @@ class Ledgered:
         return await positions_at(self.ledger, describe(self.state.topics["t"], 0), at_ms)
 
     def expected(self, at_ms: int) -> dict[int, int]:
-        """By walking through all chunks."""
+        """Computed from all chunks."""
         ends = {s: tail.next_offset for s, tail in self.state.topics["t"].tails.items()}
         for time, before in self.at:
             if time >= at_ms:
@@ -115,17 +85,17 @@ class Ledgered:
 
 
 @pytest.mark.parametrize(("at_ms", "older"), [(0, 0), (10, 0), (11, 1), (20, 1), (21, 3), (30, 3), (31, 4)])
-async def test_how_many_chunks_are_older_than_a_moment(at_ms: int, older: int) -> None:
+async def test_the_number_of_chunks_older_than_a_time(at_ms: int, older: int) -> None:
     """Chunks at 10, 20, 20 and 30 ms."""
-    known = Ledgered()
+    known = LedgerWithPositions()
     for time in (10, 20, 20, 30):
         await known.write(time, 0)
 
     assert older == await first_chunk_at(known.ledger, [1, 2, 3, 4], at_ms)
 
 
-async def test_finding_a_moment_takes_few_reads() -> None:
-    known = Ledgered()
+async def test_finding_a_time_takes_few_reads() -> None:
+    known = LedgerWithPositions()
     for time in range(200):
         await known.write(time * 10, 0, 1)
     assert {0: 123, 1: 123} == await known.positions(1225)
@@ -133,8 +103,8 @@ async def test_finding_a_moment_takes_few_reads() -> None:
     assert 16 + CONCURRENT_CHUNK_READS >= known.ledger.store.calls["read"]
 
 
-async def test_a_segment_that_is_silent_since_then_is_at_its_end() -> None:
-    known = Ledgered()
+async def test_an_idle_segment_is_at_its_end() -> None:
+    known = LedgerWithPositions()
     await known.write(10, 0, 1)
     for time in range(20, 20 + 3 * CONCURRENT_CHUNK_READS):
         await known.write(time, 1)
@@ -142,8 +112,8 @@ async def test_a_segment_that_is_silent_since_then_is_at_its_end() -> None:
     assert {0: 1, 1: 11} == await known.positions(30)
 
 
-async def test_records_of_another_topic_count_for_nothing() -> None:
-    known = Ledgered()
+async def test_records_of_another_topic_do_not_count() -> None:
+    known = LedgerWithPositions()
     await known.write(10, 0)
     await known.write(20, 0, topic_id=9)
     await known.write(30, 0)
@@ -151,9 +121,9 @@ async def test_records_of_another_topic_count_for_nothing() -> None:
     assert {0: 1, 1: 0} == await known.positions(20)
 
 
-async def test_a_hole_is_an_error_and_not_an_end() -> None:
-    """Taken for the end of the ledger, it would pass over everything behind it."""
-    known = Ledgered()
+async def test_a_gap_is_an_error_and_not_the_end() -> None:
+    """As the end of the ledger, it would hide everything after it."""
+    known = LedgerWithPositions()
     for time in range(10, 60, 10):
         await known.write(time, 0)
     await known.ledger.delete(1)
@@ -169,28 +139,28 @@ CHUNKS = st.lists(
 
 @settings(max_examples=50)
 @given(CHUNKS, st.integers(0, 60), st.integers(0, 26))
-def test_any_ledger_any_moment(chunks, at_ms: int, rolled: int) -> None:
-    """Compared with a walk through all chunks; splits stand among the records, and nothing behind an unread parent.
+def test_positions_in_any_ledger_at_any_time(chunks, at_ms: int, compacted: int) -> None:
+    """Compared with a walk through all chunks. Chunks include splits, and some are compacted and deleted.
 
-    Some of the chunks were rolled up and are gone.
+    A child has a position above 0 only if all its ancestors are read to their end.
     """
 
     async def play() -> None:
-        known = Ledgered()
+        known = LedgerWithPositions()
         await known.write(1)
         time = 1
         for pause, steps in chunks:
             time += pause
-            taken: list[Step] = []
+            possible: list[Step] = []
             for step in steps:
                 active = {s.segment_id for s in known.state.topics["t"].layout.active()}
                 if step == "split" or step in active:
-                    taken.append(step)
+                    possible.append(step)
                 if step == "split":
                     break
-            await known.write(time, *taken)
-        if rolled:
-            await known.compact(min(rolled, known.state.chunk))
+            await known.write(time, *possible)
+        if compacted:
+            await known.compact(min(compacted, known.state.chunk))
         found = await known.positions(at_ms)
         assert known.expected(at_ms) == found
         layout = known.state.topics["t"].layout
