@@ -1,8 +1,8 @@
-"""Standard input and output that never hold up the event loop.
+"""Read standard input and write standard output without blocking the event loop.
 
-A reader that is slow (``| less``) or a writer that is silent (``tail -f |``) must not stop heartbeats and replies. So a
-pipe or terminal is read or written only when the kernel says that it is ready, and the flags of the file, which other
-processes share, stay as they are. Regular files are always ready.
+A slow reader (``| less``) or a silent writer (``tail -f |``) must not stop heartbeats and replies. Therefore a pipe or
+terminal is read or written only when the kernel reports it ready. O_NONBLOCK is not set, because other processes share
+the file. Regular files are always ready.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import AsyncGenerator, Callable
 
 READ_BLOCK_BYTES = 256 * 1024
 WRITE_BLOCK_BYTES = select.PIPE_BUF
-"""A pipe that is ready takes this much without blocking; a larger write could hang."""
+"""A ready pipe accepts this much without blocking; a larger write could block."""
 
 
 async def read_blocks(file: int) -> AsyncGenerator[bytes, None]:
-    """Yield what the descriptor ``file`` gives, block by block, until its end."""
+    """Yield the content of the descriptor ``file``, block by block, until its end."""
     waits = _is_pollable(file)
     loop = asyncio.get_running_loop()
     while True:
@@ -34,7 +34,7 @@ async def read_blocks(file: int) -> AsyncGenerator[bytes, None]:
 
 
 async def write_all(file: int, data: bytes) -> None:
-    """Write ``data`` to the descriptor ``file``. Raises BrokenPipeError if nobody reads any more."""
+    """Write ``data`` to the descriptor ``file``. Raises BrokenPipeError if the reader has closed it."""
     waits = _is_pollable(file)
     loop = asyncio.get_running_loop()
     rest = memoryview(data)
@@ -46,7 +46,7 @@ async def write_all(file: int, data: bytes) -> None:
 
 def _is_pollable(file: int) -> bool:
     mode = os.fstat(file).st_mode
-    # epoll takes terminals, but no other character device (/dev/null is always ready) and no regular file.
+    # epoll supports terminals, but no other character device (/dev/null is always ready) and no regular file.
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or (stat.S_ISCHR(mode) and os.isatty(file))
 
 

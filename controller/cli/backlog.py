@@ -1,9 +1,8 @@
-"""`headgate backlog`: what is not acknowledged, how old it is, and when it will be over; and whether that is true."""
+"""`headgate backlog`: show unacknowledged records, their age and the time to drain; verify the count."""
 
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -13,7 +12,7 @@ import click
 import msgspec
 
 from controller.cli import backlog_table as table
-from controller.cli import context as session
+from controller.cli.context import CommandContext, with_context
 from controller.cli.output import examples, json_option, print_json, print_table
 from headgate.errors import HeadgateError
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
     from headgate import Admin, BacklogInfo
 
-WATCH_INTERVAL_SECONDS: Final = 2.0
 MAX_NAMES_SHOWN: Final = 10
 
 
@@ -49,9 +47,9 @@ class _ShowByDefault(click.Group):
     ),
 )
 def backlog() -> None:
-    """Show what subscriptions have not acknowledged.
+    """Show the records that subscriptions have not acknowledged.
 
-    Spark counts it, incrementally; `headgate backlog verify` counts everything once more and compares.
+    Spark counts them incrementally. `headgate backlog verify` counts the whole ledger again and compares.
     """
 
 
@@ -59,37 +57,37 @@ def backlog() -> None:
     epilog=examples("headgate backlog orders", "headgate backlog show orders --watch", "headgate backlog --json"),
 )
 @click.argument("topic", required=False)
-@click.option("--subscription", "-s", metavar="NAME", help="Only this subscription (of TOPIC).")
-@click.option("--segments", "by_segment", is_flag=True, help="A row for each segment as well.")
-@click.option("--watch", is_flag=True, help="Go on showing it until Ctrl-C.")
+@click.option("--subscription", "-s", metavar="NAME", help="Show only this subscription of TOPIC.")
+@click.option("--segments", "by_segment", is_flag=True, help="Add a row for each segment.")
+@click.option("--watch", is_flag=True, help="Update every 2 seconds until Ctrl-C.")
 @json_option
-@session.config_option
-def show(topic: str | None, subscription: str | None, by_segment: bool, watch: bool, as_json: bool) -> None:
-    """Show the backlogs of TOPIC, or of all topics.
+@with_context
+def show(
+    context: CommandContext, topic: str | None, subscription: str | None, by_segment: bool, watch: bool, as_json: bool
+) -> None:
+    """Show the backlog of each subscription of TOPIC, or of all topics.
 
-    "oldest" is the age of the first record not acknowledged; rates are over about the last minute; "drained in" is
-    the backlog ÷ (acked/s less in/s), "never" if that does not shrink it, "?" while that is not known yet.
-    With --watch and --json, one JSON document a line.
+    "oldest" is the age of the oldest unacknowledged record. Rates are averages over about one minute. "drained in" is
+    backlog ÷ (acked/s - in/s), or "never" if the backlog does not shrink. "?" marks values that are not known yet. With
+    --watch and --json, each update is one line of JSON.
 
-    Of an external topic is shown what its tables tell (drain.external), as of the time when they were last counted:
-    they are read as a whole, so not at every look. What no table tells is "-", null in JSON, and it is said why.
+    The backlog of an external topic comes from its tables (setting drain.external), as of their last count: a table is
+    read as a whole, so not for every request. Values that no table provides are "-" (null in JSON), with the reason.
     """
     if subscription is not None and topic is None:
-        raise click.UsageError("--subscription needs a TOPIC")
-
-    async def once() -> list[BacklogInfo]:
-        async with session.open_admin(session.client_config()) as admin:
-            return await admin.backlog(topic, subscription)
+        raise click.UsageError("--subscription requires a TOPIC")
 
     if watch:
-        session.run(_watch(topic, subscription, by_segment=by_segment, as_json=as_json))
+        context.run(_watch(context, topic, subscription, by_segment=by_segment, as_json=as_json))
         return
-    found = session.run(once())
+    found = context.ask(lambda admin: admin.backlog(topic, subscription))
     if as_json:
         print_json(found)
         return
     if not found:
-        click.echo("no subscriptions yet; the first consumer of one creates it: headgate consume --help", err=True)
+        click.echo(
+            "no subscriptions; the first consumer of a subscription creates it: headgate consume --help", err=True
+        )
         return
     print_table((*table.COLUMNS, ""), _rows(found, by_segment=by_segment), numbers=table.NUMBERS)
     for line in table.counted_lines(found, _now_ms()):
@@ -105,24 +103,25 @@ def _rows(found: list[BacklogInfo], *, by_segment: bool) -> list[list[str]]:
     return rows
 
 
-async def _watch(topic: str | None, subscription: str | None, *, by_segment: bool, as_json: bool) -> None:
+async def _watch(
+    context: CommandContext, topic: str | None, subscription: str | None, *, by_segment: bool, as_json: bool
+) -> None:
     from rich.console import Console  # noqa: PLC0415
     from rich.live import Live  # noqa: PLC0415
 
     history: dict[tuple[str, str], list[int]] = defaultdict(list)
-    async with session.open_admin(session.client_config()) as admin:
+    async with context.open_admin() as admin:
         if as_json:
             while True:
                 found = await admin.backlog(topic, subscription)
                 click.echo(msgspec.json.encode(found).decode())
-                await asyncio.sleep(WATCH_INTERVAL_SECONDS)
-        # Nothing is drawn into a pipe but what changes: one table a look.
+                await asyncio.sleep(context.watch_interval_seconds)
         with Live(console=Console(highlight=False), auto_refresh=False, screen=False) as live:
             while True:
                 live.update(
                     await _render_table(admin, topic, subscription, history, by_segment=by_segment), refresh=True
                 )
-                await asyncio.sleep(WATCH_INTERVAL_SECONDS)
+                await asyncio.sleep(context.watch_interval_seconds)
 
 
 async def _render_table(
@@ -138,7 +137,7 @@ async def _render_table(
     from rich.text import Text  # noqa: PLC0415
 
     found = await admin.backlog(topic, subscription)
-    # Text, so that a path with brackets in it is not taken for markup.
+    # As Text: brackets in a path must not be parsed as markup.
     caption = Text("\n".join(table.counted_lines(found, _now_ms())))
     shown = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, caption=caption)
     for column in (*table.COLUMNS, "", "trend"):
@@ -169,69 +168,61 @@ def _now_ms() -> int:
     ),
 )
 @click.argument("topic", required=False)
-@click.option("--ledger", metavar="URL", help="The ledger to count. [default: the cluster's own]")
-@click.option("--master", default="local[*]", show_default=True, help="Spark master that counts.")
-@click.option("--conf", metavar="KEY=VALUE", multiple=True, help="A setting for Spark; may be repeated.")
+@click.option("--ledger", metavar="URL", help="Ledger to count. [default: the cluster's ledger]")
+@click.option("--master", default="local[*]", show_default=True, help="Spark master.")
+@click.option("--conf", metavar="KEY=VALUE", multiple=True, help="Spark setting; can be repeated.")
 @click.option(
     "--reader",
     type=click.Choice(["auto", "spark"]),
     default="auto",
     show_default=True,
-    help="Who reads a ledger in a bucket: Spark's workers through obstore, or Spark's own file systems.",
+    help="How to read a ledger in a bucket: auto: through obstore in Spark's workers; spark: Spark's file systems.",
 )
 @json_option
-@session.config_option
+@with_context
 def verify(
-    topic: str | None, ledger: str | None, master: str, conf: tuple[str, ...], reader: str, as_json: bool
+    context: CommandContext,
+    topic: str | None,
+    ledger: str | None,
+    master: str,
+    conf: tuple[str, ...],
+    reader: str,
+    as_json: bool,
 ) -> None:
-    """Count the whole ledger anew, and compare with what was counted by increments.
+    """Count the whole ledger again, and compare the result with the incremental count.
 
-    Everything is compared: records, bytes, positions, what is acknowledged above them, ages, generations. Rates are
-    not, because they follow from when somebody counted. Exit code 1 if anything differs. It starts a Spark of its own
-    and takes about 20 seconds, and 1 more for each few thousand chunks.
+    Compares records, bytes, positions, acknowledgements above them, ages and generations. Rates are not compared,
+    because they depend on when a count ran. Exit code 1 if anything differs. The command starts its own Spark, which
+    takes about 20 seconds, plus one second per few thousand chunks.
 
-    Of external topics only what the ledger holds is compared: segments, ends, what was acknowledged to headgate. Their
-    tables are not read: each count of them is a full one, so there are no increments to compare it to.
+    For external topics, only the ledger's data is compared: segments, end offsets and acknowledgements to headgate.
+    Their tables are not read: every count of a table is a full count.
     """
     command = [sys.executable, "-m", "drain.backlog.verify", "--master", master, "--reader", reader]
     command += [part for pair in conf for part in ("--conf", pair)]
     if ledger is None or topic is not None:
-        url, shard, topic_id, external = session.run(_locate_topic(topic))
+        url, shard, topic_id, external = context.ask(lambda admin: _locate_topic(admin, topic))
         ledger = ledger or url
         if external:
             names = ", ".join(external[:MAX_NAMES_SHOWN]) + (", …" if len(external) > MAX_NAMES_SHOWN else "")
-            click.echo(f"external, their tables are not read here: {names}", err=True)
+            click.echo(f"external topics, whose tables are not read: {names}", err=True)
         if topic_id is not None:
             command += ["--shard", str(shard), "--topic-id", str(topic_id)]
     command += ["--ledger", ledger, *(["--json"] if as_json else [])]
     sys.stdout.flush()
-    code, jvm_output = _run(command)
+    code, jvm_output = context.run_recount(command)
     if code not in {0, 1}:
         click.echo(jvm_output, err=True, nl=False)
-        raise HeadgateError(f"the recount could not be carried out (code {code}); the lines above say why")
+        raise HeadgateError(f"the recount failed with exit code {code}; the lines above show why")
     if code:
         raise click.exceptions.Exit(code)
 
 
-def _run(command: list[str]) -> tuple[int, str]:
-    """Run ``command``; return its exit code, and what a JVM says while it starts, which nobody wants to read."""
-    jvm_output = []
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None, "asked for"
-        for line in process.stderr:
-            if line.startswith("headgate:") or line.endswith("…\n"):
-                click.echo(line, err=True, nl=False)
-            else:
-                jvm_output.append(line)
-    return process.returncode, "".join(jvm_output)
-
-
-async def _locate_topic(topic: str | None) -> tuple[str, int | None, int | None, list[str]]:
-    """Return the cluster's ledger, shard and id of ``topic``, and which of the topics that are meant are external."""
-    async with session.open_admin(session.client_config()) as admin:
-        url = await admin.ledger_url()
-        if topic is None:
-            external = [each.topic for each in await admin.list_topics() if each.external is not None]
-            return url, None, None, sorted(external)
-        described = await admin.describe_topic(topic)
-        return url, described.shard, described.topic_id, [topic] * (described.external is not None)
+async def _locate_topic(admin: Admin, topic: str | None) -> tuple[str, int | None, int | None, list[str]]:
+    """Return the cluster's ledger, shard and id of ``topic``, and the external ones among the topics in question."""
+    url = await admin.ledger_url()
+    if topic is None:
+        external = [each.topic for each in await admin.list_topics() if each.external is not None]
+        return url, None, None, sorted(external)
+    described = await admin.describe_topic(topic)
+    return url, described.shard, described.topic_id, [topic] * (described.external is not None)

@@ -1,7 +1,7 @@
-"""How backlogs look in a terminal: rows of text, a trend, and a line of bars while somebody watches.
+"""Format backlogs for a terminal: table rows, a trend, and a sparkline for a watched table. Pure.
 
-Pure: values in, text out. What is not known yet is ``?``. What there is none of is ``-``, and so is what nobody can
-tell of a topic that is stored somewhere else.
+``?`` marks a value that is not known yet. ``-`` marks a value that does not exist, or that cannot be known because the
+topic is stored elsewhere.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ COLUMNS: Final = ("topic", "subscription", "type", "records", "bytes", "oldest",
 NUMBERS: Final = ("segment", "records", "bytes", "oldest", "in/s", "acked/s", "drained in")
 BARS: Final = "▁▂▃▄▅▆▇█"
 SPARKS: Final = 20
-"""Points of the line of bars."""
+"""Number of points of a sparkline."""
 STALE_SECONDS: Final = 5.0
-"""Numbers that are older say so."""
+"""The age of older counts is shown."""
 NOTES: Final = 5
-"""External topics of which it is said why something is not known."""
+"""Maximum number of external topics for which the reason of a missing value is shown."""
 
 _OUTLOOKS: Final[dict[Outlook, str]] = {"empty": "-", "never": "never", "unknown": "?", "not_tracked": "-"}
 
@@ -61,29 +61,29 @@ def _cells(
 
 
 def counted_lines(backlogs: Sequence[BacklogInfo], now_ms: int) -> list[str]:
-    """Return what has to be said of how these were counted; nothing: all by Spark, just now."""
+    """Return notes on how the backlogs were counted; none if Spark has just counted all of them."""
     by_leader = sum(_needs_spark(backlog) for backlog in backlogs)
     age_seconds = max((now_ms - each.as_of_ms for each in backlogs), default=0) / 1000
     lines: list[str] = []
     if by_leader:
         lines.append(
             f"{by_leader} of {len(backlogs)} counted by the leader: Spark has not answered, "
-            "so their ages and rates are not known"
+            "so their ages and rates are unknown"
         )
     elif age_seconds > STALE_SECONDS:
         lines.append(f"as of {duration(age_seconds)} ago")
     notes = sorted({(each.topic, each.failing, each.unknown_reason) for each in backlogs if each.unknown_reason})
     for topic, failing, reason in notes[:NOTES]:
-        lines.append(f"{topic} {'could not be counted' if failing else 'is not known in full'}: {reason}")
+        lines.append(f"{topic} {'could not be counted' if failing else 'is only partly known'}: {reason}")
     if len(notes) > NOTES:
         lines.append(f"and {len(notes) - NOTES} more; --json has all reasons")
     return lines
 
 
 def _needs_spark(backlog: BacklogInfo) -> bool:
-    """Return whether the leader has counted what Spark would know more about; of an external topic it says why not."""
-    said = bool(backlog.unknown_reason) or (backlog.external and backlog.records == 0)
-    return backlog.counted_by == "leader" and not said
+    """Return whether the leader counted because Spark has not answered. External topics give their own reason."""
+    explained = bool(backlog.unknown_reason) or (backlog.external and backlog.records == 0)
+    return backlog.counted_by == "leader" and not explained
 
 
 def trend(before: int | None, now: int | None) -> str:
@@ -94,7 +94,7 @@ def trend(before: int | None, now: int | None) -> str:
 
 
 def outlook_trend(backlog: BacklogInfo | SegmentBacklogInfo) -> str:
-    """Return the trend by the rates alone, for whoever looks only once."""
+    """Return the trend that follows from the rates, for a table that is shown once."""
     stored, acknowledged = backlog.stored_per_second, backlog.acknowledged_per_second
     if stored is None or acknowledged is None:
         return ""
@@ -102,7 +102,7 @@ def outlook_trend(backlog: BacklogInfo | SegmentBacklogInfo) -> str:
 
 
 def sparkline(values: Sequence[int]) -> str:
-    """Return the last `SPARKS` of ``values`` as bars; 0 is always the lowest."""
+    """Return the last `SPARKS` of ``values`` as bars; 0 is always the lowest bar."""
     shown = values[-SPARKS:]
     highest = max(shown, default=0)
     return "".join(BARS[0 if highest == 0 else value * (len(BARS) - 1) // highest] for value in shown)

@@ -1,10 +1,10 @@
-"""`headgate consume`: records out, one JSON object a line.
+"""`headgate consume`: print records, one JSON object per line.
 
 Rules:
 
-1. A record is acknowledged only after its line has left this process. What was not printed is delivered again.
-2. A slow reader of standard output slows this consumer down, but does not make it lose its segments.
-3. Diagnostics go to standard error; standard output holds records and nothing else.
+1. A record is acknowledged only after its line has been written. Records that were not printed are delivered again.
+2. A slow reader of standard output slows this consumer down, but the consumer keeps its segments.
+3. Standard output holds only records. Diagnostics go to standard error.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from controller.cli import context as session
-from controller.cli.async_stdio import write_all
+from controller.cli.context import CommandContext, with_context
 from controller.cli.output import examples
 from headgate.model.entries import SubscriptionType
 
@@ -28,11 +27,7 @@ if TYPE_CHECKING:
     from headgate.protocol.messages import Start
 
 PRINT_BATCH_RECORDS = 512
-"""Most records that are printed and acknowledged together, and that wait to be printed."""
-CAUGHT_UP_POLL_SECONDS = 0.2
-"""How long nothing must have come before we ask whether we are caught up."""
-CAUGHT_UP_SETTLE_SECONDS = 0.05
-"""A record that was handed out just now may still be on its way through this process's queue."""
+"""Maximum number of records that wait to be printed, and that are printed and acknowledged together."""
 
 _ANYTHING = msgspec.json.Decoder(msgspec.Raw)
 
@@ -40,7 +35,7 @@ _ANYTHING = msgspec.json.Decoder(msgspec.Raw)
 def record_line(record: ConsumedRecord) -> bytes:
     r"""Return ``record`` as one line of JSON, ``\n`` included.
 
-    The value stands as JSON if it is JSON, else as a string, else as base64 beside ``"value_encoding": "base64"``.
+    The value is embedded as JSON if it is JSON, else as a string, else in base64 with ``"value_encoding": "base64"``.
     """
     line: dict[str, Any] = {}
     _put_text(line, "key", record.key)
@@ -75,14 +70,14 @@ def _put_text(line: dict[str, Any], name: str, data: bytes) -> None:
     ),
 )
 @click.argument("topic")
-@click.option("--subscription", "-s", required=True, help="Whose position this is. Created when it is missing.")
+@click.option("--subscription", "-s", required=True, help="Subscription; created if it does not exist.")
 @click.option(
     "--type",
     "kind",
     type=click.Choice(SubscriptionType, case_sensitive=False),
     default=SubscriptionType.STREAM,
-    show_default=True,
-    help="stream: ordered per key. queue: any order. checkpoint: acknowledges nothing.",
+    show_default=False,
+    help="stream: ordered per key. queue: any order. checkpoint: nothing is acknowledged. [default: stream]",
 )
 @click.option(
     "--from",
@@ -90,19 +85,30 @@ def _put_text(line: dict[str, Any], name: str, data: bytes) -> None:
     type=click.Choice(["earliest", "latest"]),
     default="latest",
     show_default=True,
-    help="Where a new subscription begins; one that exists goes on where it was.",
+    help="Where a new subscription starts. An existing one continues at its position.",
 )
-@click.option("--max", "max_records", type=click.IntRange(min=1), metavar="N", help="Stop after N records.")
-@click.option("--exit-when-caught-up", is_flag=True, help="Stop once everything stored so far has been printed.")
+@click.option("--max", "max_records", type=click.IntRange(min=1), metavar="N", help="Exit after N records.")
+@click.option("--exit-when-caught-up", is_flag=True, help="Exit when all records stored so far have been printed.")
 @click.option(
     "--balance",
     type=click.Choice(["count", "load"]),
-    help="What all consumers of the subscription are balanced by; what it was when left out.",
+    help="How to balance segments across consumers. [default: the subscription's current setting]",
 )
-@click.option("--capacity", type=float, default=1.0, help="Of this consumer, beside an ordinary one's 1 (with load).")
-@click.option("--consumer", metavar="NAME", help="Name of this consumer; the same name takes up what it held before.")
-@session.config_option
+@click.option(
+    "--capacity",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Relative capacity of this consumer, for --balance load.",
+)
+@click.option(
+    "--consumer",
+    metavar="NAME",
+    help="Name of this consumer. A restart under the same name gets its segments back. [default: a random name]",
+)
+@with_context
 def consume(
+    context: CommandContext,
     *,
     topic: str,
     subscription: str,
@@ -114,16 +120,14 @@ def consume(
     balance: Balance | None,
     capacity: float,
 ) -> None:
-    """Print the records of TOPIC, one JSON object a line: key, value, segment, offset, timestamp (ms since 1970).
+    """Print the records of TOPIC, one JSON object per line: key, value, segment, offset, timestamp (ms since 1970).
 
-    What has been printed is acknowledged. Consumers of one subscription share the segments of its topic.
+    Printed records are acknowledged. Consumers of one subscription share the segments of its topic.
     """
-    config = session.client_config()
 
     async def print_records() -> int:
-        await session.require_topic(config, topic)
-        opened = session.open_consumer(
-            config,
+        await context.require_topic(topic)
+        opened = context.open_consumer(
             topic=topic,
             subscription=subscription,
             type=kind,
@@ -133,25 +137,27 @@ def consume(
             capacity=capacity,
         )
         async with opened:
-            printer = _Printer(opened, kind, max_records=max_records, exit_when_caught_up=exit_when_caught_up)
+            printer = _Printer(context, opened, kind, max_records=max_records, exit_when_caught_up=exit_when_caught_up)
             return await printer.run()
 
-    printed = session.run(print_records())
+    printed = context.run(print_records())
     if sys.stderr.isatty():
         click.echo(f"{printed} records", err=True)
 
 
 class _Printer:
-    """Takes records from a consumer, prints them in groups, and acknowledges each batch."""
+    """Takes records from a consumer, prints them in batches, and acknowledges each batch."""
 
     def __init__(
         self,
+        context: CommandContext,
         consumer: Consumer,
         kind: SubscriptionType,
         *,
         max_records: int | None,
         exit_when_caught_up: bool,
     ) -> None:
+        self._context = context
         self._consumer = consumer
         self._kind = kind
         self._max_records = max_records
@@ -160,7 +166,7 @@ class _Printer:
         self._printed = 0
 
     async def run(self) -> int:
-        """Print until there is a reason to stop; return how many."""
+        """Print until the consumer ends, catches up or reaches the maximum; return the number of records."""
         reading = asyncio.get_running_loop().create_task(self._read(), name="read-records")
         try:
             while self._max_records is None or self._printed < self._max_records:
@@ -178,7 +184,7 @@ class _Printer:
             await self._records.put(record)
 
     async def _next_batch(self, reading: asyncio.Task[None]) -> list[ConsumedRecord]:
-        """Return the records that have come, at least one; none if it is time to stop."""
+        """Wait for records and return those that have arrived; none when it is time to exit."""
         capacity_left = (
             PRINT_BATCH_RECORDS
             if self._max_records is None
@@ -192,18 +198,18 @@ class _Printer:
 
     async def _next_record(self, reading: asyncio.Task[None]) -> ConsumedRecord | None:
         getting = asyncio.get_running_loop().create_task(self._records.get(), name="next-record")
-        timeout = CAUGHT_UP_POLL_SECONDS if self._exit_when_caught_up else None
+        timeout = self._context.caught_up_poll_seconds if self._exit_when_caught_up else None
         try:
             while True:
                 await asyncio.wait({getting, reading}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
                 if getting.done():
                     return getting.result()
                 if reading.done():
-                    # The consumer ended: by an error, which this raises, or because it was fenced or closed.
+                    # The consumer was fenced or closed, or failed: then this raises its error.
                     reading.result()
                     return None
                 if await self._consumer.caught_up():
-                    await asyncio.wait({getting}, timeout=CAUGHT_UP_SETTLE_SECONDS)
+                    await asyncio.wait({getting}, timeout=self._context.caught_up_settle_seconds)
                     if not getting.done():
                         return None
         finally:
@@ -212,22 +218,12 @@ class _Printer:
                 await asyncio.wait([getting])
 
     async def _print(self, batch: list[ConsumedRecord]) -> None:
-        await _write(b"".join(map(record_line, batch)))
+        await self._context.write_output(b"".join(map(record_line, batch)))
         self._printed += len(batch)
         if self._kind == SubscriptionType.QUEUE:
             for record in batch:
                 await self._consumer.acknowledge(record)
         elif self._kind == SubscriptionType.STREAM:
-            # Cumulative: the last record of each segment speaks for those before it.
+            # Acknowledgements are cumulative: the last record of each segment covers the earlier ones.
             for record in {record.segment: record for record in batch}.values():
                 await self._consumer.acknowledge(record)
-
-
-async def _write(data: bytes) -> None:
-    try:
-        file = sys.stdout.fileno()
-    except OSError:  # no descriptor behind it, as under a test
-        sys.stdout.buffer.write(data)
-        return
-    sys.stdout.flush()
-    await write_all(file, data)

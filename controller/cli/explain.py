@@ -1,4 +1,4 @@
-"""`headgate explain` and `headgate plan`: why a segment is where it is, and what a change would move."""
+"""`headgate explain` and `headgate plan`: why segments are assigned as they are, and what a change would move."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from controller.cli import context as session
+from controller.cli.context import CommandContext, with_context
 from controller.cli.output import examples, json_option, print_json, print_table
 from headgate.model.bucket_ranges import slice_of
 from headgate.model.identifiers import SegmentId
@@ -14,7 +14,7 @@ from headgate.model.identifiers import SegmentId
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headgate import Explanation, Plan, ProposedMove
+    from headgate import ProposedMove
 
 
 @click.command(
@@ -25,23 +25,25 @@ if TYPE_CHECKING:
     ),
 )
 @click.argument("topic")
-@click.option("--subscription", "-s", required=True, metavar="NAME", help="The subscription to explain.")
-@click.option("--segment", type=click.IntRange(min=0), help="Only this segment.")
-@click.option("--consumer", metavar="NAME", help="Only this consumer.")
+@click.option("--subscription", "-s", required=True, metavar="NAME", help="Subscription to explain.")
+@click.option("--segment", type=click.IntRange(min=0), help="Explain only this segment.")
+@click.option("--consumer", metavar="NAME", help="Explain only this consumer.")
 @json_option
-@session.config_option
-def explain(topic: str, subscription: str, segment: SegmentId | None, consumer: str | None, as_json: bool) -> None:
-    """Say why segments of TOPIC are, or are not, with a consumer.
+@with_context
+def explain(
+    context: CommandContext,
+    topic: str,
+    subscription: str,
+    segment: SegmentId | None,
+    consumer: str | None,
+    as_json: bool,
+) -> None:
+    """Explain why consumers of TOPIC have their segments, or have none.
 
-    A segment that waits names the ancestors that block it, with what is left there and how long that takes; one on its
-    way names whose confirmation is missing; a consumer without work is told why.
+    For a blocked segment: the ancestors that block it, their remaining records and the estimated time. For a segment in
+    handover: the consumer that has not confirmed yet. For an idle consumer: the reason.
     """
-
-    async def ask() -> Explanation:
-        async with session.open_admin(session.client_config()) as admin:
-            return await admin.explain(topic, subscription, segment=segment, consumer=consumer)
-
-    explained = session.run(ask())
+    explained = context.ask(lambda admin: admin.explain(topic, subscription, segment=segment, consumer=consumer))
     if as_json:
         print_json(explained)
         return
@@ -63,14 +65,17 @@ def explain(topic: str, subscription: str, segment: SegmentId | None, consumer: 
     ),
 )
 @click.argument("topic")
-@click.option("--subscription", "-s", required=True, metavar="NAME", help="The subscription that would follow.")
-@click.option("--split", "splits", type=click.IntRange(min=0), multiple=True, help="Suppose that it is split.")
-@click.option("--merge", "merges", multiple=True, metavar="A,B", help="Suppose that these two are merged.")
-@click.option("--add-consumer", "joins", multiple=True, metavar="NAME", help="Suppose that it joins.")
-@click.option("--remove-consumer", "leaves", multiple=True, metavar="NAME", help="Suppose that it leaves.")
+@click.option("--subscription", "-s", required=True, metavar="NAME", help="Subscription to plan for.")
+@click.option(
+    "--split", "splits", type=click.IntRange(min=0), multiple=True, metavar="SEGMENT", help="Split this segment."
+)
+@click.option("--merge", "merges", multiple=True, metavar="A,B", help="Merge these two segments.")
+@click.option("--add-consumer", "joins", multiple=True, metavar="NAME", help="Add this consumer.")
+@click.option("--remove-consumer", "leaves", multiple=True, metavar="NAME", help="Remove this consumer.")
 @json_option
-@session.config_option
+@with_context
 def plan(
+    context: CommandContext,
     topic: str,
     subscription: str,
     splits: tuple[SegmentId, ...],
@@ -79,26 +84,23 @@ def plan(
     leaves: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Show what changes to TOPIC or its consumers would move, without doing anything.
+    """Show which segments a change to TOPIC or its consumers would move. Changes nothing.
 
-    Each option can be given several times: splits come first, then merges, then who joins and who leaves.
+    Each option can be repeated. Splits apply first, then merges, added consumers and removed consumers.
     """
     pairs = [_pair(text) for text in merges]
-
-    async def ask() -> Plan:
-        async with session.open_admin(session.client_config()) as admin:
-            return await admin.plan(
-                topic, subscription, splits=splits, merges=pairs, add_consumers=joins, remove_consumers=leaves
-            )
-
-    planned = session.run(ask())
+    planned = context.ask(
+        lambda admin: admin.plan(
+            topic, subscription, splits=splits, merges=pairs, add_consumers=joins, remove_consumers=leaves
+        )
+    )
     if as_json:
         print_json(planned)
         return
     if planned.created:
-        click.echo("would be created:")
+        click.echo("Segments that would be created:")
         print_table(
-            ("segment", "hashes", "parents", "waits for"),
+            ("segment", "hashes", "parents", "blocked by"),
             [
                 (
                     str(each.segment),
@@ -110,10 +112,10 @@ def plan(
             ],
             numbers=("segment",),
         )
-    _print_moves("would move at once:", planned.after_rebalance)
-    _print_moves("would move once every sealed segment is drained:", planned.after_drain)
+    _print_moves("Moves at once:", planned.after_rebalance)
+    _print_moves("Moves when every sealed segment is drained:", planned.after_drain)
     if not (planned.after_rebalance or planned.after_drain):
-        click.echo("nothing would move")
+        click.echo("no segment would move")
     if planned.consumers:
         print_table(
             ("consumer", "segments now", "at once", "when drained"),
@@ -124,13 +126,13 @@ def plan(
             ],
             numbers=("segments now", "at once", "when drained"),
         )
-    click.echo("nothing was changed", err=True)
+    click.echo("dry run: nothing was changed", err=True)
 
 
 def _pair(text: str) -> tuple[SegmentId, SegmentId]:
     first, _, second = text.partition(",")
     if not (first.strip().isdecimal() and second.strip().isdecimal()):
-        raise click.BadParameter(f"{text!r}: give two segments, e.g. 4,5", param_hint="--merge")
+        raise click.BadParameter(f"{text!r} is not a pair of segments; write for example 4,5", param_hint="--merge")
     return SegmentId(int(first)), SegmentId(int(second))
 
 
@@ -143,8 +145,8 @@ def _print_moves(heading: str, moves: Sequence[ProposedMove]) -> None:
         [
             (
                 str(slice_of(move.segment, move.first_bucket, move.end_bucket)),
-                move.before or "nobody",
-                move.after or "nobody",
+                move.before or "-",
+                move.after or "-",
             )
             for move in moves
         ],

@@ -1,11 +1,11 @@
-"""The command line: names, help, and what becomes of an error. Entry point: `main`.
+"""The command line: command names, help, errors and exit codes. Entry point: `main`.
 
 Rules:
 
-1. An error is one line on standard error, ``headgate: what, where, what to do``; exit code 1, or 2 for a command that
-   was written wrong. A traceback appears only with ``--debug``.
-2. Ctrl-C cleans up and exits with 130, SIGTERM with 143, a reader that went away (``| head``) with 141: all quietly.
-3. A command's module is imported when the command is used: ``headgate --help`` must not wait for MQTT or Parquet.
+1. An error is one line on standard error: ``headgate: what is wrong, where, what to do``. The exit code is 1, or 2 for
+   wrong usage. A traceback appears only with ``--debug``.
+2. Ctrl-C cleans up and exits with 130, SIGTERM with 143, a closed output pipe (``| head``) with 141, without a message.
+3. A command's module is imported when the command runs: ``headgate --help`` must not import MQTT or Parquet.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from typing import Any, NoReturn
 
 import click
 
-from controller.cli.context import InterruptedBySignalError, Invocation
+from controller.cli.context import CommandContext, InterruptedBySignalError
 from controller.cli.output import examples
 from headgate.errors import HeadgateError
 
 COMMANDS = {
-    "up": ("controller.cli.up", "Start one whole node: ZooKeeper, broker, Spark and the daemon."),
-    "run": ("controller.cli.run", "Run the daemon against servers that run already."),
-    "check-config": ("controller.cli.run", "Check the daemon's settings without starting anything."),
-    "topic": ("controller.cli.topic", "Create, list, describe, split, merge and delete topics."),
-    "produce": ("controller.cli.produce", "Send newline-delimited JSON to a topic."),
-    "consume": ("controller.cli.consume", "Print a topic's records, one JSON object a line."),
-    "backlog": ("controller.cli.backlog", "Show what is not acknowledged, how old it is, when it will be over."),
-    "subscription": ("controller.cli.subscription", "List, describe and delete subscriptions."),
-    "explain": ("controller.cli.explain", "Say why a segment is, or is not, with a consumer."),
-    "plan": ("controller.cli.explain", "Show what a split, a merge or a consumer would move."),
+    "up": ("controller.cli.up", "Start a complete node: ZooKeeper, an MQTT broker, Spark and a daemon."),
+    "run": ("controller.cli.run", "Run a daemon against existing servers."),
+    "check-config": ("controller.cli.run", "Check a daemon's settings and print them."),
+    "topic": ("controller.cli.topic", "Create, import, inspect, change and delete topics."),
+    "produce": ("controller.cli.produce", "Write newline-delimited JSON to a topic."),
+    "consume": ("controller.cli.consume", "Print the records of a topic as JSON lines."),
+    "backlog": ("controller.cli.backlog", "Show unacknowledged records, their age, and the estimated time to drain."),
+    "subscription": ("controller.cli.subscription", "List, describe, move and delete subscriptions."),
+    "explain": ("controller.cli.explain", "Explain why a consumer has a segment, or not."),
+    "plan": ("controller.cli.explain", "Show what a split, a merge or a consumer change would move."),
 }
-"""Name → (module, one line of help). The module holds the command under its name, with ``_`` for ``-``."""
+"""Name → (module, one line of help). The module defines the command under its name, with ``_`` for ``-``."""
 
 _EXIT_FAILED = 1
 _USAGE_ERROR = 2
@@ -45,7 +45,7 @@ _EXIT_SIGNAL_BASE = 128
 
 
 class HeadgateGroup(click.Group):
-    """The ``headgate`` command: loads commands by need, and turns errors into one line and an exit code."""
+    """The ``headgate`` command: loads commands on demand, and turns errors into one line and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the commands in the order in which a newcomer meets them."""
@@ -64,7 +64,7 @@ class HeadgateGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
-    def main(  # type: ignore[override]  # click's overloads differ in nothing that we take
+    def main(  # type: ignore[override]  # click's overloads differ only in parameters that are not used
         self,
         args: Sequence[str] | None = None,
         prog_name: str | None = None,
@@ -74,12 +74,11 @@ class HeadgateGroup(click.Group):
         """Run a command line and exit the process."""
         self._main_shell_completion(extra, prog_name or "headgate", complete_var)
         arguments = list(sys.argv[1:] if args is None else args)
-        sys.exit(self._exit_code(arguments, prog_name or "headgate"))
+        sys.exit(self._exit_code(arguments, prog_name or "headgate", extra.get("obj") or CommandContext()))
 
-    def _exit_code(self, arguments: list[str], prog_name: str) -> int:
-        invocation = Invocation()
+    def _exit_code(self, arguments: list[str], prog_name: str, command_context: CommandContext) -> int:
         try:
-            with self.make_context(prog_name, arguments, obj=invocation) as context:
+            with self.make_context(prog_name, arguments, obj=command_context) as context:
                 self.invoke(context)
             sys.stdout.flush()
         except click.exceptions.Exit as finished:
@@ -89,11 +88,11 @@ class HeadgateGroup(click.Group):
         except (KeyboardInterrupt, click.Abort):
             return _EXIT_SIGNAL_BASE + signal.SIGINT
         except BrokenPipeError:
-            # What is still buffered has no reader; without this the interpreter complains about it at its end.
+            # Otherwise the interpreter reports, at its end, that the rest of its buffer has no reader.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
             return _EXIT_SIGNAL_BASE + signal.SIGPIPE
-        except Exception as error:  # noqa: BLE001 - ends the process and says so
-            return _report(error, debug=invocation.debug)
+        except Exception as error:  # noqa: BLE001 - ends the process with a message
+            return _report(error, debug=command_context.debug)
         return 0
 
 
@@ -117,14 +116,14 @@ def _report(error: Exception, *, debug: bool) -> int:
             where = f"{leaf.filename}: " if leaf.filename else ""
             text, code = f"{where}{leaf.strerror or leaf}", _EXIT_FAILED
         case _:
-            hint = "" if debug else " (headgate --debug … shows where)"
-            text, code = f"this is a bug: {type(leaf).__name__}: {leaf}{hint}", _EXIT_FAILED
+            hint = "" if debug else " (run headgate --debug … for a traceback)"
+            text, code = f"internal error: {type(leaf).__name__}: {leaf}{hint}", _EXIT_FAILED
     click.echo(f"headgate: {' '.join(text.split())}", err=True)
     return code
 
 
 def _first_leaf(error: BaseException) -> BaseException:
-    """Return what a task group's exception is about: a foreseen error if there is one, else the first."""
+    """Return the error inside an exception group: a HeadgateError if there is one, else the first."""
     if not isinstance(error, BaseExceptionGroup):
         return error
     leaves = [_first_leaf(inner) for inner in error.exceptions]
@@ -155,13 +154,15 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
     metavar="FILE",
     help="Client configuration. [default: $HEADGATE_CONFIG, then headgate-data/client.toml]",
 )
-@click.option("--debug", is_flag=True, help="Show tracebacks, and log everything to standard error.")
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show it.")
+@click.option("--debug", is_flag=True, help="Print tracebacks and all log messages to standard error.")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
+)
 @click.pass_obj
-def main(invocation: Invocation, config: Path | None, debug: bool) -> None:
-    """Streams that split and merge, in order.
+def main(context: CommandContext, config: Path | None, debug: bool) -> None:
+    """Coordinate streams whose segments split and merge, without breaking the order of keys.
 
-    headgate takes keyed records in through MQTT, keeps them in an object store, and gives segments to consumers. A
-    segment that came from a split or a merge is opened only when everything before it has been read.
+    headgate ingests keyed records through MQTT, stores them in an object store, and assigns segments to consumers. A
+    segment that results from a split or a merge is opened only when its parents have been fully consumed.
     """
-    invocation.config, invocation.debug = config, debug
+    context.config, context.debug = config, debug

@@ -1,13 +1,13 @@
-"""Lines in, keyed records out: what `headgate produce` makes of newline-delimited JSON. Pure.
+"""Convert newline-delimited JSON to keyed records, for `headgate produce`. Pure.
 
 Rules:
 
-1. A record's value is the line as it was given, byte for byte, without its line end. Nothing is written anew.
-2. Its key is the text of one field: a string's characters, or a number, true or false as the line spells it. ``a.b``
-   is the field ``b`` inside ``a``, unless there is a field ``a.b``.
-3. A line that is not JSON, or has no such field, is a `BadLine`: what is wrong and where, for a person.
-4. Blank lines are no lines. The last line needs no line end. A byte order mark before the first line is dropped.
-5. A line that is too long is never held as a whole.
+1. A record's value is the line, byte for byte, without its line end. It is not encoded again.
+2. A record's key is the text of one field: the characters of a string, or a number, true or false as written in the
+   line. ``a.b`` is field ``b`` inside field ``a``, unless a field ``a.b`` exists.
+3. A line that is not JSON, or does not have the field, is a `BadLine` with a readable reason.
+4. Blank lines are skipped. The last line may lack a line end. A byte order mark before the first line is removed.
+5. A line above the size limit is never kept in memory as a whole.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _MAX_FIELDS_SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a source. ``text`` is None for a line that was too long to hold."""
+    """One line of a source. ``text`` is None for a line above the size limit."""
 
     number: int
     end_offset: int
-    """Offset of the byte after the line and its end: where reading goes on."""
+    """Offset of the first byte after the line and its line end."""
     text: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line that makes no record."""
+    """An invalid line."""
 
     number: int
     problem: str
@@ -47,7 +47,7 @@ class BadLine:
 
 @dataclass(frozen=True, slots=True)
 class KeyedRecord:
-    """A line that makes one."""
+    """A valid line."""
 
     number: int
     end_offset: int
@@ -56,10 +56,10 @@ class KeyedRecord:
 
 
 class LineSplitter:
-    """Cuts a stream of bytes into lines, in order; holds at most one line and one block."""
+    """Splits a stream of bytes into lines, in order; buffers at most one line and one block."""
 
     def __init__(self, *, offset: int = 0, number: int = 0, max_line_bytes: int = MAX_RECORD_BYTES) -> None:
-        """Go on at byte ``offset``, after line ``number``."""
+        """Start at byte ``offset``, after line ``number``."""
         self._offset = offset
         self._number = number
         self._max_line_bytes = max_line_bytes
@@ -77,7 +77,7 @@ class LineSplitter:
         self._offset += len(parts[-1])
 
     def end(self) -> Iterator[Line]:
-        """Yield the last line, if it had no line end."""
+        """Yield the last line if it has no line end."""
         if self._partial_line or self._is_too_long:
             yield from self._complete()
 
@@ -102,10 +102,10 @@ class LineSplitter:
 
 
 def keyed_record(line: Line, key_field: str | None, key: bytes | None) -> KeyedRecord | BadLine:
-    """Return the record in ``line``; its key is the field ``key_field``, or ``key`` for every line alike."""
-    assert (key_field is None) != (key is None), "one of the two gives the key"
+    """Return the record in ``line``; its key is the field ``key_field``, or else ``key``."""
+    assert (key_field is None) != (key is None), "exactly one of them"
     if line.text is None:
-        return BadLine(line.number, f"is longer than {MAX_RECORD_BYTES} bytes, the most that a record may have")
+        return BadLine(line.number, f"is longer than {MAX_RECORD_BYTES} bytes, the maximum record size")
     try:
         if key_field is None:
             _ANYTHING.decode(line.text)
@@ -113,21 +113,19 @@ def keyed_record(line: Line, key_field: str | None, key: bytes | None) -> KeyedR
         else:
             found = _key_text(_OBJECT.decode(line.text), key_field)
     except msgspec.ValidationError:
-        return BadLine(line.number, f"is JSON but no object, so it has no field {key_field!r}")
+        return BadLine(line.number, f"is not a JSON object, so it has no field {key_field!r}")
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return BadLine(line.number, f"is not JSON: {_reason(error)}")
     except _MissingKeyError as error:
         return BadLine(line.number, str(error))
-    assert found is not None, "a key was found"
+    assert found is not None, "set above"
     if len(found) + len(line.text) > MAX_RECORD_BYTES:
-        return BadLine(
-            line.number, f"and its key have more than {MAX_RECORD_BYTES} bytes, the most that a record may have"
-        )
+        return BadLine(line.number, f"and its key exceed {MAX_RECORD_BYTES} bytes, the maximum record size")
     return KeyedRecord(line.number, line.end_offset, found, line.text)
 
 
 class _MissingKeyError(Exception):
-    """The object has no usable key; the text says why."""
+    """The object has no usable key. The text gives the reason."""
 
 
 def _key_text(fields: dict[str, msgspec.Raw], name: str) -> bytes:
@@ -138,18 +136,18 @@ def _key_text(fields: dict[str, msgspec.Raw], name: str) -> bytes:
         if inner is not None and bytes(inner)[:1] == b"{":
             return _key_text(_OBJECT.decode(inner), rest)
     if raw is None:
-        raise _MissingKeyError(f"has no field {name!r}; it has {_format_names(fields)}")
+        raise _MissingKeyError(f"has no field {name!r}; its fields are {_format_names(fields)}")
     text = bytes(raw)
     kind = {b"{": "an object", b"[": "a list", b"n": "null"}.get(text[:1])
     if kind is not None:
-        raise _MissingKeyError(f"has {kind} in field {name!r}; a key is a string, a number, true or false")
+        raise _MissingKeyError(f"has {kind} in field {name!r}; a key must be a string, a number, true or false")
     return _STRING.decode(text).encode() if text[:1] == b'"' else text
 
 
 def _format_names(fields: dict[str, msgspec.Raw]) -> str:
     names = list(fields)
     shown = ", ".join(repr(name) for name in names[:_MAX_FIELDS_SHOWN])
-    return (shown or "no fields at all") + (", …" if len(names) > _MAX_FIELDS_SHOWN else "")
+    return (shown or "none") + (", …" if len(names) > _MAX_FIELDS_SHOWN else "")
 
 
 def _reason(error: Exception) -> str:
@@ -157,13 +155,13 @@ def _reason(error: Exception) -> str:
     return text[:1].lower() + text[1:]
 
 
-# --- where a named producer stands in its file ------------------------------------------------------------------------
+# The position of a named producer in its file
 
 
 class SourcePosition(msgspec.Struct, frozen=True, array_like=True):
-    """How far a named producer has read its file: kept in the ledger with the records, a few dozen bytes.
+    """How far a named producer has read its file. The ledger stores it with the records, in a few dozen bytes.
 
-    ``digest`` is of the last line before ``end_offset``, so that another file under the same name is noticed.
+    ``digest`` identifies the last line before ``end_offset``, so that another file under the same name is detected.
     """
 
     end_offset: int
@@ -180,7 +178,7 @@ def encode_position(record: KeyedRecord) -> bytes:
 
 
 def decode_position(data: bytes) -> SourcePosition | None:
-    """Return the position in ``data``, or None if another kind of program wrote it."""
+    """Return the position in ``data``, or None if another program wrote it."""
     try:
         return _POSITION.decode(data)
     except msgspec.DecodeError:
@@ -188,11 +186,11 @@ def decode_position(data: bytes) -> SourcePosition | None:
 
 
 def line_digest(text: bytes) -> bytes:
-    """Return a short digest of one line without its end."""
+    """Return a short digest of one line without its line end."""
     return blake2b(text, digest_size=8).digest()
 
 
 def ends_with_line(tail: bytes, position: SourcePosition) -> bool:
-    """Whether ``tail``, the bytes of a file up to ``position.end_offset``, ends with the line the position tells of."""
+    """Whether ``tail``, the bytes of a file up to ``position.end_offset``, ends with the line of ``position``."""
     last = tail.removesuffix(b"\n").rpartition(b"\n")[2].removesuffix(b"\r")
     return line_digest(last) == position.digest or line_digest(last.removeprefix(_BYTE_ORDER_MARK)) == position.digest

@@ -1,10 +1,9 @@
-"""How answers look: one JSON document, or a table for people."""
+"""Print results: one JSON document, or a table."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import click
@@ -12,13 +11,13 @@ import msgspec
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document.")
 _PIPE_COLUMNS = 200
-"""A table in a pipe is not cut to a terminal's width."""
+"""Width of a table that is not printed on a terminal."""
 
 
 def examples(*commands: str) -> str:
-    """Return the end of a command's help: lines to try, which click must not join."""
+    """Return examples for the end of a command's help, in a form that click does not wrap."""
     return "\n".join(("\b", "Examples:", *(f"  {command}" for command in commands)))
 
 
@@ -28,7 +27,7 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = ()) -> None:
-    """Print a table; the columns named in ``numbers`` are set to the right."""
+    """Print a table; the columns named in ``numbers`` are aligned right."""
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
@@ -38,12 +37,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, number
     for column in columns:
         table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
     for row in rows:
-        # Text, so that a name with brackets in it is not taken for markup.
+        # As Text: brackets in a name must not be parsed as markup.
         table.add_row(*(Text(cell) for cell in row))
     on_terminal = sys.stdout.isatty()
     Console(file=sys.stdout, width=None if on_terminal else _PIPE_COLUMNS, highlight=False).print(table)
-
-
-def local_time(at_ms: int) -> str:
-    """Return a moment as this machine's clock shows it."""
-    return datetime.fromtimestamp(at_ms / 1000, tz=UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -1,4 +1,4 @@
-"""How people write a topic's policy on the command line, and how they read it."""
+"""Parse and format a topic's policy on the command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from headgate.client.admin_values import PolicyOverrides
 
 DEFAULT: Final = "default"
-"""Back to the cluster's settings."""
+"""Resets a value to the cluster's setting."""
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION = re.compile(r"([0-9]{1,9})([smhdw])")
 _FOREVER: Final = -1
@@ -18,10 +18,10 @@ MAX_SEGMENTS: Final = 1024
 
 
 def switch(value: str) -> bool | str:
-    """Return what ``on``, ``off`` or ``default`` means. Raises click.BadParameter."""
+    """Return the value of ``on``, ``off`` or ``default``. Raises click.BadParameter."""
     words: dict[str, bool | str] = {"on": True, "off": False, DEFAULT: DEFAULT}
     if value not in words:
-        raise click.BadParameter(f"{value!r} is none of on, off, default")
+        raise click.BadParameter(f"{value!r} is not one of on, off, default")
     return words[value]
 
 
@@ -45,7 +45,7 @@ def retention(value: str) -> int | str:
 
 
 def duration(milliseconds: int) -> str:
-    """Return a duration as people write it, in the largest unit up to days that divides it."""
+    """Format a duration in the largest unit, up to days, that divides it."""
     for unit in "dhms":
         if milliseconds and milliseconds % _UNITS_MS[unit] == 0:
             return f"{milliseconds // _UNITS_MS[unit]}{unit}"
@@ -53,14 +53,14 @@ def duration(milliseconds: int) -> str:
 
 
 def policy_line(policy: PolicyOverrides) -> str:
-    """Return what a topic sets for itself, in the words of `headgate topic set`; empty if nothing."""
-    said = []
+    """Format the values that a topic overrides like the options of `headgate topic set`; empty if there are none."""
+    words = []
     for option, value in (("auto-split", policy.auto_split), ("auto-merge", policy.auto_merge)):
         if value is not None:
-            said.append(f"{option} {'on' if value else 'off'}")
+            words.append(f"{option} {'on' if value else 'off'}")
     for option, number in (("min-segments", policy.min_segments), ("max-segments", policy.max_segments)):
         if number is not None:
-            said.append(f"{option} {number}")
+            words.append(f"{option} {number}")
     if policy.retention_ms is not None:
-        said.append(f"retention {'none' if policy.retention_ms == _FOREVER else duration(policy.retention_ms)}")
-    return f"policy: {', '.join(said)}" if said else ""
+        words.append(f"retention {'none' if policy.retention_ms == _FOREVER else duration(policy.retention_ms)}")
+    return f"policy: {', '.join(words)}" if words else ""

@@ -1,13 +1,12 @@
-"""`headgate produce`: newline-delimited JSON in, one record a line.
+"""`headgate produce`: write newline-delimited JSON to a topic, one record per line.
 
 Rules:
 
-1. A line that makes no record stops the command with one line that names it; everything before it is still sent and
-   counted. With ``--skip-bad-lines`` such lines are counted and reported instead.
-2. The summary counts outcomes: accepted (taken into the producer), stored (durable) and failed. Any failure makes the
-   exit code 1.
-3. With ``--name`` each record carries its position in the file, and a second run begins after the last one stored.
-   There a first failure stops the command, so that the position never passes what was not stored.
+1. An invalid line stops the command with an error that names it. All lines before it are still sent and counted. With
+   ``--skip-bad-lines``, invalid lines are counted and reported instead.
+2. The summary counts records: accepted by the producer, stored (durable) and failed. Any failure sets exit code 1.
+3. With ``--name``, each record carries its position in the file, and the next run starts after the last stored record.
+   The first failure stops the command, so that the position never passes a record that was not stored.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from controller.cli import context as session
 from controller.cli import ndjson as lines
 from controller.cli.async_stdio import read_blocks
+from controller.cli.context import CommandContext, with_context
 from controller.cli.output import examples, print_json
 from controller.cli.produce_progress import OutcomeCounts, ProgressLine
 from headgate.errors import DeliveryFailedError, DeliveryUnknownError, HeadgateError, RequestRejectedError
@@ -35,14 +34,13 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from headgate import Producer
-    from headgate.config import ClientConfig
 
 MAX_IN_FLIGHT = 20_000
-"""Most records whose outcome is awaited; the producer's own byte budget is the narrower limit for large ones."""
+"""Maximum number of records in flight. For large records, the producer's byte budget is the lower limit."""
 FLUSH_TIMEOUT_SECONDS = 5.0
-"""After Ctrl-C: how long what was taken already may take to be stored."""
+"""Longest wait, after Ctrl-C, for accepted records to be stored."""
 REPORTED = 5
-"""Failures and bad lines that are shown one by one; the rest is counted."""
+"""Number of failures and invalid lines that are printed; the rest is only counted."""
 
 
 @click.command(
@@ -54,13 +52,18 @@ REPORTED = 5
 )
 @click.argument("topic")
 @click.argument("files", metavar="[FILE…|-]", nargs=-1, type=click.Path(path_type=Path, allow_dash=True))
-@click.option("--key-field", metavar="FIELD", help="Field that holds the key; a.b is b inside a.")
-@click.option("--key", metavar="TEXT", help="The same key for every line, instead of --key-field.")
-@click.option("--skip-bad-lines", is_flag=True, help="Count and report lines that make no record, and go on.")
-@click.option("--name", metavar="NAME", help="Resumable: run again under this name, it begins after what is stored.")
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON document on standard output.")
-@session.config_option
+@click.option("--key-field", metavar="FIELD", help="Field that contains the key; a.b is field b inside field a.")
+@click.option("--key", metavar="TEXT", help="Use this key for every record, instead of --key-field.")
+@click.option("--skip-bad-lines", is_flag=True, help="Skip invalid lines: count and report them.")
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="Producer name. The next run with this name and file starts after the last stored record.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON document.")
+@with_context
 def produce(
+    context: CommandContext,
     *,
     topic: str,
     files: tuple[Path, ...],
@@ -70,18 +73,18 @@ def produce(
     name: str | None,
     as_json: bool,
 ) -> None:
-    """Send newline-delimited JSON from FILEs, or standard input, to TOPIC.
+    """Write newline-delimited JSON from FILEs, or standard input, to TOPIC.
 
-    Each line is one record. Its value is the line as it is, its key the text of one field: records with the same key
-    stay in order.
+    Each line is one record. Its value is the unchanged line, its key is the text of one field. Records with the same
+    key stay in order. Exit code 1 if a record was not stored.
     """
     if (key_field is None) == (key is None):
-        raise click.UsageError("name the field that holds the key: --key-field FIELD (or one key for all: --key TEXT)")
+        raise click.UsageError("give either --key-field FIELD or --key TEXT")
     sources = [Path("-")] if not files else list(files)
     if name is not None:
         _require_one_regular_file(sources)
-    config = session.client_config()
     command = _Produce(
+        context,
         topic,
         sources,
         key_field=key_field,
@@ -90,7 +93,7 @@ def produce(
         name=name,
     )
     try:
-        session.run(command.run(config))
+        context.run(command.run())
     finally:
         if command.began:
             if as_json:
@@ -102,7 +105,7 @@ def produce(
 
 def _require_one_regular_file(sources: list[Path]) -> None:
     if len(sources) != 1 or not sources[0].is_file():
-        raise click.UsageError("--name resumes one regular file; give exactly one FILE with it")
+        raise click.UsageError("--name requires exactly one FILE, which must be a regular file")
 
 
 class _Produce:
@@ -110,6 +113,7 @@ class _Produce:
 
     def __init__(
         self,
+        context: CommandContext,
         topic: str,
         sources: list[Path],
         *,
@@ -118,6 +122,7 @@ class _Produce:
         skip_bad_lines: bool,
         name: str | None,
     ) -> None:
+        self._context = context
         self.counts = OutcomeCounts()
         self.began = False
         self._topic = topic
@@ -129,18 +134,20 @@ class _Produce:
         self._outcomes: asyncio.Queue[tuple[str, Awaitable[object]]] = asyncio.Queue(MAX_IN_FLIGHT)
         self._stop: HeadgateError | None = None
 
-    async def run(self, config: ClientConfig) -> None:
-        """Send everything and wait for all outcomes; raises HeadgateError for what stopped it."""
-        await session.require_topic(config, self._topic)
-        progress = ProgressLine(self.counts, _total_bytes(self._sources), sys.stderr)
-        async with session.open_producer(config, name=self._name) as producer:
-            collecting = asyncio.get_running_loop().create_task(self._collect_outcomes(progress), name="settle")
+    async def run(self) -> None:
+        """Send all lines and wait for all outcomes. Raises HeadgateError if an invalid line or a failure stopped it."""
+        await self._context.require_topic(self._topic)
+        progress = ProgressLine(self.counts, self._total_bytes(), sys.stderr)
+        async with self._context.open_producer(name=self._name) as producer:
+            collecting = asyncio.get_running_loop().create_task(
+                self._collect_outcomes(progress), name="collect-outcomes"
+            )
             try:
                 with progress:
                     try:
                         await self._send_all(producer, progress)
                     except asyncio.CancelledError:
-                        # What was taken is owed an outcome, if there is one soon; a second signal ends the wait.
+                        # Wait a while for the outcomes of accepted records; a second signal ends the wait.
                         async with asyncio.timeout(FLUSH_TIMEOUT_SECONDS):
                             await self._finish(producer)
                         raise
@@ -181,9 +188,9 @@ class _Produce:
         resumed: lines.SourcePosition | None,
         progress: ProgressLine,
     ) -> AsyncGenerator[lines.KeyedRecord, None]:
-        """Yield the records of ``source``; deal with its bad lines."""
+        """Yield the records of ``source``; skip invalid lines or stop at them."""
         try:
-            async with aclosing(_lines(source, resumed)) as found:
+            async with aclosing(self._lines(source, resumed)) as found:
                 async for line in found:
                     progress.advance_to(line.end_offset)
                     record = self._record(source, line, progress)
@@ -192,17 +199,17 @@ class _Produce:
                     if record is not None:
                         yield record
         except OSError as error:
-            # Stop as for a bad line: what was read before is sent and counted.
+            # Stop as for an invalid line: everything read before is sent and counted.
             self._stop = HeadgateError(f"{_display_name(source)}: cannot be read: {error.strerror or error}")
 
     def _record(self, source: Path, line: lines.Line, progress: ProgressLine) -> lines.KeyedRecord | None:
-        """Return the record in ``line``; None for a bad line, which is then skipped or the reason to stop."""
+        """Return the record in ``line``; None for an invalid line, which is skipped or sets the reason to stop."""
         record = lines.keyed_record(line, self._key_field, self._key)
         if isinstance(record, lines.KeyedRecord):
             return record
         problem = f"{_display_name(source)}:{record.number} {record.problem}"
         if not self._skip_bad_lines:
-            self._stop = HeadgateError(f"{problem}; mend the line, or pass over such lines: --skip-bad-lines")
+            self._stop = HeadgateError(f"{problem}; correct the line, or skip invalid lines with --skip-bad-lines")
             return None
         self.counts.skipped += 1
         if self.counts.skipped <= REPORTED:
@@ -210,7 +217,7 @@ class _Produce:
         return None
 
     async def _resume(self, producer: Producer) -> lines.SourcePosition | None:
-        """Return where this named producer stands in its file, or None to begin at the beginning."""
+        """Return the position of this named producer in its file, or None to start at the beginning."""
         if self._name is None:
             return None
         await producer.open(self._topic)
@@ -220,14 +227,14 @@ class _Produce:
         source = self._sources[0]
         if position is None or not _matches_position(source, position):
             raise HeadgateError(
-                f"{source} is not the file that producer {self._name!r} was reading (its line "
+                f"{source} is not the file that producer {self._name!r} has read before (line "
                 f"{'?' if position is None else position.number} differs); give the same file, or another --name",
             )
-        click.echo(f"headgate: {source}: {position.number} lines are stored already; going on after them", err=True)
+        click.echo(f"headgate: {source}: {position.number} lines are already stored; continuing after them", err=True)
         return position
 
     async def _collect_outcomes(self, progress: ProgressLine) -> None:
-        """Await the outcomes in the order of sending."""
+        """Wait for the outcomes in the order of sending."""
         while True:
             where, outcome = await self._outcomes.get()
             try:
@@ -248,28 +255,37 @@ class _Produce:
         if fatal and self._stop is None:
             self._stop = HeadgateError(f"stopped at {where}: {error}")
 
+    async def _lines(self, source: Path, resumed: lines.SourcePosition | None) -> AsyncGenerator[lines.Line, None]:
+        """Yield the lines of ``source`` after ``resumed``. Raises OSError."""
+        start, number = (0, 0) if resumed is None else (resumed.end_offset, resumed.number)
+        splitter = lines.LineSplitter(offset=start, number=number)
+        file = self._context.standard_input() if str(source) == "-" else os.open(source, os.O_RDONLY)
+        try:
+            if start:
+                os.lseek(file, start, os.SEEK_SET)
+            async with aclosing(read_blocks(file)) as blocks:
+                async for block in blocks:
+                    for line in splitter.feed(block):
+                        yield line
+            for line in splitter.end():
+                yield line
+        finally:
+            if str(source) != "-":
+                os.close(file)
 
-async def _lines(source: Path, resumed: lines.SourcePosition | None) -> AsyncGenerator[lines.Line, None]:
-    """Yield the lines of ``source``, from ``resumed`` on. Raises OSError."""
-    start, number = (0, 0) if resumed is None else (resumed.end_offset, resumed.number)
-    splitter = lines.LineSplitter(offset=start, number=number)
-    file = sys.stdin.fileno() if str(source) == "-" else os.open(source, os.O_RDONLY)
-    try:
-        if start:
-            os.lseek(file, start, os.SEEK_SET)
-        async with aclosing(read_blocks(file)) as blocks:
-            async for block in blocks:
-                for line in splitter.feed(block):
-                    yield line
-        for line in splitter.end():
-            yield line
-    finally:
-        if str(source) != "-":
-            os.close(file)
+    def _total_bytes(self) -> int | None:
+        """Return the total size of all sources, or None if one is not a regular file."""
+        total = 0
+        for source in self._sources:
+            status = os.fstat(self._context.standard_input()) if str(source) == "-" else source.stat()
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            total += status.st_size
+        return total
 
 
 def _matches_position(source: Path, position: lines.SourcePosition) -> bool:
-    """Whether ``source`` still has the line at ``position``."""
+    """Whether ``source`` still contains the line at ``position``."""
     with source.open("rb") as file:
         start = max(0, position.end_offset - MAX_RECORD_BYTES - 4)
         file.seek(start)
@@ -279,14 +295,3 @@ def _matches_position(source: Path, position: lines.SourcePosition) -> bool:
 
 def _display_name(source: Path) -> str:
     return "standard input" if str(source) == "-" else str(source)
-
-
-def _total_bytes(sources: list[Path]) -> int | None:
-    """Return the size of all sources together, or None if one is no regular file."""
-    total = 0
-    for source in sources:
-        status = os.fstat(sys.stdin.fileno()) if str(source) == "-" else source.stat()
-        if not stat.S_ISREG(status.st_mode):
-            return None
-        total += status.st_size
-    return total

@@ -1,4 +1,4 @@
-"""What `headgate produce` says while it works, and at its end."""
+"""Progress and summary of `headgate produce`."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ REFRESH_INTERVAL_SECONDS = 0.2
 
 @dataclass(slots=True)
 class OutcomeCounts:
-    """How many records came to what."""
+    """Number of records by outcome."""
 
     accepted: int = 0
-    """Taken into the producer."""
+    """Accepted by the producer."""
     stored: int = 0
     """Durable."""
     failed: int = 0
-    """Not stored, or not known to be."""
+    """Not stored, or unknown."""
     unknown: int = 0
-    """Of the failed: those that may have been stored all the same."""
+    """Failed records that may have been stored."""
     skipped: int = 0
-    """Lines that made no record."""
+    """Invalid lines."""
 
     def as_dict(self) -> dict[str, int]:
         """Return the counts by name."""
         return {name: getattr(self, name) for name in self.__slots__}
 
     def summary(self) -> str:
-        """Return one line for people."""
+        """Return the summary line."""
         text = f"accepted {self.accepted}, stored {self.stored}, failed {self.failed}"
         if self.unknown:
             text += f" ({self.unknown} may have been stored)"
         if self.skipped:
-            text += f", skipped {self.skipped} bad lines"
+            text += f", skipped {self.skipped} invalid lines"
         return text
 
 
 class ProgressLine:
-    """A bar on a terminal; nothing anywhere else. Refreshed by the caller, so that no thread draws."""
+    """A progress bar on a terminal; nothing elsewhere. The caller refreshes it, so it needs no thread."""
 
     def __init__(self, counts: OutcomeCounts, total_bytes: int | None, stream: TextIO) -> None:
-        """``total_bytes`` None: nobody knows how much there is."""
+        """``total_bytes`` is None if the size of the input is unknown."""
         self._counts = counts
         self._total_bytes = total_bytes
         self._stream = stream
@@ -55,7 +55,7 @@ class ProgressLine:
         self._drawn_at = 0.0
 
     def __enter__(self) -> Self:
-        """Draw for the first time, if there is a terminal."""
+        """Draw the bar if ``stream`` is a terminal."""
         if self._stream.isatty():
             from rich.console import Console  # noqa: PLC0415
             from rich.progress import BarColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
@@ -74,19 +74,19 @@ class ProgressLine:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Take the bar away; the summary stays."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
 
     def advance_to(self, offset: int) -> None:
-        """Tell how far the current source has been read; a lower offset than before begins the next one."""
+        """Record how far the current source has been read; a lower offset than before starts the next source."""
         if offset < self._offset:
             self._before += self._offset
         self._offset = offset
         self.refresh()
 
     def refresh(self) -> None:
-        """Draw again, if it is time to."""
+        """Draw the bar again if the interval has passed."""
         if self._bar is None:
             return
         now = asyncio.get_running_loop().time()

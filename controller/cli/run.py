@@ -1,7 +1,7 @@
-"""`headgate run` and `headgate check-config`: the daemon against servers that somebody else runs.
+"""`headgate run` and `headgate check-config`: a daemon against existing servers.
 
-Here, and in `headgate up`, is where the environment is read: the host's name for a daemon without one, and systemd's
-folder of credentials.
+Only this module reads the daemon's environment: the host name, for a daemon without a name, and systemd's folder of
+credentials.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import click
 import structlog
 
-from controller.cli import context as session
+from controller.cli.context import CommandContext, InterruptedBySignalError
 from controller.cli.output import examples, json_option, print_json, print_table
 from controller.settings.load import Settings, load_settings
 from headgate.errors import ConfigError, HeadgateError
@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 
 def instance_name() -> str:
-    """Return a name that no other live process has: this host's name and this process's number."""
+    """Return a name that no other live process has: host name and process id."""
     host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).lstrip("._-") or "host"
     number = f"-{os.getpid()}"
     return host[: _MAX_NAME_CHARS - len(number)] + number
@@ -49,23 +49,21 @@ def read_settings(path: Path) -> Settings:
     )
 
 
-def new_daemon(settings: Settings) -> Daemon:
-    """Return the daemon, not yet running; tests put a fake in here."""
-    from controller.daemon import Daemon  # noqa: PLC0415
-
-    return Daemon(settings)
-
-
 async def run_daemon(daemon: Daemon, load_new_settings: Callable[[], Settings]) -> None:
-    """Run ``daemon`` until this task is cancelled; then let it hand over and close, and be cancelled.
+    """Run ``daemon`` until this task is cancelled; then let the daemon hand over and close.
 
-    On SIGHUP it takes over what it can of the settings that ``load_new_settings`` returns.
+    On SIGHUP the daemon applies the settings from ``load_new_settings`` that can change while it runs.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     running = loop.create_task(daemon.run(stop), name="daemon")
     before = signal.getsignal(signal.SIGHUP)
-    loop.add_signal_handler(signal.SIGHUP, _on_hangup, daemon, load_new_settings, sys.stderr.isatty())
+    had_terminal = sys.stderr.isatty()
+
+    def on_hangup() -> None:
+        reload_or_stop(daemon, load_new_settings, terminal_closed=had_terminal and not sys.stderr.isatty())
+
+    loop.add_signal_handler(signal.SIGHUP, on_hangup)
     try:
         await asyncio.wait([running])
     except asyncio.CancelledError:
@@ -78,27 +76,27 @@ async def run_daemon(daemon: Daemon, load_new_settings: Callable[[], Settings]) 
     error = running.exception()
     if error is not None:
         if not _is_self_explanatory(error):
-            # The command line shows one line; whoever looks for the cause finds the rest in the log.
+            # The command line prints one line; the log has the traceback.
             log.error("daemon.failed", exc_info=error)
         raise error
 
 
 def _is_self_explanatory(error: BaseException) -> bool:
-    """Whether ``error`` says by itself what is wrong; the daemon's task groups wrap what is raised inside them."""
+    """Whether the text of ``error`` explains it; task groups wrap the errors that are raised inside them."""
     if isinstance(error, BaseExceptionGroup):
         return all(map(_is_self_explanatory, error.exceptions))
     return isinstance(error, HeadgateError)
 
 
-def _on_hangup(daemon: Daemon, load_new_settings: Callable[[], Settings], had_terminal: bool) -> None:
-    if had_terminal and not sys.stderr.isatty():
-        # The terminal was closed, which is the signal's first meaning: nobody is left to stop us otherwise.
+def reload_or_stop(daemon: Daemon, load_new_settings: Callable[[], Settings], *, terminal_closed: bool) -> None:
+    """Handle SIGHUP: reload the settings, or stop if the terminal was closed, because no user could stop it later."""
+    if terminal_closed:
         signal.raise_signal(signal.SIGTERM)
         return
     try:
         read = load_new_settings()
     except ConfigError as error:
-        log.error("settings.invalid", error=str(error))  # noqa: TRY400 - its text says all
+        log.error("settings.invalid", error=str(error))  # noqa: TRY400 - the text suffices
         return
     daemon.reload(read)
 
@@ -109,25 +107,26 @@ def _on_hangup(daemon: Daemon, load_new_settings: Callable[[], Settings], had_te
         "headgate check-config --config headgate.toml && headgate run --config headgate.toml",
     ),
 )
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", required=True, help="Settings (TOML).")
-def run(config: Path) -> None:
-    """Run the daemon against a ZooKeeper, a broker and a store that run already.
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", required=True, help="Settings file (TOML).")
+@click.pass_obj
+def run(context: CommandContext, config: Path) -> None:
+    """Run a daemon against an existing ZooKeeper, MQTT broker and object store.
 
-    SIGTERM and Ctrl-C hand over to another daemon, if there is one, and end with exit code 0. SIGHUP reads the settings
-    again: ingest.pipelining, ingest.mqtt_devices, [scaling], [retention] and log.level change at once, and the log
-    names what needs a restart. Under systemd (Type=notify) readiness and the watchdog are told.
+    SIGTERM and Ctrl-C hand over to another daemon, if there is one, and exit with code 0. SIGHUP reads the settings
+    again: ingest.pipelining, ingest.mqtt_devices, [scaling], [retention] and log.level change at once; the log names
+    settings that require a restart. Under systemd (Type=notify), the daemon reports readiness and the watchdog.
     """
     settings = read_settings(config)
     settings.broker.password()
     try:
-        session.run(
-            run_daemon(new_daemon(settings), lambda: read_settings(config)),
+        context.run(
+            run_daemon(context.new_daemon(settings), lambda: read_settings(config)),
             log=settings.log,
             instance=settings.instance.name,
             patient=True,
         )
-    except session.InterruptedBySignalError:
-        # Being told to stop is how a daemon ends well.
+    except InterruptedBySignalError:
+        # A signal is the normal way to stop a daemon.
         return
 
 
@@ -136,14 +135,14 @@ def run(config: Path) -> None:
     epilog=examples("headgate check-config --config headgate.toml", "headgate check-config headgate.toml --json"),
 )
 @click.argument("file", type=click.Path(path_type=Path), required=False)
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="The same as the argument.")
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Same as FILE.")
 @json_option
 def check_config(file: Path | None, config: Path | None, as_json: bool) -> None:
-    """Check the daemon's settings in FILE and print them with all defaults. Starts nothing, prints no secret."""
+    """Check the settings of a daemon in FILE and print them with all defaults. Starts nothing and prints no secret."""
     if (file is None) == (config is None):
-        raise click.UsageError("name the file of settings once: headgate check-config FILE")
+        raise click.UsageError("give the settings file once: headgate check-config FILE")
     path = file or config
-    assert path is not None, "one of the two is given"
+    assert path is not None, "exactly one of them"
     settings = read_settings(path)
     settings.broker.password()
     if as_json:

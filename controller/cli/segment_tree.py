@@ -1,9 +1,8 @@
-"""A topic's segments as a picture in text. Pure: a description in, lines out.
+"""Draw a topic's segments as a tree of text. Pure.
 
-The graph is drawn as a forest in the order of the hash ring. A segment stands under its first parent; under every
-further parent of a merge stands an arrow to it. Parents that were pruned are gone, so their children are roots.
-Below stands the ring: which active segment takes which share of the keys. Segments of an external topic stand with the
-names that they have at their source.
+Roots and children are sorted by key-hash range. A merged segment is drawn below its first parent; every other parent
+gets an arrow to it. Pruned parents no longer exist, so their children are roots. A bar below the tree shows the
+key-hash range of each active segment. Segments of an external topic have their names at the source.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _THOUSAND = 1000
 
 
 def format_bytes(size: int) -> str:
-    """Return ``size`` as people read it."""
+    """Format ``size`` with a unit."""
     value, unit = float(size), 0
     while value >= _THOUSAND and unit < len(_UNITS) - 1:
         value, unit = value / _THOUSAND, unit + 1
@@ -28,7 +27,7 @@ def format_bytes(size: int) -> str:
 
 
 def draw_topic(topic: TopicInfo) -> list[str]:
-    """Return the picture of ``topic``, line by line."""
+    """Return the lines of the drawing."""
     active = [segment for segment in topic.segments if segment.state == "active"]
     sealed = len(topic.segments) - len(active)
     counts = f"{len(active)} active" + (f", {sealed} sealed" if sealed else "")
@@ -59,7 +58,7 @@ def draw_topic(topic: TopicInfo) -> list[str]:
 
 
 def import_lines(answer: TopicImportResult, *, dry_run: bool) -> list[str]:
-    """Return what an import changed, or would change, line by line."""
+    """Return one line per kind of change that an import made, or would make."""
     would = "would be " if dry_run else ""
     lines = [
         f"{would}{what}: {', '.join(labels)}"
@@ -67,8 +66,8 @@ def import_lines(answer: TopicImportResult, *, dry_run: bool) -> list[str]:
         if labels
     ]
     if answer.expired_parents:
-        lines.append(f"gone from the source with all their records: {', '.join(answer.expired_parents)}")
-    return lines or ["nothing new: the topic is what its source says"]
+        lines.append(f"expired at the source with all their records: {', '.join(answer.expired_parents)}")
+    return lines or ["no change: the topic matches its source"]
 
 
 def _row(tree: str, segment: SegmentInfo | None) -> tuple[str, str, str, str, str, str]:
@@ -77,7 +76,7 @@ def _row(tree: str, segment: SegmentInfo | None) -> tuple[str, str, str, str, st
     note = f"merged from {' and '.join(map(str, segment.parents))}" if len(segment.parents) > 1 else ""
     hashes = f"{segment.first_hash:04x}-{segment.last_hash:04x}"
     if segment.label is not None:
-        # How much it holds is known at its source alone.
+        # Only the source knows records and size.
         return (tree, hashes, segment.state, "", "", f"{segment.label}  {note}".rstrip())
     return (
         tree,
@@ -90,7 +89,7 @@ def _row(tree: str, segment: SegmentInfo | None) -> tuple[str, str, str, str, st
 
 
 def _forest(segments: Sequence[SegmentInfo]) -> list[tuple[str, SegmentInfo | None]]:
-    """Return (drawn tree cell, segment) in the order of drawing; None for an arrow to a segment drawn elsewhere."""
+    """Return (tree cell, segment) in drawing order; None for an arrow to a segment drawn elsewhere."""
     known = {segment.segment: segment for segment in segments}
     parents = {
         segment.segment: sorted(
@@ -104,7 +103,7 @@ def _forest(segments: Sequence[SegmentInfo]) -> list[tuple[str, SegmentInfo | No
         (segment for segment in segments if not parents[segment.segment]),
         key=lambda segment: (segment.first_hash, segment.segment),
     )
-    # (segment, fork before its name, lines before its children, drawn here): a stack, for lineages have no limit.
+    # (segment, fork before its name, lines before its children, drawn here). A stack, because depth is unlimited.
     waiting = [(root, "", "", True) for root in reversed(roots)]
     while waiting:
         segment, before, below, here = waiting.pop()
@@ -124,7 +123,7 @@ def _forest(segments: Sequence[SegmentInfo]) -> list[tuple[str, SegmentInfo | No
 
 
 def _hash_range_bar(active: list[SegmentInfo]) -> str:
-    """Return the ring as one bar, each active segment with its number where there is room."""
+    """Return the key-hash range as one bar, with the number of each active segment where it fits."""
     bar = ["─"] * HASH_BAR_CELLS
     labels_at: list[tuple[int, int, str]] = []
     for segment in active:

@@ -1,4 +1,4 @@
-"""`headgate subscription`: thin commands around `Admin`."""
+"""`headgate subscription`: commands around `Admin`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from controller.cli import context as session
+from controller.cli.context import CommandContext, with_context
 from controller.cli.output import examples, json_option, print_json, print_table
 from controller.cli.seek import seek, set_order
 from headgate.model.bucket_ranges import slice_of
@@ -36,7 +36,7 @@ subscription.add_command(set_order)
 
 def _backlog(segments: Sequence[SegmentAssignment]) -> str:
     if any(segment.label is not None for segment in segments):
-        # Of an external topic, `headgate backlog` shows what its tables tell.
+        # For an external topic, only its tables know the backlog: see `headgate backlog`.
         return "-"
     return str(sum(max(0, segment.next_offset - segment.acknowledged_offset) for segment in segments))
 
@@ -47,7 +47,7 @@ def _source_heads(described: SubscriptionInfo) -> tuple[str, ...]:
 
 
 def _type(described: SubscriptionInfo) -> str:
-    return "not known yet" if described.type is None else described.type.lower()
+    return "unknown" if described.type is None else described.type.lower()
 
 
 @subscription.command(
@@ -59,23 +59,21 @@ def _type(described: SubscriptionInfo) -> str:
 )
 @click.argument("topic", required=False)
 @json_option
-@session.config_option
-def list_(topic: str | None, as_json: bool) -> None:
+@with_context
+def list_(context: CommandContext, topic: str | None, as_json: bool) -> None:
     """List the subscriptions of TOPIC, or of all topics."""
-
-    async def ask() -> list[SubscriptionInfo]:
-        async with session.open_admin(session.client_config()) as admin:
-            return await admin.list_subscriptions(topic)
-
-    found = sorted(session.run(ask()), key=lambda each: (each.topic, each.subscription))
+    subscriptions = context.ask(lambda admin: admin.list_subscriptions(topic))
+    found = sorted(subscriptions, key=lambda each: (each.topic, each.subscription))
     if as_json:
         print_json(found)
         return
     if not found:
-        click.echo("no subscriptions yet; the first consumer of one creates it: headgate consume --help", err=True)
+        click.echo(
+            "no subscriptions; the first consumer of a subscription creates it: headgate consume --help", err=True
+        )
         return
     print_table(
-        ("topic", "subscription", "type", "consumers", "segments", "blocked", "not acknowledged"),
+        ("topic", "subscription", "type", "consumers", "segments", "blocked", "unacknowledged"),
         [
             (
                 each.topic,
@@ -88,33 +86,33 @@ def list_(topic: str | None, as_json: bool) -> None:
             )
             for each in found
         ],
-        numbers=("consumers", "segments", "blocked", "not acknowledged"),
+        numbers=("consumers", "segments", "blocked", "unacknowledged"),
     )
 
 
 def format_grants(segments: Sequence[SegmentAssignment]) -> Iterator[tuple[str, SegmentAssignment]]:
-    """Yield every segment under its name, and below a shared one its shares, e.g. ``0[0-7]``."""
+    """Yield every segment with its name, and below a shared segment its bucket ranges, e.g. ``0[0-7]``."""
     for segment in segments:
         yield str(segment.segment), segment
-        for share in segment.bucket_ranges:
-            name = str(slice_of(segment.segment, share.first_bucket, share.end_bucket))
+        for part in segment.bucket_ranges:
+            name = str(slice_of(segment.segment, part.first_bucket, part.end_bucket))
             yield (
                 name,
                 replace(
                     segment,
-                    status=share.status,
-                    acknowledged_offset=share.acknowledged_offset,
-                    consumer=share.consumer,
-                    generation=share.generation,
+                    status=part.status,
+                    acknowledged_offset=part.acknowledged_offset,
+                    consumer=part.consumer,
+                    generation=part.generation,
                 ),
             )
 
 
 def describe_holdings(consumer: ConsumerInfo) -> list[str]:
-    """Return what ``consumer`` holds: segments, and shares of them."""
-    cut = {share[0] for share in consumer.bucket_ranges}
-    whole = [str(segment) for segment in consumer.segments if segment not in cut]
-    return whole + [str(slice_of(*share)) for share in consumer.bucket_ranges]
+    """Return the names of the segments and bucket ranges that ``consumer`` holds."""
+    shared = {part[0] for part in consumer.bucket_ranges}
+    whole = [str(segment) for segment in consumer.segments if segment not in shared]
+    return whole + [str(slice_of(*part)) for part in consumer.bucket_ranges]
 
 
 @subscription.command(
@@ -126,15 +124,10 @@ def describe_holdings(consumer: ConsumerInfo) -> list[str]:
 @click.argument("topic")
 @click.argument("name", metavar="SUBSCRIPTION")
 @json_option
-@session.config_option
-def describe(topic: str, name: str, as_json: bool) -> None:
-    """Show who reads what in SUBSCRIPTION of TOPIC, and what is blocked by which segments."""
-
-    async def ask() -> SubscriptionInfo:
-        async with session.open_admin(session.client_config()) as admin:
-            return await admin.describe_subscription(topic, name)
-
-    described = session.run(ask())
+@with_context
+def describe(context: CommandContext, topic: str, name: str, as_json: bool) -> None:
+    """Show the segments of SUBSCRIPTION of TOPIC: status, positions, consumers, and what blocks them."""
+    described = context.ask(lambda admin: admin.describe_subscription(topic, name))
     if as_json:
         print_json(described)
         return
@@ -192,14 +185,9 @@ def describe(topic: str, name: str, as_json: bool) -> None:
 )
 @click.argument("topic")
 @click.argument("name", metavar="SUBSCRIPTION")
-@click.option("--force", is_flag=True, help="Delete it even while consumers use it.")
-@session.config_option
-def delete(topic: str, name: str, force: bool) -> None:
+@click.option("--force", is_flag=True, help="Delete it even if consumers are connected.")
+@with_context
+def delete(context: CommandContext, topic: str, name: str, force: bool) -> None:
     """Delete SUBSCRIPTION of TOPIC and its positions."""
-
-    async def carry_out() -> None:
-        async with session.open_admin(session.client_config()) as admin:
-            await admin.delete_subscription(topic, name, force=force)
-
-    session.run(carry_out())
-    click.echo(f"subscription {name} of {topic} is deleted", err=True)
+    context.ask(lambda admin: admin.delete_subscription(topic, name, force=force))
+    click.echo(f"subscription {name} of {topic} deleted", err=True)

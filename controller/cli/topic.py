@@ -1,4 +1,4 @@
-"""`headgate topic`: thin commands around `Admin`."""
+"""`headgate topic`: commands around `Admin`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, get_args
 
 import click
 
-from controller.cli import context as session
+from controller.cli.context import CommandContext, with_context
 from controller.cli.output import examples, json_option, print_json, print_table
 from controller.cli.policy_format import DEFAULT, count, retention, switch
 from controller.cli.segment_tree import draw_topic, format_bytes, import_lines
 from headgate.protocol.requests import PolicyField
 
 if TYPE_CHECKING:
-    from headgate import Admin, PruneResult, SegmentId, TopicImportResult, TopicInfo
+    from headgate import Admin, SegmentId, TopicInfo
 
 
 @click.group(
@@ -28,14 +28,9 @@ def topic() -> None:
     """Create, import, list, describe, split, merge, set, prune and delete topics."""
 
 
-def _change(change: Callable[[Admin], Awaitable[TopicInfo]], as_json: bool) -> None:
-    """Carry out one change and print the topic that came of it."""
-
-    async def carry_out() -> TopicInfo:
-        async with session.open_admin(session.client_config()) as admin:
-            return await change(admin)
-
-    described = session.run(carry_out())
+def _print_topic(context: CommandContext, request: Callable[[Admin], Awaitable[TopicInfo]], as_json: bool) -> None:
+    """Send one request and print the topic that it returns."""
+    described = context.ask(request)
     if as_json:
         print_json(described)
     else:
@@ -49,12 +44,12 @@ def _change(change: Callable[[Admin], Awaitable[TopicInfo]], as_json: bool) -> N
     ),
 )
 @click.argument("name", metavar="TOPIC")
-@click.option("--segments", type=click.IntRange(1, 1024), default=1, show_default=True, help="Segments to begin with.")
+@click.option("--segments", type=click.IntRange(1, 1024), default=1, show_default=True, help="Number of segments.")
 @json_option
-@session.config_option
-def create(name: str, segments: int, as_json: bool) -> None:
+@with_context
+def create(context: CommandContext, name: str, segments: int, as_json: bool) -> None:
     """Create TOPIC."""
-    _change(lambda admin: admin.create_topic(name, segments=segments), as_json)
+    _print_topic(context, lambda admin: admin.create_topic(name, segments=segments), as_json)
 
 
 @topic.command(
@@ -73,28 +68,26 @@ def create(name: str, segments: int, as_json: bool) -> None:
     type=click.Choice(["headgate", "kinesis"]),
     default="headgate",
     show_default=True,
-    help="headgate: a JSON list of segments; kinesis: the output of list-shards.",
+    help="Format of FILE. headgate: a JSON list of segments. kinesis: the output of list-shards.",
 )
-@click.option("--partial", is_flag=True, help="FILE lists only what changed; everything else stays as it is.")
-@click.option("--dry-run", is_flag=True, help="Only say what would change.")
+@click.option("--partial", is_flag=True, help="FILE lists only changed segments; all others stay unchanged.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @json_option
-@session.config_option
-def import_(name: str, file: BinaryIO, form: str, partial: bool, dry_run: bool, as_json: bool) -> None:
-    """Make TOPIC an external one, or bring it up to what its source has become.
+@with_context
+def import_(
+    context: CommandContext, name: str, file: BinaryIO, form: str, partial: bool, dry_run: bool, as_json: bool
+) -> None:
+    """Create or update the external topic TOPIC from a listing of its segments.
 
-    An external topic is a stream that headgate does not store. FILE (- for standard input) lists its segments, with
-    their parents. Import it again after each split or merge at the source; the same listing twice changes nothing.
+    headgate does not store the records of an external topic. FILE (- for standard input) lists the segments at the
+    source, with their parents. Import again after each split or merge at the source. Importing twice is harmless.
     """
     from headgate import read_layout, read_list_shards  # noqa: PLC0415 - not needed to print help
 
     data = file.read()
     layout = read_layout(data) if form == "headgate" else read_list_shards(data)
 
-    async def carry_out() -> TopicImportResult:
-        async with session.open_admin(session.client_config()) as admin:
-            return await admin.import_topic(name, layout, complete=not partial, dry_run=dry_run)
-
-    answer = session.run(carry_out())
+    answer = context.ask(lambda admin: admin.import_topic(name, layout, complete=not partial, dry_run=dry_run))
     if as_json:
         print_json(answer)
         return
@@ -111,20 +104,15 @@ def import_(name: str, file: BinaryIO, form: str, partial: bool, dry_run: bool, 
     ),
 )
 @json_option
-@session.config_option
-def list_(as_json: bool) -> None:
+@with_context
+def list_(context: CommandContext, as_json: bool) -> None:
     """List all topics."""
-
-    async def ask() -> list[TopicInfo]:
-        async with session.open_admin(session.client_config()) as admin:
-            return await admin.list_topics()
-
-    topics = sorted(session.run(ask()), key=lambda found: found.topic)
+    topics = sorted(context.ask(lambda admin: admin.list_topics()), key=lambda found: found.topic)
     if as_json:
         print_json(topics)
         return
     if not topics:
-        click.echo("no topics yet; create one: headgate topic create NAME", err=True)
+        click.echo("no topics; create one: headgate topic create NAME", err=True)
         return
     print_table(
         ("topic", "kind", "shard", "active", "sealed", "records", "size", "subscriptions"),
@@ -145,7 +133,7 @@ def list_(as_json: bool) -> None:
 
 
 def _amounts(found: TopicInfo) -> tuple[str, str]:
-    """Return records and bytes; of an external topic only its source knows them."""
+    """Return records and bytes; empty for an external topic, because only its source knows them."""
     if found.external is not None:
         return "", ""
     records = sum(segment.next_offset for segment in found.segments)
@@ -160,13 +148,13 @@ def _amounts(found: TopicInfo) -> tuple[str, str]:
 )
 @click.argument("name", metavar="TOPIC")
 @json_option
-@session.config_option
-def describe(name: str, as_json: bool) -> None:
-    """Draw the segments of TOPIC: who came from whom, ranges, records and sizes.
+@with_context
+def describe(context: CommandContext, name: str, as_json: bool) -> None:
+    """Show the segments of TOPIC as a tree, with their key-hash ranges, records and sizes.
 
-    A record's segment follows from the hash of its key. "→ 4" points to a merged segment that is drawn elsewhere.
+    The hash of a record's key determines its segment. "→ 4" refers to merged segment 4, which is drawn elsewhere.
     """
-    _change(lambda admin: admin.describe_topic(name), as_json)
+    _print_topic(context, lambda admin: admin.describe_topic(name), as_json)
 
 
 @topic.command(
@@ -177,13 +165,13 @@ def describe(name: str, as_json: bool) -> None:
 @click.argument("name", metavar="TOPIC")
 @click.argument("segment", type=click.IntRange(min=0))
 @json_option
-@session.config_option
-def split(name: str, segment: SegmentId, as_json: bool) -> None:
-    """Split SEGMENT of TOPIC at the middle of its range.
+@with_context
+def split(context: CommandContext, name: str, segment: SegmentId, as_json: bool) -> None:
+    """Split SEGMENT of TOPIC in the middle of its key-hash range.
 
-    Producers and consumers may go on meanwhile. STREAM consumers get the two children once SEGMENT is read to its end.
+    Producers and consumers keep running. STREAM subscriptions open the two children when SEGMENT is drained.
     """
-    _change(lambda admin: admin.split(name, segment), as_json)
+    _print_topic(context, lambda admin: admin.split(name, segment), as_json)
 
 
 @topic.command(
@@ -195,10 +183,10 @@ def split(name: str, segment: SegmentId, as_json: bool) -> None:
 @click.argument("first", type=click.IntRange(min=0))
 @click.argument("second", type=click.IntRange(min=0))
 @json_option
-@session.config_option
-def merge(name: str, first: SegmentId, second: SegmentId, as_json: bool) -> None:
-    """Merge the neighbours FIRST and SECOND of TOPIC into one segment."""
-    _change(lambda admin: admin.merge(name, first, second), as_json)
+@with_context
+def merge(context: CommandContext, name: str, first: SegmentId, second: SegmentId, as_json: bool) -> None:
+    """Merge the adjacent segments FIRST and SECOND of TOPIC into one."""
+    _print_topic(context, lambda admin: admin.merge(name, first, second), as_json)
 
 
 @topic.command(
@@ -211,30 +199,30 @@ def merge(name: str, first: SegmentId, second: SegmentId, as_json: bool) -> None
     ),
 )
 @click.argument("name", metavar="TOPIC")
-@click.option("--auto-split", type=switch, metavar="on|off|default", help="Whether busy segments split by themselves.")
-@click.option("--auto-merge", type=switch, metavar="on|off|default", help="Whether quiet neighbours merge.")
-@click.option("--min-segments", type=count, metavar="N|default", help="Fewest active segments to merge down to.")
-@click.option("--max-segments", type=count, metavar="N|default", help="Most active segments to split up to.")
+@click.option("--auto-split", type=switch, metavar="on|off|default", help="Split busy segments automatically.")
+@click.option("--auto-merge", type=switch, metavar="on|off|default", help="Merge idle adjacent segments automatically.")
+@click.option("--min-segments", type=count, metavar="N|default", help="Never merge below N active segments.")
+@click.option("--max-segments", type=count, metavar="N|default", help="Never split beyond N active segments.")
 @click.option(
     "--retention",
     type=retention,
     metavar="7d|12h|none|default",
-    help="How long a sealed segment is kept once everybody has drained it.",
+    help="Keep a sealed segment at least this long (units s, m, h, d, w), and until it is drained. none: forever.",
 )
 @json_option
-@session.config_option
-def set_(name: str, as_json: bool, **given: Any) -> None:
-    """Say what TOPIC wants otherwise than the cluster's settings.
+@with_context
+def set_(context: CommandContext, name: str, as_json: bool, **given: Any) -> None:
+    """Override the cluster's scaling and retention settings for TOPIC.
 
-    What is not named stays as it is; "default" goes back to the cluster's settings, section [scaling] and [retention].
+    Options that are not given stay unchanged. "default" returns to the cluster's sections [scaling] and [retention].
     """
     fields = {"retention": "retention_ms"}
     named = {fields.get(option, option): value for option, value in given.items() if value is not None}
     if not named:
-        raise click.UsageError("name at least one option to set; see --help")
+        raise click.UsageError("give at least one option to set")
     reset = [field for field in get_args(PolicyField) if named.get(field) == DEFAULT]
     values = {field: value for field, value in named.items() if value != DEFAULT}
-    _change(lambda admin: admin.set_topic_policy(name, reset=reset, **values), as_json)
+    _print_topic(context, lambda admin: admin.set_topic_policy(name, reset=reset, **values), as_json)
 
 
 @topic.command(
@@ -244,31 +232,26 @@ def set_(name: str, as_json: bool, **given: Any) -> None:
     ),
 )
 @click.argument("name", metavar="TOPIC")
-@click.option("--dry-run", is_flag=True, help="Say what would go, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be pruned.")
 @json_option
-@session.config_option
-def prune(name: str, dry_run: bool, as_json: bool) -> None:
-    """Prune the sealed segments of TOPIC that everybody has drained, now, whatever its retention.
+@with_context
+def prune(context: CommandContext, name: str, dry_run: bool, as_json: bool) -> None:
+    """Prune the sealed segments of TOPIC that every subscription has drained, regardless of retention.
 
-    Their data is deleted soon after and cannot be brought back. What stays is listed with its reason.
+    Their data is deleted shortly afterwards and cannot be restored. Retained segments are listed with the reason.
     """
-
-    async def carry_out() -> PruneResult:
-        async with session.open_admin(session.client_config()) as admin:
-            return await admin.prune_topic(name, dry_run=dry_run)
-
-    pruned = session.run(carry_out())
+    pruned = context.ask(lambda admin: admin.prune_topic(name, dry_run=dry_run))
     if as_json:
         print_json({"segments": pruned.segments, "retained": pruned.retained, "abandoned": pruned.abandoned})
         return
-    for name_of_subscription in pruned.abandoned:
-        click.echo(f"not asked, because nobody has used it for too long: {name_of_subscription}", err=True)
-    what = "would go" if dry_run else "pruned"
+    for subscription in pruned.abandoned:
+        click.echo(f"ignored expired subscription {subscription}: it has had no consumer for too long", err=True)
+    action = "would be pruned" if dry_run else "pruned"
     print_table(
-        ("segment", "", "why"),
+        ("segment", "", "reason"),
         [
-            *((str(segment), what, "") for segment in pruned.segments),
-            *((str(kept.segment), "stays", kept.reason) for kept in pruned.retained),
+            *((str(segment), action, "") for segment in pruned.segments),
+            *((str(each.segment), "retained", each.reason) for each in pruned.retained),
         ],
         numbers=("segment",),
     )
@@ -281,14 +264,9 @@ def prune(name: str, dry_run: bool, as_json: bool) -> None:
     ),
 )
 @click.argument("name", metavar="TOPIC")
-@click.option("--force", is_flag=True, help="Delete it even while consumers use it.")
-@session.config_option
-def delete(name: str, force: bool) -> None:
-    """Delete TOPIC with its records and subscriptions."""
-
-    async def carry_out() -> None:
-        async with session.open_admin(session.client_config()) as admin:
-            await admin.delete_topic(name, force=force)
-
-    session.run(carry_out())
-    click.echo(f"topic {name} is deleted", err=True)
+@click.option("--force", is_flag=True, help="Delete it even if consumers are connected.")
+@with_context
+def delete(context: CommandContext, name: str, force: bool) -> None:
+    """Delete TOPIC with its records and subscriptions. This cannot be undone."""
+    context.ask(lambda admin: admin.delete_topic(name, force=force))
+    click.echo(f"topic {name} deleted", err=True)

@@ -1,9 +1,9 @@
-"""`headgate up`: one whole node on this machine, from nothing.
+"""`headgate up`: a complete node on this machine, without any configuration.
 
-It starts ZooKeeper and the broker, writes the files that clients and further daemons read, and runs the daemon in this
-process. They end in the opposite order, so that the daemon can hand over and commit while its servers still run.
+It starts ZooKeeper and the broker, writes the files that clients and further daemons read, and runs a daemon in this
+process. The daemon stops first, so that it can hand over and commit while its servers still run.
 
-The node's own log goes to a file in the data folder; standard error tells the steps.
+The daemon logs to a file in the data folder. Standard error shows the steps of the start.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, TextIO
 import click
 import msgspec
 
-from controller.cli import context as session
 from controller.cli import run as cli_run
+from controller.cli.context import CommandContext, InterruptedBySignalError
 from controller.cli.output import examples
-from controller.local.daemon_process import start_daemon
 from controller.local.data_folder import DataFolder, NodeState, reserve_port
 from controller.local.reserved_port import LOOPBACK
 from controller.settings.load import (
@@ -42,20 +41,19 @@ from controller.settings.load import (
 from controller.settings.write import client_toml, settings_toml
 from drain.external.table_mapping import read_tables
 from headgate.background import cancel_and_wait
-from headgate.child_process import ChildProcess
 from headgate.config import ClientConfig
 from headgate.errors import ConfigError
 
 if TYPE_CHECKING:
     from controller.daemon import Daemon
-    from controller.local.embedded import EmbeddedBroker, EmbeddedZooKeeper
+    from headgate.child_process import ChildProcess
     from metrics.health import Health
 
 READY_WARNING_SECONDS = 60.0
-"""How long a node may take until it leads; then we say so and go on waiting."""
+"""A node that is not ready after this long prints the reason, and keeps waiting."""
 READY_POLL_INTERVAL_SECONDS = 0.1
 STOP_TIMEOUT_SECONDS = 15.0
-"""How long a further daemon may take to hand over before it is killed."""
+"""Longest wait for a further daemon to hand over; then it is killed."""
 SETTINGS_FILE = "headgate.toml"
 DEFAULT_PORTS = NodeState(mqtt_port=1883, zookeeper_port=2181, http_port=9464, shards=4)
 
@@ -64,7 +62,7 @@ _PORT = click.IntRange(0, 65_535)
 
 @dataclass(frozen=True, slots=True)
 class _UpOptions:
-    """The options of the command; None: whatever it was, or is usual."""
+    """The options of the command. None: the value of the last start, or the default."""
 
     shards: int | None
     mqtt_port: int | None
@@ -87,21 +85,25 @@ class _UpOptions:
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("headgate-data"),
     show_default=True,
-    help="Folder for everything: ledger, ZooKeeper, logs, client.toml.",
+    help="Data folder: ledger, ZooKeeper, logs, client.toml. Created if missing.",
 )
-@click.option("--shards", type=click.IntRange(1, 1024), help="Fixed by the first start. [default: 4]")
-@click.option("--mqtt-port", type=_PORT, help="0: any free one. [default: as last time, or 1883 if free]")
-@click.option("--zookeeper-port", type=_PORT, help="0: any free one. [default: as last time, or 2181 if free]")
-@click.option("--http-port", type=_PORT, help="0: any free one. [default: as last time, or 9464 if free]")
-@click.option("--daemons", type=click.IntRange(1, 9), default=1, show_default=True, help="Daemons that contend.")
-@click.option("--results", metavar="URL", help="Poll drain results published here instead of running Spark.")
+@click.option("--shards", type=click.IntRange(1, 1024), help="Number of shards; fixed by the first start. [default: 4]")
+@click.option("--mqtt-port", type=_PORT, help="MQTT port; 0: any free port. [default: as last time, or 1883 if free]")
+@click.option(
+    "--zookeeper-port", type=_PORT, help="ZooKeeper port; 0: any free port. [default: as last time, or 2181 if free]"
+)
+@click.option("--http-port", type=_PORT, help="HTTP port; 0: any free port. [default: as last time, or 9464 if free]")
+@click.option("--daemons", type=click.IntRange(1, 9), default=1, show_default=True, help="Number of daemons.")
+@click.option("--results", metavar="URL", help="Poll drain results from this URL instead of running Spark.")
 @click.option(
     "--external",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="TOML file that names the tables of external topics; drain/external/table_mapping.py has the form.",
+    help="TOML file that names the tables of external topics (format: drain/external/table_mapping.py).",
 )
 @click.option("--verbose", "-v", is_flag=True, help="Log to standard error instead of a file.")
+@click.pass_obj
 def up(
+    context: CommandContext,
     *,
     data: Path,
     shards: int | None,
@@ -113,29 +115,31 @@ def up(
     external: Path | None,
     verbose: bool,
 ) -> None:
-    """Start one whole node: ZooKeeper, an MQTT broker, Spark and the daemon, all on loopback.
+    """Start a complete node on loopback: ZooKeeper, an MQTT broker, Spark and a daemon.
 
-    Needs no server and no configuration. Ctrl-C or SIGTERM ends all of it and loses nothing; the next start on the
-    same folder goes on where this one stopped. Clients find the node through client.toml in the folder, which they
-    look for in ./headgate-data by themselves. SIGHUP reads headgate.toml in the folder again, as for `headgate run`.
+    Needs no server and no configuration. Ctrl-C or SIGTERM stops everything without losing data; the next start with
+    the same folder continues from there. Clients find the node through client.toml in the folder; by default they look
+    in ./headgate-data. SIGHUP reads headgate.toml in the folder again, as with `headgate run`.
     """
     if results is not None and external is not None:
-        raise click.UsageError("--results and --external: where results are polled nobody reads tables; leave one out")
+        raise click.UsageError(
+            "--results and --external exclude each other: with --results, no Spark process reads the tables"
+        )
     options = _UpOptions(shards, mqtt_port, zookeeper_port, http_port, daemons, results, external)
     with DataFolder(data) as folder, _log_stream(folder, verbose) as stream, contextlib.ExitStack() as reserved_ports:
         instance = cli_run.instance_name()
-        # Resolved before anything starts: a wrong wish must not leave servers behind.
-        node = _Node(folder, options, instance, reserved_ports)
+        # Before anything starts: an invalid option must not leave servers behind.
+        node = _Node(context, folder, options, instance, reserved_ports)
         try:
-            session.run(
+            context.run(
                 node.run(),
                 log=LogSettings(format="auto" if verbose else "json"),
                 stream=stream,
                 instance=instance,
                 patient=True,
             )
-        except session.InterruptedBySignalError:
-            _print_status("everything has stopped; nothing is lost")
+        except InterruptedBySignalError:
+            _print_status("everything has stopped; no data is lost")
 
 
 def _print_status(text: str) -> None:
@@ -153,25 +157,16 @@ def _log_stream(folder: DataFolder, verbose: bool) -> Iterator[TextIO]:
         yield stream
 
 
-def start_zookeeper(folder: Path, port: int) -> EmbeddedZooKeeper:
-    """Return the embedded ZooKeeper, not yet entered; tests put a fake in here."""
-    from controller.local.embedded import EmbeddedZooKeeper  # noqa: PLC0415
-
-    return EmbeddedZooKeeper(folder, port=port)
-
-
-def start_broker(folder: Path, port: int) -> EmbeddedBroker:
-    """Return the embedded broker, not yet entered; tests put a fake in here."""
-    from controller.local.embedded import EmbeddedBroker  # noqa: PLC0415
-
-    return EmbeddedBroker(folder, port=port)
-
-
 class _Node:
     """One run of the node."""
 
     def __init__(
-        self, folder: DataFolder, options: _UpOptions, instance: str, reserved_ports: contextlib.ExitStack
+        self,
+        context: CommandContext,
+        folder: DataFolder,
+        options: _UpOptions,
+        instance: str,
+        reserved_ports: contextlib.ExitStack,
     ) -> None:
         """Choose shards and ports; reserve the ports until ``reserved_ports`` ends. Raises ConfigError."""
         previous = folder.load_state()
@@ -180,6 +175,7 @@ class _Node:
                 f"--shards {options.shards}: the first start of {folder.path} fixed {previous.shards} shards; "
                 "leave the option out, or choose another folder with --data",
             )
+        self._context = context
         self._folder = folder
         self._instance = instance
         self._daemons = options.daemons
@@ -202,31 +198,31 @@ class _Node:
         return self._reserved_ports.enter_context(reserve_port(option, requested, previous, default)).number
 
     async def run(self) -> None:
-        """Start everything, say where it is, and serve until cancelled."""
+        """Start everything, print the addresses, and serve until cancelled."""
         folder, state = self._folder, self._node_state
         _print_status(f"headgate on Python {platform.python_version()}, data in {folder.path}")
         async with contextlib.AsyncExitStack() as stack:
             zookeeper = await stack.enter_async_context(
-                start_zookeeper(folder.path / "zookeeper", state.zookeeper_port),
+                self._context.new_zookeeper(folder.path / "zookeeper", state.zookeeper_port),
             )
             _print_status(f"ZooKeeper at {zookeeper.address}")
-            broker = await stack.enter_async_context(start_broker(folder.path / "broker", state.mqtt_port))
+            broker = await stack.enter_async_context(self._context.new_broker(folder.path / "broker", state.mqtt_port))
             _print_status(f"MQTT broker ({broker.kind}) at {broker.host}:{broker.port}")
             settings = self._settings(zookeeper.address, broker.host, broker.port)
             folder.save_state(state)
             client_file = self._write_files(settings)
             _print_status(f"ledger at {settings.ledger.url}")
-            daemon = cli_run.new_daemon(settings)
+            daemon = self._context.new_daemon(settings)
             await stack.enter_async_context(self._reporting_when_ready(daemon, client_file))
             if self._daemons > 1:
-                await stack.enter_async_context(_additional_daemons(folder, settings, self._daemons - 1))
+                await stack.enter_async_context(_additional_daemons(self._context, folder, settings, self._daemons - 1))
             await cli_run.run_daemon(daemon, lambda: _reload_settings(folder.path / SETTINGS_FILE, settings))
 
     def _settings(self, zookeeper: str, broker_host: str, broker_port: int) -> Settings:
         path = self._folder.path
         socket = f"unix:{path / 'drain' / 'drain.sock'}"
         if socket_problem(socket):
-            # A path too long for a socket: loopback does as well.
+            # The path is too long for a socket: use loopback instead.
             socket = f"tcp:{LOOPBACK}:{self._port('drain', 0, 0, 0)}"
         (path / "drain").mkdir(exist_ok=True)
         (path / "ledger").mkdir(exist_ok=True)
@@ -246,7 +242,7 @@ class _Node:
         )
 
     def _write_files(self, settings: Settings) -> Path:
-        """Leave the settings for clients and for `headgate run`; return the clients' file."""
+        """Write the settings for clients and for `headgate run`; return the path of the client configuration."""
         written = settings.replace(
             instance=InstanceSettings(),
             drain=_shared_drain(settings),
@@ -255,7 +251,7 @@ class _Node:
         self._folder.write(
             SETTINGS_FILE,
             settings_toml(
-                "Written by `headgate up` at each start. For a further daemon, `headgate run`; read again on SIGHUP.",
+                "Written by `headgate up` at each start, for a further daemon (`headgate run`). Read again on SIGHUP.",
                 written,
             ),
         )
@@ -266,7 +262,7 @@ class _Node:
             ledger_url=settings.ledger.url,
         )
         return self._folder.write(
-            "client.toml", client_toml("Written by `headgate up` at each start: for clients.", client)
+            "client.toml", client_toml("Written by `headgate up` at each start, for clients.", client)
         )
 
     @contextlib.asynccontextmanager
@@ -280,11 +276,11 @@ class _Node:
     async def _report_when_ready(self, daemon: Daemon, client_file: Path) -> None:
         loop = asyncio.get_running_loop()
         warn_at: float | None = loop.time() + READY_WARNING_SECONDS
-        _print_status("the daemon is starting; Spark follows in the background")
+        _print_status("the daemon is starting; Spark starts in the background")
         while not (health := daemon.health()).ready:
             if warn_at is not None and loop.time() >= warn_at:
                 _print_status(
-                    f"not ready after {READY_WARNING_SECONDS:.0f} s ({_reasons(health)}); still trying, see the logs"
+                    f"not ready after {READY_WARNING_SECONDS:.0f} s ({_reasons(health)}); still waiting, see the logs"
                 )
                 warn_at = None
             await asyncio.sleep(READY_POLL_INTERVAL_SECONDS)
@@ -314,20 +310,20 @@ def _welcome(http: str, client_file: Path) -> str:
             f"  {command} produce orders --key-field id events.ndjson",
             f"  {command} consume orders --subscription billing --type stream --from earliest",
             "",
-            "Ctrl-C stops everything; nothing is lost.",
+            "Ctrl-C stops everything; no data is lost.",
         ),
     )
 
 
 def _shared_drain(settings: Settings) -> DrainSettings:
-    """Return the drain settings of a further daemon: it asks the Spark process that the first one runs."""
+    """Return the drain settings of a further daemon: it uses the Spark process of the first one."""
     return msgspec.structs.replace(settings.drain, spawn=False)
 
 
 def _reload_settings(path: Path, running: Settings) -> Settings:
-    """Return the settings in ``path`` for this node's own daemon; raises ConfigError.
+    """Return the settings in ``path`` for this node's own daemon. Raises ConfigError.
 
-    The file is meant for a further daemon: where the two differ on purpose, ours stay.
+    The file is for a further daemon, so the settings in which the two daemons must differ are kept.
     """
     read = load_settings(path, default_instance=running.instance.name)
     return read.replace(
@@ -337,8 +333,10 @@ def _reload_settings(path: Path, running: Settings) -> Settings:
 
 
 @contextlib.asynccontextmanager
-async def _additional_daemons(folder: DataFolder, settings: Settings, count: int) -> AsyncIterator[None]:
-    """Run ``count`` daemons as processes of their own, and stop them on leaving."""
+async def _additional_daemons(
+    context: CommandContext, folder: DataFolder, settings: Settings, count: int
+) -> AsyncIterator[None]:
+    """Run ``count`` daemons as separate processes; stop them on leaving."""
     processes: list[ChildProcess] = []
     try:
         for number in range(2, count + 2):
@@ -349,9 +347,9 @@ async def _additional_daemons(folder: DataFolder, settings: Settings, count: int
             )
             path = folder.write(f"headgate-{number}.toml", settings_toml("Written by `headgate up`.", own))
             log_path = folder.log_path(f"daemon-{number}.log")
-            process = await start_daemon(path, log_path)
+            process = await context.start_daemon(path, log_path)
             processes.append(process)
-            _print_status(f"daemon {number} has process id {process.pid}, its log is {log_path}")
+            _print_status(f"daemon {number}: process id {process.pid}, log {log_path}")
         yield
     finally:
         await asyncio.gather(*(process.stop(STOP_TIMEOUT_SECONDS) for process in processes))

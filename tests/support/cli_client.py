@@ -1,13 +1,16 @@
-"""A client for command-line tests: topics, records and outcomes in plain lists, in place of Admin, Producer, Consumer."""
+"""A client for tests of the command line: Admin, Producer and Consumer on topics and records in plain lists."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
+from controller.cli.context import CommandContext
 from controller.decisions.topic_import import import_topic
+from controller.settings.load import LogSettings
 from controller.state.shard_state import ShardState
 from coordinator.decisions.refusal import Refusal
 from headgate import (
@@ -104,7 +107,7 @@ class FakeCluster:
 
 
 class FakeAdmin:
-    """Stands for headgate's Admin."""
+    """Replaces Admin."""
 
     def __init__(self, cluster: FakeCluster) -> None:
         self.cluster = cluster
@@ -226,7 +229,7 @@ class FakeAdmin:
 
 
 class FakeProducer:
-    """Stands for headgate's Producer: each outcome is known at once."""
+    """Replaces Producer; every outcome is known at once."""
 
     def __init__(self, cluster: FakeCluster) -> None:
         self.cluster = cluster
@@ -258,7 +261,7 @@ class FakeProducer:
 
 
 class FakeConsumer:
-    """Stands for headgate's Consumer: gives the cluster's records, then waits for ever."""
+    """Replaces Consumer; yields the cluster's records, then waits."""
 
     def __init__(self, cluster: FakeCluster) -> None:
         self.cluster = cluster
@@ -281,3 +284,51 @@ class FakeConsumer:
 
     async def caught_up(self) -> bool:
         return self.given == len(self.cluster.records)
+
+
+class FakeContext(CommandContext):
+    """Commands get their clients from one FakeCluster."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        super().__init__()
+        self.cluster = cluster
+
+    def open_admin(self) -> Any:
+        return FakeAdmin(self.cluster)
+
+    def open_producer(self, *, name: str | None) -> Any:
+        return FakeProducer(self.cluster)
+
+    def open_consumer(self, **options: Any) -> Any:
+        self.cluster.opened.append(options)
+        return FakeConsumer(self.cluster)
+
+
+class InProcessContext(FakeContext):
+    """For commands inside the test process, whose standard streams have no file descriptors."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        super().__init__(cluster)
+        self.input_file = -1
+        """Descriptor that commands read as standard input."""
+        self.write_error: OSError | None = None
+        """Raised by every write to standard output."""
+        self.commands: list[list[str]] = []
+        """Every recount that was started."""
+        self.recount: tuple[int, str] = 0, ""
+        """Exit code and log of a recount."""
+
+    def start_logs(self, settings: LogSettings | None, stream: TextIO | None, instance: str) -> None:
+        pass
+
+    def standard_input(self) -> int:
+        return self.input_file
+
+    async def write_output(self, data: bytes) -> None:
+        if self.write_error is not None:
+            raise self.write_error
+        sys.stdout.buffer.write(data)
+
+    def run_recount(self, command: list[str]) -> tuple[int, str]:
+        self.commands.append(command)
+        return self.recount

@@ -161,7 +161,7 @@ async def test_a_named_producer_killed_anywhere_goes_on_behind_the_last_line_tha
 
     assert kills == 4, f"none was caught at work in {ATTEMPTS} attempts"
     await loader.assert_all_stored_by(last)
-    assert "lines are stored already; going on after them" in last.errors()
+    assert "lines are already stored; continuing after them" in last.errors()
 
 
 @pytest.mark.parametrize("cluster", [LONG_SESSION_SECONDS], indirect=True, ids=["a long session"])

@@ -27,7 +27,7 @@ def drain(file: int, into: bytearray) -> None:
         into += block
 
 
-async def test_a_pipe_is_written_whole_although_it_holds_less():
+async def test_more_than_a_pipe_holds_is_written_completely():
     reader, writer = os.pipe()
     got = bytearray()
     reading = threading.Thread(target=drain, args=(reader, got))
@@ -41,7 +41,7 @@ async def test_a_pipe_is_written_whole_although_it_holds_less():
     assert bytes(got) == LARGE
 
 
-async def test_a_reader_that_does_not_read_holds_up_the_writer_and_nobody_else():
+async def test_a_slow_reader_delays_only_the_writer():
     reader, writer = os.pipe()
     writing = asyncio.ensure_future(write_all(writer, LARGE))
 
@@ -57,7 +57,7 @@ async def test_a_reader_that_does_not_read_holds_up_the_writer_and_nobody_else()
     os.close(writer)
 
 
-async def test_a_reader_that_went_away_is_an_error():
+async def test_a_closed_reader_is_an_error():
     reader, writer = os.pipe()
     os.close(reader)
 
@@ -66,7 +66,7 @@ async def test_a_reader_that_went_away_is_an_error():
     os.close(writer)
 
 
-async def test_a_silent_writer_holds_up_nobody_else():
+async def test_a_silent_writer_delays_only_the_reader():
     reader, writer = os.pipe()
     reading = asyncio.ensure_future(collect(reader))
 

@@ -1,4 +1,4 @@
-"""`headgate backlog`: what it asks for, and what it prints."""
+"""`headgate backlog`: its requests and its output."""
 
 from __future__ import annotations
 
@@ -6,22 +6,14 @@ import json
 
 import pytest
 
-from controller.cli import backlog as cli_backlog
-from controller.cli import context as session
 from controller.cli.main import main
 from headgate import BacklogInfo, ExternalSource, TopicInfo
 from headgate.client.admin_values import public_value
 from headgate.protocol.backlog import SegmentBacklog, summarize_backlog
 
 
-def run(*arguments):
-    with pytest.raises(SystemExit) as ended:
-        main(list(arguments))
-    return ended.value.code
-
-
 class Admin:
-    """Has one subscription, and notes what it was asked for."""
+    """Has one subscription, and records requests for backlogs."""
 
     def __init__(self, asked, found):
         self.asked = asked
@@ -61,8 +53,8 @@ class Admin:
 
 
 @pytest.fixture
-def asked(monkeypatch):
-    """What was asked of a cluster with one subscription, counted by the leader."""
+def asked(context):
+    """The requests to a cluster with one subscription, which the leader counts."""
     found = summarize_backlog(
         topic="orders",
         subscription="billing",
@@ -72,9 +64,21 @@ def asked(monkeypatch):
         segments=[SegmentBacklog(segment=3, sealed=True, records=1234, size_bytes=10)],
     )
     asked: list[tuple[str | None, str | None]] = []
-    monkeypatch.setattr(session, "client_config", lambda: None)
-    monkeypatch.setattr(session, "open_admin", lambda config: Admin(asked, [public_value(found, BacklogInfo)]))
+    admin = Admin(asked, [public_value(found, BacklogInfo)])
+    context.open_admin = lambda: admin
     return asked
+
+
+@pytest.fixture
+def run(context):
+    """Run a command line; return its exit code."""
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments), obj=context)
+        return ended.value.code
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -86,12 +90,12 @@ def asked(monkeypatch):
         (["orders", "--subscription", "billing"], ("orders", "billing")),
     ],
 )
-def test_a_topic_needs_no_word_before_it(asked, arguments, wanted):
+def test_a_topic_needs_no_subcommand(run, context, asked, arguments, wanted):
     assert run("backlog", *arguments) == 0
     assert asked == [wanted]
 
 
-def test_the_table_is_for_people_and_how_it_was_counted_goes_to_standard_error(asked, capsys):
+def test_the_table_goes_to_standard_output_and_notes_go_to_standard_error(run, context, asked, capsys):
     assert run("backlog", "orders", "--segments") == 0
 
     said = capsys.readouterr()
@@ -102,69 +106,59 @@ def test_the_table_is_for_people_and_how_it_was_counted_goes_to_standard_error(a
     assert "counted by the leader" in said.err
 
 
-def test_json_is_for_programs(asked, capsys):
+def test_json_has_null_for_unknown_values(run, context, asked, capsys):
     assert run("backlog", "--json") == 0
 
     (found,) = json.loads(capsys.readouterr().out)
     assert (found["records"], found["outlook"], found["counted_by"]) == (1234, "unknown", "leader")
-    assert (found["oldest_ms"], found["segments"][0]["oldest_ms"]) == (None, None), "null, and not left out"
+    assert (found["oldest_ms"], found["segments"][0]["oldest_ms"]) == (None, None), "null, not omitted"
 
 
-def test_watching_goes_on_until_it_is_ended(asked, capsys, monkeypatch):
-    monkeypatch.setattr(cli_backlog, "WATCH_INTERVAL_SECONDS", 0)
+def test_watch_runs_until_it_is_interrupted(run, context, asked, capsys):
+    context.watch_interval_seconds = 0
 
     assert run("backlog", "orders", "--watch", "--json") == 130
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
-def test_a_subscription_without_its_topic_is_refused(asked, capsys):
+def test_a_subscription_without_a_topic_is_wrong_usage(run, context, asked, capsys):
     assert run("backlog", "-s", "billing") == 2
-    assert "--subscription needs a TOPIC" in capsys.readouterr().err
+    assert "--subscription requires a TOPIC" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("code", [0, 1])
-def test_verify_counts_the_clusters_own_ledger_and_hands_on_the_verdict(asked, monkeypatch, code):
-    commands = []
-
-    def ran(command):
-        commands.append(command)
-        return code, "noise"
-
-    monkeypatch.setattr(cli_backlog, "_run", ran)
+def test_verify_counts_the_clusters_ledger_and_returns_the_verdict(run, context, asked, code):
+    context.recount = code, "noise"
 
     assert run("backlog", "verify") == code
-    assert commands[0][-2:] == ["--ledger", "file:///the/ledger"]
+    assert context.commands[0][-2:] == ["--ledger", "file:///the/ledger"]
 
 
-def test_verify_hands_on_what_spark_needs(asked, monkeypatch):
-    commands = []
-    monkeypatch.setattr(cli_backlog, "_run", lambda command: commands.append(command) or (0, ""))
+def test_verify_passes_spark_options_on(run, context, asked):
 
     spark = ("--master", "spark://m:7077", "--reader", "spark", "--conf", "a=1", "--conf", "b=2")
     assert run("backlog", "verify", "--ledger", "s3a://x", *spark) == 0
-    assert commands[0][3:-2] == list(spark)
+    assert context.commands[0][3:-2] == list(spark)
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "external, their tables are not read here: clicks\n"),
-        (["clicks"], "external, their tables are not read here: clicks\n"),
+        ([], "external topics, whose tables are not read: clicks\n"),
+        (["clicks"], "external topics, whose tables are not read: clicks\n"),
         (["orders"], ""),
         (["--ledger", "file:///x"], ""),
     ],
     ids=["all topics", "an external one", "a stored one", "a ledger without a cluster"],
 )
-def test_verify_says_of_which_topics_it_does_not_read_the_tables(asked, monkeypatch, capsys, arguments, said):
-    monkeypatch.setattr(cli_backlog, "_run", lambda command: (0, ""))
-
+def test_verify_names_the_topics_whose_tables_it_does_not_read(run, context, asked, capsys, arguments, said):
     assert run("backlog", "verify", *arguments) == 0
     assert capsys.readouterr().err == said
 
 
-def test_a_recount_that_breaks_down_shows_what_was_said(asked, monkeypatch, capsys):
-    monkeypatch.setattr(cli_backlog, "_run", lambda command: (2, "no JVM\n"))
+def test_a_failed_recount_prints_its_log(run, context, asked, capsys):
+    context.recount = 2, "no JVM\n"
 
     assert run("backlog", "verify", "--ledger", "file:///x") == 1
     said = capsys.readouterr().err
-    assert said.startswith("no JVM\nheadgate: the recount could not be carried out (code 2)")
+    assert said.startswith("no JVM\nheadgate: the recount failed with exit code 2")

@@ -64,11 +64,11 @@ SHRINKING = COUNTED | {"stored_per_second": 1.0, "acknowledged_per_second": 124.
         pytest.param([part()], "CHECKPOINT", ["not tracked", "-", "-", "-", "-", "-"], id="not tracked"),
     ],
 )
-def test_a_row_says_what_is_known_and_what_is_not(parts, kind, cells):
+def test_a_row_marks_unknown_values(parts, kind, cells):
     assert subscription_row(backlog(*parts, kind=kind)) == ["orders", "billing", kind.lower(), *cells]
 
 
-def test_totals_are_over_the_segments_and_each_has_its_own_outlook():
+def test_each_segment_has_its_own_outlook_beside_the_total():
     one, other = part(0, **SHRINKING), part(1, **COUNTED | {"oldest_ms": NOW - 60_000})
     whole = backlog(other, one)
 
@@ -78,7 +78,7 @@ def test_totals_are_over_the_segments_and_each_has_its_own_outlook():
     assert segment_row(other, whole)[-1] == "?"
 
 
-def test_what_no_table_tells_of_an_external_topic_is_a_dash_and_never_nothing():
+def test_unknown_values_of_an_external_topic_are_dashes_never_zero():
     known, unknown = part(0, records=0, size_bytes=0, label="a"), part(1, label="b")
     without_times = part(2, records=7, label="c", stored_per_second=1.0, acknowledged_per_second=3.0)
     whole = backlog(known, unknown)
@@ -91,11 +91,11 @@ def test_what_no_table_tells_of_an_external_topic_is_a_dash_and_never_nothing():
     assert segment_row(checkpoint.segments[0], checkpoint)[3] == "not tracked"
 
 
-def test_a_producers_clock_that_is_ahead_makes_no_negative_age():
+def test_a_producer_clock_that_is_ahead_gives_no_negative_age():
     assert subscription_row(backlog(part(**COUNTED | {"oldest_ms": NOW + 5000})))[5] == "0.0 s"
 
 
-def test_how_it_was_counted_is_said_where_that_matters():
+def test_notes_tell_how_old_or_incomplete_counts_were_made():
     fresh, old = backlog(part(**COUNTED)), backlog(part(**COUNTED), as_of_ms=NOW - 12_000)
 
     assert counted_lines([fresh], NOW) == []
@@ -104,33 +104,33 @@ def test_how_it_was_counted_is_said_where_that_matters():
     assert counted_lines([], NOW) == []
 
 
-def test_an_external_topic_of_which_nothing_is_left_needs_no_spark_to_say_so():
+def test_a_drained_external_topic_needs_no_count_by_spark():
     read, unread = part(records=0, size_bytes=0, label="a"), part(1, label="b")
 
     assert counted_lines([backlog(read, counted_by="leader")], NOW) == []
     assert "counted by the leader" in counted_lines([backlog(read, unread, counted_by="leader")], NOW)[0]
 
 
-def test_why_something_of_an_external_topic_is_not_known_is_said_once_for_each_topic():
+def test_the_reason_of_an_unknown_value_is_given_once_per_external_topic():
     def unknown(topic, reason="no table", *, failing=False):
         return backlog(part(), counted_by="leader", topic=topic, unknown_reason=reason, failing=failing)
 
     assert counted_lines([unknown("a"), unknown("a"), unknown("b", "b is broken", failing=True)], NOW) == [
-        "a is not known in full: no table",
+        "a is only partly known: no table",
         "b could not be counted: b is broken",
     ]
     many = counted_lines([unknown(f"t{at}") for at in range(NOTES + 2)], NOW)
     assert many[NOTES:] == ["and 2 more; --json has all reasons"]
 
 
-def test_the_trend_is_that_of_two_looks_or_of_the_rates():
+def test_the_trend_follows_from_two_counts_or_from_the_rates():
     assert [trend(*pair) for pair in ((None, 4), (4, None), (4, 5), (5, 4), (4, 4))] == ["", "", "▲", "▼", "="]
     rates = [(None, None), (2.0, 1.0), (1.0, 2.0), (0.0, 0.0)]
     found = [part(records=1, stored_per_second=into, acknowledged_per_second=out) for into, out in rates]
     assert [outlook_trend(each) for each in found] == ["", "▲", "▼", "="]
 
 
-def test_bars_reach_from_nothing_to_the_highest_of_those_shown():
+def test_sparkline_bars_reach_from_zero_to_the_maximum():
     assert sparkline([0, 5, 10]) == "▁▄█"
     assert sparkline([0, 0]) == "▁▁"
     assert sparkline(list(range(100)))[-1] == "█"

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from controller.cli import consume as cli_consume
 from controller.cli.consume import record_line
 from tests.controller.cli.conftest import Invoke
-from tests.support.cli_client import FakeCluster, FakeConsumer, Record, segment, topic
+from tests.support.cli_client import FakeCluster, FakeConsumer, InProcessContext, Record, segment, topic
 
 
 @pytest.fixture
@@ -44,13 +43,13 @@ def orders(cluster: FakeCluster) -> FakeCluster:
         (b'{\n  "a": 1\r\n}', '{"a":1}'),
     ],
 )
-def test_a_value_stands_as_json_or_as_text(value: bytes, shown: str):
+def test_a_value_is_printed_as_json_or_text(value: bytes, shown: str):
     line = record_line(Record(b"k", value, 3, 7, 1234)).decode()
 
     assert line == f'{{"key":"k","value":{shown},"segment":3,"offset":7,"timestamp":1234}}\n'
 
 
-def test_bytes_that_are_no_text_stand_as_base64_with_a_mark():
+def test_binary_values_are_printed_in_base64_with_their_encoding():
     line = json.loads(record_line(Record(b"\xff", b"\x00\xfe")))
 
     assert (line["key"], line["key_encoding"]) == ("/w==", "base64")
@@ -64,7 +63,9 @@ def consumed(invoke: Invoke, *options: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_it_prints_until_it_is_caught_up_and_acknowledges_each_segment_to_its_last(invoke: Invoke, orders: FakeCluster):
+def test_it_prints_until_it_has_caught_up_and_acknowledges_the_last_record_of_each_segment(
+    invoke: Invoke, orders: FakeCluster
+):
     options = ("--from", "earliest", "--consumer", "me", "--balance", "load", "--capacity", "2.5")
     lines = consumed(invoke, "--exit-when-caught-up", *options)
 
@@ -84,7 +85,7 @@ def test_it_prints_until_it_is_caught_up_and_acknowledges_each_segment_to_its_la
     ]
 
 
-def test_max_stops_after_that_many_and_acknowledges_no_more_than_was_printed(invoke: Invoke, orders: FakeCluster):
+def test_max_limits_printed_and_acknowledged_records(invoke: Invoke, orders: FakeCluster):
     lines = consumed(invoke, "--max", "3")
 
     assert [line["value"]["n"] for line in lines] == [1, 2, 3]
@@ -103,13 +104,10 @@ def test_a_queue_acknowledges_every_record_and_a_checkpoint_none(
     assert orders.opened[0]["type"] == type_.upper()
 
 
-def test_nothing_is_acknowledged_that_could_not_be_printed(
-    invoke: Invoke, orders: FakeCluster, monkeypatch: pytest.MonkeyPatch
+def test_a_record_that_was_not_printed_is_not_acknowledged(
+    invoke: Invoke, orders: FakeCluster, context: InProcessContext
 ):
-    async def full(_: bytes) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(cli_consume, "_write", full)
+    context.write_error = OSError(28, "No space left on device")
 
     result = invoke("consume", "orders", "-s", "billing", "--max", "5")
 
@@ -118,10 +116,10 @@ def test_nothing_is_acknowledged_that_could_not_be_printed(
     assert orders.closed == 1
 
 
-def test_a_record_on_its_way_when_asked_is_printed_before_leaving(
-    invoke: Invoke, orders: FakeCluster, monkeypatch: pytest.MonkeyPatch
+def test_a_record_in_transit_when_caught_up_is_printed_before_exit(
+    invoke: Invoke, orders: FakeCluster, context: InProcessContext, monkeypatch: pytest.MonkeyPatch
 ):
-    """The consumer counts a record as delivered before this command's own queue has it."""
+    """The consumer counts a record as delivered before the command's queue has it."""
 
     asked = asyncio.Event()
 
@@ -136,8 +134,7 @@ def test_a_record_on_its_way_when_asked_is_printed_before_leaving(
 
     monkeypatch.setattr(FakeConsumer, "caught_up", always)
     monkeypatch.setattr(FakeConsumer, "__aiter__", late)
-    monkeypatch.setattr(cli_consume, "CAUGHT_UP_POLL_SECONDS", 0.0)
-    monkeypatch.setattr(cli_consume, "CAUGHT_UP_SETTLE_SECONDS", 60.0)
+    context.caught_up_poll_seconds, context.caught_up_settle_seconds = 0.0, 60.0
 
     assert [line["value"]["n"] for line in consumed(invoke, "--exit-when-caught-up", "--max", "1")] == [1]
 
@@ -152,7 +149,7 @@ def test_a_consumer_that_fails_ends_the_command(invoke: Invoke, orders: FakeClus
     assert invoke("consume", "orders", "-s", "billing").exit_code == 1
 
 
-def test_an_unknown_topic_says_how_to_make_it(invoke: Invoke, cluster: FakeCluster):
+def test_an_unknown_topic_names_the_command_that_creates_it(invoke: Invoke, cluster: FakeCluster):
     result = invoke("consume", "orders", "-s", "billing")
 
     assert result.exit_code == 1
@@ -162,24 +159,20 @@ def test_an_unknown_topic_says_how_to_make_it(invoke: Invoke, cluster: FakeClust
 
 PROGRAM = """
 import sys
-from controller.cli import context
 from controller.cli.main import main
-from tests.support.cli_client import FakeAdmin, FakeCluster, FakeConsumer, Record, segment, topic
+from tests.support.cli_client import FakeCluster, FakeContext, Record, segment, topic
 
 cluster = FakeCluster()
 cluster.topics["orders"] = topic("orders", segment(0, 0, 65535))
 cluster.records = [Record(b"a", b"x" * 1000, 0, offset) for offset in range(5000)]
-context.client_config = lambda: None
-context.open_admin = lambda _: FakeAdmin(cluster)
-context.open_consumer = lambda _, **options: FakeConsumer(cluster)
 try:
-    main(["consume", "orders", "-s", "billing", "--exit-when-caught-up"], prog_name="headgate")
+    main(["consume", "orders", "-s", "billing", "--exit-when-caught-up"], prog_name="headgate", obj=FakeContext(cluster))
 finally:
     print(cluster.closed, max(offset for _, offset in cluster.acknowledged), file=sys.stderr)
 """
 
 
-def test_a_reader_that_went_away_ends_it_quietly_and_cleanly(pytestconfig: pytest.Config):
+def test_a_closed_output_pipe_ends_the_command_without_a_message(pytestconfig: pytest.Config):
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
         stdout=subprocess.PIPE,
@@ -194,11 +187,11 @@ def test_a_reader_that_went_away_ends_it_quietly_and_cleanly(pytestconfig: pytes
 
     assert process.returncode == 141
     assert closed == 1
-    # What was acknowledged had gone into the pipe; the pipe and one group may hold more than was read.
+    # Acknowledged records are in the pipe; the pipe and one batch may hold more than was read.
     assert 0 < last < 5000 - 1
 
 
-def test_a_pipe_gets_every_record_once(pytestconfig: pytest.Config):
+def test_a_pipe_receives_every_record_once(pytestconfig: pytest.Config):
     result = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, cwd=pytestconfig.rootpath, check=True, env=os.environ
     )

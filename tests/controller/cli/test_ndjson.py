@@ -40,22 +40,22 @@ def problem(text: bytes, field: str | None = "id", key: bytes | None = None) -> 
     return found.problem
 
 
-def test_lines_know_their_number_and_where_they_end():
+def test_lines_have_a_number_and_an_end_offset():
     assert split(b"ab\n\ncd\r\nef") == [Line(1, 3, b"ab"), Line(3, 8, b"cd"), Line(4, 10, b"ef")]
 
 
-def test_blank_lines_are_none_but_count_in_numbers():
+def test_blank_lines_are_skipped_but_counted():
     assert [line.number for line in split(b"\n \t\nx\n")] == [3]
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_line():
+def test_a_byte_order_mark_is_not_part_of_the_first_line():
     assert split(b"\xef\xbb\xbf{}\n\xef\xbb\xbf{}\n")[0].text == b"{}"
     assert split(b"\xef\xbb\xbf{}\n\xef\xbb\xbf{}\n")[1].text == b"\xef\xbb\xbf{}"
 
 
 @settings(deadline=None)
 @given(st.lists(st.binary(max_size=6).filter(lambda text: b"\n" not in text)), st.data())
-def test_lines_do_not_depend_on_how_the_bytes_arrive(texts: list[bytes], data: st.DataObject):
+def test_lines_do_not_depend_on_block_boundaries(texts: list[bytes], data: st.DataObject):
     whole = b"\n".join(texts)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=5)))
     blocks = [whole[first:end] for first, end in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
@@ -63,7 +63,7 @@ def test_lines_do_not_depend_on_how_the_bytes_arrive(texts: list[bytes], data: s
     assert split(*blocks) == split(whole)
 
 
-def test_a_line_of_the_longest_size_is_held_and_a_longer_one_is_not():
+def test_a_line_of_the_maximum_size_is_kept_and_a_longer_one_is_not():
     found = split(b"x" * 4 + b"\n" + b"x" * 6 + b"\nab\n", max_line_bytes=4)
 
     assert [(line.number, line.text) for line in found] == [(1, b"xxxx"), (2, None), (3, b"ab")]
@@ -79,7 +79,7 @@ def test_a_long_line_does_not_fill_memory():
     assert [line.text for line in splitter.end()] == [None]
 
 
-def test_splitting_goes_on_where_a_position_says():
+def test_splitting_continues_at_a_position():
     assert split(b"x\n", offset=50, number=7) == [Line(8, 52, b"x")]
 
 
@@ -96,11 +96,11 @@ def test_splitting_goes_on_where_a_position_says():
         (b'  {"id": 123456789012345678901234567890}  ', b"123456789012345678901234567890"),
     ],
 )
-def test_the_key_is_the_text_of_the_field_and_the_value_the_line_itself(text: bytes, key: bytes):
+def test_the_key_is_the_text_of_the_field_and_the_value_is_the_line(text: bytes, key: bytes):
     assert record(text) == KeyedRecord(3, 100, key, text)
 
 
-def test_a_dotted_name_is_a_field_of_that_name_or_one_inside_another():
+def test_a_dotted_name_is_a_field_with_that_name_or_a_nested_field():
     inside = b'{"a": {"b": {"c": 1}}}'
     assert record(inside, "a.b.c") == KeyedRecord(3, 100, b"1", inside)
 
@@ -109,44 +109,44 @@ def test_a_dotted_name_is_a_field_of_that_name_or_one_inside_another():
 
 
 @pytest.mark.parametrize("text", [b"[1]", b"3", b'"x"', b'{"other": 1}'])
-def test_one_key_for_all_lines_takes_any_json(text: bytes):
+def test_a_fixed_key_accepts_any_json(text: bytes):
     assert record(text, None, b"k") == KeyedRecord(3, 100, b"k", text)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (b'{"id": ', "is not JSON"),
         (b"hello", "is not JSON"),
         (b'{"id": 1} x', "is not JSON"),
         (b'{"id": "\xff"}', "is not JSON"),
-        (b"[1]", "no object, so it has no field 'id'"),
-        (b'{"other": 1, "more": 2}', "has no field 'id'; it has 'other', 'more'"),
-        (b"{}", "no fields at all"),
+        (b"[1]", "not a JSON object, so it has no field 'id'"),
+        (b'{"other": 1, "more": 2}', "has no field 'id'; its fields are 'other', 'more'"),
+        (b"{}", "its fields are none"),
         (b'{"id": null}', "has null in field 'id'"),
         (b'{"id": {"a": 1}}', "has an object in field 'id'"),
         (b'{"id": [1]}', "has a list in field 'id'"),
     ],
 )
-def test_a_line_that_makes_no_record_says_why(text: bytes, told: str):
-    assert told in problem(text)
+def test_an_invalid_line_has_a_reason(text: bytes, message: str):
+    assert message in problem(text)
 
 
-def test_with_one_key_for_all_a_line_must_still_be_json():
+def test_with_a_fixed_key_a_line_must_still_be_json():
     assert "is not JSON" in problem(b"hello", None, b"k")
 
 
-def test_what_is_too_large_for_a_record_is_a_bad_line():
+def test_a_line_above_the_record_size_is_invalid():
     fits = json.dumps("x" * (MAX_RECORD_BYTES - 3)).encode()
 
     assert isinstance(record(fits, None, b"k"), KeyedRecord)
-    assert "more than 1048576 bytes" in problem(fits, None, b"kk")
+    assert "exceed 1048576 bytes" in problem(fits, None, b"kk")
     overlong = keyed_record(Line(3, 9, None), None, b"k")
     assert isinstance(overlong, BadLine)
     assert "longer than 1048576 bytes" in overlong.problem
 
 
-def test_a_position_comes_back_as_it_was_and_is_small():
+def test_a_position_is_small_and_survives_encoding():
     found = record(b'{"id": 1}')
     assert isinstance(found, KeyedRecord)
     encoded = encode_position(found)

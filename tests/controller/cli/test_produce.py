@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from controller.cli import produce as cli_produce
-from controller.cli.ndjson import KeyedRecord, Line, decode_position, encode_position
+from controller.cli.ndjson import KeyedRecord, decode_position, encode_position
 from headgate.errors import DeliveryFailedError, DeliveryUnknownError, FencedError, RequestRejectedError
 from tests.controller.cli.conftest import Invoke
-from tests.support.cli_client import FakeCluster, FakeProducer, segment, topic
+from tests.support.cli_client import FakeCluster, FakeProducer, InProcessContext, segment, topic
 
 GOOD = b'{"id": "a", "n": 1}\n{"id": "b", "n": 2}\n{"id": "a", "n": 3}\n'
 
@@ -59,7 +57,7 @@ def test_the_summary_as_json(invoke: Invoke, orders: FakeCluster, events: Path):
     assert json.loads(result.stdout) == {"accepted": 3, "stored": 3, "failed": 0, "unknown": 0, "skipped": 0}
 
 
-def test_several_files_follow_each_other(invoke: Invoke, orders: FakeCluster, events: Path, tmp_path: Path):
+def test_several_files_are_sent_in_order(invoke: Invoke, orders: FakeCluster, events: Path, tmp_path: Path):
     (tmp_path / "more").write_bytes(b'{"id": 9}')
 
     invoke("produce", "orders", "--key-field", "id", str(events), str(tmp_path / "more"))
@@ -67,9 +65,7 @@ def test_several_files_follow_each_other(invoke: Invoke, orders: FakeCluster, ev
     assert [key for _, key, _ in orders.sent] == [b"a", b"b", b"a", b"9"]
 
 
-def test_a_bad_line_stops_with_its_place_after_everything_before_it(
-    invoke: Invoke, orders: FakeCluster, tmp_path: Path
-):
+def test_an_invalid_line_is_named_and_everything_before_it_is_sent(invoke: Invoke, orders: FakeCluster, tmp_path: Path):
     path = tmp_path / "events.ndjson"
     path.write_bytes(b'{"id": 1}\n\n{"id": 2}\nhello\n{"id": 3}\n')
 
@@ -84,13 +80,13 @@ def test_a_bad_line_stops_with_its_place_after_everything_before_it(
     assert "--skip-bad-lines" in error
 
 
-def test_a_missing_key_field_says_which_fields_there_are(invoke: Invoke, orders: FakeCluster, events: Path):
+def test_a_missing_key_field_names_the_existing_fields(invoke: Invoke, orders: FakeCluster, events: Path):
     result = invoke("produce", "orders", "--key-field", "nr", str(events))
 
-    assert f"{events}:1 has no field 'nr'; it has 'id', 'n'" in result.stderr
+    assert f"{events}:1 has no field 'nr'; its fields are 'id', 'n'" in result.stderr
 
 
-def test_a_bad_line_in_one_file_stops_before_the_next_file(
+def test_an_invalid_line_in_one_file_stops_before_the_next_file(
     invoke: Invoke, orders: FakeCluster, events: Path, tmp_path: Path
 ):
     (tmp_path / "bad").write_bytes(b"hello\n")
@@ -100,7 +96,7 @@ def test_a_bad_line_in_one_file_stops_before_the_next_file(
     assert orders.sent == []
 
 
-def test_bad_lines_can_be_skipped_counted_and_reported(invoke: Invoke, orders: FakeCluster, tmp_path: Path):
+def test_invalid_lines_can_be_skipped_counted_and_reported(invoke: Invoke, orders: FakeCluster, tmp_path: Path):
     path = tmp_path / "events.ndjson"
     path.write_bytes(b'{"id": 1}\n' + b"hello\n" * 8 + b'{"id": 3}\n')
 
@@ -109,12 +105,10 @@ def test_bad_lines_can_be_skipped_counted_and_reported(invoke: Invoke, orders: F
     assert result.exit_code == 0
     assert [key for _, key, _ in orders.sent] == [b"1", b"3"]
     assert result.stderr.count("headgate: skipped") == cli_produce.REPORTED
-    assert result.stderr.endswith("accepted 2, stored 2, failed 0, skipped 8 bad lines\n")
+    assert result.stderr.endswith("accepted 2, stored 2, failed 0, skipped 8 invalid lines\n")
 
 
-def test_what_was_not_stored_is_counted_named_and_makes_the_command_fail(
-    invoke: Invoke, orders: FakeCluster, events: Path
-):
+def test_failed_records_are_counted_and_named_and_the_command_fails(invoke: Invoke, orders: FakeCluster, events: Path):
     orders.failures = {
         b'{"id": "a", "n": 1}': DeliveryFailedError("the deadline passed"),
         b'{"id": "b", "n": 2}': DeliveryUnknownError("no answer"),
@@ -137,34 +131,34 @@ def test_a_fenced_producer_stops(invoke: Invoke, orders: FakeCluster, events: Pa
     assert result.stderr.endswith(f"headgate: stopped at {events}:1: another process has this name\n")
 
 
-def test_an_unknown_topic_says_how_to_make_it_and_sends_nothing(invoke: Invoke, cluster: FakeCluster, events: Path):
+def test_an_unknown_topic_names_the_command_that_creates_it_and_nothing_is_sent(
+    invoke: Invoke, cluster: FakeCluster, events: Path
+):
     result = invoke("produce", "orders", "--key-field", "id", str(events))
 
     assert result.exit_code == 1
-    assert result.stderr == "headgate: there is no topic 'orders'; create it first: headgate topic create orders\n"
+    assert result.stderr == "headgate: topic 'orders' does not exist; create it first: headgate topic create orders\n"
     assert cluster.sent == []
 
 
-def test_a_file_that_is_missing_is_one_line(invoke: Invoke, orders: FakeCluster, tmp_path: Path):
+def test_a_missing_file_is_one_line(invoke: Invoke, orders: FakeCluster, tmp_path: Path):
     result = invoke("produce", "orders", "--key-field", "id", str(tmp_path / "nothing"))
 
     assert result.exit_code == 1
     assert result.stderr.startswith(f"headgate: {tmp_path / 'nothing'}: No such file")
 
 
-def test_a_file_that_vanishes_stops_after_everything_before_it(
-    invoke: Invoke, orders: FakeCluster, events: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_file_that_cannot_be_read_stops_after_everything_before_it(
+    invoke: Invoke, orders: FakeCluster, events: Path, tmp_path: Path
 ):
-    monkeypatch.setattr(cli_produce, "_total_bytes", lambda _: None)
-
-    result = invoke("produce", "orders", "--key-field", "id", str(events), str(tmp_path / "gone"))
+    result = invoke("produce", "orders", "--key-field", "id", str(events), str(tmp_path))
 
     assert result.exit_code == 1
     assert (len(orders.sent), orders.flushes) == (3, 1)
-    assert result.stderr.endswith(f"headgate: {tmp_path / 'gone'}: cannot be read: No such file or directory\n")
+    assert result.stderr.endswith(f"headgate: {tmp_path}: cannot be read: Is a directory\n")
 
 
-def test_a_record_that_the_producer_refuses_stops_after_everything_before_it(
+def test_a_record_rejected_by_the_producer_stops_after_everything_before_it(
     invoke: Invoke, orders: FakeCluster, events: Path, monkeypatch: pytest.MonkeyPatch
 ):
     send = FakeProducer.send
@@ -186,33 +180,40 @@ def test_a_record_that_the_producer_refuses_stops_after_everything_before_it(
     ]
 
 
-def test_ctrl_c_still_stores_what_was_taken(invoke: Invoke, orders: FakeCluster, monkeypatch: pytest.MonkeyPatch):
-    async def endless(*_: object) -> AsyncIterator[Line]:
-        yield Line(1, 10, b'{"id": 1}')
+def test_ctrl_c_stores_accepted_records_before_the_exit(
+    invoke: Invoke, orders: FakeCluster, context: InProcessContext, monkeypatch: pytest.MonkeyPatch
+):
+    send = FakeProducer.send
+
+    async def interrupt(self: FakeProducer, *record: Any, **options: Any) -> Any:
         os.kill(os.getpid(), signal.SIGINT)
-        await asyncio.Event().wait()
+        return await send(self, *record, **options)
 
-    monkeypatch.setattr(cli_produce, "_lines", endless)
-    monkeypatch.setattr(cli_produce, "_total_bytes", lambda _: None)
-
-    result = invoke("produce", "orders", "--key-field", "id")
+    monkeypatch.setattr(FakeProducer, "send", interrupt)
+    context.input_file, writer = os.pipe()
+    os.write(writer, b'{"id": 1}\n')
+    try:
+        result = invoke("produce", "orders", "--key-field", "id")
+    finally:
+        os.close(context.input_file)
+        os.close(writer)
 
     assert result.exit_code == 130
     assert orders.flushes == 1
     assert result.stderr == "accepted 1, stored 1, failed 0\n"
 
 
-# --- resuming ---------------------------------------------------------------------------------------------------------
+# Resuming
 
 
-def test_a_named_producer_tells_its_position_with_each_record(invoke: Invoke, orders: FakeCluster, events: Path):
+def test_a_named_producer_sends_its_position_with_each_record(invoke: Invoke, orders: FakeCluster, events: Path):
     invoke("produce", "orders", "--key-field", "id", "--name", "import", str(events))
 
     ends = [decode_position(position or b"") for position in orders.positions]
     assert [(end.end_offset, end.number) for end in ends if end is not None] == [(20, 1), (40, 2), (60, 3)]
 
 
-def test_a_second_run_begins_after_what_is_stored(invoke: Invoke, orders: FakeCluster, events: Path):
+def test_a_second_run_starts_after_the_last_stored_record(invoke: Invoke, orders: FakeCluster, events: Path):
     orders.source_position = encode_position(KeyedRecord(2, 40, b"b", b'{"id": "b", "n": 2}'))
     with events.open("ab") as file:
         file.write(b'{"id": "c", "n": 4}')
@@ -220,23 +221,25 @@ def test_a_second_run_begins_after_what_is_stored(invoke: Invoke, orders: FakeCl
     result = invoke("produce", "orders", "--key-field", "id", "--name", "import", str(events))
 
     assert [value for _, _, value in orders.sent] == [b'{"id": "a", "n": 3}', b'{"id": "c", "n": 4}']
-    assert "2 lines are stored already" in result.stderr
+    assert "2 lines are already stored" in result.stderr
     assert result.stderr.endswith("accepted 2, stored 2, failed 0\n")
 
 
 @pytest.mark.parametrize("content", [b"", b'{"id": "z", "n": 1}\n{"id": "z", "n": 2}\n', GOOD[:30]])
-def test_another_file_under_the_same_name_is_refused(invoke: Invoke, orders: FakeCluster, events: Path, content: bytes):
+def test_another_file_under_the_same_name_is_rejected(
+    invoke: Invoke, orders: FakeCluster, events: Path, content: bytes
+):
     orders.source_position = encode_position(KeyedRecord(2, 40, b"b", b'{"id": "b", "n": 2}'))
     events.write_bytes(content)
 
     result = invoke("produce", "orders", "--key-field", "id", "--name", "import", str(events))
 
     assert result.exit_code == 1
-    assert "is not the file that producer 'import' was reading" in result.stderr
+    assert "is not the file that producer 'import' has read before" in result.stderr
     assert orders.sent == []
 
 
-def test_a_position_that_another_program_left_is_refused(invoke: Invoke, orders: FakeCluster, events: Path):
+def test_a_position_of_another_program_is_rejected(invoke: Invoke, orders: FakeCluster, events: Path):
     orders.source_position = b"row 7"
 
     result = invoke("produce", "orders", "--key-field", "id", "--name", "import", str(events))
@@ -257,21 +260,17 @@ def test_a_named_producer_stops_at_its_first_failure(invoke: Invoke, orders: Fak
     assert f"stopped at {path}:6: the deadline passed" in result.stderr
 
 
-# --- standard input ---------------------------------------------------------------------------------------------------
+# Standard input
 
 PROGRAM = """
 import sys
-from controller.cli import context
 from controller.cli.main import main
-from tests.support.cli_client import FakeAdmin, FakeCluster, FakeProducer, segment, topic
+from tests.support.cli_client import FakeCluster, FakeContext, segment, topic
 
 cluster = FakeCluster()
 cluster.topics["orders"] = topic("orders", segment(0, 0, 65535))
-context.client_config = lambda: None
-context.open_admin = lambda _: FakeAdmin(cluster)
-context.open_producer = lambda _, *, name: FakeProducer(cluster)
 try:
-    main(["produce", "orders", "--key-field", "id", *sys.argv[1:]], prog_name="headgate")
+    main(["produce", "orders", "--key-field", "id", *sys.argv[1:]], prog_name="headgate", obj=FakeContext(cluster))
 finally:
     print([key.decode() for _, key, _ in cluster.sent])
 """
@@ -293,7 +292,7 @@ def test_standard_input_may_be_a_pipe_or_a_file(
     assert result.stderr == b"accepted 3, stored 3, failed 0\n"
 
 
-def test_a_bad_line_of_standard_input_is_named(pytestconfig: pytest.Config):
+def test_an_invalid_line_of_standard_input_is_named(pytestconfig: pytest.Config):
     command = [sys.executable, "-c", PROGRAM]
     result = subprocess.run(
         command, input=b"{}\n", capture_output=True, text=False, cwd=pytestconfig.rootpath, check=False

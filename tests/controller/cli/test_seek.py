@@ -1,4 +1,4 @@
-"""`headgate subscription seek` and `set-order`: what is asked of the client, what is printed, what is rejected."""
+"""`headgate subscription seek` and `set-order`: requests, output and rejected arguments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOTHING = {"to": None, "timestamp_ms": None, "positions": None, "dry_run": False
         (("--position", "3=1200", "--position", "4=0"), {"positions": {3: 1200, 4: 0}}),
     ],
 )
-def test_each_way_of_saying_where_reaches_the_client(
+def test_each_kind_of_target_reaches_the_client(
     words: tuple[str, ...], wanted: dict[str, Any], invoke: Invoke, cluster: FakeCluster
 ) -> None:
     result = invoke("subscription", "seek", "orders", "billing", *words)
@@ -35,20 +35,20 @@ def test_each_way_of_saying_where_reaches_the_client(
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ((), "Give exactly one of --to, --timestamp and --position"),
-        (("--to", "latest", "--position", "0=1"), "Give exactly one of --to, --timestamp and --position"),
+        ((), "give exactly one of --to, --timestamp and --position"),
+        (("--to", "latest", "--position", "0=1"), "give exactly one of --to, --timestamp and --position"),
         (("--to", "yesterday"), "'yesterday' is not one of 'earliest', 'latest'"),
-        (("--timestamp", "noon"), "write it like 2026-01-31T18:00:00Z"),
-        (("--timestamp", "2026-01-01T00:00:00"), "add Z for UTC, or an offset like +01:00"),
+        (("--timestamp", "noon"), "write for example 2026-01-31T18:00:00Z"),
+        (("--timestamp", "2026-01-01T00:00:00"), "add Z for UTC, or an offset such as +01:00"),
         (("--timestamp", "1969-01-01T00:00:00Z"), "is before 1970"),
-        (("--position", "3"), "write it like 3=1200"),
-        (("--position", "3=-1"), "write it like 3=1200"),
-        (("--position", "3=²"), "write it like 3=1200"),
-        (("--position", f"3={2**63}"), "no segment or offset is beyond"),
-        (("--position", "3=1", "--position", "3=2"), "named twice"),
+        (("--position", "3"), "write for example 3=1200"),
+        (("--position", "3=-1"), "write for example 3=1200"),
+        (("--position", "3=²"), "write for example 3=1200"),
+        (("--position", f"3={2**63}"), "segment and offset must not exceed"),
+        (("--position", "3=1", "--position", "3=2"), "names a segment twice"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anybody_is_asked(
+def test_an_invalid_target_is_rejected_without_a_request(
     words: tuple[str, ...], reason: str, invoke: Invoke, cluster: FakeCluster
 ) -> None:
     result = invoke("subscription", "seek", "orders", "billing", *words)
@@ -58,18 +58,21 @@ def test_what_makes_no_sense_is_refused_before_anybody_is_asked(
     assert cluster.calls == []
 
 
-def test_a_seek_shows_what_moved_and_what_follows(invoke: Invoke, cluster: FakeCluster) -> None:
+def test_a_seek_shows_moves_and_their_effects(invoke: Invoke, cluster: FakeCluster) -> None:
     result = invoke("subscription", "seek", "orders", "billing", "--to", "earliest")
     rows = [line.strip().split(maxsplit=4) for line in result.stdout.splitlines()]
 
     assert ["0", "5", "2", "12", "3 delivered again"] in rows
-    assert ["1", "0", "4", "4", "4 passed over"] in rows
-    assert ["2", "3", "3", "9", "stays"] in rows
-    assert "is moved (seek 7)" in result.stderr
+    assert ["1", "0", "4", "4", "4 skipped"] in rows
+    assert ["2", "3", "3", "9", "unchanged"] in rows
+    assert "moved (seek generation 7)" in result.stderr
 
 
-def test_a_dry_run_says_that_nothing_was_moved(invoke: Invoke, cluster: FakeCluster) -> None:
-    assert "nothing was moved" in invoke("subscription", "seek", "o", "b", "--to", "latest", "--dry-run").stderr
+def test_a_dry_run_moves_nothing(invoke: Invoke, cluster: FakeCluster) -> None:
+    assert (
+        "dry run: subscription b of o was not moved"
+        in invoke("subscription", "seek", "o", "b", "--to", "latest", "--dry-run").stderr
+    )
 
 
 def test_a_seek_is_one_json_document(invoke: Invoke, cluster: FakeCluster) -> None:
@@ -79,11 +82,11 @@ def test_a_seek_is_one_json_document(invoke: Invoke, cluster: FakeCluster) -> No
     assert {"segment": 0, "from_offset": 5, "to_offset": 2, "end_offset": 12} == document["moves"][0]
 
 
-def test_set_order_says_what_waits(invoke: Invoke, cluster: FakeCluster) -> None:
+def test_set_order_counts_waiting_segments(invoke: Invoke, cluster: FakeCluster) -> None:
     result = invoke("subscription", "set-order", "orders", "billing", "strict")
     document = json.loads(invoke("subscription", "set-order", "orders", "billing", "strict", "--json").stdout)
 
     assert cluster.calls[0] == ("set_order", "orders", "billing", "strict")
-    assert "order of subscription billing of orders is strict; 1 of 2 segments wait" in result.stderr
+    assert "order of subscription billing of orders set to strict; 1 of 2 segments wait" in result.stderr
     assert document["order"] == "strict"
     assert invoke("subscription", "set-order", "orders", "billing", "loose").exit_code == 2

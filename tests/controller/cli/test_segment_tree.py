@@ -11,7 +11,7 @@ from headgate import PolicyOverrides
 from tests.support.cli_client import segment, topic
 
 
-def test_splits_are_a_tree_and_a_merge_stands_under_its_first_parent():
+def test_splits_form_a_tree_and_a_merge_is_drawn_under_its_first_parent():
     drawn = draw_topic(
         topic(
             "orders",
@@ -48,7 +48,7 @@ def test_a_segment_whose_parents_were_pruned_is_a_root():
     assert drawn[-1] == "subscriptions: none"
 
 
-def test_a_merge_with_one_parent_pruned_stands_under_the_other():
+def test_a_merge_with_one_pruned_parent_is_drawn_under_the_other():
     drawn = draw_topic(
         topic("t", segment(2, 0x8000, 0xFFFF, "sealed", children=[5]), segment(5, 0, 0xFFFF, parents=[1, 2])),
     )
@@ -56,13 +56,13 @@ def test_a_merge_with_one_parent_pruned_stands_under_the_other():
     assert [line.split("  ")[0] for line in drawn[3:5]] == ["2", "└─ 5"]
 
 
-def test_a_lineage_of_any_depth_can_be_drawn():
+def test_a_tree_of_any_depth_can_be_drawn():
     chain = [segment(n, 0, 0xFFFF, "sealed", parents=[n - 1] if n else [], children=[n + 1]) for n in range(3000)]
 
     assert len(draw_topic(topic("t", *chain, segment(3000, 0, 0xFFFF, parents=[2999])))) == 3 + 3001 + 4
 
 
-def test_more_segments_than_cells_still_make_one_bar():
+def test_more_segments_than_cells_fit_into_one_bar():
     many = [segment(n, n * 64, n * 64 + 63) for n in range(1024)]
 
     bar = draw_topic(topic("t", *many))[-3]
@@ -74,11 +74,11 @@ def test_more_segments_than_cells_still_make_one_bar():
     ("size", "shown"),
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1_500_000, "1.5 MB"), (10**18, "1000.0 PB")],
 )
-def test_sizes_as_people_read_them(size: int, shown: str):
+def test_sizes_have_units(size: int, shown: str):
     assert format_bytes(size) == shown
 
 
-def test_a_policy_stands_below_if_there_is_one():
+def test_a_policy_is_shown_below_the_tree():
     described = dataclasses.replace(topic("t", segment(0, 0, 0xFFFF)), policy=PolicyOverrides(auto_split=True))
 
     assert draw_topic(described)[-1] == "policy: auto-split on"

@@ -55,7 +55,7 @@ def orders(cluster: FakeCluster) -> FakeCluster:
         ),
     ],
 )
-def test_each_command_asks_for_exactly_what_was_typed(
+def test_each_command_sends_its_arguments(
     words: tuple[str, ...], call: tuple[Any, ...], invoke: Invoke, orders: FakeCluster
 ):
     result = invoke(*words)
@@ -65,7 +65,7 @@ def test_each_command_asks_for_exactly_what_was_typed(
 
 
 @pytest.mark.parametrize("words", [("create", "new"), ("split", "orders", "0"), ("merge", "orders", "0", "1")])
-def test_a_change_prints_the_topic_that_came_of_it(words: tuple[str, ...], invoke: Invoke, orders: FakeCluster):
+def test_a_change_prints_the_changed_topic(words: tuple[str, ...], invoke: Invoke, orders: FakeCluster):
     name = words[1]
 
     assert invoke("topic", *words).stdout.startswith(f"{name}: ")
@@ -83,7 +83,7 @@ def test_topic_list_is_a_table_or_one_json_document(invoke: Invoke, orders: Fake
     assert document[0]["segments"][1]["first_hash"] == 0x8000
 
 
-def test_an_empty_list_says_how_to_go_on_and_stays_json_for_programs(invoke: Invoke, cluster: FakeCluster):
+def test_an_empty_list_names_the_next_command_and_json_stays_json(invoke: Invoke, cluster: FakeCluster):
     result = invoke("topic", "list")
 
     assert result.stdout == ""
@@ -103,7 +103,7 @@ def test_an_unknown_topic_is_an_error(invoke: Invoke, cluster: FakeCluster):
     assert (result.exit_code, result.stderr) == (1, "headgate: there is no topic 'nothing'\n")
 
 
-def test_subscription_list_shows_the_backlog_and_takes_a_topic(invoke: Invoke, orders: FakeCluster):
+def test_subscription_list_shows_backlogs_of_all_topics_or_one(invoke: Invoke, orders: FakeCluster):
     orders.subscriptions.append(subscription("returns", "audit"))
 
     whole = json.loads(invoke("subscription", "list", "--json").stdout)
@@ -115,7 +115,7 @@ def test_subscription_list_shows_the_backlog_and_takes_a_topic(invoke: Invoke, o
     assert "audit" not in table
 
 
-def test_subscription_describe_shows_who_reads_what_and_what_blocks(invoke: Invoke, orders: FakeCluster):
+def test_subscription_describe_shows_consumers_and_blocking_segments(invoke: Invoke, orders: FakeCluster):
     shown = invoke("subscription", "describe", "orders", "billing").stdout.splitlines()
     document = json.loads(invoke("subscription", "describe", "orders", "billing", "--json").stdout)
 
@@ -125,9 +125,7 @@ def test_subscription_describe_shows_who_reads_what_and_what_blocks(invoke: Invo
     assert document["segments"][1]["blocked_by"] == [0]
 
 
-def test_subscription_describe_shows_weights_and_capacities_where_it_is_balanced_by_load(
-    invoke: Invoke, cluster: FakeCluster
-):
+def test_subscription_describe_shows_weights_and_capacities_if_balanced_by_load(invoke: Invoke, cluster: FakeCluster):
     described = subscription("orders", "hot")
     reader = dataclasses.replace(described.consumers[0], capacity=250)
     segments = [dataclasses.replace(described.segments[0], weight=391), described.segments[1]]
@@ -139,7 +137,7 @@ def test_subscription_describe_shows_weights_and_capacities_where_it_is_balanced
     assert shown[-1].split() == ["reader-1", "yes", "0", "2.5"]
 
 
-def test_subscription_describe_shows_shares_and_why_somebody_is_idle(invoke: Invoke, cluster: FakeCluster):
+def test_subscription_describe_shows_bucket_ranges_and_why_a_consumer_is_idle(invoke: Invoke, cluster: FakeCluster):
     shares = [
         BucketRangeAssignment(
             first_bucket=0, end_bucket=8, status="granted", acknowledged_offset=7, consumer="a", generation=2
@@ -170,7 +168,7 @@ def test_subscription_describe_shows_shares_and_why_somebody_is_idle(invoke: Inv
     assert ["b", "yes", "none:", "no", "room"] in shown
 
 
-def test_names_in_a_table_are_not_taken_for_markup(invoke: Invoke, cluster: FakeCluster):
+def test_names_in_a_table_are_not_parsed_as_markup(invoke: Invoke, cluster: FakeCluster):
     cluster.subscriptions.append(subscription("orders", "[red]x"))
 
     assert "[red]x" in invoke("subscription", "list").stdout
@@ -179,14 +177,14 @@ def test_names_in_a_table_are_not_taken_for_markup(invoke: Invoke, cluster: Fake
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ((), "name at least one option"),
-        (("--auto-split", "yes"), "none of on, off, default"),
+        ((), "give at least one option"),
+        (("--auto-split", "yes"), "is not one of on, off, default"),
         (("--max-segments", "0"), "from 1 to 1024"),
         (("--retention", "7"), "30s, 15m, 12h, 7d, 2w"),
     ],
     ids=["nothing named", "switch", "count", "duration"],
 )
-def test_a_policy_that_cannot_be_is_refused_before_anything_is_asked(
+def test_an_invalid_policy_is_rejected_without_a_request(
     words: tuple[str, ...], told: str, invoke: Invoke, orders: FakeCluster
 ):
     result = invoke("topic", "set", "orders", *words)
@@ -196,8 +194,10 @@ def test_a_policy_that_cannot_be_is_refused_before_anything_is_asked(
     assert orders.calls == []
 
 
-@pytest.mark.parametrize(("flags", "word"), [((), "pruned"), (("--dry-run",), "would go")], ids=["now", "dry run"])
-def test_prune_tells_what_goes_and_why_the_rest_stays(
+@pytest.mark.parametrize(
+    ("flags", "word"), [((), "pruned"), (("--dry-run",), "would be pruned")], ids=["now", "dry run"]
+)
+def test_prune_lists_pruned_segments_and_the_reasons_of_the_others(
     flags: tuple[str, ...], word: str, invoke: Invoke, orders: FakeCluster
 ):
     result = invoke("topic", "prune", "orders", *flags)

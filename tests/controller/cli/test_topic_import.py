@@ -60,12 +60,12 @@ def test_an_import_prints_the_topic_with_its_names_at_the_source(
     assert [("import_topic", "orders", True, False)] == cluster.calls
 
 
-def test_the_same_again_says_so_and_a_reshard_says_what_changed(
+def test_a_repeated_import_changes_nothing_and_a_reshard_lists_its_changes(
     listing: Path, invoke: Invoke, cluster: FakeCluster
 ) -> None:
     words = ("topic", "import", "orders", str(listing), "--format", "kinesis")
     invoke(*words)
-    assert "nothing new: the topic is what its source says\n" == invoke(*words).stderr
+    assert "no change: the topic matches its source\n" == invoke(*words).stderr
 
     merged = [SPLIT[0], *(shard(n, *r, 0, closed=True) for n, r in ((1, (0, HALF - 1)), (2, (HALF, TOP))))]
     listing.write_text(json.dumps({"Shards": [*merged, shard(3, 0, TOP, 1, 2)]}))
@@ -77,23 +77,23 @@ def test_the_same_again_says_so_and_a_reshard_says_what_changed(
 def test_expired_parents_are_named(invoke: Invoke, cluster: FakeCluster) -> None:
     result = invoke("topic", "import", "orders", "-", "--format", "kinesis", stdin=json.dumps({"Shards": SPLIT[1:]}))
 
-    assert "gone from the source with all their records: shardId-0" in result.stderr
+    assert "expired at the source with all their records: shardId-0" in result.stderr
 
 
-def test_json_is_the_whole_answer(invoke: Invoke, cluster: FakeCluster) -> None:
+def test_json_is_the_complete_reply(invoke: Invoke, cluster: FakeCluster) -> None:
     answer = json.loads(invoke("topic", "import", "orders", "-", "--json", stdin='[{"segment": "a"}]').stdout)
 
     assert ["a"] == answer["created"]
     assert {"source": "", "positions": "offsets", "hash_bits": 0} == answer["topic"]["external"]
 
 
-def test_without_hashes_no_ring_is_drawn(invoke: Invoke, cluster: FakeCluster) -> None:
+def test_without_hashes_no_bar_is_drawn(invoke: Invoke, cluster: FakeCluster) -> None:
     assert "ffff]" not in invoke("topic", "import", "orders", "-", stdin='[{"segment": "a"}]').stdout
     assert "┤ ffff" not in invoke("topic", "import", "orders", "-", stdin='[{"segment": "a"}]').stdout
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("[", "headgate: not JSON: "),
         ('[{"segment": "a", "parents": ["b"]}]', "segment 'a' has the parent 'b', which is not listed"),
@@ -101,11 +101,13 @@ def test_without_hashes_no_ring_is_drawn(invoke: Invoke, cluster: FakeCluster) -
     ],
     ids=["unreadable", "a parent that is nowhere", "twice"],
 )
-def test_a_fault_is_one_line_and_an_exit_code(text: str, said: str, invoke: Invoke, cluster: FakeCluster) -> None:
+def test_an_invalid_listing_is_one_line_and_exit_code_1(
+    text: str, message: str, invoke: Invoke, cluster: FakeCluster
+) -> None:
     result = invoke("topic", "import", "orders", "-", stdin=text)
 
     assert 1 == result.exit_code
-    assert said in result.stderr
+    assert message in result.stderr
     assert 1 == len(result.stderr.splitlines())
 
 
@@ -116,7 +118,7 @@ def test_partial_lists_only_what_changed(invoke: Invoke, cluster: FakeCluster) -
     assert "created: c\n" == result.stderr
 
 
-def test_topic_list_tells_external_topics_and_claims_no_records(invoke: Invoke, cluster: FakeCluster) -> None:
+def test_topic_list_marks_external_topics_and_shows_no_records_for_them(invoke: Invoke, cluster: FakeCluster) -> None:
     invoke("topic", "import", "orders", "-", stdin='[{"segment": "a", "end_offset": 7}]')
     row = next(line for line in invoke("topic", "list").stdout.splitlines() if "orders" in line)
 

@@ -1,4 +1,4 @@
-"""`headgate up`, `run` and `check-config` around a daemon and servers that are fakes."""
+"""`headgate up`, `run` and `check-config` with a fake daemon and fake servers."""
 
 from __future__ import annotations
 
@@ -7,41 +7,42 @@ import json
 import os
 import signal
 import tomllib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 import structlog
 
-from controller.cli import context
 from controller.cli import run as cli_run
-from controller.cli import up as cli_up
 from controller.local.data_folder import DataFolder
 from controller.settings.load import LedgerSettings, Settings, load_settings
 from headgate.errors import HeadgateError
 from metrics.health import Health
 from tests.controller.cli.conftest import Invoke
+from tests.support.cli_client import FakeCluster, InProcessContext
 
 LEDGER = '[ledger]\nurl = "file:///var/lib/headgate/ledger"\n'
 
 
 class NodeRecorder:
-    """What happened, in order; and what the fakes shall do."""
+    """Events in order, and instructions for the fakes."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
         self.settings: list[Settings] = []
         self.signal: int | None = signal.SIGTERM
-        """Sent to this process once the daemon runs; None: the daemon ends by itself, with ``failure``."""
+        """Sent to this process once the daemon runs; None: the daemon ends, with ``failure`` if that is set."""
         self.failure: Exception | None = None
         self.before_signal: Callable[[], None] = lambda: None
         """Called in the daemon, before it sends the signal."""
         self.reloaded: list[Settings] = []
+        self.topic_check: Callable[[], Awaitable[None]]
+        """Runs where a client command checks that its topic exists."""
 
 
 class FakeServer:
-    """Stands for the embedded ZooKeeper and broker."""
+    """Replaces the embedded ZooKeeper and broker."""
 
     host, kind = "127.0.0.1", "mosquitto"
 
@@ -58,7 +59,7 @@ class FakeServer:
 
 
 class FakeDaemon:
-    """Stands for the daemon: runs until told to stop, and says so."""
+    """Replaces the daemon: runs until it is stopped, and records that."""
 
     http_address = "127.0.0.1:9464"
 
@@ -82,29 +83,67 @@ class FakeDaemon:
         self.recorder.before_signal()
         os.kill(os.getpid(), self.recorder.signal)
         if self.recorder.signal == signal.SIGHUP:
-            # Handlers run in their order: what the first one did can be seen once the second one runs.
+            # Handlers run in order, so the second one sees the effect of the first.
             os.kill(os.getpid(), signal.SIGTERM)
         await stop.wait()
-        # Handing over takes a moment, in which the servers must still be there.
+        # A handover takes a moment, during which the servers must still run.
         await asyncio.sleep(0.01)
         self.recorder.events.append("daemon down")
 
 
+class NodeContext(InProcessContext):
+    """Commands get fakes of the daemon and its servers."""
+
+    def __init__(self, cluster: FakeCluster, recorder: NodeRecorder) -> None:
+        super().__init__(cluster)
+        self.recorder = recorder
+
+    def new_daemon(self, settings: Settings) -> Any:
+        return FakeDaemon(self.recorder, settings)
+
+    def new_zookeeper(self, _: Path, port: int) -> Any:
+        return FakeServer(self.recorder, "zookeeper", port)
+
+    def new_broker(self, _: Path, port: int) -> Any:
+        return FakeServer(self.recorder, "broker", port)
+
+    async def start_daemon(self, config: Path, _: Path) -> Any:
+        self.recorder.events.append(f"second daemon up: {config}")
+        return FakeProcess(self.recorder)
+
+    async def require_topic(self, _: str) -> None:
+        await self.recorder.topic_check()
+
+
+class FakeProcess:
+    """Replaces the process of a further daemon."""
+
+    pid = 7
+
+    def __init__(self, recorder: NodeRecorder) -> None:
+        self.recorder = recorder
+
+    async def stop(self, timeout_seconds: float) -> bool:
+        self.recorder.events.append("second daemon down")
+        return timeout_seconds > 0
+
+
 @pytest.fixture
-def recorder(monkeypatch: pytest.MonkeyPatch) -> NodeRecorder:
-    """Fakes in place of the daemon and its servers."""
-    made = NodeRecorder()
-    monkeypatch.setattr(cli_run, "new_daemon", lambda settings: FakeDaemon(made, settings))
-    monkeypatch.setattr(cli_up, "start_zookeeper", lambda _, port: FakeServer(made, "zookeeper", port))
-    monkeypatch.setattr(cli_up, "start_broker", lambda _, port: FakeServer(made, "broker", port))
-    return made
+def recorder() -> NodeRecorder:
+    """The events of the fakes."""
+    return NodeRecorder()
+
+
+@pytest.fixture
+def context(cluster: FakeCluster, recorder: NodeRecorder) -> NodeContext:
+    return NodeContext(cluster, recorder)
 
 
 ANY_PORTS = ("--mqtt-port", "0", "--zookeeper-port", "0", "--http-port", "0")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_daemon_broker_and_zookeeper_in_this_order_with_exit_code_0(
+def test_a_signal_stops_daemon_broker_and_zookeeper_in_this_order(
     number: int, invoke: Invoke, recorder: NodeRecorder, tmp_path: Path
 ):
     recorder.signal = number
@@ -115,7 +154,7 @@ def test_a_signal_ends_daemon_broker_and_zookeeper_in_this_order_with_exit_code_
     assert recorder.events == ["zookeeper up", "broker up", "daemon up", "daemon down", "broker down", "zookeeper down"]
 
 
-def test_it_says_what_a_user_needs(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
+def test_the_start_prints_addresses_and_commands(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
     result = invoke("up", "--data", str(tmp_path), *ANY_PORTS)
 
     assert f"logs: {tmp_path / 'logs'}" in result.stderr
@@ -125,7 +164,7 @@ def test_it_says_what_a_user_needs(invoke: Invoke, recorder: NodeRecorder, tmp_p
     assert f"headgate --config {tmp_path / 'client.toml'} topic create orders" in result.stderr
 
 
-def test_the_files_it_leaves_are_what_it_runs_with(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
+def test_the_written_files_match_the_running_settings(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
     invoke("up", "--data", str(tmp_path), "--shards", "2", *ANY_PORTS)
 
     (running,) = recorder.settings
@@ -143,17 +182,17 @@ def test_the_files_it_leaves_are_what_it_runs_with(invoke: Invoke, recorder: Nod
     assert (running.drain.spawn, shared.drain.spawn) == (True, False)
 
 
-def test_results_that_a_job_publishes_take_the_place_of_spark_for_further_daemons_too(
-    invoke: Invoke, recorder: NodeRecorder, tmp_path: Path
-):
-    """What polling them does with a real daemon and a real job is tested in tests/system/test_buckets_and_jobs.py."""
+def test_published_results_replace_spark_for_every_daemon(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
+    """tests/system/test_buckets_and_jobs.py polls results with a real daemon and a real job."""
     invoke("up", "--data", str(tmp_path), "--results", "s3://bucket/results", *ANY_PORTS)
 
     shared = load_settings(tmp_path / "headgate.toml", default_instance="other")
     assert [each.drain.results for each in (*recorder.settings, shared)] == ["s3://bucket/results"] * 2
 
 
-def test_tables_of_external_topics_are_named_for_every_daemon(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
+def test_tables_of_external_topics_are_configured_for_every_daemon(
+    invoke: Invoke, recorder: NodeRecorder, tmp_path: Path
+):
     tables = tmp_path / "tables.toml"
     tables.write_text("[external.orders]\n")
     invoke("up", "--data", str(tmp_path / "data"), "--external", str(tables), *ANY_PORTS)
@@ -163,22 +202,22 @@ def test_tables_of_external_topics_are_named_for_every_daemon(invoke: Invoke, re
 
 
 @pytest.mark.parametrize(
-    ("text", "more", "said"),
+    ("text", "options", "message"),
     [
         ("[external.orders.entrys]\n", (), "entrys"),
-        ("[external.orders]\n", ("--results", "file:///r"), "leave one out"),
+        ("[external.orders]\n", ("--results", "file:///r"), "exclude each other"),
     ],
-    ids=["a wrong description", "nobody to read them"],
+    ids=["an invalid description", "no process to read them"],
 )
-def test_tables_that_make_no_sense_are_refused_before_anything_starts(
-    invoke: Invoke, recorder: NodeRecorder, tmp_path: Path, text: str, more: tuple[str, ...], said: str
+def test_invalid_tables_are_rejected_before_anything_starts(
+    invoke: Invoke, recorder: NodeRecorder, tmp_path: Path, text: str, options: tuple[str, ...], message: str
 ):
     tables = tmp_path / "tables.toml"
     tables.write_text(text)
-    result = invoke("up", "--data", str(tmp_path / "data"), "--external", str(tables), *more, *ANY_PORTS)
+    result = invoke("up", "--data", str(tmp_path / "data"), "--external", str(tables), *options, *ANY_PORTS)
 
     assert result.exit_code != 0
-    assert said in result.stderr
+    assert message in result.stderr
     assert recorder.events == []
 
 
@@ -190,7 +229,7 @@ def test_a_second_start_has_the_same_ports_and_shards(invoke: Invoke, recorder: 
     assert second == first
 
 
-def test_another_number_of_shards_is_refused_before_anything_starts(
+def test_another_number_of_shards_is_rejected_before_anything_starts(
     invoke: Invoke, recorder: NodeRecorder, tmp_path: Path
 ):
     invoke("up", "--data", str(tmp_path), "--shards", "2", *ANY_PORTS)
@@ -204,7 +243,7 @@ def test_another_number_of_shards_is_refused_before_anything_starts(
     assert recorder.events == []
 
 
-def test_a_second_node_on_one_folder_is_refused(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
+def test_a_second_node_on_one_folder_is_rejected(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
     with DataFolder(tmp_path):
         result = invoke("up", "--data", str(tmp_path))
 
@@ -213,7 +252,7 @@ def test_a_second_node_on_one_folder_is_refused(invoke: Invoke, recorder: NodeRe
     assert recorder.events == []
 
 
-def test_a_daemon_that_fails_ends_the_servers_and_the_command(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
+def test_a_failed_daemon_stops_the_servers_and_the_command(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
     recorder.signal, recorder.failure = None, HeadgateError("the ledger cannot be read")
 
     result = invoke("up", "--data", str(tmp_path), *ANY_PORTS)
@@ -223,7 +262,7 @@ def test_a_daemon_that_fails_ends_the_servers_and_the_command(invoke: Invoke, re
     assert recorder.events[-2:] == ["broker down", "zookeeper down"]
 
 
-def test_a_folder_with_a_long_name_gets_a_socket_all_the_same(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
+def test_a_folder_with_a_long_name_uses_a_tcp_socket(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
     deep = tmp_path / ("x" * 100)
 
     invoke("up", "--data", str(deep), *ANY_PORTS)
@@ -231,22 +270,9 @@ def test_a_folder_with_a_long_name_gets_a_socket_all_the_same(invoke: Invoke, re
     assert recorder.settings[0].drain.socket.startswith("tcp:127.0.0.1:")
 
 
-def test_further_daemons_get_a_configuration_of_their_own_and_end_first(
-    invoke: Invoke, recorder: NodeRecorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_further_daemons_get_their_own_configuration_and_stop_before_the_servers(
+    invoke: Invoke, recorder: NodeRecorder, tmp_path: Path
 ):
-    class FakeProcess:
-        pid = 7
-
-        async def stop(self, timeout_seconds: float) -> bool:
-            recorder.events.append("second daemon down")
-            return timeout_seconds > 0
-
-    async def start(config: Path, _: Path) -> FakeProcess:
-        recorder.events.append(f"second daemon up: {config}")
-        return FakeProcess()
-
-    monkeypatch.setattr(cli_up, "start_daemon", start)
-
     invoke("up", "--data", str(tmp_path), "--daemons", "2", *ANY_PORTS)
 
     path = tmp_path / "headgate-2.toml"
@@ -266,9 +292,9 @@ def test_further_daemons_get_a_configuration_of_their_own_and_end_first(
         (ExceptionGroup("", [ExceptionGroup("", [HeadgateError("no")])]), 0),
         (ExceptionGroup("", [HeadgateError("no"), ZeroDivisionError("oops")]), 1),
     ],
-    ids=["a bug", "a foreseen error", "one inside task groups", "both"],
+    ids=["a bug", "an expected error", "an expected error inside task groups", "both"],
 )
-def test_a_bug_in_the_daemon_leaves_its_traceback_in_the_log(
+def test_a_bug_in_the_daemon_logs_its_traceback(
     failure: Exception, logged: int, invoke: Invoke, recorder: NodeRecorder, tmp_path: Path
 ):
     recorder.signal, recorder.failure = None, failure
@@ -283,7 +309,7 @@ def test_a_bug_in_the_daemon_leaves_its_traceback_in_the_log(
     assert all(entry["exc_info"] is failure for entry in logs)
 
 
-# --- run and check-config ---------------------------------------------------------------------------------------------
+# run and check-config
 
 
 def test_run_serves_until_sigterm_and_exits_with_0(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
@@ -297,7 +323,7 @@ def test_run_serves_until_sigterm_and_exits_with_0(invoke: Invoke, recorder: Nod
     assert recorder.settings[0].instance.name == cli_run.instance_name()
 
 
-def test_run_with_a_bad_value_starts_nothing(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
+def test_run_with_an_invalid_setting_starts_nothing(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
     path = tmp_path / "headgate.toml"
     path.write_text(LEDGER + "[http]\nport = 70000\n")
 
@@ -308,7 +334,7 @@ def test_run_with_a_bad_value_starts_nothing(invoke: Invoke, recorder: NodeRecor
     assert recorder.events == []
 
 
-def test_run_takes_passwords_from_systemd_credentials(
+def test_run_reads_passwords_from_systemd_credentials(
     invoke: Invoke, recorder: NodeRecorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     path, credentials = tmp_path / "headgate.toml", tmp_path / "credentials"
@@ -340,7 +366,7 @@ def test_check_config_prints_every_setting_and_no_secret(invoke: Invoke, recorde
     assert recorder.events == []
 
 
-def test_check_config_reports_a_bad_value(invoke: Invoke, tmp_path: Path):
+def test_check_config_reports_an_invalid_setting(invoke: Invoke, tmp_path: Path):
     path = tmp_path / "headgate.toml"
     path.write_text(LEDGER + '[log]\nlevel = "loud"\n')
 
@@ -350,7 +376,7 @@ def test_check_config_reports_a_bad_value(invoke: Invoke, tmp_path: Path):
     assert result.stderr.startswith(f"headgate: {path}: $.log.level: ")
 
 
-def test_a_password_file_that_is_missing_is_found_by_check_config(invoke: Invoke, tmp_path: Path):
+def test_check_config_reports_a_missing_password_file(invoke: Invoke, tmp_path: Path):
     path = tmp_path / "headgate.toml"
     path.write_text(LEDGER + '[broker]\nusername = "u"\npassword_file = "/nowhere/secret"\n')
 
@@ -360,23 +386,23 @@ def test_a_password_file_that_is_missing_is_found_by_check_config(invoke: Invoke
     assert "$.broker.password_file: cannot read /nowhere/secret" in result.stderr
 
 
-# --- signals ----------------------------------------------------------------------------------------------------------
+# Signals
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_client_command_cleans_up_and_is_quiet(
-    number: int, code: int, invoke: Invoke, cluster: Any, monkeypatch: pytest.MonkeyPatch
+def test_an_interrupted_client_command_cleans_up_without_a_message(
+    number: int, code: int, invoke: Invoke, recorder: NodeRecorder
 ):
     cleaned = []
 
-    async def wait_for_ever() -> None:
+    async def wait() -> None:
         os.kill(os.getpid(), number)
         try:
             await asyncio.Event().wait()
         finally:
             cleaned.append(True)
 
-    monkeypatch.setattr(context, "require_topic", lambda *_: wait_for_ever())
+    recorder.topic_check = wait
 
     result = invoke("consume", "orders", "-s", "billing")
 
@@ -384,7 +410,7 @@ def test_an_interrupted_client_command_cleans_up_and_is_quiet(
     assert cleaned == [True]
 
 
-def test_handlers_of_signals_are_put_back(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
+def test_signal_handlers_are_restored(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
     (tmp_path / "headgate.toml").write_text(LEDGER)
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
     own = {number: signal.getsignal(number) for number in before}
@@ -397,10 +423,10 @@ def test_handlers_of_signals_are_put_back(invoke: Invoke, recorder: NodeRecorder
             signal.signal(number, handler)
 
 
-# --- SIGHUP -----------------------------------------------------------------------------------------------------------
+# SIGHUP
 
 
-def test_sighup_to_run_reads_the_file_again(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
+def test_sighup_makes_run_read_its_settings_again(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
     file = tmp_path / "headgate.toml"
     file.write_text(LEDGER)
     recorder.signal = signal.SIGHUP
@@ -415,8 +441,8 @@ def test_sighup_to_run_reads_the_file_again(invoke: Invoke, recorder: NodeRecord
     assert read.instance == running.instance
 
 
-def test_sighup_to_up_reads_the_file_in_its_folder_again(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
-    """It is written for a further daemon: what differs on purpose is no difference."""
+def test_sighup_makes_up_read_the_settings_in_its_folder_again(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
+    """The file is for a further daemon; the settings in which daemons must differ do not count as changed."""
     recorder.signal = signal.SIGHUP
 
     result = invoke("up", "--data", str(tmp_path), *ANY_PORTS)
@@ -425,9 +451,7 @@ def test_sighup_to_up_reads_the_file_in_its_folder_again(invoke: Invoke, recorde
     assert recorder.settings == recorder.reloaded
 
 
-def test_a_file_that_is_wrong_changes_nothing_and_the_log_says_why(
-    invoke: Invoke, recorder: NodeRecorder, tmp_path: Path
-):
+def test_invalid_settings_change_nothing_and_are_logged(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
     file = tmp_path / "headgate.toml"
     file.write_text(LEDGER)
     recorder.signal = signal.SIGHUP
@@ -442,21 +466,16 @@ def test_a_file_that_is_wrong_changes_nothing_and_the_log_says_why(
     assert "pipelinig" in logs[0]["error"]
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "stops"), [(True, False, True), (True, True, False), (False, False, False)]
-)
-def test_a_terminal_that_was_closed_ends_it_and_nothing_else_does(
-    before: bool, after: bool, stops: bool, monkeypatch: pytest.MonkeyPatch
-):
-    """Otherwise a node would live on after the window in which it was started, with nobody to stop it."""
+@pytest.mark.parametrize("terminal_closed", [True, False])
+def test_a_closed_terminal_stops_the_daemon_and_any_other_hangup_reloads(terminal_closed: bool):
+    """Otherwise a node would keep running after its terminal window is closed, with no way to stop it."""
     signals: list[int] = []
-    reloads: list[Settings] = []
     settings = Settings(ledger=LedgerSettings(url="file:///x"))
-    daemon = FakeDaemon(NodeRecorder(), settings)
-    monkeypatch.setattr(daemon, "reload", reloads.append)
-    monkeypatch.setattr(cli_run.signal, "raise_signal", signals.append)
-    monkeypatch.setattr(cli_run.sys.stderr, "isatty", lambda: after, raising=False)
+    recorder = NodeRecorder()
+    before = signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
+    try:
+        cli_run.reload_or_stop(FakeDaemon(recorder, settings), lambda: settings, terminal_closed=terminal_closed)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
-    cli_run._on_hangup(daemon, lambda: settings, before)
-
-    assert (signals, reloads) == (([signal.SIGTERM], []) if stops else ([], [settings]))
+    assert (signals, recorder.reloaded) == (([signal.SIGTERM], []) if terminal_closed else ([], [settings]))
