@@ -1,11 +1,11 @@
 """headgate: key-ordered streams whose segments split and merge.
 
-A program uses `Producer`, `Consumer` and `Admin`, each built from a `ClientConfig`, and `ExternalConsumer` for streams
-that headgate does not store. They are coroutines; `headgate.sync` offers the first three to programs without an event
-loop.
+A program uses `Producer`, `Consumer` and `Admin`, each built from a `ClientConfig`, and
+`ExternalConsumer` for streams that headgate does not store. They are coroutines; `headgate.sync`
+offers the first three to programs without an event loop.
 
-Importing this package is cheap. Each name is imported on first use, because the clients need MQTT, Parquet and object
-stores, and a module that needs only errors does not.
+Importing this package is cheap. Each name is imported on first use, because the clients need MQTT,
+Parquet and object stores, and a module that needs only errors does not.
 """
 
 from __future__ import annotations

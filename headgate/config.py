@@ -1,8 +1,8 @@
-"""Where a cluster is: the client's configuration.
+"""The client's configuration: where a cluster is.
 
-One small TOML file. It is looked for at the path that the caller names, then at ``$HEADGATE_CONFIG``, then at
-``headgate-data/client.toml`` below the working directory, where ``headgate up`` writes it. Nothing here connects to
-anything, and the password itself is never part of the configuration, so it can be shown and logged.
+It is a small TOML file, at the path that the caller gives, or at ``$HEADGATE_CONFIG``, or at
+``headgate-data/client.toml`` below the working directory, where ``headgate up`` writes it. It never
+contains the password, so it can be shown and logged. Nothing here connects to anything.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a program reaches one cluster."""
 
     cluster: str
-    """Name of the cluster; part of every topic of the broker."""
+    """Name of the cluster. It is part of every MQTT topic."""
     broker_host: str
     broker_port: Annotated[int, Meta(ge=1, le=65535)]
     ledger_url: str
     """The object store that consumers read from, e.g. ``file:///folder`` or ``s3://bucket``."""
     username: str | None = None
-    """For the broker; None where it asks nobody."""
+    """User name at the broker; None if the broker requires none."""
     password_file: str | None = None
-    """File that holds the password and nothing else; the password never stands in the configuration."""
+    """File that contains the password and nothing else."""
 
     def password(self) -> str | None:
         """Return the password; None if there is no file for it.
@@ -48,19 +48,19 @@ class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         try:
             return Path(self.password_file).read_text().rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not text"
+            reason = getattr(error, "strerror", None) or "not a text file"
             raise ConfigError(f"password_file {self.password_file}: {reason}") from error
 
 
 def load_client_config(path: Path | str | None = None) -> ClientConfig:
-    """Return the configuration at ``path``, or at the first place where one is expected.
+    """Return the configuration at ``path``, or at the default location.
 
     Raises:
-        ConfigError: no file, not TOML, or a field that is missing, unknown or of the wrong kind; the text names the
-            file and the field.
+        ConfigError: the file is missing or not TOML, or a field is missing, unknown or of the wrong
+            type. The text names the file and the field.
 
     """
-    found = _path(path)
+    found = Path(os.environ.get(ENVIRONMENT_VARIABLE) or DEFAULT_PATH) if path is None else Path(path)
     try:
         data = tomllib.loads(found.read_text())
     except FileNotFoundError:
@@ -80,10 +80,3 @@ def load_client_config(path: Path | str | None = None) -> ClientConfig:
     if config.password_file is not None and config.username is None:
         raise ConfigError(f"{found}: password_file is set and username is not; set both, or neither")
     return config
-
-
-def _path(path: Path | str | None) -> Path:
-    if path is not None:
-        return Path(path)
-    named = os.environ.get(ENVIRONMENT_VARIABLE)
-    return Path(named) if named else DEFAULT_PATH

@@ -1,51 +1,51 @@
 """The errors that headgate raises on purpose.
 
-Everything here is raised by an adapter or at the edge of the program and caught by name; a bug is an assertion
-or an ordinary exception, and ends the reign or the process. Each error's text says what was wrong, where, and
-what to do.
+Adapters and the edges of the program raise them, and callers catch them by name. A bug is an
+assertion or an ordinary exception, and ends the leader's term or the process. Each text says what
+is wrong, where, and what to do.
 """
 
 from __future__ import annotations
 
 
 class HeadgateError(Exception):
-    """Root of all errors that headgate raises on purpose."""
+    """Base of all errors that headgate raises on purpose."""
 
 
 class ConfigError(HeadgateError):
-    """A setting is missing, unknown or senseless; the text names the setting and the file."""
+    """A setting is missing, unknown or invalid. The text names the setting, and its file if it has one."""
 
 
 class InvalidNameError(HeadgateError):
-    """A topic, subscription, consumer or cluster name that cannot be used; the text gives the rule."""
+    """The name of a topic, subscription, consumer or cluster is invalid. The text gives the rule."""
 
 
 class LayoutError(HeadgateError):
-    """A split, merge or prune that the layout does not allow; the text gives the valid choices."""
+    """The layout does not allow a split, merge or prune. The text gives the valid choices."""
 
 
 class StoreError(HeadgateError):
-    """The object store could not do what was asked. The subclasses say how much is known."""
+    """The object store failed. The subclasses say how much is known."""
 
 
 class ObjectExistsError(StoreError):
-    """Put-if-absent lost: somebody else created the object. In the ledger this means: another reign has begun."""
+    """Put-if-absent found an object. In the ledger this means that another term has begun."""
 
 
 class ObjectMissingError(StoreError):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 class StoreUnavailableError(StoreError):
-    """The store could not be reached; certainly nothing was written."""
+    """The store could not be reached. Nothing was written."""
 
 
 class OutcomeUnknownError(StoreError):
-    """A write may or may not have happened. In the ledger this ends the reign: the next one reads the truth."""
+    """A write may or may not have happened. In the ledger this ends the term; the next one reads the outcome."""
 
 
 class ChunkError(HeadgateError):
-    """An object in the ledger is not a chunk of ours, is cut short, or stands under the wrong number."""
+    """An object in the ledger is not a valid chunk, is incomplete, or has the wrong number."""
 
 
 class LedgerFormatError(ChunkError):
@@ -53,19 +53,19 @@ class LedgerFormatError(ChunkError):
 
 
 class ProtocolError(HeadgateError):
-    """The cluster speaks another version of the protocol; the text names both."""
+    """The cluster runs another version of the protocol. The text names both, or the field that differs."""
 
 
 class TransportError(HeadgateError):
-    """The broker is out of reach, or rejected us."""
+    """The broker cannot be reached, or rejected the connection."""
 
 
 class RequestRejectedError(HeadgateError):
     """The leader rejected a request for good.
 
     Attributes:
-        verdict: the row of the verdict table, e.g. ``invalid`` or ``fenced`` (see
-        ``headgate.protocol.messages.Verdict``).
+        verdict: the row of the verdict table, e.g. ``invalid`` or ``fenced``; see
+            `headgate.protocol.messages.Verdict`.
 
     """
 
@@ -75,7 +75,7 @@ class RequestRejectedError(HeadgateError):
 
 
 class FencedError(RequestRejectedError):
-    """A newer incarnation has taken this producer's or consumer's place; this one must stop."""
+    """A newer incarnation has replaced this producer or consumer. This one must stop."""
 
 
 class DeliveryFailedError(HeadgateError):
@@ -83,7 +83,7 @@ class DeliveryFailedError(HeadgateError):
 
 
 class DeliveryUnknownError(HeadgateError):
-    """The deadline passed while the batch was in flight: it may or may not have been stored."""
+    """The delivery timeout expired while the record was in flight: it may or may not be stored."""
 
 
 class NoLeaderError(HeadgateError):

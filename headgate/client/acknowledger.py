@@ -1,12 +1,13 @@
-"""Gather one consumer's acknowledgements and bring them to the leader, through a producer session like any batch.
+"""Collect one consumer's acknowledgements and send them to the leader, through a producer session.
 
-STREAM is cumulative: per segment only the furthest end is kept, so what waits is bounded by the number of segments.
-QUEUE keeps ranges of offsets. At most one batch queues; the rest gathers.
-
-Checkpoints (of external topics) travel with the acknowledgements of their segment; only the newest of each is kept.
-
-What could not be brought in time is gathered again: an acknowledgement may be repeated. What the leader refuses (the
-segment has been given to somebody else) is counted and logged, and is no error: at every handover some come too late.
+* STREAM is cumulative: only the highest end offset of each segment is kept, so memory is bounded by
+  the number of segments. QUEUE keeps ranges of offsets.
+* At most one batch is queued; further acknowledgements are collected meanwhile.
+* Checkpoints (external topics) are sent with the acknowledgements of their segment. Only the newest
+  of each segment is kept.
+* Acknowledgements whose delivery timed out are collected again: repeating one is harmless.
+* Acknowledgements that the leader refuses are counted and logged. They are not errors: at a
+  handover some arrive after the segment was granted to another consumer.
 """
 
 from __future__ import annotations
@@ -26,24 +27,24 @@ from headgate.model.offset_ranges import OffsetRanges
 from headgate.protocol import messages as m
 
 FLUSH_THRESHOLD: Final = 1000
-"""Acknowledgements that leave without waiting for the interval."""
+"""This many acknowledgements are sent without waiting for the interval."""
 MAX_RANGES_PER_BATCH: Final = 5000
 MAX_IN_FLIGHT: Final = 8
 REQUEST_TIMEOUT_SECONDS: Final = 5.0
 DELIVERY_TIMEOUT_SECONDS: Final = 30.0
 MAX_PENDING_ACKNOWLEDGEMENTS: Final = 100_000
-"""QUEUE acknowledgements that may wait; beyond that `wait_for_capacity` blocks."""
+"""Most QUEUE acknowledgements that are collected; beyond it `wait_for_capacity` waits."""
 
 log = structlog.get_logger(__name__)
 
 
 class _AcknowledgementBatch:
-    """See `headgate.client.shard_session.Sendable`."""
+    """Implements `headgate.client.shard_session.Sendable`."""
 
     def __init__(self, owner: Acknowledger, deadline: float, acknowledgements: list[m.Acknowledgement]) -> None:
         self.deadline = deadline
         self.acknowledgements = acknowledgements
-        # Taken now, for a batch is never rebuilt.
+        # Fixed here, because a batch is never rebuilt.
         self._checkpoints = owner.checkpoints_of(acknowledgements)
         self._owner = owner
 
@@ -65,7 +66,7 @@ class _AcknowledgementBatch:
 
 
 class Acknowledger:
-    """Acknowledgements of one consumer on their way."""
+    """The acknowledgements of one consumer."""
 
     def __init__(
         self,
@@ -116,7 +117,7 @@ class Acknowledger:
         await self._session.start()
 
     async def close(self, timeout_seconds: float) -> None:
-        """Bring what is gathered, for at most ``timeout_seconds``."""
+        """Send what is collected, for at most ``timeout_seconds``, and close."""
         await self.flush(timeout_seconds)
         self._closing = True
         if self._timer is not None:
@@ -124,47 +125,36 @@ class Acknowledger:
         self._session.close()
 
     def acknowledge(self, segment: int, generation: int, offset: int) -> None:
-        """Take one acknowledgement; for STREAM it speaks for all offsets before."""
-        key = (segment, generation)
-        if self._kind == SubscriptionType.STREAM:
-            self._ends[key] = max(self._ends.get(key, 0), offset + 1)
-        else:
-            self._ranges.setdefault(key, OffsetRanges()).add(offset, offset + 1)
-        self._schedule_flush()
+        """Add one acknowledgement; for STREAM it covers all earlier offsets."""
+        self.acknowledge_range(segment, generation, offset, offset + 1)
 
     def acknowledge_range(self, segment: int, generation: int, first_offset: int, end_offset: int) -> None:
-        """Take records that were gone past, because they are in key buckets of others; STREAM ignores the first."""
-        key = (segment, generation)
-        if self._kind == SubscriptionType.STREAM:
-            self._ends[key] = max(self._ends.get(key, 0), end_offset)
-        else:
-            self._ranges.setdefault(key, OffsetRanges()).add(first_offset, end_offset)
+        """Acknowledge ``first_offset``, which STREAM ignores, up to, not including, ``end_offset``."""
+        self._add(m.Acknowledgement(segment, generation, first_offset, end_offset))
         self._schedule_flush()
 
     def checkpoint(self, segment: int, generation: int, end_offset: int, checkpoint: str | None) -> None:
-        """Take how far the reader of an external segment is: everything below ``end_offset``, and a mark of its own."""
-        key = (segment, generation)
-        self._ends[key] = max(self._ends.get(key, 0), end_offset)
+        """Acknowledge an external segment up to ``end_offset``, with the checkpoint of its source."""
         if checkpoint is not None:
             self._checkpoints[segment] = (generation, checkpoint)
-        self._schedule_flush()
+        self.acknowledge_range(segment, generation, 0, end_offset)
 
     def checkpoints_of(self, acknowledgements: list[m.Acknowledgement]) -> dict[int, str]:
-        """Return the newest checkpoint of each acknowledged segment, also for a batch that is gathered again."""
+        """Return the newest checkpoint of each acknowledged segment, also for a batch that is repeated."""
         found = {}
-        for part in acknowledgements:
-            generation, checkpoint = self._checkpoints.get(part.segment, (-1, ""))
-            if generation == part.generation:
-                found[part.segment] = checkpoint
+        for acknowledgement in acknowledgements:
+            generation, checkpoint = self._checkpoints.get(acknowledgement.segment, (-1, ""))
+            if generation == acknowledgement.generation:
+                found[acknowledgement.segment] = checkpoint
         return found
 
     async def wait_for_capacity(self) -> None:
-        """Wait while too many acknowledgements wait."""
+        """Wait while too many acknowledgements are collected."""
         while self._pending_count > MAX_PENDING_ACKNOWLEDGEMENTS and self._kind == SubscriptionType.QUEUE:
             await self._wait_for_completion()
 
     async def flush(self, timeout_seconds: float) -> bool:
-        """Bring everything that was gathered; False if it could not be done in time."""
+        """Send everything that is collected; False if it is not durable in time."""
         try:
             async with asyncio.timeout(timeout_seconds):
                 while self._ends or self._ranges or self._in_flight:
@@ -194,7 +184,7 @@ class Acknowledger:
         self._offer_due()
 
     def _offer_due(self) -> None:
-        """Offer a batch if it is time and nothing queues."""
+        """Offer a batch if one is due and none is queued."""
         while self._due and not self._closing and self._session.ready_for_batch:
             acknowledgements = list(islice(self._pop_pending(), MAX_RANGES_PER_BATCH))
             if not acknowledgements:
@@ -206,7 +196,7 @@ class Acknowledger:
             self._session.offer(batch)
 
     def _pop_pending(self) -> Iterator[m.Acknowledgement]:
-        """Yield what is gathered; each is taken out as it is yielded."""
+        """Yield what is collected, and remove each item as it is yielded."""
         while self._ends:
             (segment, generation), end = self._ends.popitem()
             yield m.Acknowledgement(segment, generation, 0, end)
@@ -220,7 +210,7 @@ class Acknowledger:
     def on_batch_completed(
         self, batch: _AcknowledgementBatch, outcome: Outcome, reply: m.Committed | None, reason: str
     ) -> None:
-        """Take a batch's outcome."""
+        """Handle the outcome of a batch."""
         self._in_flight.discard(batch)
         match outcome:
             case Outcome.COMMITTED:
@@ -247,10 +237,14 @@ class Acknowledger:
             )
 
     def _requeue(self, acknowledgements: list[m.Acknowledgement]) -> None:
-        for again in acknowledgements:
-            key = (again.segment, again.generation)
-            if self._kind == SubscriptionType.STREAM:
-                self._ends[key] = max(self._ends.get(key, 0), again.end_offset)
-            else:
-                self._ranges.setdefault(key, OffsetRanges()).add(again.first_offset, again.end_offset)
+        for acknowledgement in acknowledgements:
+            self._add(acknowledgement)
         self._schedule_flush()
+
+    def _add(self, acknowledgement: m.Acknowledgement) -> None:
+        key = (acknowledgement.segment, acknowledgement.generation)
+        if self._kind == SubscriptionType.STREAM:
+            self._ends[key] = max(self._ends.get(key, 0), acknowledgement.end_offset)
+        else:
+            ranges = self._ranges.setdefault(key, OffsetRanges())
+            ranges.add(acknowledgement.first_offset, acknowledgement.end_offset)

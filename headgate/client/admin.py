@@ -1,7 +1,8 @@
 """Commands to a cluster: topics, splits, merges, subscriptions.
 
-Each command goes to the leader of its topic's shard and is repeated until it is answered. A command that changes
-something carries a token, the same in every attempt, so that it is carried out once even if a reply is lost.
+Each command goes to the leader of its topic's shard and is repeated until it is answered. A command
+that changes something carries a token, the same in every attempt, so that it is carried out once
+even if a reply is lost.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ ReplyT = TypeVar("ReplyT", bound=m.ReplyBody)
 class Admin:
     """Manages topics and subscriptions. Use it as an async context manager.
 
-    Every method raises NoLeaderError if no leader answers in time, RequestRejectedError if the leader refuses (the text
-    gives the reason and the valid choices), and InvalidNameError for a name that cannot be used.
+    Every method raises NoLeaderError if no leader answers in time, RequestRejectedError if the
+    leader refuses (the text gives the reason and the valid choices), and InvalidNameError for a
+    name that cannot be used.
     """
 
     def __init__(self, config: ClientConfig | Client, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:

@@ -1,12 +1,12 @@
 """One program's connection to a cluster.
 
-It keeps a transport up, says that this client is here (retained, with a last will that says the opposite), knows the
-cluster's shards and each shard's newest leader, and brings replies and pushes to whoever waits for them. A request
-that asks for an answer (`request`) is sent again until the deadline; batches are not its business, they belong to
-headgate.client.decisions.producer_session.
+The client keeps a transport connected, publishes its presence (retained, with a last will that
+revokes it), follows the cluster description and each shard's newest leader, and routes replies and
+pushes to their handlers. `Client.request` repeats a request until it is answered or its deadline
+passes. Batches are sent by headgate.client.shard_session instead.
 
-The highest leader epoch seen of a shard never falls: an older announcement is ignored, and so is a refusal by a reign
-older than the one that was asked.
+The highest leader epoch seen of a shard never falls: an older announcement is ignored, and so is a
+refusal by a leader older than the one that was asked.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from headgate.transport.mqtt import MqttTransport
 from headgate.transport.port import Transport
 
 DEFAULT_TIMEOUT_SECONDS: Final = 30.0
-"""For an answer to a request, a change of leader in between included."""
+"""For the reply to a request, including a change of leader."""
 REPLY_TIMEOUT_SECONDS: Final = 2.0
-"""After this long without an answer a request is sent again; asking twice is harmless."""
+"""After this long without a reply a request is repeated, which is harmless."""
 
 ReplyHandler = Callable[[m.Reply], None]
 PushHandler = Callable[[m.Push], None]
@@ -66,7 +66,7 @@ class Client:
         now_ms: Callable[[], int] = _wall_clock_ms,
         rng: random.Random | None = None,
     ) -> None:
-        """``transport`` carries `will` of this client, if it can have one. ``store`` may be None where nobody reads."""
+        """``transport`` has this client's `will`, if it supports one. ``store`` is for consumers."""
         self.transport = transport
         self.cluster = cluster
         self.client_id = m.require_name("client", client_id)
@@ -74,9 +74,9 @@ class Client:
         self.rng = rng or random.Random()  # noqa: S311 - jitter and names, no secrets
         self.entered = False
         self.leader_waits = 0
-        """How often a request had to wait because no leader was known."""
+        """Number of requests that had to wait because no leader was known."""
         self.undecodable_messages = 0
-        # Begins anywhere, so that a reply to an earlier program of the same client id is taken for nobody's.
+        # Starts at random, so that replies to an earlier program of the same client id match no request.
         self.request_ids: Iterator[int] = itertools.count(self.rng.getrandbits(40) << 20)
         self._store = store
         self._cluster_known = asyncio.Event()
@@ -101,7 +101,12 @@ class Client:
 
     @classmethod
     def from_config(cls, config: ClientConfig, kind: str, *, with_store: bool = False) -> Client:
-        """Return a client over MQTT, not yet entered; ``with_store``: with the ledger's store. Raises ConfigError."""
+        """Return a client over MQTT, not yet entered; ``with_store``: with the ledger's store.
+
+        Raises:
+            ConfigError: the password or the store's URL cannot be used.
+
+        """
         rng = random.Random()  # noqa: S311
         client_id = f"{kind}-{rng.getrandbits(48):012x}"
         transport = MqttTransport(
@@ -120,19 +125,19 @@ class Client:
     def store(self) -> Store:
         """The ledger's store; raises HeadgateError if this client was built without one."""
         if self._store is None:
-            raise HeadgateError("this client has no store; a consumer needs one")
+            raise HeadgateError("this client has no object store, and consumers read from it: pass store=…")
         return self._store
 
     def new_token(self) -> str:
-        """Return a token that nobody uses beside us."""
+        """Return a unique token."""
         return f"{self.rng.getrandbits(128):032x}"
 
-    # --- the connection -----------------------------------------------------------------------------------------------
+    # Connection
 
     async def __aenter__(self) -> Self:
-        """Start connecting; returns once replies and the cluster's description are subscribed."""
+        """Start to connect; returns once replies and the cluster description are subscribed."""
         if self.entered:
-            raise HeadgateError(f"client {self.client_id} is open already")
+            raise HeadgateError(f"client {self.client_id} is open already; create another one")
         self.entered = True
         self.transport.on_connection(self._on_connection)
         await self.transport.__aenter__()
@@ -143,13 +148,13 @@ class Client:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Say that this client is gone, and close."""
+        """Publish that this client is offline, and close."""
         self._publish_presence(online=False)
         self.entered = False
         await self.transport.__aexit__(None, None, None)
 
     def on_connection(self, handler: Callable[[bool], None]) -> Callable[[], None]:
-        """Call ``handler`` at each connection and loss; returns what takes it back."""
+        """Call ``handler`` at each connection and loss; returns a function that removes it."""
         return _add_handler(self._connection_watchers, handler)
 
     def _on_connection(self, connected: bool) -> None:
@@ -162,30 +167,30 @@ class Client:
         presence = m.Presence(client_id=self.client_id, online=online)
         self.transport.publish(m.presence_topic(self.cluster, self.client_id), m.encode(presence), retain=True)
 
-    # --- what is known of the cluster ---------------------------------------------------------------------------------
+    # The cluster
 
     async def description(self, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> m.ClusterDescription:
-        """Return what the cluster says of itself.
+        """Return the cluster's description.
 
         Raises:
-            NoLeaderError: nobody has said anything in time.
-            ProtocolError: the cluster speaks another version of the protocol; waiting would not help.
+            NoLeaderError: no daemon has published it in time.
+            ProtocolError: the cluster runs another version of the protocol; waiting does not help.
 
         """
         try:
             async with asyncio.timeout(timeout_seconds):
                 await self._cluster_known.wait()
         except TimeoutError:
-            reached = "no daemon of it has been seen" if self.transport.connected else "the broker is out of reach"
+            reached = "found no daemon" if self.transport.connected else "cannot reach the broker"
             raise NoLeaderError(
                 f"cluster {self.cluster!r}: {reached} after {timeout_seconds:g} s; is it running, under this name?",
             ) from None
         if self._incompatible_protocol is not None:
             raise ProtocolError(
-                f"cluster {self.cluster!r} speaks protocol {self._incompatible_protocol}, this client "
+                f"cluster {self.cluster!r} runs protocol {self._incompatible_protocol}, this client "
                 f"{m.PROTOCOL_VERSION}: install the version of headgate that the cluster runs",
             )
-        assert self._description is not None, "woken without a description"
+        assert self._description is not None, "signalled without a description"
         return self._description
 
     async def shards(self, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> int:
@@ -193,28 +198,28 @@ class Client:
         return (await self.description(timeout_seconds)).shards
 
     async def watch_leader(self, shard: int) -> None:
-        """Follow who leads ``shard``."""
+        """Subscribe to the leader announcements of ``shard``."""
         if shard not in self._watched_leaders:
             self._watched_leaders.add(shard)
             await self.transport.subscribe(m.leader_topic(self.cluster, shard), self._on_leader)
 
     def leader(self, shard: int) -> m.LeaderAnnouncement | None:
-        """Return the newest announcement for ``shard``, None if there was none."""
+        """Return the newest announcement for ``shard``; None if there is none."""
         return self._leaders.get(shard)
 
     def on_leader(self, shard: int, handler: Callable[[m.LeaderAnnouncement], None]) -> Callable[[], None]:
-        """Call ``handler`` with each announcement that is not older than the last; returns what takes it back."""
+        """Call ``handler`` with each announcement that is not stale; returns a function that removes it."""
         return _add_handler(self._leader_watchers.setdefault(shard, []), handler)
 
     async def watch_head(self, shard: int, handler: Callable[[m.HeadAnnouncement], None]) -> Callable[[], None]:
-        """Call ``handler`` whenever a chunk of ``shard`` is announced; returns what takes it back."""
+        """Call ``handler`` with each announced chunk of ``shard``; returns a function that removes it."""
         remove = _add_handler(self._head_watchers.setdefault(shard, []), handler)
         if shard not in self._watched_heads:
             self._watched_heads.add(shard)
             await self.transport.subscribe(m.head_topic(self.cluster, shard), self._on_head)
         return remove
 
-    # --- requests -----------------------------------------------------------------------------------------------------
+    # Requests
 
     def send(self, shard: int, request_id: int, leader_epoch: int | None, body: m.AnyRequestBody) -> bool:
         """Send one request; False if it was certainly not sent."""
@@ -222,19 +227,19 @@ class Client:
         return self.transport.publish(m.requests_topic(self.cluster, shard), m.encode(request))
 
     def on_reply(self, request_id: int, handler: ReplyHandler) -> None:
-        """Bring every reply to ``request_id`` to ``handler`` until `remove_reply_handler`."""
+        """Call ``handler`` with every reply to ``request_id``, until `remove_reply_handler`."""
         self._replies[request_id] = handler
 
     def remove_reply_handler(self, request_id: int) -> None:
-        """Expect no reply any more."""
+        """Ignore further replies."""
         self._replies.pop(request_id, None)
 
     def on_push(self, key: tuple[str, str, str], handler: PushHandler) -> None:
-        """Bring what is pushed to (topic, subscription, consumer) to ``handler``."""
+        """Call ``handler`` with every push to (topic, subscription, consumer)."""
         self._pushes[key] = handler
 
     def remove_push_handler(self, key: tuple[str, str, str]) -> None:
-        """Expect no pushes any more."""
+        """Ignore further pushes."""
         self._pushes.pop(key, None)
 
     async def request(
@@ -243,18 +248,18 @@ class Client:
         make: MakeRequest,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     ) -> m.Reply:
-        """Ask the leader of ``shard`` until it answers. What ``make`` builds must be harmless to repeat.
+        """Send a request to the leader of ``shard`` until it replies. Repeating it must be harmless.
 
         Raises:
-            NoLeaderError: no leader answered in time.
-            FencedError: a newer incarnation has taken our place.
-            RequestRejectedError: the leader refuses it for good.
+            NoLeaderError: no leader replied in time.
+            FencedError: a newer incarnation has replaced this one.
+            RequestRejectedError: the leader refuses the request for good.
 
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_seconds
         schedule = BackoffSchedule(RETRY_BACKOFF, self.rng.random)
-        reason = "nobody leads it"
+        reason = "it has no leader"
         await self.watch_leader(shard)
         while True:
             try:
@@ -264,7 +269,7 @@ class Client:
             except TimeoutError:
                 break
             if reply is None:
-                reason = "its leader does not answer"
+                reason = "its leader does not reply"
             elif not isinstance(rejected := reply.body, m.Rejected):
                 return reply
             elif rejected.verdict == "fenced":
@@ -279,11 +284,11 @@ class Client:
                 break
             await asyncio.sleep(pause)
         if not self.transport.connected:
-            reason = "the broker is out of reach"
+            reason = "the broker cannot be reached"
         raise NoLeaderError(f"shard {shard} of cluster {self.cluster!r}: {reason} (waited {timeout_seconds:g} s)")
 
     async def _leader_epoch(self, shard: int) -> int:
-        """Wait until a leader is known that is no older than the highest epoch seen, and the broker is in reach."""
+        """Wait until the newest leader is known and the broker is connected; return its epoch."""
         changed = asyncio.Event()
         remove_handlers = [self.on_leader(shard, lambda _: changed.set()), self.on_connection(lambda _: changed.set())]
         try:
@@ -306,7 +311,7 @@ class Client:
                 remove()
 
     async def _try_request(self, shard: int, make: MakeRequest, leader_epoch: int) -> m.Reply | None:
-        """Return the reply; None if none came, or the leader changed meanwhile."""
+        """Return the reply; None if there was none, or the leader changed meanwhile."""
         answered: asyncio.Future[m.Reply | None] = asyncio.get_running_loop().create_future()
         request_id = next(self.request_ids)
 
@@ -332,7 +337,7 @@ class Client:
             self.remove_reply_handler(request_id)
             remove_handlers()
 
-    # --- what arrives -------------------------------------------------------------------------------------------------
+    # Messages
 
     def _on_cluster(self, _: str, payload: bytes) -> None:
         try:
@@ -341,7 +346,7 @@ class Client:
             self._undecodable("cluster", error)
             return
         if description.protocol != m.PROTOCOL_VERSION:
-            # Whoever is at work already finds out by the refusals: each request carries our version.
+            # Requests that are in progress are refused: each one carries this client's version.
             self._log.error(
                 "cluster.protocol_mismatch", cluster_protocol=description.protocol, client_protocol=m.PROTOCOL_VERSION
             )

@@ -1,21 +1,22 @@
-"""The consumer that a user's program sees: records of the segments that it has been granted, in order per segment.
+"""The public consumer: the records of the segments that it has been granted, in order per segment.
 
-It registers with the subscription's coordinator, says every few seconds that it lives, reads granted segments from the
-ledger's chunks, and gives segments back when asked. What a message from the coordinator means is decided in
-headgate.client.decisions.held_segments; headgate.client.record_feed reads, headgate.client.acknowledger brings
-acknowledgements.
+It registers with the subscription's coordinator, sends heartbeats, reads granted segments from the
+ledger's chunks, and releases segments on request. headgate.client.decisions.held_segments decides
+what a message of the coordinator means, headgate.client.record_feed reads, and
+headgate.client.acknowledger sends acknowledgements.
 
 The rules:
 
-1. Records of one segment are delivered in the order of their offsets. Undelivered records of a segment that was
-   revoked are dropped: its next holder delivers them.
-2. A revoked segment is confirmed once everything delivered from it is acknowledged and that is durable, or when the
-   time for it is over.
-3. With every announcement of a leader, which also comes with every reconnection, it registers again, as the same
-   incarnation, and meanwhile goes on.
-4. Pushes may be lost, so every heartbeat says what is held, and the leader pushes again what is missing.
-5. A newer program of the same name, or the deletion of its subscription, fences this one: the iterator raises
-   FencedError.
+1. Records of one segment are delivered in the order of their offsets. Undelivered records of a
+   revoked segment are dropped: its next holder delivers them.
+2. The revocation of a segment is confirmed once every record delivered from it is durably
+   acknowledged, or after `REVOCATION_TIMEOUT_SECONDS`.
+3. The consumer registers again at every leader announcement, which also follows every reconnection.
+   It keeps its incarnation, and continues to deliver meanwhile.
+4. Pushes can be lost, so every heartbeat lists what the consumer holds, and the leader pushes what
+   is missing again.
+5. A newer program of the same name, or the deletion of the subscription, fences this consumer: the
+   iterator raises FencedError.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ from headgate.protocol import messages as m
 
 ACK_INTERVAL_SECONDS: Final = 0.1
 REVOCATION_TIMEOUT_SECONDS: Final = 10.0
-"""For a revoked segment's delivered records to be acknowledged; well below the leader's limit."""
+"""How long the records delivered from a revoked segment can be acknowledged; well below the leader's limit."""
 CLOSE_TIMEOUT_SECONDS: Final = 5.0
-"""For the last acknowledgements, and again for saying goodbye."""
+"""For the last acknowledgements, and again for leaving."""
 
 __all__ = ["ConsumedRecord", "Consumer"]
 
@@ -56,7 +57,7 @@ class Consumer:
     """Receives records of one subscription. Use it as an async context manager, and iterate over it."""
 
     _reads_source = False
-    """Whether it registers as a reader of an external topic's own source (headgate.client.external_consumer)."""
+    """Whether it reads an external topic's source (headgate.client.external_consumer)."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class Consumer:
         *,
         topic: str,
         subscription: str,
-        type: SubscriptionType | str = SubscriptionType.STREAM,  # noqa: A002 - the word of the domain
+        type: SubscriptionType | str = SubscriptionType.STREAM,  # noqa: A002 - the domain's term
         name: str | None = None,
         start: m.Start = "latest",
         order: Order | None = None,
@@ -72,24 +73,27 @@ class Consumer:
         balance: Balance | None = None,
         capacity: float = 1.0,
     ) -> None:
-        """Describe what to receive; nothing happens before it is entered.
+        """Describe what to receive. Nothing happens before the context manager is entered.
 
         Args:
-            config: the cluster, or a client on it.
+            config: the cluster, or a client that is connected to it.
             topic: what to read.
-            subscription: whose position this is; created where it is missing.
-            type: STREAM acknowledges in order, QUEUE record by record, CHECKPOINT keeps its own `positions`.
-            name: of this consumer; the same name takes up what it held before. None: a new one each time.
-            start: where a subscription that is created now begins.
-            order: whether a segment waits for its ancestors; None: what suits the type.
-            positions: CHECKPOINT only: segment → next offset to read, as `positions` returned it earlier.
-            balance: what all consumers of the subscription are balanced by: "count" of segments, or their "load"
-                (traffic and backlog, damped); None: what it was, which is "count" where nobody has asked.
-            capacity: of this consumer, as a share of an ordinary one's: 2.0 gets twice the load of 1.0; 0.01 to 10.
-                Counts where the balance is by load.
+            subscription: whose position to use. It is created if it does not exist.
+            type: how to acknowledge, see `SubscriptionType`; a name is accepted in any case.
+            name: name of this consumer. A consumer of the same name resumes what it held before.
+                None: a new name each time.
+            start: where a new subscription starts.
+            order: "strict": a segment waits for its ancestors; "none": it does not. None: "strict"
+                for STREAM, "none" otherwise.
+            positions: CHECKPOINT only: segment → next offset to read, as `positions` returned it.
+            balance: how to balance segments across the consumers of the subscription: by "count", or
+                by "load" (traffic and backlog, damped). None: the subscription's current setting,
+                initially "count".
+            capacity: load of this consumer relative to an ordinary one, 0.01 to 10. Used when the
+                subscription is balanced by load.
 
         Raises:
-            ConfigError, InvalidNameError: something here cannot be used.
+            ConfigError, InvalidNameError: an argument is invalid. The text names it.
 
         """
         self._kind = _subscription_type(type)
@@ -103,7 +107,7 @@ class Consumer:
             else Client.from_config(config, "consumer", with_store=not self._reads_source)
         )
         if balance not in (None, "count", "load"):
-            raise ConfigError(f"balance={balance!r}: use 'count' or 'load', or leave it out")
+            raise ConfigError(f"balance={balance!r}: use 'count' or 'load', or omit it")
         self._balance: Balance | None = balance
         self._capacity_percent = _percent(capacity)
         self._owns_client = not self._client.entered
@@ -113,9 +117,9 @@ class Consumer:
         self._start: m.Start = start
         self._order: Order | None = order
         self.incarnation = 0
-        """Rises with every start of the program; it is the wall clock when this consumer was entered."""
+        """Rises with every start of the program: the time at which the consumer was entered, in milliseconds."""
         self._subscription_id: int | None = None
-        """Of the subscription that it is in; None: it has not been told yet."""
+        """Id of its subscription; None before the first registration."""
         self._held_segments = HeldSegments()
         self._feed = self._new_feed(positions or {})
         self._tasks: set[asyncio.Task[None]] = set()
@@ -129,14 +133,14 @@ class Consumer:
     def _new_feed(self, positions: Mapping[SegmentId, Offset]) -> RecordFeed:
         return RecordFeed(self._topic, self._kind, positions, self._spawn)
 
-    # --- opening and closing ------------------------------------------------------------------------------------------
+    # Opening and closing
 
     async def __aenter__(self) -> Self:
         """Connect and register.
 
         Raises:
-            NoLeaderError: the cluster, or the leader of the topic's shard, is not there.
-            RequestRejectedError: the leader refuses us, e.g. because there is no such topic.
+            NoLeaderError: the cluster, or the leader of the topic's shard, cannot be reached.
+            RequestRejectedError: the leader refuses, e.g. because the topic does not exist.
 
         """
         if self._owns_client:
@@ -189,9 +193,7 @@ class Consumer:
         try:
             await self._client.request(
                 self._shard,
-                lambda: m.LeaveConsumer(
-                    **self._request_fields(),
-                ),
+                lambda: m.LeaveConsumer(**self._request_fields()),
                 timeout_seconds=CLOSE_TIMEOUT_SECONDS,
             )
         except (NoLeaderError, RequestRejectedError) as error:
@@ -212,18 +214,18 @@ class Consumer:
         if self._owns_client:
             await self._client.__aexit__(None, None, None)
 
-    # --- receiving ----------------------------------------------------------------------------------------------------
+    # Receiving
 
     def __aiter__(self) -> Self:
-        """Iterate over records as they come; ends when the consumer is closed."""
+        """Iterate over records as they arrive; ends when the consumer is closed."""
         return self
 
     async def __anext__(self) -> ConsumedRecord:
         """Return the next record.
 
         Raises:
-            FencedError: a newer program of this name has taken over, or the subscription was deleted.
-            HeadgateError: reading cannot go on.
+            FencedError: a newer program of this name is running, or the subscription was deleted.
+            HeadgateError: reading failed for good.
 
         """
         while True:
@@ -238,12 +240,12 @@ class Consumer:
     async def get_many(self, max_records: int = 500, timeout_seconds: float = 0.0) -> list[ConsumedRecord]:
         """Return the records that are available, at most ``max_records``, without waiting for a full batch.
 
-        Waits up to ``timeout_seconds`` for the first record, and for no further one. Returns an empty list if none
-        came. Records of one segment are in the order of their offsets.
+        Waits up to ``timeout_seconds`` for the first record, and for no further one. Returns an
+        empty list if none came. Records of one segment are in the order of their offsets.
 
         Raises:
-            FencedError: a newer program of this name has taken over, or the subscription was deleted.
-            HeadgateError: reading cannot go on, or this consumer is closed.
+            FencedError: a newer program of this name is running, or the subscription was deleted.
+            HeadgateError: reading failed for good, or this consumer is closed.
 
         """
         if max_records < 1:
@@ -261,16 +263,21 @@ class Consumer:
         return records
 
     async def acknowledge(self, record: ConsumedRecord) -> None:
-        """Say that ``record`` needs no further delivery: with STREAM it and all delivered before it in its segment.
+        """Acknowledge ``record``; with STREAM also every record delivered before it in its segment.
 
-        Too late for a segment that somebody else holds by now, it changes nothing and is counted in `rejected`.
+        The acknowledgement is sent in the background, with the next batch. This method is a
+        coroutine because it waits while too many acknowledgements are collected. If another
+        consumer holds the segment by now, the acknowledgement has no effect and is counted in
+        `rejected`.
 
         Raises:
-            HeadgateError: a CHECKPOINT consumer acknowledges nothing, it keeps its `positions`.
+            HeadgateError: the subscription is of type CHECKPOINT.
 
         """
         if self._kind == SubscriptionType.CHECKPOINT:
-            raise HeadgateError("a CHECKPOINT consumer acknowledges nothing: keep its positions and pass them on")
+            raise HeadgateError(
+                "a CHECKPOINT consumer does not acknowledge: store its positions, and pass them to the next consumer"
+            )
         if self._feed.acknowledge(record):
             self._acknowledger.acknowledge(record.segment, record.generation, record.offset)
             self._feed.acknowledge_skipped(record.segment, record.generation)
@@ -285,10 +292,11 @@ class Consumer:
     ) -> SeekResult:
         """Move the subscription, for all its consumers; the arguments and errors are those of `Admin.seek`.
 
-        The move is durable when this returns. The leader revokes every grant that it affects and issues new ones, with
-        higher generations, at the new positions. A consumer learns of that by a message, so it may still deliver a few
-        records from before the seek; their generations are lower than those of the records that follow. An
-        acknowledgement of a record from before the seek is rejected and counted in `rejected`.
+        The move is durable when this returns. The leader revokes every grant that it affects and
+        issues new ones, with higher generations, at the new positions. A consumer learns of that by
+        a message, so it may still deliver a few records from before the seek; their generations are
+        lower than those of the records that follow. An acknowledgement of a record from before the
+        seek is rejected and counted in `rejected`.
 
         A CHECKPOINT subscription cannot be moved: open a new consumer with other ``positions``.
         """
@@ -309,33 +317,33 @@ class Consumer:
 
     @property
     def acknowledged(self) -> int:
-        """How many acknowledgements the leader has taken."""
+        """Number of acknowledgements that the leader has accepted."""
         return self._acknowledger.committed
 
     @property
     def rejected(self) -> int:
-        """How many acknowledgements the leader has rejected, because they came too late."""
+        """Number of acknowledgements that the leader has rejected because they were late."""
         return self._acknowledger.rejected
 
     async def caught_up(self) -> bool:
-        """Return whether everything durable at this moment was delivered, and nothing is blocked or changing hands.
+        """Return whether every record that is durable now was delivered, and no segment is blocked or moving.
 
-        Other consumers of the subscription are not asked what they have delivered.
+        Segments of other consumers do not count.
 
         Raises:
-            NoLeaderError: no leader answers.
-            FencedError: a newer program of this name has taken over.
+            NoLeaderError: no leader replies.
+            FencedError: a newer program of this name is running.
 
         """
         alive = await self._heartbeat()
         if alive.blocked or not alive.stable or not self._feed.has_delivered(alive.head):
             return False
-        # A grant that was pushed and lost would look as if there were nothing to read: compare the whole list.
+        # Without a grant whose push was lost, there seems to be nothing to read: compare the whole list.
         held = self._feed.generations()
         await self._register()
         return held == self._feed.generations() and self._feed.has_delivered(alive.head)
 
-    # --- membership ---------------------------------------------------------------------------------------------------
+    # Membership
 
     @property
     def _push_key(self) -> tuple[str, str, str]:
@@ -350,7 +358,7 @@ class Consumer:
         }
 
     async def _register(self) -> None:
-        """Register and follow the answer."""
+        """Register and apply the reply."""
         self._held_segments.registration_requested()
         reply = await self._client.request(
             self._shard,
@@ -367,7 +375,9 @@ class Consumer:
             ),
         )
         registered = reply.body
-        assert isinstance(registered, m.Registered), f"registering was answered by {type(registered).__name__}"
+        assert isinstance(registered, m.Registered), (
+            f"the leader replied to a registration with {type(registered).__name__}"
+        )
         self._subscription_id = registered.subscription_id
         self._feed.head.advance(registered.head)
         self._interval_seconds = registered.heartbeat_interval_seconds
@@ -380,13 +390,10 @@ class Consumer:
     async def _heartbeat(self) -> m.HeartbeatReply:
         reply = await self._client.request(
             self._shard,
-            lambda: m.Heartbeat(
-                **self._request_fields(),
-                held=self._feed.generations(),
-            ),
+            lambda: m.Heartbeat(**self._request_fields(), held=self._feed.generations()),
         )
         alive = reply.body
-        assert isinstance(alive, m.HeartbeatReply), f"a heartbeat was answered by {type(alive).__name__}"
+        assert isinstance(alive, m.HeartbeatReply), f"the leader replied to a heartbeat with {type(alive).__name__}"
         self._feed.head.advance(alive.head)
         return alive
 
@@ -411,14 +418,14 @@ class Consumer:
         except FencedError:
             raise
         except RequestRejectedError as error:
-            # Evicted while nobody could reach us. Registering says whether for good.
+            # Evicted while disconnected. The registration shows whether for good.
             self._log.warning("consumer.heartbeat_rejected", reason=str(error))
             self._apply_changes(self._held_segments.drop_all())
             await self._register()
 
     def _on_push(self, push: m.Push) -> None:
         if push.incarnation != self.incarnation or not self._feed.is_open:
-            # Before the first answer there is nothing to change; what it says stands in the answer, or comes again.
+            # Before the first registration: its reply lists these changes, or the leader repeats them.
             return
         if isinstance(push, m.AssignmentChanged):
             self._apply_changes(self._held_segments.changed(push))
@@ -427,10 +434,10 @@ class Consumer:
             known = self._client.leader(self._shard)
             if known is None or push.leader_epoch >= known.leader_epoch:
                 self._apply_changes(self._held_segments.drop_all())
-                # The answer says whether somebody else has our name, or we were only silent for too long.
+                # The reply shows whether another program has this name, or this one was only evicted.
                 self._registration_needed.set()
 
-    # --- segments -----------------------------------------------------------------------------------------------------
+    # Segments
 
     def _apply_changes(self, changes: Changes) -> None:
         if self._closed:
@@ -480,12 +487,12 @@ class Consumer:
                 ),
             )
         except (NoLeaderError, RequestRejectedError) as error:
-            # The leader takes the segment back by itself when its time is over.
+            # The leader revokes the segment itself after its time limit.
             self._log.warning("segment.confirm_failed", segment=revocation.segment, reason=str(error))
         self._held_segments.confirmed(revocation)
         self._feed.drop(revocation.segment, revocation.generation)
 
-    # --- tasks --------------------------------------------------------------------------------------------------------
+    # Tasks
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=f"{self.name}-{name}")
@@ -501,7 +508,7 @@ class Consumer:
         if isinstance(error, HeadgateError):
             self._fail(error)
         elif error is not None:
-            # A bug: whoever iterates gets it, with its own traceback behind it.
+            # A bug: the iterator raises it, with its own traceback as the cause.
             failure = HeadgateError(f"{task.get_name()} failed: {error!r}")
             failure.__cause__ = error
             self._fail(failure)
@@ -522,9 +529,9 @@ def _subscription_type(given: SubscriptionType | str) -> SubscriptionType:
 
 
 def _percent(capacity: float) -> int:
-    """Return ``capacity`` in whole percent. Raises ConfigError."""
+    """Return ``capacity`` in percent. Raises ConfigError."""
     if not 1 <= capacity * 100 <= m.MAX_CAPACITY_PERCENT:
         raise ConfigError(
-            f"capacity={capacity:g}: use 0.01 to {m.MAX_CAPACITY_PERCENT / 100:g}; 1.0 is an ordinary consumer"
+            f"capacity={capacity:g}: use 0.01 to {m.MAX_CAPACITY_PERCENT / 100:g}; an ordinary consumer has 1.0"
         )
     return round(capacity * 100)

@@ -1,4 +1,4 @@
-"""The consumer of an external topic: headgate says who reads which segment when, the program reads its own source.
+"""The consumer of an external topic: headgate grants segments, and the program reads its own source.
 
     async def read(shard: GrantedSegment) -> None:
         async for batch in my_source(shard.label, after=shard.checkpoint):
@@ -9,17 +9,19 @@
     async with ExternalConsumer(config, topic="orders", subscription="billing") as consumer:
         await consumer.run(read)
 
-Registering, handovers and acknowledgements are headgate.client.consumer's; here a granted segment's reader is a call
-of the program's function, in a task of its own.
+headgate.client.consumer registers, hands segments over and acknowledges. Here, the reader of a
+granted segment is a call of the program's function, in its own task.
 
 The rules:
 
-1. A segment is read by one call at a time over all consumers of the subscription, apart from one that is fenced.
-2. A revoked segment's call is cancelled. The segment moves on once the call has ended and what it acknowledged is
-   durable, or when the time for it is over.
-3. Only `finish` says that a segment was read to its end: that lets its children through. A call that returns without it
-   ends the consumer with an error, because nobody would read the rest. So does one that raises.
-4. A checkpoint is kept for the next holder as it is. What was handled after the last one is handled again.
+1. Over all consumers of the subscription, one call at a time reads a segment, besides calls that
+   are fenced.
+2. When a segment is revoked, its call is cancelled. The segment moves once the call has ended and
+   its acknowledgements are durable, or after a time limit.
+3. Only `GrantedSegment.finish` reports that a segment was read to its end, which releases its
+   children. A call that returns without it, or raises, ends the consumer with an error: otherwise
+   the rest of the segment would remain unread.
+4. A checkpoint is passed to the next holder unchanged. Work after the last checkpoint is repeated.
 """
 
 from __future__ import annotations
@@ -40,42 +42,43 @@ from headgate.protocol import messages as m
 from headgate.storage.object_store import Store
 
 Read = Callable[["GrantedSegment"], Awaitable[None]]
-"""The program's function: reads one segment from its checkpoint on, until its end or until it is cancelled."""
+"""The program's function. It reads one segment from its checkpoint, to its end or until it is cancelled."""
 
 __all__ = ["ExternalConsumer", "GrantedSegment"]
 
 
 class GrantedSegment:
-    """A segment that this consumer reads now."""
+    """An external segment that this consumer holds."""
 
     def __init__(self, grant: m.Grant, member: _ExternalGroupMember) -> None:
-        assert grant.external is not None, f"segment {grant.segment} was granted without its name at the source"
+        assert grant.external is not None, f"the grant of segment {grant.segment} does not name it at its source"
         self.segment = SegmentId(grant.segment)
         """Its number in headgate."""
         self.label = grant.external.label
         """Its name at the source."""
         self.checkpoint = grant.external.checkpoint
-        """Where to go on: the last one that was acknowledged, by whoever held it. None: begin at the beginning."""
+        """Where to continue: the last checkpoint that any holder acknowledged. None: start at the beginning."""
         self.start_offset = grant.start_offset
-        """Where offsets count: the first offset that is not acknowledged."""
+        """With ``offsets`` positions: the first offset that is not acknowledged."""
         self.end_offset = grant.end_offset
-        """Where offsets count: the end of a segment that was sealed when it was granted."""
+        """With ``offsets`` positions: the end of a segment that was sealed when it was granted."""
         self.finished = False
         self._generation = grant.generation
         self._positions = grant.external.positions
         self._member = member
 
     async def acknowledge(self, *, checkpoint: str | None = None, end_offset: int | None = None) -> None:
-        """Say that everything so far needs no other reading; it leaves with the next batch, within a tenth of a second.
+        """Acknowledge everything that was read so far. It is sent within a tenth of a second.
 
-        A coroutine, as every acknowledgement is: one may have to wait until the leader has taken earlier ones.
+        A coroutine, as every acknowledgement is: `Consumer.acknowledge` can wait for capacity, and
+        programs that use both should not have to know which one.
 
         Args:
-            checkpoint: where the next holder goes on, at most 1024 characters.
-            end_offset: where offsets count, the offset after the last one handled.
+            checkpoint: where the next holder continues, at most 1024 characters.
+            end_offset: with ``offsets`` positions, the offset after the last record that was handled.
 
         Raises:
-            HeadgateError: an end offset is missing, or given where positions are opaque.
+            HeadgateError: ``end_offset`` is missing, or is given with opaque positions.
 
         """
         if (end_offset is None) == (self._positions == "offsets"):
@@ -86,13 +89,13 @@ class GrantedSegment:
         self._member.acknowledge_segment(self.segment, self._generation, end_offset or 0, checkpoint)
 
     async def finish(self, *, end_offset: int | None = None) -> None:
-        """Say that the segment was read to its end, and wait until that is durable.
+        """Report that the segment was read to its end, and wait until that is durable.
 
         Args:
-            end_offset: where offsets count, the end; left out, the one that the import gave.
+            end_offset: with ``offsets`` positions, the end. Default: the one that the import gave.
 
         Raises:
-            HeadgateError: no end is known, or it is given where positions are opaque.
+            HeadgateError: the end is unknown, or is given with opaque positions.
 
         """
         if self._positions == "opaque":
@@ -102,14 +105,14 @@ class GrantedSegment:
         elif end_offset is None:
             end_offset = self.end_offset
         if end_offset is None:
-            raise HeadgateError(f"where {self.label} ends was not known when it was granted: give end_offset")
+            raise HeadgateError(f"the end of {self.label} was unknown when it was granted: give end_offset")
         self.finished = True
         self._member.acknowledge_segment(self.segment, self._generation, end_offset, None)
         await self._member.flush_acknowledgements()
 
 
 class ExternalConsumer:
-    """Is given segments of an external topic for one subscription. Use it as an async context manager, then `run`."""
+    """Reads segments of an external topic for one subscription. Use it as an async context manager, and `run` it."""
 
     def __init__(
         self,
@@ -120,17 +123,20 @@ class ExternalConsumer:
         name: str | None = None,
         order: Order | None = None,
     ) -> None:
-        """Describe what to be given; nothing happens before it is entered.
+        """Describe what to read. Nothing happens before the context manager is entered.
 
         Args:
-            config: the cluster, or a client on it.
+            config: the cluster, or a client that is connected to it.
             topic: an external topic.
-            subscription: whose position this is; created where it is missing, at the earliest record.
-            name: of this consumer; the same name takes up what it held before. None: a new one each time.
-            order: ``strict`` (the default) holds children back until their parents are drained, ``none`` does not.
+            subscription: whose position to use. It is created if it does not exist, at the earliest
+                record.
+            name: name of this consumer. A consumer of the same name resumes what it held before.
+                None: a new name each time.
+            order: ``strict`` (the default): children wait until their ancestors are drained;
+                ``none``: they do not.
 
         Raises:
-            InvalidNameError: a name cannot be used.
+            InvalidNameError: a name is invalid.
 
         """
         self._member = _ExternalGroupMember(
@@ -145,7 +151,7 @@ class ExternalConsumer:
 
     @property
     def name(self) -> str:
-        """Of this consumer."""
+        """Name of this consumer."""
         return self._member.name
 
     @property
@@ -159,16 +165,16 @@ class ExternalConsumer:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """End every call, bring what they acknowledged, and leave; some seconds at most."""
+        """Cancel every call, flush their acknowledgements, and leave; some seconds at most."""
         await self._member.cancel_readers()
         await self._member.__aexit__(*error)
 
     async def run(self, read: Read) -> None:
-        """Call ``read`` for every segment that is granted, until cancelled.
+        """Call ``read`` for every granted segment, until cancelled.
 
         Raises:
-            FencedError: a newer program of this name has taken over.
-            HeadgateError: a call failed (the cause says how), or returned before its segment's end.
+            FencedError: a newer program of this name is running.
+            HeadgateError: a call failed (see the cause), or returned before its segment's end.
 
         """
         self._member.start_reading(read)
@@ -177,7 +183,7 @@ class ExternalConsumer:
 
 
 class _ExternalGroupMember(Consumer):
-    """A consumer whose segments are read by the program."""
+    """A consumer whose segments the program reads."""
 
     _reads_source = True
 
@@ -186,7 +192,7 @@ class _ExternalGroupMember(Consumer):
         return self._grants
 
     def _open_feed(self, topic_id: int) -> None:
-        """Without a store: headgate keeps nothing of this topic that could be read."""
+        """Open without a store: headgate does not store this topic."""
         self._log.debug("consumer.registered", topic_id=topic_id)
         self._grants.registered = True
 
@@ -195,7 +201,7 @@ class _ExternalGroupMember(Consumer):
         self._grants.started.set()
 
     async def cancel_readers(self) -> None:
-        """Cancel every call, and wait until what they acknowledged can be brought."""
+        """Cancel every call, and wait until all have ended."""
         readers = [holding.read_task for holding in self._feed.holdings.values() if holding.read_task is not None]
         for reader in readers:
             reader.cancel()
@@ -211,7 +217,7 @@ class _ExternalGroupMember(Consumer):
 
 
 class _GrantFeed(RecordFeed):
-    """In place of records: calls of the program's function, one for each segment that is held."""
+    """Calls the program's function once per held segment, instead of reading records."""
 
     def __init__(
         self, topic: str, positions: Mapping[SegmentId, Offset], spawn: Spawn, member: _ExternalGroupMember
@@ -220,7 +226,7 @@ class _GrantFeed(RecordFeed):
         self.registered = False
         self.read: Read | None = None
         self.started = asyncio.Event()
-        """Set once ``read`` is there: segments may be granted before the program calls `run`."""
+        """Set together with ``read``: segments can be granted before the program calls `run`."""
         self._member = member
 
     @property
@@ -232,7 +238,7 @@ class _GrantFeed(RecordFeed):
 
     def begin(self, grant: m.Grant) -> HeldSegment:
         holding = super().begin(grant)
-        # A call that runs counts as one delivery that is out: a revocation waits for its end.
+        # A running call counts as one unacknowledged delivery, so a revocation waits for its end.
         holding.delivered = holding.acknowledged + 1
         return holding
 
@@ -240,7 +246,7 @@ class _GrantFeed(RecordFeed):
         return _CallbackReader(GrantedSegment(grant, self._member), self, grant.generation)
 
     def reader_ended(self, segment: int, generation: int) -> None:
-        """Note that a call has ended."""
+        """Record that a call has ended."""
         holding = self.holdings.get((segment, generation))
         if holding is not None:
             holding.acknowledged = holding.delivered
@@ -258,7 +264,7 @@ class _CallbackReader:
     async def run(self) -> None:
         try:
             await self._feed.started.wait()
-            assert self._feed.read is not None, "started without a function"
+            assert self._feed.read is not None, "started without the program's function"
             await self._feed.read(self._segment)
         finally:
             self._feed.reader_ended(self._segment.segment, self._generation)
@@ -268,5 +274,5 @@ class _CallbackReader:
             )
 
     def has_read(self, chunk: int) -> bool:
-        """There are no chunks to read."""
+        """Return True: there are no chunks to read."""
         return chunk >= 0

@@ -1,19 +1,21 @@
-"""The producer that a user's program sees: records in, outcomes out.
+"""The public producer: records in, outcomes out.
 
-It gathers records into batches per topic, keeps the order in which they were sent, bounds what it holds in bytes, and
-hands the batches to one session per shard (headgate.client.shard_session), which brings them to the leader exactly
-once.
+It collects records into batches per topic, keeps their order, bounds the bytes that it buffers, and
+passes the batches to one session per shard (headgate.client.shard_session), which delivers them to
+the leader exactly once.
 
 The rules:
 
-1. Records of one topic keep the order in which `Producer.send` took them: a program that awaits each call before the
-   next gets the order of its calls.
-2. A batch leaves when it is full, or when it has lingered and nothing queues before it; while something does, it grows.
-3. ``delivery_timeout_seconds`` is one bound from `Producer.send` to the outcome: over waiting for room, queueing,
-   retries and flight. It is never reset. Outcomes are committed, not stored, or unknown.
-4. One shard cannot use up the bytes of another: each has a guaranteed minimum.
-5. A record that carries a source position closes the other topics' batches of its shard, so positions are committed
-   in the order in which they were sent.
+1. Records of one topic keep the order in which `Producer.send` accepted them. A program that awaits
+   each call before the next gets the order of its calls.
+2. A batch is sent when it is full, or when it has lingered and no batch is queued before it. While
+   one is queued, it grows.
+3. ``delivery_timeout_seconds`` is one bound from `Producer.send` to the outcome. It includes
+   waiting for buffer space, queueing, retries and flight, and is never reset. Outcomes are
+   committed, not stored, or unknown.
+4. A shard cannot use up the buffer of another one: each has a guaranteed minimum.
+5. A record with a source position seals the other topics' batches of its shard, so that positions
+   are committed in the order in which they were sent.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from headgate.protocol import messages as m
 __all__ = ["CloseReport", "Delivery", "Producer", "ProducerSettings", "RecordMetadata"]
 
 YIELD_BYTES: Final = 256 * 1024
-"""After this many bytes without a pause `send` lets the loop turn once, or nothing would leave."""
+"""After this many bytes without a pause `send` yields to the event loop, so that batches can be sent."""
 MAX_SOURCE_POSITION_BYTES: Final = 1024
 
 log = structlog.get_logger(__name__)
@@ -48,58 +50,59 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """How a producer gathers, sends and gives up. Combinations that make no sense raise ConfigError."""
+    """How a producer batches, sends and times out. Invalid combinations raise ConfigError."""
 
     linger_seconds: float = 0.0
-    """How long a batch that is not full waits for more. 0: until the loop's next turn, because while something queues
-    before it a batch grows anyway."""
+    """How long a batch that is not full waits for more records. 0: until the next turn of the event
+    loop; while another batch is queued, it grows anyway."""
     batch_bytes: int = 50 * 1024
-    """A batch is full at this size: large enough to carry little overhead, small enough not to delay its neighbours."""
+    """Size at which a batch is full: large enough for little overhead, small enough for short delays."""
     max_in_flight: int = 128
-    """Most batches of one shard on their way; the leader may announce less. Throughput is at most this many batches a
-    round trip, and a leader answers a chunk at a time: half are being written while half travel. All of them are sent
-    twice when the leader changes. As many as a leader remembers: with half of them a network with a delay of 20 ms
-    carries two thirds as much, and one with 100 ms half."""
+    """Most batches of one shard in flight; the leader can announce fewer. This many batches per round
+    trip bound the throughput. Half of them are being committed while the other half travel, because
+    a leader replies chunk by chunk. All of them are sent again when the leader changes. The default
+    is the number that a leader remembers: half as many carry two thirds of the throughput at a
+    network delay of 20 ms, and half of it at 100 ms."""
     request_timeout_seconds: float = 5.0
-    """After this long without a reply a batch is taken for lost and sent again. Longer than a commit ever takes."""
+    """After this long without a reply a batch is sent again. Longer than any commit takes."""
     delivery_timeout_seconds: float = 120.0
-    """From `send` to the outcome. Longer than an election, a restart and a bad network together."""
+    """Time from `send` to the outcome. Longer than an election, a restart and a bad network together."""
     buffer_bytes: int = 32 * 1024 * 1024
-    """Most bytes held for all shards, before each shard's guaranteed minimum."""
+    """Most bytes buffered for all shards, besides the guaranteed minimum of each."""
     guaranteed_bytes: int = 1024 * 1024
-    """What each shard may hold whatever the others do."""
+    """Bytes that each shard can buffer regardless of the others."""
     when_full: Literal["wait", "fail"] = "wait"
-    """Whether `send` waits for room or raises DeliveryFailedError at once."""
+    """Whether `send` waits for buffer space, or raises DeliveryFailedError at once."""
     max_record_bytes: int = m.MAX_RECORD_BYTES
-    """Most bytes of key and value together. A leader takes no more than the default."""
+    """Most bytes of key and value together. A leader accepts no more than the default."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work, naming both values."""
+        """Reject invalid combinations, and name both values."""
         least = self.linger_seconds + self.request_timeout_seconds
         if self.delivery_timeout_seconds < least:
             raise ConfigError(
                 f"delivery_timeout_seconds={self.delivery_timeout_seconds:g} is below linger_seconds="
                 f"{self.linger_seconds:g} + request_timeout_seconds={self.request_timeout_seconds:g}: a batch would "
-                f"expire before its first try can fail; give at least {least:g}",
+                f"expire before its first attempt can fail; use at least {least:g}",
             )
         if self.linger_seconds < 0:
-            raise ConfigError(f"linger_seconds={self.linger_seconds:g} is negative")
+            raise ConfigError(f"linger_seconds={self.linger_seconds:g} is negative; use 0 or more")
         for name in ("batch_bytes", "max_in_flight", "request_timeout_seconds", "guaranteed_bytes", "max_record_bytes"):
             if getattr(self, name) <= 0:
-                raise ConfigError(f"{name}={getattr(self, name):g} has to be above 0")
+                raise ConfigError(f"{name}={getattr(self, name):g} must be above 0")
         if self.guaranteed_bytes > self.buffer_bytes:
             raise ConfigError(
-                f"guaranteed_bytes={self.guaranteed_bytes} is above buffer_bytes={self.buffer_bytes}: one shard's "
-                "minimum has to fit",
+                f"guaranteed_bytes={self.guaranteed_bytes} is above buffer_bytes={self.buffer_bytes}: the "
+                "minimum of one shard must fit",
             )
         if self.max_record_bytes > m.MAX_RECORD_BYTES:
             raise ConfigError(
-                f"max_record_bytes={self.max_record_bytes} is above what a leader takes, {m.MAX_RECORD_BYTES}",
+                f"max_record_bytes={self.max_record_bytes} exceeds the leader's limit of {m.MAX_RECORD_BYTES}",
             )
         if self.batch_bytes > m.MAX_MESSAGE_BYTES // 2:
             raise ConfigError(
-                f"batch_bytes={self.batch_bytes} leaves no room for one more record in a message of "
-                f"{m.MAX_MESSAGE_BYTES} bytes; give at most {m.MAX_MESSAGE_BYTES // 2}",
+                f"batch_bytes={self.batch_bytes} leaves no space for another record in a message of "
+                f"{m.MAX_MESSAGE_BYTES} bytes; use at most {m.MAX_MESSAGE_BYTES // 2}",
             )
         if self.when_full not in ("wait", "fail"):
             raise ConfigError(f"when_full={self.when_full!r}: use 'wait' or 'fail'")
@@ -107,15 +110,14 @@ class ProducerSettings:
 
 @dataclass(frozen=True, slots=True)
 class CloseReport:
-    """What became of all records of a producer, each counted once.
-
-    ``rejected``: by the leader, for good (invalid or fenced).
-    """
+    """The outcomes of all records of a producer, each counted once."""
 
     committed: int = 0
     failed: int = 0
+    """Certainly not stored."""
     unknown: int = 0
     rejected: int = 0
+    """Rejected by the leader for good: invalid or fenced."""
 
 
 class Producer:
@@ -127,10 +129,16 @@ class Producer:
         name: str | None = None,
         settings: ProducerSettings | None = None,
     ) -> None:
-        """``name`` makes it resumable: of two with one name the newer wins, and `source_position` survives a restart.
+        """Describe the producer. Nothing happens before the context manager is entered.
+
+        Args:
+            config: the cluster, or a client that is connected to it.
+            name: makes the producer resumable: its `source_position` survives a restart, and of two
+                producers with one name the older is fenced.
+            settings: None: the defaults.
 
         Raises:
-            InvalidNameError, ConfigError: ``name`` or the configuration cannot be used.
+            InvalidNameError, ConfigError: ``name`` or the configuration is invalid.
 
         """
         self._client = config if isinstance(config, Client) else Client.from_config(config, "producer")
@@ -149,7 +157,7 @@ class Producer:
         self._last_opened: _ShardBatches | None = None
 
     async def __aenter__(self) -> Self:
-        """Connect; raises NoLeaderError if the cluster is not there."""
+        """Connect; raises NoLeaderError if the cluster cannot be reached."""
         if self._owns_client:
             await self._client.__aenter__()
         try:
@@ -161,10 +169,10 @@ class Producer:
         return self
 
     async def __aexit__(self, exc_type: object, *_: object) -> None:
-        """Close: flush if all is well, give up what is pending if an exception is on its way."""
+        """Close: flush first, or discard what is pending if the block raised an exception."""
         await self.close(timeout_seconds=None if exc_type is None else 0)
 
-    # --- sending ------------------------------------------------------------------------------------------------------
+    # Sending
 
     async def send(
         self,
@@ -175,18 +183,20 @@ class Producer:
         timestamp_ms: int | None = None,
         source_position: bytes | None = None,
     ) -> Delivery:
-        """Take one record; returns once there is room for it, with the promise of its outcome.
+        """Buffer one record; returns once there is space for it, with its delivery to await.
 
         Args:
-            topic: of the cluster; the leader refuses one that does not exist.
+            topic: the leader rejects the record if the topic does not exist.
             key: records with the same key stay in order.
-            value: what is stored.
-            timestamp_ms: since 1970; None: now.
+            value: the content.
+            timestamp_ms: milliseconds since 1970; None: now.
             source_position: for a named producer, how far it has read its source, at most 1 KiB.
 
         Raises:
-            RequestRejectedError: the record is too large, or its timestamp or source position cannot be.
-            DeliveryFailedError: no room within the delivery timeout, or at once with ``when_full="fail"``.
+            RequestRejectedError: the record is too large, or its timestamp or source position is
+                invalid.
+            DeliveryFailedError: no buffer space within the delivery timeout, or at once with
+                ``when_full="fail"``.
             HeadgateError: the producer is closed.
 
         """
@@ -194,9 +204,9 @@ class Producer:
         batches = self._batches_of_topic.get(topic) or await self._open_shard(topic)
         size_bytes = self._checked_size(topic, key, value, timestamp_ms, source_position)
         if batches.starts_new_batch(topic, size_bytes):
-            # A turn of the loop reads one reply. Whoever sends without a pause may fill one batch meanwhile and not
-            # more, or most of the window stands still until the buffer is full. Before the budget: whoever is
-            # cancelled here has taken nothing of it.
+            # One turn of the loop reads one reply, so a caller that sends without a pause gets one turn
+            # per batch. Otherwise most of the window stays unused until the buffer is full. This
+            # precedes the reservation: a caller that is cancelled here has reserved nothing.
             await asyncio.sleep(0)
         if not self._budget.try_reserve(batches.shard, size_bytes):
             await self._wait_for_buffer_space(batches.shard, size_bytes, started_at)
@@ -222,8 +232,8 @@ class Producer:
     ) -> RecordMetadata:
         """Send one record and wait until it is durable. See `send` for the arguments.
 
-        Every call costs a round trip to the leader and a batch of one record. For throughput, call `send` and await
-        the deliveries later.
+        Every call costs a round trip to the leader and a batch of one record. For throughput, call
+        `send` and await the deliveries later.
 
         Raises:
             everything that `send` raises, and everything that awaiting a `Delivery` raises.
@@ -233,11 +243,11 @@ class Producer:
         return await delivery
 
     async def open(self, topic: str) -> None:
-        """Get this producer's identity on the shard of ``topic`` now; `source_position` is known after that.
+        """Get this producer's identity on the shard of ``topic``, and with it its `source_position`.
 
         Raises:
-            NoLeaderError: nobody gave one out within the delivery timeout.
-            FencedError, RequestRejectedError: nobody will.
+            NoLeaderError: no leader granted one within the delivery timeout.
+            FencedError, RequestRejectedError: the leader refused it for good.
 
         """
         batches = await self._open_shard(topic)
@@ -246,11 +256,11 @@ class Producer:
 
     @property
     def source_position(self) -> bytes | None:
-        """The last source position committed under this name, as it was when `open` returned."""
+        """The last source position committed under this name when `open` returned."""
         return None if self._last_opened is None else self._last_opened.session.source_position
 
     async def flush(self) -> None:
-        """Wait until everything sent before has an outcome, whichever. Bounded by the delivery timeout."""
+        """Wait until every record sent so far has an outcome. Bounded by the delivery timeout."""
         for batches in self._shard_batches.values():
             batches.seal_all()
         pending = [batch.completion for batch in self._pending]
@@ -285,25 +295,25 @@ class Producer:
 
     @property
     def buffered_bytes(self) -> int:
-        """How much is held now, for all shards."""
+        """Bytes that are buffered now, for all shards."""
         return self._budget.used_bytes
 
     @property
     def sent_batches(self) -> int:
-        """How many sends there were, repetitions included."""
+        """Number of batches sent, including repetitions."""
         return sum(batches.session.sent_batches for batches in self._shard_batches.values())
 
     @property
     def resent_batches(self) -> int:
-        """How many of these were repetitions."""
+        """Number of batches sent again."""
         return sum(batches.session.session.resent_batches for batches in self._shard_batches.values())
 
     @property
     def sessions(self) -> dict[int, ShardSession]:
-        """The sessions by shard, for whoever measures."""
+        """The sessions by shard, for tests and benchmarks."""
         return {shard: batches.session for shard, batches in self._shard_batches.items()}
 
-    # --- how ----------------------------------------------------------------------------------------------------------
+    # Internals
 
     def _checked_size(
         self,
@@ -313,10 +323,9 @@ class Producer:
         timestamp_ms: int | None,
         source_position: bytes | None,
     ) -> int:
-        """Return what a record takes of the budget; a bad one is rejected here, before it can harm its batch."""
-        # A caller without a type checker would spoil the whole batch, not only this record.
+        """Return the bytes that a record takes of the budget; reject an invalid one before it spoils its batch."""
         if type(key) is not bytes or type(value) is not bytes:
-            raise TypeError(f"key and value have to be bytes, not {type(key).__name__} and {type(value).__name__}")
+            raise TypeError(f"key and value must be bytes, not {type(key).__name__} and {type(value).__name__}")
         size = len(key) + len(value)
         if size > self._settings.max_record_bytes:
             raise RequestRejectedError(
@@ -361,27 +370,27 @@ class Producer:
     async def _wait_for_buffer_space(self, shard: int, size_bytes: int, started_at: float) -> None:
         if self._settings.when_full == "fail":
             raise DeliveryFailedError(
-                f"not stored: {self._budget.used_by(shard)} bytes wait for shard {shard}; buffer_bytes="
-                f"{self._settings.buffer_bytes} leaves no room",
+                f"not stored: the buffer is full; {self._budget.used_by(shard)} bytes wait for shard {shard}, "
+                f"buffer_bytes={self._settings.buffer_bytes}",
             )
         try:
             async with asyncio.timeout_at(started_at + self._settings.delivery_timeout_seconds):
                 await self._budget.reserve(shard, size_bytes)
         except TimeoutError:
             raise DeliveryFailedError(
-                f"not stored: no room for shard {shard} within delivery_timeout_seconds="
+                f"not stored: no buffer space for shard {shard} within delivery_timeout_seconds="
                 f"{self._settings.delivery_timeout_seconds:g}",
             ) from None
 
     def _on_completed(self, shard: int, batch: RecordBatch) -> None:
-        assert batch.outcome is not None, "settled without an outcome"
+        assert batch.outcome is not None, "completed without an outcome"
         self._pending.discard(batch)
         self._counts[batch.outcome] += len(batch.records)
         self._budget.release(shard, batch.size_bytes)
 
 
 class _ShardBatches:
-    """What is on its way to one shard: the open batch of each topic, and the session behind them."""
+    """The batches of one shard: the open one of each topic, and the session that sends them."""
 
     def __init__(
         self,
@@ -412,7 +421,7 @@ class _ShardBatches:
         self._filled = False
 
     def starts_new_batch(self, topic: str, size_bytes: int) -> bool:
-        """Tell, once, that a batch is full and a record of ``size_bytes`` will begin the next one."""
+        """Return, once per batch, whether a record of ``size_bytes`` starts a new one because one is full."""
         batch = self._open.get(topic)
         if batch is not None:
             return not batch.fits(size_bytes, self._settings.batch_bytes)
@@ -427,7 +436,7 @@ class _ShardBatches:
         source_position: bytes | None,
         started_at: float,
     ) -> Delivery:
-        """Put a record into its topic's open batch. ``started_at``: loop time at which its clock started."""
+        """Add a record to its topic's open batch. ``started_at``: loop time at which `send` was called."""
         if source_position is not None:
             for other in [name for name in self._open if name != topic]:
                 self._seal(other)
@@ -444,7 +453,7 @@ class _ShardBatches:
         return delivery
 
     def seal_all(self) -> None:
-        """Let all open batches go, full or not."""
+        """Send all open batches, full or not."""
         for topic in list(self._open):
             self._seal(topic)
 

@@ -1,7 +1,7 @@
-"""One batch of records: filled, sealed, sent under one sequence, and settled for all its records at once.
+"""One batch of records: filled, sealed, sent under one sequence, and resolved for all its records.
 
-A batch is never rebuilt: once it is sealed its records stay the same through every retry. Where each record stands is
-worked out from the reply's hash ranges, and only when somebody asks.
+A sealed batch is never rebuilt: every retry sends the same records. The offset of each record is
+computed from the hash ranges in the reply, when a caller first awaits a delivery.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headgate.model.identifiers import Offset, SegmentId
 from headgate.protocol import messages as m
 
 RECORD_OVERHEAD_BYTES = 24
-"""What a record takes on the wire beside its key and value, at most."""
+"""Most bytes of a record on the wire besides its key and value."""
 MAX_BATCH_RECORDS = 50_000
 
 
@@ -40,7 +40,7 @@ class RecordMetadata:
 
 
 class RecordBatch:
-    """Records of one topic on their way; see `headgate.client.shard_session.Sendable`."""
+    """Records of one topic; implements `headgate.client.shard_session.Sendable`."""
 
     __slots__ = (
         "_locations",
@@ -62,7 +62,7 @@ class RecordBatch:
         deadline: float,
         on_completed: Callable[[RecordBatch], None],
     ) -> None:
-        """``deadline`` is loop time; it is that of the first record."""
+        """``deadline`` is the loop time at which the first record expires."""
         self.topic = topic
         self.deadline = deadline
         self.records: list[m.Record] = []
@@ -76,13 +76,13 @@ class RecordBatch:
         self._locations: list[tuple[int, int] | None] | None = None
 
     def fits(self, size_bytes: int, limit_bytes: int) -> bool:
-        """Return whether one more record belongs here; a first one always does."""
+        """Return whether one more record fits; the first one always does."""
         return not self.records or (
             self.size_bytes + size_bytes <= limit_bytes and len(self.records) < MAX_BATCH_RECORDS
         )
 
     def add(self, record: m.Record, size_bytes: int, source_position: bytes | None) -> Delivery:
-        """Append ``record``; returns the promise of its outcome."""
+        """Append ``record``; returns its delivery."""
         self.records.append(record)
         self.size_bytes += size_bytes
         if source_position is not None:
@@ -108,7 +108,7 @@ class RecordBatch:
 
     def resolve(self, outcome: Outcome, reply: m.Committed | None, reason: str) -> None:
         """See `Sendable.resolve`."""
-        assert self.outcome is None, "a batch has one outcome"
+        assert self.outcome is None, "a batch was resolved twice"
         self.outcome, self.reply = outcome, reply
         self.completion.set_result(self._error(outcome, reason))
         for waiter in self._waiters:
@@ -131,10 +131,10 @@ class RecordBatch:
                 return FencedError("fenced", f"{where}: {reason}; what was in flight may or may not be stored")
 
     def wait(self) -> Generator[object, None, None]:
-        """Wait for the outcome, of which others know nothing if the caller is cancelled.
+        """Wait for the outcome. Cancelling one caller does not affect the others.
 
-        A future for each who waits, not `asyncio.shield` over the one that all share: that takes a turn of the loop
-        more, with somebody waiting for it.
+        Each caller gets its own future: `asyncio.shield` over a shared one costs another turn of
+        the loop per record.
         """
         waiter = self.completion.get_loop().create_future()
         self._waiters[waiter] = None
@@ -144,24 +144,24 @@ class RecordBatch:
             del self._waiters[waiter]
 
     def stored(self, index: int) -> RecordMetadata:
-        """Return where record ``index`` of this committed batch stands."""
-        assert self.outcome is Outcome.COMMITTED, f"asked where a batch stands that is {self.outcome}"
+        """Return where record ``index`` of this committed batch is stored."""
+        assert self.outcome is Outcome.COMMITTED, f"the batch is {self.outcome}"
         if self.reply is None:
             return RecordMetadata(None, None, duplicate=True)
         if self.reply.placements is None:
             return RecordMetadata(None, None, duplicate=self.reply.duplicate)
         if self._locations is None:
-            self._locations = places(self.records, self.reply.placements)
+            self._locations = record_locations(self.records, self.reply.placements)
         location = self._locations[index]
         if location is None:
             return RecordMetadata(None, None, self.reply.duplicate)
         return RecordMetadata(SegmentId(location[0]), Offset(location[1]), self.reply.duplicate)
 
 
-def places(records: list[m.Record], placements: list[Placement]) -> list[tuple[int, int] | None]:
-    """Return (segment, offset) of each record: in one placement offsets rise by one, in the order of the batch.
+def record_locations(records: list[m.Record], placements: list[Placement]) -> list[tuple[int, int] | None]:
+    """Return (segment, offset) of each record. Inside a placement offsets rise by one in batch order.
 
-    None for a record that no placement is about: no leader of ours answers so, and its caller is to hear of the commit.
+    None for a record that no placement covers. No leader replies so, but the commit counts anyway.
     """
     next_offsets = {placement.segment: placement.first_offset for placement in placements}
     if len(placements) == 1:
@@ -180,13 +180,13 @@ def places(records: list[m.Record], placements: list[Placement]) -> list[tuple[i
 
 
 class Delivery:
-    """The outcome of one record. Await it for a `RecordMetadata`: late, repeatedly, or never.
+    """The outcome of one record. Await it for a `RecordMetadata`: at any time, repeatedly, or never.
 
     Raises:
-        DeliveryFailedError: certainly not stored.
-        DeliveryUnknownError: in flight when its time was up.
+        DeliveryFailedError: the record is certainly not stored.
+        DeliveryUnknownError: the delivery timeout expired while the record was in flight.
         RequestRejectedError: the leader rejected its batch for good.
-        FencedError: a newer producer of this name has taken over.
+        FencedError: a newer producer of the same name is running.
 
     """
 

@@ -1,8 +1,8 @@
-"""Feed a program with records of the segments that it holds: one reader a segment, one bounded queue for all.
+"""Read the records of held segments: one reader per segment, one bounded queue for all.
 
-What is held, and when a segment is given back, is headgate.client.consumer's business. Here: each segment's records
-come in the order of their offsets, what is over is never delivered, and it is known what was taken and what
-acknowledged.
+headgate.client.consumer decides which segments are held and when they are released. The feed
+delivers each segment's records in the order of their offsets, delivers none of a stopped segment,
+and counts what was delivered and acknowledged.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from headgate.reading.segment_reader import ChunkCache, Head, SegmentReader
 from headgate.storage.object_store import Store
 
 QUEUE_RECORDS: Final = 1000
-"""Records that wait to be taken by the program, over all segments."""
+"""Most records that are queued for the program, over all segments."""
 SKIP_REPORT_INTERVAL_SECONDS: Final = 1.0
-"""How often a share without deliveries says how far it has gone past the records of others."""
+"""How often a bucket range without deliveries reports how many records of other ranges it has skipped."""
 
 OnGrantSkipped = Callable[[Grant, int, int], None]
 """(grant, first offset, end offset)."""
 Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
-"""Starts a named task that somebody owns."""
+"""Starts a named task, whose owner sees its failure."""
 
 
 class ConsumedRecord(msgspec.Struct, frozen=True):
@@ -56,48 +56,48 @@ class Reader(Protocol):
         """Read until cancelled."""
 
     def has_read(self, chunk: int) -> bool:
-        """Return whether everything up to ``chunk`` was handed on."""
+        """Return whether every record up to ``chunk`` was queued."""
 
 
 @dataclass(slots=True, eq=False)
 class HeldSegment:
-    """A segment that is being read."""
+    """A segment, or a bucket range of one, that is being read."""
 
     grant: Grant
     reader: Reader
     delivered: int
-    """End offset of what the program has taken."""
+    """The offset after the last record that was delivered."""
     acknowledged: int
-    """STREAM: end offset of what it has acknowledged."""
+    """STREAM: the offset after the last record that was acknowledged."""
     unacknowledged_offsets: set[int] = field(default_factory=set)
-    """QUEUE: taken and not acknowledged."""
+    """QUEUE: delivered and not acknowledged."""
     queued: int = 0
     stopped: bool = False
-    """Nothing of it is delivered any more."""
+    """No more of its records are delivered."""
     read_task: asyncio.Task[None] | None = None
     progress: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set at every acknowledgement, and when it is dropped."""
+    """Set at every acknowledgement, and when the segment is dropped."""
     read_offset: int = 0
-    """A share: end offset of what was read, delivered or passed by."""
+    """Bucket ranges: the offset after the last record that was read, delivered or skipped."""
     skip_reported_at: float = 0.0
-    """When that was last said, by the loop's clock."""
+    """Loop time at which ``read_offset`` was last reported."""
 
     def is_acknowledged(self, kind: SubscriptionType) -> bool:
-        """Return whether everything that was delivered is acknowledged."""
+        """Return whether every delivered record is acknowledged."""
         if kind == SubscriptionType.STREAM:
             return self.acknowledged >= self.delivered
         return kind == SubscriptionType.CHECKPOINT or not self.unacknowledged_offsets
 
 
 class RecordFeed:
-    """Records of one consumer, on their way from the ledger to its program."""
+    """The records of one consumer, from the ledger to its program."""
 
     def __init__(self, topic: str, kind: SubscriptionType, positions: Mapping[SegmentId, Offset], spawn: Spawn) -> None:
-        """``positions``: for CHECKPOINT, where to begin instead of where a grant says."""
+        """``positions``: for CHECKPOINT, where to start instead of at the grant's offset."""
         self.head = Head()
         self.holdings: dict[HeldKey, HeldSegment] = {}
         self.on_skipped: OnGrantSkipped = lambda *_: None
-        """Is told which records may be acknowledged although they were not delivered: they are of others' buckets."""
+        """Called for records that can be acknowledged without a delivery: their keys are in other buckets."""
         self.positions: dict[SegmentId, Offset] = dict(positions)
         self._topic = topic
         self._kind = kind
@@ -107,28 +107,28 @@ class RecordFeed:
         self._queue: asyncio.Queue[tuple[HeldSegment, ConsumedRecord] | None] = asyncio.Queue(QUEUE_RECORDS)
 
     def open(self, store: Store, shard: int, topic_id: int) -> None:
-        """Read from the ledger of ``shard``; again after the first time it changes nothing."""
+        """Read from the ledger of ``shard``. Further calls change nothing."""
         if self._cache is None:
             self._cache = ChunkCache(Ledger(store, shard), topic_id)
             self._compacted = CompactedRecords(store, shard, topic_id)
 
     @property
     def is_open(self) -> bool:
-        """Whether it knows what to read from."""
+        """Whether the feed knows the ledger to read from."""
         return self._cache is not None
 
     async def close(self) -> None:
-        """Stop reading."""
+        """Stop every reader."""
         for holding in self.holdings.values():
             self.stop(holding)
         self.wake()
         if self._cache is not None:
             await self._cache.close()
 
-    # --- segments -----------------------------------------------------------------------------------------------------
+    # Segments
 
     def begin(self, grant: Grant) -> HeldSegment:
-        """Read a segment from where its grant says."""
+        """Read a segment, from its grant's offset on."""
         start = Offset(grant.start_offset)
         if self._kind == SubscriptionType.CHECKPOINT:
             start = self.positions.get(SegmentId(grant.segment), start)
@@ -141,8 +141,8 @@ class RecordFeed:
         return holding
 
     def _reader(self, grant: Grant, start: int, /) -> Reader:
-        assert self._cache is not None, "a grant before the first answer"
-        assert self._compacted is not None, "opened together"
+        assert self._cache is not None, "a grant arrived before the registration"
+        assert self._compacted is not None, "opened together with the cache"
         return SegmentReader(
             grant,
             cache=self._cache,
@@ -156,31 +156,31 @@ class RecordFeed:
 
     async def _read(self, holding: HeldSegment) -> None:
         await holding.reader.run()
-        # Read to a sealed end: that must be known, or the segment is never drained.
+        # The reader is at the end of a sealed segment. Without an acknowledgement it is never drained.
         self.acknowledge_skipped(holding.grant.segment, holding.grant.generation)
 
     def stop(self, holding: HeldSegment) -> None:
-        """Deliver nothing more of it."""
+        """Deliver no more of its records."""
         holding.stopped = True
         if holding.read_task is not None:
             holding.read_task.cancel()
 
     def drop(self, segment: int, generation: int) -> None:
-        """Hold no more what was granted at ``generation``."""
+        """Stop and remove the holding of ``generation``."""
         holding = self.holdings.pop((segment, generation), None)
         if holding is not None:
             self.stop(holding)
             holding.progress.set()
 
     def holds(self, holding: HeldSegment) -> bool:
-        """Return whether it was not dropped."""
+        """Return whether ``holding`` was not dropped."""
         return self.holdings.get((holding.grant.segment, holding.grant.generation)) is holding
 
     def generations(self) -> list[tuple[int, int]]:
-        """Return (segment, generation) of all that is held."""
+        """Return (segment, generation) of every holding."""
         return sorted(self.holdings)
 
-    # --- records ------------------------------------------------------------------------------------------------------
+    # Records
 
     async def _deliver(self, grant: Grant, offset: int, timestamp_ms: int, key: bytes, value: bytes) -> None:
         holding = self.holdings[grant.segment, grant.generation]
@@ -197,7 +197,7 @@ class RecordFeed:
         await self._queue.put((holding, record))
 
     def _record_skipped(self, grant: Grant, first_offset: int, end_offset: int) -> None:
-        """Note how far a share is; tell what can be acknowledged of the buckets of others."""
+        """Record how far a bucket range was read; report the skipped records that can be acknowledged."""
         holding = self.holdings.get((grant.segment, grant.generation))
         if holding is None or holding.stopped:
             return
@@ -212,9 +212,9 @@ class RecordFeed:
                 self.acknowledge_skipped(grant.segment, grant.generation)
 
     def acknowledge_skipped(self, segment: int, generation: int) -> None:
-        """STREAM: acknowledge up to where a share was read, if all that was delivered of it is acknowledged."""
+        """STREAM: acknowledge a bucket range up to where it was read, if every delivery is acknowledged."""
         holding = self.holdings.get((segment, generation))
-        # What is over has perhaps not been delivered as far as it was read, although nothing queues any more.
+        # A stopped holding may have discarded queued records, so its read offset proves nothing.
         if holding is None or holding.stopped or self._kind != SubscriptionType.STREAM:
             return
         if holding.queued or holding.acknowledged < holding.delivered:
@@ -224,7 +224,7 @@ class RecordFeed:
             self.on_skipped(holding.grant, 0, holding.read_offset)
 
     async def next(self) -> ConsumedRecord | None:
-        """Return the next record, or None if there may be a reason to stop."""
+        """Return the next record, or None if the consumer should check whether to stop."""
         while True:
             item = await self._queue.get()
             if item is None:
@@ -253,7 +253,7 @@ class RecordFeed:
         return record
 
     def acknowledge(self, record: ConsumedRecord) -> bool:
-        """Note what the program has finished; False if it is known already."""
+        """Record an acknowledgement; False if an earlier one covers it."""
         holding = self.holdings.get((record.segment, record.generation))
         if holding is None:
             return True
@@ -265,13 +265,13 @@ class RecordFeed:
         return True
 
     def has_delivered(self, chunk: int) -> bool:
-        """Return whether the program has taken everything up to ``chunk`` from all that is held."""
+        """Return whether the records up to ``chunk`` of every holding were delivered."""
         return all(
             not holding.stopped and not holding.queued and holding.reader.has_read(chunk)
             for holding in self.holdings.values()
         )
 
     def wake(self) -> None:
-        """Let a waiting `next` return None; if the queue is full it is not waiting."""
+        """Make a waiting `next` return None. With a full queue it is not waiting."""
         if not self._queue.full():
             self._queue.put_nowait(None)

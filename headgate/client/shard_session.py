@@ -1,7 +1,7 @@
-"""Carry out what one producer session decides: send, expect replies, keep time, tell outcomes.
+"""Perform the commands of one producer session: send, route replies, keep time, report outcomes.
 
-The decisions are headgate.client.decisions.producer_session's. This shell adds a client, the loop's clock and one
-timer. What is sent is anything that can be put under a sequence: a batch of records or of acknowledgements.
+headgate.client.decisions.producer_session decides. This shell adds a client, the loop's clock and
+one timer. It sends whatever a session can number: batches of records, or of acknowledgements.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ log = structlog.get_logger(__name__)
 
 
 class Sendable(Protocol):
-    """What a session can send."""
+    """A batch that a session can send."""
 
     deadline: float
-    """Loop time."""
+    """Loop time at which its outcome must be known."""
 
     def request(
         self,
@@ -45,10 +45,10 @@ class Sendable(Protocol):
         producer_epoch: int,
         sequence: int,
     ) -> m.AnyRequestBody:
-        """Return the body for one send; everything else in it is always the same."""
+        """Return the body of one send. Its other fields are the same in every send."""
 
     def resolve(self, outcome: Outcome, reply: m.Committed | None, reason: str) -> None:
-        """Take the outcome. Called exactly once."""
+        """Receive the outcome. Called exactly once."""
 
 
 class ShardSession:
@@ -64,7 +64,7 @@ class ShardSession:
         request_timeout_seconds: float,
         on_progress: Callable[[], None] = lambda: None,
     ) -> None:
-        """``on_progress`` is called after every event: perhaps there is room for a batch now."""
+        """``on_progress`` is called after every event, because the session may be ready for a batch."""
         self.shard = shard
         self.source_position: bytes | None = None
         self.sent_batches = 0
@@ -99,7 +99,7 @@ class ShardSession:
         await self._client.watch_leader(self.shard)
 
     def close(self, reason: str = "the producer was closed") -> None:
-        """Give up what has no outcome yet."""
+        """Resolve every batch that has no outcome yet, and stop."""
         if self._closed:
             return
         self._closed = True
@@ -109,11 +109,11 @@ class ShardSession:
         if self._timer is not None:
             self._timer.cancel()
 
-    # --- what it knows ------------------------------------------------------------------------------------------------
+    # Observations
 
     @property
     def session(self) -> ProducerSession:
-        """The decisions, for whoever counts."""
+        """The decisions, for tests and statistics."""
         return self._session
 
     @property
@@ -121,23 +121,23 @@ class ShardSession:
         """See `ProducerSession.ready_for_batch`."""
         return self._session.ready_for_batch
 
-    # --- what is asked of it ------------------------------------------------------------------------------------------
+    # Requests
 
     def offer(self, batch: Sendable) -> None:
-        """Send ``batch`` when its turn comes; its outcome is told to itself."""
+        """Queue ``batch``; `Sendable.resolve` receives its outcome."""
         assert not self._closed, "offered to a closed session"
         self._perform(self._session.offer(batch, batch.deadline, self._loop.time()))
 
     async def open(self, timeout_seconds: float) -> None:
-        """Have an identity before sending.
+        """Get an identity before there is a batch to send.
 
         Raises:
-            NoLeaderError: none was given out in time.
-            FencedError, RequestRejectedError: none will be given out.
+            NoLeaderError: no leader granted one in time.
+            FencedError, RequestRejectedError: the leader refused it for good.
 
         """
         if self._session.phase is Phase.FENCED:
-            raise FencedError("fenced", "this producer has been fenced: a newer one of its name has taken over")
+            raise FencedError("fenced", "this producer has been fenced: a newer producer of the same name is running")
         if self._identified:
             return
         waiting: asyncio.Future[None] = self._loop.create_future()
@@ -148,14 +148,14 @@ class ShardSession:
                 await waiting
         except TimeoutError:
             raise NoLeaderError(
-                f"shard {self.shard} of cluster {self._client.cluster!r}: no leader gave out a producer identity "
+                f"shard {self.shard} of cluster {self._client.cluster!r}: no leader granted a producer identity "
                 f"within {timeout_seconds:g} s",
             ) from None
         finally:
             if waiting in self._open_waiters:
                 self._open_waiters.remove(waiting)
 
-    # --- events -------------------------------------------------------------------------------------------------------
+    # Events
 
     def _on_leader(self, announcement: m.LeaderAnnouncement) -> None:
         self._perform(
@@ -182,7 +182,7 @@ class ShardSession:
         self._timer = None
         self._perform(self._session.tick(self._loop.time(), self._client.rng.random()))
 
-    # --- commands -----------------------------------------------------------------------------------------------------
+    # Commands
 
     def _perform(self, commands: list[Command]) -> None:
         failed: list[int] = []
@@ -206,7 +206,7 @@ class ShardSession:
         if self._closed:
             return
         if failed:
-            # The first is enough: it ends the attempt, and all are carried over.
+            # One is enough: it ends the attempt, and all are sent again.
             self._perform(self._session.send_failed(failed[0], self._loop.time(), self._client.rng.random()))
             return
         if self._session.phase is Phase.FENCED and not self._fenced:

@@ -1,22 +1,25 @@
-"""What a source says of its segments, read from its own words: headgate's JSON, or Kinesis' ``list-shards``.
+"""Read the segments of an external topic's source: headgate's JSON, or Kinesis' ``list-shards``.
 
-Values in, values out. Whether a listing makes sense is judged by the leader (``headgate topic import --dry-run`` asks
-it to judge and change nothing); here it is only whether it can be read. Raises LayoutError, naming the segment.
+Pure. The readers check only the form, and raise LayoutError with the name of the segment. The
+leader decides whether the layout is valid; ``headgate topic import --dry-run`` asks it without
+changing anything.
 
-headgate's own form is an object, or its ``segments`` alone:
+headgate's form is an object, or its ``segments`` alone:
 
     {"positions": "offsets", "hash_bits": 16, "source": "kafka-7",
      "segments": [{"segment": "a", "first_hash": 0, "last_hash": 65535, "end_offset": 1041},
                   {"segment": "b", "first_hash": 0, "last_hash": 32767, "parents": ["a"]}, …]}
 
-Kinesis' form is the output of ``aws kinesis list-shards``, or a list of its pages. What it means here:
+Kinesis' form is the output of ``aws kinesis list-shards``, or a list of its pages:
 
-* A shard with an ``EndingSequenceNumber`` is closed, hence sealed. Its parents are ``ParentShardId`` and, after a
-  merge, ``AdjacentParentShardId``.
-* Positions are opaque: sequence numbers exceed 63 bits and have holes. See headgate.model.external_topic.
-* Hashes have 128 bits, and are judged in these.
-* A parent that is not listed has expired with all its records. So every page has to be there: one with a ``NextToken``
-  and nothing after it is rejected, because an unread page would look like expired parents.
+* A shard with an ``EndingSequenceNumber`` is closed, so its segment is sealed. Its parents are
+  ``ParentShardId`` and, after a merge, ``AdjacentParentShardId``.
+* Positions are opaque: sequence numbers exceed 63 bits and have holes. See
+  headgate.model.external_topic.
+* Hashes have 128 bits.
+* A parent that is not listed has expired with all its records. Every page is required: if the last
+  one has a ``NextToken``, the listing is rejected, because a missing page would look like expired
+  parents.
 """
 
 from __future__ import annotations
@@ -37,12 +40,12 @@ KINESIS_HASH_BITS = 128
 DEFAULT_HASH_BITS = SEGMENT_HASHES.bit_length() - 1
 
 Number = int | str
-"""A hash: JSON's numbers lose digits in many programs, so text is taken as well."""
+"""A hash. Text is accepted as well, because JSON numbers lose digits in many programs."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExternalLayout:
-    """A listing of a source's segments, to be imported."""
+    """The segments of a source, for `Admin.import_topic`."""
 
     segments: Sequence[SegmentImport]
     positions: Positions = "offsets"
@@ -91,7 +94,7 @@ class _Page(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 def read_layout(data: bytes) -> ExternalLayout:
-    """Return the listing in ``data``, in headgate's own form."""
+    """Return the listing in ``data``, in headgate's form."""
     found = _parsed(data)
     file = _converted(found if isinstance(found, dict) else {"segments": found}, _File)
     has_hashes = any(item.first_hash is not None for item in file.segments)
@@ -146,7 +149,7 @@ def _checked(**fields: Any) -> SegmentImport:
 
 def _parsed(data: bytes) -> Any:
     try:
-        # Not msgspec: hashes of 128 bits may stand there as numbers.
+        # Not msgspec: hashes of 128 bits can be written as numbers.
         return json.loads(data)
     except (ValueError, RecursionError) as error:
         raise LayoutError(f"not JSON: {error}") from None

@@ -132,7 +132,7 @@ export class Producer {
   }
 
   #onCluster({ protocol, shards }) {
-    if (protocol !== PROTOCOL) return this.#fail(new Error(`the cluster speaks protocol ${protocol}, this client ${PROTOCOL}`));
+    if (protocol !== PROTOCOL) return this.#fail(new Error(`the cluster runs protocol ${protocol}, this client ${PROTOCOL}`));
     this.#shard = murmur3(new TextEncoder().encode(this.#topic)) % shards;
     this.#mqtt.subscribe(`${this.#prefix}/shards/${this.#shard}/leader`, { qos: 1 });
   }

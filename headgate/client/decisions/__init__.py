@@ -1,1 +1,1 @@
-"""What a client decides: producer sessions and held segments. Pure."""
+"""Pure decisions of a client: producer sessions and held segments."""

@@ -1,24 +1,28 @@
-"""Decide what a consumer does with what its leader tells it to read.
+"""Decide what a consumer does with the leader's messages about its segments.
 
-`Registered` lists all that it holds; `AssignmentChanged` tells differences. Both may be late, doubled, lost or
-overtaken. Pure: messages in, `Changes` out; who reads and confirms is headgate.client.consumer.
+`Registered` lists everything that the consumer holds; `AssignmentChanged` reports differences. Both
+can be late, doubled, lost or reordered. Pure: messages in, `Changes` out. headgate.client.consumer
+reads and confirms.
 
-What is held is named by (segment, generation): of a segment that is shared one consumer may hold several shares. For
-any key bucket generations only rise, and it has one holder at a time.
+A holding is identified by (segment, generation), because a consumer can hold several bucket ranges
+of a shared segment. For any key bucket generations only rise, and it has one holder at a time.
 
 The rules, first match wins:
 
-1. A message of a leader epoch below the highest seen is ignored, also after a reconnection.
-2. What is held at the generation that is listed goes on, undisturbed: a change of leader costs nothing.
-3. What `Registered` does not list is dropped: somebody else may hold it already. Not so what is being finished, which
-   is never listed, unless something listed takes its place, nor what was pushed after we had asked: the list may be
-   older than that. Should it be gone all the same, the next heartbeat says that we hold it, and brings a final
-   revocation.
-4. A grant is ignored if one of its buckets was given up, or is held, at its generation or a later one. If one of its
-   buckets is held at an earlier one, that is dropped: it has been fenced.
-5. A revocation of what is held: finish it, once. If it is final, stop at once.
-6. A revocation of what never arrived: nothing was delivered, so it is confirmed at once. The leader waits for that.
-   One that comes again after that is confirmed again.
+1. A message with a leader epoch below the highest one seen is ignored, also after a reconnection.
+2. A holding that is listed at its generation continues undisturbed. A change of leader costs
+   nothing.
+3. A holding that `Registered` does not list is dropped, because another consumer may hold it. Two
+   exceptions: a holding that is being finished, which is never listed, stays unless a listed one
+   overlaps it; and one that was pushed after the registration was sent stays, because the list may
+   be older. If it is gone nevertheless, the next heartbeat reports it, and the leader answers with
+   a final revocation.
+4. A grant is ignored if one of its buckets was released, or is held, at its generation or a later
+   one. If one of its buckets is held at an earlier generation, that holding was fenced and is
+   dropped.
+5. A revocation of a holding: finish it, once. If the revocation is final, stop at once.
+6. A revocation of a grant that never arrived is confirmed at once, and again if it is repeated:
+   nothing was delivered, and the leader waits for the confirmation.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from headgate.protocol.messages import AssignmentChanged, Grant, Registered, Rev
 HeldKey = tuple[int, int]
 """(segment, generation)."""
 MAX_FENCED_REMEMBERED = 1000
-"""Final revocations of what never arrived; their grants can be no later than a broker keeps a message."""
+"""Final revocations of grants that never arrived. A broker does not delay such a grant any longer."""
 
 
 @dataclass(slots=True)
@@ -40,35 +44,35 @@ class Changes:
     """What to do now, in this order."""
 
     stop: list[HeldKey] = field(default_factory=list)
-    """What to stop at once, without a word."""
+    """Holdings to stop at once, without a confirmation."""
     finish: list[Revocation] = field(default_factory=list)
-    """What to finish and confirm."""
+    """Holdings to finish and confirm."""
     confirm: list[Revocation] = field(default_factory=list)
-    """What to confirm at once."""
+    """Revocations to confirm at once."""
     start: list[Grant] = field(default_factory=list)
 
 
 class HeldSegments:
-    """What one consumer holds, as far as it has been told."""
+    """What one consumer holds, as far as it knows."""
 
     def __init__(self) -> None:
         self.held: dict[HeldKey, Grant] = {}
         self.revoking: set[HeldKey] = set()
-        """What is being finished."""
+        """Holdings that are being finished."""
         self._highest_epoch = 0
         self._granted_since_registration: set[HeldKey] = set()
         self._by_segment: dict[int, dict[int, SegmentSlice]] = {}
-        """Segment → generation → what of it is held."""
+        """Segment → generation → the slice that is held."""
         self._released_slices: dict[int, dict[SegmentSlice, int]] = {}
-        """Segment → what was held of it → highest generation given up."""
+        """Segment → slice that was held → highest generation released."""
         self._fenced: deque[HeldKey] = deque(maxlen=MAX_FENCED_REMEMBERED)
 
     def registration_requested(self) -> None:
-        """Note that the list is being asked for."""
+        """Record that a registration is being sent."""
         self._granted_since_registration.clear()
 
     def registered(self, leader_epoch: int, reply: Registered) -> Changes:
-        """Take the complete list."""
+        """Apply the complete list."""
         changes = Changes()
         if not self._is_current(leader_epoch):
             return changes
@@ -81,7 +85,7 @@ class HeldSegments:
         return changes
 
     def changed(self, push: AssignmentChanged) -> Changes:
-        """Take differences."""
+        """Apply differences."""
         changes = Changes()
         if not self._is_current(push.leader_epoch):
             return changes
@@ -93,14 +97,14 @@ class HeldSegments:
         return changes
 
     def confirmed(self, revocation: Revocation) -> None:
-        """Learn that the leader has taken back what was revoked."""
+        """Record that the leader has received the confirmation of ``revocation``."""
         key = _key(revocation)
         self._record_release(revocation.segment, _slice_of(self.held.get(key, revocation)), revocation.generation)
         if key in self.held:
-            self._forget(key)
+            self._remove(key)
 
     def drop_all(self) -> Changes:
-        """Hold nothing any more: this consumer was evicted."""
+        """Drop every holding, because this consumer was evicted."""
         changes = Changes()
         for key in list(self.held):
             self._drop(key, changes)
@@ -127,6 +131,7 @@ class HeldSegments:
         changes.start.append(grant)
 
     def _revoke(self, revocation: Revocation, changes: Changes) -> None:
+        """Rules 5 and 6."""
         segment, generation, key = revocation.segment, revocation.generation, _key(revocation)
         if key in self.held:
             if revocation.final:
@@ -151,7 +156,7 @@ class HeldSegments:
         changes.confirm.append(revocation)
 
     def _overlapping_generations(self, segment_slice: SegmentSlice, segment: int) -> list[int]:
-        """Return the generations of what is held and has a bucket in common with ``segment_slice``."""
+        """Return the generations of the holdings that have a bucket in common with ``segment_slice``."""
         return [
             generation
             for generation, held in self._by_segment.get(segment, {}).items()
@@ -167,10 +172,10 @@ class HeldSegments:
         released[segment_slice] = max(released.get(segment_slice, -1), generation)
 
     def _drop(self, key: HeldKey, changes: Changes) -> None:
-        self._forget(key)
+        self._remove(key)
         changes.stop.append(key)
 
-    def _forget(self, key: HeldKey) -> None:
+    def _remove(self, key: HeldKey) -> None:
         del self.held[key], self._by_segment[key[0]][key[1]]
         self.revoking.discard(key)
 

@@ -130,7 +130,7 @@ async def test_checkpoint_resumes_at_its_own_positions():
             assert ["1", "2"] == await take(reader, 2)
             assert {0: 3} == reader.positions
             record = await anext(reader)
-            with pytest.raises(HeadgateError, match="acknowledges nothing"):
+            with pytest.raises(HeadgateError, match="does not acknowledge"):
                 await reader.acknowledge(record)
 
 

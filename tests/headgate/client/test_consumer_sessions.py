@@ -126,7 +126,7 @@ async def test_without_a_leader_registering_is_one_clear_line():
     cluster = ScriptedCluster()
     async with cluster.leader() as leader:
         leader.answers = False
-        with pytest.raises(NoLeaderError, match="shard 0 of cluster 'test': its leader does not answer"):
+        with pytest.raises(NoLeaderError, match="shard 0 of cluster 'test': its leader does not reply"):
             async with consumer(cluster):
                 pass
     assert [] == [client for client in cluster.broker.connected() if client == "client"]

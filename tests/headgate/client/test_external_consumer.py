@@ -258,7 +258,7 @@ async def test_where_offsets_count_they_drain() -> None:
     async with world() as (cluster, admin):
         await admin.import_topic("orders", ExternalLayout([sealed, child]))
         async with ExternalConsumer(client(cluster, "one"), topic="orders", subscription="s") as consumer:
-            with pytest.raises(HeadgateError, match="where b ends was not known when it was granted"):
+            with pytest.raises(HeadgateError, match="the end of b was unknown when it was granted"):
                 await consumer.run(read)
         described = await describe(cluster)
     assert [("a", 0), ("b", 0)] == seen

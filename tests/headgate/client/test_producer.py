@@ -380,7 +380,7 @@ async def test_what_would_spoil_a_whole_batch_is_refused_at_send(wrong):
 async def test_text_instead_of_bytes_is_refused_at_send():
     cluster = ScriptedCluster()
     async with cluster.leader(), Producer(cluster.client()) as producer:
-        with pytest.raises(TypeError, match="key and value have to be bytes, not str and bytes"):
+        with pytest.raises(TypeError, match="key and value must be bytes, not str and bytes"):
             await producer.send("orders", "key", b"value")
 
 
@@ -468,7 +468,7 @@ async def test_settings_that_make_no_sense_are_refused_naming_the_values(setting
 
 async def test_a_cluster_that_is_not_there_is_one_clear_line():
     cluster = ScriptedCluster()
-    with pytest.raises(NoLeaderError, match="cluster 'test': no daemon of it has been seen after 30 s"):
+    with pytest.raises(NoLeaderError, match="cluster 'test': found no daemon after 30 s"):
         async with Producer(cluster.client()):
             pass
     assert [] == cluster.broker.connected()
