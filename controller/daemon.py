@@ -1,8 +1,8 @@
-"""The daemon: puts the parts together, runs them, and ends them in order.
+"""The daemon: creates its components, runs them, and stops them in order.
 
-Nothing is decided here. One transport, one election session, one store and one drain checker serve all shards of this
-process; each shard has a ShardController. Everything runs inside one task group: what fails there is a bug, ends the
-process, and systemd starts it again.
+It decides nothing. One transport, one ZooKeeper session, one store and one drain checker serve all
+shards of this process. Each shard has a `ShardController`. All of them run in one task group: an
+exception there is a bug, ends the process, and systemd restarts it.
 """
 
 from __future__ import annotations
@@ -57,20 +57,20 @@ from metrics.status import DaemonStatus
 from metrics.systemd import SystemdNotifier
 
 TICK_INTERVAL_SECONDS = 0.25
-"""How often the loop proves that it runs; liveness and the watchdog rest on it."""
+"""Liveness and the watchdog depend on this tick."""
 GAUGE_INTERVAL_SECONDS = 5.0
-"""How often the gauges that are read off the state are set."""
+"""Pause between two updates of the gauges that show the state."""
 
 log = structlog.get_logger(__name__)
 
 
 def wall_clock_ms() -> int:
-    """Return milliseconds since 1970; the one place of the daemon that reads the wall clock."""
+    """Return milliseconds since 1970. No other code of the daemon reads the wall clock."""
     return time.time_ns() // 1_000_000
 
 
 def compaction_arguments(settings: CompactionSettings) -> list[str]:
-    """Return what the Spark process is told of roll-up; nothing where it is not wanted."""
+    """Return the compaction arguments of the Spark process; none if compaction is disabled."""
     if not settings.enabled:
         return []
     return [
@@ -81,23 +81,23 @@ def compaction_arguments(settings: CompactionSettings) -> list[str]:
 
 
 def coordinator_settings(settings: Settings) -> CoordinatorSettings:
-    """Return what the coordinators need of ``settings``."""
+    """Return the coordinators' part of ``settings``."""
     return CoordinatorSettings(
         grace_seconds=settings.subscriptions.grace_seconds,
         revoke_timeout_seconds=settings.subscriptions.revoke_timeout_seconds,
         heartbeat_interval_seconds=settings.subscriptions.heartbeat_interval_seconds,
         poll_min_seconds=settings.drain.poll_min_seconds,
         poll_max_seconds=settings.drain.poll_max_seconds,
-        # A check first waits until what it asks about is durable, then for the run.
+        # A check waits until its segments' acknowledgements are durable, then for the run.
         poll_check_timeout_seconds=settings.drain.run_timeout_seconds + settings.ingest.write_timeout_seconds,
     )
 
 
 class Daemon:
-    """One headgate process: contends for every shard of its cluster."""
+    """One headgate process. It contends for every shard of its cluster."""
 
     def __init__(self, settings: Settings) -> None:
-        """Remember ``settings``; everything else begins in `run`."""
+        """Prepare, without starting anything."""
         self.settings = settings
         self.instance = settings.instance.name or f"{socket.gethostname()}-{os.getpid()}"
         self.http_address = ""
@@ -115,7 +115,7 @@ class Daemon:
         self._description: m.ClusterDescription | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run until ``stop`` is set; everything is handed over and closed on return. Raises what a bug raised."""
+        """Run until ``stop`` is set, then hand over all shards and close all connections."""
         settings = self.settings
         notifier = SystemdNotifier()
         self._ticked_at = asyncio.get_running_loop().time()
@@ -195,11 +195,11 @@ class Daemon:
         log.info("daemon.stopped", instance=self.instance)
 
     def status(self) -> DaemonStatus:
-        """Return what the status page shows now."""
+        """Return the current status."""
         return daemon_status(self.instance, self.settings.cluster.name, self._controllers)
 
     def health(self) -> Health:
-        """Return what `/livez` and `/readyz` say now."""
+        """Return the current health."""
         connected = self._transport is not None and self._transport.connected
         return judge_health(
             HealthFacts(
@@ -215,7 +215,7 @@ class Daemon:
         )
 
     def reload(self, read: Settings) -> None:
-        """Take over what can change at run time of the settings ``read``; say what cannot."""
+        """Apply the settings in ``read`` that can change at run time, and log those that need a restart."""
         reload = reloaded(self.settings, read)
         self.settings = reload.settings
         change_level(self.settings.log.level)
@@ -228,7 +228,7 @@ class Daemon:
                 leader.switch_pipelining(self.settings.ingest.pipelining)
             leader.devices.subscriptions.set_enabled(self.settings.ingest.mqtt_devices)
 
-    # --- putting together ---------------------------------------------------------------------------------------------
+    # Construction
 
     def _controller(
         self,
@@ -238,10 +238,10 @@ class Daemon:
         drain_checker: DrainChecker,
     ) -> ShardController:
         def new_leader(state: ShardState, yields_to_contender: object) -> ShardLeader:
-            assert callable(yields_to_contender), "yields_to_contender is a question"
-            settings = self.settings  # as they are when the term starts: `reload` may have changed them
-            # What was restored lives as long as the reign. The collector would look through it again and again: 0.3 s
-            # for 670 000 objects, with everybody waiting.
+            assert callable(yields_to_contender), "yields_to_contender is not callable"
+            settings = self.settings  # Those at the start of the term: `reload` may have changed them.
+            # The restored state lives as long as the term. Without this the garbage collector would
+            # traverse it again and again, which blocks the loop: 0.3 s for 670 000 objects.
             gc.freeze()
             context = LeaderContext(
                 cluster=settings.cluster.name,
@@ -292,7 +292,7 @@ class Daemon:
         )
 
     def _device_session(self, shard: int, handler: Callable[[Delivery], None]) -> DeviceSession:
-        """Return the session of plain devices of one shard: one name, whichever daemon leads it."""
+        """Return the device session of one shard. Its name is the same on every daemon."""
         broker = self.settings.broker
         return MqttPersistentSession(
             broker.host,
@@ -302,12 +302,13 @@ class Daemon:
             username=broker.username,
             password=broker.password(),
             rng=self._rng,
-            # A part of what may wait in all: producers with an identity are not to be pushed out.
+            # A quarter of the ingest queue, so that devices do not displace producers with an
+            # identity.
             max_unacknowledged_bytes=self.settings.ingest.queue_bytes // 4,
         )
 
     async def _join_cluster(self, elections: Elections, stop: asyncio.Event) -> int | None:
-        """Register this instance and learn the number of shards; None if stopped before ZooKeeper answered."""
+        """Register this instance and return the number of shards; None if stopped before ZooKeeper replied."""
         wanted = {"shards": self.settings.cluster.shards, "ledger_url": self.settings.ledger.url}
         joining = asyncio.ensure_future(elections.cluster_config(wanted))
         stopping = asyncio.ensure_future(stop.wait())
@@ -321,13 +322,13 @@ class Daemon:
             stopping.cancel()
         shards = config.get("shards")
         if not isinstance(shards, int) or shards < 1:
-            raise ConfigError(f"ZooKeeper holds a cluster config without a number of shards: {config}")
+            raise ConfigError(f"the cluster configuration in ZooKeeper has no valid number of shards: {config}")
         if shards != self.settings.cluster.shards:
             log.warning("cluster.shards_differ", configured=self.settings.cluster.shards, fixed_at_first_start=shards)
         if config.get("ledger_url") != self.settings.ledger.url:
             raise ConfigError(
-                f"ledger.url is {self.settings.ledger.url!r}, but cluster {self.settings.cluster.name!r} keeps its "
-                f"ledger at {config.get('ledger_url')!r}: two ledgers would be two truths",
+                f"ledger.url is {self.settings.ledger.url!r}, but cluster {self.settings.cluster.name!r} uses "
+                f"{config.get('ledger_url')!r}: a cluster must use a single ledger",
             )
         await elections.register_instance(self.instance, msgspec.json.encode({"http": self.http_address}))
         return shards
@@ -361,7 +362,8 @@ class Daemon:
         checker = SparkDrainChecker(
             settings.socket,
             timeout_seconds=settings.run_timeout_seconds,
-            # A process of our own is watched by its supervisor; one of somebody else's only by whether it answers.
+            # The supervisor reports the state of a spawned process. For another one, only its
+            # replies show it.
             on_state=None if settings.spawn else self._on_drain_state,
             observer=self.instruments,
             rng=self._rng,
@@ -380,10 +382,10 @@ class Daemon:
     async def _query_backlog(
         self, shard: int, now_ms: int, external: Sequence[ExternalBacklogQuery]
     ) -> BacklogResponse:
-        assert self._checker is not None, "leading before the drain checker was made"
+        assert self._checker is not None, "this daemon leads a shard before its drain checker exists"
         return await self._checker.backlog([shard], now_ms, external)
 
-    # --- what happens -------------------------------------------------------------------------------------------------
+    # Events
 
     async def _tick(self, notifier: SystemdNotifier) -> None:
         loop = asyncio.get_running_loop()
@@ -400,7 +402,7 @@ class Daemon:
             notifier.watchdog()
 
     def _on_election(self, event: ElectionEvent) -> None:
-        """Pass an election event to the shard it is about, or to all."""
+        """Post an election event to its shard, or to all shards."""
         loop = asyncio.get_running_loop()
         match event:
             case Acquired(shard):
@@ -409,7 +411,8 @@ class Daemon:
                 self._controllers[shard].post(Event.LOCK_LOST)
             case Suspended():
                 self._set_zookeeper_state("suspended")
-                # A blip is no reason to slow down: room is made once a contender may have been given our lock.
+                # A short interruption has no effect. Leaders yield once a contender may hold their
+                # lock.
                 if self._suspended is None:
                     patience = self.settings.zookeeper.session_timeout_seconds
                     self._suspended = loop.call_later(patience, self._post_to_all, Event.CONTACT_LOST)
@@ -466,7 +469,7 @@ class Daemon:
             self._recheck_drained()
 
     def _recheck_drained(self) -> None:
-        """Let children that no answer was known for not wait for the next poll."""
+        """Ask again for blocked segments without waiting for the next poll."""
         for controller in self._controllers:
             if controller.leader is not None:
                 controller.leader.subscription_registry.drain_checker_ready()

@@ -1,10 +1,8 @@
-"""Logs: one event a line on standard error, JSON for machines and text for people.
+"""Configures logging: one event per line on standard error, as JSON, or as text on a terminal.
 
-Events are dotted nouns with data beside them. The name of the instance is put on every line here, so nobody else has
-to. What libraries write through `logging` comes out in the same form, quieted to what an operator can act on: kazoo
-tells of every attempt to reconnect, where we tell of the loss and of the return.
-
-Nothing is decided here about what is worth a line.
+Events are dotted nouns with fields. Every line contains the instance name. Log records of libraries
+get the same format, above a level per library: kazoo logs every reconnection attempt, while the
+daemon logs the loss and the recovery.
 """
 
 from __future__ import annotations
@@ -29,11 +27,11 @@ LIBRARY_LEVELS = {
     "py4j": logging.ERROR,
     "asyncio": logging.WARNING,
 }
-"""Least level of each library's own lines; "mqtt" is aiomqtt's logger. At level ``debug`` they all begin at INFO."""
+"""Minimum level per library; "mqtt" is the logger of aiomqtt. At level ``debug``, INFO for all."""
 
 
 class _Threshold:
-    """Least level that is written. Loggers are bound once and kept, so it is looked up line by line."""
+    """The minimum level. Checked for each line, because bound loggers live longer than a setting."""
 
     def __init__(self) -> None:
         self.level = logging.INFO
@@ -48,22 +46,23 @@ _threshold = _Threshold()
 
 
 class _Forward(logging.Handler):
-    """Takes what libraries log and says it in our form."""
+    """Forwards the log records of libraries to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
         log = structlog.get_logger()
-        said = log.error if record.levelno >= logging.ERROR else log.warning
+        write = log.error if record.levelno >= logging.ERROR else log.warning
         if record.levelno < logging.WARNING:
-            said = log.info
+            write = log.info
         try:
-            said(record.name, message=record.getMessage(), exc_info=record.exc_info)
+            write(record.name, message=record.getMessage(), exc_info=record.exc_info)
         except (OSError, ValueError, TypeError):
-            # A closed stream or a library's wrong format string: logging's own last resort, never an exception.
+            # A closed stream or a wrong format string: report it as `logging` does, without
+            # raising.
             self.handleError(record)
 
 
 def configure_logging(settings: LogSettings, stream: TextIO, *, instance: str = "") -> None:
-    """Send all logs of this process to ``stream``. Call it once, before anything is logged."""
+    """Send all logs of this process to ``stream``. Call it once, before the first log line."""
     as_json = settings.format == "json" or (settings.format == "auto" and not stream.isatty())
 
     def add_instance(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
@@ -96,7 +95,7 @@ def configure_logging(settings: LogSettings, stream: TextIO, *, instance: str = 
                 structlog.processors.TimeStamper(fmt="%H:%M:%S.%f", utc=False),
                 structlog.dev.ConsoleRenderer(
                     colors=stream.isatty(),
-                    # The other formatters print local variables, and one of them may be a password.
+                    # The other formatters print local variables, which can contain passwords.
                     exception_formatter=structlog.dev.plain_traceback,
                 ),
             ],
@@ -108,7 +107,7 @@ def configure_logging(settings: LogSettings, stream: TextIO, *, instance: str = 
 
 
 def change_level(name: Literal["debug", "info", "warning", "error"]) -> None:
-    """Write what is of level ``name`` or above, from now on."""
+    """Write only events of level ``name`` or above from now on."""
     _threshold.level = logging.getLevelNamesMapping()[name.upper()]
     _forward_libraries(_threshold.level)
 

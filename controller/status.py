@@ -1,4 +1,4 @@
-"""What this daemon knows at one moment, copied into values for the status page and the gauges. Decides nothing."""
+"""Collects the status of this daemon as values for the status page and the gauges."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from metrics.status import DaemonStatus, ShardStatus
 
 
 def daemon_status(instance: str, cluster: str, controllers: Iterable[ShardController]) -> DaemonStatus:
-    """Return what ``controllers`` know now."""
+    """Return the current status of ``controllers``."""
     return DaemonStatus(
         instance=instance,
         cluster=cluster,

@@ -1,4 +1,4 @@
-"""Owns tasks that run in the background, so that each one is cancelled, awaited, and its failure raised."""
+"""Owns background tasks: cancels and awaits each one, and raises its failure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Decides how long to pause after each of several failures in a row: exponential backoff with jitter.
 
-Pure: randomness is passed in, so that a simulation repeats. Jitter prevents clients that lost the same leader from
-retrying at the same moment.
+Pure: randomness is passed in, so that a simulation repeats. Jitter prevents clients that lost the
+same leader from retrying at the same moment.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ class Backoff:
     jitter: float = 0.5
     """The random part of each pause: 0 is none, 1 is the whole pause ("full jitter")."""
     shortest_seconds: float = 0.0
-    """No pause is shorter. Full jitter needs this, because it can draw almost 0 and cause a busy loop."""
+    """No pause is shorter. Full jitter needs this, because it can draw almost 0 and cause a busy
+    loop."""
 
     @cached_property
     def bounds_seconds(self) -> tuple[float, ...]:
         """The longest pause after each failure; the last one holds for all later failures."""
         bounds = backoff.expo(base=self.factor, factor=self.first_seconds)
-        # The first value of the generator is a start signal for the library's decorators, not a bound.
+        # The first value of the generator is a start signal for the library's decorators, not a
+        # bound.
         rising = takewhile(lambda bound: bound < self.longest_seconds, islice(bounds, 1, None))
         return (*rising, self.longest_seconds)
 

@@ -1,7 +1,8 @@
 """Events that the daemon reports to its observer: what has happened, as frozen values.
 
-An event is reported and forgotten. A ledger entry is committed and replayed. Where both exist for one fact they share
-a name (`events.SegmentGranted`, `entries.SegmentGranted`). Pure: no metric is defined here.
+An event is reported and forgotten. A ledger entry is committed and replayed. Where both exist for
+one fact they share a name (`events.SegmentGranted`, `entries.SegmentGranted`). Pure: no metric is
+defined here.
 
 Rules:
 
@@ -26,8 +27,8 @@ MalformedReason = Literal["too_large", "not_msgpack", "invalid", "protocol", "pr
 DeviceRejectionReason = Literal["unknown_topic", "external_topic", "empty_key", "too_large", "retained"]
 ZooKeeperState = Literal["connecting", "connected", "suspended", "lost"]
 PollOutcome = Literal["drained", "waiting", "failed", "timed_out", "stuck"]
-"""At least one segment is drained; none is; the check raised; the check exceeded its time limit; the previous check is
-still running although it was cancelled."""
+"""At least one segment is drained; none is; the check raised; the check exceeded its time limit;
+the previous check is still running although it was cancelled."""
 WeightChange = Literal["initial", "increased", "decreased"]
 StoreOperation = Literal["create", "read", "list", "delete"]
 LayoutChangeKind = Literal["split", "merge"]

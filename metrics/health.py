@@ -1,15 +1,16 @@
 """Judges whether this daemon is alive, and whether it is ready.
 
-Pure: facts in, components with reasons out. Live means only that the event loop runs, because a restart does not help a
-daemon that is disconnected. Ready means that this daemon can take part in its cluster, as a leader or not.
+Pure: facts in, components with reasons out. Live means only that the event loop runs, because a
+restart does not help a daemon that is disconnected. Ready means that this daemon can take part in
+its cluster, as a leader or not.
 
 Rules:
 
 1. A loop that has not ticked for `STALLED_SECONDS` makes the daemon neither live nor ready.
-2. A daemon is not ready before it joined the cluster, or while the broker or the object store is unreachable. It can
-   neither lead nor take over.
-3. A daemon is degraded, but ready, while ZooKeeper is unreachable (leaders continue, no new leader is elected) or the
-   drain service is (blocked segments wait, everything else continues).
+2. A daemon is not ready before it joined the cluster, or while the broker or the object store is
+   unreachable. It can neither lead nor take over.
+3. A daemon is degraded, but ready, while ZooKeeper is unreachable (leaders continue, no new leader
+   is elected) or the drain service is (blocked segments wait, everything else continues).
 4. A daemon that leads no shard is ready: it stands by.
 """
 
@@ -19,7 +20,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 STALLED_SECONDS = 10.0
-"""Far above any pause of a busy machine, whose loop ticks four times a second; below the watchdog's 30 s."""
+"""Far above any pause of a busy machine, whose loop ticks four times a second; below the watchdog's
+30 s."""
 
 
 class ComponentState(StrEnum):

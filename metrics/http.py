@@ -2,17 +2,17 @@
 
     /metrics  Prometheus metrics
     /livez    200 while the event loop runs, else 503; one line
-    /readyz   200 while this daemon is ready, degraded or not, else 503; JSON with each component and its reason
+    /readyz   200 while this daemon is ready, degraded or not, else 503; components as JSON
     /status   health and status as JSON
-    /backlog  backlogs of the subscriptions on the shards that this daemon leads, as JSON; ?topic=NAME for one topic
+    /backlog  backlogs on the shards that this daemon leads, as JSON; ?topic=NAME for one topic
     /         health and status as an HTML page
 
-The server runs in the caller's event loop and installs no signal handlers. `metrics.health` judges, and
-`metrics.status_page` renders. The server answers only GET and HEAD. It has no authentication, so bind it to loopback
-or put an authenticating proxy in front of it.
+The server runs in the caller's event loop and installs no signal handlers. `metrics.health` judges,
+and `metrics.status_page` renders. The server answers only GET and HEAD. It has no authentication,
+so bind it to loopback or put an authenticating proxy in front of it.
 
-Metrics are rendered in a worker thread, because thousands of lines would block the loop. Requests are rendered one at
-a time, and share a rendering for a second.
+Metrics are rendered in a worker thread, because thousands of lines would block the loop. Requests
+are rendered one at a time, and share a rendering for a second.
 """
 
 from __future__ import annotations

@@ -2,12 +2,14 @@
 
 Nothing is decided here. Rules:
 
-1. Names are ``headgate_<noun>_<unit>``, with ``_total`` for counters. Units are seconds, bytes, or a count of the noun.
-2. Labels are bounded: the shard, or a listed value. Other values count as ``other``. Names of topics, subscriptions,
-   consumers and clients are not labels, except for the topics that the settings name (`metrics.families.backlogs`).
+1. Names are ``headgate_<noun>_<unit>``, with ``_total`` for counters. Units are seconds, bytes, or
+   a count of the noun.
+2. Labels are bounded: the shard, or a listed value. Other values count as ``other``. Names of
+   topics, subscriptions, consumers and clients are not labels, except for the topics that the
+   settings name (`metrics.families.backlogs`).
 3. Series with known labels exist from the start, at 0, so that a rate shows the first failure.
-4. What a daemon holds (consumers, producers, batches in flight) is read from a status every few seconds, so that it
-   cannot drift.
+4. What a daemon holds (consumers, producers, batches in flight) is read from a status every few
+   seconds, so that it cannot drift.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ class Instruments:
     def __init__(self, registry: CollectorRegistry, backlog_topics: Collection[str] = ()) -> None:
         """Register every metric in ``registry``, which must not contain those of other `Instruments`.
 
-        ``backlog_topics``: the topics whose backlogs are exported by name. Raises UnhandledEventsError.
+        ``backlog_topics``: the topics whose backlogs are exported by name. Raises
+        UnhandledEventsError.
         """
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.store_reachable = True

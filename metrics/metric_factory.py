@@ -79,8 +79,9 @@ class StateGauge:
 class MetricFactory:
     """Creates metrics in one registry, with the program's prefix, and collects the handlers of events.
 
-    `count`, `gauge_of` and `time` cover the usual case: one event updates one metric, and the labels are fields of the
-    event. ``labels`` maps each label to its values. `counter`, `gauge`, `histogram` and `on` serve the other cases.
+    `count`, `gauge_of` and `time` cover the usual case: one event updates one metric, and the
+    labels are fields of the event. ``labels`` maps each label to its values. `counter`, `gauge`,
+    `histogram` and `on` serve the other cases.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -89,7 +90,8 @@ class MetricFactory:
 
     def on(self, event_type: type[E], handler: Callable[[E], None]) -> None:
         """Call ``handler`` for each event of this type, after the handlers that were registered before."""
-        # The cast is safe: `Instruments.observe` passes a handler only events of the type that it was registered for.
+        # The cast is safe: `Instruments.observe` passes a handler only events of the type that it
+        # was registered for.
         self.handlers[event_type] = (*self.handlers.get(event_type, ()), cast("Callable[[Event], None]", handler))
 
     def require_handlers(self, event_types: Iterable[type[Event]]) -> None:

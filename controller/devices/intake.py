@@ -1,20 +1,24 @@
-"""Plain devices: any MQTT client that publishes to ``headgate/<cluster>/publish/<topic>/<key>`` is a producer.
+"""Stores what MQTT devices publish to ``headgate/<cluster>/publish/<topic>/<key>``.
 
-One per reign. It puts each message that comes by the shard's session (`DeviceSubscriptions` says which do) through the
-same placement and commit as a batch without producer id, and acknowledges it to the broker once its chunk is durable.
-What it did not acknowledge, the broker gives to the next leader: at least once, in the order of the broker. What comes
-while it is switched off waited at the broker before, and is taken like everything else.
+One intake per term. Each message of the shard's session takes the same routing and commit as a
+batch without a producer id, and is acknowledged to the broker once its chunk is durable. The broker
+delivers unacknowledged messages to the next leader: at least once, in the broker's order. Messages
+that arrive while the intake is being switched off were queued at the broker before, and are stored
+too. `DeviceSubscriptions` decides which topics the session subscribes to.
 
 Rules:
 
-1. Nothing is acknowledged before the chunk that holds it is durable.
-2. What cannot be stored (empty key, too large) is counted, logged now and then, and acknowledged: it must not come
-   again for ever. The same holds for copies of retained messages, which are no publications.
-3. A topic that this leader does not know may be one that its successor created. So such a message is acknowledged only
-   after a chunk of this reign was created since; the filter by which it came, left by an earlier reign, is dropped.
-4. Nothing is taken once the reign no longer serves (it stops calling `accept`): it is the next leader's.
+1. No message is acknowledged before the chunk that contains it is durable.
+2. A message that cannot be stored (empty key, too large) is counted, logged at a limited rate, and
+   acknowledged, so that it is not delivered again. The same holds for copies of retained messages,
+   which are not publications.
+3. An unknown topic may have been created by a successor of this leader. Such a message is
+   acknowledged only after a barrier. The filter that matched it, left by an earlier term, is
+   removed.
+4. No message is accepted once the term stops serving (the leader stops calling `accept`): the next
+   leader gets it.
 
-What it deliberately does not do: recognise a message that came before. MQTT 3.1.1 has nothing to recognise it by.
+It does not detect duplicates: MQTT 3.1.1 has no identifier for that.
 """
 
 from __future__ import annotations
@@ -35,23 +39,23 @@ from headgate.protocol import messages as m
 from metrics import events
 
 REJECTION_LOG_INTERVAL_SECONDS = 60.0
-"""Least pause between two log lines about one kind of refusal."""
+"""Between two log lines for one rejection reason."""
 MAX_LOGGED_TOPIC_CHARS = 200
-"""Characters of an MQTT topic in a log line."""
+"""Length limit of an MQTT topic in a log line."""
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
 class _LoggedRejection:
-    """When a kind of refusal was logged last, and how many have come since."""
+    """When a rejection reason was logged last, and how many rejections were not logged since."""
 
     at_seconds: float
     suppressed: int = 0
 
 
 class DeviceIntake:
-    """What devices publish to the topics of one shard, during one reign."""
+    """Stores the messages of MQTT devices for one shard during one term."""
 
     def __init__(
         self,
@@ -63,7 +67,7 @@ class DeviceIntake:
         now_ms: Callable[[], int],
         enabled: bool = True,
     ) -> None:
-        """``state`` and ``commit`` are the reign's."""
+        """``state`` and ``commit`` are those of the term."""
         self.subscriptions = DeviceSubscriptions(
             cluster=cluster, state=state, commit=commit, observer=observer, enabled=enabled
         )
@@ -76,7 +80,7 @@ class DeviceIntake:
         self._logged_rejections: dict[str, _LoggedRejection] = {}
 
     def accept(self, delivery: Delivery) -> None:
-        """Store one message, or throw it away with a reason; acknowledged when that is certain."""
+        """Store one message, or discard it with a reason; acknowledge it when the outcome is durable."""
         if delivery.topic == self.subscriptions.sentinel_topic:
             self.subscriptions.on_sentinel(delivery)
             return
@@ -99,8 +103,6 @@ class DeviceIntake:
             self._commit.propose_records(*route_batch(topic, batch))
             self._set_pending(self._pending_records + 1)
             self._commit.when_durable(self._commit.newest, partial(self._stored, delivery))
-
-    # --- how ----------------------------------------------------------------------------------------------------------
 
     def _stored(self, delivery: Delivery) -> None:
         self._set_pending(self._pending_records - 1)

@@ -1,6 +1,6 @@
-"""What the intake of plain devices needs of a broker: one session per shard, kept under a fixed name.
+"""The MQTT session that the intake of MQTT devices needs: one per shard, under a fixed name.
 
-`headgate.transport.mqtt_persistent_session` is the real one.
+`headgate.transport.mqtt_persistent_session` implements it.
 """
 
 from __future__ import annotations
@@ -18,48 +18,48 @@ class Delivery(Protocol):
 
     @property
     def payload(self) -> bytes:
-        """The value."""
+        """The record's value."""
 
     @property
     def retained(self) -> bool:
-        """Whether it is a copy of a retained message, sent because of a subscription."""
+        """Whether it is a copy of a retained message, which the broker sends to a new subscriber."""
 
     def acknowledge(self) -> None:
-        """Tell the broker that it need not come again."""
+        """Acknowledge it to the broker, which then does not deliver it again."""
 
 
 class DeviceSession(Protocol):
-    """A session that the broker keeps under a fixed name; whoever opens it next takes it over."""
+    """A session that the broker stores under a fixed name. The newest client that opens it takes it over."""
 
     @property
     def connected(self) -> bool:
-        """Whether the broker can be reached now."""
+        """Whether the session is connected to the broker."""
 
     @property
     def connection(self) -> int:
-        """Number of the connection that stands now, never given again; 0: the broker cannot be reached."""
+        """Number of the current connection, never reused; 0 if there is none."""
 
     def on_connection(self, handler: Callable[[bool], None]) -> None:
         """Call ``handler(connected)`` whenever that changes."""
 
     async def add_subscription(self, topic_filter: str) -> None:
-        """Take in what matches; at once while the broker is out of reach. Raises TransportError if it is rejected."""
+        """Subscribe; returns at once while the broker is unreachable. Raises TransportError if the broker refuses."""
 
     async def remove_subscriptions(self, topic_filters: Sequence[str], connection: int) -> bool:
-        """Take in no more of them, whoever began to: asked of the broker on this ``connection``, or not at all.
+        """Unsubscribe on this ``connection``, or not at all; filters of earlier terms can be included.
 
-        Returns whether the broker confirmed it. It does so after it has handled everything that was sent before.
+        Returns whether the broker confirmed it, which it does after it handled all earlier packets.
         """
 
     def publish_sentinel(self, topic: str, payload: bytes) -> None:
-        """Publish at QoS 1, if there is a connection; comes back behind what waits here if ``topic`` is followed."""
+        """Publish at QoS 1, if connected. If ``topic`` is subscribed to, the message arrives after the queued ones."""
 
     async def __aenter__(self) -> Self:
         """Start connecting; returns at once."""
 
     async def __aexit__(self, *_: object) -> None:
-        """Close the connection; the session stays."""
+        """Close the connection. The broker keeps the session."""
 
 
 OpenSession = Callable[[int, Callable[[Delivery], None]], DeviceSession]
-"""(shard, handler of deliveries) → its session, not yet entered."""
+"""(shard, handler of deliveries) → the shard's session, before entry."""

@@ -1,25 +1,29 @@
-"""What a leader follows of plain devices, in a session that the broker keeps; and how that is left when switched off.
+"""Maintains the MQTT subscriptions of a shard's device session.
 
-One per reign, beside the `DeviceIntake` that stores what comes. Switched on, it follows every topic of the shard.
-Switched off, it drops every filter, so that the broker keeps nothing more for it, and reads on until everything that
-devices have a PUBACK for is stored; then it leaves the session. A reign that begins switched off does the same: an
-earlier one may have left something.
+One object per term, beside the `DeviceIntake` that stores the messages. While enabled, it
+subscribes to every topic of the shard. When disabled, it unsubscribes from all of them, so that the
+broker queues no more messages for the session, and reads until every message with a PUBACK is
+stored. Then it closes the session. A term that starts disabled does the same, because an earlier
+term may have left subscriptions or messages.
 
 Rules:
 
-1. A filter is dropped only on a connection that stood before a chunk of this reign was created. A leader that was
-   deposed and does not know takes the session away from its successor by reconnecting, and would drop what that one
-   follows: devices would get PUBACKs for what nobody keeps. The chunk proves that there was no successor then, and a
-   later one takes the session over, which ends this connection, and follows everything anew. For the same reason a
-   topic is followed until its deletion is durable.
-2. Nothing waits any more once a mark has come back that was sent while nothing but marks was followed. The session is
-   left once the broker has confirmed a packet on the connection by which it came, after a chunk that was created since:
-   then all that came before the mark is durable, and the broker knows.
-3. A mark is sent again now and then: a broker whose queue is full throws it away, or the connection breaks.
+1. A filter is removed only on a connection that was established before a chunk of this term was
+   created. A deposed leader that has not noticed takes the session away from its successor by
+   reconnecting, and would remove the successor's filters: devices would get PUBACKs for messages
+   that no session queues. The chunk proves that there was no successor yet. A later successor takes
+   over the session, which ends this connection, and subscribes again. For the same reason a topic
+   stays subscribed until its deletion is durable.
+2. The queue is empty once a sentinel comes back that was sent while only the sentinel topic was
+   subscribed to. The session is closed once the broker has confirmed a packet on the connection
+   that delivered the sentinel, after a chunk that was created since: then all messages before the
+   sentinel are durable and acknowledged.
+3. The sentinel is sent again periodically, because a broker with a full queue drops it, and
+   connections break.
 
-What it deliberately does not do: end the session at the broker. Only a new connection can, and nothing fences that
-one: a leader that stood still before it would throw away what its successor's devices were promised. A session without
-filters costs the broker nothing.
+It does not delete the session at the broker. That needs a new connection, which nothing fences: a
+leader that was paused before that call would delete messages that the broker confirmed to its
+successor's devices. A session without filters costs the broker nothing.
 """
 
 from __future__ import annotations
@@ -39,13 +43,13 @@ from headgate.protocol import messages as m
 from metrics import events
 
 SENTINEL_INTERVAL_SECONDS = 10.0
-"""Between two marks: far above what a broker needs for its queue, if there is no outage."""
+"""Between two sentinels: far longer than a broker needs to deliver its queue, without an outage."""
 
 log = structlog.get_logger(__name__)
 
 
 class DeviceSubscriptions:
-    """The filters of one shard's session, during one reign."""
+    """The filters of one shard's session during one term."""
 
     def __init__(
         self,
@@ -56,9 +60,9 @@ class DeviceSubscriptions:
         observer: events.Observer,
         enabled: bool,
     ) -> None:
-        """``state`` and ``commit`` are the reign's."""
+        """``state`` and ``commit`` are those of the term."""
         self.sentinel_topic = m.device_sentinel_topic(cluster, state.shard)
-        """What is published here is for `on_sentinel`."""
+        """Messages with this topic are passed to `on_sentinel`."""
         self._cluster = cluster
         self._state = state
         self._commit = commit
@@ -66,18 +70,18 @@ class DeviceSubscriptions:
         self._enabled = enabled
         self._session: DeviceSession | None = None
         self._active_filters: set[str] = set()
-        """Filters that stand at the broker as far as we know, or will as soon as it is in reach."""
+        """Filters that the broker has, or gets on the next connection, as far as known."""
         self._changed = asyncio.Event()
         self._callbacks: list[Callable[[], None]] = []
         self._sentinels_sent = 0
         self._first_valid_sentinel = 1
-        """Those before it say nothing: more was followed since."""
+        """Earlier sentinels are invalid: other topics were subscribed to since."""
         self._sentinel_sent_at = -math.inf
         self._empty_connection = 0
-        """The connection by which one came back; 0: none did."""
+        """The connection that delivered a valid sentinel; 0 if none did."""
 
     def set_enabled(self, enabled: bool) -> None:
-        """Follow the topics of the shard, or none."""
+        """Subscribe to the topics of the shard, or to none."""
         self._enabled = enabled
         self._first_valid_sentinel = self._sentinels_sent + 1
         self._sentinel_sent_at = -math.inf
@@ -85,9 +89,9 @@ class DeviceSubscriptions:
         self._changed.set()
 
     async def run(self, open_session: Callable[[], DeviceSession]) -> None:
-        """Keep a session for as long as there is something to read in it, until cancelled."""
+        """Keep a session open while it is enabled or not empty, until cancelled."""
         while True:
-            # Whoever led before may have left these.
+            # An earlier leader may have left these.
             self._active_filters = set() if self._enabled else self._publish_filters()
             async with open_session() as session:
                 session.on_connection(lambda _: self._changed.set())
@@ -98,13 +102,13 @@ class DeviceSubscriptions:
                 finally:
                     self._session = None
                     self._observer.observe(events.DeviceSessionClosed(shard=self._state.shard))
-            log.info("device.session_left", shard=self._state.shard)
+            log.info("device.session_closed", shard=self._state.shard)
             while not self._enabled:
                 self._changed.clear()
                 await self._changed.wait()
 
     def topics_changed(self, callback: Callable[[], None]) -> None:
-        """Follow what the state holds now, and call ``callback`` when that is done; at once without a broker."""
+        """Subscribe to the topics in the state, then call ``callback``; at once without a connection."""
         if self._session is None or not self._session.connected:
             callback()
         else:
@@ -112,25 +116,23 @@ class DeviceSubscriptions:
         self._changed.set()
 
     def remove_filter(self, topic: str) -> None:
-        """Drop the filter of a topic that does not exist; an earlier reign left it."""
+        """Remove the filter of a topic that does not exist. An earlier term left it."""
         self._active_filters.add(m.publish_filter(self._cluster, topic))
         self._changed.set()
 
-    def on_sentinel(self, mark: Delivery) -> None:
-        """Take note of a mark, if it is one that says something."""
+    def on_sentinel(self, sentinel: Delivery) -> None:
+        """Record that the session is empty, if the sentinel is valid."""
         sent = {
-            b"%d.%d" % (self._state.leader_epoch, mark)
-            for mark in range(self._first_valid_sentinel, self._sentinels_sent + 1)
+            b"%d.%d" % (self._state.leader_epoch, number)
+            for number in range(self._first_valid_sentinel, self._sentinels_sent + 1)
         }
-        if self._session is not None and mark.payload in sent:
+        if self._session is not None and sentinel.payload in sent:
             self._empty_connection = self._session.connection
             self._changed.set()
-        mark.acknowledge()
-
-    # --- how ----------------------------------------------------------------------------------------------------------
+        sentinel.acknowledge()
 
     async def _maintain(self, session: DeviceSession) -> None:
-        """Return once it is switched off and nothing waits. A cancelled wait leaves nothing half done."""
+        """Return once it is disabled and the session is empty. Every wait can be cancelled."""
         while True:
             self._changed.clear()
             callbacks, self._callbacks = self._callbacks, []
@@ -139,7 +141,7 @@ class DeviceSubscriptions:
             for callback in callbacks:
                 callback()
             if not self._enabled and not self._active_filters:
-                for callback in self._callbacks:  # there is nothing to follow
+                for callback in self._callbacks:  # Disabled: there is nothing to subscribe to.
                     callback()
                 self._callbacks = []
                 return
@@ -154,28 +156,27 @@ class DeviceSubscriptions:
             try:
                 await session.add_subscription(topic_filter)
             except TransportError as error:
-                # Nothing of this topic comes in before the next connection; everything else goes on.
-                log.warning("device.filter_refused", shard=self._state.shard, reason=str(error))
+                # This topic gets no messages before the next connection. All others continue.
+                log.warning("device.filter_rejected", shard=self._state.shard, reason=str(error))
 
     async def _remove_unwanted_filters(self, session: DeviceSession) -> None:
         connection = session.connection
         if connection == 0 or self._active_filters <= self._wanted_filters(session):
             return
         await self._wait_for_barrier()
-        unwanted = sorted(
-            self._active_filters - self._wanted_filters(session)
-        )  # it may have been switched on meanwhile
+        # Enabled again during the wait, some of these are wanted.
+        unwanted = sorted(self._active_filters - self._wanted_filters(session))
         if unwanted and await session.remove_subscriptions(unwanted, connection):
             self._active_filters.difference_update(unwanted)
 
     async def _wait_for_barrier(self) -> None:
-        """Return once a chunk was created after this moment."""
+        """Return once a chunk was created after this call."""
         created = asyncio.Event()
         self._commit.when_durable(self._commit.barrier(), created.set)
         await created.wait()
 
     def _send_sentinel(self, session: DeviceSession) -> None:
-        """Ask for the end of what waits, if that can be asked now."""
+        """Send a sentinel, if one is due and only its topic is subscribed to."""
         now = asyncio.get_running_loop().time()
         if self._enabled or not session.connected or self._active_filters != {self.sentinel_topic}:
             return

@@ -1,20 +1,21 @@
-"""Decide which segments of a topic are pruned now, and say of every other sealed one why it stays.
+"""Decides which segments of a topic are pruned now, and why each other sealed segment is retained.
 
-Values in, a `PruneDecision` out. Who carries it out, and what becomes of the data, is for controller.retention.pruner.
+Pure: values in, a `PruneDecision` out. `controller.retention.pruner` carries it out and deletes the
+data.
 
-The rules:
+Rules:
 
-1. Only sealed segments go, and ancestors first: one whose ancestor stays, stays. So a parent that is missing from the
-   layout was drained, which is what the gate takes it for.
-2. A segment stays for its retention, counted from its sealing.
-3. It stays until every STREAM and QUEUE subscription, and every one whose type is not known, has acknowledged all of
-   it: a drained fact is on record, or the position stands at the sealed end (who left before anybody counted has read
-   it all the same).
-4. CHECKPOINT subscriptions acknowledge nothing. For them a segment stays for a bounded time after its sealing (Pulsar's
-   scalable topics keep everything for as long as there is one).
-5. A subscription that has had no consumer for too long keeps nothing, if that is switched on. It is named, because it
-   loses what it has not read.
-6. A topic without subscriptions keeps a segment for its retention and no longer.
+1. Only sealed segments are pruned, ancestors first. A segment with a retained ancestor is retained.
+   So a parent that is missing from the layout was drained, as the gate assumes.
+2. A segment is retained for the retention time after it was sealed.
+3. It is retained until every STREAM and QUEUE subscription, and every subscription of unknown type,
+   has acknowledged all of it: the ledger has a drained fact, or the position is at the sealed end.
+   The latter covers a consumer that finished and left before a drain check.
+4. CHECKPOINT subscriptions acknowledge nothing. They retain a segment for a bounded time after it
+   was sealed. (Pulsar's scalable topics retain everything while such a subscription exists.)
+5. If subscription expiry is enabled, a subscription without consumers for that long retains
+   nothing. It is named, because it loses its unread records.
+6. In a topic without subscriptions, a segment is retained for the retention time only.
 """
 
 from __future__ import annotations
@@ -33,74 +34,76 @@ KEEP_FOREVER = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionRules:
-    """What holds for one topic."""
+    """The retention times of one topic."""
 
     retention_ms: int
-    """How long after its sealing; `KEEP_FOREVER`: nothing goes."""
+    """Time after sealing; `KEEP_FOREVER`: nothing is pruned."""
     checkpoint_retention_ms: int
     subscription_expiry_ms: int
-    """0: no subscription is ever abandoned."""
+    """0: subscriptions do not expire."""
 
 
 @dataclass(frozen=True, slots=True)
 class PruneDecision:
-    """What goes and what stays."""
+    """Which segments are pruned and which are retained."""
 
     segments: tuple[int, ...]
     """Ancestors first."""
-    kept: Mapping[int, str]
-    """Sealed segment → why it stays."""
+    retained: Mapping[int, str]
+    """Sealed segment → reason."""
     abandoned: tuple[str, ...]
-    """Subscriptions that were not asked, by name."""
+    """Names of the subscriptions that retain nothing, because they expired."""
 
 
 def decide_pruning(
     layout: Layout, subscriptions: Iterable[Subscription], rules: RetentionRules, now_ms: int
 ) -> PruneDecision:
-    """Return which segments of ``layout`` go at ``now_ms``."""
+    """Return which segments of ``layout`` are pruned at ``now_ms``."""
     subscriptions = sorted(subscriptions, key=lambda subscription: subscription.name)
     abandoned = [subscription for subscription in subscriptions if _is_abandoned(subscription, rules, now_ms)]
-    asked = [subscription for subscription in subscriptions if subscription not in abandoned]
-    gone: list[int] = []
-    kept: dict[int, str] = {}
-    # Ids rise, so ancestors come before their descendants.
+    retaining = [subscription for subscription in subscriptions if subscription not in abandoned]
+    pruned: list[int] = []
+    retained: dict[int, str] = {}
+    # Ancestors have lower ids than their descendants.
     for segment_id, segment in sorted(layout.segments.items()):
         if segment.state is not SegmentState.SEALED:
             continue
-        reason = _retention_reason(segment, gone, layout, asked, rules, now_ms)
+        reason = _retention_reason(segment, pruned, layout, retaining, rules, now_ms)
         if reason is None:
-            gone.append(segment_id)
+            pruned.append(segment_id)
         else:
-            kept[segment_id] = reason
-    return PruneDecision(tuple(gone), MappingProxyType(kept), tuple(subscription.name for subscription in abandoned))
+            retained[segment_id] = reason
+    return PruneDecision(
+        tuple(pruned), MappingProxyType(retained), tuple(subscription.name for subscription in abandoned)
+    )
 
 
 def _retention_reason(
     segment: Segment,
-    gone: list[int],
+    pruned: list[int],
     layout: Layout,
-    asked: Iterable[Subscription],
+    retaining: Iterable[Subscription],
     rules: RetentionRules,
     now_ms: int,
 ) -> str | None:
-    assert segment.sealed_at_ms is not None, "a sealed segment knows when"
+    assert segment.sealed_at_ms is not None, "a sealed segment has a sealing time"
     sealed_ms = now_ms - segment.sealed_at_ms
     if rules.retention_ms == KEEP_FOREVER:
-        return "nothing of this topic goes: its retention is none"
-    if waits := [parent for parent in segment.parents if parent in layout.segments and parent not in gone]:
-        return f"its ancestors {', '.join(map(str, waits))} stay"
+        return "the topic has unlimited retention"
+    if blocking := [parent for parent in segment.parents if parent in layout.segments and parent not in pruned]:
+        return f"its ancestors {', '.join(map(str, blocking))} are retained"
     if sealed_ms < rules.retention_ms:
-        return f"sealed {_seconds(sealed_ms)} s ago, kept for {_seconds(rules.retention_ms)} s"
-    for subscription in asked:
+        return f"sealed {_seconds(sealed_ms)} s ago, retained for {_seconds(rules.retention_ms)} s"
+    for subscription in retaining:
         if subscription.type == SubscriptionType.CHECKPOINT:
             if sealed_ms < rules.checkpoint_retention_ms:
                 return (
-                    f"sealed {_seconds(sealed_ms)} s ago, kept for {_seconds(rules.checkpoint_retention_ms)} s for "
+                    f"sealed {_seconds(sealed_ms)} s ago, retained for {_seconds(rules.checkpoint_retention_ms)} s for "
                     f"CHECKPOINT subscription {subscription.name!r}"
                 )
         elif not _is_drained(subscription, segment):
-            at = subscription.position(segment.segment_id)
-            return f"subscription {subscription.name!r} has not read it to its end: {at} of {segment.end_offset}"
+            position = subscription.position(segment.segment_id)
+            return f"subscription {subscription.name!r} has acknowledged {position} of {segment.end_offset} records"
     return None
 
 

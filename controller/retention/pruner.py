@@ -1,13 +1,14 @@
-"""Prune what need not be kept any more, and delete its data until that has succeeded.
+"""Prunes segments that need not be retained, and deletes their data until the deletion succeeds.
 
-What goes is decided by `controller.retention.policy`; this module asks it from time to time, or when a command says
-so, and carries it out in two steps that are each an entry. First the segments leave the layout (`SegmentsPruned`), and
-leave tombstones in the state. Then, when no reader can be on its way to them any more, their data is deleted, and
-`DataDeleted` takes the tombstones away. A deletion that fails, or whose leader dies, is done again: it is harmless
-twice. A topic that is deleted leaves the same tombstones.
+`controller.retention.policy` decides, periodically and on command. Pruning takes two steps, each an
+entry. First `SegmentsPruned` removes the segments from the layout and leaves tombstones in the
+state. After a delay, when no reader can still be reading them, their data is deleted, and
+`DataDeleted` removes the tombstones. A deletion that fails, or whose leader stops, is repeated,
+which is harmless. Deleting a topic leaves the same tombstones.
 
-The data of pruned segments stands in rolled objects; chunks that were not rolled up yet lose it when they are. Segments
-of an external topic leave the layout in the same way, and no tombstones: their data is not here.
+Data of pruned segments is deleted from compacted objects. Compaction drops it from chunks that were
+not compacted yet. Segments of an external topic leave no tombstones, because their data is stored
+elsewhere.
 """
 
 from __future__ import annotations
@@ -32,20 +33,21 @@ from headgate.protocol import messages as m
 from metrics import events
 
 PRUNE_INTERVAL_SECONDS = 10.0
-"""How often topics are looked at; retention is counted in hours and days."""
+"""Pause between two rounds. Retention times are hours and days."""
 DELETE_TIMEOUT_SECONDS = 60.0
 """Longest wait for one deletion."""
 DELETION_BACKOFF = Backoff(first_seconds=5.0, longest_seconds=300.0)
 """After a deletion that failed."""
 
 DeleteData = Callable[[int, int, Collection[int]], Awaitable[int]]
-"""(shard, topic id, segments) → how many objects went. Harmless twice; raises what a `Store` raises, or ChunkError."""
+"""(shard, topic id, segments) → number of deleted objects. Idempotent. Raises the errors of a
+`Store`, or ChunkError."""
 
 log = structlog.get_logger(__name__)
 
 
 class Pruner:
-    """Prunes the topics of one shard during one reign."""
+    """Prunes the topics of one shard during one term."""
 
     def __init__(
         self,
@@ -59,9 +61,9 @@ class Pruner:
         now_ms: Callable[[], int],
         rng: random.Random,
     ) -> None:
-        """``apply_entries`` folds entries, makes them part of the next chunk and tells the subscriptions."""
+        """``apply_entries`` applies entries, adds them to the next chunk and updates the subscriptions."""
         self.settings = settings
-        """May be exchanged at any time."""
+        """Can be replaced at any time."""
         self._state = state
         self._commit = commit
         self._apply_entries = apply_entries
@@ -70,7 +72,7 @@ class Pruner:
         self._now_ms = now_ms
         self._rng = rng
         self._reported_abandoned: set[int] = set()
-        """Abandoned subscriptions that the log knows of."""
+        """Ids of expired subscriptions that were logged."""
 
     async def run(self) -> None:
         """Prune and delete until cancelled."""
@@ -100,7 +102,7 @@ class Pruner:
         return (handler(m.PruneTopic, self.prune_topic),)
 
     def prune_topic(self, request: m.PruneTopic, _: str) -> Decision | Refusal:
-        """Prune one topic now, whatever its retention, or say what would go."""
+        """Prune one topic now, regardless of its retention time, or return what would be pruned."""
         topic = self._state.topics.get(request.topic)
         if topic is None:
             return no_topic(request.topic, self._state)
@@ -112,8 +114,6 @@ class Pruner:
         self._report(topic, pruning)
         entry = e.SegmentsPruned(topic_id=topic.topic_id, segments=list(pruning.segments), token=request.token)
         return Decision((entry,), _answer(pruning, pruning.segments))
-
-    # --- how ----------------------------------------------------------------------------------------------------------
 
     def _prune(self) -> None:
         for topic in list(self._state.topics.values()):
@@ -141,13 +141,13 @@ class Pruner:
                     topic=topic.name,
                     subscription=name,
                     unused_since_ms=subscription.unused_since_ms,
-                    detail="it loses what it has not read, as retention.subscription_expiry_seconds has it",
+                    detail="it loses its unread records; see retention.subscription_expiry_seconds",
                 )
         self._observer.observe(events.SegmentsPruned(count=len(pruning.segments)))
         log.info("segments.pruned", shard=self._state.shard, topic=topic.name, segments=list(pruning.segments))
 
     async def _delete(self) -> bool:
-        """Delete the data of what has been gone for long enough; tell whether nothing failed."""
+        """Delete the data of segments that were pruned long enough ago; return False after the first failure."""
         latest = self._time_ms() - int(self.settings.delete_delay_seconds * 1000)
         due: dict[int, list[int]] = {}
         for (topic_id, segment), tombstone in self._state.tombstones.items():
@@ -163,7 +163,7 @@ class Pruner:
                     shard=self._state.shard,
                     topic_id=topic_id,
                     segments=segments,
-                    error=str(error) or "no answer in time",
+                    error=str(error) or f"no reply within {DELETE_TIMEOUT_SECONDS:g} s",
                 )
                 return False
             self._commit.propose(e.DataDeleted(topic_id=topic_id, segments=segments))
@@ -182,11 +182,12 @@ class Pruner:
         )
 
     def _time_ms(self) -> int:
-        # Ledger time never falls, even where this machine's clock is behind the last leader's.
+        # Ledger time never decreases, even if this machine's clock is behind that of the previous
+        # leader.
         return max(self._now_ms(), self._state.at_ms)
 
     def _segments_pruned_by(self, topic: Topic, token: str) -> tuple[int, ...]:
-        """Return what the command ``token`` pruned, as far as its tombstones still stand."""
+        """Return the segments that the command ``token`` pruned and whose tombstones still exist."""
         chunk = self._state.commands[token]
         tombstones = self._state.tombstones.items()
         return tuple(
@@ -197,7 +198,6 @@ class Pruner:
 
 
 def _answer(pruning: PruneDecision, segments: Sequence[int]) -> Answer:
-    kept = [m.RetainedSegment(segment=segment, reason=reason) for segment, reason in pruning.kept.items()]
-
-    body = m.Pruned(segments=list(segments), retained=kept, abandoned=list(pruning.abandoned))
+    retained = [m.RetainedSegment(segment=segment, reason=reason) for segment, reason in pruning.retained.items()]
+    body = m.Pruned(segments=list(segments), retained=retained, abandoned=list(pruning.abandoned))
     return lambda _: body

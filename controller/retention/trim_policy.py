@@ -1,18 +1,18 @@
-"""How far a shard's old chunks may be deleted: a decision over values.
+"""Decides up to which number a shard's old chunks can be deleted. Pure.
 
-A chunk may go when nobody needs it any more:
+A chunk can be deleted when none of these needs it:
 
-1. A restore: it is below the oldest snapshot that is kept, so that every kept snapshot still has its tail, and one
-   that is damaged costs nothing but time. The chunk of that snapshot itself stays, as proof that the snapshot is not
-   ahead.
-2. Whoever reads records, and whoever counts from the first chunk: a manifest has spoken for it for the whole delay,
-   and a manifest never speaks for a chunk that was not counted. The last chunk of such a range stays, as the count's
-   own proof.
-3. The fence: it is not the first chunk of a reign. That one stays for ever, because a deposed leader's next number must
-   stay taken (slatedb/slatedb#352).
+1. Restore. It is below the oldest retained snapshot, so every retained snapshot keeps the chunks
+   after it, and a damaged snapshot costs only time. The chunk of that snapshot itself is kept as
+   evidence that the snapshot is not ahead of the ledger.
+2. Readers, and a drain service that counts from the first chunk. A manifest has covered the chunk
+   for the whole delay. A manifest covers only counted chunks. The last chunk of such a range is
+   kept as evidence for the count.
+3. Fencing. It is not the first chunk of a term. Those are kept permanently, because a deposed
+   leader's next number must stay taken (slatedb/slatedb#352).
 
-What has been decided is an entry (`LedgerTrimmed`) before anything is deleted, so that a beginning that is missing can
-be told from a loss, and so that whoever leads next finishes the deleting.
+The decision is an entry (`LedgerTrimmed`) before any chunk is deleted. So a trimmed beginning can
+be distinguished from a loss, and the next leader can finish the deletion.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def trim_point(
     now_ms: int,
     delay_ms: float,
 ) -> int:
-    """Return the number below which chunks may be deleted; 1 if none may.
+    """Return the number below which chunks can be deleted; 1 if none can.
 
     Args:
-        snapshots: chunk numbers of the kept snapshots, rising; each can be read.
-        manifests: range and writing time of every manifest that is there, replaced ones too.
+        snapshots: chunk numbers of the retained snapshots, ascending; each is readable.
+        manifests: range and creation time of every existing manifest, replaced ones included.
         now_ms: wall clock.
-        delay_ms: how long a range must have been visible.
+        delay_ms: how long a manifest must have existed.
 
     """
     visible = [chunks for chunks, written_at_ms in manifests if now_ms - written_at_ms >= delay_ms]
@@ -45,6 +45,6 @@ def trim_point(
 
 
 def deletable(numbers: Iterable[int], *, below: int, term_start_chunks: Iterable[int]) -> list[int]:
-    """Return those of ``numbers`` that are to be deleted, oldest first."""
+    """Return the chunks among ``numbers`` that can be deleted, oldest first."""
     kept = set(term_start_chunks)
     return sorted(number for number in numbers if number < below and number not in kept)

@@ -1,8 +1,9 @@
-"""Delete chunks that nobody needs any more, while leading: the shell around controller.retention.trim_policy.
+"""Deletes old chunks of a shard that this daemon leads.
 
-Looks now and then what snapshots and manifests there are, writes down how far chunks may be deleted, and deletes them
-once that is durable, oldest first. What a failure or the end of the reign leaves over goes at a later look, by whoever
-leads then. No promise rests on it being done in time.
+`controller.retention.trim_policy` decides. Each round lists snapshots and manifests, commits how
+far chunks can be deleted, and deletes them once that entry is durable, oldest first. A later round,
+of this leader or the next, deletes what a failure left behind. No promise depends on timely
+deletion.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from metrics import events
 
 TRIM_INTERVAL_SECONDS: Final = 30.0
 MAX_DELETIONS_PER_ROUND: Final = 2000
-"""A look deletes no more than this, so that a store that is slow to delete is not asked for hours on end."""
+"""Bounds a round on a store that deletes slowly."""
 
 log = structlog.get_logger(__name__)
 
 
 class Trimmer:
-    """One reign's deleting."""
+    """Deletes old chunks of one shard during one term."""
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class Trimmer:
         now_ms: Callable[[], int],
         interval_seconds: float = TRIM_INTERVAL_SECONDS,
     ) -> None:
-        """``state`` ends with the reign chunk, so what it says of trimming is durable."""
+        """``state`` ends with the term chunk, so its trim point is durable."""
         self._ledger = ledger
         self._state = state
         self._commit = commit
@@ -54,19 +55,19 @@ class Trimmer:
         self._observer = observer
         self._now_ms = now_ms
         self._below = state.trimmed_below
-        """Durable: chunks below this may be deleted."""
+        """Durable trim point: chunks below it can be deleted."""
         self._written_at: dict[ChunkRange, int] = {}
         self._sizes: dict[ChunkRange, tuple[int, int]] = {}
         self._readable: dict[int, bool] = {}
 
     async def run(self) -> None:
-        """Look and delete until cancelled."""
+        """Run a round periodically until cancelled."""
         while True:
             await asyncio.sleep(self._interval_seconds)
             await self.trim_once()
 
     async def trim_once(self) -> None:
-        """Decide once, and delete what may be deleted."""
+        """Decide once, and delete up to the durable trim point."""
         shard = self._ledger.shard
         try:
             await self._decide()
@@ -77,7 +78,7 @@ class Trimmer:
                 await self._ledger.delete(number)
                 self._observer.observe(events.ChunksDeleted(shard=shard, count=1))
         except (StoreUnavailableError, ChunkError) as error:
-            # Nothing waits for it; what was found at fault is told each time until it is mended.
+            # No caller waits for this. A persistent fault is logged in every round.
             self._observer.observe(events.TrimFailed(shard=shard))
             log.warning("ledger.trim_failed", shard=shard, reason=str(error))
             return
@@ -85,7 +86,7 @@ class Trimmer:
             log.info("ledger.trimmed", shard=shard, below=self._below, deleted=len(chunks[:MAX_DELETIONS_PER_ROUND]))
 
     async def _decide(self) -> None:
-        """Write down how far chunks may be deleted, if that is further than before."""
+        """Propose a new trim point, if it is higher than the current one."""
         ledger, store = self._ledger, self._ledger.store
         snapshots = await ledger.snapshots()
         ranges = await manifest_ranges(store, ledger.shard)
@@ -94,7 +95,7 @@ class Trimmer:
                 try:
                     manifest = await read_manifest(store, ledger.shard, chunks)
                 except ObjectMissingError:
-                    continue  # Replaced while we looked.
+                    continue  # Replaced since the listing.
                 self._written_at[chunks] = manifest.written_at_ms
                 self._sizes[chunks] = len(manifest.objects), sum(item.size_bytes for item in manifest.objects)
         for known in set(self._written_at).difference(ranges):
@@ -126,7 +127,7 @@ class Trimmer:
         )
 
     async def _is_readable(self, number: int) -> bool:
-        """Return whether the snapshot that is to stand for the deleted chunks is whole; each is looked at once."""
+        """Return whether the snapshot that replaces the deleted chunks is intact. Each snapshot is read once."""
         if number not in self._readable:
             shard = self._ledger.shard
             try:
@@ -134,7 +135,7 @@ class Trimmer:
                 for _ in verify_steps(data, shard=shard, chunk=number):
                     await asyncio.sleep(0)
             except ObjectMissingError:
-                return False  # Newer ones have taken its place.
+                return False  # Replaced by newer snapshots.
             except SnapshotError as error:
                 self._observer.observe(events.SnapshotRejected(shard=shard))
                 log.warning("snapshot.unusable", shard=shard, chunk=number, reason=str(error))

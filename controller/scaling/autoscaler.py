@@ -1,8 +1,9 @@
-"""Split and merge the topics of one shard by themselves: measure, ask `controller.scaling.policy`, carry out, say why.
+"""Splits and merges the topics of one shard automatically.
 
-Nothing is decided here. What is measured is read off the shard's state, which a new leader has from the ledger; only
-the sample of hashes begins anew with each reign. A change takes the way that a command takes: one entry, then a look
-at every subscription.
+It measures, asks `controller.scaling.policy`, carries out the decision and logs the reason. It
+decides nothing itself. All measurements come from the shard's state, which a new leader restores
+from the ledger, except the sample of key hashes, which starts empty in each term. An automatic
+change is applied like a command: one entry.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from headgate.model import entries as e
 from metrics import events
 
 EVALUATION_INTERVAL_SECONDS = 5.0
-"""How often topics are looked at: half of the shortest window."""
+"""Half of the shortest window."""
 SAMPLE_INTERVAL_SECONDS = 0.5
-"""How often a chunk is sampled, so that samples reach back over a whole window."""
+"""Pause between two sampled chunks, so that the samples cover a whole window."""
 
 log = structlog.get_logger(__name__)
 
 
 class Autoscaler:
-    """Looks at all topics of one shard during one reign."""
+    """Scales all topics of one shard during one term."""
 
     def __init__(
         self,
@@ -52,9 +53,9 @@ class Autoscaler:
         observer: events.Observer,
         now_ms: Callable[[], int],
     ) -> None:
-        """``apply_entries`` folds entries, makes them part of the next chunk and tells the subscriptions."""
+        """``apply_entries`` applies entries, adds them to the next chunk and updates the subscriptions."""
         self.settings = settings
-        """May be exchanged at any time."""
+        """Can be replaced at any time."""
         self._state = state
         self._apply_entries = apply_entries
         self._observer = observer
@@ -62,27 +63,28 @@ class Autoscaler:
         self._sampler = HotKeySampler()
         self._sampled_at = self._evaluated_at = asyncio.get_running_loop().time()
         self._reported: set[tuple[int, int, str]] = set()
-        """(topic id, segment, limit) that the log knows of."""
+        """(topic id, segment, limit) that were logged."""
 
     def sample(self, records: RecordColumns) -> None:
-        """Look at the records of a chunk, if it is time for it."""
+        """Sample the records of a chunk, if a sample is due."""
         now = asyncio.get_running_loop().time()
         if now - self._sampled_at >= SAMPLE_INTERVAL_SECONDS:
             self._sampled_at = now
             self._sampler.sample(records)
 
     def tick(self) -> None:
-        """Look at all topics, if it is time for it."""
+        """Evaluate all topics, if an evaluation is due."""
         now = asyncio.get_running_loop().time()
         if now - self._evaluated_at < EVALUATION_INTERVAL_SECONDS:
             return
         self._evaluated_at = now
         self._forget_sealed()
-        # Ledger time never falls, even where this machine's clock is behind the last leader's.
+        # Ledger time never decreases, even if this machine's clock is behind that of the previous
+        # leader.
         now_ms = max(self._now_ms(), self._state.at_ms)
         for topic in list(self._state.topics.values()):
             settings = effective_settings(self.settings, topic.policy, topic.first_segments)
-            # The segments of an external topic split and merge where its records are.
+            # The source of an external topic splits and merges its segments.
             if topic.external is None and (settings.split or settings.merge):
                 self._execute(topic, decide(self._load(topic, settings, now_ms), settings, now_ms))
 
@@ -131,16 +133,17 @@ class Autoscaler:
         entry: e.SegmentSplit | e.SegmentsMerged | Refusal,
     ) -> None:
         if isinstance(entry, Refusal):
-            # The only refusal left is that of a layout that is full, sealed segments included: pruning makes room.
+            # The only remaining refusal is a full layout, sealed segments included. Pruning frees
+            # capacity.
             self._report_suppressed(topic, SuppressedSplit(-1, "layout_full", f"{detail}, but {entry.reason}"))
             return
         self._apply_entries((entry,))
         self._observer.observe(events.LayoutChangedAutomatically(kind=kind, reason=why))
-        verb = "segment.split_automatically" if kind == "split" else "segments.merged_automatically"
-        log.info(verb, shard=self._state.shard, topic=topic.name, reason=why, detail=detail)
+        event = "segment.split_automatically" if kind == "split" else "segments.merged_automatically"
+        log.info(event, shard=self._state.shard, topic=topic.name, reason=why, detail=detail)
 
     def _report_suppressed(self, topic: Topic, suppressed: SuppressedSplit) -> None:
-        """Say what is held back, once for each segment and limit."""
+        """Log a suppressed split, once per segment and limit."""
         key = (topic.topic_id, suppressed.segment, suppressed.limit)
         if key not in self._reported:
             self._reported.add(key)

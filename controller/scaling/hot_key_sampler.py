@@ -1,16 +1,16 @@
-"""Which share of a segment's records has one and the same hash: a sample, taken while records are written.
+"""Estimates the fraction of a segment's records that has the most frequent key hash.
 
-Splitting cannot part records of one hash. A sample of a few records a second, kept per segment, tells early enough
-whether a split would help. Nothing here outlives a reign: a new leader samples for a whole split window before it
-decides anything.
+Splitting cannot separate records of one hash. A sample of a few records per second and segment
+shows early enough whether a split would help. Samples do not outlive a term: a new leader samples
+for a whole split window before it decides.
 
 Rules:
 
-1. A look at a chunk takes at most `MAX_SAMPLES_PER_CHUNK` records of each segment, from all over the chunk, so that
-one batch or one
-   busy moment is not taken for the whole.
-2. The newest `RETAINED_SAMPLES` samples of a segment count, and nothing is said with fewer than `MIN_SAMPLES`.
-3. What is kept is bounded by the segments that take records; sealed ones are forgotten.
+1. At most `MAX_SAMPLES_PER_CHUNK` records per segment are taken from a chunk, spread over the
+   chunk, so that one batch or one busy moment does not count for the whole.
+2. Only the newest `RETAINED_SAMPLES` samples of a segment count. With fewer than `MIN_SAMPLES` the
+   result is unknown.
+3. Memory is bounded by the number of active segments. Samples of sealed segments are dropped.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from headgate.model.hashing import segment_hash
 
 MAX_SAMPLES_PER_CHUNK = 2
 MAX_SCANNED_RECORDS = 256
-"""Most records of one chunk that are looked at."""
+"""Records of one chunk that are read at most."""
 RETAINED_SAMPLES = 128
 MIN_SAMPLES = 32
 
 
 class HotKeySampler:
-    """Samples of every segment of a shard that takes records."""
+    """Samples of the active segments of one shard."""
 
     def __init__(self) -> None:
         self._samples: dict[tuple[int, int], deque[int]] = {}
@@ -41,7 +41,8 @@ class HotKeySampler:
         if not count:
             return
         sampled: Counter[tuple[int, int]] = Counter()
-        # Another beginning each time: whoever is first in every chunk is not more than his share.
+        # A different start each time, so that a segment that is first in every chunk is not
+        # over-represented.
         self._next_start = (self._next_start + 7919) % count
         for step in range(0, count, count // MAX_SCANNED_RECORDS + 1):
             index = (self._next_start + step) % count
@@ -53,13 +54,13 @@ class HotKeySampler:
                 )
 
     def hottest_hash_fraction(self, topic_id: int, segment: int) -> float | None:
-        """Return the share of the most frequent hash among the samples of ``segment``; None: too few to tell."""
+        """Return the fraction of the most frequent hash in the samples of ``segment``; None: too few samples."""
         samples = self._samples.get((topic_id, segment), ())
         if len(samples) < MIN_SAMPLES:
             return None
         return Counter(samples).most_common(1)[0][1] / len(samples)
 
     def retain(self, segments: Collection[tuple[int, int]]) -> None:
-        """Forget every (topic_id, segment) but ``segments``."""
+        """Drop the samples of every (topic id, segment) that is not in ``segments``."""
         for segment_key in [segment_key for segment_key in self._samples if segment_key not in segments]:
             del self._samples[segment_key]

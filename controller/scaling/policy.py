@@ -1,24 +1,28 @@
-"""Decide whether one topic splits or merges by itself now, and say why, or why not.
+"""Decides whether a topic splits or merges now, and gives the reason.
 
-This module is the whole policy and nothing but it: what was measured goes in, a `ScalingDecision` comes out. There is
-no memory here. Cool-downs are counted from the times in the layout and rates come from the ledger, so a new leader
-decides as the one before it would have.
+Pure: measurements in, a `ScalingDecision` out, no memory. Cool-downs are counted from times in the
+layout and rates come from the ledger, so a new leader decides as its predecessor would.
 
-The rules:
+Rules:
 
-1. At most one change a look, and none within the topic's cool-down after the last one. Splits come before merges.
-2. A segment splits if its records or bytes a second, over a whole split window, or its size are above a threshold; that
-   which is furthest above comes first. Else the busiest splits for consumers without a segment, if it is worth it.
-3. A segment is judged no earlier than its cool-down and one whole window after its creation; nothing is judged before a
-   whole window of this reign: producers that were cut off send what they kept, which is not their rate.
-4. A split must help. A segment whose busiest hash alone carries so much that the rest is not half a threshold is not
-   split for its rate: one key stays in one segment, however often that is split.
-5. Neighbours merge if both together, in the busiest split window of the last merge window, stayed below the merge
-   share, both have existed for as long, the topic's last split is further back than the merge cool-down, and this reign
-   is as old as the window. A pair that serves consumers stays until it is half as busy as a split for consumers asks.
-6. Never above the most segments, below the fewest, or behind more undrained generations than allowed. Segments split
-   although their own ancestors are not drained yet: a backlog can be read by as many consumers as it has segments.
-7. What ought to split and may not is reported with the limit that holds it, so that somebody can be told.
+1. At most one change per evaluation, and none within the topic's cool-down after the last change.
+   Splits come first.
+2. A segment splits if its records or bytes per second, over a whole split window, or its size
+   exceed a threshold. The segment that exceeds a threshold most comes first. Otherwise the busiest
+   segment splits if consumers are without a segment and its load is worth a split.
+3. A segment is judged only after its cool-down and one whole window since its creation, and no
+   segment before a whole window of this term: producers that were disconnected send their backlog,
+   which is not their rate.
+4. A split must help. If the load without the segment's hottest hash is below half a threshold, the
+   segment is not split for its rate: one key stays in one segment, however often that is split.
+5. Two neighbors merge if their combined load in the busiest split window of the last merge window
+   is below the merge ratio, both are older than the merge window, the term is too, and the topic's
+   last split is longer ago than the merge cool-down. A pair that serves consumers merges only below
+   half the load at which a split for consumers is worth it.
+6. Never above the most segments, below the fewest, or behind more undrained generations than
+   allowed. A segment splits although its ancestors are undrained: as many consumers can read a
+   backlog as it has segments.
+7. A split that a limit prevents is reported with that limit.
 """
 
 from __future__ import annotations
@@ -41,12 +45,12 @@ Reason = Literal["rate", "bytes", "size", "consumers", "quiet"]
 Limit = Literal["hot_key", "max_segments", "waiting", "single_hash", "layout_full"]
 
 MIN_REMAINING_LOAD = 0.5
-"""Share of a threshold that a segment must carry beside its busiest hash."""
+"""Load beside the hottest hash, as a fraction of a threshold, that makes a split worth it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentLoad:
-    """What is known of one active segment."""
+    """Measurements of one active segment."""
 
     rate: Rate
     """Over the split window."""
@@ -54,20 +58,20 @@ class SegmentLoad:
     """The busiest split window within the merge window."""
     size_bytes: int
     hottest_hash_fraction: float | None = None
-    """Share of the busiest single hash in its records; None: too few were seen."""
+    """Fraction of its records with the most frequent hash; None: too few samples."""
     undrained_generations: int = 0
-    """Longest chain of ancestors that some STREAM subscription in use has not drained."""
+    """Longest chain of ancestors that a STREAM subscription in use has not drained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicLoad:
-    """What is known of one topic."""
+    """Measurements of one topic."""
 
     layout: Layout
     segments: Mapping[int, SegmentLoad]
-    """Every active one."""
+    """All active segments."""
     consumers: int
-    """Connected consumers of the subscription that has most."""
+    """Connected consumers of the subscription with the most."""
     term_started_at_ms: int
 
 
@@ -82,7 +86,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Merge the neighbours ``first`` and ``second``."""
+    """Merge the neighbors ``first`` and ``second``."""
 
     first: int
     second: int
@@ -92,7 +96,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class SuppressedSplit:
-    """``segment`` ought to split, and ``limit`` is against it."""
+    """``limit`` prevents a split of ``segment``."""
 
     segment: int
     limit: Limit
@@ -101,14 +105,14 @@ class SuppressedSplit:
 
 @dataclass(frozen=True, slots=True)
 class ScalingDecision:
-    """What to do now, if anything, and what is held back."""
+    """The change to make now, if any, and the splits that limits prevent."""
 
     change: Split | Merge | None = None
     suppressed: tuple[SuppressedSplit, ...] = field(default=())
 
 
 def effective_settings(cluster: ScalingSettings, policy: TopicPolicy, first_segments: int) -> ScalingSettings:
-    """Return the settings of one topic: its own policy where it has one, the cluster's else."""
+    """Return the settings of one topic: those of its policy, else those of the cluster."""
     fewest = max(cluster.min_segments, first_segments) if policy.min_segments is None else policy.min_segments
     most = cluster.max_segments if policy.max_segments is None else policy.max_segments
     return msgspec.structs.replace(
@@ -121,7 +125,7 @@ def effective_settings(cluster: ScalingSettings, policy: TopicPolicy, first_segm
 
 
 def decide(topic: TopicLoad, settings: ScalingSettings, now_ms: int) -> ScalingDecision:
-    """Return what to do with ``topic`` at ``now_ms``, which is never before anything in its layout."""
+    """Return the change of ``topic`` at ``now_ms``, which is not before any time in its layout."""
     active = topic.layout.active()
     changed_ms = max(segment.created_at_ms for segment in active)
     if now_ms - changed_ms < settings.topic_cooldown_seconds * 1000:
@@ -136,16 +140,16 @@ def decide(topic: TopicLoad, settings: ScalingSettings, now_ms: int) -> ScalingD
 
 
 def undrained_generations(layout: Layout, subscriptions: Iterable[Subscription]) -> dict[int, int]:
-    """Return for each segment how many generations of ancestors a reader has to drain before it, at most.
+    """Return per segment the most generations of ancestors that a subscription must drain before it.
 
-    What counts are subscriptions that hold children back and have a consumer: one that nobody uses hinders nobody.
+    Only subscriptions that block children and have a consumer count.
     """
     most = dict.fromkeys(layout.segments, 0)
     for subscription in subscriptions:
         if not is_gated(subscription.type, subscription.order) or not subscription.consumers:
             continue
         depth: dict[int, int] = {}
-        # Ids rise, so parents come before their children.
+        # Parents have lower ids than their children.
         for segment_id in sorted(layout.segments):
             known = [parent for parent in layout.segments[segment_id].parents if parent in depth]
             depth[segment_id] = max(
@@ -156,7 +160,7 @@ def undrained_generations(layout: Layout, subscriptions: Iterable[Subscription])
     return most
 
 
-# --- splitting --------------------------------------------------------------------------------------------------------
+# Splitting
 
 
 def _split(
@@ -179,7 +183,7 @@ def _split(
 def _overloaded(
     topic: TopicLoad, eligible: list[Segment], settings: ScalingSettings
 ) -> list[tuple[Segment, Reason, str]]:
-    """Return what is above a threshold, the furthest above first."""
+    """Return the segments above a threshold, the furthest above first."""
     window = f"over {settings.split_window_seconds:g} s"
     found: list[tuple[float, Segment, Reason, str]] = []
     for segment in eligible:
@@ -201,20 +205,20 @@ def _overloaded(
 def _for_consumers(
     topic: TopicLoad, active: list[Segment], eligible: list[Segment], settings: ScalingSettings
 ) -> list[tuple[Segment, Reason, str]]:
-    """Return the busiest ones worth splitting while some consumer has no segment, the busiest first."""
+    """Return the busiest segment, if consumers are without a segment and its load is worth a split."""
     if not settings.split_for_consumers or topic.consumers <= len(active):
         return []
     scores = {segment.segment_id: _load(topic.segments[segment.segment_id].rate, settings) for segment in eligible}
     worth = [segment for segment in eligible if scores[segment.segment_id] >= settings.consumer_split_load_ratio]
     worth.sort(key=lambda segment: (-scores[segment.segment_id], segment.segment_id))
-    detail = f"{topic.consumers} consumers, {len(active)} active segments; segment {{}} is the busiest"
+    detail = f"{topic.consumers} consumers for {len(active)} active segments; segment {{}} is the busiest"
     return [(segment, "consumers", detail.format(segment.segment_id)) for segment in worth[:1]]
 
 
 def _limit(
     topic: TopicLoad, segment: Segment, why: Reason, active: int, settings: ScalingSettings
 ) -> tuple[Limit, str] | None:
-    """Return which limit is against splitting ``segment``, and its detail; None if none is."""
+    """Return the limit that prevents a split of ``segment``, and details; None if no limit does."""
     load = topic.segments[segment.segment_id]
     if segment.first_hash == segment.last_hash:
         return "single_hash", f"it covers the single hash {segment.hash_range}"
@@ -224,27 +228,27 @@ def _limit(
             return (
                 "hot_key",
                 (
-                    f"one hash carries {load.hottest_hash_fraction:.0%} of its records, and one key stays in one "
-                    f"segment: "
-                    "spread that key, or raise the threshold"
+                    f"one hash has {load.hottest_hash_fraction:.0%} of its records, and one key stays in one "
+                    "segment: spread that key, or raise the threshold"
                 ),
             )
     if active >= settings.max_segments:
-        return "max_segments", f"the topic has its most segments, {settings.max_segments}"
+        return "max_segments", f"the topic has its maximum of {settings.max_segments} segments"
     if load.undrained_generations >= settings.max_undrained_depth:
         return (
             "waiting",
-            f"{load.undrained_generations} generations of its ancestors wait for a STREAM subscription to drain them",
+            f"a STREAM subscription has not drained {load.undrained_generations} generations of its ancestors",
         )
     return None
 
 
-# --- merging ----------------------------------------------------------------------------------------------------------
+# Merging
 
 
 def _merge(topic: TopicLoad, active: list[Segment], settings: ScalingSettings, now_ms: int) -> Merge | None:
     quiet_ms = _window_ms(settings.merge_window_seconds)
-    # Whoever has two parents came from a merge. One whose parents were pruned counts as split: the safer of the two.
+    # A segment with two parents comes from a merge. One whose parents were pruned counts as split,
+    # which is safer.
     split_ms = max((segment.created_at_ms for segment in active if len(segment.parents) <= 1), default=0)
     if (
         len(active) <= settings.min_segments
@@ -253,23 +257,23 @@ def _merge(topic: TopicLoad, active: list[Segment], settings: ScalingSettings, n
     ):
         return None
     by_hash = sorted(active, key=lambda segment: segment.first_hash)
-    share = settings.merge_load_ratio
+    ratio = settings.merge_load_ratio
     if settings.split_for_consumers and len(active) <= topic.consumers:
-        share = min(share, settings.consumer_split_load_ratio / 2)
+        ratio = min(ratio, settings.consumer_split_load_ratio / 2)
     pairs = [
         (score, low.segment_id, high.segment_id)
         for low, high in pairwise(by_hash)
         if now_ms - max(low.created_at_ms, high.created_at_ms) >= quiet_ms
         and max(topic.segments[each.segment_id].undrained_generations for each in (low, high))
         < settings.max_undrained_depth
-        and (score := _combined_load(topic, low, high, settings)) < share
+        and (score := _combined_load(topic, low, high, settings)) < ratio
     ]
     if not pairs:
         return None
     score, first, second = min(pairs)
     detail = (
-        f"segments {first} and {second}: together at {score:.0%} of the split thresholds at most, over "
-        f"{settings.merge_window_seconds:g} s, below {share:.0%}"
+        f"segments {first} and {second}: at most {score:.0%} of the split thresholds together over "
+        f"{settings.merge_window_seconds:g} s, below {ratio:.0%}"
     )
     return Merge(first, second, "quiet", detail)
 
@@ -280,10 +284,10 @@ def _combined_load(topic: TopicLoad, low: Segment, high: Segment, settings: Scal
 
 
 def _load(rate: Rate, settings: ScalingSettings) -> float:
-    """Return how much of a split threshold ``rate`` is: above 1 it splits."""
+    """Return ``rate`` as a fraction of the split thresholds: above 1 the segment splits."""
     return max(rate.records / settings.split_records_per_second, rate.bytes / settings.split_bytes_per_second)
 
 
 def _window_ms(seconds: float) -> float:
-    """Return how long ago something must be, in ms, so that a window of whole slots lies after it."""
+    """Return the age in ms after which a window of whole slots has passed."""
     return seconds * 1000 + SLOT_MS

@@ -1,1 +1,1 @@
-"""The metrics of the daemon, one module per subject. Each module creates its metrics and registers their events."""
+"""The daemon's metrics, one module per subject, which creates them and registers their events."""

@@ -2,11 +2,14 @@
 
 Rules:
 
-1. Per shard: sums, and the age of the oldest record. Sums cover known values only. Separate gauges show how many
-   subscriptions of external topics are unknown, and for how many topics a table fails.
-2. Names of topics and subscriptions are labels only for the topics in ``metrics.backlog_topics``, and only for the
-   first `MAX_SUBSCRIPTIONS` subscriptions of each by name. This bounds the number of series.
-3. A daemon that does not lead a shard exports no backlog of it, so a sum over all daemons counts each backlog once.
+1. Per shard: sums, and the age of the oldest record. Sums cover known values only. Separate gauges
+   show how many subscriptions of external topics are unknown, and for how many topics a table
+   fails.
+2. Names of topics and subscriptions are labels only for the topics in ``metrics.backlog_topics``,
+   and only for the first `MAX_SUBSCRIPTIONS` subscriptions of each by name. This bounds the number
+   of series.
+3. A daemon that does not lead a shard exports no backlog of it, so a sum over all daemons counts
+   each backlog once.
 """
 
 from __future__ import annotations

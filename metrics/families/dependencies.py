@@ -1,4 +1,4 @@
-"""Metrics of the process and of what it depends on: the broker, the object store, the event loop."""
+"""Metrics of the process and its dependencies: broker, object store, event loop."""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@ from metrics.metric_factory import MetricFactory
 
 BATCH_VERDICTS: Final = get_args(events.BatchVerdict)
 COMMIT_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Seconds: from half a millisecond on a local disk to the time after which the outcome of a write is unknown."""
+"""Seconds: from half a millisecond on a local disk to the time after which the outcome of a write
+is unknown."""
 SIZE_BUCKETS: Final = (1e3, 4e3, 16e3, 64e3, 256e3, 1e6, 4e6, 16e6, 64e6)
 """Bytes of a chunk: from a term chunk to a full ingest queue."""
 

@@ -1,4 +1,4 @@
-"""What the daemon does itself before a reign begins; as a whole it is tested as a process (tests/system)."""
+"""The daemon's own steps before a term. tests/system runs it as a process."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from headgate.storage.object_store import LocalStore
 from tests.support.broker import FakeBroker
 
 
-def test_what_was_restored_is_frozen_before_a_reign_is_built_on_it(
+def test_the_restored_state_is_frozen_before_the_leader_is_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or the collector looks through all of it again and again while clients wait (measured: 0.3 s each time)."""
+    """Otherwise the garbage collector traverses it repeatedly (0.3 s each time, measured)."""
     ledger = LedgerSettings(url=tmp_path.as_uri())
     daemon: Any = Daemon(Settings(ledger=ledger))
-    built: list[int] = []
+    freeze_counts: list[int] = []
 
     def build(**_: Any) -> object:
-        built.append(gc.get_freeze_count())
+        freeze_counts.append(gc.get_freeze_count())
         return object()
 
     monkeypatch.setattr(daemon_module, "ShardLeader", build)
@@ -35,41 +35,41 @@ def test_what_was_restored_is_frozen_before_a_reign_is_built_on_it(
     before = gc.get_freeze_count()
     try:
         controller._new_leader(ShardState(0), lambda: False)
-        (frozen,) = built
+        (frozen,) = freeze_counts
     finally:
         gc.unfreeze()
 
-    assert frozen > before + 1000, "everything that lives in this process, so the state as well"
+    assert frozen > before + 1000, "all live objects are frozen, the state included"
 
 
-async def test_devices_are_switched_by_the_settings_at_the_beginning_of_a_reign_and_under_it(tmp_path: Path) -> None:
-    """A reign that begins after a reload takes what was reloaded."""
+async def test_a_reload_enables_and_disables_devices_now_and_for_later_terms(tmp_path: Path) -> None:
+    """A term that starts after a reload uses the new settings."""
     on = Settings(ledger=LedgerSettings(url=tmp_path.as_uri()))
     off = on.replace(ingest=IngestSettings(mqtt_devices=False))
     daemon: Any = Daemon(on)
     transport = FakeBroker().transport("d")
     controller: Any = daemon._controller(Ledger(LocalStore(tmp_path), 0), object(), transport, object())
     daemon._controllers = [controller]
-    switched: list[bool] = []
+    enabled: list[bool] = []
     try:
         for read in (off, on, off):
             controller.leader = controller._new_leader(ShardState(0), lambda: False)
-            switched.append(controller.leader.devices.subscriptions._enabled)
+            enabled.append(controller.leader.devices.subscriptions._enabled)
             daemon.reload(read)
-            switched.append(controller.leader.devices.subscriptions._enabled)
+            enabled.append(controller.leader.devices.subscriptions._enabled)
     finally:
         gc.unfreeze()
 
-    assert [True, False, False, True, True, False] == switched
+    assert [True, False, False, True, True, False] == enabled
 
 
-async def test_a_process_that_becomes_ready_is_connected_to_at_once(tmp_path: Path) -> None:
-    """Or the children that wait for it wait for the checker's next attempt too, up to half a minute."""
+async def test_a_drain_service_that_becomes_ready_is_connected_to_at_once(tmp_path: Path) -> None:
+    """Otherwise blocked segments wait for the next attempt too, up to half a minute."""
     daemon: Any = Daemon(Settings(ledger=LedgerSettings(url=tmp_path.as_uri())))
-    daemon._checker = SparkDrainChecker(f"unix:{tmp_path / 'nobody'}")
+    daemon._checker = SparkDrainChecker(f"unix:{tmp_path / 'missing'}")
 
     daemon._on_drain_state("degraded", "the process ended")
     assert not daemon._checker._process_ready.is_set()
-    daemon._on_drain_state("ready", "it answers")
+    daemon._on_drain_state("ready", "it responds")
 
     assert daemon._checker._process_ready.is_set()

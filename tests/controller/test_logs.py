@@ -1,4 +1,4 @@
-"""Logs: the form on and off a terminal, the instance on every line, libraries quieted."""
+"""Log lines: their format, their level, the instance, and libraries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from controller.settings.load import LogSettings
 
 
 class Stream(io.TextIOWrapper):
-    """A text stream over memory that may say that it is a terminal."""
+    """A text stream in memory that can claim to be a terminal."""
 
     def __init__(self, *, terminal: bool = False) -> None:
         super().__init__(io.BytesIO(), encoding="utf-8", write_through=True)
@@ -25,17 +25,17 @@ class Stream(io.TextIOWrapper):
         return self.terminal
 
     def text(self) -> str:
-        """Return all that was written."""
+        """Return the written text."""
         return self.buffer.getvalue().decode()
 
     def events(self) -> list[dict[str, object]]:
-        """Return all lines as JSON."""
+        """Return the written lines, decoded from JSON."""
         return [json.loads(line) for line in self.text().splitlines()]
 
 
 @pytest.fixture(autouse=True)
-def _undo() -> Iterator[None]:
-    """Put logging back as it was: it is global."""
+def _restore_logging() -> Iterator[None]:
+    """Restore the global logging configuration."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     levels = {name: logging.getLogger(name).level for name in LIBRARY_LEVELS}
@@ -47,7 +47,7 @@ def _undo() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-def test_off_a_terminal_each_event_is_one_json_object_with_the_instance():
+def test_without_a_terminal_each_event_is_one_json_object_with_the_instance():
     stream = Stream()
     configure_logging(LogSettings(), stream, instance="node-1")
 
@@ -64,7 +64,7 @@ def test_off_a_terminal_each_event_is_one_json_object_with_the_instance():
     }
 
 
-def test_on_a_terminal_it_is_text():
+def test_events_are_text_on_a_terminal():
     stream = Stream(terminal=True)
     configure_logging(LogSettings(), stream, instance="node-1")
 
@@ -75,16 +75,16 @@ def test_on_a_terminal_it_is_text():
 
 
 @pytest.mark.parametrize(("chosen", "terminal", "as_json"), [("json", True, True), ("text", False, False)])
-def test_a_chosen_format_wins_over_the_terminal(chosen: str, terminal: bool, as_json: bool):
+def test_a_configured_format_overrides_the_terminal(chosen: str, terminal: bool, as_json: bool):
     stream = Stream(terminal=terminal)
     configure_logging(LogSettings(format=chosen), stream)
 
-    structlog.get_logger("x").warning("said")
+    structlog.get_logger("x").warning("broker.lost")
 
     assert stream.text().startswith("{") is as_json
 
 
-def test_what_is_below_the_level_is_not_written():
+def test_events_below_the_level_are_not_written():
     stream = Stream()
     configure_logging(LogSettings(level="warning"), stream)
 
@@ -95,7 +95,7 @@ def test_what_is_below_the_level_is_not_written():
 
 
 @pytest.mark.parametrize("library", ["kazoo.client", "mqtt", "py4j.java_gateway"])
-def test_libraries_are_quiet_until_something_fails(library: str):
+def test_libraries_log_only_errors(library: str):
     stream = Stream()
     configure_logging(LogSettings(), stream, instance="node-1")
 
@@ -107,7 +107,7 @@ def test_libraries_are_quiet_until_something_fails(library: str):
     assert event["instance"] == "node-1"
 
 
-def test_debug_lets_libraries_speak():
+def test_libraries_log_everything_at_level_debug():
     stream = Stream()
     configure_logging(LogSettings(level="debug"), stream)
 
@@ -117,7 +117,7 @@ def test_debug_lets_libraries_speak():
 
 
 @pytest.mark.parametrize("chosen", ["json", "text"])
-def test_an_exception_is_told_without_the_values_of_variables(chosen: str):
+def test_an_exception_is_logged_without_local_variables(chosen: str):
     stream = Stream()
     configure_logging(LogSettings(format=chosen), stream)
     password = "hunter" + "2"
@@ -131,12 +131,12 @@ def test_an_exception_is_told_without_the_values_of_variables(chosen: str):
     assert password not in stream.text()
 
 
-def test_configuring_twice_does_not_double_lines():
+def test_configuring_twice_does_not_duplicate_lines():
     first, second = Stream(), Stream()
     configure_logging(LogSettings(), first)
     configure_logging(LogSettings(), second)
 
-    logging.getLogger("somebody").warning("once")
+    logging.getLogger("library").warning("once")
 
     assert len(second.events()) == 1
     assert first.events() == []
@@ -144,16 +144,16 @@ def test_configuring_twice_does_not_double_lines():
 
 def test_a_wrong_format_string_of_a_library_does_not_raise(capsys: pytest.CaptureFixture[str]):
     configure_logging(LogSettings(), Stream())
-    # pytest's own handlers do raise.
+    # The handlers of pytest do raise.
     del logging.getLogger().handlers[:-1]
 
-    logging.getLogger("somebody").warning("%d", "x")
+    logging.getLogger("library").warning("%d", "x")
 
     assert "Logging error" in capsys.readouterr().err
 
 
-def test_the_level_changes_for_loggers_that_are_in_use():
-    """They are bound once and kept for the life of a reign."""
+def test_the_level_changes_for_bound_loggers():
+    """They live as long as a term."""
     stream = Stream()
     configure_logging(LogSettings(level="warning"), stream)
     log = structlog.get_logger("x").bind(shard=3)

@@ -177,7 +177,7 @@ class FakeAdmin:
     async def prune_topic(self, name: str, *, dry_run: bool) -> PruneResult:
         self._find(name)
         self.cluster.calls.append(("prune_topic", name, dry_run))
-        kept = [UnprunedSegment(segment=2, reason="subscription 'billing' has not read it to its end: 5 of 12")]
+        kept = [UnprunedSegment(segment=2, reason="subscription 'billing' has acknowledged 5 of 12 records")]
         return PruneResult(segments=[0, 1], retained=kept, abandoned=["audit"])
 
     async def delete_topic(self, name: str, *, force: bool) -> None:

@@ -1,4 +1,4 @@
-"""One shard of a reign after the other, and a broker that plain devices publish to."""
+"""A shard with successive leaders, and a broker that MQTT devices publish to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SESSION = f"headgate-{CLUSTER}-shard-0"
 
 
 class Devices:
-    """One shard, and a broker that devices publish to."""
+    """One shard, and a broker that MQTT devices publish to."""
 
     def __init__(self, broker: FakeDeviceBroker | None = None, ingest: IngestSettings | None = None) -> None:
         self.broker = broker or FakeDeviceBroker()
@@ -30,7 +30,7 @@ class Devices:
         return self.broker.session(SESSION, handler)
 
     def publish(self, name: str, payload: bytes, *, retain: bool = False) -> bool:
-        """Return whether the session keeps it."""
+        """Return whether the device session gets the message."""
         return self.broker.publish(f"headgate/{CLUSTER}/publish/{name}", payload, retain=retain)
 
     def metric(self, name: str, **labels: str) -> float | None:
@@ -49,12 +49,12 @@ class Devices:
         await until(lambda: self.broker.waiting(SESSION) == 0)
 
 
-async def created(client: BareClient, topic: str = "orders", **fields: Any) -> None:
+async def create_topic(client: BareClient, topic: str = "orders", **fields: Any) -> None:
     assert isinstance(await client.call(m.CreateTopic, topic=topic, token=topic, segments=2, **fields), m.TopicReply)
 
 
 async def devices_connected(leader: ShardLeader) -> None:
-    """Return once devices are taken in."""
+    """Return once the device session is connected."""
     session = None
     while session is None or not session.connected:
         await asyncio.sleep(0.01)

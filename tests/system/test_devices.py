@@ -131,7 +131,7 @@ async def test_no_message_acknowledged_before_the_switch_is_lost_when_devices_ar
         await wait_until(none_is_open, "every session has ended", 60)
         assert list(range(100)) == await values(b"before")
         assert list(range(1500)) == await values(b"waiting")
-        assert {0, 1} == {line["shard"] for line in daemon.log_entries("device.session_left")}
+        assert {0, 1} == {line["shard"] for line in daemon.log_entries("device.session_closed")}
         await publish(cluster, "while-off", range(10))
 
         cluster.reload(daemon.settings)

@@ -205,7 +205,7 @@ def test_prune_lists_pruned_segments_and_the_reasons_of_the_others(
     assert orders.calls == [("prune_topic", "orders", bool(flags))]
     rows = [line.split(maxsplit=1) for line in result.stdout.splitlines()[2:]]
     assert [[number, text[: len(word)]] for number, text in rows[:2]] == [["0", word], ["1", word]]
-    assert "billing' has not read it to its end: 5 of 12" in result.stdout
+    assert "billing' has acknowledged 5 of 12 records" in result.stdout
     assert "audit" in result.stderr
     printed = json.loads(invoke("topic", "prune", "orders", *flags, "--json").stdout)
     assert printed.keys() == {"segments", "retained", "abandoned"}

@@ -1,4 +1,4 @@
-"""What is followed of plain devices: switched off and on under a leader, nothing that they have a PUBACK for is lost."""
+"""Disabling and enabling the intake of MQTT devices loses no message with a PUBACK."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from controller.leader.leader import ShardLeader
 from controller.settings.load import IngestSettings
 from headgate.protocol import messages as m
 from tests.support.device_broker import FakeDeviceBroker, FakeDeviceSession
-from tests.support.device_environment import SESSION, Devices, created, devices_connected
+from tests.support.device_environment import SESSION, Devices, create_topic, devices_connected
 from tests.support.one_shard import CLUSTER
 from tests.support.waiting import never, until
 
@@ -21,348 +21,350 @@ pytestmark = pytest.mark.looptime
 
 OFF = IngestSettings(mqtt_devices=False)
 ORDERS = m.publish_filter(CLUSTER, "orders")
-MARKS = m.device_sentinel_topic(CLUSTER, 0)
+SENTINELS = m.device_sentinel_topic(CLUSTER, 0)
 
 
 def numbers(count: int) -> list[bytes]:
     return [b"%d" % n for n in range(count)]
 
 
-async def left(world: Devices, leader: ShardLeader) -> None:
-    """Return once the session is left; then it is empty, and keeps nothing more."""
+async def session_closed(devices: Devices, leader: ShardLeader) -> None:
+    """Return once the session is closed. It is empty then, and gets no more messages."""
     await until(lambda: leader.devices.subscriptions._session is None)
-    assert (set(), 0) == (world.broker.filters(SESSION), world.broker.waiting(SESSION))
-    assert world.metric("device_session_open", shard="0") == 0
-    assert not world.publish("orders/a", b"nobody's")
+    assert (set(), 0) == (devices.broker.filters(SESSION), devices.broker.waiting(SESSION))
+    assert devices.metric("device_session_open", shard="0") == 0
+    assert not devices.publish("orders/a", b"unmatched")
 
 
-async def test_switched_off_it_stores_what_waits_at_the_broker_and_leaves_the_session_empty() -> None:
-    """More than the broker gives out at once, and the store is slow."""
-    world = Devices(FakeDeviceBroker(window=3))
-    async with world.shard.leader() as leader, world.shard.client() as client:
+async def test_disabling_stores_the_queued_messages_and_empties_the_session() -> None:
+    """With more messages than the broker delivers at once, and a frozen store."""
+    devices = Devices(FakeDeviceBroker(window=3))
+    async with devices.shard.leader() as leader, devices.shard.client() as client:
         await devices_connected(leader)
-        await created(client)
-        assert world.metric("device_session_open", shard="0") == 1
-        world.shard.store.freeze()
-        assert all(world.publish("orders/a", number) for number in numbers(50))
+        await create_topic(client)
+        assert devices.metric("device_session_open", shard="0") == 1
+        devices.shard.store.freeze()
+        assert all(devices.publish("orders/a", number) for number in numbers(50))
         leader.devices.subscriptions.set_enabled(enabled=False)
         await asyncio.sleep(5)
-        assert world.broker.waiting(SESSION) == 50
-        world.shard.store.thaw()
+        assert devices.broker.waiting(SESSION) == 50
+        devices.shard.store.thaw()
         with capture_logs() as logs:
-            await left(world, leader)
+            await session_closed(devices, leader)
 
-    assert numbers(50) == await world.values()
-    assert [("device.session_left", 0)] == [(line["event"], line["shard"]) for line in logs]
+    assert numbers(50) == await devices.values()
+    assert [("device.session_closed", 0)] == [(line["event"], line["shard"]) for line in logs]
 
 
-async def test_what_is_published_after_the_filters_are_gone_is_nobodys() -> None:
-    world = Devices(FakeDeviceBroker(delay_seconds=1.0))
-    async with world.shard.leader() as leader, world.shard.client() as client:
+async def test_the_session_gets_no_messages_after_its_filters_are_removed() -> None:
+    devices = Devices(FakeDeviceBroker(delay_seconds=1.0))
+    async with devices.shard.leader() as leader, devices.shard.client() as client:
         await devices_connected(leader)
-        await created(client)
-        world.publish("orders/a", b"before")
+        await create_topic(client)
+        devices.publish("orders/a", b"before")
         leader.devices.subscriptions.set_enabled(enabled=False)
-        await until(lambda: ORDERS not in world.broker.filters(SESSION))
-        assert not world.publish("orders/a", b"after")
-        await left(world, leader)
+        await until(lambda: ORDERS not in devices.broker.filters(SESSION))
+        assert not devices.publish("orders/a", b"after")
+        await session_closed(devices, leader)
 
-    assert [b"before"] == await world.values()
+    assert [b"before"] == await devices.values()
 
 
-async def test_switched_on_again_it_follows_what_there_is_by_then() -> None:
-    world = Devices()
-    async with world.shard.leader() as leader, world.shard.client() as client:
+async def test_enabling_again_subscribes_to_the_current_topics() -> None:
+    devices = Devices()
+    async with devices.shard.leader() as leader, devices.shard.client() as client:
         await devices_connected(leader)
-        await created(client)
+        await create_topic(client)
         began = asyncio.get_running_loop().time()
         for round_number in range(3):
             leader.devices.subscriptions.set_enabled(enabled=False)
-            await left(world, leader)
-            await created(client, f"other-{round_number}")  # answered, though nobody follows it
+            await session_closed(devices, leader)
+            await create_topic(client, f"other-{round_number}")  # Replied to, although it is not subscribed to.
             leader.devices.subscriptions.set_enabled(enabled=True)
-            await until(lambda: len(world.broker.filters(SESSION)) == round_number + 2)  # noqa: B023 - awaited here
-            world.publish(f"other-{round_number}/a", b"%d" % round_number)
-            await world.all_acknowledged()
-        assert world.metric("device_session_open", shard="0") == 1
-        assert asyncio.get_running_loop().time() - began < SENTINEL_INTERVAL_SECONDS, "each time it leaves at once"
+            await until(lambda: len(devices.broker.filters(SESSION)) == round_number + 2)  # noqa: B023 - awaited here
+            devices.publish(f"other-{round_number}/a", b"%d" % round_number)
+            await devices.all_acknowledged()
+        assert devices.metric("device_session_open", shard="0") == 1
+        assert asyncio.get_running_loop().time() - began < SENTINEL_INTERVAL_SECONDS, (
+            "each time the session closes at once"
+        )
 
-    assert numbers(3) == await world.values()
+    assert numbers(3) == await devices.values()
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.5, 1.5, 2.5, 3.5, 4.5])
-async def test_switched_on_again_before_it_has_left_it_goes_on(seconds: float) -> None:
-    """Wherever it is: each word with the broker takes a second."""
-    world = Devices(FakeDeviceBroker(delay_seconds=1.0))
-    async with world.shard.leader() as leader, world.shard.client() as client:
+async def test_enabling_again_before_the_session_is_closed_loses_nothing(seconds: float) -> None:
+    """At any step: each exchange with the broker takes a second."""
+    devices = Devices(FakeDeviceBroker(delay_seconds=1.0))
+    async with devices.shard.leader() as leader, devices.shard.client() as client:
         await devices_connected(leader)
-        await created(client)
-        world.publish("orders/a", b"0")
+        await create_topic(client)
+        devices.publish("orders/a", b"0")
         leader.devices.subscriptions.set_enabled(enabled=False)
         await asyncio.sleep(seconds)
         leader.devices.subscriptions.set_enabled(enabled=True)
         await asyncio.sleep(10)
-        assert {ORDERS} == world.broker.filters(SESSION)
-        world.publish("orders/a", b"1")
-        await world.all_acknowledged()
+        assert {ORDERS} == devices.broker.filters(SESSION)
+        devices.publish("orders/a", b"1")
+        await devices.all_acknowledged()
 
-    assert numbers(2) == await world.values()
+    assert numbers(2) == await devices.values()
 
 
-async def test_a_reign_that_begins_switched_off_stores_what_an_earlier_one_left() -> None:
-    world = Devices()
-    async with world.shard.leader("a") as leader, world.shard.client() as client:
+async def test_a_term_that_starts_disabled_stores_the_messages_of_an_earlier_term() -> None:
+    devices = Devices()
+    async with devices.shard.leader("a") as leader, devices.shard.client() as client:
         await devices_connected(leader)
-        await created(client)
+        await create_topic(client)
     for number in numbers(5):
-        world.publish("orders/a", number)
-    world.shard.ingest = OFF
+        devices.publish("orders/a", number)
+    devices.shard.ingest = OFF
 
-    async with world.shard.leader("b") as leader:
-        await until(lambda: not world.broker.filters(SESSION))
-        await left(world, leader)
+    async with devices.shard.leader("b") as leader:
+        await until(lambda: not devices.broker.filters(SESSION))
+        await session_closed(devices, leader)
 
-    assert numbers(5) == await world.values()
-
-
-async def test_a_reign_that_begins_switched_off_and_finds_nothing_leaves_an_empty_session() -> None:
-    world = Devices(ingest=OFF)
-    async with world.shard.leader() as leader, world.shard.client() as client:
-        await until(lambda: world.metric("device_session_open", shard="0") is not None)
-        await left(world, leader)
-        await created(client)
-        await never(lambda: world.broker.filters(SESSION), 60)
+    assert numbers(5) == await devices.values()
 
 
-async def test_a_deposed_leader_drops_nothing_that_its_successor_follows() -> None:
-    """Told to switch off, or to delete a topic, before it knows; and it steals the session back."""
-    for tell_off in (True, False):
-        world = Devices()
-        async with world.shard.leader("a") as leader, world.shard.client() as client:
+async def test_a_term_that_starts_disabled_leaves_an_empty_session() -> None:
+    devices = Devices(ingest=OFF)
+    async with devices.shard.leader() as leader, devices.shard.client() as client:
+        await until(lambda: devices.metric("device_session_open", shard="0") is not None)
+        await session_closed(devices, leader)
+        await create_topic(client)
+        await never(lambda: devices.broker.filters(SESSION), 60)
+
+
+async def test_a_deposed_leader_removes_no_filter_of_its_successor() -> None:
+    """It is disabled, or deletes a topic, before it notices, and takes the session back."""
+    for disable in (True, False):
+        devices = Devices()
+        async with devices.shard.leader("a") as leader, devices.shard.client() as client:
             await devices_connected(leader)
-            await created(client)
-            await world.shard.begin("b")  # Its reign chunk takes the number; nobody has told a.
+            await create_topic(client)
+            await devices.shard.begin("b")  # Its term chunk takes the number, unknown to a.
             task = next(task for task in asyncio.all_tasks() if task.get_name() == "devices-0")
-            if tell_off:
+            if disable:
                 leader.devices.subscriptions.set_enabled(enabled=False)
             else:
                 client.send(m.DeleteTopic, topic="orders", token="d")
             await until(task.done)
-            assert ORDERS in world.broker.filters(SESSION)
-            assert world.publish("orders/a", b"promised")
+            assert ORDERS in devices.broker.filters(SESSION)
+            assert devices.publish("orders/a", b"promised")
 
 
 @pytest.mark.parametrize("tenths", range(0, 60, 3))
-async def test_a_topic_is_created_at_any_time_while_it_is_leaving(tenths: int) -> None:
-    """Answered, and followed once it is switched on again."""
-    world = Devices(FakeDeviceBroker(delay_seconds=1.0))
-    async with world.shard.leader() as leader, world.shard.client() as client:
+async def test_a_topic_can_be_created_at_any_moment_of_disabling(tenths: int) -> None:
+    """The request gets its reply, and enabling again subscribes to the topic."""
+    devices = Devices(FakeDeviceBroker(delay_seconds=1.0))
+    async with devices.shard.leader() as leader, devices.shard.client() as client:
         await devices_connected(leader)
-        await created(client)
+        await create_topic(client)
         leader.devices.subscriptions.set_enabled(enabled=False)
         await asyncio.sleep(tenths / 10)
-        await created(client, "late")
-        await left(world, leader)
+        await create_topic(client, "late")
+        await session_closed(devices, leader)
         leader.devices.subscriptions.set_enabled(enabled=True)
-        await until(lambda: {ORDERS, m.publish_filter(CLUSTER, "late")} == world.broker.filters(SESSION))
+        await until(lambda: {ORDERS, m.publish_filter(CLUSTER, "late")} == devices.broker.filters(SESSION))
 
 
-async def test_a_topic_that_is_deleted_while_the_broker_is_away_is_dropped_when_it_is_back() -> None:
-    world = Devices()
-    async with world.shard.leader() as leader, world.shard.client() as client:
+async def test_the_filter_of_a_topic_deleted_during_an_outage_is_removed_after_it() -> None:
+    devices = Devices()
+    async with devices.shard.leader() as leader, devices.shard.client() as client:
         await devices_connected(leader)
-        await created(client)
-        world.broker.stop()
+        await create_topic(client)
+        devices.broker.stop()
         await client.call(m.DeleteTopic, topic="orders", token="d")
-        assert {ORDERS} == world.broker.filters(SESSION)
-        world.broker.start()
-        await until(lambda: not world.broker.filters(SESSION))
+        assert {ORDERS} == devices.broker.filters(SESSION)
+        devices.broker.start()
+        await until(lambda: not devices.broker.filters(SESSION))
 
 
 class Session(FakeDeviceSession):
-    """Keeps what was asked of it."""
+    """Records calls, and can lose sentinels."""
 
-    def __init__(self, world: Devices, handler: object) -> None:
-        super().__init__(world.broker, SESSION, handler)  # type: ignore[arg-type]
-        self.world = world
-        self.dropped: list[tuple[list[str], int]] = []
-        self.marks: list[bytes] = []
-        self.lost_marks = 0
+    def __init__(self, devices: Devices, handler: object) -> None:
+        super().__init__(devices.broker, SESSION, handler)  # type: ignore[arg-type]
+        self.devices = devices
+        self.removed: list[tuple[list[str], int]] = []
+        self.sentinels: list[bytes] = []
+        self.lost_sentinels = 0
 
     async def remove_subscriptions(self, topic_filters: Sequence[str], connection: int) -> bool:
-        self.dropped.append((list(topic_filters), connection))
+        self.removed.append((list(topic_filters), connection))
         return await super().remove_subscriptions(topic_filters, connection)
 
     def publish_sentinel(self, topic: str, payload: bytes) -> None:
-        self.marks.append(payload)
-        if len(self.marks) > self.lost_marks:
+        self.sentinels.append(payload)
+        if len(self.sentinels) > self.lost_sentinels:
             super().publish_sentinel(topic, payload)
 
 
-def with_session(world: Devices) -> list[Session]:
-    """Let the world's reigns open sessions that are in the list returned."""
+def with_session(devices: Devices) -> list[Session]:
+    """Return a list that gets the sessions that the leaders open."""
     opened: list[Session] = []
 
     def open_session(_: int, handler: object) -> Session:
-        opened.append(Session(world, handler))
+        opened.append(Session(devices, handler))
         return opened[-1]
 
-    world.shard.open_session = open_session  # type: ignore[assignment]
+    devices.shard.open_session = open_session  # type: ignore[assignment]
     return opened
 
 
-async def test_a_filter_is_dropped_on_the_connection_that_a_chunk_was_created_after_and_on_no_later_one() -> None:
-    world = Devices()
-    opened = with_session(world)
-    async with world.shard.leader() as leader, world.shard.client() as client:
+async def test_a_filter_is_removed_only_on_a_connection_older_than_a_chunk() -> None:
+    devices = Devices()
+    opened = with_session(devices)
+    async with devices.shard.leader() as leader, devices.shard.client() as client:
         await devices_connected(leader)
-        await created(client)
-        world.shard.store.freeze()
+        await create_topic(client)
+        devices.shard.store.freeze()
         leader.devices.subscriptions.set_enabled(enabled=False)
         await asyncio.sleep(1)
-        world.broker.drop(SESSION)
+        devices.broker.drop(SESSION)
         await until(lambda: opened[0].connection == 2)
         await asyncio.sleep(1)
-        assert {ORDERS, MARKS} == world.broker.filters(SESSION)
-        assert [] == opened[0].dropped, "no chunk was created"
-        world.shard.store.thaw()
-        await left(world, leader)
+        assert {ORDERS, SENTINELS} == devices.broker.filters(SESSION)
+        assert [] == opened[0].removed, "no chunk was created"
+        devices.shard.store.thaw()
+        await session_closed(devices, leader)
 
-    assert [([ORDERS], 1), ([ORDERS], 2), ([MARKS], 2)] == opened[0].dropped
+    assert [([ORDERS], 1), ([ORDERS], 2), ([SENTINELS], 2)] == opened[0].removed
 
 
-async def test_what_is_to_be_followed_again_before_a_chunk_was_created_is_not_dropped() -> None:
-    world = Devices()
-    opened = with_session(world)
-    async with world.shard.leader() as leader, world.shard.client() as client:
+async def test_a_filter_that_is_wanted_again_before_a_chunk_is_created_stays() -> None:
+    devices = Devices()
+    opened = with_session(devices)
+    async with devices.shard.leader() as leader, devices.shard.client() as client:
         await devices_connected(leader)
-        await created(client)
-        world.shard.store.freeze()
+        await create_topic(client)
+        devices.shard.store.freeze()
         leader.devices.subscriptions.set_enabled(enabled=False)
         await asyncio.sleep(1)
         leader.devices.subscriptions.set_enabled(enabled=True)
-        world.shard.store.thaw()
-        await until(lambda: {ORDERS} == world.broker.filters(SESSION))
+        devices.shard.store.thaw()
+        await until(lambda: {ORDERS} == devices.broker.filters(SESSION))
 
-    assert [([MARKS], 1)] == opened[0].dropped
+    assert [([SENTINELS], 1)] == opened[0].removed
 
 
-async def test_no_mark_is_sent_while_anything_else_is_followed() -> None:
-    """What comes behind it would be left behind. Here the connection breaks just when the filter is to be dropped."""
-    world = Devices(FakeDeviceBroker(window=1, delay_seconds=0.1))
+async def test_no_sentinel_is_sent_while_another_filter_exists() -> None:
+    """Messages after it would be lost. Here the connection breaks while the filter is removed."""
+    devices = Devices(FakeDeviceBroker(window=1, delay_seconds=0.1))
 
-    class Broken(Session):
+    class BreakingSession(Session):
         async def remove_subscriptions(self, topic_filters: Sequence[str], connection: int) -> bool:
-            if not self.dropped:
-                self.dropped.append((list(topic_filters), connection))
-                world.broker.drop(SESSION)
+            if not self.removed:
+                self.removed.append((list(topic_filters), connection))
+                devices.broker.drop(SESSION)
                 await until(lambda: self.connection > connection)
                 return False
             if ORDERS in topic_filters:
                 await asyncio.sleep(1)
                 for number in numbers(20):
-                    world.publish("orders/a", number)
+                    devices.publish("orders/a", number)
             return await super().remove_subscriptions(topic_filters, connection)
 
-    world.shard.open_session = lambda _, handler: Broken(world, handler)
-    async with world.shard.leader() as leader, world.shard.client() as client:
+    devices.shard.open_session = lambda _, handler: BreakingSession(devices, handler)
+    async with devices.shard.leader() as leader, devices.shard.client() as client:
         await devices_connected(leader)
-        await created(client)
+        await create_topic(client)
         leader.devices.subscriptions.set_enabled(enabled=False)
-        await left(world, leader)
+        await session_closed(devices, leader)
 
-    assert numbers(20) == list(dict.fromkeys(await world.values()))
+    assert numbers(20) == list(dict.fromkeys(await devices.values()))
 
 
-async def test_a_mark_from_before_it_was_switched_on_again_says_nothing() -> None:
-    """It waits behind what came before it, and before what came since."""
-    world = Devices(FakeDeviceBroker(window=1, delay_seconds=0.1))
-    opened = with_session(world)
-    async with world.shard.leader() as leader, world.shard.client() as client:
+async def test_a_sentinel_from_before_enabling_again_is_invalid() -> None:
+    """It is queued between older and newer messages."""
+    devices = Devices(FakeDeviceBroker(window=1, delay_seconds=0.1))
+    opened = with_session(devices)
+    async with devices.shard.leader() as leader, devices.shard.client() as client:
         await devices_connected(leader)
-        await created(client)
+        await create_topic(client)
         for number in numbers(40):
-            world.publish("orders/a", number)
+            devices.publish("orders/a", number)
         leader.devices.subscriptions.set_enabled(enabled=False)
-        await until(lambda: opened[0].marks)
+        await until(lambda: opened[0].sentinels)
         await asyncio.sleep(0.2)
         leader.devices.subscriptions.set_enabled(enabled=True)
-        await until(lambda: {ORDERS} == world.broker.filters(SESSION))
+        await until(lambda: {ORDERS} == devices.broker.filters(SESSION))
         for number in numbers(80)[40:]:
-            world.publish("orders/a", number)
-        # Else the first mark would be nobody's, and not wait.
+            devices.publish("orders/a", number)
+        # Otherwise the broker would drop the first sentinel instead of queueing it.
         leader.devices.subscriptions.set_enabled(enabled=False)
-        await left(world, leader)
+        await session_closed(devices, leader)
 
-    assert numbers(80) == list(dict.fromkeys(await world.values()))
+    assert numbers(80) == list(dict.fromkeys(await devices.values()))
 
 
-async def test_a_mark_that_the_broker_threw_away_is_sent_again() -> None:
-    world = Devices()
-    opened = with_session(world)
-    async with world.shard.leader() as leader, world.shard.client() as client:
+async def test_a_sentinel_that_the_broker_dropped_is_sent_again() -> None:
+    devices = Devices()
+    opened = with_session(devices)
+    async with devices.shard.leader() as leader, devices.shard.client() as client:
         await devices_connected(leader)
-        await created(client)
-        opened[0].lost_marks = 2
+        await create_topic(client)
+        opened[0].lost_sentinels = 2
         began = asyncio.get_running_loop().time()
         leader.devices.subscriptions.set_enabled(enabled=False)
-        await left(world, leader)
+        await session_closed(devices, leader)
 
-    assert 3 == len(opened[0].marks)
+    assert 3 == len(opened[0].sentinels)
     assert 0 <= asyncio.get_running_loop().time() - began - 2 * SENTINEL_INTERVAL_SECONDS < 1
 
 
-async def test_what_was_stored_but_not_heard_of_before_the_connection_broke_is_read_again_before_it_leaves() -> None:
-    """The mark is back, but no acknowledgement has reached the broker: all of it comes again."""
-    world = Devices()
-    opened = with_session(world)
-    async with world.shard.leader() as leader, world.shard.client() as client:
+async def test_messages_without_a_confirmed_acknowledgement_are_read_again_before_closing() -> None:
+    """The sentinel is back, but no acknowledgement reached the broker, which delivers all again."""
+    devices = Devices()
+    opened = with_session(devices)
+    async with devices.shard.leader() as leader, devices.shard.client() as client:
         await devices_connected(leader)
-        await created(client)
+        await create_topic(client)
         leader.devices.subscriptions.set_enabled(enabled=False)
-        await until(lambda: ORDERS not in world.broker.filters(SESSION))
-        world.shard.store.freeze()
-        world.broker._sessions[SESSION].filters.add(ORDERS)  # What comes before the mark, in the store's hands.
+        await until(lambda: ORDERS not in devices.broker.filters(SESSION))
+        devices.shard.store.freeze()
+        devices.broker._sessions[SESSION].filters.add(ORDERS)  # Messages before the sentinel, which the store delays.
         for number in numbers(3):
-            world.publish("orders/a", number)
-        world.broker._sessions[SESSION].filters.discard(ORDERS)
+            devices.publish("orders/a", number)
+        devices.broker._sessions[SESSION].filters.discard(ORDERS)
         await until(lambda: leader.devices.subscriptions._empty_connection == 1)
-        world.broker.drop(SESSION)
-        world.shard.store.thaw()
-        await left(world, leader)
+        devices.broker.drop(SESSION)
+        devices.shard.store.thaw()
+        await session_closed(devices, leader)
 
-    assert numbers(3) == list(dict.fromkeys(await world.values()))
-    assert len(opened[0].marks) >= 2
+    assert numbers(3) == list(dict.fromkeys(await devices.values()))
+    assert len(opened[0].sentinels) >= 2
 
 
-async def test_a_mark_of_somebody_else_or_of_an_earlier_time_says_nothing() -> None:
-    world = Devices()
-    opened = with_session(world)
-    async with world.shard.leader() as leader, world.shard.client() as client:
+async def test_a_forged_or_outdated_sentinel_is_ignored() -> None:
+    devices = Devices()
+    opened = with_session(devices)
+    async with devices.shard.leader() as leader, devices.shard.client() as client:
         await devices_connected(leader)
-        await created(client)
+        await create_topic(client)
         leader.devices.subscriptions.set_enabled(enabled=False)
-        await left(world, leader)
-        earlier = opened[0].marks[-1]
+        await session_closed(devices, leader)
+        earlier = opened[0].sentinels[-1]
         leader.devices.subscriptions.set_enabled(enabled=True)
-        await until(lambda: ORDERS in world.broker.filters(SESSION))
-        opened[1].lost_marks = 1
+        await until(lambda: ORDERS in devices.broker.filters(SESSION))
+        opened[1].lost_sentinels = 1
         leader.devices.subscriptions.set_enabled(enabled=False)
-        await until(lambda: {MARKS} == world.broker.filters(SESSION))
+        await until(lambda: {SENTINELS} == devices.broker.filters(SESSION))
         for payload in (earlier, b"", b"1", b"0.2", b"1.99", b"\xff.\xff"):
-            assert world.broker.publish(MARKS, payload)
+            assert devices.broker.publish(SENTINELS, payload)
         await never(lambda: leader.devices.subscriptions._session is None, SENTINEL_INTERVAL_SECONDS / 2)
-        assert world.broker.waiting(SESSION) == 0, "nor does it come again"
-        await left(world, leader)
+        assert devices.broker.waiting(SESSION) == 0, "it is not delivered again"
+        await session_closed(devices, leader)
 
 
-async def test_a_broker_that_is_away_is_waited_for() -> None:
-    world = Devices()
-    async with world.shard.leader() as leader, world.shard.client() as client:
+async def test_disabling_waits_for_an_unreachable_broker() -> None:
+    devices = Devices()
+    async with devices.shard.leader() as leader, devices.shard.client() as client:
         await devices_connected(leader)
-        await created(client)
-        world.broker.stop()
+        await create_topic(client)
+        devices.broker.stop()
         leader.devices.subscriptions.set_enabled(enabled=False)
         await never(lambda: leader.devices.subscriptions._session is None, 60)
-        world.broker.start()
-        await left(world, leader)
+        devices.broker.start()
+        await session_closed(devices, leader)

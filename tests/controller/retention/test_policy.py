@@ -1,4 +1,4 @@
-"""What is pruned, and why the rest stays."""
+"""Which segments are pruned, and why the others are retained."""
 
 from typing import Any
 
@@ -28,72 +28,72 @@ def pruning(layout: Layout, *subscriptions: Subscription, now_ms: int = HOUR, **
     return decide_pruning(layout, subscriptions, RetentionRules(**fields), now_ms)
 
 
-def test_a_drained_segment_goes_after_its_retention() -> None:
+def test_a_drained_segment_is_pruned_after_its_retention() -> None:
     read = subscription(drained={0})
 
     assert pruning(SPLIT, read).segments == (0,)
     assert pruning(SPLIT, read, now_ms=HOUR - 1).segments == ()
-    assert pruning(SPLIT, read, now_ms=HOUR - 1).kept == {0: "sealed 3599 s ago, kept for 3600 s"}
+    assert pruning(SPLIT, read, now_ms=HOUR - 1).retained == {0: "sealed 3599 s ago, retained for 3600 s"}
 
 
-def test_with_no_retention_nothing_goes() -> None:
+def test_nothing_is_pruned_with_unlimited_retention() -> None:
     assert pruning(SPLIT, retention_ms=KEEP_FOREVER, now_ms=10**15).segments == ()
 
 
-def test_active_segments_never_go() -> None:
+def test_active_segments_are_not_pruned() -> None:
     assert pruning(Layout.initial(4, 0), now_ms=10**15) == PruneDecision((), {}, ())
 
 
-def test_a_topic_without_subscriptions_keeps_nothing_longer() -> None:
+def test_without_subscriptions_only_the_retention_time_counts() -> None:
     assert pruning(SPLIT).segments == (0,)
 
 
 @pytest.mark.parametrize("kind", ["STREAM", "QUEUE", None])
-def test_it_stays_until_it_is_read_to_its_end(kind: Any) -> None:
-    kept = pruning(SPLIT, subscription(kind, positions={0: 9}), now_ms=10**12).kept
+def test_a_segment_is_retained_until_it_is_fully_acknowledged(kind: Any) -> None:
+    retained = pruning(SPLIT, subscription(kind, positions={0: 9}), now_ms=10**12).retained
 
-    assert kept == {0: "subscription 's' has not read it to its end: 9 of 10"}
+    assert retained == {0: "subscription 's' has acknowledged 9 of 10 records"}
 
 
-def test_every_subscription_is_asked() -> None:
+def test_every_subscription_can_retain_a_segment() -> None:
     read, unread = subscription(drained={0}, name="a"), subscription(name="b")
 
     assert pruning(SPLIT, read, unread).segments == ()
-    assert "'b'" in pruning(SPLIT, read, unread).kept[0]
+    assert "'b'" in pruning(SPLIT, read, unread).retained[0]
 
 
 @pytest.mark.parametrize("kind", ["STREAM", "QUEUE"])
-def test_who_read_it_and_left_before_anybody_counted_has_read_it(kind: Any) -> None:
+def test_a_position_at_the_sealed_end_counts_as_drained(kind: Any) -> None:
     assert pruning(SPLIT, subscription(kind, positions={0: 10})).segments == (0,)
 
 
-def test_a_position_of_an_unknown_type_proves_nothing() -> None:
-    """CHECKPOINT consumers acknowledge nothing, so theirs may be one."""
+def test_a_position_of_a_subscription_of_unknown_type_does_not_count() -> None:
+    """It may be CHECKPOINT, whose consumers acknowledge nothing."""
     assert pruning(SPLIT, subscription(None, positions={0: 10}, drained={0})).segments == ()
 
 
-def test_checkpoint_subscriptions_hold_for_a_bounded_time() -> None:
+def test_checkpoint_subscriptions_retain_for_a_bounded_time() -> None:
     checkpoint = subscription("CHECKPOINT")
 
     assert pruning(SPLIT, checkpoint, now_ms=2 * HOUR - 1).segments == ()
-    assert "for CHECKPOINT subscription 's'" in pruning(SPLIT, checkpoint, now_ms=2 * HOUR - 1).kept[0]
+    assert "for CHECKPOINT subscription 's'" in pruning(SPLIT, checkpoint, now_ms=2 * HOUR - 1).retained[0]
     assert pruning(SPLIT, checkpoint, now_ms=2 * HOUR).segments == (0,)
 
 
-def test_ancestors_go_first() -> None:
+def test_ancestors_are_pruned_first() -> None:
     everything = subscription(drained={0, 1, 2, 4})
     assert pruning(DEEP, everything).segments == (0, 1, 2, 4)
 
     held = pruning(DEEP, subscription(drained={0, 2, 4}))
     assert held.segments == (0, 2)
-    assert held.kept[4] == "its ancestors 1 stay"
+    assert held.retained[4] == "its ancestors 1 are retained"
 
 
-def test_an_undrained_ancestor_keeps_all_its_descendants() -> None:
+def test_an_undrained_ancestor_retains_all_its_descendants() -> None:
     assert pruning(DEEP, subscription(drained={1, 2, 4})).segments == ()
 
 
-def test_what_goes_can_be_taken_from_the_layout_in_that_order() -> None:
+def test_segments_are_pruned_in_an_order_that_the_layout_allows() -> None:
     layout = DEEP
     for segment in pruning(DEEP).segments:
         layout = layout.prune(segment)
@@ -101,7 +101,7 @@ def test_what_goes_can_be_taken_from_the_layout_in_that_order() -> None:
     assert sorted(layout.segments) == [3, 5]
 
 
-def test_nobody_is_abandoned_unless_that_is_switched_on() -> None:
+def test_an_unused_subscription_expires_only_if_enabled() -> None:
     unused = subscription(unused_since_ms=0)
 
     assert pruning(SPLIT, unused, now_ms=10**12).segments == ()
@@ -110,7 +110,7 @@ def test_nobody_is_abandoned_unless_that_is_switched_on() -> None:
     assert pruning(SPLIT, unused, now_ms=3 * HOUR - 1, subscription_expiry_ms=3 * HOUR).segments == ()
 
 
-def test_a_subscription_in_use_is_not_abandoned() -> None:
+def test_a_subscription_in_use_does_not_expire() -> None:
     assert pruning(SPLIT, subscription(unused_since_ms=None), now_ms=10**12, subscription_expiry_ms=1).segments == ()
 
 
@@ -134,8 +134,8 @@ def _situations(draw: st.DrawFn) -> tuple[Layout, list[Subscription]]:
 
 
 @given(_situations())
-def test_nothing_that_goes_was_held_back_or_holds_back(situation: tuple[Layout, list[Subscription]]) -> None:
-    """What is pruned was drained by all, every sealed segment is judged, and no gate opens because of it."""
+def test_pruned_segments_are_drained_and_change_no_gate(situation: tuple[Layout, list[Subscription]]) -> None:
+    """Every sealed segment is either pruned or retained, and all subscriptions drained the pruned ones."""
     layout, subscriptions = situation
     found = pruning(layout, *subscriptions, now_ms=10**9)
     after = layout
@@ -143,7 +143,7 @@ def test_nothing_that_goes_was_held_back_or_holds_back(situation: tuple[Layout, 
         after = after.prune(segment)
 
     sealed = {segment.segment_id for segment in layout.segments.values() if segment.end_offset is not None}
-    assert set(found.segments) | set(found.kept) == sealed
+    assert set(found.segments) | set(found.retained) == sealed
     for known in subscriptions:
         assert known.drained.issuperset(found.segments)
         before = compute_gate(layout, known.drained, known.type, known.order).grantable

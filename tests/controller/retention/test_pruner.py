@@ -1,4 +1,4 @@
-"""The leader prunes by itself and on command, and deletes data until that has succeeded."""
+"""Pruning by the leader, automatic and on command, and the deletion of data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SOON = RetentionSettings(retention_seconds=60, checkpoint_retention_seconds=120,
 
 
 async def _split_topic(client: Any, **policy: Any) -> None:
-    """Topic orders: segment 0 with one record, sealed; 1 and 2 active."""
+    """Create topic orders with the sealed segment 0 of one record, and the active segments 1 and 2."""
     await client.call(m.CreateTopic, topic="orders", token="1")
     if policy:
         await client.call(m.SetTopicPolicy, topic="orders", token="2", **policy)
@@ -34,8 +34,8 @@ def _segments(leader: Any) -> list[int]:
     return sorted(leader.state.topics["orders"].layout.segments)
 
 
-async def _rolled(shard: OneShard, topic_id: int, *segments: int) -> None:
-    """Put objects of ``segments`` in the store, and a manifest that names them."""
+async def _write_compacted(shard: OneShard, topic_id: int, *segments: int) -> None:
+    """Write compacted objects of ``segments`` and their manifest."""
     objects = [
         CompactedObject(
             path=f"compacted/shard=0000/run/{segment}.parquet",
@@ -57,11 +57,11 @@ async def _rolled(shard: OneShard, topic_id: int, *segments: int) -> None:
     )
 
 
-def _rolled_names(shard: OneShard) -> list[str]:
+def _compacted_names(shard: OneShard) -> list[str]:
     return sorted(path.rsplit("/", 1)[1] for path in shard.store.objects if path.startswith("compacted/"))
 
 
-async def test_off_unless_it_is_switched_on_and_each_topic_may_differ() -> None:
+async def test_pruning_is_off_by_default_and_a_topic_policy_enables_it() -> None:
     shard = OneShard()
     async with shard.leader() as leader, shard.client() as client:
         await _split_topic(client)
@@ -72,7 +72,7 @@ async def test_off_unless_it_is_switched_on_and_each_topic_may_differ() -> None:
         assert _segments(leader) == [1, 2]
 
 
-async def test_a_topic_may_keep_everything_although_the_cluster_does_not() -> None:
+async def test_a_topic_policy_can_disable_pruning() -> None:
     shard = OneShard(retention=SOON)
     async with shard.leader() as leader, shard.client() as client:
         await _split_topic(client, retention_ms=-1)
@@ -80,35 +80,35 @@ async def test_a_topic_may_keep_everything_although_the_cluster_does_not() -> No
         assert _segments(leader) == [0, 1, 2]
 
 
-async def test_what_goes_leaves_a_tombstone_until_its_data_is_deleted() -> None:
+async def test_a_pruned_segment_has_a_tombstone_until_its_data_is_deleted() -> None:
     shard = OneShard(retention=SOON)
     sample = shard.registry.get_sample_value
     async with shard.leader() as leader, shard.client() as client:
         await _split_topic(client)
-        await _rolled(shard, 1, 0, 1)
+        await _write_compacted(shard, 1, 0, 1)
         await asyncio.sleep(75)
         assert _segments(leader) == [1, 2]
         await asyncio.sleep(18)
-        assert _rolled_names(shard) == ["0.parquet", "1.parquet"], "somebody may still be reading"
+        assert _compacted_names(shard) == ["0.parquet", "1.parquet"], "a consumer may still be reading"
         assert set(leader.state.tombstones) == {(1, 0)}
         assert sample("headgate_segment_deletions_pending", {"shard": "0"}) == 1
         assert sample("headgate_segments_pruned_total") == 1
         await asyncio.sleep(27)
-        assert _rolled_names(shard) == ["1.parquet"]
+        assert _compacted_names(shard) == ["1.parquet"]
         assert leader.state.tombstones == {}
         assert sample("headgate_segment_deletions_pending", {"shard": "0"}) == 0
 
 
-async def test_a_deletion_that_fails_is_tried_again_until_it_succeeds() -> None:
+async def test_a_failed_deletion_is_retried_with_backoff() -> None:
     shard = OneShard(retention=SOON)
-    tries: list[float] = []
+    attempts: list[float] = []
     overdue: list[float] = []
 
     async def delete(shard_number: int, topic_id: int, segments: Collection[int]) -> int:
-        tries.append(asyncio.get_running_loop().time())
+        attempts.append(asyncio.get_running_loop().time())
         overdue.append(shard.registry.get_sample_value("headgate_deletion_overdue_seconds", {"shard": "0"}) or 0)
-        if len(tries) < 6:
-            raise StoreUnavailableError("away")
+        if len(attempts) < 6:
+            raise StoreUnavailableError("unreachable")
         return 1
 
     with structlog.testing.capture_logs() as logged:
@@ -118,30 +118,30 @@ async def test_a_deletion_that_fails_is_tried_again_until_it_succeeds() -> None:
             await asyncio.sleep(1000)
             assert leader.state.tombstones == {}
 
-    assert len(tries) == 6
-    assert overdue[0] < 11, "not late before it is due, which is looked at every 10 s"
-    assert [round(late - overdue[0]) for late in overdue] == [round(at - tries[0]) for at in tries]
+    assert len(attempts) == 6
+    assert overdue[0] < 11, "at most one round of 10 s late"
+    assert [round(late - overdue[0]) for late in overdue] == [round(at - attempts[0]) for at in attempts]
     assert shard.registry.get_sample_value("headgate_deletion_overdue_seconds", {"shard": "0"}) == 0
-    pauses = [after - before for before, after in pairwise(tries)]
+    pauses = [after - before for before, after in pairwise(attempts)]
     assert pauses[-1] > 30, "it backs off"
     assert max(pauses) < 310
     assert shard.registry.get_sample_value("headgate_segment_deletions_failed_total") == 5
     assert [line["event"] for line in logged if line["event"].startswith("data.")][-1] == "data.deleted"
 
 
-async def test_the_next_leader_finishes_what_was_begun() -> None:
-    """The tombstone is in the ledger; a deletion that was done and not noted is done again."""
+async def test_the_next_leader_finishes_a_deletion() -> None:
+    """The tombstone is in the ledger. A deletion that was not recorded is repeated."""
     shard = OneShard(retention=SOON)
     async with shard.leader("a") as leader, shard.client() as client:
         leader.pruner._delete_data = _hanging
         await _split_topic(client)
-        await _rolled(shard, 1, 0)
+        await _write_compacted(shard, 1, 0)
         await asyncio.sleep(300)
         assert set(leader.state.tombstones) == {(1, 0)}
     async with shard.leader("b") as leader:
         await asyncio.sleep(40)
         assert leader.state.tombstones == {}
-    assert _rolled_names(shard) == []
+    assert _compacted_names(shard) == []
 
 
 async def _hanging(shard: int, topic_id: int, segments: Collection[int]) -> int:
@@ -149,41 +149,41 @@ async def _hanging(shard: int, topic_id: int, segments: Collection[int]) -> int:
     raise AssertionError
 
 
-async def test_a_topic_that_is_deleted_leaves_tombstones_too() -> None:
+async def test_a_deleted_topic_leaves_tombstones() -> None:
     shard = OneShard(retention=SOON)
     async with shard.leader() as leader, shard.client() as client:
         await _split_topic(client)
-        await _rolled(shard, 1, 0, 1, 2)
+        await _write_compacted(shard, 1, 0, 1, 2)
         await client.call(m.DeleteTopic, topic="orders", token="9")
         assert set(leader.state.tombstones) == {(1, 0), (1, 1), (1, 2)}
         await asyncio.sleep(60)
         assert leader.state.tombstones == {}
-    assert _rolled_names(shard) == []
+    assert _compacted_names(shard) == []
 
 
-async def test_data_of_an_undurable_prune_is_not_deleted() -> None:
-    """The store takes no chunk: whoever leads next may not know of the prune, and must find the data."""
+async def test_data_is_deleted_only_after_the_pruning_is_durable() -> None:
+    """Otherwise the next leader would not know of the pruning and would miss the data."""
     shard = OneShard(retention=RetentionSettings(retention_seconds=10, delete_delay_seconds=0))
     shard.ingest = type(shard.ingest)(unreachable_seconds=900, write_timeout_seconds=900)
     async with shard.leader() as leader, shard.client() as client:
         await _split_topic(client)
-        tries: list[int] = []
+        attempts: list[int] = []
 
         async def delete(shard_number: int, topic_id: int, segments: Collection[int]) -> int:
-            tries.append(topic_id)
+            attempts.append(topic_id)
             return 0
 
         leader.pruner._delete_data = delete
         shard.store.freeze()
         await asyncio.sleep(100)
         assert set(leader.state.tombstones) == {(1, 0)}
-        assert tries == []
+        assert attempts == []
         shard.store.thaw()
         await asyncio.sleep(20)
-        assert tries == [1]
+        assert attempts == [1]
 
 
-async def test_a_command_prunes_now_and_says_why_the_rest_stays() -> None:
+async def test_a_command_prunes_now_and_returns_why_segments_are_retained() -> None:
     shard = OneShard()
     consumer = {"topic": "orders", "subscription": "s", "consumer": "c", "incarnation": 1}
     async with shard.leader() as leader, shard.client() as client:
@@ -201,16 +201,16 @@ async def test_a_command_prunes_now_and_says_why_the_rest_stays() -> None:
 
         first = await client.call(m.PruneTopic, topic="orders", token="6")
         again = await client.call(m.PruneTopic, topic="orders", token="6")
-        assert first.segments == again.segments == [0], "a repeated command gets the same answer"
+        assert first.segments == again.segments == [0], "a repeated command gets the same reply"
         assert _segments(leader) == [1, 2]
         registered = await client.call(m.RegisterConsumer, **consumer, subscription_type="STREAM")
-        assert sorted(grant.segment for grant in registered.grants) == [1, 2], "what came after it is open"
-        nobody = await client.call(m.PruneTopic, topic="nowhere", token="7")
-        assert nobody.verdict == "invalid"
+        assert sorted(grant.segment for grant in registered.grants) == [1, 2], "its children are grantable"
+        unknown = await client.call(m.PruneTopic, topic="missing", token="7")
+        assert unknown.verdict == "invalid"
 
 
-async def test_a_reader_of_what_goes_is_told_at_once() -> None:
-    """CHECKPOINT consumers hold sealed segments for as long as those exist."""
+async def test_the_consumer_of_a_pruned_segment_gets_a_final_revocation() -> None:
+    """CHECKPOINT consumers hold sealed segments as long as these exist."""
     shard = OneShard(retention=SOON)
     consumer = {"topic": "orders", "subscription": "s", "consumer": "c", "incarnation": 1}
     async with shard.leader() as leader, shard.client() as client:
@@ -225,7 +225,7 @@ async def test_a_reader_of_what_goes_is_told_at_once() -> None:
         assert 0 not in leader.state.topics["orders"].subscriptions["s"].holdings
 
 
-async def test_a_subscription_that_nobody_uses_keeps_nothing_if_that_is_wanted() -> None:
+async def test_an_expired_subscription_retains_nothing() -> None:
     shard = OneShard(retention=RetentionSettings(retention_seconds=10, subscription_expiry_seconds=100))
     consumer = {"topic": "orders", "subscription": "s", "consumer": "c", "incarnation": 1}
     with structlog.testing.capture_logs() as logged:
@@ -238,21 +238,21 @@ async def test_a_subscription_that_nobody_uses_keeps_nothing_if_that_is_wanted()
             await asyncio.sleep(30)
             assert _segments(leader) == [1, 2]
 
-    (said,) = [line for line in logged if line["event"] == "subscription.abandoned"]
-    assert said["subscription"] == "s"
+    (event,) = [line for line in logged if line["event"] == "subscription.abandoned"]
+    assert event["subscription"] == "s"
 
 
-async def test_an_external_topic_forgets_segments_and_has_no_data_to_delete() -> None:
+async def test_an_external_topic_is_pruned_without_tombstones() -> None:
     shard = OneShard(retention=SOON)
     segments = [
         m.SegmentImport(segment="a", hashes=("0", "15"), end_offset=0, sealed=True),
         m.SegmentImport(segment="b", hashes=("0", "15"), parents=["a"]),
     ]
     async with shard.leader() as leader, shard.client() as client:
-        answer = await client.call(m.ImportTopic, topic="elsewhere", token="1", hash_bits=4, segments=segments)
+        answer = await client.call(m.ImportTopic, topic="external", token="1", hash_bits=4, segments=segments)
         assert isinstance(answer, m.TopicImportReply), answer
         await asyncio.sleep(80)
-        topic = leader.state.topics["elsewhere"]
+        topic = leader.state.topics["external"]
         assert len(topic.layout.segments) == 1
         assert topic.external.pruned == {"a"}
         assert leader.state.tombstones == {}

@@ -1,4 +1,4 @@
-"""How far chunks may be deleted, and that deleting is written down first and finished by whoever leads."""
+"""Which chunks are deleted, when, and by which leader."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOUR = 3_600_000
 
 
 def point(snapshots: list[int], *manifests: tuple[int, int, int]) -> int:
-    """Ask at hour 10, with a delay of 6; manifests are (first, last, hour written)."""
+    """Return the trim point at hour 10 with a delay of 6 h; manifests are (first, last, hour written)."""
     visible = [(ChunkRange(first, last), hour * HOUR) for first, last, hour in manifests]
     return trim_point(snapshots, visible, now_ms=10 * HOUR, delay_ms=6 * HOUR)
 
@@ -43,28 +43,28 @@ def point(snapshots: list[int], *manifests: tuple[int, int, int]) -> int:
         ([60], [(1, 10, 0), (11, 20, 1), (1, 20, 9)], 20),
     ],
     ids=[
-        "the last chunk rolled up stays",
-        "every kept snapshot keeps its tail, and its own chunk",
-        "no snapshot, no deleting",
-        "nothing is rolled up",
-        "not visible for long enough",
-        "only what was visible for long enough",
-        "nothing speaks for the beginning",
-        "what was replaced had been visible before",
+        "the last compacted chunk is kept",
+        "chunks from the oldest snapshot on are kept",
+        "no snapshot",
+        "nothing is compacted",
+        "a manifest younger than the delay",
+        "one manifest younger than the delay",
+        "no manifest covers the first chunks",
+        "replaced manifests count",
     ],
 )
-def test_a_chunk_may_go_when_nobody_needs_it(
+def test_the_trim_point_keeps_what_restore_and_readers_need(
     snapshots: list[int], manifests: list[tuple[int, int, int]], expected: int
 ) -> None:
     assert expected == point(snapshots, *manifests)
 
 
-def test_the_first_chunk_of_every_reign_stays() -> None:
+def test_the_first_chunk_of_every_term_is_kept() -> None:
     assert [2, 3, 5] == deletable([5, 4, 3, 2, 1, 6], below=6, term_start_chunks=[1, 4])
 
 
 class TrimmingLeader:
-    """A trimmer on a ledger of 12 chunks that is rolled up to chunk 9, with a snapshot at 12."""
+    """A trimmer on a ledger of 12 chunks that is compacted to chunk 9, with a snapshot at 12."""
 
     def __init__(self, kept: Kept, state: ShardState) -> None:
         self.kept = kept
@@ -91,7 +91,7 @@ class TrimmingLeader:
         )
 
     async def trim_once(self) -> None:
-        """Look, let what was decided become durable, and look again."""
+        """Run a round, make its decision durable, and run another round."""
         running = asyncio.create_task(self.commit.run())
         await self.trimmer.trim_once()
         await self.commit.flush()
@@ -113,10 +113,10 @@ async def compacted_ledger() -> tuple[Kept, TrimmingLeader]:
     return kept, TrimmingLeader(kept, state)
 
 
-async def test_chunks_are_deleted_once_it_is_written_down_that_they_will_be() -> None:
+async def test_chunks_are_deleted_once_the_trim_point_is_durable() -> None:
     kept, leader = await compacted_ledger()
     await leader.trimmer.trim_once()
-    assert 12 == len(await kept.ledger.numbers()), "nothing is durable yet"
+    assert 12 == len(await kept.ledger.numbers()), "the trim point is not durable yet"
     await leader.trim_once()
 
     assert [1, 6, 9, 10, 11, 12, 13] == await kept.ledger.numbers()
@@ -132,7 +132,7 @@ async def test_chunks_are_deleted_once_it_is_written_down_that_they_will_be() ->
     assert 9 == restored.trimmed_below
 
 
-async def test_what_one_leader_leaves_over_the_next_one_deletes() -> None:
+async def test_the_next_leader_finishes_a_trim() -> None:
     kept, leader = await compacted_ledger()
     kept.store.fail_next("unavailable", "delete")
     await leader.trim_once()
@@ -143,10 +143,10 @@ async def test_what_one_leader_leaves_over_the_next_one_deletes() -> None:
     await after.trimmer.trim_once()
 
     assert [1, 6, 9, 10, 11, 12, 13] == await kept.ledger.numbers()
-    assert before == everything(state), "nothing new has to be written down"
+    assert before == everything(state), "no new entry is needed"
 
 
-async def test_nothing_is_deleted_on_the_word_of_a_damaged_snapshot() -> None:
+async def test_a_damaged_snapshot_prevents_trimming() -> None:
     kept, leader = await compacted_ledger()
     path = snapshot_path(0, 12)
     kept.store.objects[path] = kept.store.objects[path][:-9]
@@ -156,7 +156,7 @@ async def test_nothing_is_deleted_on_the_word_of_a_damaged_snapshot() -> None:
     assert [events.SnapshotRejected(shard=0)] == leader.observer.of(events.SnapshotRejected)
 
 
-async def test_a_damaged_manifest_stops_the_deleting_and_nothing_else() -> None:
+async def test_a_damaged_manifest_prevents_trimming() -> None:
     kept, leader = await compacted_ledger()
     (path,) = (path for path in kept.store.objects if path.startswith("manifests/"))
     kept.store.objects[path] = b"{"
@@ -165,7 +165,7 @@ async def test_a_damaged_manifest_stops_the_deleting_and_nothing_else() -> None:
     assert (12, 2) == (len(await kept.ledger.numbers()), len(leader.observer.of(events.TrimFailed)))
 
 
-async def test_a_trimmed_ledger_goes_on_to_be_snapshotted() -> None:
+async def test_a_trimmed_ledger_can_be_snapshotted() -> None:
     kept, leader = await compacted_ledger()
     await leader.trim_once()
 

@@ -1,4 +1,4 @@
-"""The leader splits and merges by itself: measured, carried out, logged, counted, and going on after a failover."""
+"""Automatic splits and merges by the leader: measured, applied, logged, counted, and across a failover."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ QUICK = ScalingSettings(
 
 
 async def produce(client: BareClient, seconds: float, records: int, *, keys: int = 1000, **fields: Any) -> None:
-    """Store so many records each second, under so many keys in turn."""
+    """Store ``records`` records per second, with ``keys`` keys in turn."""
     for second in range(int(seconds)):
         batch = [m.Record(b"%d" % ((second * records + n) % keys), b"v", 0) for n in range(records)]
         await client.call(m.ProduceBatch, topic="orders", records=batch, **fields)
@@ -39,7 +39,7 @@ async def produce(client: BareClient, seconds: float, records: int, *, keys: int
 
 
 def entries(shard: OneShard, leader: ShardLeader, kind: type[Any]) -> list[Any]:
-    """Every entry of ``kind`` in the ledger."""
+    """Return every entry of ``kind`` in the ledger."""
     return [
         entry
         for number, data in enumerate(sorted(shard.store.objects.items()), start=1)
@@ -48,14 +48,14 @@ def entries(shard: OneShard, leader: ShardLeader, kind: type[Any]) -> list[Any]:
     ]
 
 
-async def test_a_busy_segment_splits_and_quiet_ones_merge_again() -> None:
+async def test_a_busy_segment_splits_and_quiet_segments_merge() -> None:
     shard = OneShard(scaling=QUICK)
     with structlog.testing.capture_logs() as logged:
         async with shard.leader() as leader, shard.client() as client:
             await client.call(m.CreateTopic, topic="orders", token="1")
             await produce(client, 60, 50)
             layout = leader.state.topics["orders"].layout
-            assert len(layout.active()) == 4, "50 a second, at most 20 each"
+            assert len(layout.active()) == 4, "50 records/s, at most 20 per segment"
             await asyncio.sleep(120)
             assert len(leader.state.topics["orders"].layout.active()) == 1
             await leader.commit.flush()
@@ -63,17 +63,17 @@ async def test_a_busy_segment_splits_and_quiet_ones_merge_again() -> None:
     first, *_ = entries(shard, leader, e.SegmentSplit)
     assert (first.segment, first.token) == (0, "")
     assert first.reason.startswith("segment 0: 50 records/s over 10 s, above 20")
-    said = [
+    logged_changes = [
         line for line in logged if line["event"] in ("segment.split_automatically", "segments.merged_automatically")
     ]
-    assert [line["reason"] for line in said] == ["rate"] * 3 + ["quiet"] * 3
-    assert first.reason == said[0]["detail"]
+    assert [line["reason"] for line in logged_changes] == ["rate"] * 3 + ["quiet"] * 3
+    assert first.reason == logged_changes[0]["detail"]
     sample = shard.registry.get_sample_value
     assert sample("headgate_layout_changes_total", {"kind": "split", "reason": "rate"}) == 3
     assert sample("headgate_layout_changes_total", {"kind": "merge", "reason": "quiet"}) == 3
 
 
-async def test_off_by_default_and_each_topic_may_switch_it_on() -> None:
+async def test_scaling_is_off_by_default_and_a_topic_policy_enables_it() -> None:
     shard = OneShard(scaling=msgspec.structs.replace(QUICK, split=False, merge=False))
     async with shard.leader() as leader, shard.client() as client:
         await client.call(m.CreateTopic, topic="orders", token="1")
@@ -82,10 +82,10 @@ async def test_off_by_default_and_each_topic_may_switch_it_on() -> None:
 
         await client.call(m.SetTopicPolicy, topic="orders", token="2", auto_split=True)
         await produce(client, 10, 50)
-        assert len(leader.state.topics["orders"].layout.active()) == 2, "what was measured before counts"
+        assert len(leader.state.topics["orders"].layout.active()) == 2, "earlier measurements count"
 
 
-async def test_new_settings_hold_from_the_next_look_on() -> None:
+async def test_new_settings_apply_from_the_next_evaluation() -> None:
     shard = OneShard(scaling=msgspec.structs.replace(QUICK, split=False))
     async with shard.leader() as leader, shard.client() as client:
         await client.call(m.CreateTopic, topic="orders", token="1")
@@ -95,8 +95,8 @@ async def test_new_settings_hold_from_the_next_look_on() -> None:
         assert len(leader.state.topics["orders"].layout.active()) == 2
 
 
-async def test_the_next_leader_knows_rates_and_cool_downs() -> None:
-    """It decides after one window of its own, from the ledger's rates, and merges nothing that was busy before it."""
+async def test_a_new_leader_restores_rates_and_cool_downs() -> None:
+    """It decides after one window, from the rates in the ledger, and merges no segment that was busy before."""
     shard = OneShard(scaling=QUICK)
     async with shard.leader("a") as leader, shard.client() as client:
         await client.call(m.CreateTopic, topic="orders", token="1")
@@ -107,12 +107,14 @@ async def test_the_next_leader_knows_rates_and_cool_downs() -> None:
     async with shard.leader("b") as leader, shard.client("client-b") as client:
         tails = leader.state.topics["orders"].tails
         now_ms = int(asyncio.get_running_loop().time() * 1000)
-        assert sum(tail.traffic.rate(now_ms, 30_000).records for tail in tails.values()) > 0, "nothing is measured anew"
+        assert sum(tail.traffic.rate(now_ms, 30_000).records for tail in tails.values()) > 0, "rates are restored"
         await produce(client, 60, 12, leader_epoch=2)
-        assert leader.state.topics["orders"].layout.layout_epoch == changed, "neither split nor merged: 6 each"
+        assert leader.state.topics["orders"].layout.layout_epoch == changed, (
+            "neither split nor merged at 6 records/s each"
+        )
 
 
-async def test_consumers_without_a_segment_get_one() -> None:
+async def test_a_segment_splits_for_a_consumer_without_one() -> None:
     shard = OneShard(scaling=msgspec.structs.replace(QUICK, split_records_per_second=100))
     async with shard.leader() as leader, shard.client() as client:
         await client.call(m.CreateTopic, topic="orders", token="1")
@@ -125,12 +127,12 @@ async def test_consumers_without_a_segment_get_one() -> None:
                 await client.call(m.Heartbeat, **name)
         assert len(leader.state.topics["orders"].layout.active()) == 2
         assert {entry.reason for entry in entries(shard, leader, e.SegmentSplit)} == {
-            "2 consumers, 1 active segments; segment 0 is the busiest"
+            "2 consumers for 1 active segments; segment 0 is the busiest"
         }
 
 
-async def test_consumers_that_went_silent_are_not_counted() -> None:
-    """They keep their segments for a grace period, and are no reason to split for."""
+async def test_disconnected_consumers_are_not_counted() -> None:
+    """They keep their segments for the grace period, but do not cause a split."""
     shard = OneShard(scaling=msgspec.structs.replace(QUICK, split_records_per_second=100))
     async with shard.leader() as leader, shard.client() as client:
         await client.call(m.CreateTopic, topic="orders", token="1")
@@ -148,7 +150,7 @@ async def test_consumers_that_went_silent_are_not_counted() -> None:
         assert len(leader.state.topics["orders"].layout.active()) == 1
 
 
-async def test_a_segment_of_one_hot_key_is_left_alone_and_that_is_said_once() -> None:
+async def test_a_segment_with_one_hot_key_is_not_split_and_logged_once() -> None:
     shard = OneShard(scaling=QUICK)
     with structlog.testing.capture_logs() as logged:
         async with shard.leader() as leader, shard.client() as client:
@@ -156,12 +158,12 @@ async def test_a_segment_of_one_hot_key_is_left_alone_and_that_is_said_once() ->
             await produce(client, 90, 50, keys=1)
             assert len(leader.state.topics["orders"].layout.active()) == 1
 
-    (said,) = [line for line in logged if line["event"] == "segment.split_suppressed"]
-    assert said["limit"] == "hot_key"
+    (suppressed,) = [line for line in logged if line["event"] == "segment.split_suppressed"]
+    assert suppressed["limit"] == "hot_key"
     assert shard.registry.get_sample_value("headgate_splits_suppressed_total", {"limit": "hot_key"}) == 1
 
 
-async def test_a_full_layout_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_layout_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controller.decisions.topic_commands.MAX_SEGMENTS", 2)
     shard = OneShard(scaling=QUICK)
     with structlog.testing.capture_logs() as logged:
@@ -170,21 +172,21 @@ async def test_a_full_layout_is_said_once(monkeypatch: pytest.MonkeyPatch) -> No
             await produce(client, 40, 50)
             assert len(leader.state.topics["orders"].layout.segments) == 1
 
-    (said,) = [line for line in logged if line["event"] == "segment.split_suppressed"]
-    assert said["limit"] == "layout_full"
-    assert "the limit is 2" in said["detail"]
+    (suppressed,) = [line for line in logged if line["event"] == "segment.split_suppressed"]
+    assert suppressed["limit"] == "layout_full"
+    assert "the limit is 2" in suppressed["detail"]
 
 
-async def test_an_external_topic_is_left_to_its_source() -> None:
-    """Nothing of it is counted here, so its neighbours look as quiet as can be."""
+async def test_an_external_topic_is_not_scaled() -> None:
+    """No records of it are measured, so its segments look quiet."""
     shard = OneShard(scaling=QUICK)
     segments = [
         m.SegmentImport(segment=name, hashes=hashes) for name, hashes in (("a", ("0", "7")), ("b", ("8", "15")))
     ]
     async with shard.leader() as leader, shard.client() as client:
-        await client.call(m.ImportTopic, topic="elsewhere", token="1", hash_bits=4, segments=segments)
+        await client.call(m.ImportTopic, topic="external", token="1", hash_bits=4, segments=segments)
         await client.call(m.CreateTopic, topic="orders", token="2", segments=2)
         await client.call(m.SetTopicPolicy, topic="orders", token="3", min_segments=1)
         await asyncio.sleep(120)
-        assert len(leader.state.topics["orders"].layout.active()) == 1, "a stored one is merged"
-        assert len(leader.state.topics["elsewhere"].layout.active()) == 2
+        assert len(leader.state.topics["orders"].layout.active()) == 1, "a stored topic merges"
+        assert len(leader.state.topics["external"].layout.active()) == 2

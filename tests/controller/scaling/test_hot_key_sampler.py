@@ -1,4 +1,4 @@
-"""Which share of a segment's records has one hash."""
+"""Estimates of the fraction of records with the hottest hash."""
 
 from controller.scaling.hot_key_sampler import (
     MAX_SAMPLES_PER_CHUNK,
@@ -17,7 +17,7 @@ def chunk(*keys: bytes, topic_id: int = 1, segment: int = 0) -> RecordColumns:
     )
 
 
-def test_nothing_is_said_with_few_samples() -> None:
+def test_the_fraction_is_unknown_with_few_samples() -> None:
     samples = HotKeySampler()
     for _ in range(MIN_SAMPLES - 1):
         samples.sample(chunk(b"k"))
@@ -27,19 +27,19 @@ def test_nothing_is_said_with_few_samples() -> None:
     assert samples.hottest_hash_fraction(1, 0) == 1.0
 
 
-def test_the_share_is_that_of_the_records() -> None:
-    """Three of four records have one key; the others are all different."""
+def test_the_fraction_is_that_of_the_records() -> None:
+    """Three of four records have one key; the other keys are distinct."""
     samples = HotKeySampler()
-    for look in range(500):
-        samples.sample(chunk(*(b"hot" if n % 4 else b"%d-%d" % (look, n) for n in range(97))))
+    for number in range(500):
+        samples.sample(chunk(*(b"hot" if n % 4 else b"%d-%d" % (number, n) for n in range(97))))
 
-    share = samples.hottest_hash_fraction(1, 0)
-    assert share is not None
-    assert 0.6 < share < 0.9
+    fraction = samples.hottest_hash_fraction(1, 0)
+    assert fraction is not None
+    assert 0.6 < fraction < 0.9
 
 
-def test_one_chunk_is_not_taken_for_the_whole() -> None:
-    """A batch of thousands of one key counts no more than the quiet chunks beside it."""
+def test_one_large_chunk_does_not_dominate() -> None:
+    """A batch of thousands of records of one key counts no more than a small chunk."""
     samples = HotKeySampler()
     samples.sample(chunk(*[b"hot"] * 10_000))
     for n in range(RETAINED_SAMPLES - MAX_SAMPLES_PER_CHUNK):
@@ -48,19 +48,19 @@ def test_one_chunk_is_not_taken_for_the_whole() -> None:
     assert samples.hottest_hash_fraction(1, 0) == MAX_SAMPLES_PER_CHUNK / RETAINED_SAMPLES
 
 
-def test_old_samples_are_forgotten() -> None:
+def test_old_samples_are_dropped() -> None:
     samples = HotKeySampler()
     for _ in range(RETAINED_SAMPLES):
         samples.sample(chunk(b"hot"))
     for n in range(RETAINED_SAMPLES):
         samples.sample(chunk(b"%d" % n))
 
-    share = samples.hottest_hash_fraction(1, 0)
-    assert share is not None
-    assert share < 0.1
+    fraction = samples.hottest_hash_fraction(1, 0)
+    assert fraction is not None
+    assert fraction < 0.1
 
 
-def test_segments_are_apart_and_a_segment_that_is_not_kept_is_forgotten() -> None:
+def test_segments_are_sampled_separately_and_dropped_unless_retained() -> None:
     samples = HotKeySampler()
     for n in range(MIN_SAMPLES):
         samples.sample(chunk(b"hot", segment=1))
@@ -73,7 +73,7 @@ def test_segments_are_apart_and_a_segment_that_is_not_kept_is_forgotten() -> Non
     assert samples.hottest_hash_fraction(1, 2) is not None
 
 
-def test_a_look_costs_no_more_for_a_large_chunk() -> None:
+def test_the_cost_of_a_sample_is_bounded() -> None:
     class Counting(list[bytes]):
         reads = 0
 
@@ -88,5 +88,5 @@ def test_a_look_costs_no_more_for_a_large_chunk() -> None:
     assert records.segment.reads <= MAX_SCANNED_RECORDS  # type: ignore[attr-defined]
 
 
-def test_an_empty_chunk_is_fine() -> None:
+def test_an_empty_chunk_is_accepted() -> None:
     HotKeySampler().sample(RecordColumns())

@@ -1,4 +1,4 @@
-"""When a topic splits and merges by itself: every rule, every limit, and that nothing oscillates."""
+"""When a topic splits and merges: every rule, every limit, and no oscillation."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -28,18 +28,18 @@ from headgate.model.layout import Layout
 
 ON = ScalingSettings(split=True, merge=True, split_records_per_second=1000, split_bytes_per_second=100_000)
 LATER = 3_600_000
-"""An hour after everything in the layouts below."""
+"""An hour after all times in the layouts below."""
 
 
 def load(records: float = 0, size: float = 0, *, peak: float | None = None, **fields: Any) -> SegmentLoad:
-    """A segment that takes in so many records and bytes a second."""
+    """Return the load of a segment with this rate."""
     return SegmentLoad(
         rate=Rate(records, size), peak=Rate(records if peak is None else peak, size), **{"size_bytes": 0, **fields}
     )
 
 
 def topic(layout: Layout, *loads: SegmentLoad, consumers: int = 0, term_started_at_ms: int = 0) -> TopicLoad:
-    """The active segments of ``layout``, in order of id, with these loads."""
+    """Return a topic whose active segments, by id, have these loads."""
     active = [segment.segment_id for segment in layout.active()]
     return TopicLoad(
         layout=layout,
@@ -62,7 +62,7 @@ FOUR = Layout.initial(4, 0)
 BUSY, HALF, IDLE = load(1500), load(500), load(0)
 
 
-# --- splitting --------------------------------------------------------------------------------------------------------
+# Splitting
 
 
 @pytest.mark.parametrize(
@@ -71,29 +71,29 @@ BUSY, HALF, IDLE = load(1500), load(500), load(0)
         pytest.param((load(1001), HALF), (0, "rate"), id="records above"),
         pytest.param((HALF, load(0, 100_001)), (1, "bytes"), id="bytes above"),
         pytest.param((load(1200), load(1500)), (1, "rate"), id="the furthest above first"),
-        pytest.param((load(1500), load(1200, 200_000)), (1, "bytes"), id="records and bytes are compared as shares"),
+        pytest.param((load(1500), load(1200, 200_000)), (1, "bytes"), id="records and bytes are compared as ratios"),
         pytest.param((load(1500), load(1500)), (0, "rate"), id="ties by id"),
-        pytest.param((load(1000), HALF), None, id="not at the threshold itself"),
+        pytest.param((load(1000), HALF), None, id="at the threshold"),
     ],
 )
-def test_what_is_furthest_above_a_threshold_splits(loads: tuple[SegmentLoad, ...], expected: Any) -> None:
+def test_the_segment_furthest_above_a_threshold_splits(loads: tuple[SegmentLoad, ...], expected: Any) -> None:
     found = change(TWO, *loads, settings=but(merge=False))
 
     assert (found and (found.segment, found.why)) == expected
 
 
-def test_size_splits_if_it_is_switched_on() -> None:
+def test_a_large_segment_splits_if_enabled() -> None:
     large = load(size_bytes=2_000_000)
 
     assert change(TWO, large, HALF) is None
     assert change(TWO, large, HALF, settings=but(split_size_bytes=1_000_000)).why == "size"
 
 
-def test_a_split_says_what_was_measured_and_what_the_threshold_is() -> None:
+def test_the_reason_for_a_split_has_the_measurement_and_the_threshold() -> None:
     assert change(TWO, BUSY, HALF).detail == "segment 0: 1,500 records/s over 60 s, above 1,000"
 
 
-def test_nothing_happens_where_it_is_switched_off() -> None:
+def test_nothing_changes_while_scaling_is_disabled() -> None:
     assert decide(topic(TWO, BUSY, BUSY), but(split=False, merge=False), LATER) == ScalingDecision()
     assert decide(topic(TWO, IDLE, IDLE), but(merge=False), LATER) == ScalingDecision()
 
@@ -103,25 +103,25 @@ def test_nothing_happens_where_it_is_switched_off() -> None:
     [
         pytest.param(3, 100, "consumers", id="more consumers than segments"),
         pytest.param(2, 100, None, id="as many"),
-        pytest.param(3, 99, None, id="not worth it"),
+        pytest.param(3, 99, None, id="too little load"),
         pytest.param(3, 1500, "rate", id="rate comes first"),
     ],
 )
-def test_the_busiest_splits_for_consumers_without_a_segment(consumers: int, busiest: float, why: str | None) -> None:
+def test_the_busiest_segment_splits_for_consumers_without_one(consumers: int, busiest: float, why: str | None) -> None:
     found = change(TWO, load(50), load(busiest), consumers=consumers, settings=but(merge=False))
 
     assert (found and (found.segment, found.why)) == (why and (1, why))
 
 
-def test_splitting_for_consumers_can_be_switched_off() -> None:
+def test_splitting_for_consumers_can_be_disabled() -> None:
     assert change(TWO, HALF, HALF, consumers=9, settings=but(split_for_consumers=False)) is None
 
 
-# --- time -------------------------------------------------------------------------------------------------------------
+# Time
 
 
-def test_a_new_segment_is_not_judged_before_a_whole_window_and_its_cool_down() -> None:
-    """A whole window of whole slots fits in after its creation."""
+def test_a_new_segment_is_judged_after_a_whole_window_and_its_cool_down() -> None:
+    """The window consists of whole slots."""
     halves = FOUR.split(0, 0, LATER)
     loads = (HALF, HALF, HALF, HALF, BUSY)
 
@@ -131,8 +131,8 @@ def test_a_new_segment_is_not_judged_before_a_whole_window_and_its_cool_down() -
     assert change(halves, *loads, now_ms=LATER + 120_000, settings=but(segment_cooldown_seconds=120)).segment == 5
 
 
-def test_an_old_segment_splits_soon_after_another_one_did() -> None:
-    """So that a topic of many busy segments doubles within a window instead of one segment a window."""
+def test_an_old_segment_can_split_soon_after_another() -> None:
+    """So a topic of many busy segments doubles within a window."""
     halves = FOUR.split(0, 0, LATER)
     loads = (BUSY, HALF, HALF, HALF, HALF)
 
@@ -140,16 +140,16 @@ def test_an_old_segment_splits_soon_after_another_one_did() -> None:
     assert change(halves, *loads, now_ms=LATER + 10_000).segment == 1
 
 
-def test_nothing_splits_in_the_first_window_of_a_reign() -> None:
-    """Producers send what they kept while nobody led: that is not their rate."""
+def test_nothing_splits_in_the_first_window_of_a_term() -> None:
+    """Producers send what they queued without a leader, which is not their rate."""
     began = LATER - 69_999
 
     assert change(TWO, BUSY, BUSY, term_started_at_ms=began) is None
     assert change(TWO, BUSY, BUSY, term_started_at_ms=began - 1).segment == 0
 
 
-def test_nothing_merges_in_the_first_merge_window_of_a_reign() -> None:
-    """While nobody led nothing was stored; that is not quiet."""
+def test_nothing_merges_in_the_first_merge_window_of_a_term() -> None:
+    """Nothing was stored without a leader, which does not mean that the topic is quiet."""
     began = LATER - 309_999
     free = but(min_segments=1)
 
@@ -157,44 +157,44 @@ def test_nothing_merges_in_the_first_merge_window_of_a_reign() -> None:
     assert change(TWO, IDLE, IDLE, term_started_at_ms=began - 1, settings=free) == _quiet(0, 1)
 
 
-# --- a split must help ------------------------------------------------------------------------------------------------
+# A split must help
 
 
-def test_one_hot_key_is_not_split_for_ever() -> None:
+def test_a_segment_with_one_hot_key_is_not_split() -> None:
     plan = decide(topic(TWO, load(5000, hottest_hash_fraction=0.95), HALF), ON, LATER)
 
     assert plan.change is None
     (suppressed,) = plan.suppressed
     assert (suppressed.segment, suppressed.limit) == (0, "hot_key")
-    assert "one hash carries 95% of its records" in suppressed.detail
+    assert "one hash has 95% of its records" in suppressed.detail
 
 
-def test_a_hot_key_with_enough_beside_it_is_split_off() -> None:
-    """5000 a second, of which 80 % are one key: the other 1000 are worth a segment."""
+def test_a_segment_splits_if_the_load_beside_its_hot_key_is_worth_it() -> None:
+    """Of 5000 records/s 80 % have one key. The other 1000 are worth a segment."""
     assert change(TWO, load(5000, hottest_hash_fraction=0.8), HALF).segment == 0
 
 
-def test_a_hot_segment_does_not_keep_the_next_one_from_splitting() -> None:
+def test_a_suppressed_split_does_not_prevent_the_next_one() -> None:
     plan = decide(topic(TWO, load(5000, hottest_hash_fraction=1.0), BUSY), ON, LATER)
 
     assert plan.change.segment == 1
     assert [suppressed.segment for suppressed in plan.suppressed] == [0]
 
 
-def test_a_hot_key_is_no_reason_against_a_split_by_size() -> None:
-    """That a segment becomes smaller is reached even so."""
+def test_a_hot_key_does_not_prevent_a_split_by_size() -> None:
+    """Such a split still makes a segment smaller."""
     hot = load(10, size_bytes=10, hottest_hash_fraction=1.0)
 
     assert change(TWO, hot, IDLE, settings=but(split_size_bytes=1)).why == "size"
 
 
-def test_a_hot_key_is_not_split_for_consumers_either() -> None:
+def test_a_hot_key_prevents_a_split_for_consumers() -> None:
     hot = load(900, hottest_hash_fraction=0.99)
 
     assert change(TWO, hot, load(1), consumers=5) is None
 
 
-# --- limits -----------------------------------------------------------------------------------------------------------
+# Limits
 
 
 def _limit(plan: ScalingDecision) -> str:
@@ -203,7 +203,7 @@ def _limit(plan: ScalingDecision) -> str:
     return suppressed.limit
 
 
-def test_never_above_the_most_segments() -> None:
+def test_a_topic_stays_within_its_most_segments() -> None:
     assert _limit(decide(topic(TWO, BUSY, HALF), but(max_segments=2), LATER)) == "max_segments"
     assert _limit(decide(topic(TWO, BUSY, HALF), but(max_segments=1), LATER)) == "max_segments"
 
@@ -226,8 +226,8 @@ def test_nothing_changes_behind_too_many_undrained_generations() -> None:
     assert change(FOUR, *[load(undrained_generations=8)] * 4) is None
 
 
-def test_splits_go_on_while_ancestors_wait() -> None:
-    """How many can read a backlog later is decided by how many segments it is written to now."""
+def test_a_segment_with_undrained_ancestors_splits() -> None:
+    """As many consumers can read a backlog as it has segments."""
     assert change(TWO.split(0, 10, 0), HALF, load(2000, undrained_generations=1), HALF).segment == 2
 
 
@@ -238,20 +238,22 @@ def _used(layout: Layout, *, drained: set[int], consumers: int = 1, kind: Any = 
     )
 
 
-def test_generations_count_undrained_ancestors_along_the_longest_way() -> None:
+def test_undrained_generations_follow_the_longest_path() -> None:
     layout = TWO.split(0, 5, 0).split(2, 5, 0).merge(1, 3, {1: 0, 3: 0}, 0)
     assert sorted(segment.segment_id for segment in layout.active()) == [4, 5, 6]
 
     assert undrained_generations(layout, [_used(layout, drained=set())])[6] == 2
     assert undrained_generations(layout, [_used(layout, drained={0})])[6] == 1
-    assert undrained_generations(layout, [_used(layout, drained={2})])[5] == 1, "a drained middle hides nothing"
+    assert undrained_generations(layout, [_used(layout, drained={2})])[5] == 1, (
+        "a drained segment between does not hide its ancestors"
+    )
     assert undrained_generations(layout, [_used(layout, drained={0, 1, 2, 3})])[6] == 0
 
 
 @pytest.mark.parametrize(
     "idle",
     [{"consumers": 0}, {"kind": "QUEUE"}, {"kind": "CHECKPOINT"}, {"kind": None}],
-    ids=["nobody uses it", "queue", "checkpoint", "type unknown"],
+    ids=["no consumers", "queue", "checkpoint", "type unknown"],
 )
 def test_only_gated_subscriptions_in_use_count(idle: dict[str, Any]) -> None:
     layout = TWO.split(0, 5, 0)
@@ -259,7 +261,7 @@ def test_only_gated_subscriptions_in_use_count(idle: dict[str, Any]) -> None:
     assert set(undrained_generations(layout, [_used(layout, drained=set(), **idle)]).values()) == {0}
 
 
-# --- merging ----------------------------------------------------------------------------------------------------------
+# Merging
 
 
 def _quiet(first: int, second: int, together: str = "0%", below: str = "25%") -> Merge:
@@ -267,28 +269,27 @@ def _quiet(first: int, second: int, together: str = "0%", below: str = "25%") ->
         first,
         second,
         "quiet",
-        f"segments {first} and {second}: together at {together} of the split thresholds at most, over 300 s, "
-        f"below {below}",
+        f"segments {first} and {second}: at most {together} of the split thresholds together over 300 s, below {below}",
     )
 
 
 @pytest.mark.parametrize(
     ("loads", "pair"),
     [
-        pytest.param((IDLE, IDLE, BUSY, IDLE), (0, 1), id="neighbours, not what merely is quiet"),
+        pytest.param((IDLE, IDLE, BUSY, IDLE), (0, 1), id="quiet segments that are not neighbors do not merge"),
         pytest.param((load(100), load(100), load(50), load(10)), (2, 3), id="the coldest pair"),
-        pytest.param((load(130), load(120), HALF, HALF), None, id="together at the share: no"),
+        pytest.param((load(130), load(120), HALF, HALF), None, id="together at the ratio"),
         pytest.param((load(0, 13_000), load(0, 12_000), HALF, HALF), None, id="bytes count as well"),
         pytest.param((load(0, peak=300), IDLE, HALF, HALF), None, id="one busy window among the quiet ones"),
     ],
 )
-def test_the_coldest_neighbours_merge(loads: tuple[SegmentLoad, ...], pair: Any) -> None:
+def test_the_coldest_neighbors_merge(loads: tuple[SegmentLoad, ...], pair: Any) -> None:
     found = change(FOUR, *loads, settings=but(split=False))
 
     assert (found and (found.first, found.second)) == pair
 
 
-def test_never_below_the_fewest_segments() -> None:
+def test_a_topic_keeps_its_fewest_segments() -> None:
     assert change(TWO, IDLE, IDLE, settings=but(min_segments=2)) is None
     assert change(TWO, IDLE, IDLE, settings=but(min_segments=1)) == _quiet(0, 1)
 
@@ -303,8 +304,8 @@ def test_nothing_merges_soon_after_a_split() -> None:
     )
 
 
-def test_a_merged_segment_waits_a_window_and_others_do_not_wait_for_it() -> None:
-    """Sixteen quiet segments become one in four windows, not in fifteen."""
+def test_a_merged_segment_waits_a_window_and_other_pairs_do_not() -> None:
+    """So sixteen quiet segments become one in four windows."""
     merged = FOUR.merge(0, 1, {0: 0, 1: 0}, LATER)
 
     assert change(merged, IDLE, IDLE, IDLE, now_ms=LATER + 10_000) == _quiet(2, 3)
@@ -313,8 +314,8 @@ def test_a_merged_segment_waits_a_window_and_others_do_not_wait_for_it() -> None
     assert change(merged, *beside_busy, now_ms=LATER + 310_000) == _quiet(4, 2)
 
 
-def test_neighbours_that_serve_consumers_stay() -> None:
-    """Split at a tenth, merged below a twentieth: without that, each merge would be followed by a split."""
+def test_neighbors_that_serve_consumers_merge_at_half_the_load() -> None:
+    """Split at a tenth, merged below a twentieth. Otherwise each merge would cause a split."""
     loads = (load(30), load(30), HALF, HALF)
 
     assert change(FOUR, *loads, consumers=3) == _quiet(0, 1, "6%")
@@ -322,14 +323,14 @@ def test_neighbours_that_serve_consumers_stay() -> None:
     assert change(FOUR, load(20), load(20), HALF, HALF, consumers=4) == _quiet(0, 1, "4%", "5%")
 
 
-# --- as a whole -------------------------------------------------------------------------------------------------------
+# The whole policy
 
 
-def test_a_topic_goes_its_own_way() -> None:
+def test_a_topic_policy_overrides_the_cluster_settings() -> None:
     cluster = ScalingSettings(split=True, min_segments=2, max_segments=8)
 
     assert effective_settings(cluster, NO_POLICY, 1) == cluster
-    assert effective_settings(cluster, NO_POLICY, 5).min_segments == 5, "a topic keeps what it was created with"
+    assert effective_settings(cluster, NO_POLICY, 5).min_segments == 5, "a topic keeps at least its initial segments"
     own = effective_settings(
         cluster, TopicPolicy(auto_split=False, auto_merge=True, min_segments=1, max_segments=3), first_segments=5
     )
@@ -337,8 +338,8 @@ def test_a_topic_goes_its_own_way() -> None:
     assert own.split_records_per_second == cluster.split_records_per_second
 
 
-def _settle(total: float, *, segments: int, consumers: int, settings: ScalingSettings, at_ms: int) -> list[Layout]:
-    """Let an even load fall on a topic for two hours; return every layout that came of it."""
+def _simulate(total: float, *, segments: int, consumers: int, settings: ScalingSettings, at_ms: int) -> list[Layout]:
+    """Apply an even load to a topic for two hours, and return every layout."""
     layouts = [Layout.initial(segments, at_ms)]
     for now_ms in range(at_ms, at_ms + 7_200_000, 5_000):
         layout = layouts[-1]
@@ -368,37 +369,37 @@ STEADY = given(
 
 @given_settings(max_examples=10)
 @STEADY
-def test_a_steady_load_comes_to_rest(steady: tuple[Any, ...]) -> None:
-    """No split undoes a merge, whatever the thresholds: after the last merge nothing splits, and at last all is still."""
-    comes_to_rest(*steady)
+def test_a_steady_load_converges(steady: tuple[Any, ...]) -> None:
+    """With any thresholds, splits and merges do not alternate, and the layout stops changing."""
+    assert_converges(*steady)
 
 
 @pytest.mark.simulation
 @given_settings(max_examples=60)
 @STEADY
-def test_more_steady_loads_come_to_rest(steady: tuple[Any, ...]) -> None:
-    comes_to_rest(*steady)
+def test_more_steady_loads_converge(steady: tuple[Any, ...]) -> None:
+    assert_converges(*steady)
 
 
-def comes_to_rest(
+def assert_converges(
     total: float, segments: int, consumers: int, merge_load_ratio: float, consumer_split_load_ratio: float
 ) -> None:
     settings = but(
         merge_load_ratio=merge_load_ratio, consumer_split_load_ratio=consumer_split_load_ratio, max_segments=16
     )
-    layouts = _settle(total, segments=segments, consumers=consumers, settings=settings, at_ms=0)
+    layouts = _simulate(total, segments=segments, consumers=consumers, settings=settings, at_ms=0)
     sizes = [len(layout.active()) for layout in layouts]
 
     assert len(sizes) <= 32, sizes
     steps = [after - before for before, after in pairwise(sizes)]
     turns = sum(one != other for one, other in pairwise(steps))
-    assert turns <= 1, f"splits and merges take turns: {sizes}"
+    assert turns <= 1, f"splits and merges alternate: {sizes}"
     assert all(count <= max(16, segments) for count in sizes)
 
 
 def test_a_busy_topic_doubles_with_each_window() -> None:
-    """From one segment to sixteen in some five minutes; one split a minute would take fifteen."""
-    layouts = _settle(15_000, segments=1, consumers=0, settings=ON, at_ms=0)
+    """From one segment to sixteen in about five minutes. One split per minute would take fifteen."""
+    layouts = _simulate(15_000, segments=1, consumers=0, settings=ON, at_ms=0)
     last = layouts[-1]
 
     assert len(last.active()) == 16

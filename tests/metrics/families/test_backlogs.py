@@ -1,4 +1,4 @@
-"""Backlog metrics: totals per shard, and series per subscription for topics that the settings name."""
+"""Backlog metrics: totals per shard, and series of the topics that the settings name."""
 
 from __future__ import annotations
 
