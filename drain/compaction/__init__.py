@@ -1,1 +1,1 @@
-"""Rewriting old chunks into large objects."""
+"""Compaction: rewriting old chunks into large objects."""

@@ -1,14 +1,15 @@
-"""Rewrite old chunks into large objects, one sorted stretch per segment: the shell around drain.compaction.plans.
+"""Compact old chunks into large objects, sorted by segment: the shell around drain.compaction.plans.
 
-A run writes its objects under a name of its own, describes what it finds written, and compares that with what the facts
-say; then one manifest, created with put-if-absent, makes the whole range visible. A run that is killed leaves nothing
-that counts, of two at once one is taken, and running again over the same ledger changes nothing. Whatever no manifest
-names is swept away later, as are ranges that a wider one has replaced, each after a delay that lets readers finish.
+A run writes its objects into a folder of its own, reads them back, and compares them with the
+facts. Then one manifest, created with put-if-absent, makes the whole range visible. A killed run
+leaves nothing visible. Of two concurrent runs one succeeds. Runs are idempotent. Objects that no
+manifest names are deleted later, as are ranges that a wider one has replaced, each after a delay
+that lets readers finish.
 
     python -m drain.compaction.job --ledger file:///var/lib/headgate/ledger [--shard 3 …] [--chunks 1024]
 
-Spark itself writes the objects, so its file systems must reach the ledger: a folder always, a bucket with Hadoop's jars
-for it.
+Spark itself writes the objects, so its file systems must reach the ledger: a folder always, a
+bucket only with Hadoop's jars for it.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
-from drain.backlog import plans as backlog
+from drain.backlog import plans as backlog_plans
 from drain.backlog.aggregates import merged_table
 from drain.backlog.compacted_facts import encode_range_facts, read_range_facts
 from drain.backlog.counting import RunError
 from drain.backlog.results import newest_result
-from drain.compaction import plans as rollup
+from drain.compaction import plans
 from drain.compaction.policy import PlannedCompaction, next_compaction
 from drain.spark.master import DEFAULT_MASTER
 from drain.spark.schemas import FACTS, MERGED
 from drain.spark.session import build_session
 from drain.spark.spark_schemas import spark_frame, spark_schema
 from headgate.errors import ChunkError, ConfigError, HeadgateError, ObjectExistsError, ObjectMissingError, StoreError
-from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
+from headgate.ledger.chunk_ranges import FANOUT, ChunkRange, compacted_through, ranges_to_read
 from headgate.ledger.compacted import (
     CompactedObject,
     Manifest,
@@ -62,11 +63,11 @@ from headgate.storage.object_store import Store, open_store
 
 CHUNKS: Final = 1024
 OBJECT_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of keys and values in one rolled object: enough to make a request's latency small beside its transfer, little
-enough for a consumer to hold one for each of its segments."""
+"""Bytes of keys and values in one object: large enough that a request's latency is small beside its
+transfer, small enough that a consumer can hold one per segment."""
 MAX_CONCURRENT_READS: Final = 16
 ORPHAN_MAX_AGE_SECONDS: Final = 6 * 3600.0
-"""A folder that no manifest names is swept when it is this old: far longer than any run takes."""
+"""Age at which a folder that no manifest names is deleted: far longer than any run takes."""
 _HADOOP_SCHEMES: Final = {"s3": "s3a", "az": "abfss"}
 _OBJECT_PATH: Final = re.compile(r"topic_id=(\d+)/segment=(\d+)/part=(\d+)/[^/]+\.parquet$")
 _RUN_FOLDER: Final = re.compile(r"\d{12}-\d{12}-(\d+)-[0-9a-f]+")
@@ -99,20 +100,25 @@ _CHUNK_SCHEMA: Final = t.StructType(
 
 @dataclass(frozen=True, slots=True)
 class CompactionSettings:
-    """How a ledger is rolled up."""
+    """How to compact a ledger."""
 
     chunks: int = CHUNKS
-    """Chunks that become one range of level 0."""
+    """Chunks in one range of level 0."""
     delay_seconds: float = 300.0
-    """The youngest of them must be this old: whoever reads at the tail is past it."""
+    """Minimum age of the youngest chunk: consumers at the tail have read it then."""
     delete_after_seconds: float = 6 * 3600.0
-    """What a wider range has replaced is kept this long, for those who are reading it."""
+    """How long a replaced range is kept for its readers."""
     object_bytes: int = OBJECT_BYTES
     run_timeout_seconds: float = 3600.0
+    fanout: int = FANOUT
+    """Ranges of one level that become one of the next."""
 
 
 class CompactionJob:
-    """Rolls up the shards of one ledger, one range at a time, on a session that others may use beside it."""
+    """Compacts the shards of one ledger, one range at a time.
+
+    Other runs may use the session concurrently.
+    """
 
     def __init__(
         self, ledger_url: str, session: SparkSession, settings: CompactionSettings, *, now_ms: Callable[[], int]
@@ -129,16 +135,17 @@ class CompactionJob:
         self._manifests: dict[tuple[int, ChunkRange], Manifest] = {}
 
     def close(self) -> None:
-        """Let go of the thread, without waiting for it."""
+        """Release the thread without waiting for it."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def run(self, shard: int) -> list[Manifest]:
-        """Write every range of ``shard`` that is due, and sweep; return the manifests that are new.
+        """Write every range of ``shard`` that is due, and sweep; return the new manifests.
 
         Raises:
-            RunError: Spark failed, or what it wrote is not what the facts say. Nothing of the range is visible then.
+            RunError: Spark failed, or its output differs from the facts. Nothing of the range is
+                visible then.
             ChunkError: a chunk, manifest or result is damaged.
-            StoreError: the store failed; the next run finds out how far this one came.
+            StoreError: the store failed; the next run continues from what is stored.
 
         """
         written: list[Manifest] = []
@@ -148,25 +155,21 @@ class CompactionJob:
         return written
 
     async def is_due(self, shard: int) -> bool:
-        """Return whether a run would find enough, were all of it counted; raises like `run`."""
+        """Return whether a range is due if every chunk is counted; raises like `run`."""
         ranges = ranges_to_read(await manifest_ranges(self.store, shard))
         covering = [await self._manifest(shard, each) for each in ranges]
         known = [(manifest.range, manifest.level) for manifest in covering]
         after = compacted_through([chunks for chunks, _ in known])
         newer = await Ledger(self.store, shard).numbers(after=after)
         newest = newer[-1] if newer else after
-        return next_compaction(known, watermark=newest, chunks=self._settings.chunks) is not None
+        return self._next(known, newest) is not None
 
     async def compact_next(self, shard: int) -> Manifest | None:
-        """Write the next range that is due, and return its manifest; None if there is none. Raises like `run`."""
+        """Write the next range that is due and return its manifest, or None. Raises like `run`."""
         ranges = ranges_to_read(await manifest_ranges(self.store, shard))
         covering = [await self._manifest(shard, each) for each in ranges]
         result = await newest_result(self.store, shard)
-        planned = next_compaction(
-            [(manifest.range, manifest.level) for manifest in covering],
-            watermark=result.watermark,
-            chunks=self._settings.chunks,
-        )
+        planned = self._next([(manifest.range, manifest.level) for manifest in covering], result.watermark)
         if planned is None:
             return None
         sources = [manifest for manifest in covering if manifest.range in planned.sources]
@@ -202,13 +205,13 @@ class CompactionJob:
         try:
             await create_manifest(self.store, manifest)
         except ObjectExistsError:
-            # Another run was first, and ours is an orphan now.
+            # Another run was first, so this folder is an orphan.
             await self._delete_folder(folder)
             return await self._manifest(shard, planned.range)
         return manifest
 
     async def sweep(self, shard: int) -> int:
-        """Delete ranges that wider ones have replaced, and folders that no manifest names; return how many."""
+        """Delete replaced ranges and folders that no manifest names, after their delays; return their number."""
         ranges = await manifest_ranges(self.store, shard)
         covering = ranges_to_read(ranges)
         swept = 0
@@ -218,7 +221,8 @@ class CompactionJob:
                 continue
             age_ms = self._now_ms() - (await self._manifest(shard, wider)).written_at_ms
             if age_ms >= self._settings.delete_after_seconds * 1000:
-                # The manifest first: what it names is an orphan then, and swept below, now or later.
+                # The manifest first: its objects are then orphans, which this or a later sweep
+                # deletes.
                 manifest = await self._manifest(shard, each)
                 await self.store.delete(manifest_path(shard, each))
                 await self._delete_folder(manifest.facts.rsplit("/", 1)[0])
@@ -236,7 +240,10 @@ class CompactionJob:
                 swept += 1
         return swept
 
-    # --- how ----------------------------------------------------------------------------------------------------------
+    def _next(self, covering: Sequence[tuple[ChunkRange, int]], watermark: int) -> PlannedCompaction | None:
+        return next_compaction(
+            covering, watermark=watermark, chunks=self._settings.chunks, fanout=self._settings.fanout
+        )
 
     async def _manifest(self, shard: int, chunks: ChunkRange) -> Manifest:
         key = (shard, chunks)
@@ -245,7 +252,10 @@ class CompactionJob:
         return self._manifests[key]
 
     async def _chunk_times(self, shard: int, chunks: ChunkRange) -> dict[int, int]:
-        """Return chunk → its time; every header is looked at, because Spark passes over what a foreign file lacks."""
+        """Return chunk → its time.
+
+        Every header is checked, because Spark ignores missing columns of a foreign file.
+        """
         ledger, slots = Ledger(self.store, shard), asyncio.Semaphore(MAX_CONCURRENT_READS)
 
         async def time_of(number: int) -> int:
@@ -253,15 +263,15 @@ class CompactionJob:
                 async with slots:
                     return (await ledger.header(number)).at_ms
             except ObjectMissingError as error:
-                raise ChunkError(f"it is counted, not rolled up, and gone: {error}") from error
+                raise ChunkError(f"the chunk is counted, not compacted, and missing: {error}") from error
 
         numbers = range(chunks.first, chunks.last + 1)
         return dict(zip(numbers, await asyncio.gather(*(time_of(number) for number in numbers)), strict=True))
 
     async def _run_on_spark(self, work: _CompactionWork) -> tuple[list[dict[str, Any]], pa.Table]:
-        """Return what was written, part by part, and the facts of the range; raises RunError."""
+        """Return a description of the written objects, and the facts of the range; raises RunError."""
         loop = asyncio.get_running_loop()
-        group = f"roll-up-{work.folder.rsplit('/', 1)[1]}"
+        group = f"compaction-{work.folder.rsplit('/', 1)[1]}"
         job = loop.run_in_executor(self._threads, self._write, group, work)
         try:
             async with asyncio.timeout(self._settings.run_timeout_seconds):
@@ -269,7 +279,7 @@ class CompactionJob:
         except TimeoutError:
             await self._cancel(group, job)
             raise RunError(
-                f"a roll-up took longer than {self._settings.run_timeout_seconds:g} s and was cancelled"
+                f"a compaction took longer than {self._settings.run_timeout_seconds:g} s and was cancelled"
             ) from None
         except asyncio.CancelledError:
             await self._cancel(group, job)
@@ -280,34 +290,34 @@ class CompactionJob:
             await asyncio.to_thread(self._session.sparkContext.cancelJobGroup, group)
         await asyncio.wait({job}, timeout=10)
         if job.done() and not job.cancelled():
-            job.exception()  # Asked, so that asyncio does not complain.
+            job.exception()  # Retrieve it, so that asyncio does not log it.
 
     def _write(self, group: str, work: _CompactionWork) -> tuple[list[dict[str, Any]], pa.Table]:
         try:
             self._session.sparkContext.setJobGroup(group, "compaction", interruptOnCancel=True)
-            # Counting has the default pool: consumers wait for it, and nobody for this.
+            # Counting has the default pool, because consumers wait for it.
             self._session.sparkContext.setLocalProperty("spark.scheduler.pool", "compaction")
             target = f"{self._root}/{work.folder}"
             tasks = max(1, min(len(work.alive), self._session.sparkContext.defaultParallelism * 4))
-            laid_out = rollup.sort_into_objects(
+            laid_out = plans.sort_into_objects(
                 self.records(work), tasks=tasks, object_bytes=self._settings.object_bytes
             )
             writer = laid_out.write.option("compression", "zstd").option(_SUCCESS_FILE_OPTION, "false")
-            writer.partitionBy(*rollup.PARTITION_COLUMNS).parquet(target)
+            writer.partitionBy(*plans.PARTITION_COLUMNS).parquet(target)
             written = self._session.read.schema(_WRITTEN_SCHEMA).option("basePath", target)
-            rows = rollup.describe_objects(written.parquet(target)).collect() if work.alive else []
-            merged = merged_table(backlog.aggregate_joined(self.facts(work)).toArrow())
+            rows = plans.describe_objects(written.parquet(target)).collect() if work.alive else []
+            merged = merged_table(backlog_plans.aggregate_joined(self.facts(work)).toArrow())
         except (Py4JError, PySparkException, OSError, EOFError) as error:
             first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
             raise RunError(
-                f"Spark could not roll up shard {work.shard}, chunks {work.planned.range}: {first}"
+                f"Spark could not compact shard {work.shard}, chunks {work.planned.range}: {first}"
             ) from error
         if self._folder is not None:
             _make_durable(self._folder / work.folder)
         return [row.asDict() for row in rows], merged
 
     def records(self, work: _CompactionWork) -> DataFrame:
-        """Return the records that are to be laid out."""
+        """Return the records of the range."""
         alive = self._session.createDataFrame(
             work.alive, t.StructType([t.StructField(name, t.LongType()) for name in ("topic_id", "segment")])
         )
@@ -320,42 +330,43 @@ class CompactionJob:
             ]
             if not paths:
                 return self._session.createDataFrame([], _COMPACTED_SCHEMA)
-            # The same columns stand in several runs' folders, so the place is read from the path of each file.
+            # Several runs' folders have the same partition columns, so they are read from the path
+            # of each file.
             frame = self._session.read.schema(_COMPACTED_SCHEMA).option("recursiveFileLookup", "true").parquet(*paths)
-            return rollup.only_segments(rollup.with_partition_columns(frame), alive)
+            return plans.only_segments(plans.with_partition_columns(frame), alive)
         names = [chunk_name(number) for number in work.times]
         times = self._session.createDataFrame(
             list(zip(names, work.times.values(), strict=True)), "chunk_name string, stored_at_ms long"
         )
         base = f"{self._root}/{chunk_folder(work.shard)}"
         chunks = self._session.read.schema(_CHUNK_SCHEMA).parquet(*(f"{base}/{name}" for name in names))
-        return rollup.only_segments(rollup.stored_records(rollup.with_chunk_name(chunks), times), alive)
+        return plans.only_segments(plans.stored_records(plans.with_chunk_name(chunks), times), alive)
 
     def facts(self, work: _CompactionWork) -> DataFrame:
-        """Return what is to be merged into the facts of the range."""
+        """Return the contributions to the facts of the range."""
         if work.facts is not None:
-            return backlog.contributions_from_merged(spark_frame(self._session, work.facts, spark_schema(MERGED)))
+            return backlog_plans.contributions_from_merged(spark_frame(self._session, work.facts, spark_schema(MERGED)))
         paths = [f"{self._root}/{chunk_folder(work.shard)}/{chunk_name(number)}" for number in work.times]
         facts = self._session.read.schema(spark_schema(FACTS)).option("basePath", f"{self._root}/ledger")
-        return backlog.contributions(facts.parquet(*paths))
+        return backlog_plans.contributions(facts.parquet(*paths))
 
     async def _written_objects(self, folder: str, rows: list[dict[str, Any]]) -> list[CompactedObject]:
-        """Return the objects that were written, each with its bounds."""
+        """Return the written objects with their bounds."""
         paths: dict[tuple[int, ...], str] = {}
         for path in await self.store.paths(folder):
             if match := _OBJECT_PATH.search(path):
                 key = tuple(int(each) for each in match.groups())
                 if key in paths:
-                    raise RunError(f"{path} is a second object of its part: {paths[key]}")
+                    raise RunError(f"two objects have the same topic, segment and part: {paths[key]} and {path}")
                 paths[key] = path
         found = []
         for row in sorted(rows, key=lambda row: (row["topic_id"], row["segment"], row["part"])):
             if row["end_offset"] - row["first_offset"] != row["records"]:
-                raise RunError(f"{folder}: offsets of {row} have holes or stand twice")
+                raise RunError(f"{folder}: offsets of {row} have holes or occur twice")
             bounds = {name: row[name] for name in CompactedObject.__struct_fields__ if name != "path"}
             found.append(CompactedObject(path=paths.pop((row["topic_id"], row["segment"], row["part"])), **bounds))
         if paths:
-            raise RunError(f"{next(iter(paths.values()))} was written and cannot be read back")
+            raise RunError(f"{next(iter(paths.values()))} was written but cannot be read back")
         return found
 
     async def _delete_folder(self, folder: str) -> None:
@@ -368,7 +379,7 @@ _SUCCESS_FILE_OPTION: Final = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
 
 @dataclass(frozen=True, slots=True)
 class _CompactionWork:
-    """One range on its way through Spark."""
+    """The input of one Spark run."""
 
     shard: int
     planned: PlannedCompaction
@@ -384,7 +395,7 @@ def _run_name(chunks: ChunkRange, now_ms: int) -> str:
 
 
 def _check_record_counts(work: _CompactionWork, rows: list[dict[str, Any]], merged: pa.Table) -> None:
-    """Raise RunError unless every segment that is alive has as many records written as its facts say."""
+    """Raise RunError unless every existing segment has as many written records as its facts say."""
     expected: dict[tuple[int, int], int] = {}
     for row in merged.to_pylist():
         if row["subscription_id"] is None and row["segment"] is not None:
@@ -398,12 +409,12 @@ def _check_record_counts(work: _CompactionWork, rows: list[dict[str, Any]], merg
         if expected.get(key, 0) != found.get(key, 0):
             raise RunError(
                 f"shard {work.shard}, chunks {work.planned.range}: topic {key[0]}, segment {key[1]} has "
-                f"{expected.get(key, 0)} records, and {found.get(key, 0)} were written"
+                f"{expected.get(key, 0)} records, but {found.get(key, 0)} were written"
             )
 
 
 def _make_durable(folder: Path) -> None:
-    """Have everything below ``folder`` on the disk; Hadoop's own checksum files, which nobody reads, go."""
+    """Flush everything below ``folder`` to the disk, and delete Hadoop's checksum files, which are never read."""
     for directory, _, names in os.walk(folder, topdown=False):
         for name in names:
             path = Path(directory, name)
@@ -425,25 +436,29 @@ def wall_clock_ms() -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Roll up what is due. 0: done; 1: a shard failed; 2: a setting is wrong."""
+    """Compact every range that is due.
+
+    Exit codes: 0: done; 1: a shard failed; 2: a setting is invalid.
+    """
     parser = argparse.ArgumentParser(
-        prog="python -m drain.compaction.job", description="Roll up a ledger's old chunks."
+        prog="python -m drain.compaction.job", description="Compact the old chunks of a ledger into large objects."
     )
     parser.add_argument("--ledger", required=True, help="URL of the ledger, e.g. file:///var/lib/headgate/ledger")
-    parser.add_argument("--shard", type=int, action="append", help="this shard only (may be repeated)")
+    parser.add_argument("--shard", type=int, action="append", help="compact this shard only (may be repeated)")
+    parser.add_argument("--chunks", type=int, default=CHUNKS, help="chunks in one range (default: %(default)s)")
     parser.add_argument(
-        "--chunks", type=int, default=CHUNKS, help="chunks that become one range (default: %(default)s)"
+        "--delay-seconds", type=float, default=300.0, help="minimum age of a chunk (default: %(default)s)"
     )
     parser.add_argument(
-        "--delay-seconds", type=float, default=300.0, help="least age of a chunk (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--delete-after-seconds", type=float, default=6 * 3600.0, help="for replaced ranges (default: %(default)s)"
+        "--delete-after-seconds",
+        type=float,
+        default=6 * 3600.0,
+        help="how long replaced ranges are kept (default: %(default)s)",
     )
     parser.add_argument("--master", default=DEFAULT_MASTER, help="Spark master (default: %(default)s)")
     arguments = parser.parse_args(argv)
     if arguments.chunks < 1:
-        parser.error(f"--chunks {arguments.chunks}: give at least 1")
+        parser.error(f"--chunks {arguments.chunks}: must be at least 1")
     try:
         return asyncio.run(_run(arguments))
     except (ConfigError, StoreError) as error:
@@ -477,11 +492,11 @@ async def _run(arguments: argparse.Namespace) -> int:
 
 
 def summary_line(manifest: Manifest) -> str:
-    """Return one line for people about a range that was written."""
+    """Return one line about a written range, for the log."""
     records = sum(item.end_offset - item.first_offset for item in manifest.objects)
     size = sum(item.size_bytes for item in manifest.objects)
     return (
-        f"shard {manifest.shard}: chunks {manifest.first} to {manifest.last} rolled up at level {manifest.level}: "
+        f"shard {manifest.shard}: chunks {manifest.first} to {manifest.last} compacted at level {manifest.level}: "
         f"{records} records, {size} bytes in {len(manifest.objects)} objects"
     )
 

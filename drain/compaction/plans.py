@@ -1,7 +1,7 @@
-"""Roll-up itself: records of many chunks, laid out as one sorted stretch per segment. Functions DataFrame → DataFrame.
+"""Query plans that sort the records of many chunks into objects per segment. Pure ``DataFrame → DataFrame`` functions.
 
-There is no session here, no path, no setting and nothing that runs. One shuffle brings a segment's records together;
-keys and values pass through as they are, and no Python touches a row.
+No session, no I/O, no configuration. One shuffle brings a segment's records together. Keys and
+values are copied as they are, and no Python function touches a row.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 PARTITION_COLUMNS: Final = ("topic_id", "segment", "part")
-"""The folders that a rolled object stands in."""
+"""The folders of a compacted object."""
 RECORD_COLUMNS: Final = ("offset", "timestamp_ms", "stored_at_ms", "size_bytes", "key", "value")
-"""What a rolled object holds; topic and segment are in its place."""
+"""The columns of a compacted object. Topic and segment are in its path."""
 
 
 def stored_records(chunks: DataFrame, times: DataFrame) -> DataFrame:
     """Return the records of chunks with the time at which each was stored.
 
-    ``chunks``: rows with fact, topic_id, segment, offset, timestamp_ms, size_bytes, key, value and chunk_name.
-    ``times``: chunk_name and stored_at_ms, one row a chunk.
+    ``chunks``: rows with fact, topic_id, segment, offset, timestamp_ms, size_bytes, key, value and
+    chunk_name. ``times``: chunk_name and stored_at_ms, one row per chunk.
     """
     return (
         chunks.where(f.col("fact") == "record")
@@ -31,12 +31,12 @@ def stored_records(chunks: DataFrame, times: DataFrame) -> DataFrame:
 
 
 def with_chunk_name(chunks: DataFrame) -> DataFrame:
-    """Return rows that were read from chunks with ``chunk_name``, the name of the object that each stands in."""
+    """Return rows read from chunks with ``chunk_name``, the name of their object."""
     return chunks.select("*", f.col("_metadata.file_name").alias("chunk_name"))
 
 
 def with_partition_columns(compacted: DataFrame) -> DataFrame:
-    """Return rows that were read from rolled objects with their topic and segment, which the path of each says."""
+    """Return rows read from compacted objects with topic and segment, taken from the path."""
     path = f.col("_metadata.file_path")
     partition_columns = {
         name: f.regexp_extract(path, f"/{name}=([0-9]+)/", 1).cast("long") for name in ("topic_id", "segment")
@@ -47,15 +47,15 @@ def with_partition_columns(compacted: DataFrame) -> DataFrame:
 
 
 def only_segments(records: DataFrame, alive: DataFrame) -> DataFrame:
-    """Return the records of the segments in ``alive`` (topic_id, segment): what was pruned or deleted stays out."""
+    """Return the records of the segments in ``alive`` (topic_id, segment), without pruned and deleted ones."""
     return records.join(f.broadcast(alive), ["topic_id", "segment"], "left_semi")
 
 
 def sort_into_objects(records: DataFrame, *, tasks: int, object_bytes: int) -> DataFrame:
-    """Return ``records`` with the column ``part``, sorted as they are to be written.
+    """Return ``records`` with the column ``part``, sorted for writing.
 
-    A part is one object: it ends with the record whose bytes, added to those before it in its segment, pass the next
-    multiple of ``object_bytes``. ``tasks`` work side by side, each on whole segments.
+    A part is one object. It ends with the record at which the running size of the segment passes
+    the next multiple of ``object_bytes``. ``tasks`` run concurrently, each on whole segments.
     """
     before = f.sum("size_bytes").over(
         Window.partitionBy("topic_id", "segment").orderBy("offset").rowsBetween(Window.unboundedPreceding, -1)
@@ -70,7 +70,7 @@ def sort_into_objects(records: DataFrame, *, tasks: int, object_bytes: int) -> D
 
 
 def describe_objects(written: DataFrame) -> DataFrame:
-    """Return, for each part as it was written, its bounds, how many records it has, their bytes and their times."""
+    """Return for each written part its bounds, number of records, bytes and times."""
     return written.groupBy(*PARTITION_COLUMNS).agg(
         f.min("offset").alias("first_offset"),
         (f.max("offset") + 1).alias("end_offset"),

@@ -1,8 +1,8 @@
-"""Roll up when there is enough of it, in the Spark process, beside the counting.
+"""Compact periodically in the Spark process, concurrently with counting.
 
-Every half minute, more or less, so that the processes of several daemons do not do the same work at once; if they do,
-one of them has worked for nothing. What fails is told, and tried again after a pause that grows: no promise waits for
-it.
+Every half minute, with jitter, so that the processes of several daemons rarely do the same work. If
+they do, one of them has worked in vain. Failures are logged and retried with a growing pause,
+because no promise depends on compaction.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_PAUSE_SECONDS: Final = 1800.0
 
 
 class CompactionScheduler:
-    """Looks at every shard of a ledger, for as long as it runs."""
+    """Checks every shard of a ledger periodically."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class CompactionScheduler:
         rng: random.Random,
         check_interval_seconds: float = CHECK_INTERVAL_SECONDS,
     ) -> None:
-        """``shards`` names the shards; ``count`` brings a shard's published result up to date."""
+        """``shards`` returns the shards; ``count`` brings a shard's published result up to date."""
         self._job = compaction_job
         self._shards = shards
         self._count = count
@@ -43,7 +43,7 @@ class CompactionScheduler:
         self._failures = 0
 
     async def run(self) -> None:
-        """Look until cancelled; returns when the JVM is gone, which others tell."""
+        """Check until cancelled. Returns if the JVM is gone, which counting reports."""
         checks = 0
         while True:
             pause = min(
@@ -58,7 +58,7 @@ class CompactionScheduler:
             checks += 1
 
     async def check(self, *, sweep: bool) -> bool:
-        """Roll up what is due, once; return whether something failed. Raises JvmGoneError."""
+        """Compact every range that is due; return whether anything failed. Raises JvmGoneError."""
         try:
             shards = await self._shards()
         except HeadgateError:
@@ -75,6 +75,6 @@ class CompactionScheduler:
             except JvmGoneError:
                 raise
             except HeadgateError as error:
-                print(f"error: roll-up of shard {shard}: {error}", file=sys.stderr)  # noqa: T201
+                print(f"error: compaction of shard {shard}: {error}", file=sys.stderr)  # noqa: T201
                 failed = True
         return failed

@@ -1,8 +1,9 @@
-"""Which chunks of a ledger are new, whether they are what they should be, and where Spark finds them.
+"""List and check the new chunks of a ledger.
 
-The numbers must go on without a hole from the last watermark, and the chunk of the watermark itself must still be
-there: a result that is ahead of its ledger belongs to another one. Each new chunk's header is read before it is
-counted, because Spark fills the columns that a foreign file lacks with nulls and says nothing.
+The numbers must continue without a gap after the last watermark, and the chunk of the watermark
+must still exist: a result that is ahead of its ledger belongs to another ledger. Each new chunk's
+header is checked before it is counted, because Spark silently fills the missing columns of a
+foreign file with nulls.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ _SHARD_FOLDER: Final = re.compile(r"shard=(\d{4,})")
 
 
 class LedgerChunks:
-    """The chunks of all shards of one ledger, as the backlog job sees them."""
+    """The chunks of all shards of one ledger."""
 
     def __init__(
         self, ledger_url: str, reader: Reader = "auto", *, small_read_max_rows: int = SMALL_READ_MAX_ROWS
     ) -> None:
         """Open the ledger at ``ledger_url``; raises ConfigError for a URL that names no store.
 
-        ``small_read_max_rows``: see `drain.spark.fact_source.SparkFiles`; 0 leaves every chunk to Spark.
+        ``small_read_max_rows``: see `drain.spark.fact_source.SparkFiles`; 0 leaves every chunk to
+        Spark.
         """
         self.store: Store = open_store(ledger_url)
         self.source: FactSource = fact_source(ledger_url, reader, small_read_max_rows=small_read_max_rows)
@@ -48,7 +50,7 @@ class LedgerChunks:
 
         Raises:
             ConfigError: there is none.
-            StoreUnavailableError: the store is out of reach.
+            StoreUnavailableError: the store is unreachable.
 
         """
         names = await self.store.folders("ledger")
@@ -61,14 +63,16 @@ class LedgerChunks:
         """Return the numbers of the chunks after ``watermark``.
 
         Raises:
-            ChunkError: a hole in the numbers, a foreign name, or no chunk ``watermark``.
-            StoreUnavailableError: the store is out of reach.
+            ChunkError: a gap in the numbers, a foreign name, or no chunk ``watermark``.
+            StoreUnavailableError: the store is unreachable.
 
         """
         first = max(1, watermark)
         names = await self.store.names(chunk_folder(shard), after=chunk_name(first - 1))
         if watermark and not names:
-            raise ChunkError(f"{chunk_folder(shard)}/{chunk_name(watermark)} is missing, but counted: another ledger?")
+            raise ChunkError(
+                f"{chunk_folder(shard)}/{chunk_name(watermark)} is counted but missing: is this another ledger?"
+            )
         for number, name in enumerate(names, start=first):
             if name != chunk_name(number):
                 raise ChunkError(
@@ -78,13 +82,13 @@ class LedgerChunks:
         return range(watermark + 1, first + len(names))
 
     async def check(self, shard: int, numbers: Sequence[int]) -> tuple[int, int | None]:
-        """Look at the headers of chunks; return ``at_ms`` of the last one, and how many rows they have together.
+        """Check the headers of chunks; return ``at_ms`` of the last one, and their total number of rows.
 
-        Where whoever reads the chunks looks at their headers too, no more than the last one is fetched here, and the
+        If the fact source checks headers itself, only the last header is fetched here, and the
         number of rows is None.
 
         Raises:
-            ChunkError: for the first that is not what its name says.
+            ChunkError: a chunk's header does not match its name.
 
         """
         if self.source.checks_headers:

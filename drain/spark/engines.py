@@ -1,8 +1,9 @@
-"""What differs between a JVM of our own and a Spark Connect server: naming a run, ending it, asking whether it lives.
+"""The calls that differ between a JVM of this process and a Spark Connect server: name a run, cancel it, ping.
 
-A session of our own speaks to its JVM through py4j, and a run is ended by its job group (an interrupt by tag does not
-reach it). A session on a server has neither: there a run is ended with everything else of the session, which is ours
-alone. Every other call in this room is one that both kinds of session have.
+A classic session speaks to its JVM through py4j, and a run is cancelled by its job group (an
+interrupt by tag does not reach it). A Connect session has neither: a run is cancelled with all
+other operations of the session, which only this process uses. All other calls in this package exist
+in both kinds of session.
 """
 
 from __future__ import annotations
@@ -14,34 +15,34 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 _LOST: Final = ("NO_ACTIVE_SESSION", "INVALID_HANDLE", "RETRIES_EXCEEDED", "SESSION_CLOSED")
-"""Beginnings of the conditions under which a Connect session never answers again."""
+"""Prefixes of the error conditions after which a Connect session never answers again."""
 _LOST_STATUS: Final = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"})
-"""What gRPC says of a server that is not there any more."""
+"""gRPC status codes of a server that is gone."""
 
 
 ENGINE_ERRORS: Final = (PySparkException, Py4JError, ConnectionError, EOFError)
-"""Whatever a call to an engine raises that is not a bug of ours."""
+"""The exceptions that a call to an engine raises, except for bugs."""
 
 
 class EngineCalls(Protocol):
-    """The calls of one session beside its queries. They block, and raise one of ENGINE_ERRORS."""
+    """The calls of one session except queries. They block, and raise one of ENGINE_ERRORS."""
 
     def begin(self, run: str) -> None:
-        """Name what the calling thread does next."""
+        """Name the next run of the calling thread."""
 
     def cancel(self, run: str) -> None:
-        """End the run of that name; one that is not under way is fine."""
+        """Cancel the run with that name, if it is running."""
 
     def ping(self) -> None:
         """Return once the engine has answered."""
 
 
 class ClassicCalls:
-    """For a session whose JVM is a child of this process, wherever its executors are."""
+    """For a session whose JVM is a child of this process, with executors anywhere."""
 
     def __init__(self, session: SparkSession) -> None:
         self._context = session.sparkContext
-        self._jvm: Any = session._jvm  # noqa: SLF001 - the one way to reach the JVM without starting a job
+        self._jvm: Any = session._jvm  # noqa: SLF001 - the only way to reach the JVM without a job
 
     def begin(self, run: str) -> None:
         """See `EngineCalls.begin`."""
@@ -80,7 +81,7 @@ def calls_of(session: SparkSession) -> EngineCalls:
 
 
 def is_gone(error: BaseException) -> bool:
-    """Whether ``error`` means that the engine will not answer again in this process, whatever it is asked."""
+    """Return whether ``error`` means that the engine will not answer again in this process."""
     if isinstance(error, (Py4JNetworkError, ConnectionError, EOFError)):
         return True
     if isinstance(error, PySparkException):

@@ -1,12 +1,13 @@
-"""Where Spark gets the facts of chunks from: its own file systems, our reader of objects, or this process.
+"""Where Spark gets the facts of chunks: from its own file systems, from headgate's object reader, or from this process.
 
-A folder is read by Spark itself, which is the quickest. A bucket is read through drain.spark.object_data_source, for
-which no jar is needed, unless an operator has put Hadoop's jars for that store into Spark and says so (``reader =
-"spark"``).
+Spark reads a folder itself, which is fastest. A bucket is read with drain.spark.object_data_source,
+which needs no jar, unless an operator has installed Hadoop's jars for that store and sets ``reader
+= "spark"``.
 
-What has come since the last run is mostly a few small chunks, and for these a scan costs more than the rows in them:
-Spark looks for each file twice, plans a scan, and opens them in tasks of their own. So the rows of a few chunks in a
-folder are read here and travel within the plan (drain.spark.small_chunk_reader).
+New data since the last run is mostly a few small chunks, and scanning these costs more than
+counting their rows: Spark lists each file twice, plans a scan, and opens them in separate tasks. So
+the rows of a few chunks in a folder are read in this process and sent with the plan
+(drain.spark.small_chunk_reader).
 """
 
 from __future__ import annotations
@@ -27,38 +28,38 @@ Reader = Literal["auto", "spark"]
 READERS: Final[tuple[Reader, ...]] = ("auto", "spark")
 _FACTS: Final = spark_schema(FACTS)
 _HADOOP_SCHEMES: Final = {"s3": "s3a", "az": "abfss"}
-"""What Spark's file systems call the schemes that we write as obstore does."""
+"""Scheme of a ledger URL (as in obstore) → scheme of Spark's file system."""
 
 
 class FactSource(Protocol):
-    """How one ledger's chunks become a frame of facts."""
+    """Reads the chunks of one ledger as a DataFrame of facts."""
 
     base: str
-    """The folder of all shards, as errors name it."""
+    """The folder of all shards, for error messages."""
     checks_headers: bool
-    """Whether reading an object refuses one that is not the chunk its name says."""
+    """Whether reading fails if a chunk's header does not match its name."""
 
     def path(self, shard: int, number: int) -> str:
-        """Return one chunk's place, as `frame` takes it."""
+        """Return the path of one chunk for `frame`."""
 
     def frame(self, session: SparkSession, paths: Sequence[str]) -> DataFrame:
         """Return the rows of these chunks, as schemas.FACTS."""
 
     def small_frame(self, session: SparkSession, paths: Sequence[str]) -> DataFrame | None:
-        """Return the same rows, read in this process; None if they are not few, or cannot be read here."""
+        """Return the same rows, read in this process; None if they are too many or cannot be read here."""
 
 
 class SparkFiles:
-    """Chunks that Spark reads by itself. It fills columns that a file lacks with nulls, and knows no headers."""
+    """Chunks that Spark reads. It fills missing columns with nulls, and does not check headers."""
 
     checks_headers = False
 
     def __init__(self, ledger_url: str, *, small_read_max_rows: int = SMALL_READ_MAX_ROWS) -> None:
-        """Folders with at most ``small_read_max_rows`` rows are read in this process; 0 leaves all to Spark."""
+        """Up to ``small_read_max_rows`` rows of a folder are read in this process; 0: Spark reads all of them."""
         parts = urlsplit(ledger_url)
         self._small_read_max_rows = small_read_max_rows if parts.scheme == "file" else 0
         scheme = _HADOOP_SCHEMES.get(parts.scheme, parts.scheme)
-        # Hadoop takes a path as it is, without decoding it.
+        # Hadoop does not decode paths.
         self._root = f"{scheme}://{parts.netloc}{unquote(parts.path).rstrip('/')}"
         self.base = f"{self._root}/ledger"
 
@@ -67,7 +68,10 @@ class SparkFiles:
         return f"{self._root}/{chunk_folder(shard)}/{chunk_name(number)}"
 
     def frame(self, session: SparkSession, paths: Sequence[str]) -> DataFrame:
-        """See `FactSource.frame`; below the base Spark takes ``shard=0003`` for the value of the column shard."""
+        """See `FactSource.frame`.
+
+        Spark takes the column shard from the folder ``shard=0003`` below the base.
+        """
         return session.read.schema(_FACTS).option("basePath", self.base).parquet(*paths)
 
     def small_frame(self, session: SparkSession, paths: Sequence[str]) -> DataFrame | None:
@@ -77,7 +81,7 @@ class SparkFiles:
 
 
 class StoreObjects:
-    """Chunks that our own reader fetches on Spark's workers (drain.spark.object_data_source)."""
+    """Chunks that headgate's object reader fetches on Spark's workers (drain.spark.object_data_source)."""
 
     checks_headers = True
 
@@ -95,13 +99,13 @@ class StoreObjects:
         return objects.object_frame(session, self._ledger_url, paths, _FACTS)
 
     def small_frame(self, session: SparkSession, paths: Sequence[str]) -> DataFrame | None:  # noqa: ARG002
-        """See `FactSource.small_frame`; objects are fetched by workers only."""
+        """See `FactSource.small_frame`. Only workers fetch objects."""
         return None
 
 
 def fact_source(
     ledger_url: str, reader: Reader = "auto", *, small_read_max_rows: int = SMALL_READ_MAX_ROWS
 ) -> FactSource:
-    """Return how the ledger at ``ledger_url`` is read; ``spark`` trusts in jars that an operator configured."""
+    """Return the source for the ledger at ``ledger_url``; ``spark`` relies on jars that an operator installed."""
     native = reader == "spark" or urlsplit(ledger_url).scheme == "file"
     return SparkFiles(ledger_url, small_read_max_rows=small_read_max_rows) if native else StoreObjects(ledger_url)

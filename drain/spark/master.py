@@ -1,8 +1,8 @@
-"""Which engine a Spark master stands for: the one setting that says where backlogs are counted.
+"""Which engine a Spark master names, and which Spark settings operators may set.
 
-``local[*]`` counts inside the backlog process, ``spark://``, ``yarn`` and ``k8s://`` on the executors of a cluster,
-``sc://`` on a Spark Connect server. Pure: text in, a decision out; it imports no Spark, so the daemon can check the
-setting too.
+``local[*]`` counts in the Spark process, ``spark://``, ``yarn`` and ``k8s://`` on the executors of
+a cluster, ``sc://`` on a Spark Connect server. Pure: text in, a decision out. Imports no Spark, so
+that the daemon can check the setting.
 """
 
 from __future__ import annotations
@@ -28,33 +28,35 @@ def engine_of(master: str) -> Engine:
     """Return the kind of engine that ``master`` names.
 
     Raises:
-        ConfigError: it names none, or carries a token, which would show in logs and in the list of processes.
+        ConfigError: it names none, or contains a token, which logs and the process list would show.
 
     """
     if ";token=" in master:
-        raise ConfigError("no token in the Spark master; put it into the environment, SPARK_CONNECT_AUTHENTICATE_TOKEN")
+        raise ConfigError(
+            "the Spark master contains a token: set the environment variable SPARK_CONNECT_AUTHENTICATE_TOKEN instead"
+        )
     if _LOCAL.fullmatch(master):
         return "local"
     if _CLUSTER.fullmatch(master):
         return "cluster"
     if _CONNECT.fullmatch(master):
         return "connect"
-    raise ConfigError(f"Spark master {master!r} is none of {VALID_MASTERS}")
+    raise ConfigError(f"Spark master {master!r}: write one of {VALID_MASTERS}")
 
 
 def conf_problem(name: str) -> str | None:
-    """Return why ``name`` may not be set as a Spark setting of ours, or None."""
+    """Return why ``name`` may not be set as a Spark setting, or None."""
     if not name.startswith("spark."):
-        return f"{name!r} is no setting of Spark; those begin with spark."
+        return f"{name!r} is not a setting of Spark: those begin with spark."
     if name in ("spark.master", "spark.remote"):
-        return f"{name} is chosen by the master: write drain.master, or --master"
+        return f"{name} follows from the master: set drain.master or --master"
     if _SECRET.search(name):
-        return f"{name} would show in the list of processes; give secrets to Spark's machines by their environment"
+        return f"{name} would show in the process list: pass secrets to Spark's machines in their environment"
     return None
 
 
 def conf_pair(text: str) -> tuple[str, str]:
-    """Return the setting in ``KEY=VALUE``; raises ValueError for what is none, as argparse wants it."""
+    """Return the setting in ``KEY=VALUE``; raises ValueError for anything else, as argparse requires."""
     name, equals, value = text.partition("=")
     if not equals or conf_problem(name):
         raise ValueError(conf_problem(name) or f"{text!r} is not KEY=VALUE")
@@ -62,5 +64,5 @@ def conf_pair(text: str) -> tuple[str, str]:
 
 
 def is_on_this_machine(master: str) -> bool:
-    """Whether the engine runs on this machine as far as its name tells, so that it sees this machine's files."""
+    """Return whether the engine runs on this machine, judging by its name, and so sees this machine's files."""
     return engine_of(master) == "local" or _LOOPBACK.fullmatch(master) is not None

@@ -1,18 +1,19 @@
-"""Read chunks from an object store on Spark's own workers, without any jar: a data source that yields Arrow batches.
+"""Read chunks from an object store on Spark's workers, without a jar: a data source that yields Arrow batches.
 
-PySpark's JVM reads folders only; its file systems for S3, GCS and Azure are jars that pip does not bring. Here each
-task gets some objects of the ledger, fetches them through obstore, and hands the wanted columns over as Arrow. So the
-job runs on a cluster and on Spark Connect as it does locally, and no byte of the ledger passes through the driver.
-Workers need pyarrow and obstore, and their environment the store's credentials; headgate itself need not be installed
-there: this module travels with the query (`register`), so it must import nothing else of headgate's.
+PySpark's JVM can only read folders. Its file systems for S3, GCS and Azure are jars that pip does
+not install. Here each task fetches some objects through obstore and returns the requested columns
+as Arrow. So the job runs on a cluster and on Spark Connect as it does locally, and the ledger's
+bytes do not pass through the driver. Workers need pyarrow and obstore, and the store's credentials
+in their environment. They do not need headgate: this module is sent with the query (`register`), so
+it must not import other headgate modules.
 
-The rules:
+Rules:
 
-1. The header of each object is compared with its place before a row of it counts: what is not that chunk fails the run.
-2. Every error names its object, as one line: `ObjectError`.
-3. What a worker holds is bounded: MAX_CONCURRENT_FETCHES objects of up to MAX_WHOLE_READ_BYTES; of larger ones only
-the ranges of the
-   wanted columns.
+1. The header of each object is compared with its path before its rows count. A mismatch fails the
+   run.
+2. Every error is one line that names its object: `ObjectError`.
+3. Memory on a worker is bounded: max_concurrent_fetches objects of up to max_whole_read_bytes. Of
+   larger objects only the ranges of the requested columns are fetched.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
@@ -39,42 +41,53 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 NAME: Final = "headgate_objects"
-OBJECTS_PER_TASK: Final = 64
-"""Small objects cost a round trip each, which overlap within a task; a task itself costs some 10 ms."""
-MAX_CONCURRENT_FETCHES: Final = 16
-MAX_WHOLE_READ_BYTES: Final = 4 * 1024 * 1024
-"""Up to here one request for all of an object is quicker than one for its footer and one a column."""
-ROWS_PER_BATCH: Final = 65_536
 _METADATA_KEY: Final = b"headgate"
 _FORMAT: Final = 2
 _CHUNK_PATH: Final = re.compile(r"shard=(\d+)/(\d+)\.parquet$")
 
 
+@dataclass(frozen=True)
+class ReadLimits:
+    """Sizes of tasks, fetches and batches."""
+
+    objects_per_task: int = 64
+    """Small objects cost a round trip each, which overlap within a task. A task itself costs some
+    10 ms."""
+    max_concurrent_fetches: int = 16
+    max_whole_read_bytes: int = 4 * 1024 * 1024
+    """Up to this size, one request for the whole object is faster than one for its footer and one
+    per column."""
+    rows_per_batch: int = 65_536
+
+
+DEFAULT_LIMITS: Final = ReadLimits()
+
+
 class ObjectError(Exception):
-    """An object cannot be read, or is not the chunk that its name says."""
+    """An object cannot be read, or does not match its path."""
 
 
 def register(session: SparkSession) -> None:
-    """Make the data source known to ``session``; cheap, and harmless to repeat."""
+    """Register the data source with ``session``; cheap and idempotent."""
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
     session.dataSource.register(ObjectSource)
 
 
 def object_frame(session: SparkSession, ledger_url: str, paths: Sequence[str], schema: StructType) -> DataFrame:
-    """Return the rows that state a fact of the objects at ``paths`` (relative to ``ledger_url``), as ``schema``.
+    """Return the fact rows of the objects at ``paths`` (relative to ``ledger_url``), as ``schema``.
 
-    ``shard`` is taken from the path; a column that an object lacks is null in all of its rows.
+    ``shard`` is taken from the path. A missing column of an object is null in all of its rows.
     """
     reader = session.read.format(NAME).schema(schema)
     return reader.option("ledger", ledger_url).option("paths", json.dumps(list(paths))).load()
 
 
 class ObjectSource(DataSource):
-    """What Spark asks for a reader."""
+    """The data source, from which Spark requests a reader."""
 
     @classmethod
     def name(cls) -> str:
-        """Return what stands in `format`."""
+        """Return the name for `format`."""
         return NAME
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -90,39 +103,42 @@ class ObjectPartition(InputPartition):
 
 
 class ObjectReader(DataSourceReader):
-    """Deals the objects out to tasks, and reads those of one task."""
+    """Distributes the objects over tasks, and reads those of one task."""
 
-    def __init__(self, ledger_url: str, paths: Sequence[str], schema: pa.Schema) -> None:
+    def __init__(
+        self, ledger_url: str, paths: Sequence[str], schema: pa.Schema, limits: ReadLimits = DEFAULT_LIMITS
+    ) -> None:
         self._ledger_url = ledger_url
         self._paths = paths
         self._schema = schema
+        self._limits = limits
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return neighbouring objects together, and never fewer tasks than there is work for."""
+        """Return adjacent objects together, one partition per task."""
         return [
-            ObjectPartition(self._paths[first : first + OBJECTS_PER_TASK])
-            for first in range(0, len(self._paths), OBJECTS_PER_TASK)
+            ObjectPartition(self._paths[first : first + self._limits.objects_per_task])
+            for first in range(0, len(self._paths), self._limits.objects_per_task)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task's objects, many small objects to a batch."""
+        """Yield the rows of one task's objects, with many small objects in a batch."""
         store = obstore.store.from_url(
             self._ledger_url,
             retry_config={"max_retries": 3, "retry_timeout": timedelta(seconds=30)},
         )
         gathered: list[pa.Table] = []
         rows = 0
-        for table in _prefetch(store, partition.value, self._schema):
+        for table in _prefetch(store, partition.value, self._schema, self._limits):
             gathered.append(table)
             rows += len(table)
-            if rows >= ROWS_PER_BATCH:
-                yield from _batches(gathered)
+            if rows >= self._limits.rows_per_batch:
+                yield from _batches(gathered, self._limits.rows_per_batch)
                 gathered, rows = [], 0
-        yield from _batches(gathered)
+        yield from _batches(gathered, self._limits.rows_per_batch)
 
 
 class RangedObject(io.RawIOBase):
-    """One object as a file whose ranges are fetched as they are read."""
+    """One object as a file. Its ranges are fetched when they are read."""
 
     def __init__(self, store: Any, path: str, size: int) -> None:
         self._store = store
@@ -139,16 +155,16 @@ class RangedObject(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        """Return where the next read begins."""
+        """Return the offset of the next read."""
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to ``offset`` from the beginning, from here, or from the end."""
+        """Set the offset of the next read, relative to the beginning, to itself or to the end."""
         self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         return self._at
 
     def read(self, size: int = -1) -> bytes:
-        """Return the next ``size`` bytes, or all that are left."""
+        """Return the next ``size`` bytes, or all remaining ones."""
         end = self._size if size < 0 else min(self._size, self._at + size)
         if end <= self._at:
             return b""
@@ -157,19 +173,19 @@ class RangedObject(io.RawIOBase):
         return data
 
 
-def _batches(tables: Sequence[pa.Table]) -> Iterator[pa.RecordBatch]:
+def _batches(tables: Sequence[pa.Table], rows: int) -> Iterator[pa.RecordBatch]:
     if tables:
-        yield from pa.concat_tables(tables).combine_chunks().to_batches(max_chunksize=ROWS_PER_BATCH)
+        yield from pa.concat_tables(tables).combine_chunks().to_batches(max_chunksize=rows)
 
 
-def _prefetch(store: Any, paths: Sequence[str], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yield the tables in order, while the next ones are being fetched."""
+def _prefetch(store: Any, paths: Sequence[str], schema: pa.Schema, limits: ReadLimits) -> Iterator[pa.Table]:
+    """Yield the tables in order, while the next ones are fetched."""
     pending: deque[Future[pa.Table]] = deque()
-    with ThreadPoolExecutor(MAX_CONCURRENT_FETCHES, thread_name_prefix="objects") as threads:
+    with ThreadPoolExecutor(limits.max_concurrent_fetches, thread_name_prefix="objects") as threads:
         try:
             for path in paths:
-                pending.append(threads.submit(_table, store, path, schema))
-                if len(pending) == MAX_CONCURRENT_FETCHES:
+                pending.append(threads.submit(_table, store, path, schema, limits.max_whole_read_bytes))
+                if len(pending) == limits.max_concurrent_fetches:
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()
@@ -178,19 +194,19 @@ def _prefetch(store: Any, paths: Sequence[str], schema: pa.Schema) -> Iterator[p
                 future.cancel()
 
 
-def _table(store: Any, path: str, schema: pa.Schema) -> pa.Table:
+def _table(store: Any, path: str, schema: pa.Schema, max_whole_read_bytes: int) -> pa.Table:
     try:
         found = obstore.get(store, path)
         size = found.meta["size"]
         source: Any = (
-            pa.BufferReader(found.bytes()) if size <= MAX_WHOLE_READ_BYTES else RangedObject(store, path, size)
+            pa.BufferReader(found.bytes()) if size <= max_whole_read_bytes else RangedObject(store, path, size)
         )
         file = pq.ParquetFile(source, pre_buffer=True)
         shard = _checked_shard(file.metadata.metadata, path)
         table = file.read(columns=[name for name in schema.names if name in file.schema_arrow.names], use_threads=False)
     except (obstore.exceptions.BaseError, pa.ArrowException, OSError) as error:
         lines = str(error).splitlines() or [type(error).__name__]
-        # A store may put a signature into the address that it quotes.
+        # A store may quote a URL with a signature in it.
         reason = re.sub(r"[?]\S+", "", lines[0])
         raise ObjectError(f"{path}: {reason}") from None
     table = table.filter(table.column("fact").is_valid())

@@ -1,7 +1,8 @@
-"""The columns that the backlog job reads, carries along and publishes, as values.
+"""The schemas of facts, merged rows and results.
 
-Arrow schemas, because that is what the files hold; `spark_schema` gives the same to Spark, so that a read never has to
-guess. Which columns of a chunk are read is said here and nowhere else: keys, values and bodies are not among them.
+These are Arrow schemas, because the files have them; `spark_schema` converts them for Spark, so
+that a read never infers a schema. FACT_COLUMNS is the only list of columns that are read from
+chunks: keys, values and bodies are not among them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ FACT_COLUMNS: Final = (
 )
 
 SHARD: Final = pa.field("shard", pa.int64())
-"""Not a column of a chunk: it comes from the folder that the chunk stands in."""
+"""Not a column of a chunk: it is taken from the chunk's folder."""
 
 FACTS: Final = pa.schema([*(chunk.SCHEMA.field(name) for name in FACT_COLUMNS), SHARD])
 
@@ -53,7 +54,7 @@ STATE: Final = pa.schema(
         pa.field("timestamp_index", TIMESTAMP_INDEX),
     ],
 )
-"""What a result holds; drain.backlog.merge says what each kind of row means."""
+"""The columns of a result; drain.backlog.merge explains the kinds of rows."""
 
 MERGED: Final = pa.schema(
     [
@@ -70,4 +71,5 @@ MERGED: Final = pa.schema(
         pa.field("present", pa.bool_()),
     ],
 )
-"""What new facts come to, as Spark hands it over to be settled; a segment has a row for each mark of new records."""
+"""Merged facts, as input of the next merge. A segment has a row for each slot of its timestamp
+index."""

@@ -1,9 +1,9 @@
-"""Build the Spark session: one, warm, and quiet, on whichever engine the master names (drain.master).
+"""Build the Spark session on the engine that the master names (drain.spark.master).
 
-``local`` and clusters mean a JVM that is a child of this process; ``sc://`` means a session on a Spark Connect server,
-which has been configured by whoever runs it: there only what a session may set is set. Everything that is set here is
-set for a reason that stands beside it. Nothing is read from the environment but what drain.spark.java looks up and
-what tells that `spark-submit` has started us, and nothing runs at import.
+``local`` and clusters use a JVM that is a child of this process. ``sc://`` uses a session on a
+Spark Connect server, which its operator has configured; there only settings that a session may
+change are set. Every setting below has its reason beside it. The environment is read only by
+drain.spark.java and to detect `spark-submit`, and nothing runs at import.
 """
 
 from __future__ import annotations
@@ -23,20 +23,23 @@ from drain.spark.master import DEFAULT_MASTER, engine_of, is_on_this_machine
 from headgate.errors import ConfigError
 
 SETTINGS: Final[dict[str, str]] = {
-    # Parallel GC beat G1 by a quarter on the job's own kind of work, and takes fewer threads when idle.
+    # Parallel GC was a quarter faster than G1 on this workload, and has fewer threads when idle.
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
-    # After the map side there is a row per segment and subscription: more partitions only cost scheduling.
+    # After the map side there is one row per segment and subscription: more partitions only cost
+    # scheduling.
     "spark.sql.shuffle.partitions": "2",
-    # A run plans one small shuffle; re-planning it between stages costs more than it can save.
+    # A run has one small shuffle. Re-planning between stages costs more than it can save.
     "spark.sql.adaptive.enabled": "false",
-    # Counting and roll-up share the cores, where the first would otherwise wait for all tasks of the second.
+    # Counting and compaction share the cores. Otherwise counting waits for all tasks of a
+    # compaction.
     "spark.scheduler.mode": "FAIR",
-    # More than 32 paths would start a job that lists them. We name files, not folders: there is nothing to list.
+    # With more than 32 paths Spark starts a job that lists them. The paths are files: there is
+    # nothing to list.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
-    # Whatever is in one of our files is there to be counted: no file is passed over.
+    # Every file has to be counted: no file may be skipped.
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
-    # Nobody looks at the UI of a process that lives for months, and what it retains only grows.
+    # The UI of a process that runs for months is not used, and its retained data only grows.
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.ui.retainedJobs": "5",
@@ -47,7 +50,7 @@ SETTINGS: Final[dict[str, str]] = {
     "spark.log.level": "ERROR",
 }
 LOCAL_SETTINGS: Final[dict[str, str]] = {
-    # With all executors on this machine nobody else has to reach the driver.
+    # With all executors on this machine, no other machine has to reach the driver.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
@@ -55,16 +58,17 @@ LOCAL_SETTINGS: Final[dict[str, str]] = {
 
 APP_NAME: Final = "headgate-backlog"
 SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
-"""Where this stands in the environment, `spark-submit` has started the JVM, with the master that it was given."""
+"""If this variable is set, `spark-submit` has started the JVM, with its own master."""
 CONNECT_RETRIES: Final = {"max_retries": 5, "initial_backoff": 50, "backoff_multiplier": 4.0, "max_backoff": 2000}
-"""A server that restarts is back within seconds, and has forgotten our session then; pyspark's own ten minutes would
-look like a hung process."""
+"""A restarted server is back within seconds and has lost the session. With pyspark's default of ten
+minutes the process would seem to hang."""
 
 
 def submitted_session() -> SparkSession | None:
     """Return the session of the JVM that `spark-submit` started for this process; None if it started none.
 
-    Master and memory are what `spark-submit` was told; our settings are added where a session may set them.
+    Master and memory are those of `spark-submit`; SETTINGS are added where a session may change
+    them.
     """
     if SUBMITTED not in os.environ:
         return None
@@ -80,16 +84,17 @@ def build_session(
     driver_memory: str = "1g",
     extra: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Return a new session. A JVM of our own takes some 5 s; sets JAVA_HOME for this process and its children.
+    """Return a new session. Starting a JVM takes some 5 s and sets JAVA_HOME for this process and its children.
 
     Args:
         master: a Spark master, such as ``local[*]``, ``spark://host:7077`` or ``sc://host:15002``.
-        wrapper_folder: where drain.spark.java may put a wrapper; it must stay as long as the session.
+        wrapper_folder: folder for the wrapper of drain.spark.java; keep it as long as the session.
         driver_memory: heap of the JVM, in Spark's notation.
-        extra: further Spark settings, which win over ours.
+        extra: further Spark settings, which override SETTINGS.
 
     Raises:
-        ConfigError: no Java fits, the master names no engine, or Spark does not start with these settings.
+        ConfigError: no Java is suitable, the master is invalid, or Spark does not start with these
+            settings.
 
     """
     engine = engine_of(master)
@@ -97,12 +102,12 @@ def build_session(
         return _connect(master, extra or {})
     os.environ["JAVA_HOME"] = str(find_java(wrapper_folder))
     settings = dict(SETTINGS, **{"spark.driver.memory": driver_memory})
-    # Workers that read objects (drain.spark.object_data_source) need the packages of this interpreter; a cluster's may
-    # be elsewhere.
+    # Workers that read objects (drain.spark.object_data_source) need the packages of this
+    # interpreter. On a cluster its path may differ.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if is_on_this_machine(master):
         settings |= LOCAL_SETTINGS
-        # The launcher and the workers look at this, and warn about the machine's name without it.
+        # Without this variable, the launcher and the workers warn about the host name.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master(master).appName(APP_NAME)
     for name, value in (settings | dict(extra or {})).items():
@@ -118,7 +123,7 @@ def _connect(master: str, extra: Mapping[str, str]) -> SparkSession:
         session: SparkSession = SparkSession.builder.remote(master).getOrCreate()
     except ImportError as error:
         raise ConfigError(
-            f"Spark Connect ({master}) needs further packages: pip install 'headgate[connect]' ({error})"
+            f"Spark Connect ({master}) needs more packages: pip install 'headgate[connect]' ({error})"
         ) from error
     except ENGINE_ERRORS as error:
         raise ConfigError(f"no Spark Connect server answers at {master}: {_first_line(error)}") from error
@@ -130,12 +135,12 @@ def _connect(master: str, extra: Mapping[str, str]) -> SparkSession:
         for name, value in extra.items():
             session.conf.set(name, value)
     except ENGINE_ERRORS as error:
-        raise ConfigError(f"the Spark Connect server at {master} refuses: {_first_line(error)}") from error
+        raise ConfigError(f"the Spark Connect server at {master} rejects the settings: {_first_line(error)}") from error
     return session
 
 
 def _configure(session: SparkSession, settings: Mapping[str, str]) -> None:
-    """Set what a running session may be told; the rest was decided by whoever started the engine."""
+    """Set those settings that a running session may change."""
     for name, value in settings.items():
         if session.conf.isModifiable(name):
             session.conf.set(name, value)

@@ -1,8 +1,8 @@
 """Read the facts of a few small chunks in this process, as one Arrow table.
 
-It reads what Spark would read of the same files: a column that a file lacks is null, and the shard is that of the
-folder. It judges nothing. Where there is too much, or a file cannot be read, it returns None: Spark reads the files
-then, and what is wrong with one of them is said by Spark alone, in the same words whatever the size of a run.
+It reads the same as Spark: a missing column is null, and the shard is taken from the folder. It
+does not validate. If there is too much to read, or a file cannot be read, it returns None. Spark
+then reads the files, so errors have the same text whatever the size of a run.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ import pyarrow.parquet as pq
 from drain.spark.schemas import FACT_COLUMNS, FACTS
 
 SMALL_READ_MAX_ROWS: Final = 25_000
-"""Rows that are few. Each is made a row of Spark's in the driver, and one task counts them all, where a scan shares its
-files out. Measured with both in turns: of 20 chunks with 500 or 1 000 rows each a scan takes 1.6 to 1.9 times as long,
-with 2 500 each 1.2, and 5 chunks of 20 000 are the scan's. A row is some 100 bytes, on both sides."""
+"""The driver converts each row, and one task counts all of them, while a scan distributes files
+over tasks. Measured: with 20 chunks of 500 or 1 000 rows a scan takes 1.6 to 1.9 times as long,
+with 2 500 rows each 1.2 times, and with 5 chunks of 20 000 rows the scan is faster. A row takes
+some 100 bytes, in Python and in the JVM."""
 SMALL_READ_MAX_CHUNKS: Final = 200
-"""Chunks that are few. Each takes 0.4 ms here, one after the other; tasks open them side by side."""
+"""Each chunk takes 0.4 ms here, one after the other, while tasks open them concurrently."""
 _SHARD: Final = re.compile(r"/shard=(\d+)/[^/]+$")
 
 
-def read_small_chunks(paths: Sequence[str], limit_rows: int) -> pa.Table | None:
-    """Return the rows of the chunks at ``paths`` as schemas.FACTS; None if they are many, or one cannot be read."""
-    if len(paths) > SMALL_READ_MAX_CHUNKS:
+def read_small_chunks(paths: Sequence[str], max_rows: int, max_chunks: int = SMALL_READ_MAX_CHUNKS) -> pa.Table | None:
+    """Return the rows of the chunks at ``paths`` as schemas.FACTS; None if they are too many or unreadable."""
+    if len(paths) > max_chunks:
         return None
     tables: list[pa.Table] = []
     rows = 0
@@ -35,11 +36,11 @@ def read_small_chunks(paths: Sequence[str], limit_rows: int) -> pa.Table | None:
         for path in paths:
             with pq.ParquetFile(path) as file:
                 rows += file.metadata.num_rows
-                if rows > limit_rows:
+                if rows > max_rows:
                     return None
                 table = file.read(columns=list(FACT_COLUMNS), use_threads=False)
             match = _SHARD.search(path)
-            assert match is not None, f"{path} is not the place of a chunk"
+            assert match is not None, f"{path} is not the path of a chunk"
             tables.append(table.append_column("shard", pa.repeat(int(match[1]), len(table))))
         return _as_facts(pa.concat_tables(tables, promote_options="default"))
     except (pa.ArrowException, OSError):

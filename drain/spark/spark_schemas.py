@@ -1,4 +1,7 @@
-"""Schemas and tables as Spark types. Apart from drain.spark.schemas, which the daemon imports without Spark."""
+"""Schemas and tables as Spark types.
+
+The daemon imports drain.spark.schemas, so that module imports no Spark.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,15 @@ _SIMPLE: Final[dict[pa.DataType, t.DataType]] = {
 
 
 def spark_schema(schema: pa.Schema) -> t.StructType:
-    """Return ``schema`` in Spark's words; every column may be null, as it may in a Parquet file."""
+    """Return ``schema`` as a Spark schema. Every column is nullable, as in a Parquet file."""
     return t.StructType([t.StructField(field.name, _spark_type(field.type)) for field in schema])
 
 
 def spark_frame(session: SparkSession, table: pa.Table, schema: t.StructType) -> DataFrame:
-    """Return ``table``, whose columns are those of ``schema``, as a frame whose rows travel within the plan.
+    """Return ``table``, which has the columns of ``schema``, as a DataFrame whose rows are sent with the plan.
 
-    It goes over in one piece. A table that was put together from several goes over as several Arrow batches, and Spark
-    (seen with 4.3) takes the first one without rows for the last: whatever comes after it is lost, silently.
+    The table is combined into one Arrow batch. Of several batches Spark (seen with 4.3) takes the
+    first empty one for the last and silently drops the rest.
     """
     return session.createDataFrame(table.combine_chunks(), schema)
 

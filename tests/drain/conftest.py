@@ -1,7 +1,7 @@
-"""One real Spark session for all tests of this room: a JVM takes 5 s to start.
+"""One Spark session for all tests in this package: a JVM takes 5 s to start.
 
-``--engine`` chooses where it counts: in a JVM of its own, on a standalone cluster, or on a Spark Connect server. The last two
-are started once, and run the tests that are marked ``engines``.
+``--engine`` selects the engine: a JVM of this process, a standalone cluster, or a Spark Connect server.
+The last two are started once, and run the tests marked ``engines``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[S3Server]:
-    """A server that speaks S3; whatever is started after it finds it in its environment."""
+    """An S3 server. Processes that are started later find it in their environment."""
     with s3_server() as server, pytest.MonkeyPatch.context() as patched:
         for name, value in server.environment().items():
             patched.setenv(name, value)
@@ -32,7 +32,7 @@ def s3() -> Iterator[S3Server]:
 
 @pytest.fixture(scope="session")
 def spark_master(engine: str, s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The master that the tests count on."""
+    """The Spark master of the tests."""
     if engine == "local":
         yield "local[1]"
         return

@@ -1,7 +1,8 @@
-"""A Spark cluster and a Spark Connect server on this machine, from the scripts that PySpark brings.
+"""A Spark cluster and a Spark Connect server on this machine, from PySpark's scripts.
 
-Small ones: two workers of one core, heaps of a few hundred megabytes. Everything is on loopback, on ports that are free,
-writes below one folder, and dies with this process (headgate.parent_death_signal).
+They are small: two workers with one core, heaps of a few hundred megabytes. They listen on free
+loopback ports, write below one folder, and are killed with this process
+(headgate.parent_death_signal).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ SPARK_HOME = Path(pyspark.__file__).parent
 def started(
     folder: Path, name: str, script: str, *arguments: str, until: str, heap: str = "256m"
 ) -> Iterator[re.Match[str]]:
-    """Run one of PySpark's scripts until leaving; yields the match of ``until`` in what it logged."""
+    """Run one of PySpark's scripts while entered; yields the match of ``until`` in its log."""
     log_path = folder / f"{name}.log"
     environment = os.environ | {
         "JAVA_HOME": str(find_java(folder / "java")),
@@ -52,7 +53,7 @@ def started(
             start_new_session=True,
         )
     try:
-        yield _awaited(process, log_path, until)
+        yield _await_match(process, log_path, until)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
@@ -63,7 +64,7 @@ def started(
             process.wait()
 
 
-def _awaited(process: subprocess.Popen[bytes], log_path: Path, until: str) -> re.Match[str]:
+def _await_match(process: subprocess.Popen[bytes], log_path: Path, until: str) -> re.Match[str]:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         text = log_path.read_text(errors="replace")
@@ -102,7 +103,7 @@ def standalone(folder: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def connect(folder: Path) -> Iterator[str]:
-    """A Spark Connect server that counts by itself; yields ``sc://…``."""
+    """A Spark Connect server with a local master; yields ``sc://…``."""
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": "0",
@@ -115,7 +116,7 @@ def connect(folder: Path) -> Iterator[str]:
         folder,
         "connect",
         *("spark-submit", "--master", "local[1]"),
-        *(part for name, value in settings.items() for part in ("--conf", f"{name}={value}")),
+        *(word for name, value in settings.items() for word in ("--conf", f"{name}={value}")),
         *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"),
         until=r"Spark Connect server started at: \S*?:(\d+)",
         heap="700m",

@@ -316,7 +316,7 @@ def test_a_type_that_is_not_known_fails_the_run_by_its_name(spark):
         def small_frame(self, *_):
             return frame
 
-    with pytest.raises(RunError, match="a subscription of type SHARED"):
+    with pytest.raises(RunError, match="does not know the subscription type SHARED"):
         aggregate_chunks(spark, Source(), [ChunkBatch(0, [])])
     assert issubclass(RunError, HeadgateError)
 

@@ -1,4 +1,4 @@
-"""Roll-up on real Spark: the same records, laid out otherwise; one manifest or nothing."""
+"""Compaction on real Spark: the same records in other objects, made visible by one manifest."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ import pytest
 
 from drain.backlog.counting import RunError, aggregate_chunks
 from drain.backlog.job import BacklogJob
-from drain.compaction import plans as rollup
-from drain.compaction import policy as rollup_plan
+from drain.compaction import plans
 from drain.compaction.job import ORPHAN_MAX_AGE_SECONDS, CompactionJob, CompactionSettings, main
-from drain.compaction.policy import most_ranges
 from drain.spark.chunks import LedgerChunks
 from headgate.errors import ChunkError
 from headgate.ledger.chunk_ranges import ChunkRange, ranges_to_read
@@ -25,18 +23,13 @@ from tests.support.ledgers import RandomLedger, WrittenLedger
 
 pytestmark = pytest.mark.spark
 FANOUT = 3
+"""Three instead of sixteen: a Spark job costs the same however few chunks it has."""
 HOUR_MS = 3_600_000
 NOW_MS = 100 * HOUR_MS
 
 
-@pytest.fixture(autouse=True)
-def fanout(monkeypatch):
-    """Three instead of sixteen: a job costs the same however few chunks it has."""
-    monkeypatch.setattr(rollup_plan, "FANOUT", FANOUT)
-
-
 class CompactionFixture:
-    """A ledger that is counted and rolled up."""
+    """A ledger that is counted and compacted."""
 
     def __init__(self, spark, ledger, **settings):
         self.ledger = ledger
@@ -47,26 +40,26 @@ class CompactionFixture:
             return await asyncio.to_thread(aggregate_chunks, spark, chunks.source, batches)
 
         self.job = BacklogJob(chunks, count)
-        settings = {"chunks": 4, "delay_seconds": 0, **settings}
+        settings = {"chunks": 4, "delay_seconds": 0, "fanout": FANOUT, **settings}
         self.compaction_job = CompactionJob(
             ledger.url, spark, CompactionSettings(**settings), now_ms=lambda: self.now_ms
         )
         self.store = self.compaction_job.store
 
     async def run(self):
-        """Count, then roll up."""
+        """Count, then compact."""
         outcome = await self.job.run([self.ledger.shard])
         assert outcome.failures == {}
         return await self.compaction_job.run(self.ledger.shard)
 
-    async def rolled(self):
-        """Return (topic, segment) → records as they stand in the rolled objects, and the last chunk rolled up."""
+    async def compacted(self):
+        """Return (topic, segment) → records in the compacted objects, and the last compacted chunk."""
         found = defaultdict(list)
         covering = ranges_to_read(await manifest_ranges(self.store, self.ledger.shard))
         for each in covering:
             for item in (await read_manifest(self.store, self.ledger.shard, each)).objects:
                 table = pq.read_table(io.BytesIO(await self.store.read(item.path)))
-                assert table.column_names == list(rollup.RECORD_COLUMNS)
+                assert table.column_names == list(plans.RECORD_COLUMNS)
                 rows = table.to_pylist()
                 assert (item.first_offset, item.end_offset) == (rows[0]["offset"], rows[-1]["offset"] + 1)
                 assert (item.first_at_ms, item.last_at_ms) == (rows[0]["stored_at_ms"], rows[-1]["stored_at_ms"])
@@ -76,16 +69,15 @@ class CompactionFixture:
 
 
 async def raw(ledger, last):
-    """Return (topic, segment) → records as they stand in chunks 1 to ``last``."""
+    """Return (topic, segment) → records in chunks 1 to ``last``."""
     found = defaultdict(list)
     chunks = Ledger(LedgerChunks(ledger.url).store, ledger.shard)
     for number in range(1, last + 1):
         header, table = await chunks.read_header_and_records(number)
         for row in table.to_pylist():
-            place = (row["topic_id"], row["segment"])
-            kept = {name: row[name] for name in ("offset", "timestamp_ms", "key", "value")}
+            values = {name: row[name] for name in ("offset", "timestamp_ms", "key", "value")}
             size = len(row["key"]) + len(row["value"])
-            found[place].append(kept | {"stored_at_ms": header.at_ms, "size_bytes": size})
+            found[row["topic_id"], row["segment"]].append(values | {"stored_at_ms": header.at_ms, "size_bytes": size})
     return found
 
 
@@ -105,21 +97,21 @@ class Payloads(RandomLedger):
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_rolled_records_are_those_of_the_chunks_bit_by_bit_and_in_order(spark, tmp_path, seed):
+async def test_compacted_records_equal_those_of_the_chunks_in_order(spark, tmp_path, seed):
     ledger = Payloads(tmp_path, seed)
     ledger.grow(21)
     fixture = CompactionFixture(spark, ledger, object_bytes=400)
     written = await fixture.run()
-    rolled, last = await fixture.rolled()
-    expected = {place: rows for place, rows in (await raw(ledger, last)).items() if place in alive(ledger)}
+    compacted, last = await fixture.compacted()
+    expected = {key: rows for key, rows in (await raw(ledger, last)).items() if key in alive(ledger)}
 
     assert (len(written), last) == (6, 20), "five of level 0, and one of level 1"
-    assert expected == rolled
+    assert expected == compacted
     assert any(item.first_offset for manifest in written for item in manifest.objects)
-    assert await fixture.run() == [], "again: nothing changes"
+    assert await fixture.run() == [], "a second run changes nothing"
 
 
-async def test_ranges_grow_in_levels_and_their_number_is_bounded(spark, tmp_path):
+async def test_ranges_are_merged_level_by_level(spark, tmp_path):
     ledger = WrittenLedger(tmp_path)
     topic = ledger.topic()
     ledger.commit()
@@ -129,14 +121,13 @@ async def test_ranges_grow_in_levels_and_their_number_is_bounded(spark, tmp_path
     fixture = CompactionFixture(spark, ledger, chunks=1)
     await fixture.run()
     covering = ranges_to_read(await manifest_ranges(fixture.store, 0))
-    rolled, last = await fixture.rolled()
+    compacted, last = await fixture.compacted()
 
     assert [ChunkRange(1, 3), ChunkRange(4, 4), ChunkRange(5, 5)] == covering
-    assert len(covering) <= most_ranges(last, 1)
-    assert rolled == await raw(ledger, last)
+    assert compacted == await raw(ledger, last)
 
 
-async def test_what_was_replaced_stays_for_the_delay_and_is_swept_then(spark, tmp_path):
+async def test_replaced_ranges_are_deleted_after_the_delay(spark, tmp_path):
     ledger = WrittenLedger(tmp_path)
     topic = ledger.topic()
     for _ in range(FANOUT):
@@ -145,16 +136,16 @@ async def test_what_was_replaced_stays_for_the_delay_and_is_swept_then(spark, tm
     fixture = CompactionFixture(spark, ledger, chunks=1, delete_after_seconds=3600)
     await fixture.run()
     assert len(await manifest_ranges(fixture.store, 0)) == FANOUT + 1
-    before, _ = await fixture.rolled()
+    before, _ = await fixture.compacted()
     fixture.now_ms += HOUR_MS
     await fixture.compaction_job.sweep(0)
 
     assert await manifest_ranges(fixture.store, 0) == [ChunkRange(1, FANOUT)]
     assert len(await fixture.store.folders("compacted/shard=0000")) == 1
-    assert (before, FANOUT) == await fixture.rolled()
+    assert (before, FANOUT) == await fixture.compacted()
 
 
-async def test_a_full_count_of_rolled_facts_and_a_tail_is_that_of_all_chunks(spark, tmp_path):
+async def test_a_full_count_of_compacted_facts_and_newer_chunks_equals_that_of_all_chunks(spark, tmp_path):
     ledger = RandomLedger(tmp_path, 5)
     ledger.grow(50)
     fixture = CompactionFixture(spark, ledger, chunks=3)
@@ -169,10 +160,10 @@ async def test_a_full_count_of_rolled_facts_and_a_tail_is_that_of_all_chunks(spa
     assert last == 51
     assert counted == (await fixture.job.run([0], full=True)).results
     published = await fixture.job.run([0])
-    assert (counted, {}) == (published.results, published.failures), "also where no result is left to go on from"
+    assert (counted, {}) == (published.results, published.failures), "even without a previous result"
 
 
-async def test_records_of_pruned_segments_and_deleted_topics_are_left_out(spark, tmp_path):
+async def test_records_of_pruned_segments_and_deleted_topics_are_dropped(spark, tmp_path):
     ledger = WrittenLedger(tmp_path)
     kept, dropped = ledger.topic(2), ledger.topic()
     for topic, segment in ((kept, 0), (kept, 1), (dropped, 0)):
@@ -185,10 +176,10 @@ async def test_records_of_pruned_segments_and_deleted_topics_are_left_out(spark,
     fixture = CompactionFixture(spark, ledger, chunks=2)
     await fixture.run()
 
-    assert {(kept, 1)} == set((await fixture.rolled())[0])
+    assert {(kept, 1)} == set((await fixture.compacted())[0])
 
 
-async def test_a_merge_goes_on_where_the_data_of_a_pruned_segment_was_deleted(spark, tmp_path):
+async def test_ranges_are_merged_after_the_data_of_a_pruned_segment_was_deleted(spark, tmp_path):
     ledger = WrittenLedger(tmp_path)
     topic = ledger.topic(2)
     for _ in range(FANOUT - 1):
@@ -206,7 +197,7 @@ async def test_a_merge_goes_on_where_the_data_of_a_pruned_segment_was_deleted(sp
     assert (1, {1}) == (widest.level, {item.segment for item in widest.objects})
 
 
-async def test_only_what_is_counted_and_old_enough_is_rolled_up(spark, tmp_path):
+async def test_only_counted_chunks_that_are_old_enough_are_compacted(spark, tmp_path):
     ledger = WrittenLedger(tmp_path)
     topic = ledger.topic()
     for _ in range(8):
@@ -220,7 +211,7 @@ async def test_only_what_is_counted_and_old_enough_is_rolled_up(spark, tmp_path)
     assert [ChunkRange(1, 4)] == [manifest.range for manifest in await fixture.run()]
 
 
-async def test_of_two_runs_at_once_one_is_taken_and_nothing_of_the_other_stays(spark, tmp_path):
+async def test_of_two_concurrent_runs_one_succeeds_and_the_other_leaves_nothing(spark, tmp_path):
     ledger = RandomLedger(tmp_path, 1)
     ledger.grow(4)
     first, second = CompactionFixture(spark, ledger), CompactionFixture(spark, ledger)
@@ -232,9 +223,7 @@ async def test_of_two_runs_at_once_one_is_taken_and_nothing_of_the_other_stays(s
 
 
 @pytest.mark.parametrize("killed_before", ["facts", "manifest"])
-async def test_a_run_that_is_killed_leaves_nothing_that_counts_and_is_swept(
-    spark, tmp_path, killed_before, monkeypatch
-):
+async def test_a_killed_run_leaves_nothing_visible_and_is_swept(spark, tmp_path, killed_before, monkeypatch):
     ledger = RandomLedger(tmp_path, 1)
     ledger.grow(4)
     fixture = CompactionFixture(spark, ledger)
@@ -256,52 +245,52 @@ async def test_a_run_that_is_killed_leaves_nothing_that_counts_and_is_swept(
     fixture.now_ms += int(ORPHAN_MAX_AGE_SECONDS * 1000)
     await fixture.compaction_job.sweep(0)
     assert len(await fixture.store.folders("compacted/shard=0000")) == 1
-    assert (await fixture.rolled())[1] == 4
+    assert (await fixture.compacted())[1] == 4
 
 
-async def test_a_chunk_that_is_damaged_or_gone_is_told_and_nothing_becomes_visible(spark, tmp_path):
+async def test_a_damaged_or_missing_chunk_fails_the_run(spark, tmp_path):
     ledger = RandomLedger(tmp_path, 1)
     ledger.grow(8)
     fixture = CompactionFixture(spark, ledger)
     await fixture.job.run([0])
     data = ledger.path(2).read_bytes()
-    for broken, complaint in (
+    for broken, reason in (
         (ledger.path(3).read_bytes(), "states that it is chunk 3"),
-        (None, "is counted, not rolled up, and gone"),
+        (None, "is counted, not compacted, and missing"),
     ):
         ledger.path(2).unlink()
         if broken is not None:
             ledger.path(2).write_bytes(broken)
-        with pytest.raises(ChunkError, match=complaint):
+        with pytest.raises(ChunkError, match=reason):
             await fixture.compaction_job.run(0)
         ledger.path(2).write_bytes(data)
 
     assert await manifest_ranges(fixture.store, 0) == []
 
 
-async def test_what_was_written_is_compared_with_the_facts(spark, tmp_path, monkeypatch):
+async def test_the_written_objects_are_compared_with_the_facts(spark, tmp_path, monkeypatch):
     ledger = RandomLedger(tmp_path, 1)
     ledger.grow(8)
     fixture = CompactionFixture(spark, ledger)
     await fixture.job.run([0])
-    real = rollup.only_segments
-    monkeypatch.setattr(rollup, "only_segments", lambda records, alive: real(records, alive).where("offset % 5 != 0"))
+    real = plans.only_segments
+    monkeypatch.setattr(plans, "only_segments", lambda records, alive: real(records, alive).where("offset % 5 != 0"))
 
     with pytest.raises(RunError, match=r"have holes|were written"):
         await fixture.compaction_job.run(0)
     assert await manifest_ranges(fixture.store, 0) == []
 
 
-def test_a_roll_up_has_one_shuffle_and_no_python(spark, tmp_path):
+def test_a_compaction_has_one_shuffle_and_no_python(spark, tmp_path):
     schema = "topic_id long, segment long, offset long, timestamp_ms long, stored_at_ms long, size_bytes long"
     records = spark.createDataFrame([], f"{schema}, key binary, value binary")
-    plan = rollup.sort_into_objects(records, tasks=3, object_bytes=100)._jdf.queryExecution().executedPlan().toString()
+    plan = plans.sort_into_objects(records, tasks=3, object_bytes=100)._jdf.queryExecution().executedPlan().toString()
 
     assert len(re.findall(r"\bExchange\b", plan)) == 1
     assert "Python" not in plan
 
 
-def test_the_command_rolls_up_every_shard_and_says_so(tmp_path, capsys):
+def test_the_command_checks_its_arguments(tmp_path, capsys):
     assert main(["--ledger", tmp_path.as_uri()]) == 2
     assert "no shard found" in capsys.readouterr().err
     with pytest.raises(SystemExit):

@@ -1,4 +1,4 @@
-"""What is rolled up next, and how many ranges there ever are."""
+"""Which chunks are compacted next, and how many ranges there are at most."""
 
 from __future__ import annotations
 
@@ -6,49 +6,57 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drain.compaction.policy import PlannedCompaction, most_ranges, next_compaction
+from drain.compaction.policy import PlannedCompaction, next_compaction
 from headgate.ledger.chunk_ranges import FANOUT, ChunkRange
 
 
-def played(watermark: int, chunks: int) -> list[tuple[ChunkRange, int]]:
-    """Return the ranges and levels once nothing is left to do."""
+def max_ranges(compacted: int, chunks: int) -> int:
+    """Return the bound of the number of ranges for ``compacted`` chunks, if level 0 has ``chunks`` each."""
+    levels, width = 0, chunks
+    while width <= compacted:
+        levels, width = levels + 1, width * FANOUT
+    return levels * (FANOUT - 1)
+
+
+def all_compacted(watermark: int, chunks: int) -> list[tuple[ChunkRange, int]]:
+    """Return the ranges and levels once nothing is due."""
     covering: list[tuple[ChunkRange, int]] = []
-    while (roll := next_compaction(covering, watermark=watermark, chunks=chunks)) is not None:
-        covering = [each for each in covering if each[0] not in roll.sources]
-        covering = sorted([*covering, (roll.range, roll.level)])
+    while (planned := next_compaction(covering, watermark=watermark, chunks=chunks)) is not None:
+        covering = [each for each in covering if each[0] not in planned.sources]
+        covering = sorted([*covering, (planned.range, planned.level)])
     return covering
 
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 2000), st.integers(1, 40))
-def test_all_that_is_counted_is_in_few_ranges_without_gaps(watermark: int, chunks: int) -> None:
-    covering = played(watermark, chunks)
+def test_counted_chunks_are_in_few_ranges_without_gaps(watermark: int, chunks: int) -> None:
+    covering = all_compacted(watermark, chunks)
     numbers = [n for each, _ in covering for n in range(each.first, each.last + 1)]
 
     assert list(range(1, watermark // chunks * chunks + 1)) == numbers
-    assert len(covering) <= most_ranges(len(numbers), chunks)
+    assert len(covering) <= max_ranges(len(numbers), chunks)
 
 
-def test_the_bound_grows_with_the_logarithm_of_the_age() -> None:
-    """At one chunk a second, a year of 1024-chunk ranges is at most 60 of them, and a thousand years 105."""
+def test_the_bound_grows_logarithmically() -> None:
+    """At one chunk per second, 1024-chunk ranges number at most 60 after a year and 105 after a thousand years."""
     year = 365 * 86_400
 
-    assert [15, 60, 105] == [most_ranges(age, 1024) for age in (1024, year, 1000 * year)]
-    assert 0 == most_ranges(1023, 1024)
+    assert [15, 60, 105] == [max_ranges(age, 1024) for age in (1024, year, 1000 * year)]
+    assert 0 == max_ranges(1023, 1024)
 
 
 @pytest.mark.parametrize(("watermark", "expected"), [(3, None), (4, PlannedCompaction(ChunkRange(1, 4), 0, ()))])
-def test_a_range_never_reaches_beyond_what_is_counted(watermark: int, expected: PlannedCompaction | None) -> None:
+def test_a_range_never_exceeds_the_watermark(watermark: int, expected: PlannedCompaction | None) -> None:
     assert expected == next_compaction([], watermark=watermark, chunks=4)
 
 
-def test_another_width_goes_on_where_the_last_one_ended() -> None:
-    covering = played(60, 4)
+def test_a_changed_number_of_chunks_continues_after_the_last_range() -> None:
+    covering = all_compacted(60, 4)
 
     assert PlannedCompaction(ChunkRange(61, 70), 0, ()) == next_compaction(covering, watermark=75, chunks=10)
 
 
-def test_only_neighbours_of_one_level_are_merged() -> None:
+def test_only_adjacent_ranges_of_one_level_are_merged() -> None:
     mixed = [(ChunkRange(n, n), n % 2) for n in range(1, 3 * FANOUT)]
 
     assert next_compaction(mixed, watermark=3 * FANOUT - 1, chunks=1) is None

@@ -146,7 +146,7 @@ ENTRY_FAULTS = {
     "text for a number": ([row | {"seq": str(row["seq"])} for row in entry_rows()], "column 'seq' is of type string"),
     "no segment of the topic": (
         [row | {"shard": "x" + row["shard"]} for row in entry_rows()],
-        "no row is of a segment of the topic: one says 'xa', the segments are a, b, c",
+        "no row belongs to a segment of the topic: one has 'xa', the segments are a, b, c",
     ),
 }
 

@@ -155,19 +155,19 @@ def test_a_fault_is_told_with_the_tables_name_and_an_example(spark, tmp_path: Pa
 def test_numbers_that_may_have_lost_digits_are_refused(spark, tmp_path: Path) -> None:
     """As a JSON reader makes them of sequence numbers without quotes."""
     rows = [row | {"at": float(row["at"])} for row in entry_rows()]
-    with pytest.raises(TableError, match="column 'at' is of type double; a mark is text, or a whole number"):
+    with pytest.raises(TableError, match="column 'at' is of type double; a position is a text or a whole number"):
         count_external(spark, table(tmp_path / "t", rows), view(), ROWS, shard=5)
 
 
 def test_a_table_of_other_segments_is_a_wrong_mapping(spark, tmp_path: Path) -> None:
     rows = [row | {"shard": f"x{row['shard']}"} for row in entry_rows()]
-    with pytest.raises(TableError, match="no row is of a segment of the topic"):
+    with pytest.raises(TableError, match="no row belongs to a segment of the topic"):
         count_external(spark, table(tmp_path / "t", rows), view(), ROWS, shard=5)
 
 
 def test_a_table_of_acknowledgements_cannot_be_counted_and_says_what_to_do(spark) -> None:
     acknowledged = AcknowledgementsTable(path="/srv/acks", segment="s", subscription="a", end_offset="e")
-    with pytest.raises(TableError, match=r"external.orders.acknowledgements \(/srv/acks\): .*opaque.*leave it out"):
+    with pytest.raises(TableError, match=r"external.orders.acknowledgements \(/srv/acks\): .*opaque.*remove it"):
         count_external(spark, ExternalTables(acknowledgements=acknowledged), view(), ROWS, shard=5)
 
 

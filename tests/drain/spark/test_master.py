@@ -1,4 +1,4 @@
-"""Which engine a master names, and what is refused."""
+"""Engines of Spark masters, and rejected settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headgate.errors import ConfigError
         ("sc://spark.example:15002/;use_ssl=true;user_id=headgate", "connect", False),
     ],
 )
-def test_a_master_names_an_engine_that_sees_our_files_or_not(master: str, engine: str, here: bool) -> None:
+def test_a_master_names_an_engine(master: str, engine: str, here: bool) -> None:
     assert engine_of(master) == engine
     assert is_on_this_machine(master) is here
 
@@ -35,35 +35,35 @@ def test_a_master_names_an_engine_that_sees_our_files_or_not(master: str, engine
     "master",
     ["", "Local[*]", "local[0]", "local[]", "spark:host:7077", "spark://host", "sc://", "mesos://h:1", "http://h"],
 )
-def test_a_master_that_names_no_engine_is_refused_with_those_that_do(master: str) -> None:
+def test_an_invalid_master_is_rejected_with_the_valid_ones(master: str) -> None:
     with pytest.raises(ConfigError, match=r"local\[\*\], .*spark://host:port, .* or sc://host:port"):
         engine_of(master)
 
 
-def test_a_token_in_the_master_is_refused_and_not_repeated() -> None:
-    with pytest.raises(ConfigError, match="SPARK_CONNECT_AUTHENTICATE_TOKEN") as told:
+def test_a_token_in_the_master_is_rejected_and_not_printed() -> None:
+    with pytest.raises(ConfigError, match="SPARK_CONNECT_AUTHENTICATE_TOKEN") as caught:
         engine_of("sc://host:15002/;token=hush")
-    assert "hush" not in str(told.value)
+    assert "hush" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("executor.memory", "no setting of Spark"),
+        ("executor.memory", "not a setting of Spark"),
         ("spark.master", r"drain\.master"),
         ("spark.remote", r"drain\.master"),
-        ("spark.hadoop.fs.s3a.secret.key", "list of processes"),
-        ("spark.hadoop.fs.s3a.access.key", "list of processes"),
-        ("spark.connect.authenticate.token", "list of processes"),
-        ("spark.ssl.keyPassword", "list of processes"),
+        ("spark.hadoop.fs.s3a.secret.key", "process list"),
+        ("spark.hadoop.fs.s3a.access.key", "process list"),
+        ("spark.connect.authenticate.token", "process list"),
+        ("spark.ssl.keyPassword", "process list"),
     ],
 )
-def test_a_setting_that_is_not_ours_to_pass_on_is_refused(name: str, reason: str) -> None:
+def test_a_setting_that_may_not_be_passed_on_is_rejected(name: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         conf_pair(f"{name}=1")
 
 
-def test_other_settings_are_passed_on() -> None:
+def test_other_settings_are_accepted() -> None:
     assert conf_problem("spark.executor.memory") is None
     assert conf_pair("spark.executor.extraJavaOptions=-Da=b") == ("spark.executor.extraJavaOptions", "-Da=b")
     with pytest.raises(ValueError, match="not KEY=VALUE"):

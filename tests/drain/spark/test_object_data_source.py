@@ -1,4 +1,4 @@
-"""Reading chunks from an object store on Spark's workers: the same rows as from a folder, and errors that name objects."""
+"""The object reader on Spark's workers returns the same rows as a folder, and its errors name objects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from drain.backlog.job import BacklogJob
 from drain.spark import object_data_source as objects
 from drain.spark.chunks import LedgerChunks
 from drain.spark.fact_source import SparkFiles, StoreObjects, fact_source
-from drain.spark.object_data_source import ObjectError, ObjectReader, ObjectSource
+from drain.spark.object_data_source import DEFAULT_LIMITS, ObjectError, ObjectReader, ObjectSource, ReadLimits
 from drain.spark.schemas import FACT_COLUMNS, FACTS
 from drain.spark.spark_schemas import spark_schema
 from headgate.ledger.chunk import SCHEMA
@@ -34,9 +34,9 @@ def ledger(tmp_path: Path) -> RandomLedger:
     return written
 
 
-def rows_read(url: str, paths: list[str]) -> pa.Table:
-    reader = ObjectReader(url, paths, to_arrow_schema(spark_schema(FACTS)))
-    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+def rows_read(url: str, paths: list[str], limits: ReadLimits = DEFAULT_LIMITS) -> pa.Table:
+    reader = ObjectReader(url, paths, to_arrow_schema(spark_schema(FACTS)), limits)
+    batches = [batch for partition in reader.partitions() for batch in reader.read(partition)]
     return pa.Table.from_batches(batches)
 
 
@@ -53,14 +53,13 @@ def expected_rows(ledger: WrittenLedger) -> list[dict[str, object]]:
     return [row for row in found if row["fact"] is not None]
 
 
-@pytest.mark.parametrize("whole_bytes", [objects.MAX_WHOLE_READ_BYTES, 0], ids=["whole", "by ranges"])
-def test_every_fact_of_every_object_is_read_once_in_order(ledger, monkeypatch, whole_bytes):
-    monkeypatch.setattr(objects, "MAX_WHOLE_READ_BYTES", whole_bytes)
-    monkeypatch.setattr(objects, "OBJECTS_PER_TASK", 6)
-    monkeypatch.setattr(objects, "MAX_CONCURRENT_FETCHES", 3)
-    monkeypatch.setattr(objects, "ROWS_PER_BATCH", 10)
+@pytest.mark.parametrize("whole_bytes", [DEFAULT_LIMITS.max_whole_read_bytes, 0], ids=["whole", "by ranges"])
+def test_every_fact_of_every_object_is_read_once_in_order(ledger, whole_bytes):
+    limits = ReadLimits(
+        objects_per_task=6, max_concurrent_fetches=3, max_whole_read_bytes=whole_bytes, rows_per_batch=10
+    )
 
-    assert expected_rows(ledger) == rows_read(ledger.url, paths_of(ledger)).to_pylist()
+    assert expected_rows(ledger) == rows_read(ledger.url, paths_of(ledger), limits).to_pylist()
 
 
 def test_a_column_that_an_older_object_lacks_is_null(ledger):
@@ -72,11 +71,11 @@ def test_a_column_that_an_older_object_lacks_is_null(ledger):
     assert column is None
 
 
-def cut_short(path: Path) -> None:
+def truncated(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
 
 
-def spoilt_inside(path: Path) -> None:
+def corrupted(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[4:200] = bytes(196)
     path.write_bytes(data)
@@ -95,34 +94,34 @@ def of_an_older_version(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "reason"),
+    ("damage", "reason"),
     [
         (of_an_older_version, "has format 1, this version of headgate reads format 2; run the version that wrote it$"),
-        (cut_short, "Parquet"),
-        (spoilt_inside, "."),
+        (truncated, "Parquet"),
+        (corrupted, "."),
         (foreign, "headgate did not write"),
         (misplaced, "states that it is chunk 1 of shard 3"),
         (Path.unlink, "not found"),
     ],
-    ids=["older", "cut short", "spoilt inside", "foreign", "misplaced", "missing"],
+    ids=["older", "truncated", "corrupted", "foreign", "misplaced", "missing"],
 )
-def test_an_object_that_is_not_its_chunk_is_refused_by_name(ledger, spoil, reason):
-    spoil(ledger.path(2))
+def test_an_invalid_object_fails_with_its_name(ledger, damage, reason):
+    damage(ledger.path(2))
 
-    with pytest.raises(ObjectError, match=rf"^ledger/shard=0003/000000000002\.parquet.*{reason}") as told:
+    with pytest.raises(ObjectError, match=rf"^ledger/shard=0003/000000000002\.parquet.*{reason}") as caught:
         rows_read(ledger.url, paths_of(ledger))
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)
 
 
-def test_a_bucket_is_read_by_our_reader_and_a_folder_by_spark_itself():
+def test_a_bucket_is_read_by_the_object_reader_and_a_folder_by_spark():
     assert isinstance(fact_source("file:///folder"), SparkFiles)
     assert isinstance(fact_source("s3://bucket/prefix"), StoreObjects)
     with_jars = fact_source("s3://bucket/some folder", "spark")
     assert with_jars.path(3, 7) == "s3a://bucket/some folder/ledger/shard=0003/000000000007.parquet"
 
 
-def test_what_travels_to_workers_needs_nothing_of_headgate_there():
-    """They may run where headgate is not installed: the module goes along, by value."""
+def test_the_data_source_needs_no_headgate_on_the_workers():
+    """Workers may not have headgate installed: the module is pickled by value."""
     objects.cloudpickle.register_pickle_by_value(objects)
     data = objects.cloudpickle.dumps(ObjectSource)
 
@@ -149,7 +148,7 @@ def job_on(spark, url: str) -> BacklogJob:
 
 @pytest.mark.spark
 @pytest.mark.engines
-async def test_a_bucket_and_a_folder_come_to_the_same_result_and_a_fault_is_named(spark, s3, ledger):
+async def test_a_bucket_and_a_folder_give_the_same_result_and_an_error_names_its_object(spark, s3, ledger):
     s3.make_bucket("counted")
     url = "s3://counted/a prefix"
     await copied(ledger, url)
@@ -161,8 +160,8 @@ async def test_a_bucket_and_a_folder_come_to_the_same_result_and_a_fault_is_name
     assert from_bucket.results == from_folder.results
     assert await LedgerChunks(url).shards() == [3]
     read = [path for method, path in s3.requests if method == "GET" and path.endswith(".parquet")]
-    steps = 2  # of each the last object's time is looked at beside Spark
-    assert len(read) == ledger.state.chunk + steps
+    spark_jobs = 2  # The time of the last object in each job is read outside Spark.
+    assert len(read) == ledger.state.chunk + spark_jobs
 
     ledger.grow(2)
     broken, sound = paths_of(ledger)[-2:]
