@@ -142,7 +142,7 @@ class ShardState:
         self.trimmed_below = 1
         """Chunks below this number are deleted, or about to be, but for `term_start_chunks`."""
         self.term_start_chunks: list[int] = []
-        """The first chunk of every reign, rising; they are kept for ever (DECISIONS.md says why)."""
+        """The first chunk of every reign, rising; kept permanently (docs/decisions/fencing-after-trim.md)."""
         self.term_started_at_ms = 0
         """Ledger time of the newest reign chunk."""
         self.next_id = 1

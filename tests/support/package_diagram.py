@@ -1,0 +1,44 @@
+"""Draws the layers of the import contracts: ``python -m tests.support.package_diagram`` updates the document.
+
+A test checks that docs/architecture.md is up to date.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = ROOT / "docs" / "architecture.md"
+WIDTH = 88
+
+
+def drawing() -> str:
+    """Return one drawing for each contract of layers, upper layers first."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    parts = []
+    for contract in contracts:
+        if contract["type"] == "layers":
+            parts += [f"{contract['name']}:", "", *_rows([layer.split(" | ") for layer in contract["layers"]]), ""]
+    return "\n".join(["```text", *parts[:-1], "```"])
+
+
+def updated(document: str) -> str:
+    """Return the document with the current drawing."""
+    return re.sub(r"```text\nImports run one way.*?```", lambda _: drawing(), document, flags=re.DOTALL)
+
+
+def _rows(layers: Sequence[Sequence[str]]) -> list[str]:
+    lines = []
+    for names in layers:
+        width = WIDTH // len(names) - 2
+        lines.append("  ".join("┌" + "─" * (width - 2) + "┐" for _ in names))
+        lines.append("  ".join("│" + name.center(width - 2) + "│" for name in names))
+        lines.append("  ".join("└" + "─" * (width - 2) + "┘" for _ in names))
+    return lines
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(updated(DOCUMENT.read_text()))
