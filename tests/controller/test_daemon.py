@@ -26,7 +26,7 @@ def test_the_restored_state_is_frozen_before_the_leader_is_created(
     daemon: Any = Daemon(Settings(ledger=ledger))
     freeze_counts: list[int] = []
 
-    def build(**_: Any) -> object:
+    def build(*_: Any) -> object:
         freeze_counts.append(gc.get_freeze_count())
         return object()
 
