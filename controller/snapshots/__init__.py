@@ -1,1 +1,1 @@
-"""Snapshots of a shard's state: format, restore, scheduling and the job that writes them."""
+"""Snapshots of the state of a shard: format, restore, scheduling, and the job that writes them."""

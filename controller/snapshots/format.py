@@ -1,18 +1,20 @@
-"""A shard's state as bytes, so that a restore need not fold the ledger from its first chunk.
+"""Encode and decode the state of a shard, so that a restore need not fold the ledger from its first chunk.
 
-A snapshot of chunk 42 is what folding chunks 1 to 42 comes to, whoever made it: two of the same number hold the same
-state. Here is its form; which one is read, when one is written and how long it stays is for
-controller.snapshots.restore and controller.snapshots.job.
+A snapshot of chunk 42 is the state after chunks 1 to 42, whichever process wrote it: two snapshots
+of one number have the same state. controller.snapshots.restore decides which snapshot is read, and
+controller.snapshots.job when one is written and deleted.
 
-The rules:
+Rules:
 
-1. A snapshot names every field it was made of. One that has a field this version does not know was written by a newer
-   one, and is rejected: to ignore the field would be to forget what it says. A field that the snapshot lacks takes its
-   default, which must mean what its absence meant. Where that cannot be, raise `FORMAT`.
-2. Damage is noticed: every part carries a checksum, and the parts are counted.
-3. It is decoded part by part, some milliseconds each, so that a daemon which leads other shards is not held up.
+1. A snapshot names all fields it contains. A snapshot with an unknown field was written by a newer
+   version and is rejected, because ignoring the field would lose state. A missing field takes its
+   default, which must have the meaning of its absence. Where that is impossible, raise `FORMAT`.
+2. Damage is detected: every part has a checksum, and the header counts the parts.
+3. It is decoded part by part, some milliseconds each, so that a daemon can serve other shards
+   meanwhile.
 
-This module does no I/O. Raises SnapshotError for whatever is not a snapshot that can be used.
+No I/O. Raises SnapshotError for an object that is not a usable snapshot, LedgerFormatError for one
+of an older format.
 """
 
 from __future__ import annotations
@@ -35,30 +37,30 @@ from headgate.model.offset_ranges import OffsetRange, OffsetRanges
 FORMAT: Final = 2
 PRODUCERS_PER_BLOCK: Final = 500
 BATCHES_PER_BLOCK: Final = 1000
-"""Finished batches of those producers: 10 ms to decode, where each stands in four segments."""
+"""Finished batches of those producers: 10 ms to decode if each batch has records in four segments."""
 NAMES_PER_BLOCK: Final = 5000
 _COMPRESSION: Final = 1
-"""Most of a state repeats itself; more effort than the least gains little."""
+"""The lowest level. State is repetitive, and higher levels save little more."""
 
 
 class SnapshotError(HeadgateError):
-    """A snapshot cannot be used; the text names the object. An older one, or the whole ledger, may serve instead."""
+    """A snapshot cannot be used; the text names it. An older one, or the whole ledger, can replace it."""
 
 
 class SnapshotHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """What a snapshot says of itself, outside its checksums."""
+    """The metadata of a snapshot, outside its checksums."""
 
     format: int
     shard: int
     chunk: int
     written_at_ms: int
-    """Clock of whoever wrote it, milliseconds since 1970."""
+    """Clock of its writer, milliseconds since 1970."""
     fields: list[str]
-    """Every field that its parts were made of, as ``Class.field``."""
+    """All fields that its parts contain, as ``Class.field``."""
 
 
 class _Core(msgspec.Struct, kw_only=True):
-    """What a shard knows that belongs to no topic and no producer."""
+    """State that belongs to no topic and no producer."""
 
     at_ms: int
     leader_epoch: int
@@ -68,9 +70,9 @@ class _Core(msgspec.Struct, kw_only=True):
     trimmed_below: int = 1
     term_start_chunks: list[int]
     tombstones: list[tuple[int, int, int, int]] = []
-    """(topic id, segment, chunk, at_ms), in their order."""
+    """(topic id, segment, chunk, at_ms), in order."""
     commands: list[tuple[str, int]]
-    """In their order: the oldest is forgotten first."""
+    """In order: the oldest is removed first."""
     topics: int
     producers: int
     names: int
@@ -86,7 +88,7 @@ class _File(msgspec.Struct, kw_only=True):
 
 
 def encode_snapshot(state: ShardState, *, written_at_ms: int) -> bytes:
-    """Return ``state``, which must be that of whole chunks, as bytes."""
+    """Return ``state``, which must be the state after a complete chunk, as bytes."""
     header = SnapshotHeader(
         format=FORMAT, shard=state.shard, chunk=state.chunk, written_at_ms=written_at_ms, fields=sorted(FIELDS)
     )
@@ -118,13 +120,8 @@ def encode_snapshot(state: ShardState, *, written_at_ms: int) -> bytes:
     return _ENCODER.encode(file)
 
 
-def decode_header(data: bytes, *, shard: int, chunk: int) -> SnapshotHeader:
-    """Return the header in ``data``; raises SnapshotError if it is not that of this snapshot, in a form we read."""
-    return _decode_file(data, shard, chunk).header
-
-
 def verify_steps(data: bytes, *, shard: int, chunk: int) -> Iterator[None]:
-    """Look at the checksum of one part after another; raises SnapshotError at the first that is damaged."""
+    """Verify the checksums part by part; raises SnapshotError at the first damaged part."""
     where = _label(shard, chunk)
     file = _decode_file(data, shard, chunk)
     for part in (file.core, *file.topics, *file.producers, *file.names):
@@ -135,19 +132,8 @@ def verify_steps(data: bytes, *, shard: int, chunk: int) -> Iterator[None]:
         yield
 
 
-def decode_snapshot(data: bytes, *, shard: int, chunk: int) -> ShardState:
-    """Return the state in ``data``; raises SnapshotError."""
-    steps = decode_steps(data, shard=shard, chunk=chunk)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            state: ShardState = done.value
-            return state
-
-
 def decode_steps(data: bytes, *, shard: int, chunk: int) -> Generator[None, None, ShardState]:
-    """Decode ``data`` part by part, and return the state in the end; raises SnapshotError."""
+    """Decode ``data`` part by part and return the state at the end; raises SnapshotError."""
     where = _label(shard, chunk)
     file = _decode_file(data, shard, chunk)
     yield
@@ -172,9 +158,10 @@ def decode_steps(data: bytes, *, shard: int, chunk: int) -> Generator[None, None
     for part in file.names:
         state.producer_names.update(_decompress(part, _NAMES, where))
         yield
-    found = (len(state.topics), len(state.producers), len(state.producer_names))
-    if found != (core.topics, core.producers, core.names):
-        raise SnapshotError(f"{where} holds {found} topics, producers and names, and says that it has other numbers")
+    decoded = (len(state.topics), len(state.producers), len(state.producer_names))
+    stated = (core.topics, core.producers, core.names)
+    if decoded != stated:
+        raise SnapshotError(f"{where} has {decoded} topics, producers and names, and states {stated}")
     return state
 
 
@@ -187,9 +174,9 @@ def _decode_file(data: bytes, shard: int, chunk: int) -> _File:
         check_format(where, found, FORMAT)
         file = _FILES.decode(data)
     except msgspec.DecodeError as error:
-        raise SnapshotError(f"{where} is not a snapshot, or damaged ({len(data)} bytes): {error}") from error
+        raise SnapshotError(f"{where} is not a snapshot, or is damaged ({len(data)} bytes): {error}") from error
     if (file.header.shard, file.header.chunk) != (shard, chunk):
-        raise SnapshotError(f"{where} says that it is of chunk {file.header.chunk}, shard {file.header.shard}")
+        raise SnapshotError(f"{where} states that it is of chunk {file.header.chunk}, shard {file.header.shard}")
     if unknown := sorted(set(file.header.fields) - FIELDS):
         fields = ", ".join(unknown[:3])
         raise SnapshotError(f"{where} was written by a newer version: it has {fields}; run that version")
@@ -214,7 +201,7 @@ def _label(shard: int, chunk: int) -> str:
 
 
 def _fields_of(kinds: Iterable[Any]) -> Iterator[str]:
-    """Yield ``Class.field`` of everything that ``kinds`` are made of, at any depth."""
+    """Yield ``Class.field`` for all fields of ``kinds``, at any depth."""
     pending, seen = list(kinds), set()
     while pending:
         kind = pending.pop()
@@ -234,7 +221,7 @@ def _fields_of(kinds: Iterable[Any]) -> Iterator[str]:
 
 
 FIELDS: Final = frozenset(_fields_of([_Core, Topic, ProducerState, FinishedBatch]))
-"""What a snapshot of this version is made of."""
+"""The fields of a snapshot of this version."""
 
 
 def _encode_hook(value: Any) -> Any:
@@ -242,7 +229,7 @@ def _encode_hook(value: Any) -> Any:
         return list(value)
     if isinstance(value, MappingProxyType):
         return dict(value)
-    raise NotImplementedError(f"a state cannot hold a {type(value).__name__}: teach controller.snapshots.format")
+    raise NotImplementedError(f"a state cannot contain a {type(value).__name__}: add it to controller.snapshots.format")
 
 
 def _decode_hook(kind: Any, value: Any) -> Any:
@@ -250,7 +237,7 @@ def _decode_hook(kind: Any, value: Any) -> Any:
         return FinishedBatches(msgspec.convert(value, list[FinishedBatch]))
     if kind is OffsetRanges:
         return OffsetRanges(msgspec.convert(value, list[OffsetRange]))
-    raise NotImplementedError(f"a state cannot hold a {kind}: teach controller.snapshots.format")
+    raise NotImplementedError(f"a state cannot contain a {kind}: add it to controller.snapshots.format")
 
 
 class _FormatField(msgspec.Struct):

@@ -1,13 +1,15 @@
-"""Write the snapshots that are due, in a process of its own, and end.
+"""Write the snapshots that are due, in a separate process.
 
-Why a process: encoding a large state takes a second in which nothing else would run, and a state can only be captured
-between two chunks. This one reads what anybody can read, the newest snapshot and the chunks after it, so it can never
-be ahead of the ledger, and needs nothing of the daemon that started it. Any number may run at once: the same number
-holds the same state, so whoever loses put-if-absent has lost nothing.
+Encoding a large state takes a second, in which a daemon could do nothing else, and a state can only
+be captured between two chunks. The job reads the newest snapshot and the chunks after it, so a
+snapshot is never ahead of the ledger, and the job needs nothing from the daemon that started it.
+Any number of jobs may run at once: snapshots of one number have the same state, so a job that loses
+put-if-absent has nothing left to do.
 
     python -m controller.snapshots.job --ledger file:///var/lib/headgate/ledger --shard 0 [--shard 3 …] [--chunks 2000]
 
-It prints one line per snapshot written. The exit code is 1 if a shard failed; the others are written all the same.
+It prints one line per snapshot. The exit code is 1 if a shard failed; the snapshots of other shards
+are still written.
 """
 
 from __future__ import annotations
@@ -30,15 +32,16 @@ from headgate.parent_death_signal import die_with_parent
 from headgate.storage.object_store import open_store
 
 RETAINED_SNAPSHOTS: Final = 3
-"""Snapshots left in place: the newest, one should that be damaged, and one that a slow restore may be reading.
-Chunks are deleted below the oldest of them only, so that each still has its tail."""
+"""Snapshots that are kept: the newest, one in case it is damaged, and one that a slow restore may
+be reading. Chunks are deleted only below the oldest of them, so that each has the chunks after
+it."""
 
 
 async def take_snapshot(ledger: Ledger, *, least_chunks: int, now_ms: int) -> int | None:
-    """Write a snapshot of the ledger's end, and delete all but the newest few; return its chunk.
+    """Write a snapshot at the end of the ledger and delete old ones; return its chunk.
 
-    None: fewer than ``least_chunks`` chunks since the last one. Raises what `catch_up` and `Store.create` raise, but
-    for ObjectExistsError: then it has been written.
+    None: fewer than ``least_chunks`` chunks since the last one. Raises what `catch_up` and
+    `Store.create` raise, except ObjectExistsError: the snapshot has been written then.
     """
     before = await ledger.snapshots()
     state, _ = await catch_up(ledger, ShardState(ledger.shard), lambda _: None)
@@ -71,16 +74,18 @@ async def _run(url: str, shards: Sequence[int], least_chunks: int) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run once. 0: everything due is written; 1: a shard failed; 2: a setting is wrong."""
-    parser = argparse.ArgumentParser(prog="python -m controller.snapshots.job", description="Write snapshots, once.")
+    """Run once. 0: all due snapshots are written; 1: a shard failed; 2: a setting is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="python -m controller.snapshots.job", description="Write the snapshots that are due."
+    )
     parser.add_argument("--ledger", required=True, help="URL of the ledger, e.g. file:///var/lib/headgate/ledger")
     parser.add_argument("--shard", type=int, action="append", required=True, help="may be repeated")
-    parser.add_argument("--chunks", type=int, default=1, help="least new chunks for a new snapshot (default: 1)")
+    parser.add_argument("--chunks", type=int, default=1, help="minimum of new chunks for a new snapshot (default: 1)")
     parser.add_argument("--parent", type=int, help="process id of the parent to die with")
     arguments = parser.parse_args(argv)
     if arguments.parent is not None:
         die_with_parent(arguments.parent)
-        os.nice(10)  # The daemon's clients wait; nobody waits for this.
+        os.nice(10)  # Clients wait for the daemon, not for this job.
     try:
         return asyncio.run(_run(arguments.ledger, arguments.shard, arguments.chunks))
     except ConfigError as error:

@@ -1,14 +1,17 @@
-"""Bring a state up to the end of its ledger: from the newest snapshot that can be used, and the chunks after it.
+"""Restore the state of a shard from the newest usable snapshot and the chunks after it.
 
-What it costs depends on the chunks since the last snapshot, not on the ledger's age.
+The cost depends on the number of chunks since that snapshot, not on the age of the ledger.
 
-The rules:
+Rules:
 
-1. A snapshot that cannot be used is told, and the one before it is taken; then the whole ledger, if it is still there.
-2. A snapshot stands only if its own chunk does: one that is ahead of the ledger belongs to another ledger, or the
-   ledger has lost its end. Going on would fork what clients were told.
-3. The end that is reached by number may be a hole or a trim: a listing decides. What was trimmed beneath a reader that
-   fell behind is in a newer snapshot.
+1. An unusable snapshot is reported and the one before it is read; then the whole ledger, if it was
+   not trimmed. A snapshot of an older format stops the restore, because the chunks have an older
+   format too.
+2. A snapshot is valid only if its own chunk exists. A snapshot ahead of the ledger belongs to
+   another ledger, or the ledger has lost its end. Continuing would contradict what clients were
+   told.
+3. A missing next number may be the end, a gap, or trimmed: a listing decides. Chunks that were
+   trimmed before a slow reader read them are in a newer snapshot.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from headgate.errors import ChunkError, ObjectMissingError
 from headgate.ledger.ledger import Ledger, chunk_folder, run_start, snapshot_path
 
 OnUnusableSnapshot = Callable[[int], None]
-"""Is told the shard of a snapshot that cannot be used."""
+"""Called with the shard of an unusable snapshot."""
 
 log = structlog.get_logger(__name__)
 
@@ -33,49 +36,50 @@ async def load_newest_snapshot(ledger: Ledger, on_unusable: OnUnusableSnapshot) 
     """Return the state of the newest usable snapshot; an empty one if there is none and the ledger begins at 1.
 
     Raises:
-        ChunkError: a snapshot is ahead of the ledger, or none can be used and the first chunks have been trimmed.
-        StoreUnavailableError: the store is out of reach.
+        LedgerFormatError: the snapshot has an older format.
+        ChunkError: a snapshot is ahead of the ledger, or none is usable and the first chunks were trimmed.
+        StoreUnavailableError: the store is unreachable.
 
     """
-    faults: list[str] = []
+    reasons: list[str] = []
     for number in reversed(await ledger.snapshots()):
         where = snapshot_path(ledger.shard, number)
         if not await ledger.exists(number):
             raise ChunkError(
                 f"{where} is ahead of {chunk_folder(ledger.shard)}: chunk {number} is missing, although a snapshot "
-                "is only written once its chunk is durable; the ledger has lost its end, or belongs elsewhere",
+                "is written only after its chunk is durable; the ledger has lost its end, or is another one",
             )
         try:
             return await _decode_cooperatively(await ledger.store.read(where), ledger.shard, number)
         except (SnapshotError, ObjectMissingError) as error:
-            # Missing: newer ones were written while we looked, and it was one too many.
+            # Missing: newer ones were written meanwhile, and it was deleted.
             on_unusable(ledger.shard)
             log.warning("snapshot.unusable", shard=ledger.shard, chunk=number, reason=str(error))
-            faults.append(str(error))
+            reasons.append(str(error))
     numbers = await ledger.numbers()
     if (missing := await _highest_missing(ledger, numbers, 1)) is not None:
         raise ChunkError(
-            f"{chunk_folder(ledger.shard)}: chunk {missing} is missing, and no snapshot can be used in its place "
-            f"({'; '.join(faults) or 'there is none'}): the ledger has a gap, or has been trimmed",
+            f"{chunk_folder(ledger.shard)}: chunk {missing} is missing, and no snapshot can replace it "
+            f"({'; '.join(reasons) or 'there is none'}): the ledger has a gap, or has been trimmed",
         )
     return ShardState(ledger.shard)
 
 
 async def apply_new_chunks(ledger: Ledger, state: ShardState) -> int:
-    """Fold every chunk that is not folded yet, as far as the numbers go on; return how many."""
+    """Fold the chunks after ``state`` up to the first missing number; return how many."""
     read = 0
-    while (found := await ledger.read_or_none(state.chunk + 1)) is not None:
-        state.apply_all(found.entries, chunk=found.header.number, at_ms=found.header.at_ms)
+    while (chunk := await ledger.read_or_none(state.chunk + 1)) is not None:
+        state.apply_all(chunk.entries, chunk=chunk.header.number, at_ms=chunk.header.at_ms)
         read += 1
     return read
 
 
 async def catch_up(ledger: Ledger, state: ShardState, on_unusable: OnUnusableSnapshot) -> tuple[ShardState, int]:
-    """Return a state at the end of the ledger, and how many chunks it took; goes on from ``state`` where it can.
+    """Return the state at the end of the ledger, and how many chunks were read; continues from ``state`` if possible.
 
     Raises:
-        ChunkError: a chunk cannot be read, is missing from the middle, or a snapshot is ahead.
-        StoreUnavailableError: the store is out of reach; ``state`` may have moved on.
+        ChunkError: a chunk cannot be read, a chunk is missing, or a snapshot is ahead of the ledger.
+        StoreUnavailableError: the store is unreachable; ``state`` may include more chunks than before.
 
     """
     current = state if state.chunk else await load_newest_snapshot(ledger, on_unusable)
@@ -84,7 +88,7 @@ async def catch_up(ledger: Ledger, state: ShardState, on_unusable: OnUnusableSna
         read += await apply_new_chunks(ledger, current)
         rest = await ledger.numbers(after=current.trimmed_below - 1)
         if not rest or rest[-1] <= current.chunk:
-            # Whatever was not deleted on purpose must be there, also what nobody has to read again.
+            # All chunks that were not trimmed must exist, including those that a snapshot makes unnecessary here.
             if (missing := await _highest_missing(ledger, rest, current.trimmed_below)) is not None:
                 raise _missing_chunk_error(ledger, missing)
             return current, read
@@ -99,7 +103,7 @@ async def _highest_missing(ledger: Ledger, numbers: Sequence[int], first: int) -
     """Return the highest number from ``first`` on that is missing below the last of ``numbers``, or None."""
     if not numbers or (start := run_start(numbers)) <= first:
         return None
-    # A listing made while somebody writes may show a chunk and not yet the one before it.
+    # A listing made during writes may show a chunk and not yet the one before it.
     return None if await ledger.exists(start - 1) else start - 1
 
 
@@ -108,7 +112,7 @@ def _missing_chunk_error(ledger: Ledger, missing: int) -> ChunkError:
 
 
 async def _decode_cooperatively(data: bytes, shard: int, number: int) -> ShardState:
-    """Decode without holding up the loop for more than a part."""
+    """Decode part by part, with other tasks of the loop in between."""
     steps = decode_steps(data, shard=shard, chunk=number)
     while True:
         try:

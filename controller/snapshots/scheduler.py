@@ -1,8 +1,8 @@
-"""See to it that every shard led here has a snapshot that is not far behind.
+"""Start the snapshot job when a shard led by this daemon needs a snapshot.
 
-The work is done by a process of its own (controller.snapshots.job), one at a time for all shards that are due, so that
-nothing here waits for it. No promise rests on it: a snapshot that comes late, or never, makes the next restore longer,
-and keeps old chunks from being deleted.
+The job is a separate process (controller.snapshots.job), one at a time for all due shards, so the
+daemon does not wait for it. No guarantee depends on snapshots: without them the next restore takes
+longer, and old chunks are kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headgate.storage.object_store import Store
 from metrics import events
 
 JOB_TIMEOUT_SECONDS: Final = 600.0
-"""A round that takes longer is ended: it hangs, and the next one begins anew."""
+"""A job that takes longer is killed; the next one starts from the beginning."""
 CHECK_INTERVAL_SECONDS: Final = 2.0
 
 log = structlog.get_logger(__name__)
@@ -34,7 +34,7 @@ def due_shards(heads: Mapping[int, int], snapshots: Mapping[int, int], chunks: i
 
 
 class SnapshotScheduler:
-    """Starts the job whenever a shard is due."""
+    """Starts the job when a shard is due."""
 
     def __init__(
         self,
@@ -46,8 +46,10 @@ class SnapshotScheduler:
         heads: Callable[[], Mapping[int, int]],
         observer: events.Observer,
         command: Sequence[str] | None = None,
+        check_interval_seconds: float = CHECK_INTERVAL_SECONDS,
+        job_timeout_seconds: float = JOB_TIMEOUT_SECONDS,
     ) -> None:
-        """``heads`` returns the durable head of every shard led here; ``command`` takes the place of the real job."""
+        """``heads`` returns the durable head of every shard led here; ``command`` replaces the real job."""
         self._store = store
         self._chunks = chunks
         self._pause_seconds = pause_seconds
@@ -57,15 +59,17 @@ class SnapshotScheduler:
             *(sys.executable, "-m", "controller.snapshots.job", "--ledger", ledger_url),
             *("--chunks", str(chunks), "--parent", str(os.getpid())),
         ]
+        self._check_interval_seconds = check_interval_seconds
+        self._job_timeout_seconds = job_timeout_seconds
         self._newest: dict[int, int] = {}
         self._due_since: dict[int, float] = {}
 
     async def run(self) -> None:
-        """Look, and start the job, until cancelled."""
+        """Check for due shards and start the job, until cancelled."""
         while True:
-            await asyncio.sleep(CHECK_INTERVAL_SECONDS)
+            await asyncio.sleep(self._check_interval_seconds)
             heads = self._heads()
-            # First by what is remembered, which costs nothing; others may have written one meanwhile.
+            # The known snapshots first, which costs nothing; another process may have written newer ones.
             shards = due_shards(heads, self._newest, self._chunks)
             if not shards:
                 self._report_overdue(shards)
@@ -83,7 +87,7 @@ class SnapshotScheduler:
             await asyncio.sleep(self._pause_seconds)
 
     def _report_overdue(self, shards: Sequence[int]) -> None:
-        """Tell for how long ``shards`` have been due, and that others, which were, are not any more."""
+        """Report how long ``shards`` have been due, and 0 for those that no longer are."""
         now = asyncio.get_running_loop().time()
         for shard in self._due_since.keys() - set(shards):
             del self._due_since[shard]
@@ -103,8 +107,8 @@ class SnapshotScheduler:
             self._observer.observe(events.SnapshotFound(shard=shard, chunk=numbers[-1]))
 
     async def _run_job(self, shards: Sequence[int]) -> bool:
-        """Run the job for ``shards``; return whether all went well."""
-        command = [*self._command, *(part for shard in shards for part in ("--shard", str(shard)))]
+        """Run the job for ``shards``; return whether it succeeded for all."""
+        command = [*self._command, *(argument for shard in shards for argument in ("--shard", str(shard)))]
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
@@ -116,10 +120,11 @@ class SnapshotScheduler:
             log.warning("snapshot.job_failed", shards=shards, reason=str(error))
             return False
         try:
-            async with asyncio.timeout(JOB_TIMEOUT_SECONDS):
+            async with asyncio.timeout(self._job_timeout_seconds):
                 output, errors_output = await process.communicate()
         except TimeoutError:
-            log.warning("snapshot.job_failed", shards=shards, reason=f"took longer than {JOB_TIMEOUT_SECONDS:g} s")
+            reason = f"took longer than {self._job_timeout_seconds:g} s"
+            log.warning("snapshot.job_failed", shards=shards, reason=reason)
             return False
         finally:
             if process.returncode is None:

@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from controller.snapshots.format import decode_snapshot
 from controller.state.shard_state import ShardState
 from headgate.ledger import chunk
 from headgate.model import entries as e
@@ -20,7 +19,7 @@ from headgate.model.bucket_ranges import BucketRange, overlaps, slice_of
 from headgate.model.hashing import KEY_BUCKETS, key_bucket
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.clients import KEY_PREFIX
-from tests.support.whole_state import everything
+from tests.support.whole_state import decode_snapshot, everything
 
 _SNAPSHOT = re.compile(r"snapshots/shard=(\d+)/(\d+)\.snapshot")
 _CHUNK = re.compile(r"ledger/shard=(\d+)/(\d+)\.parquet")

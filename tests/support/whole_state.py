@@ -1,4 +1,4 @@
-"""Everything that a state holds, as something that can be compared."""
+"""Compare states: all of their fields as plain values, and the state of a snapshot."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 
 import msgspec
 
+from controller.snapshots.format import decode_steps
 from controller.state.shard_state import ShardState
 from headgate.model.offset_ranges import OffsetRanges
 
 
 def plain(value: Any) -> Any:
-    """Return everything that ``value`` holds, private and derived things too, as something that can be compared."""
+    """Return ``value`` with all of its fields, private and derived ones too, as plain values that can be compared."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return (type(value).__name__, {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)})
     if isinstance(value, msgspec.Struct):
@@ -29,6 +30,17 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(plain(item) for item in value)
     return list(value) if isinstance(value, OffsetRanges) else value
+
+
+def decode_snapshot(data: bytes, *, shard: int, chunk: int) -> ShardState:
+    """Return the state in ``data``; raises SnapshotError."""
+    steps = decode_steps(data, shard=shard, chunk=chunk)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            state: ShardState = done.value
+            return state
 
 
 def everything(state: ShardState) -> dict[str, Any]:

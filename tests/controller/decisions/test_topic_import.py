@@ -10,12 +10,13 @@ import pytest
 from controller.decisions import topic_commands as commands
 from controller.decisions.handlers import Decision
 from controller.decisions.topic_import import import_topic
-from controller.snapshots.format import decode_snapshot, encode_snapshot
+from controller.snapshots.format import encode_snapshot
 from controller.state.shard_state import ShardState
 from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
 from headgate.model.layout import SegmentState
 from headgate.protocol import messages as m
+from tests.support.whole_state import decode_snapshot
 
 
 class Shard:

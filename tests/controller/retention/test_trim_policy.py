@@ -17,7 +17,7 @@ from headgate.ledger.compacted import CompactedObject, Manifest, create_manifest
 from headgate.ledger.ledger import snapshot_path
 from headgate.model import entries as e
 from metrics import events
-from tests.controller.snapshots.test_restore import Kept
+from tests.support.memory_ledger import LedgerInMemory
 from tests.support.recording_observer import RecordingObserver
 from tests.support.whole_state import everything
 
@@ -66,7 +66,7 @@ def test_the_first_chunk_of_every_term_is_kept() -> None:
 class TrimmingLeader:
     """A trimmer on a ledger of 12 chunks that is compacted to chunk 9, with a snapshot at 12."""
 
-    def __init__(self, kept: Kept, state: ShardState) -> None:
+    def __init__(self, kept: LedgerInMemory, state: ShardState) -> None:
         self.kept = kept
         self.observer = RecordingObserver()
         self.now_ms = 10 * HOUR
@@ -99,8 +99,8 @@ class TrimmingLeader:
         running.cancel()
 
 
-async def compacted_ledger() -> tuple[Kept, TrimmingLeader]:
-    kept = Kept(12)
+async def compacted_ledger() -> tuple[LedgerInMemory, TrimmingLeader]:
+    kept = LedgerInMemory(12)
     await kept.snapshot()
     item = CompactedObject(
         path="x", topic_id=1, segment=0, first_offset=0, end_offset=1, size_bytes=70, first_at_ms=0, last_at_ms=0
@@ -137,7 +137,7 @@ async def test_the_next_leader_finishes_a_trim() -> None:
     kept.store.fail_next("unavailable", "delete")
     await leader.trim_once()
     assert (1, 13) == (len(leader.observer.of(events.TrimFailed)), len(await kept.ledger.numbers()))
-    state, _ = await catch_up(kept.ledger, ShardState(0), kept.complain)
+    state, _ = await catch_up(kept.ledger, ShardState(0), kept.on_unusable)
     before = everything(state)
     after = TrimmingLeader(kept, state)
     await after.trimmer.trim_once()

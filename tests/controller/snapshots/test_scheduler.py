@@ -1,4 +1,4 @@
-"""When a round of snapshots begins, and that its process is started, watched and ended."""
+"""When the snapshot job starts, and how its process is supervised."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from controller.snapshots import scheduler as snapshot_keeper
-from controller.snapshots.format import decode_snapshot
 from controller.snapshots.job import main
 from controller.snapshots.restore import apply_new_chunks
 from controller.snapshots.scheduler import SnapshotScheduler, due_shards
@@ -21,15 +19,15 @@ from metrics import events
 from tests.support.ledgers import RandomLedger
 from tests.support.recording_observer import RecordingObserver
 from tests.support.waiting import until
-from tests.support.whole_state import everything
+from tests.support.whole_state import decode_snapshot, everything
 
 
-def test_a_shard_is_due_once_its_head_is_far_enough_beyond_its_snapshot() -> None:
+def test_a_shard_is_due_when_its_head_is_far_enough_after_its_snapshot() -> None:
     assert [1, 3] == due_shards({0: 9, 1: 10, 2: 19, 3: 20}, {2: 10, 3: 10}, 10)
 
 
-class Seen(RecordingObserver):
-    """What the scheduler reports."""
+class Reports(RecordingObserver):
+    """The events of the scheduler."""
 
     @property
     def snapshots(self) -> dict[int, int]:
@@ -44,20 +42,35 @@ class Seen(RecordingObserver):
         return [event.seconds for event in self.of(events.SnapshotOverdueMeasured)]
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot_keeper, "CHECK_INTERVAL_SECONDS", 0.01)
+def scheduler(
+    store: LocalStore,
+    reports: Reports,
+    heads: dict[int, int],
+    *,
+    ledger_url: str = "",
+    chunks: int = 1,
+    command: list[str] | None = None,
+    job_timeout_seconds: float = 600.0,
+) -> SnapshotScheduler:
+    return SnapshotScheduler(
+        store=store,
+        ledger_url=ledger_url,
+        chunks=chunks,
+        pause_seconds=0.01,
+        heads=lambda: heads,
+        observer=reports,
+        command=command,
+        check_interval_seconds=0.01,
+        job_timeout_seconds=job_timeout_seconds,
+    )
 
 
-async def test_the_real_job_writes_what_the_ledger_folds_to(tmp_path: Path) -> None:
+async def test_the_job_writes_the_state_of_the_ledger(tmp_path: Path) -> None:
     ledger = RandomLedger(tmp_path, 3)
     ledger.grow(40)
-    store, seen = LocalStore(tmp_path), Seen()
-    keeper = SnapshotScheduler(
-        store=store, ledger_url=ledger.url, chunks=20, pause_seconds=0.01, heads=lambda: {0: 41}, observer=seen
-    )
-    running = asyncio.create_task(keeper.run())
-    await until(lambda: seen.snapshots == {0: 41})
+    store, reports = LocalStore(tmp_path), Reports()
+    running = asyncio.create_task(scheduler(store, reports, {0: 41}, ledger_url=ledger.url, chunks=20).run())
+    await until(lambda: reports.snapshots == {0: 41})
     running.cancel()
 
     restored = decode_snapshot(await store.read(snapshot_path(0, 41)), shard=0, chunk=41)
@@ -66,68 +79,42 @@ async def test_the_real_job_writes_what_the_ledger_folds_to(tmp_path: Path) -> N
     assert everything(folded) == everything(restored)
 
 
-async def test_a_job_that_fails_or_cannot_be_started_is_told_and_tried_again(tmp_path: Path) -> None:
+async def test_a_job_that_fails_or_cannot_be_started_is_reported_and_repeated(tmp_path: Path) -> None:
     for command in ([sys.executable, "-c", "raise SystemExit('error: no')"], [str(tmp_path / "missing")]):
-        seen = Seen()
-        keeper = SnapshotScheduler(
-            store=LocalStore(tmp_path),
-            ledger_url="",
-            chunks=1,
-            pause_seconds=0.01,
-            heads=lambda: {0: 1},
-            observer=seen,
-            command=command,
-        )
-        running = asyncio.create_task(keeper.run())
-        await until(lambda seen=seen: seen.failures >= 2)
+        reports = Reports()
+        running = asyncio.create_task(scheduler(LocalStore(tmp_path), reports, {0: 1}, command=command).run())
+        await until(lambda reports=reports: reports.failures >= 2)
         running.cancel()
 
 
-async def test_it_tells_how_long_a_snapshot_has_been_due_until_there_is_one(tmp_path: Path) -> None:
-    store, seen, heads = LocalStore(tmp_path), Seen(), {0: 7}
-    keeper = SnapshotScheduler(
-        store=store,
-        ledger_url="",
-        chunks=5,
-        pause_seconds=0.01,
-        heads=lambda: heads,
-        observer=seen,
-        command=[sys.executable, "-c", "raise SystemExit('error: no')"],
-    )
-    running = asyncio.create_task(keeper.run())
-    await until(lambda: seen.failures >= 2, 30)
-    assert seen.overdue[0] == 0 < seen.overdue[1]
-    assert seen.overdue == sorted(seen.overdue)
+async def test_the_age_of_an_overdue_snapshot_is_reported_until_it_exists(tmp_path: Path) -> None:
+    store, reports, heads = LocalStore(tmp_path), Reports(), {0: 7}
+    command = [sys.executable, "-c", "raise SystemExit('error: no')"]
+    running = asyncio.create_task(scheduler(store, reports, heads, chunks=5, command=command).run())
+    await until(lambda: reports.failures >= 2, 30)
+    assert reports.overdue[0] == 0 < reports.overdue[1]
+    assert reports.overdue == sorted(reports.overdue)
 
     await store.create(snapshot_path(0, 6), b"by another daemon")
-    await until(lambda: seen.overdue[-1] == 0, 30)
+    await until(lambda: reports.overdue[-1] == 0, 30)
     heads[0] = 20
-    await until(lambda: seen.overdue[-1] > 0, 30)
+    await until(lambda: reports.overdue[-1] > 0, 30)
     del heads[0]  # another daemon leads
-    await until(lambda: seen.overdue[-1] == 0, 30)
+    await until(lambda: reports.overdue[-1] == 0, 30)
     running.cancel()
 
 
-async def test_a_job_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot_keeper, "JOB_TIMEOUT_SECONDS", 0.1)
-    seen = Seen()
-    keeper = SnapshotScheduler(
-        store=LocalStore(tmp_path),
-        ledger_url="",
-        chunks=1,
-        pause_seconds=60,
-        heads=lambda: {0: 1},
-        observer=seen,
-        command=["sleep", "600"],
-    )
-    running = asyncio.create_task(keeper.run())
-    await until(lambda: seen.failures == 1)
+async def test_a_job_that_hangs_is_killed(tmp_path: Path) -> None:
+    reports = Reports()
+    hanging = scheduler(LocalStore(tmp_path), reports, {0: 1}, command=["sleep", "600"], job_timeout_seconds=0.1)
+    running = asyncio.create_task(hanging.run())
+    await until(lambda: reports.failures >= 2)
     running.cancel()
 
     assert "600" not in [word for child in psutil.Process().children() for word in child.cmdline()]
 
 
-def test_one_shard_that_cannot_be_read_does_not_keep_the_others_from_theirs(
+def test_a_shard_that_cannot_be_read_does_not_prevent_snapshots_of_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     RandomLedger(tmp_path, 1, shard=0).grow(3)
@@ -135,12 +122,12 @@ def test_one_shard_that_cannot_be_read_does_not_keep_the_others_from_theirs(
     next((tmp_path / "ledger" / "shard=0000").iterdir()).write_bytes(b"")
 
     assert 1 == main(["--ledger", tmp_path.as_uri(), "--shard", "0", "--shard", "1"])
-    told = capsys.readouterr()
-    assert "shard 1: snapshot of chunk 4" in told.out
-    assert "error: shard 0: chunk" in told.err
+    output = capsys.readouterr()
+    assert "shard 1: snapshot of chunk 4" in output.out
+    assert "error: shard 0: chunk" in output.err
     assert [4] == asyncio.run(Ledger(LocalStore(tmp_path), 1).snapshots())
 
 
-def test_a_url_that_names_no_store_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_ledger_url_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     assert 2 == main(["--ledger", "nowhere", "--shard", "0"])
     assert "error: ledger URL 'nowhere'" in capsys.readouterr().err
