@@ -1,88 +1,81 @@
-"""Turn msgspec's words about a wrong setting into ours: which setting, what is wrong, what would be right.
+"""Explain msgspec's validation errors: which setting, what is wrong, what would be valid. Pure.
 
-Pure: a message and the type that was expected go in, one line comes out. It says nothing about files.
+msgspec.ValidationError has no attributes, only a text (msgspec 0.22), so the path and the kind of error are parsed from
+that text. Types and limits come from msgspec.inspect.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import Meta
+from msgspec import inspect
 
-_AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
+_AT = re.compile(r"^(?P<problem>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>.*)`$")
 _MISSING = re.compile(r"^Object missing required field `(?P<field>.*)`$")
 
 
 def explain(message: str, root: type[msgspec.Struct]) -> str:
-    """Return ``$.section.field: what is wrong; what would be right`` for a ValidationError's ``message``."""
+    """Return ``$.section.field: what is wrong; what would be valid`` for the ``message`` of a ValidationError."""
     match = _AT.match(message)
     assert match is not None, message
-    what, path = match["what"], match["path"] or "$"
-    if unknown := _UNKNOWN.match(what):
-        return _unknown(unknown["field"], path, root)
-    if missing := _MISSING.match(what):
-        kind = "section" if path == "$" else "setting"
-        example = _example(missing["field"], path)
-        return f"{path}.{missing['field']}: this {kind} is missing; write for example {example}"
-    right = _expected(_type_at(path, root))
-    return f"{path}: {what[0].lower()}{what[1:]}" + (f"; use {right}" if right else "")
+    problem, path = match["problem"], match["path"] or "$"
+    kind = "section" if path == "$" else "setting"
+    if unknown := _UNKNOWN.match(problem):
+        return _unknown(unknown["field"], kind, path, root)
+    if missing := _MISSING.match(problem):
+        field = missing["field"]
+        return f"{path}.{field}: this {kind} is required; write for example {_example(field, path)}"
+    valid = _valid_values(_type_at(path, root))
+    return f"{path}: {problem[0].lower()}{problem[1:]}" + (f"; use {valid}" if valid else "")
 
 
-def _unknown(field: str, path: str, root: type[msgspec.Struct]) -> str:
-    known = _fields(_type_at(path, root))
+def _unknown(field: str, kind: str, path: str, root: type[msgspec.Struct]) -> str:
+    known = list(_fields(_type_at(path, root)))
     near = difflib.get_close_matches(field, known, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
-    kind = "section" if path == "$" else "setting"
-    return f"{path}.{field}: there is no such {kind}; {hint}Valid here: {', '.join(known)}"
+    return f"{path}.{field}: unknown {kind}; {hint}Valid: {', '.join(known)}"
 
 
 def _example(field: str, path: str) -> str:
-    if (path, field) == ("$", "ledger") or (path, field) == ("$.ledger", "url"):
+    if (path, field) in {("$", "ledger"), ("$.ledger", "url")}:
         return '[ledger] url = "file:///var/lib/headgate/ledger"'
     return f"{field} = …"
 
 
-def _type_at(path: str, root: type[msgspec.Struct]) -> Any:
-    """Return the annotation of the setting at ``path``, or None where the path leaves our types."""
-    current: Any = root
+def _type_at(path: str, root: type[msgspec.Struct]) -> inspect.Type | None:
+    """Return the type of the setting at ``path``; None inside a list or a mapping."""
+    current: inspect.Type | None = inspect.type_info(root)
     for name in path.split(".")[1:]:
-        if name not in _fields(current):
-            return None
-        current = get_type_hints(current, include_extras=True)[name]
+        current = _fields(current).get(name)
     return current
 
 
-def _fields(annotation: Any) -> list[str]:
-    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
-        return list(annotation.__struct_fields__)
-    return []
+def _fields(struct: inspect.Type | None) -> dict[str, inspect.Type]:
+    return {field.name: field.type for field in struct.fields} if isinstance(struct, inspect.StructType) else {}
 
 
-def _expected(annotation: Any) -> str:
-    """Return the values that ``annotation`` takes, in words; empty where no short words would help."""
-    meta = None
-    if get_origin(annotation) is Annotated:
-        annotation, meta = get_args(annotation)[:2]
-    if get_origin(annotation) is Literal:
-        return " or ".join(f'"{value}"' for value in get_args(annotation))
-    if annotation is bool:
-        return "true or false"
-    if annotation in (int, float):
-        return _range("a whole number" if annotation is int else "a number", meta)
-    if annotation is str:
-        return f"text that matches {meta.pattern}" if meta is not None and meta.pattern else 'text in quotes, not ""'
-    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
-        return f"a section with: {', '.join(_fields(annotation))}"
-    return ""
+def _valid_values(found: inspect.Type | None) -> str:
+    """Describe the values of a type; empty where no short description helps."""
+    match found:
+        case inspect.LiteralType(values=values):
+            return " or ".join(f'"{value}"' for value in values)
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.IntType() | inspect.FloatType():
+            return _range(found)
+        case inspect.StrType():
+            return f"text that matches {found.pattern}" if found.pattern else 'text in quotes, not ""'
+        case inspect.StructType():
+            return f"a section with: {', '.join(_fields(found))}"
+        case _:
+            return ""
 
 
-def _range(kind: str, meta: Meta | None) -> str:
-    if meta is None:
-        return kind
-    if meta.gt is not None:
-        return f"{kind} above {meta.gt:g} up to {meta.le}"
-    return f"{kind} from {meta.ge} to {meta.le}"
+def _range(number: inspect.IntType | inspect.FloatType) -> str:
+    kind = "a whole number" if isinstance(number, inspect.IntType) else "a number"
+    if number.gt is not None:
+        return f"{kind} above {number.gt:g} up to {number.le}"
+    return kind if number.ge is None else f"{kind} from {number.ge} to {number.le}"

@@ -1,14 +1,13 @@
-"""The daemon's settings: one TOML file, checked as a whole before anything starts.
+"""Load the daemon's settings from one TOML file, and check all of it before anything starts.
 
-What is decided here: which settings exist, their units, their defaults and why, and which combinations make no sense.
-What is not: nothing is looked up in the environment (the command line passes in what it found there), nothing is
-connected to, and no password is ever part of a `Settings`: only the file that holds it.
+Reads no environment variables (the command line passes in what it needs) and connects to nothing. A `Settings` never
+contains a password, only the path of its file.
 
 Rules:
 
-1. An unknown name is an error, never ignored: a misspelt setting must not silently be a default.
-2. Every error names the file, the setting (``$.section.field``), what is wrong and what would be right.
-3. ``[ledger] url`` is the only setting without a default: where the truth is kept must be chosen.
+1. An unknown name is an error, so that a misspelled setting does not silently keep its default.
+2. Every error names the file, the setting (``$.section.field``), what is wrong and what would be valid.
+3. ``[ledger] url`` is the only setting without a default: the operator must choose where data is stored.
 """
 
 from __future__ import annotations
@@ -72,26 +71,26 @@ __all__ = [
 
 
 class Settings(Section, frozen=True, kw_only=True):
-    """Everything that a daemon is told."""
+    """All settings of a daemon."""
 
     cluster: ClusterSettings = ClusterSettings()
-    """Which cluster."""
+    """The cluster."""
     instance: InstanceSettings = InstanceSettings()
-    """Which daemon."""
+    """The daemon."""
     zookeeper: ZooKeeperSettings = ZooKeeperSettings()
     """Elections."""
     broker: BrokerSettings = BrokerSettings()
-    """Messages."""
+    """The MQTT broker."""
     ledger: LedgerSettings
-    """Objects."""
+    """The object store."""
     drain: DrainSettings = DrainSettings()
-    """Spark."""
+    """The Spark process."""
     http: HttpSettings = HttpSettings()
     """Metrics and health."""
     metrics: MetricsSettings = MetricsSettings()
     """Backlogs in the metrics."""
     ingest: IngestSettings = IngestSettings()
-    """Batches."""
+    """Ingestion."""
     subscriptions: SubscriptionSettings = SubscriptionSettings()
     """Consumers."""
     snapshots: SnapshotSettings = SnapshotSettings()
@@ -99,18 +98,18 @@ class Settings(Section, frozen=True, kw_only=True):
     scaling: ScalingSettings = ScalingSettings()
     """Automatic splits and merges."""
     retention: RetentionSettings = RetentionSettings()
-    """What is kept."""
+    """Retention."""
     compaction: CompactionSettings = CompactionSettings()
-    """Roll-up and deletion."""
+    """Compaction."""
     log: LogSettings = LogSettings()
     """Logs."""
 
     def replace(self, **sections: msgspec.Struct) -> Self:
-        """Return a copy with some sections exchanged."""
+        """Return a copy with some sections replaced."""
         return msgspec.structs.replace(self, **sections)
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return every setting as ("section.field", value), in the order of this file. Holds no secret."""
+        """Return every setting as ("section.field", value), in the order of the sections. Contains no secret."""
         return [
             (f"{section}.{field}", "" if value is None else str(value))
             for section in self.__struct_fields__
@@ -121,12 +120,15 @@ class Settings(Section, frozen=True, kw_only=True):
 def load_settings(path: Path, *, default_instance: str = "headgate", credentials: Path | None = None) -> Settings:
     """Return the settings in the TOML file ``path``.
 
-    ``default_instance`` names the daemon where the file does not. ``credentials`` is the folder of systemd's
-    credentials, if there is one. Relative names of files count from the settings' own folder; those returned are
-    absolute.
+    Relative paths in the file are relative to its folder; the returned settings contain absolute paths.
+
+    Args:
+        path: the file.
+        default_instance: name of the daemon if the file does not set one.
+        credentials: folder of systemd's credentials, if there is one.
 
     Raises:
-        ConfigError: the file cannot be read, or something in it is wrong.
+        ConfigError: the file cannot be read, or is invalid.
 
     """
     try:
@@ -136,7 +138,7 @@ def load_settings(path: Path, *, default_instance: str = "headgate", credentials
             f"{path}: cannot read the settings: {error.strerror}; name another file with --config"
         ) from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 text (byte {error.start}); settings are a TOML file") from None
+        raise ConfigError(f"{path}: not UTF-8 text (byte {error.start}); a settings file is TOML") from None
     settings = parse_settings(text, str(path))
     if not settings.instance.name:
         settings = settings.replace(instance=InstanceSettings(name=default_instance))
@@ -146,14 +148,14 @@ def load_settings(path: Path, *, default_instance: str = "headgate", credentials
     drain = msgspec.structs.replace(settings.drain, folder=str((path.parent / settings.drain.folder).absolute()))
     if drain.external is not None:
         tables = (path.parent / drain.external).absolute()
-        # A fault in it is a fault of the settings, and not to be found by a process that is started again and again.
+        # Report errors in this file with the settings, not from a Spark process that restarts again and again.
         read_tables(tables)
         drain = msgspec.structs.replace(drain, external=str(tables))
     return settings.replace(drain=drain)
 
 
 def parse_settings(text: str, source: str) -> Settings:
-    """Return the settings in ``text``; ``source`` names it in errors. Raises ConfigError."""
+    """Return the settings in ``text``; errors name ``source``. Raises ConfigError."""
     try:
         settings = msgspec.convert(tomllib.loads(text), Settings)
     except tomllib.TOMLDecodeError as error:
@@ -172,7 +174,7 @@ def _password_path(name: str, folder: Path, credentials: Path | None) -> Path:
 
 
 def _problems(settings: Settings) -> list[tuple[str, str]]:
-    """Return (field, problem) of everything that each field alone cannot show."""
+    """Return (field, problem) for everything that the types do not check."""
     drain, subscriptions = settings.drain, settings.subscriptions
     found = _name_problems(settings)
     if problem := _hosts_problem(settings.zookeeper.hosts):
@@ -181,9 +183,11 @@ def _problems(settings: Settings) -> list[tuple[str, str]]:
         found.append(("ledger.url", problem))
     found += _drain_problems(drain)
     if settings.broker.password_file is not None and settings.broker.username is None:
-        found.append(("broker.username", "a password_file is set, but no username; MQTT takes no password without one"))
+        found.append(
+            ("broker.username", "password_file is set, but username is not; MQTT requires a user name with a password")
+        )
     if settings.broker.password_file == "":
-        found.append(("broker.password_file", "is empty; name a file, or leave it out"))
+        found.append(("broker.password_file", "is empty; name a file, or remove the setting"))
     found += _scaling_problems(settings.scaling)
     if subscriptions.heartbeat_interval_seconds * 3 > subscriptions.grace_seconds:
         found.append(
@@ -191,7 +195,7 @@ def _problems(settings: Settings) -> list[tuple[str, str]]:
                 "subscriptions.heartbeat_interval_seconds",
                 (
                     f"{subscriptions.heartbeat_interval_seconds:g} is more than a third of grace_seconds "
-                    f"{subscriptions.grace_seconds:g}: one lost heartbeat would look like a lost consumer"
+                    f"{subscriptions.grace_seconds:g}: consumers would be evicted after one lost heartbeat"
                 ),
             ),
         )
@@ -206,7 +210,7 @@ def _scaling_problems(scaling: ScalingSettings) -> list[tuple[str, str]]:
     if scaling.merge_window_seconds < scaling.split_window_seconds:
         problem = (
             f"{scaling.merge_window_seconds:g} is below split_window_seconds {scaling.split_window_seconds:g}: "
-            "what is judged as quiet would not even fill one window"
+            "idle segments must be observed for at least one split window"
         )
         found.append(("scaling.merge_window_seconds", problem))
     return found
@@ -223,9 +227,7 @@ def _drain_problems(drain: DrainSettings) -> list[tuple[str, str]]:
     if drain.results is not None and (problem := _ledger_problem(drain.results)):
         found.append(("drain.results", problem))
     if drain.results is not None and drain.external is not None:
-        problem = (
-            "drain.results is set as well, and where results are polled nobody reads tables; leave one of them out"
-        )
+        problem = "excludes drain.results: where results are polled, no process reads tables; remove one of the two"
         found.append(("drain.external", problem))
     found += [("drain.spark_conf", problem) for name in drain.spark_conf if (problem := conf_problem(name))]
     if drain.poll_min_seconds > drain.poll_max_seconds:
@@ -239,7 +241,7 @@ def _drain_problems(drain: DrainSettings) -> list[tuple[str, str]]:
 
 
 def ledger_unreachable_from_executors(settings: Settings) -> bool:
-    """Whether Spark's executors may be on machines that do not have the ledger's folder."""
+    """Whether Spark's executors may run on machines without the ledger's folder."""
     return urlsplit(settings.ledger.url).scheme == "file" and not is_on_this_machine(settings.drain.master)
 
 
@@ -266,7 +268,7 @@ def _hosts_problem(hosts: str) -> str | None:
     for server in servers.split(","):
         host, _, port = server.strip().rpartition(":")
         if not host or not _is_port(port):
-            return f"{server.strip()!r} is not host:port; write 127.0.0.1:2181, or several with commas between"
+            return f"{server.strip()!r} is not host:port; write for example 127.0.0.1:2181, or a comma-separated list"
     return None
 
 
@@ -280,7 +282,7 @@ def _ledger_problem(url: str) -> str | None:
             f"{url!r} has none of the schemes {', '.join(LEDGER_SCHEMES)}; write file:///absolute/folder or s3://bucket"
         )
     if parts.username or parts.password:
-        return "credentials do not belong into the URL; give them by the environment (AWS_ACCESS_KEY_ID, …)"
+        return "must not contain credentials; set them in the environment (AWS_ACCESS_KEY_ID, …)"
     if parts.scheme == "file":
         if parts.netloc or parts.path == "/" or not parts.path.startswith("/"):
             return f"{url!r}: write file:///absolute/folder"
@@ -290,7 +292,7 @@ def _ledger_problem(url: str) -> str | None:
 
 
 def socket_problem(address: str) -> str | None:
-    """Return what is wrong with the address of the drain process, or None."""
+    """Return what is wrong with the address of the Spark process, or None."""
     kind, _, rest = address.partition(":")
     if kind == "unix":
         if rest == "/" or not rest.startswith("/"):
@@ -298,7 +300,7 @@ def socket_problem(address: str) -> str | None:
         length = len(rest.encode())
         if length > UNIX_SOCKET_PATH_BYTES:
             return (
-                f"the path has {length} bytes, and a socket may have {UNIX_SOCKET_PATH_BYTES}; "
+                f"the path has {length} bytes, but the path of a socket may have {UNIX_SOCKET_PATH_BYTES}; "
                 "use a shorter path or tcp:127.0.0.1:port"
             )
         return None

@@ -1,7 +1,6 @@
-"""What of a changed file of settings a running daemon takes over, and what waits for a restart.
+"""Compare changed settings with those of a running daemon: which apply at once, and which need a restart. Pure.
 
-Values in, values out: nothing is read, applied or logged here. What is not in `AT_RUN_TIME` is built into connections,
-locks and state when the daemon starts, and stays as it was.
+Settings outside `AT_RUN_TIME` are built into connections, locks and state when the daemon starts, and stay unchanged.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ AT_RUN_TIME = (
     *(f"retention.{field}" for field in RetentionSettings.__struct_fields__),
     "log.level",
 )
-"""Settings that change while the daemon runs."""
+"""Settings that can change while the daemon runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """The settings to go on with, and what was made of each difference (``section.field``, in the file's order)."""
+    """The settings to continue with, and the changes (``section.field``, in the order of the sections)."""
 
     settings: Settings
     applied: tuple[str, ...]
@@ -32,7 +31,7 @@ class Reload:
 
 
 def reloaded(running: Settings, read: Settings) -> Reload:
-    """Compare the settings that a daemon runs with to those that it has read just now."""
+    """Compare the running settings with those that were just read."""
     settings, applied, needs_restart = running, [], []
     for section in running.__struct_fields__:
         before, after = getattr(running, section), getattr(read, section)
@@ -41,8 +40,8 @@ def reloaded(running: Settings, read: Settings) -> Reload:
             for field in before.__struct_fields__
             if getattr(before, field) != getattr(after, field)
         }
-        taken = {field: value for field, value in changes.items() if f"{section}.{field}" in AT_RUN_TIME}
-        settings = settings.replace(**{section: msgspec.structs.replace(before, **taken)})
-        applied += [f"{section}.{field}" for field in taken]
-        needs_restart += [f"{section}.{field}" for field in changes if field not in taken]
+        applied_now = {field: value for field, value in changes.items() if f"{section}.{field}" in AT_RUN_TIME}
+        settings = settings.replace(**{section: msgspec.structs.replace(before, **applied_now)})
+        applied += [f"{section}.{field}" for field in applied_now]
+        needs_restart += [f"{section}.{field}" for field in changes if field not in applied_now]
     return Reload(settings, tuple(applied), tuple(needs_restart))

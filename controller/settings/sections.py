@@ -1,7 +1,6 @@
-"""The sections of the daemon's settings: what exists, in which unit, with which default, and why that one.
+"""The sections of the daemon's settings: names, units, limits, defaults and their reasons.
 
-Limits of single fields stand here. Which combinations make no sense, and where a file of settings comes from, is for
-controller.settings.load; import from there.
+controller.settings.load checks combinations of settings and reads files. Import the sections from there.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Text = Annotated[str, Meta(min_length=1)]
 
 LEDGER_SCHEMES = ("file", "s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "https")
 UNIX_SOCKET_PATH_BYTES = 107
-"""Linux takes no longer path for a socket."""
+"""Longest path of a socket on Linux."""
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -33,44 +32,50 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ClusterSettings(Section, frozen=True, kw_only=True):
-    """``[cluster]``: which cluster this daemon belongs to."""
+    """``[cluster]``: the cluster that this daemon belongs to."""
 
     name: str = "local"
-    """Part of every broker topic and ZooKeeper path, so that clusters may share servers."""
+    """Name of the cluster. It is part of every MQTT topic and ZooKeeper path, so clusters can share
+    servers."""
     shards: Annotated[int, Meta(ge=1, le=1024)] = 4
-    """Number of shards. Fixed when the cluster first starts (ZooKeeper holds it); a few per daemon spread the load."""
+    """Number of shards. The first start of the cluster fixes it in ZooKeeper. Default: 4, a few per
+    daemon, so that they can be spread evenly."""
 
 
 class InstanceSettings(Section, frozen=True, kw_only=True):
     """``[instance]``: this daemon."""
 
     name: str = ""
-    """Its name in logs, announcements and ZooKeeper; empty: host name and process number, unique without any care."""
+    """Name in logs, announcements and ZooKeeper. Default: host name and process id, which are
+    always unique."""
 
 
 class ZooKeeperSettings(Section, frozen=True, kw_only=True):
-    """``[zookeeper]``: who elects."""
+    """``[zookeeper]``: elections."""
 
     hosts: Text = "127.0.0.1:2181"
-    """``host:port`` of each server, with commas between; a ``/path`` at the end is put before every path we use."""
+    """Comma-separated ``host:port`` of the servers. A ``/path`` at the end is a prefix of every
+    path that is used."""
     session_timeout_seconds: Annotated[float, Meta(ge=2, le=60)] = 6.0
-    """How long a silent daemon keeps its locks: above a long garbage collection, below what users call an outage."""
+    """A daemon that is silent for this long loses its locks, in seconds. Default: 6, longer than a
+    long garbage collection and shorter than an outage that users notice."""
 
 
 class BrokerSettings(Section, frozen=True, kw_only=True):
-    """``[broker]``: who carries."""
+    """``[broker]``: the MQTT broker."""
 
     host: Text = "127.0.0.1"
-    """Host name or address of the MQTT broker."""
+    """Host name or address."""
     port: Port = 1883
-    """Its port; 1883 is MQTT's own."""
+    """Port. Default: 1883, the MQTT port."""
     username: str | None = None
-    """User name, where the broker asks for one."""
+    """User name. Default: none."""
     password_file: str | None = None
-    """File that holds the password. A relative name: systemd's credentials first, then beside this file."""
+    """File that contains the password. A relative path is looked up in systemd's credentials first,
+    then in the folder of the settings file."""
 
     def password(self) -> str | None:
-        """Return the password, read now, or None where none is set. Raises ConfigError if its file is of no use."""
+        """Read the password; None if no file is set. Raises ConfigError if the file is unusable."""
         if self.password_file is None:
             return None
         try:
@@ -79,195 +84,235 @@ class BrokerSettings(Section, frozen=True, kw_only=True):
             reason = error.strerror if isinstance(error, OSError) else "not text"
             raise ConfigError(f"$.broker.password_file: cannot read {self.password_file}: {reason}") from None
         if not password:
-            raise ConfigError(f"$.broker.password_file: {self.password_file} is empty; write the password into it")
+            raise ConfigError(f"$.broker.password_file: {self.password_file} is empty; it must contain the password")
         return password
 
 
 class LedgerSettings(Section, frozen=True, kw_only=True):
-    """``[ledger]``: who keeps."""
+    """``[ledger]``: the object store that holds the ledger."""
 
     url: Text
-    """``file:///absolute/folder``, or ``s3://bucket/path``, ``gs://…``, ``az://…``. Credentials: by the environment."""
+    """``file:///absolute/folder``, ``s3://bucket/path``, ``gs://…`` or ``az://…``. Required.
+    Credentials come from the environment."""
 
 
 class DrainSettings(Section, frozen=True, kw_only=True):
-    """``[drain]``: who counts, and how often it is asked."""
+    """``[drain]``: the Spark process that counts backlogs."""
 
     socket: str = "unix:/run/headgate/drain.sock"
-    """``unix:/absolute/path`` or ``tcp:127.0.0.1:port`` of the Spark process; systemd owns the default's folder."""
+    """Address of the Spark process: ``unix:/absolute/path`` or ``tcp:127.0.0.1:port``. systemd
+    creates the folder of the default."""
     spawn: bool = True
-    """The daemon starts the Spark process and starts it again when it dies. False: somebody else runs it."""
+    """Start the Spark process, and restart it when it dies. False: it is started by other means."""
     master: Text = DEFAULT_MASTER
-    """Where Spark counts: ``local[*]`` (all cores of this machine), ``spark://host:port``, ``yarn``, ``k8s://…``, or
-    ``sc://host:port`` for Spark Connect."""
+    """Spark master: ``local[*]`` (all cores of this machine), ``spark://host:port``, ``yarn``,
+    ``k8s://…``, or ``sc://host:port`` for Spark Connect."""
     reader: Literal["auto", "spark"] = "auto"
-    """``auto``: Spark reads a folder by itself, and a bucket through obstore, which needs no jars; ``spark``: a
-    bucket by itself too, with Hadoop's jars for that store, which ``spark_conf`` or the cluster must name."""
+    """How Spark reads the ledger. ``auto``: a folder directly, a bucket through obstore, which
+    needs no jars. ``spark``: a bucket directly too, with Hadoop's jars for that store; name them in
+    ``spark_conf`` or install them on the cluster."""
     results: str | None = None
-    """Where somebody else publishes results (``python -m drain.backlog.job --out URL``, by cron or Airflow): they are
-    polled, and no Spark process is started or asked. None: Spark is asked."""
+    """URL of published results (``python -m drain.backlog.job --out URL``, run by cron or Airflow).
+    The daemon polls them and neither starts nor asks a Spark process. Default: none."""
     results_stale_seconds: Seconds = 3600.0
-    """Without a newer result for so long, while somebody waits for one, the daemon says that it is degraded: above the
-    interval of most jobs."""
+    """While a subscription waits, results older than this make the daemon degraded, in seconds.
+    Default: 3600, above the interval of most jobs."""
     spark_conf: dict[str, str] = {}
-    """Further settings of Spark, which win over ours: ``{"spark.executor.memory" = "2g"}``. No secrets: they would show
-    in the list of processes."""
+    """Spark settings, which override headgate's: ``{"spark.executor.memory" = "2g"}``. No secrets:
+    they would be visible in the list of processes."""
     folder: Text = "/var/lib/headgate/drain"
-    """Where the Spark process keeps its scratch files and its log; systemd owns the default's parent."""
+    """Folder for scratch files and the log of the Spark process. systemd creates the parent of the
+    default."""
     driver_memory: Annotated[str, Meta(pattern=r"^[1-9][0-9]*[kmg]$")] = "1g"
-    """Heap of the Spark process, as Spark writes it (``512m``, ``2g``); enough for millions of entries a run."""
+    """Heap of the Spark process in Spark's notation (``512m``, ``2g``). Default: 1g, enough for
+    millions of entries per run."""
     poll_min_seconds: Seconds = 2.0
-    """First pause between two questions for a subscription: far above a warm run's 35 ms, short for a person."""
+    """First interval of the drain check of a subscription, in seconds. Default: 2, far above the 35
+    ms of a warm run and short enough for a user who waits."""
     poll_max_seconds: Seconds = 900.0
-    """The pause doubles up to this; whatever shows progress begins again at the shortest."""
+    """Longest interval, in seconds. The interval doubles up to it; any progress resets it to the
+    shortest. Default: 900."""
     run_timeout_seconds: Seconds = 60.0
-    """A question that takes longer counts as "not drained yet"; a cold first run takes about 10 s."""
+    """A drain check that takes longer counts as "not drained yet", in seconds. Default: 60; a cold
+    first run takes about 10."""
     external: Text | None = None
-    """TOML file that names the tables of external topics (drain.external.table_mapping); read when Spark starts. Not
-    together with ``results``, which are of the ledger alone."""
+    """TOML file that names the tables of external topics (drain.external.table_mapping), read when
+    Spark starts. Excludes ``results``, which cover only the ledger."""
 
 
 class HttpSettings(Section, frozen=True, kw_only=True):
     """``[http]``: metrics, health and status."""
 
     host: Text = "127.0.0.1"
-    """Address to listen on; loopback, because nothing asks for a password here."""
+    """Listen address. Default: loopback, because this server has no authentication."""
     port: PortOrAny = 9464
-    """Port to listen on; 0: any free one. 9464 is what Prometheus exporters of this kind use."""
+    """Listen port; 0: any free port. Default: 9464, the usual port of Prometheus exporters of this
+    kind."""
 
 
 class MetricsSettings(Section, frozen=True, kw_only=True):
-    """``[metrics]``: what is exported beside the totals."""
+    """``[metrics]``: metrics besides the totals."""
 
     backlog_topics: Annotated[list[str], Meta(max_length=20)] = []
-    """Topics whose backlogs are exported under their names and those of their subscriptions; at most 20, because each
-    makes four series a subscription."""
+    """Topics whose backlogs are exported with their names and those of their subscriptions. At most
+    20, because each subscription adds four series."""
     backlog_interval_seconds: Annotated[float, Meta(ge=1, le=3600)] = 15.0
-    """How often Spark is asked for the backlogs of the shards led: a usual scrape interval; each costs a warm run."""
+    """Interval at which Spark counts the backlogs of the shards led here, in seconds; each count
+    costs a warm run. Default: 15, a usual scrape interval."""
 
 
 class IngestSettings(Section, frozen=True, kw_only=True):
-    """``[ingest]``: how batches are taken in."""
+    """``[ingest]``: how batches are ingested."""
 
     pipelining: bool = True
-    """Producers may keep several batches in flight. False: one at a time, should a client get it wrong. SIGHUP applies
-    a change at once."""
+    """Let producers keep several batches in flight. False: one at a time, a safeguard against
+    faulty clients. SIGHUP applies a change at once."""
     queue_bytes: Annotated[int, Meta(ge=MAX_MESSAGE_BYTES, le=2**40)] = 64 * 1024 * 1024
-    """Per shard: accepted bytes that may wait for the store; beyond, batches are rejected as "unavailable"."""
+    """Bytes of accepted batches per shard that may wait for the store; above it, batches are
+    rejected as "unavailable". Default: 64 MiB."""
     write_timeout_seconds: Seconds = 10.0
-    """Longest wait for the store to take a chunk; then its outcome is unknown and the reign ends."""
+    """Longest wait for the store to write a chunk, in seconds. After it the outcome is unknown and
+    the leader term ends. Default: 10."""
     unreachable_seconds: Seconds = 15.0
-    """A leader without broker or store for this long lets another try: above a restart, below an outage."""
+    """A leader that cannot reach broker or store for this long gives up its shards, in seconds.
+    Default: 15, longer than a restart and shorter than an outage."""
     missing_epoch_rejection_delay_seconds: Annotated[float, Meta(ge=0, le=60)] = 1.0
-    """How long the refusal of a batch without leader epoch is held back, so that an old client's retries are slow."""
+    """Delay before a batch without leader epoch is rejected, in seconds, which slows the retries of
+    old clients. Default: 1."""
     producer_idle_seconds: Annotated[float, Meta(ge=60, le=31_536_000)] = 7 * 86_400.0
-    """A producer that sent nothing for this long is forgotten: a week covers the longest holiday of a device."""
+    """A producer that has sent nothing for this long is forgotten, in seconds. Default: a week,
+    longer than most devices are switched off."""
     max_producers: Annotated[int, Meta(ge=1, le=10_000_000)] = 100_000
-    """Per shard: producers remembered; beyond, the longest idle are forgotten first. About 1 kB each when quiet."""
+    """Maximum number of producers remembered per shard; above it, the longest idle are forgotten
+    first. Default: 100 000, at about 1 kB per quiet producer."""
     mqtt_devices: bool = True
-    """Take in what plain MQTT clients publish to ``headgate/<cluster>/publish/…``, at least once each. SIGHUP applies
-    a change at once: off, what waits at the broker is still stored, and what is published from then on is nobody's."""
+    """Ingest messages that MQTT devices publish to ``headgate/<cluster>/publish/…``, at least once
+    each. SIGHUP applies a change at once: after switching it off, messages that wait at the broker
+    are still stored, later ones are not."""
 
 
 class SubscriptionSettings(Section, frozen=True, kw_only=True):
-    """``[subscriptions]``: how consumers are kept track of."""
+    """``[subscriptions]``: consumer sessions."""
 
     grace_seconds: Seconds = 60.0
-    """A silent consumer keeps its segments for this long, so that a restart or a short loss moves nothing."""
+    """A disconnected consumer keeps its segments for this long, in seconds. Default: 60, so that a
+    restart or a short network failure moves nothing."""
     revoke_timeout_seconds: Seconds = 30.0
-    """A consumer that does not confirm a revocation for this long is fenced by the next generation."""
+    """A consumer that does not confirm a revocation within this time is fenced by the next
+    generation, in seconds. Default: 30."""
     heartbeat_interval_seconds: Seconds = 5.0
-    """How often consumers say that they live; three missed ones must fit into the grace period."""
+    """Interval of the consumers' heartbeats, in seconds. The grace period must cover three of them.
+    Default: 5."""
 
 
 class SnapshotSettings(Section, frozen=True, kw_only=True):
     """``[snapshots]``: how much of the ledger a new leader has to read."""
 
     min_chunks: Annotated[int, Meta(ge=1, le=10_000_000)] = 2000
-    """New chunks after which the shard's state is written down: some 0.6 s of reading for whoever restores."""
+    """Number of new chunks after which a shard's state is written as a snapshot. Default: 2000,
+    about 0.6 s of reading for the next leader."""
     min_interval_seconds: Annotated[float, Meta(ge=0.5, le=86_400)] = 30.0
-    """Shortest time between two rounds of snapshots, each a process of its own on one core for about a second."""
+    """Shortest interval between two snapshot jobs, in seconds. Each job uses one core for about a
+    second. Default: 30."""
 
 
 class ScalingSettings(Section, frozen=True, kw_only=True):
-    """``[scaling]``: when segments split and merge by themselves. A topic may say otherwise: `headgate topic set`.
+    """``[scaling]``: automatic splits and merges. A topic can override them: `headgate topic set`.
 
     SIGHUP applies changes of all of these at once.
     """
 
     split: bool = False
-    """Split what is too busy. Off: who has not asked for it would wonder who changed the topic."""
+    """Split busy segments. Default: off, so that topics never change unasked."""
     merge: bool = False
-    """Merge what has become quiet."""
+    """Merge idle adjacent segments. Default: off."""
     min_segments: Annotated[int, Meta(ge=1, le=1024)] = 1
-    """Fewest active segments to merge down to; a topic created with more keeps those unless its own policy says."""
+    """Never merge below this number of active segments. A topic that was created with more keeps
+    those unless its own policy says otherwise. Default: 1."""
     max_segments: Annotated[int, Meta(ge=1, le=1024)] = 64
-    """Most active segments to split up to; beyond some dozens consumers rather than segments are what is missing."""
+    """Never split beyond this number of active segments. Default: 64; with more than some dozens,
+    consumers are the bottleneck, not segments."""
     split_records_per_second: Annotated[float, Meta(gt=0, le=1e12)] = 10_000.0
-    """A segment that takes in more splits: about what one consumer gets through while it does little per record."""
+    """A segment that receives more records per second is split. Default: 10 000, about what one
+    consumer processes with little work per record."""
     split_bytes_per_second: Annotated[float, Meta(gt=0, le=1e15)] = 10_000_000.0
-    """The same in bytes of keys and values: a tenth of a gigabit network for one reader."""
+    """A segment that receives more bytes of keys and values per second is split. Default: 10 MB, a
+    tenth of a gigabit network for one reader."""
     split_size_bytes: Annotated[int, Meta(ge=0, le=2**60)] = 0
-    """An active segment that holds more splits, so that nothing which is kept or deleted as a whole grows without
-    end; 0: size alone splits nothing."""
+    """An active segment that holds more bytes is split, so that no unit of retention grows without
+    limit. Default: 0, size alone never causes a split."""
     merge_load_ratio: Annotated[float, Meta(gt=0, le=0.5)] = 0.25
-    """Two neighbours merge if together they stay below this share of the split thresholds. At a quarter, traffic has to
-    grow fourfold before what was merged splits again."""
+    """Two adjacent segments are merged if their common load stays below this fraction of the split
+    thresholds. Default: 0.25: traffic must grow fourfold before the merged segment is split
+    again."""
     split_for_consumers: bool = True
-    """Split also where a subscription has more consumers than the topic has segments, so that none of them idles."""
+    """Also split if a subscription has more consumers than the topic has segments, so that none of
+    them is idle."""
     consumer_split_load_ratio: Annotated[float, Meta(gt=0, le=1)] = 0.1
-    """… but only a segment above this share of the split thresholds: idle consumers of an idle topic are no loss."""
+    """… but only segments above this fraction of the split thresholds, because idle consumers of an
+    idle topic cost nothing. Default: 0.1."""
     split_window_seconds: Annotated[float, Meta(ge=10, le=600)] = 60.0
-    """Rates are means over this long: above a burst, below what makes people wait. Whole tens of seconds."""
+    """Rates are averages over this time, in seconds, a multiple of 10. Default: 60, longer than a
+    burst and shorter than users wait."""
     merge_window_seconds: Annotated[float, Meta(ge=10, le=600)] = 300.0
-    """Neighbours merge if they have been quiet for all of this long, the busiest split window in it included."""
+    """Adjacent segments are merged if they were idle for all of this time, including its busiest
+    split window, in seconds. Default: 300."""
     segment_cooldown_seconds: Annotated[float, Meta(ge=0, le=31_536_000)] = 60.0
-    """A segment is not split before it has existed for this long, and never before a whole split window."""
+    """A segment is not split before it has this age, in seconds, and never before a full split
+    window. Default: 60."""
     topic_cooldown_seconds: Annotated[float, Meta(ge=0, le=31_536_000)] = 10.0
-    """Between two changes of one topic: one after another, so that a topic may double within two windows."""
+    """Shortest interval between two changes of a topic, in seconds. Default: 10, so that a topic
+    can double within two windows."""
     merge_cooldown_seconds: Annotated[float, Meta(ge=0, le=31_536_000)] = 300.0
-    """After a split nothing of the topic merges for this long."""
+    """No segments of a topic are merged within this time after a split, in seconds. Default:
+    300."""
     max_undrained_depth: Annotated[int, Meta(ge=1, le=64)] = 8
-    """A segment behind more generations of segments that some STREAM subscription has still to drain changes no more:
-    each costs a reader that catches up one more handover. Eight doublings are 256 segments."""
+    """Maximum number of ancestor generations that a STREAM subscription still has to drain. A
+    segment with more is neither split nor merged, because each costs a lagging reader one more
+    handover. Default: 8; eight doublings make 256 segments."""
 
 
 class RetentionSettings(Section, frozen=True, kw_only=True):
-    """``[retention]``: how long data is kept that everybody has read. SIGHUP applies changes at once."""
+    """``[retention]``: how long drained data is kept. SIGHUP applies changes at once."""
 
     retention_seconds: Annotated[float, Meta(ge=-1, le=3_153_600_000)] = -1.0
-    """A sealed segment goes this long after it was sealed, once every STREAM and QUEUE subscription has drained it and
-    its ancestors are gone; -1: never, because what is gone cannot be brought back. A topic may differ."""
+    """A sealed segment is pruned this long after it was sealed, in seconds, once every STREAM and
+    QUEUE subscription has drained it and its ancestors are pruned. Default: -1, never, because
+    pruned data cannot be restored. A topic can override it."""
     checkpoint_retention_seconds: Annotated[float, Meta(ge=0, le=3_153_600_000)] = 86_400.0
-    """CHECKPOINT subscriptions acknowledge nothing; a sealed segment waits so long for them, and no longer: a day is
-    far above the age of the checkpoint that a program restarts from."""
+    """How long a sealed segment is kept for CHECKPOINT subscriptions, which acknowledge nothing, in
+    seconds. Default: a day, far older than the checkpoint from which a program restarts."""
     subscription_expiry_seconds: Annotated[float, Meta(ge=0, le=3_153_600_000)] = 0.0
-    """A subscription without any consumer for this long keeps nothing any more, and loses what it has not read; 0: it
-    keeps for ever what it has not read."""
+    """A subscription without any consumer for this long no longer retains data and loses what it
+    has not read, in seconds. Default: 0, it retains unread data forever."""
     delete_delay_seconds: Annotated[float, Meta(ge=0, le=604_800)] = 60.0
-    """Between the moment at which a segment goes and the deletion of its data: who reads it hears of it long before."""
+    """Time between the pruning of a segment and the deletion of its data, in seconds. Default: 60,
+    so that readers learn of it well before."""
 
 
 class CompactionSettings(Section, frozen=True, kw_only=True):
-    """``[compaction]``: old chunks become large objects, and are deleted."""
+    """``[compaction]``: rewrite old chunks as large objects, and delete the chunks."""
 
     enabled: bool = True
-    """Roll up in the Spark process that this daemon starts, and delete chunks of shards that it leads. False: neither;
-    disk use and a fresh consumer's reading then grow by an object a commit."""
+    """Compact in the Spark process that this daemon starts, and delete chunks of the shards led
+    here. False: neither; then disk usage and the reading of new consumers grow by one object per
+    commit."""
     min_chunks: Annotated[int, Meta(ge=1, le=100_000)] = 1024
-    """Chunks that are rolled up at once: a second of Spark's time, and one object a segment in place of them."""
+    """Number of chunks that are compacted together. Default: 1024, one second of Spark and one
+    object per segment."""
     delay_seconds: Annotated[float, Meta(ge=0, le=31_536_000)] = 300.0
-    """Least age of a chunk that is rolled up: consumers at the tail are past it, and read each record once."""
+    """Minimum age of a compacted chunk, in seconds. Default: 300, so that consumers at the tail
+    have passed it and read each record once."""
     delete_delay_seconds: Annotated[float, Meta(ge=1, le=31_536_000)] = 21_600.0
-    """How long chunks stay after they were rolled up: six hours, for readers of other tools and a second thought. No
-    promise of ours needs it."""
+    """How long chunks are kept after compaction, in seconds, for readers of other tools and as a
+    safeguard. headgate itself does not need it. Default: six hours."""
 
 
 class LogSettings(Section, frozen=True, kw_only=True):
-    """``[log]``: what is written to standard error."""
+    """``[log]``: what is logged to standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least level that is written; ``info`` is some lines per change of leader, none per record. SIGHUP applies
-    a change at once."""
+    """Lowest level that is logged. Default: ``info``, a few lines per leader change and none per
+    record. SIGHUP applies a change at once."""
     format: Literal["auto", "json", "text"] = "auto"
-    """``auto``: text on a terminal, one JSON object a line anywhere else."""
+    """``auto``: text on a terminal, one JSON object per line elsewhere."""

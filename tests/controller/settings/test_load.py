@@ -1,15 +1,16 @@
-"""Settings: defaults, every kind of bad value named, passwords kept out."""
+"""Settings: defaults, errors that name the setting, and passwords."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 from pathlib import Path
+from types import ModuleType
 
 import msgspec
 import pytest
 
-from controller.settings import load as module
+from controller.settings import load, sections
 from controller.settings.load import Settings, ledger_unreachable_from_executors, load_settings, parse_settings
 from headgate.errors import ConfigError
 
@@ -32,14 +33,14 @@ def test_only_the_ledger_has_no_default():
 
 
 @pytest.mark.parametrize(
-    ("text", "field", "told"),
+    ("text", "field", "message"),
     [
-        ("", "$.ledger", "missing"),
+        ("", "$.ledger", "required"),
         ("[ledger]\n", "$.ledger.url", "file:///var/lib/headgate/ledger"),
         ("ledger = 3\n", "$.ledger", "a section with: url"),
         (LEDGER + "[clustr]\n", "$.clustr", "did you mean cluster?"),
         (LEDGER + "[ingest]\nqueue_bites = 1\n", "$.ingest.queue_bites", "did you mean queue_bytes?"),
-        (LEDGER + "[ingest]\nxyz = 1\n", "$.ingest.xyz", "Valid here: pipelining, queue_bytes"),
+        (LEDGER + "[ingest]\nxyz = 1\n", "$.ingest.xyz", "Valid: pipelining, queue_bytes"),
         (LEDGER + "[ingest]\nqueue_bytes = 5\n", "$.ingest.queue_bytes", "from 4194304 to 1099511627776"),
         (LEDGER + '[ingest]\npipelining = "yes"\n', "$.ingest.pipelining", "true or false"),
         (LEDGER + "[ingest]\nunreachable_seconds = 0\n", "$.ingest.unreachable_seconds", "above 0"),
@@ -58,14 +59,14 @@ def test_only_the_ledger_has_no_default():
         (LEDGER + "[broker]\nport = 70000\n", "$.broker.port", "from 1 to 65535"),
         (LEDGER + "[broker]\nport = 0\n", "$.broker.port", "from 1 to 65535"),
         (LEDGER + '[broker]\nhost = ""\n', "$.broker.host", "text in quotes"),
-        (LEDGER + '[broker]\npassword_file = "secret"\n', "$.broker.username", "no username"),
+        (LEDGER + '[broker]\npassword_file = "secret"\n', "$.broker.username", "username is not"),
         (LEDGER + '[broker]\nusername = "a"\npassword_file = ""\n', "$.broker.password_file", "name a file"),
         (LEDGER + "[http]\nport = -1\n", "$.http.port", "from 0 to 65535"),
         (LEDGER + '[zookeeper]\nhosts = "zk1"\n', "$.zookeeper.hosts", "host:port"),
         (LEDGER + '[zookeeper]\nhosts = "zk1:2181,zk2:x"\n', "$.zookeeper.hosts", "'zk2:x'"),
         (LEDGER + '[zookeeper]\nhosts = "zk1:99999"\n', "$.zookeeper.hosts", "host:port"),
         (LEDGER + "[zookeeper]\nsession_timeout_seconds = 0.5\n", "$.zookeeper.session_timeout_seconds", "from 2"),
-        (LEDGER + '[log]\nlevel = "loud"\n', "$.log.level", '"debug" or "info" or "warning" or "error"'),
+        (LEDGER + '[log]\nlevel = "loud"\n', "$.log.level", '"debug" or "error" or "info" or "warning"'),
         (LEDGER + '[log]\nformat = "xml"\n', "$.log.format", '"auto" or "json" or "text"'),
         (LEDGER + '[drain]\nsocket = "/run/x"\n', "$.drain.socket", "unix:/absolute/path or tcp:127.0.0.1:port"),
         (LEDGER + '[drain]\nsocket = "unix:x"\n', "$.drain.socket", "unix:/absolute/path"),
@@ -88,11 +89,11 @@ def test_only_the_ledger_has_no_default():
         ('[ledger]\nurl = "s3://key:secret@bucket"\n', "$.ledger.url", "AWS_ACCESS_KEY_ID"),
     ],
 )
-def test_a_bad_value_is_named_with_what_would_be_right(text: str, field: str, told: str):
+def test_an_error_names_the_setting_and_valid_values(text: str, field: str, message: str):
     error = error_of(text)
 
     assert error.startswith(f"headgate.toml: {field}")
-    assert told in error
+    assert message in error
     assert "\n" not in error
 
 
@@ -100,39 +101,39 @@ def test_a_credential_in_the_url_is_not_repeated():
     assert "secret" not in error_of('[ledger]\nurl = "s3://key:secret@bucket"\n')
 
 
-def test_broken_toml_is_told_with_its_line():
+def test_invalid_toml_is_reported_with_its_line():
     assert "line 2" in error_of("[cluster]\nname = \n")
 
 
 @pytest.mark.parametrize(
     "url", ["file:///a", "s3://bucket", "s3://bucket/prefix", "gs://bucket/a/b", "az://container", "file:///a%20b"]
 )
-def test_ledger_urls_that_are_right(url: str):
+def test_valid_ledger_urls(url: str):
     assert parse_settings(f'[ledger]\nurl = "{url}"\n', "t").ledger.url == url
 
 
 @pytest.mark.parametrize("hosts", ["zk1:2181", "zk1:2181,zk2:2181/headgate", "[::1]:2181"])
-def test_zookeeper_hosts_that_are_right(hosts: str):
+def test_valid_zookeeper_hosts(hosts: str):
     assert parse_settings(LEDGER + f'[zookeeper]\nhosts = "{hosts}"\n', "t").zookeeper.hosts == hosts
 
 
-def test_heartbeats_that_just_fit_into_the_grace_period():
+def test_three_heartbeats_may_fill_the_grace_period():
     assert parse_settings(LEDGER + "[subscriptions]\ngrace_seconds = 15\n", "t").subscriptions.grace_seconds == 15
 
 
-def test_a_file_that_is_not_there_is_one_clear_error(tmp_path: Path):
+def test_a_missing_file_is_a_clear_error(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"nowhere\.toml: cannot read the settings: No such file.*--config"):
         load_settings(tmp_path / "nowhere.toml")
 
 
-def test_a_file_that_is_not_text_is_one_clear_error(tmp_path: Path):
+def test_a_binary_file_is_a_clear_error(tmp_path: Path):
     (tmp_path / "x.toml").write_bytes(b"\xff\xfe")
 
     with pytest.raises(ConfigError, match="not UTF-8"):
         load_settings(tmp_path / "x.toml")
 
 
-def test_a_nameless_instance_gets_the_given_name_and_a_named_one_keeps_its_own(tmp_path: Path):
+def test_the_default_name_applies_only_to_an_unnamed_instance(tmp_path: Path):
     path = tmp_path / "x.toml"
     path.write_text(LEDGER)
     assert load_settings(path, default_instance="host-7").instance.name == "host-7"
@@ -141,7 +142,7 @@ def test_a_nameless_instance_gets_the_given_name_and_a_named_one_keeps_its_own(t
     assert load_settings(path, default_instance="host-7").instance.name == "mine"
 
 
-def test_relative_files_count_from_the_settings_folder(tmp_path: Path):
+def test_relative_paths_are_relative_to_the_settings_file(tmp_path: Path):
     path = tmp_path / "x.toml"
     path.write_text(LEDGER + '[broker]\nusername = "u"\npassword_file = "secret"\n[drain]\nfolder = "d"\n')
     (tmp_path / "secret").write_text("pass word\n")
@@ -153,7 +154,7 @@ def test_relative_files_count_from_the_settings_folder(tmp_path: Path):
 
 
 def test_the_tables_of_external_topics_are_read_with_the_settings(tmp_path: Path):
-    """A fault in them is found by check-config, not by a process that is started again and again."""
+    """So that check-config finds errors in them, not a process that restarts again and again."""
     settings, tables = tmp_path / "headgate.toml", tmp_path / "external.toml"
     settings.write_text(LEDGER + '[drain]\nexternal = "external.toml"\n')
     tables.write_text("[external.orders]\n")
@@ -164,13 +165,13 @@ def test_the_tables_of_external_topics_are_read_with_the_settings(tmp_path: Path
         load_settings(settings)
 
 
-def test_tables_that_nobody_would_read_are_refused():
-    """Published results are somebody else's, and of the ledger alone."""
+def test_published_results_exclude_tables_of_external_topics():
+    """Published results cover only the ledger."""
     with pytest.raises(ConfigError, match=r"\$.drain.external: .*results"):
         parse_settings(LEDGER + '[drain]\nexternal = "external.toml"\nresults = "file:///results"\n', "t")
 
 
-def test_a_systemd_credential_wins_over_a_file_beside_the_settings(tmp_path: Path):
+def test_a_systemd_credential_precedes_a_file_beside_the_settings(tmp_path: Path):
     path, credentials = tmp_path / "x.toml", tmp_path / "credentials"
     credentials.mkdir()
     path.write_text(LEDGER + '[broker]\nusername = "u"\npassword_file = "secret"\n')
@@ -181,22 +182,22 @@ def test_a_systemd_credential_wins_over_a_file_beside_the_settings(tmp_path: Pat
     assert load_settings(path, credentials=tmp_path / "other").broker.password() == "beside"
 
 
-@pytest.mark.parametrize(("content", "told"), [(None, "No such file"), (b"", "is empty"), (b"\xff", "not text")])
-def test_a_password_file_of_no_use_is_named(tmp_path: Path, content: bytes | None, told: str):
+@pytest.mark.parametrize(("content", "message"), [(None, "No such file"), (b"", "is empty"), (b"\xff", "not text")])
+def test_an_unusable_password_file_is_named(tmp_path: Path, content: bytes | None, message: str):
     path = tmp_path / "x.toml"
     path.write_text(LEDGER + '[broker]\nusername = "u"\npassword_file = "secret"\n')
     if content is not None:
         (tmp_path / "secret").write_bytes(content)
 
-    with pytest.raises(ConfigError, match=rf"\$\.broker\.password_file: .*{told}"):
+    with pytest.raises(ConfigError, match=rf"\$\.broker\.password_file: .*{message}"):
         load_settings(path).broker.password()
 
 
-def test_no_password_where_none_is_set():
+def test_no_password_is_set_by_default():
     assert parse_settings(LEDGER, "t").broker.password() is None
 
 
-def test_the_password_is_in_no_form_of_the_settings(tmp_path: Path):
+def test_no_representation_of_the_settings_contains_the_password(tmp_path: Path):
     path = tmp_path / "x.toml"
     path.write_text(LEDGER + '[broker]\nusername = "u"\npassword_file = "file"\n')
     (tmp_path / "file").write_text("hunter2")
@@ -206,7 +207,7 @@ def test_the_password_is_in_no_form_of_the_settings(tmp_path: Path):
     assert "hunter2" not in repr(settings) + repr(settings.rows()) + msgspec.json.encode(settings).decode()
 
 
-def test_rows_hold_every_setting():
+def test_rows_contain_every_setting():
     settings = parse_settings(LEDGER, "t")
 
     names = [name for name, _ in settings.rows()]
@@ -219,8 +220,8 @@ def test_rows_hold_every_setting():
     assert ("broker.username", "") in settings.rows()
 
 
-def test_every_setting_says_what_it_is():
-    """A field without a docstring right below it is a setting that nobody can choose well."""
+@pytest.mark.parametrize("module", [load, sections], ids=["load", "sections"])
+def test_every_setting_has_a_docstring(module: ModuleType):
     tree = ast.parse(inspect.getsource(module))
     undocumented = [
         f"{section.name}.{ast.unparse(field.target)}"
@@ -243,12 +244,12 @@ def test_every_setting_says_what_it_is():
         ('spark_conf = {"spark.master" = "yarn"}', r"\$\.drain\.spark_conf: spark\.master .* drain\.master"),
         ('spark_conf = {"spark.hadoop.fs.s3a.secret.key" = "hush"}', r"\$\.drain\.spark_conf: .* by their environment"),
     ],
-    ids=["no engine", "a token", "no reader", "a second master", "a secret"],
+    ids=["invalid master", "token", "invalid reader", "second master", "secret"],
 )
-def test_an_engine_that_cannot_be_is_refused_and_no_secret_repeated(line: str, problem: str) -> None:
-    with pytest.raises(ConfigError, match=problem) as told:
+def test_an_invalid_engine_is_rejected_without_repeating_secrets(line: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem) as caught:
         parse_settings(f'[ledger]\nurl = "file:///l"\n[drain]\n{line}', "f.toml")
-    assert "hush" not in str(told.value)
+    assert "hush" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -260,6 +261,6 @@ def test_an_engine_that_cannot_be_is_refused_and_no_secret_repeated(line: str, p
         ("s3://bucket/l", "spark://other:7077", False),
     ],
 )
-def test_a_folder_and_a_remote_master_do_not_go_together(url: str, master: str, unreachable: bool) -> None:
+def test_a_ledger_in_a_folder_is_unreachable_for_remote_executors(url: str, master: str, unreachable: bool) -> None:
     settings = parse_settings(f'[ledger]\nurl = "{url}"\n[drain]\nmaster = "{master}"', "f.toml")
     assert ledger_unreachable_from_executors(settings) is unreachable

@@ -1,4 +1,4 @@
-"""What a running daemon takes over of a changed file, and what it leaves for a restart."""
+"""Which changed settings apply at once, and which need a restart."""
 
 import msgspec
 import pytest
@@ -16,13 +16,13 @@ from controller.settings.reload import AT_RUN_TIME, reloaded
 RUNNING = Settings(ledger=LedgerSettings(url="file:///ledger"))
 
 
-def test_nothing_differs() -> None:
+def test_equal_settings_need_nothing() -> None:
     outcome = reloaded(RUNNING, msgspec.structs.replace(RUNNING))
 
     assert (RUNNING, (), ()) == (outcome.settings, outcome.applied, outcome.needs_restart)
 
 
-def test_pipelining_devices_and_log_level_are_taken_over() -> None:
+def test_pipelining_devices_and_log_level_apply_at_once() -> None:
     read = RUNNING.replace(ingest=IngestSettings(pipelining=False, mqtt_devices=False), log=LogSettings(level="debug"))
     outcome = reloaded(RUNNING, read)
 
@@ -30,7 +30,7 @@ def test_pipelining_devices_and_log_level_are_taken_over() -> None:
     assert (("ingest.pipelining", "ingest.mqtt_devices", "log.level"), ()) == (outcome.applied, outcome.needs_restart)
 
 
-def test_all_of_scaling_and_retention_is_taken_over() -> None:
+def test_all_of_scaling_and_retention_applies_at_once() -> None:
     read = RUNNING.replace(
         scaling=ScalingSettings(split=True, max_segments=8), retention=RetentionSettings(retention_seconds=60)
     )
@@ -39,8 +39,8 @@ def test_all_of_scaling_and_retention_is_taken_over() -> None:
     assert read == reloaded(RUNNING, read).settings
 
 
-def test_what_cannot_change_is_named_and_stays_as_it_runs() -> None:
-    """In the same section as what can; and again at the next reload, for it still differs."""
+def test_other_changes_need_a_restart_at_every_reload() -> None:
+    """Also if another setting of the same section applies at once."""
     read = RUNNING.replace(
         ledger=LedgerSettings(url="file:///elsewhere"),
         ingest=IngestSettings(pipelining=False, max_producers=7),
@@ -57,5 +57,5 @@ def test_what_cannot_change_is_named_and_stays_as_it_runs() -> None:
 
 
 @pytest.mark.parametrize("name", AT_RUN_TIME)
-def test_what_changes_at_run_time_exists(name: str) -> None:
+def test_every_setting_that_applies_at_once_exists(name: str) -> None:
     assert name in dict(RUNNING.rows())
