@@ -1,8 +1,7 @@
-"""Judge one listing of a source's segments by itself: each segment, and the graph that they make.
+"""Validate a listing of a source's segments on its own: each segment, and the graph they form.
 
-What it means for a topic that is there already is judged in controller.decisions.topic_import, which also numbers the
-rules.
-Raises LayoutError, naming the segment by the source's name.
+controller.decisions.topic_import compares the listing with the topic, and numbers the rules. Raises
+LayoutError, whose text names the segment by the source's name.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from headgate.protocol import messages as m
 
 @dataclass(frozen=True, slots=True)
 class GraphNode:
-    """A segment in the graph as it would be."""
+    """A segment in the graph after the import."""
 
     label: str
     hashes: Hashes | None
@@ -26,11 +25,11 @@ class GraphNode:
     sealed: bool
     new: bool = False
     all_parents: bool = True
-    """Every parent that its source names is in the graph."""
+    """Whether every parent that the source names is in the graph."""
 
 
 def index_listing(request: m.ImportTopic) -> dict[str, m.SegmentImport]:
-    """Return the segments by name; rules 1 and 2, for each by itself."""
+    """Return the segments by name; rules 1 and 2 for each segment."""
     listed: dict[str, m.SegmentImport] = {}
     for item in request.segments:
         label = item.segment
@@ -40,7 +39,7 @@ def index_listing(request: m.ImportTopic) -> dict[str, m.SegmentImport]:
         if len(set(item.parents)) != len(item.parents):
             raise LayoutError(f"segment {label!r} names a parent twice: {', '.join(item.parents)}")
         if request.positions == "opaque" and item.end_offset is not None:
-            raise LayoutError(f"segment {label!r} has an end_offset, but positions are opaque: say sealed: true")
+            raise LayoutError(f"segment {label!r} has an end_offset, but positions are opaque: set sealed instead")
         if request.positions == "offsets" and item.sealed and item.end_offset is None:
             raise LayoutError(f"segment {label!r} is sealed and has no end_offset")
         _check_hashes(item, request.hash_bits)
@@ -60,20 +59,20 @@ def _check_hashes(item: m.SegmentImport, hash_bits: int) -> None:
 
 
 def end_of(item: m.SegmentImport, positions: e.Positions) -> int | None:
-    """Return the end offset of a sealed segment, None for an active one."""
+    """Return the end offset of a sealed segment; None for an active one."""
     if positions == "opaque":
         return OPAQUE_END_OFFSET if item.sealed else None
     return item.end_offset
 
 
 def parents_first(parents: Mapping[str, list[str]]) -> list[str]:
-    """Return the new segments so that parents come before children, otherwise by name; rule 1."""
+    """Return the new segments in topological order, then by name; rule 1."""
     waiting = {label: {parent for parent in found if parent in parents} for label, found in parents.items()}
     ordered: list[str] = []
     while waiting:
         ready = sorted(label for label, missing in waiting.items() if not missing)
         if not ready:
-            raise LayoutError(f"these segments are their own ancestors: {', '.join(sorted(waiting)[:10])}")
+            raise LayoutError(f"these segments are in a cycle, or descend from one: {', '.join(sorted(waiting)[:10])}")
         ordered += ready
         for label in ready:
             del waiting[label]
@@ -87,7 +86,7 @@ def check_graph(nodes: Mapping[int, GraphNode], hash_bits: int) -> None:
     for node in nodes.values():
         for parent in node.parents:
             if not nodes[parent].sealed:
-                raise LayoutError(f"segment {nodes[parent].label!r} has the child {node.label!r}, but is active")
+                raise LayoutError(f"segment {nodes[parent].label!r} is active, but has the child {node.label!r}")
         if node.new and node.hashes is not None:
             inherited = [hashes for parent in node.parents if (hashes := nodes[parent].hashes) is not None]
             _check_inherited(node, node.hashes, inherited)
@@ -102,12 +101,12 @@ def _check_inherited(node: GraphNode, hashes: Hashes, inherited: list[Hashes]) -
             raise LayoutError(
                 f"segment {node.label!r} ({range_text(hashes)}) shares no hash with a parent ({range_text(parent)})"
             )
-    reached = first
+    covered = first
     for parent in sorted(inherited):
-        if parent[0] <= reached:
-            reached = max(reached, parent[1] + 1)
-    if inherited and node.all_parents and reached <= last:
-        raise LayoutError(f"segment {node.label!r} ({range_text(hashes)}) has hash {reached}, which no parent had")
+        if parent[0] <= covered:
+            covered = max(covered, parent[1] + 1)
+    if inherited and node.all_parents and covered <= last:
+        raise LayoutError(f"segment {node.label!r} ({range_text(hashes)}) has hash {covered}, which no parent had")
 
 
 def _check_tiling(active: Iterable[GraphNode], hash_bits: int) -> None:
@@ -124,5 +123,5 @@ def _check_tiling(active: Iterable[GraphNode], hash_bits: int) -> None:
 
 
 def range_text(hashes: Hashes | None) -> str:
-    """Return a range as it is told to people."""
+    """Return a hash range as text for people."""
     return "none" if hashes is None else f"{hashes[0]} to {hashes[1]}"

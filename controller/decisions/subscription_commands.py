@@ -1,8 +1,7 @@
-"""What a leader decides on commands that move a subscription or change its order, while its consumers run.
+"""Decide commands that seek a subscription or change its order while its consumers run.
 
-Each decision is a value, like those on topics: the entries to write, and how to answer once they are folded. What the
-consumers are told follows from them in the coordinator room. A refusal leaves no trace; what is taken stands in one
-chunk, so nothing is ever half done.
+Pure, like controller.decisions.topic_commands. The coordinator derives the pushes to consumers from
+the entries. All entries of a command are in one chunk, so no half-done state exists.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from headgate.protocol import messages as m
 
 
 def seek_subscription(request: m.SeekSubscription, state: ShardState) -> Decision | Refusal:
-    """Move a subscription; coordinator.decisions.seek says where to, and what is rejected."""
+    """Move a subscription; coordinator.decisions.seek computes the positions and what is rejected."""
     found = _find(request.topic, request.subscription, state)
     if isinstance(found, Refusal):
         return found
@@ -34,15 +33,15 @@ def seek_subscription(request: m.SeekSubscription, state: ShardState) -> Decisio
     if subscription.type == e.SubscriptionType.CHECKPOINT:
         return _invalid(
             f"subscription {request.subscription!r} is of type CHECKPOINT: its consumers keep their own positions; "
-            "start them with the positions that they should have",
+            "start them with the positions they should have",
         )
-    wanted = _wanted(request)
-    if isinstance(wanted, Refusal):
-        return wanted
-    if topic.external is not None and wanted == "latest":
-        return _invalid(f"topic {topic.name!r} is external: only its source knows where it ends; seek to 'earliest'")
+    target = _requested_target(request)
+    if isinstance(target, Refusal):
+        return target
+    if topic.external is not None and target == "latest":
+        return _invalid(f"topic {topic.name!r} is external: only its source knows its end; seek to 'earliest'")
     positions = seek_positions(
-        wanted,
+        target,
         layout=topic.layout,
         ends=seekable_ends(subscription, topic),
         positions=subscription.positions,
@@ -64,18 +63,18 @@ def seek_subscription(request: m.SeekSubscription, state: ShardState) -> Decisio
     drained = drained_by_seek(topic.layout, positions)
     if not drained:
         return Decision((entry,), answer)
-    # Nothing there is left to count, so the children need not wait for somebody to count it.
-    fact = e.SegmentsDrained(
+    # These segments have no records left, so their children need not wait for a drain check.
+    drained_entry = e.SegmentsDrained(
         topic_id=topic.topic_id,
         subscription_id=subscription.subscription_id,
         segments=drained,
         seek_generation=entry.seek_generation,
     )
-    return Decision((entry, fact), answer)
+    return Decision((entry, drained_entry), answer)
 
 
 def set_order(request: m.SetSubscriptionOrder, state: ShardState) -> Decision | Refusal:
-    """Change the order of a subscription. The order that it has already is fine."""
+    """Change the order of a subscription. Setting its present order again is allowed."""
     found = _find(request.topic, request.subscription, state)
     if isinstance(found, Refusal):
         return found
@@ -85,13 +84,13 @@ def set_order(request: m.SetSubscriptionOrder, state: ShardState) -> Decision | 
         return Decision((), answer)
     if subscription.type is None:
         return _invalid(
-            f"the type of subscription {request.subscription!r} is not known yet: register a consumer first, with "
-            "the order that it should have",
+            f"the type of subscription {request.subscription!r} is unknown so far: register a consumer first, with "
+            "the order that the subscription should have",
         )
     reason = order_error(subscription.type, request.order)
     if reason is not None:
         return _invalid(reason)
-    # The same order again is an entry too: a late copy of this command must not undo a later one.
+    # The same order is written again: its token prevents a delayed copy of this command from undoing a later one.
     entry = e.SubscriptionConfigured(
         topic_id=topic.topic_id,
         subscription_id=subscription.subscription_id,
@@ -103,14 +102,14 @@ def set_order(request: m.SetSubscriptionOrder, state: ShardState) -> Decision | 
     return Decision((entry,), answer)
 
 
-def _wanted(request: m.SeekSubscription) -> SeekTarget | Refusal:
+def _requested_target(request: m.SeekSubscription) -> SeekTarget | Refusal:
     if (request.to is None) == (not request.positions):
-        return _invalid("a seek needs a place ('earliest' or 'latest') or positions, and not both")
+        return _invalid("a seek needs either to ('earliest' or 'latest') or positions")
     if request.to is not None:
         return request.to
     positions = dict(request.positions)
     if len(positions) < len(request.positions):
-        return _invalid("a segment is named twice among the positions")
+        return _invalid("the positions name a segment twice")
     return positions
 
 

@@ -1,9 +1,8 @@
-"""What a leader decides on commands and questions about topics, subscriptions and producer identities.
+"""Decide commands about topics, subscriptions and producer identities.
 
-Each decision is a value: the entries to write, and how to answer once they are folded. A command carries a token: one
-that was carried out before is answered again and not done twice. Nothing here writes, sends or reads a clock.
-
-Splits and merges are one entry each, so there is no half-done state to repair.
+Pure: each decision returns the entries to write and how to build the reply once they are applied. A
+command carries a token. A command that was executed before gets its reply again and is not executed
+twice. A split or merge is one entry, so no half-done state exists.
 """
 
 from __future__ import annotations
@@ -21,20 +20,22 @@ from headgate.model.external_topic import ExternalTopic
 from headgate.protocol import messages as m
 
 LAST_PRODUCER_EPOCH = 2**31 - 1
-"""An identity whose epochs are used up gets a new id; the epoch never wraps (librdkafka #3720)."""
+"""An identity that has used all its epochs gets a new id. The epoch never wraps (librdkafka #3720)."""
 MAX_SEGMENTS = 4096
-"""Segments a layout may hold, sealed ones included, so that one topic cannot outgrow its shard's memory."""
+"""Limit for the segments of a layout, including sealed ones, so that one topic cannot exhaust the shard's memory."""
 
 
 def open_producer(request: m.OpenProducer, state: ShardState) -> Decision | Refusal:
-    """Give out an identity (KIP-360's table, with the token in place of its "last epoch").
+    """Return a producer identity (the table of KIP-360, with a token instead of its "last epoch").
 
-    * The token of the current incarnation: the same answer again, whatever else the request says.
-    * The token of an earlier one: fenced. It is a late copy, and must not fence the incarnation that came after.
-    * A name: its next incarnation, which fences the one before.
-    * An id, beside a name or alone, at its current epoch: the next epoch. Another id than the name's, or any other
-      epoch: fenced. That id may have been forgotten and its epoch be the same number: it is a zombie all the same.
-    * A name or an id that nobody knows, or epochs used up: a new id at epoch 0.
+    * The token of the current incarnation: the same reply again, regardless of the other fields.
+    * The token of an earlier incarnation: fenced. It is a delayed copy and must not fence a later
+      incarnation.
+    * A name: its next incarnation, which fences the previous one.
+    * An id, alone or with a name, at its current epoch: the next epoch. An id that is not the
+      name's, or any other epoch: fenced. Its sender is a stale producer, even if that id was
+      forgotten and the epoch numbers match.
+    * An unknown name or id, or no epochs left: a new id at epoch 0.
     """
     known_id = request.producer_id if request.name is None else state.producer_names.get(request.name)
     known = state.producers.get(known_id) if known_id is not None else None
@@ -45,16 +46,16 @@ def open_producer(request: m.OpenProducer, state: ShardState) -> Decision | Refu
     if request.token in known.earlier_tokens:
         return Refusal(
             "fenced",
-            f"this opening of producer {known.producer_id} was answered before; it goes on at epoch "
-            f"{known.producer_epoch} since",
+            f"this open request of producer {known.producer_id} is outdated: the producer is at epoch "
+            f"{known.producer_epoch}",
             after_barrier=True,
         )
     current = known.producer_id, known.producer_epoch
     if request.producer_id is not None and (request.producer_id, request.producer_epoch) != current:
         return Refusal(
             "fenced",
-            f"producer {known.producer_id} goes on at epoch {known.producer_epoch}, past epoch "
-            f"{request.producer_epoch} of {request.producer_id}",
+            f"producer {known.producer_id} is at epoch {known.producer_epoch}; this request is for epoch "
+            f"{request.producer_epoch} of producer {request.producer_id}",
             after_barrier=True,
         )
     if known.producer_epoch >= LAST_PRODUCER_EPOCH:
@@ -85,11 +86,11 @@ def _identity(producer_id: int) -> Answer:
 
 
 def create_topic(request: m.CreateTopic, state: ShardState) -> Decision | Refusal:
-    """Create a topic; a name that is taken is rejected unless it was this very command."""
+    """Create a topic. An existing name is rejected, unless this command created it."""
     if request.token in state.commands and request.topic in state.topics:
         return Decision((), _describe(request.topic))
     if request.topic in state.topics:
-        return Refusal("invalid", f"topic {request.topic!r} exists already", after_barrier=True)
+        return Refusal("invalid", f"topic {request.topic!r} already exists", after_barrier=True)
     entry = e.TopicCreated(
         topic_id=state.next_id,
         topic=request.topic,
@@ -100,7 +101,7 @@ def create_topic(request: m.CreateTopic, state: ShardState) -> Decision | Refusa
 
 
 def delete_topic(request: m.DeleteTopic, state: ShardState) -> Decision | Refusal:
-    """Delete a topic; one that consumers use is rejected without ``force``."""
+    """Delete a topic. ``force`` is required while consumers use it."""
     if request.token in state.commands:
         return Decision((), _done)
     topic = state.topics.get(request.topic)
@@ -128,7 +129,7 @@ def split_segment(request: m.SplitSegment, state: ShardState) -> Decision | Refu
 
 
 def split_entry(topic: Topic, segment: int, *, token: str, reason: str = "") -> e.SegmentSplit | Refusal:
-    """Return the entry that splits ``segment``; ``token`` empty and a ``reason``: nobody asked for it."""
+    """Return the entry that splits ``segment``. An automatic split has a ``reason`` and an empty ``token``."""
     if topic.external is not None:
         return _refuse_external(topic)
     try:
@@ -147,7 +148,7 @@ def split_entry(topic: Topic, segment: int, *, token: str, reason: str = "") -> 
 
 
 def merge_segments(request: m.MergeSegments, state: ShardState) -> Decision | Refusal:
-    """Merge two neighbours."""
+    """Merge two adjacent segments."""
     topic = state.topics.get(request.topic)
     if topic is None:
         return no_topic(request.topic, state)
@@ -158,7 +159,7 @@ def merge_segments(request: m.MergeSegments, state: ShardState) -> Decision | Re
 
 
 def merge_entry(topic: Topic, first: int, second: int, *, token: str, reason: str = "") -> e.SegmentsMerged | Refusal:
-    """Return the entry that merges two neighbours; ``token`` empty and a ``reason``: nobody asked for it."""
+    """Return the entry that merges two segments. An automatic merge has a ``reason`` and an empty ``token``."""
     if topic.external is not None:
         return _refuse_external(topic)
     try:
@@ -177,7 +178,7 @@ def merge_entry(topic: Topic, first: int, second: int, *, token: str, reason: st
 
 
 def set_topic_policy(request: m.SetTopicPolicy, state: ShardState) -> Decision | Refusal:
-    """Change fields of a topic's policy: those that are given, and those that go back to the cluster's settings."""
+    """Set the given fields of a topic's policy, and reset others to the cluster's settings."""
     topic = state.topics.get(request.topic)
     if topic is None:
         return no_topic(request.topic, state)
@@ -185,7 +186,7 @@ def set_topic_policy(request: m.SetTopicPolicy, state: ShardState) -> Decision |
         return Decision((), _describe(request.topic))
     given = {field: value for field in get_args(m.PolicyField) if (value := getattr(request, field)) is not None}
     if both := sorted(given.keys() & set(request.reset)):
-        return Refusal("invalid", f"{', '.join(both)}: give a value or go back to the cluster's, not both")
+        return Refusal("invalid", f"{', '.join(both)}: give a value or reset it, not both")
     if topic.external is not None and (given.get("auto_split") or given.get("auto_merge")):
         return _refuse_external(topic)
     policy = msgspec.structs.replace(topic.policy, **{**dict.fromkeys(request.reset), **given})
@@ -197,7 +198,7 @@ def set_topic_policy(request: m.SetTopicPolicy, state: ShardState) -> Decision |
 
 
 def create_subscription(request: m.RegisterConsumer, topic: Topic, subscription_id: int) -> e.SubscriptionCreated:
-    """Return the entry that begins a subscription at the earliest record, or at the layout and ends of this moment."""
+    """Return the entry that creates a subscription at the earliest record, or at the present end of each segment."""
     positions: dict[int, int] = {}
     if request.start == "latest":
         positions = {segment: tail.next_offset for segment, tail in topic.tails.items()}
@@ -213,7 +214,7 @@ def create_subscription(request: m.RegisterConsumer, topic: Topic, subscription_
 
 
 def delete_subscription(request: m.DeleteSubscription, state: ShardState) -> Decision | Refusal:
-    """Delete a subscription; one with consumers is rejected without ``force``."""
+    """Delete a subscription. ``force`` is required while it has consumers."""
     if request.token in state.commands:
         return Decision((), _done)
     topic = state.topics.get(request.topic)
@@ -249,7 +250,7 @@ def describe_topic(request: m.DescribeTopic, state: ShardState) -> Decision | Re
 
 
 def describe(topic: Topic, shard: int) -> m.TopicDescription:
-    """Return ``topic`` as people and programs see it."""
+    """Return the description of ``topic``."""
     return m.TopicDescription(
         topic=topic.name,
         topic_id=topic.topic_id,
@@ -282,13 +283,13 @@ def _source_of(external: ExternalTopic) -> m.ExternalDescription:
 
 
 def no_subscription(name: str, topic: Topic) -> Refusal:
-    """Refuse, naming the subscriptions that exist."""
+    """Return a refusal that lists the existing subscriptions."""
     known = ", ".join(sorted(topic.subscriptions)) or "none"
     return Refusal("invalid", f"topic {topic.name!r} has no subscription {name!r}; it has: {known}", after_barrier=True)
 
 
 def no_topic(name: str, state: ShardState) -> Refusal:
-    """Refuse, naming some of the topics that exist."""
+    """Return a refusal that lists some of the existing topics."""
     known = ", ".join(sorted(state.topics)[:10])
     hint = f"; this shard has: {known}" if known else ""
     return Refusal("invalid", f"there is no topic {name!r}{hint}", after_barrier=True)

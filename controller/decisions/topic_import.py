@@ -1,23 +1,25 @@
-"""Judge what a source says of its segments: the import of an external topic, and every later one.
+"""Decide an import of an external topic: create the topic from a listing of its source, or update it.
 
-Values in, entries or a refusal out. The first import creates the topic. A later one is an update: it may add segments
-and seal others, nothing else. Importing the same listing twice changes nothing. What a listing may not do, each
-rejected naming the segment:
+Pure. The first import creates the topic. A later import may add segments and seal others, nothing
+else. Importing the same listing twice changes nothing. A listing is rejected, with the name of the
+segment, if it violates a rule:
 
-1. List a segment twice, name a parent that is nowhere, or go round in a circle.
-2. Give no end offset for a sealed segment where offsets count, or one where positions are opaque; a range where the
-   source has none, none where it has, or one that is empty or beyond its bits.
-3. Leave a parent active: whoever has children is sealed.
-4. Give a child hashes that none of its parents had, or parents that it shares no hash with.
-5. Leave hashes without an active segment, or with two.
-6. Contradict what is known: another range, other parents, another end, a sealed segment that is active again, a segment
-   that has vanished while it was active, an end below what somebody has acknowledged.
-7. Add a segment without known parents to a topic that has ranges: nobody could say what it comes after.
+1. No segment is listed twice, every parent exists, and there are no cycles.
+2. A sealed segment has an end offset where positions are offsets, and none where they are opaque.
+   It has a hash range exactly if the source has hashes, and the range is neither empty nor beyond
+   the source's bits.
+3. A segment with children is sealed.
+4. A child has only hashes that a parent had, and shares a hash with each parent.
+5. The active segments cover every hash exactly once.
+6. Nothing contradicts the topic: no other range, parents or end offset, no sealed segment that is
+   active again, no active segment that is missing, and no end offset below an acknowledged one.
+7. A new segment of a topic with hashes has parents. Otherwise its predecessors would be unknown.
 
-A source forgets: Kinesis lists a closed shard until its records expire. So a known parent that is listed no more stays
-what it was, and a segment that was pruned here does not come back. At the first import only, and only if the listing
-says so (``missing_parents``), an unlisted parent is taken for gone with all its records. KCL takes every parent that it
-cannot find for finished, also one that it has not heard of yet; that lets children overtake.
+Sources forget segments: Kinesis lists a closed shard until its records expire. Therefore a known
+parent that is no longer listed stays as it is, and a segment that was pruned here is not added
+again. Only at the first import, and only if the listing says so (``missing_parents``), an unlisted
+parent counts as expired with all its records. KCL treats every parent that it cannot find as
+finished, including one it has not discovered yet; children can then overtake their parent.
 """
 
 from __future__ import annotations
@@ -40,18 +42,18 @@ from headgate.protocol import messages as m
 
 @dataclass(slots=True)
 class ImportPlan:
-    """What an import comes to; all labels are the source's."""
+    """What an import changes. All labels are the source's names."""
 
     created: list[e.ImportedSegment] = field(default_factory=list)
     sealed: dict[int, int] = field(default_factory=dict)
-    """Known segment → its end offset."""
+    """Known segment that is sealed now → its end offset."""
     sealed_labels: list[str] = field(default_factory=list)
     expired_parents: list[str] = field(default_factory=list)
-    """Parents that the source does not have any more."""
+    """Parents that the source no longer has."""
 
 
 def import_topic(request: m.ImportTopic, state: ShardState) -> Decision | Refusal:
-    """Create an external topic, or bring it up to what its source has become."""
+    """Create an external topic, or update it to match its source."""
     topic = state.topics.get(request.topic)
     if request.token in state.commands and topic is not None:
         return Decision((), _answer(request.topic, ImportPlan()))
@@ -70,10 +72,10 @@ def import_topic(request: m.ImportTopic, state: ShardState) -> Decision | Refusa
 
 
 def plan_import(request: m.ImportTopic, topic: Topic | None) -> ImportPlan:
-    """Return what ``request`` adds to ``topic`` (None: all of it is new).
+    """Return what ``request`` changes in ``topic``; None: the topic does not exist yet.
 
     Raises:
-        LayoutError: the listing is wrong in itself, or contradicts the topic; the text names the segment.
+        LayoutError: the listing violates a rule; the text names the segment.
 
     """
     external = _source_of(request, topic)
@@ -110,15 +112,12 @@ def plan_import(request: m.ImportTopic, topic: Topic | None) -> ImportPlan:
     return plan
 
 
-# --- how --------------------------------------------------------------------------------------------------------------
-
-
 def _source_of(request: m.ImportTopic, topic: Topic | None) -> ExternalTopic:
     if topic is None:
         return ExternalTopic(request.source, request.hash_bits, request.positions)
     external = topic.external
     if external is None:
-        raise LayoutError("it exists already, and headgate stores its records; import under another name")
+        raise LayoutError("it already exists, and headgate stores its records; import under another name")
     if (external.positions, external.hash_bits) != (request.positions, request.hash_bits):
         raise LayoutError(
             f"it has {external.positions} positions and hashes of {external.hash_bits} bits; "
@@ -134,7 +133,7 @@ def _update_known_segment(
     external: ExternalTopic,
     plan: ImportPlan,
 ) -> None:
-    """Rule 6, for a segment that is listed again; note it if it has been sealed since."""
+    """Check rule 6 for a known segment, and add it to the plan if it has been sealed since."""
     assert topic is not None, "a known segment of no topic"
     label, segment_id = item.segment, segment.segment_id
     hashes, before = parse_hashes(item.hashes), parse_hashes(external.hashes.get(segment_id))
@@ -142,7 +141,7 @@ def _update_known_segment(
         raise LayoutError(f"segment {label!r} has hashes {range_text(hashes)}; it had {range_text(before)}")
     had = {_label(topic.layout.segments[parent]) for parent in segment.parents}
     if others := set(item.parents) & {_label(other) for other in topic.layout.segments.values()} - had:
-        raise LayoutError(f"segment {label!r} has another parent than before: {', '.join(sorted(others))}")
+        raise LayoutError(f"segment {label!r} has a parent that it did not have before: {', '.join(sorted(others))}")
     end = end_of(item, external.positions)
     if segment.state is SegmentState.SEALED:
         if end != segment.end_offset:
@@ -168,16 +167,16 @@ def _parents_of(
     external: ExternalTopic,
     plan: ImportPlan,
 ) -> list[str]:
-    """Return the parents of a new segment that are still there; rules 1 and 7."""
+    """Return the parents of a new segment that exist; rules 1 and 7."""
     found = [parent for parent in item.parents if parent in known or parent in new_segments]
     missing = [parent for parent in item.parents if parent not in found and parent not in external.pruned]
     if missing and (topic is not None or request.missing_parents == "rejected"):
-        hint = "" if topic is None else "; if it has left the source unimported, import under another name"
+        hint = "" if topic is None else "; if the source removed it before it was imported, import under another name"
         raise LayoutError(f"segment {item.segment!r} has the parent {missing[0]!r}, which is not listed{hint}")
     plan.expired_parents += [parent for parent in missing if parent not in plan.expired_parents]
     if topic is not None and not item.parents and request.hash_bits:
         raise LayoutError(
-            f"segment {item.segment!r} is new and has no parents: nobody can say what it comes after",
+            f"segment {item.segment!r} is new and has no parents, so its predecessors are unknown",
         )
     return found
 
@@ -189,7 +188,7 @@ def _seal_unlisted_parents(
     parents: Mapping[str, list[str]],
     plan: ImportPlan,
 ) -> None:
-    """Rules 3 and 6: a parent that its source has forgotten was sealed before; any other active one must be listed."""
+    """Rules 3 and 6: an unlisted parent was sealed before its source forgot it; list other active segments."""
     named = {parent for found in parents.values() for parent in found}
     for label, segment in sorted(known.items()):
         if label in listed or segment.state is SegmentState.SEALED:
@@ -198,15 +197,15 @@ def _seal_unlisted_parents(
             plan.sealed[segment.segment_id] = OPAQUE_END_OFFSET
             plan.sealed_labels.append(label)
         elif label in named:
-            raise LayoutError(f"segment {label!r} has children now and is not listed: list it with its end_offset")
+            raise LayoutError(f"segment {label!r} has children but is not listed: list it with its end_offset")
         elif request.complete:
-            raise LayoutError(f"segment {label!r} is active and not listed, and has no children")
+            raise LayoutError(f"segment {label!r} is active, has no children and is not listed")
 
 
 def _graph(
     request: m.ImportTopic, topic: Topic | None, external: ExternalTopic, plan: ImportPlan
 ) -> dict[int, GraphNode]:
-    """Return the graph as it would be."""
+    """Return the segment graph after the import."""
     nodes: dict[int, GraphNode] = {}
     for segment in () if topic is None else topic.layout.segments.values():
         sealed = segment.state is SegmentState.SEALED or segment.segment_id in plan.sealed
@@ -247,7 +246,7 @@ def _entry(
 
 
 def _dry_run_topic(entry: e.TopicImported | e.LayoutExtended, topic: Topic | None, at_ms: int) -> Topic:
-    """Return the topic as it would be, and leave the one that is alone."""
+    """Return the topic as the import would leave it, without changing ``topic``."""
     if isinstance(entry, e.TopicImported):
         trial = ShardState(0)
         trial.apply_all([entry], chunk=1, at_ms=at_ms)

@@ -1,28 +1,28 @@
-"""The verdict table: what a leader says to a batch, whoever sent it and however often.
+"""Judge a batch: accept it, recognize a duplicate, or refuse it.
 
-Judged against the state that includes what is in flight, so being exactly-once costs no waiting. Rows in order, the
-first match wins (design, section 4; the numbers in the comments are the table's):
+A batch is judged against the state that includes what is in flight, so exactly-once storage costs no
+waiting. First match wins:
 
 1.  malformed, too large, unknown topic, or
     records for an external topic            → ``invalid``
-2.  pinned to another reign                  → ``not_leader`` with what this node knows
-3.  pinned to no reign (a client too old)    → ``not_leader``, delayed
-4.  producer epoch below the stored one      → ``fenced``, proved
+2.  for another term                         → ``not_leader`` with the known epoch
+3.  for no term (a client that is too old)   → ``not_leader``, delayed
+4.  producer epoch below the stored one      → ``fenced``, after a barrier
 5.  producer epoch above it, sequence 0      → accept
-6.  the same, any other sequence             → ``out_of_order``, proved
+6.  producer epoch above it, other sequence  → ``out_of_order``, after a barrier
 7.  one of the last W finished               → duplicate, with the original offsets
-8.  one in flight                            → duplicate, answered when the original is durable
+8.  in flight                                → duplicate, replied to when the original is durable
 9.  the next sequence                        → accept
-10. further ahead                            → ``out_of_order``, proved
+10. further ahead                            → ``out_of_order``, after a barrier
 11. older than the window                    → duplicate, offsets unknown
 
-Three places are stricter than the table as it was first drawn. A producer nobody knows is rejected at sequence 0 too:
-identities are opened by an entry, so an unknown one was forgotten, and its sequence 0 may be a late copy. An unknown
-topic is looked up after row 2 and proved, because a deposed leader may not have heard of it. A repeated sequence with
-another number of records is ``invalid``: that batch was rebuilt.
+An unknown producer is refused at sequence 0 too. Identities are opened by an entry, so an unknown one
+was forgotten, and its sequence 0 may be a delayed copy. An unknown topic is looked up after row 2 and
+refused after a barrier, because a deposed leader may not know the topic. A repeated sequence with a
+different number of records is ``invalid``: the client changed that batch.
 
-"Proved": sent only once a chunk of this reign was created after the judging. Such a verdict can end a producer's
-session, and a leader that has been deposed without knowing judges on an old state (Redpanda #12712).
+Refusals that can end a producer's session wait for a barrier. A leader that does not know that it has
+been deposed judges on an outdated state (Redpanda #12712).
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from headgate.protocol import messages as m
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """Take it: it is the next batch of its producer, or has no producer at all."""
+    """Accept the batch: it is the next one of its producer, or has no producer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """It was taken already, in ``chunk``; answer once that is durable."""
+    """The batch was accepted before, in ``chunk``. Reply once that chunk is durable."""
 
     chunk: int
     placements: list[e.Placement] | None
     rejected: tuple[int, ...] = ()
-    """Segments of acknowledgements that did not count then. They are not judged again: by now the answer may differ."""
+    """Segments whose acknowledgements did not count then. Judging them again could give another result."""
 
 
 Judgement = Accept | Duplicate | Refusal
@@ -56,7 +56,7 @@ Batch = m.ProduceBatch | m.AcknowledgeBatch
 
 
 def judge_term(request: m.Request, leader_epoch: int) -> Refusal | None:
-    """Rows 2 and 3: is ``request`` meant for this reign? None if it is."""
+    """Rows 2 and 3: return the refusal of a request that is not for this term, else None."""
     if request.leader_epoch == leader_epoch:
         return None
     if request.leader_epoch is not None:
@@ -73,9 +73,9 @@ def judge_term(request: m.Request, leader_epoch: int) -> Refusal | None:
 
 
 def judge_batch(batch: Batch, state: ShardState, durable: int) -> Judgement:
-    """Rows 1 and 4 to 11, for a batch that is meant for this reign.
+    """Rows 1 and 4 to 11, for a batch of this term.
 
-    ``durable`` is the newest durable chunk; what ``state`` holds beyond it is in flight.
+    ``durable`` is the newest durable chunk. Whatever ``state`` holds beyond it is in flight.
     """
     if batch.topic not in state.topics:
         return Refusal("invalid", f"there is no topic {batch.topic!r}; create it first", after_barrier=True)  # row 1
@@ -86,7 +86,7 @@ def judge_batch(batch: Batch, state: ShardState, durable: int) -> Judgement:
     producer = state.producers.get(batch.producer_id)
     if producer is None:
         return Refusal(
-            "out_of_order", f"producer {batch.producer_id} is not known; open a new identity", after_barrier=True
+            "out_of_order", f"producer {batch.producer_id} is unknown; open a new identity", after_barrier=True
         )
     if batch.producer_epoch != producer.producer_epoch:
         return _judge_other_epoch(batch, producer)
@@ -96,7 +96,7 @@ def judge_batch(batch: Batch, state: ShardState, durable: int) -> Judgement:
     if ahead > 0:  # row 10
         return Refusal(
             "out_of_order",
-            f"sequence {batch.sequence} came before {producer.next_sequence}",
+            f"sequence {batch.sequence} arrived before {producer.next_sequence}",
             after_barrier=True,
         )
     return _judge_repeated(batch, producer)
@@ -106,20 +106,20 @@ def _judge_other_epoch(batch: Batch, producer: ProducerState) -> Judgement:
     if batch.producer_epoch < producer.producer_epoch:  # row 4
         return Refusal(
             "fenced",
-            f"producer {producer.producer_id} goes on at epoch {producer.producer_epoch}, past {batch.producer_epoch}",
+            f"producer {producer.producer_id} is at epoch {producer.producer_epoch}, not {batch.producer_epoch}",
             after_barrier=True,
         )
     if batch.sequence == 0:  # row 5
         return Accept()
     return Refusal(  # row 6
         "out_of_order",
-        f"producer epoch {batch.producer_epoch} is new here and has to begin at sequence 0, not {batch.sequence}",
+        f"producer epoch {batch.producer_epoch} is new and must start at sequence 0, not {batch.sequence}",
         after_barrier=True,
     )
 
 
 def _judge_next(producer: ProducerState, durable: int) -> Judgement:
-    """Row 9, within the window: one more in flight, and the oldest would no longer be remembered."""
+    """Row 9, unless the window is full: one more in flight would displace a batch that is not durable yet."""
     if len(producer.finished) == WINDOW and producer.finished.oldest_chunk > durable:
         return Refusal("unavailable", f"more than {WINDOW} batches of producer {producer.producer_id} are in flight")
     return Accept()
@@ -128,7 +128,7 @@ def _judge_next(producer: ProducerState, durable: int) -> Judgement:
 def _judge_repeated(batch: Batch, producer: ProducerState) -> Judgement:
     """Rows 7, 8 and 11."""
     known = _finished(producer, batch.sequence)
-    if known is None:  # row 11: sound, because rows 5 and 6 make history contiguous from 0
+    if known is None:  # row 11: correct, because rows 5 and 6 make sequences contiguous from 0
         return Duplicate(0, None)
     count = len(batch.records) if isinstance(batch, m.ProduceBatch) else len(batch.acknowledgements)
     if count != known.count:
@@ -141,6 +141,6 @@ def _judge_repeated(batch: Batch, producer: ProducerState) -> Judgement:
 
 
 def _finished(producer: ProducerState, sequence: int) -> FinishedBatch | None:
-    """Sequences in the window are contiguous and end before ``next_sequence``."""
+    """Return the batch of ``sequence``: the window is contiguous and ends before ``next_sequence``."""
     back = producer.next_sequence - sequence
     return producer.finished[-back] if back <= len(producer.finished) else None

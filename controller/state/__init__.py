@@ -1,1 +1,1 @@
-"""A shard's state as a fold over its ledger. Pure."""
+"""The state of a shard, as a fold over its ledger. Pure."""

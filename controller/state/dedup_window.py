@@ -1,8 +1,8 @@
-"""The last finished batches of one producer, kept for whoever sends one again.
+"""The deduplication window: the last finished batches of one producer.
 
-As many as a producer may have in flight (Redpanda keeps five). Most are never asked for, and a shard may know a hundred
-thousand producers: each is kept as msgpack, in less than half of what it takes as objects (140 bytes against 340 where
-it fell into one segment). Pure.
+It holds as many batches as a producer may have in flight (Redpanda holds five). Most are never
+read, and a shard may have 100,000 producers, so each batch is stored as msgpack: 140 bytes instead
+of 340 for a batch in one segment. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from headgate.model import entries as e
 
 WINDOW: Final = 128
-"""Finished batches remembered per producer, and the most that it may have in flight."""
+"""Finished batches stored per producer, and the limit for batches in flight."""
 
 
 @dataclass(slots=True)
@@ -29,11 +29,11 @@ class FinishedBatch:
     chunk: int
     placements: list[e.Placement] | None
     rejected: list[int] = field(default_factory=list)
-    """Acknowledgements: segments of those that did not count."""
+    """Segments whose acknowledgements in the batch did not count."""
 
 
 class FinishedBatches:
-    """The last `WINDOW` of them, the newest last; a change to one that was taken out changes nothing in here."""
+    """The last `WINDOW` batches, newest last. Items are copies: changing one does not change the window."""
 
     __slots__ = ("_packed",)
 
@@ -41,16 +41,16 @@ class FinishedBatches:
         self._packed = deque(map(_ENCODER.encode, batches), maxlen=WINDOW)
 
     def append(self, batch: FinishedBatch) -> None:
-        """Add the newest; the oldest goes when there are too many."""
+        """Add the newest batch, and drop the oldest if the window is full."""
         self._packed.append(_ENCODER.encode(batch))
 
     @property
     def oldest_chunk(self) -> int:
-        """The chunk of the oldest one; there has to be one. Asked for each batch of a producer with a full window."""
+        """The chunk of the oldest batch; the window must not be empty. Read for each batch of a full window."""
         return _CHUNK_DECODER.decode(self._packed[0]).chunk
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all batches."""
         self._packed.clear()
 
     def __len__(self) -> int:
@@ -65,14 +65,14 @@ class FinishedBatches:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FinishedBatches) and self._packed == other._packed
 
-    __hash__ = None  # type: ignore[assignment]  # it changes
+    __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __repr__(self) -> str:
         return f"FinishedBatches({list(self)})"
 
 
 class _Chunk(msgspec.Struct):
-    """What `FinishedBatches.oldest_chunk` needs of one."""
+    """The part of a batch that `FinishedBatches.oldest_chunk` reads."""
 
     chunk: int
 

@@ -1,11 +1,12 @@
-"""What a shard is: a pure fold over its ledger.
+"""The state of a shard: a pure fold over the entries of its ledger.
 
-`ShardState.apply` folds one entry after another; the leader folds an entry at the moment it decides it, a contender
-folds the same entries when it reads the ledger, and both come to the same state. Nothing is judged here (controller
-.verdicts and .topic_commands do that), nothing is random, and time is the time that the chunk carries.
+The leader applies an entry when it decides it; a contender applies the same entries when it reads
+the ledger. Both reach the same state: `ShardState.apply` validates nothing (controller.decisions
+does), uses no randomness, and takes its time from the chunk.
 
-The leader is ahead of the ledger by what is in flight. That is sound because nothing leaves before its chunk is
-durable, and because a commit that does not succeed ends the reign and throws this whole object away.
+The leader's state is ahead of the ledger by the entries in flight. That is safe because the leader
+sends nothing before its chunk is durable, and because a failed commit ends the term and discards
+this object.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.layout import Layout
 
 MAX_EARLIER_TOKENS = 8
-"""Openings remembered per producer, the current one not counted, so that a late copy of one opens nothing."""
+"""Earlier open requests stored per producer, so that a delayed copy of one does not open the producer again."""
 MAX_REMEMBERED_COMMANDS = 256
-"""Commands remembered by token, so that a repeated one is not carried out twice."""
+"""Commands stored by token, so that a repeated command is not executed twice."""
 MAX_INDEX_ENTRIES = 128
-"""Places per segment at which the chunk of an offset is known; when full, every second one is dropped."""
+"""Offsets per segment whose chunk is known; when the index is full, every second one is dropped."""
 
 
 @dataclass(slots=True)
 class ProducerState:
-    """One producer's identity and the tail of its history."""
+    """The identity of one producer, and the end of its history."""
 
     producer_id: int
     producer_epoch: int
@@ -47,25 +48,25 @@ class ProducerState:
     finished: FinishedBatches = field(default_factory=FinishedBatches)
     source_position: bytes | None = None
     earlier_tokens: tuple[str, ...] = ()
-    """Tokens of the incarnations before this one, the newest last."""
+    """Tokens of earlier incarnations, newest last."""
     last_chunk: int = 0
     last_at_ms: int = 0
 
 
 @dataclass(slots=True)
 class SegmentTail:
-    """Where a segment's records end, and roughly which chunk holds which offset."""
+    """Where the records of a segment end, and approximately which chunk holds which offset."""
 
     next_offset: int = 0
     size_bytes: int = 0
     index: list[tuple[int, int]] = field(default_factory=list)
-    """(first offset in the chunk, chunk), rising; thinned out, never wrong."""
+    """(first offset in the chunk, chunk), ascending; sparse, never wrong."""
     stride: int = 1
     skipped: int = 0
     traffic: Traffic = field(default_factory=Traffic)
 
     def add_index_entry(self, first_offset: int, chunk: int) -> None:
-        """Remember that ``first_offset`` stands in ``chunk``, if it is time for another mark."""
+        """Record that ``chunk`` holds ``first_offset``. The index has one entry for every `stride`-th chunk."""
         if self.index and self.index[-1][1] == chunk:
             return
         self.skipped += 1
@@ -78,7 +79,7 @@ class SegmentTail:
             self.stride *= 2
 
     def chunk_of(self, offset: int) -> int:
-        """Return a chunk at or before the one that holds ``offset``; 1 if nothing is known."""
+        """Return a chunk at or before the one that holds ``offset``; 1 if the index is empty."""
         found = 1
         for first_offset, chunk in self.index:
             if first_offset > offset:
@@ -98,16 +99,16 @@ class Topic:
     tails: dict[int, SegmentTail]
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     first_segments: int = 1
-    """How many segments it was created with."""
+    """Number of segments at creation."""
     policy: e.TopicPolicy = e.NO_POLICY
-    """What differs from the cluster's settings."""
+    """Overrides of the cluster's settings."""
     external: ExternalTopic | None = None
-    """Its source, if headgate does not store its records."""
+    """The source of an external topic; None: headgate stores the records."""
     deleted_members: list[tuple[str, RemovedConsumer]] = field(default_factory=list)
-    """Programs of subscriptions that were deleted, with the name of each subscription, the latest last."""
+    """(subscription name, consumer) for consumers of deleted subscriptions, latest last."""
 
     def remove_subscription(self, subscription: Subscription, at_ms: int) -> None:
-        """Take a deleted subscription away, and remember for a while who was in it."""
+        """Remove a deleted subscription, and keep its consumers for `REMOVED_CONSUMER_RETENTION_MS`."""
         del self.subscriptions[subscription.name]
         kept = [
             (name, gone) for name, gone in self.deleted_members if at_ms - gone.at_ms < REMOVED_CONSUMER_RETENTION_MS
@@ -116,37 +117,37 @@ class Topic:
         self.deleted_members = kept[-MAX_REMOVED_CONSUMERS:]
 
     def deleted_registrations(self, subscription: str) -> list[RemovedConsumer]:
-        """Return who was in subscriptions of that name that were deleted."""
+        """Return the consumers of deleted subscriptions of that name."""
         return [gone for name, gone in self.deleted_members if name == subscription]
 
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """A segment is gone, and its data is still to be deleted."""
+    """A pruned segment whose data is still to be deleted."""
 
     chunk: int
-    """In which it went."""
+    """The chunk that pruned it."""
     at_ms: int
 
 
 class ShardState:
-    """Everything that a shard's ledger says, up to some entry."""
+    """The state after applying a ledger up to some entry."""
 
     def __init__(self, shard: int) -> None:
         self.shard = shard
         self.chunk = 0
-        """Number of the chunk whose entries are being folded, or were folded last."""
+        """Number of the chunk whose entries are being applied, or were applied last."""
         self.at_ms = 0
         self.leader_epoch = 0
         self.leader_instance = ""
         self.trimmed_below = 1
-        """Chunks below this number are deleted, or about to be, but for `term_start_chunks`."""
+        """Chunks below this number are deleted or about to be, except `term_start_chunks`."""
         self.term_start_chunks: list[int] = []
-        """The first chunk of every reign, rising; kept permanently (docs/decisions/fencing-after-trim.md)."""
+        """The first chunk of every term, ascending; kept permanently (docs/decisions/fencing-after-trim.md)."""
         self.term_started_at_ms = 0
-        """Ledger time of the newest reign chunk."""
+        """Ledger time of the newest term chunk."""
         self.next_id = 1
-        """The next topic, subscription or producer id: one counter, so that no id of a shard is ever used twice."""
+        """The next topic, subscription or producer id. One counter, so that a shard never uses an id twice."""
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[int, Topic] = {}
         self.subscriptions: dict[int, Subscription] = {}
@@ -154,24 +155,24 @@ class ShardState:
         """Least recently used first."""
         self.producer_names: dict[str, int] = {}
         self.tombstones: dict[tuple[int, int], Tombstone] = {}
-        """(topic id, segment) that is gone, and whose data may still be there; the longest gone first."""
+        """(topic id, segment) whose data may still exist; the oldest tombstone first."""
         self.commands: OrderedDict[str, int] = OrderedDict()
-        """Token of a command that was carried out → its chunk."""
+        """Token of an executed command → its chunk."""
 
     def apply_all(self, entries: Iterable[e.AnyEntry], *, chunk: int, at_ms: int) -> None:
-        """Fold a whole chunk."""
+        """Apply the entries of a whole chunk."""
         self.begin_chunk(chunk, at_ms)
         for entry in entries:
             self.apply(entry)
 
     def begin_chunk(self, chunk: int, at_ms: int) -> None:
-        """Say which chunk the next entries belong to. ``at_ms`` may not fall behind what the ledger says already."""
+        """Set the chunk that the next entries belong to. Ledger time does not decrease if ``at_ms`` does."""
         assert chunk == self.chunk + 1, f"chunk {chunk} after {self.chunk}"
         self.chunk = chunk
         self.at_ms = max(self.at_ms, at_ms)
 
     def apply(self, entry: e.AnyEntry) -> None:
-        """Fold one entry of the current chunk."""
+        """Apply one entry of the current chunk."""
         match entry:
             case e.RecordsStored():
                 self._records_stored(entry)
@@ -216,7 +217,7 @@ class ShardState:
                 self.subscriptions[entry.subscription_id].apply(entry, self.at_ms)
 
     def topic_of(self, entry: e.AnyEntry) -> Topic | None:
-        """Return the topic that ``entry`` is about, if it still exists."""
+        """Return the topic of ``entry``, if it exists."""
         return self.topics_by_id.get(getattr(entry, "topic_id", 0))
 
     def _records_stored(self, entry: e.RecordsStored) -> None:
@@ -251,7 +252,7 @@ class ShardState:
     ) -> ProducerState:
         producer = self.producers[producer_id]
         if producer_epoch > producer.producer_epoch:
-            # The client bumped its own epoch after a gap: a new incarnation, with a history of its own.
+            # The client raised its own epoch after a gap: a new incarnation with its own sequence.
             producer.producer_epoch, producer.next_sequence = producer_epoch, 0
             producer.finished.clear()
         assert sequence == producer.next_sequence, f"sequence {sequence} is not the next one"
@@ -266,7 +267,7 @@ class ShardState:
         if entry.name is not None:
             previous = self.producer_names.get(entry.name)
             if previous is not None and previous != entry.producer_id:
-                # The old id ran out of epochs; what it knew is the name's, so it moves along.
+                # The old id ran out of epochs. Its history belongs to the name, so it moves to the new id.
                 before = self.producers.pop(previous, before)
             self.producer_names[entry.name] = entry.producer_id
         self.producers[entry.producer_id] = ProducerState(
@@ -364,13 +365,13 @@ class ShardState:
 
     def _remember_command(self, token: str) -> None:
         if not token:
-            return  # Nobody asked for it, so nobody repeats it.
+            return  # The leader decided it without a request, so no client repeats it.
         self.commands[token] = self.chunk
         while len(self.commands) > MAX_REMEMBERED_COMMANDS:
             self.commands.popitem(last=False)
 
 
 def _set_external_end_offsets(topic: Topic) -> None:
-    """Let an external topic's tails end where its source says; of an active segment it is not known."""
+    """Set the end offset of each segment of an external topic; it is unknown, hence 0, for active segments."""
     for segment_id, segment in topic.layout.segments.items():
         topic.tails.setdefault(segment_id, SegmentTail()).next_offset = segment.end_offset or 0

@@ -1,13 +1,14 @@
-"""How much is stored in a segment: records and bytes by ten seconds of the ledger's time, for the last ten minutes.
+"""Traffic of a segment: records and bytes stored per ten seconds of ledger time, for the last ten minutes.
 
-A part of the shard's state, folded like everything else, so a new leader knows the rates of the minutes before it and
-nothing has to be measured again. Ledger time is the chunks' ``at_ms``.
+Traffic is part of the shard's state, so a new leader knows the rates of the minutes before its
+term. Ledger time is the ``at_ms`` of chunks.
 
 Rules:
 
-1. A rate is the mean over whole slots. The slot that is not over yet is in no rate: it would look like a lull.
-2. A slot in which nothing was stored counts as zero, because the fold sees everything that is stored.
-3. What is kept is bounded: `SLOTS` slots a segment.
+1. A rate is the mean over complete slots. The current slot is in no rate, because it would look
+   like a drop in traffic.
+2. A slot without records counts as zero, because the state sees every stored record.
+3. Memory is bounded: `SLOTS` slots per segment.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from dataclasses import dataclass, field
 
 SLOT_MS = 10_000
 SLOTS = 61
-"""Ten minutes of whole slots, and the one under way."""
+"""Ten minutes of complete slots, and the current one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Records and bytes of keys and values, a second."""
+    """Records per second, and bytes of their keys and values per second."""
 
     records: float = 0.0
     bytes: float = 0.0
@@ -29,13 +30,13 @@ class Rate:
 
 @dataclass(slots=True)
 class Traffic:
-    """What was stored in one segment lately."""
+    """Recent traffic of one segment."""
 
     slots: list[tuple[int, int, int]] = field(default_factory=list)
-    """(slot, records, bytes), rising; slots without any records are left out."""
+    """(slot, records, bytes), ascending; slots without records are omitted."""
 
     def add(self, at_ms: int, records: int, size_bytes: int) -> None:
-        """Count records that were stored at ``at_ms``, which never falls."""
+        """Count records stored at ``at_ms``, which never decreases."""
         slot, slots = at_ms // SLOT_MS, self.slots
         if slots and slots[-1][0] == slot:
             _, before, bytes_before = slots[-1]
@@ -46,11 +47,11 @@ class Traffic:
             self.slots = [kept for kept in slots if kept[0] > slot - SLOTS]
 
     def rate(self, now_ms: int, window_ms: int) -> Rate:
-        """Return the mean over the window that ends with the last whole slot before ``now_ms``."""
+        """Return the mean over the window that ends with the last complete slot before ``now_ms``."""
         return self._mean(now_ms // SLOT_MS, max(1, window_ms // SLOT_MS))
 
     def peak(self, now_ms: int, window_ms: int, span_ms: int) -> Rate:
-        """Return the highest means over any window within the last ``span_ms``, of records and bytes each by itself."""
+        """Return the highest mean over any window in the last ``span_ms``, separately for records and for bytes."""
         end, width = now_ms // SLOT_MS, max(1, window_ms // SLOT_MS)
         first = end - max(width, span_ms // SLOT_MS)
         stored = {slot: (records, size_bytes) for slot, records, size_bytes in self.slots if slot >= first}

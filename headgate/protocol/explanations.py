@@ -1,7 +1,6 @@
-"""What a subscription is explained with, and what a plan of changes says: parts of replies, as values.
+"""Parts of replies that explain a subscription, or a plan of changes.
 
-Made by coordinator.reporting.explanation and coordinator.reporting.plan; headgate.protocol.messages gathers them with
-the rest.
+coordinator.reporting.explanation and coordinator.reporting.plan build them.
 """
 
 from __future__ import annotations
@@ -10,10 +9,10 @@ import msgspec
 
 
 class BlockingAncestor(msgspec.Struct, frozen=True, kw_only=True):
-    """An ancestor that a blocked segment waits for.
+    """An undrained ancestor that blocks a segment.
 
-    ``records_per_second``: how quickly it is acknowledged at present; None: not measured. ``expected_seconds``: until
-    its backlog is acknowledged at that rate.
+    ``records_per_second``: its present acknowledgement rate; None: not measured.
+    ``expected_seconds``: time until its backlog is acknowledged at that rate.
     """
 
     segment: int
@@ -25,10 +24,10 @@ class BlockingAncestor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SegmentExplanation(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a segment is, or is not, with somebody; ``status`` as in `SegmentProgress`.
+    """Why a segment is or is not assigned; ``status`` as in `SegmentProgress`.
 
-    ``backlog_records`` None: acknowledgements are not tracked, or the source of an external topic alone knows.
-    ``waiting_for``: the holder that was told to finish.
+    ``backlog_records`` None: acknowledgements are not tracked, or only the source of an external
+    topic knows. ``waiting_for``: the holder that must finish first.
     """
 
     segment: int
@@ -43,7 +42,7 @@ class SegmentExplanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumerExplanation(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a consumer has what it has."""
+    """Why a consumer holds its segments."""
 
     consumer: str
     connected: bool
@@ -52,7 +51,7 @@ class ConsumerExplanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionExplanation(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked about, in sentences for people and in fields for programs."""
+    """The explanation: sentences for people, fields for programs."""
 
     topic: str
     subscription: str
@@ -62,7 +61,7 @@ class SubscriptionExplanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlannedMove(msgspec.Struct, frozen=True, kw_only=True):
-    """One segment, or some of its key buckets (0, 0: all), that would change hands; None: nobody, before or after."""
+    """A segment, or some of its key buckets (0, 0: all), that would move. None: no consumer before or after."""
 
     segment: int
     before: str | None
@@ -72,7 +71,7 @@ class PlannedMove(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlannedSegment(msgspec.Struct, frozen=True, kw_only=True):
-    """One segment that would come into being."""
+    """A segment that the changes would create."""
 
     segment: int
     first_hash: int
@@ -82,7 +81,7 @@ class PlannedSegment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumerLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """How many segments a consumer holds, and would hold; None: it is not, or would not be, there."""
+    """Number of segments of a consumer now and after the changes; None: the consumer does not exist then."""
 
     consumer: str
     before: int | None
@@ -91,9 +90,10 @@ class ConsumerLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What would move.
+    """What the changes would move.
 
-    ``after_rebalance``: right after the changes. ``after_drain``: further moves once everything sealed is drained.
+    ``after_rebalance``: right after the changes. ``after_drain``: further moves once every sealed
+    segment is drained.
     """
 
     topic: str

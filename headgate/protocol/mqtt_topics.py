@@ -1,6 +1,6 @@
-"""The topics of the broker that headgate speaks on, as functions of cluster, shard and client. Pure.
+"""MQTT topics of headgate, as functions of cluster, shard and client. Pure.
 
-docs/protocol.md tells who publishes to each of them, and a test holds the two together.
+docs/protocol.md lists who publishes to each topic; a test holds both together.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def replies_topic(cluster: str, client_id: str) -> str:
 
 
 def presence_topic(cluster: str, client_id: str) -> str:
-    """Retained `Presence`; the last will says "gone". With ``+`` as the client: everybody's."""
+    """Retained `Presence`, also the last will. With ``+`` as the client id: the presence of all clients."""
     return f"headgate/{cluster}/clients/{client_id}/presence"
 
 
@@ -32,24 +32,25 @@ def leader_topic(cluster: str, shard: int) -> str:
 
 
 def head_topic(cluster: str, shard: int) -> str:
-    """`HeadAnnouncement` after commits, so that consumers read on."""
+    """`HeadAnnouncement` after each commit, so that consumers continue reading."""
     return f"headgate/{cluster}/shards/{shard}/head"
 
 
 def device_sentinel_topic(cluster: str, shard: int) -> str:
-    """Leader → itself, behind what waits for it from plain devices: when it comes, that has come."""
+    """Leader → itself: a sentinel arrives after every earlier message of MQTT devices in the same session."""
     return f"headgate/{cluster}/shards/{shard}/device-sentinels"
 
 
 def publish_filter(cluster: str, topic: str) -> str:
-    """Everything that plain devices publish to ``topic``; the levels after it are the key."""
+    """Filter for everything that MQTT devices publish to ``topic``; the levels after the topic are the key."""
     return f"headgate/{cluster}/publish/{topic}/#"
 
 
 def parse_publish_address(cluster: str, mqtt_topic: str) -> tuple[str, str]:
-    """Return (topic, key) of what a device published to ``mqtt_topic``, which matches a `publish_filter`.
+    """Return (topic, key) of a device's message to ``mqtt_topic``, which matches a `publish_filter`.
 
-    The key is all that follows the topic's name, further slashes included; it is empty where nothing follows.
+    The key is everything after the topic's name, including further slashes. It is empty if nothing
+    follows.
     """
     topic, _, key = mqtt_topic.removeprefix(f"headgate/{cluster}/publish/").partition("/")
     return topic, key

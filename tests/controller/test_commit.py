@@ -1,4 +1,4 @@
-"""Group commit: nothing is said before it is durable, and everything unclear ends the reign."""
+"""Group commit: nothing is sent before it is durable, and an unclear outcome ends the term."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -82,8 +82,8 @@ async def ended(task: asyncio.Task[None]) -> Event:
     return caught.value.event
 
 
-async def test_what_arrives_during_a_write_goes_into_the_next_chunk_together(looptime: Any) -> None:
-    """Group commit: three proposals, two chunks, no artificial wait."""
+async def test_entries_proposed_during_a_write_share_the_next_chunk(looptime: Any) -> None:
+    """Group commit: three proposals, two chunks, no artificial delay."""
     shard = Shard()
     async with running(shard):
         shard.create("a")
@@ -105,8 +105,8 @@ async def test_what_arrives_during_a_write_goes_into_the_next_chunk_together(loo
     assert set(shard.state.topics) == set(replayed.topics)
 
 
-async def test_accounts_are_kept_after_the_replies() -> None:
-    """Who waits for a reply does not wait for metrics: one turn of the loop puts it on the socket first."""
+async def test_commits_are_reported_after_the_replies() -> None:
+    """Replies do not wait for metrics: they are written to the socket one turn of the loop earlier."""
     shard = Shard()
     told: list[int] = []
 
@@ -131,7 +131,7 @@ async def test_accounts_are_kept_after_the_replies() -> None:
     assert events.BatchCommitted(shard=0, seconds=1.0) == batch
 
 
-async def test_a_commit_lasts_until_its_chunk_is_durable_however_long_its_replies_take(
+async def test_the_commit_time_excludes_the_time_of_the_replies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A write takes a second, and the replies to the first chunk three; a batch waits for both, its commit for neither."""
@@ -158,7 +158,7 @@ async def test_a_commit_lasts_until_its_chunk_is_durable_however_long_its_replie
     assert [1.0, 4.75] == pytest.approx(shard.observer.batch_seconds)
 
 
-async def test_a_commit_that_is_tried_again_lasts_from_its_first_try() -> None:
+async def test_the_commit_time_includes_retries() -> None:
     shard = Shard()
     shard.store.fail_next("unavailable")
     async with running(shard):
@@ -170,7 +170,7 @@ async def test_a_commit_that_is_tried_again_lasts_from_its_first_try() -> None:
     assert [0.5 + RETRY_SECONDS + 1.0] == pytest.approx(shard.observer.commit_seconds)
 
 
-async def test_a_taken_number_ends_the_reign_and_nothing_is_said() -> None:
+async def test_a_taken_number_ends_the_term_without_a_reply() -> None:
     shard = Shard()
     shard.store.objects["ledger/shard=0000/000000000002.parquet"] = b"another reign's"
     async with running(shard) as task:
@@ -180,8 +180,8 @@ async def test_a_taken_number_ends_the_reign_and_nothing_is_said() -> None:
 
 
 @pytest.mark.parametrize("fault", ["unknown_written", "unknown_lost"])
-async def test_an_unknown_outcome_ends_the_reign_and_nothing_is_said(fault: Any) -> None:
-    """Whether it was written or not: this reign must not guess."""
+async def test_an_unknown_outcome_ends_the_term_without_a_reply(fault: Any) -> None:
+    """The chunk may or may not have been written; this leader must not guess."""
     shard = Shard()
     shard.store.fail_next(fault)
     async with running(shard) as task:
@@ -190,7 +190,7 @@ async def test_an_unknown_outcome_ends_the_reign_and_nothing_is_said(fault: Any)
     assert [] == shard.said
 
 
-async def test_a_write_without_an_answer_is_an_unknown_outcome(looptime: Any) -> None:
+async def test_a_write_that_times_out_has_an_unknown_outcome(looptime: Any) -> None:
     shard = Shard()
     shard.store.freeze()
     async with running(shard) as task:
@@ -199,8 +199,8 @@ async def test_a_write_without_an_answer_is_an_unknown_outcome(looptime: Any) ->
     assert 10 == looptime
 
 
-async def test_a_write_that_certainly_did_not_happen_is_tried_again() -> None:
-    """A full disk that is emptied in time costs nothing but time."""
+async def test_a_write_that_certainly_failed_is_retried() -> None:
+    """A full disk that is freed in time causes only a delay."""
     shard = Shard()
     shard.store.fail_next("unavailable", times=3)
     async with running(shard):
@@ -212,7 +212,7 @@ async def test_a_write_that_certainly_did_not_happen_is_tried_again() -> None:
     assert 1 == len(shard.observer.of(events.StoreOperationSucceeded)), "readiness is told that the store is back"
 
 
-async def test_a_store_that_stays_out_of_reach_ends_the_reign() -> None:
+async def test_an_unreachable_store_ends_the_term() -> None:
     shard = Shard()
     shard.store.outage()
     async with running(shard) as task:
@@ -220,8 +220,8 @@ async def test_a_store_that_stays_out_of_reach_ends_the_reign() -> None:
         assert Event.STORE_UNREACHABLE is await ended(task)
 
 
-async def test_a_proof_is_a_chunk_created_afterwards() -> None:
-    """Also while another one is being written: that one may have been created before the judging."""
+async def test_a_barrier_is_a_chunk_created_afterwards() -> None:
+    """Also while another chunk is being written, which may have been created before the decision."""
     shard = Shard()
     async with running(shard):
         shard.create("a")
@@ -234,15 +234,15 @@ async def test_a_proof_is_a_chunk_created_afterwards() -> None:
     assert () == (await shard.ledger.read(3)).entries
 
 
-async def test_what_is_durable_is_said_at_once() -> None:
+async def test_callbacks_of_durable_chunks_run_at_once() -> None:
     shard = Shard()
     shard.commit.when_durable(1, lambda: shard.said.append("now"))
 
     assert ["now"] == shard.said
 
 
-async def test_a_leader_that_makes_room_pauses_between_commits(looptime: Any) -> None:
-    """A contender can win a number in the meantime."""
+async def test_a_leader_that_yields_pauses_between_commits(looptime: Any) -> None:
+    """A contender can create the next number during the pause."""
     shard = Shard(yields_to_contender=True)
     async with running(shard):
         shard.create("a")
@@ -262,8 +262,8 @@ async def test_an_idle_leader_notices_its_successor() -> None:
     assert Event.NUMBER_TAKEN is caught.value.event
 
 
-async def test_its_own_chunk_is_not_taken_for_a_successors() -> None:
-    """It began and finished while the look was under way."""
+async def test_a_leaders_own_chunk_is_not_mistaken_for_a_successors() -> None:
+    """It was written during the check."""
     shard = Shard()
     async with running(shard), asyncio.TaskGroup() as tasks:
         look = tasks.create_task(shard.commit.check_for_successor())
@@ -272,8 +272,8 @@ async def test_its_own_chunk_is_not_taken_for_a_successors() -> None:
     assert look.exception() is None
 
 
-async def test_an_unreadable_store_while_idle_ends_nothing() -> None:
-    """The next commit will tell."""
+async def test_an_unreadable_store_does_not_end_an_idle_term() -> None:
+    """The next commit will show."""
     shard = Shard()
     shard.store.outage()
     await shard.commit.check_for_successor()

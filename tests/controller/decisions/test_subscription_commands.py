@@ -1,4 +1,4 @@
-"""Seeks and changes of order: what is decided, what a repeated one does, and what a refusal says."""
+"""Seeks and changes of order: decisions, repetitions and refusals."""
 
 from typing import Any
 
@@ -56,7 +56,7 @@ def moves(answer: m.SeekReply) -> list[tuple[int, int, int, int]]:
     return [(move.segment, move.from_offset, move.to_offset, move.end_offset) for move in answer.moves]
 
 
-def test_a_seek_is_one_entry_that_takes_the_drained_facts_back() -> None:
+def test_a_seek_is_one_entry_and_withdraws_drained_facts() -> None:
     shard = Shard()
     answer = shard.do(shard.seek(to="earliest"))
 
@@ -66,7 +66,7 @@ def test_a_seek_is_one_entry_that_takes_the_drained_facts_back() -> None:
     assert {0: 0, 1: 0, 2: 0} == shard.subscription.positions
 
 
-def test_what_is_sought_to_its_sealed_end_is_drained_in_the_same_chunk() -> None:
+def test_a_seek_to_a_sealed_end_drains_the_segment_in_the_same_chunk() -> None:
     shard = Shard()
     decision = shard.seek(to="latest")
     shard.do(decision)
@@ -76,19 +76,19 @@ def test_what_is_sought_to_its_sealed_end_is_drained_in_the_same_chunk() -> None
     assert {0: 5, 1: 0, 2: 3} == shard.subscription.positions
 
 
-def test_positions_are_pairs_and_the_rest_follows_the_order() -> None:
+def test_descendants_of_named_segments_move_in_strict_order() -> None:
     shard = Shard()
 
     assert [(0, 5, 3, 5), (1, 0, 0, 0), (2, 1, 0, 3)] == moves(shard.do(shard.seek(positions=[(0, 3)])))
 
 
-def test_without_order_only_what_is_named_moves() -> None:
+def test_without_order_only_the_named_segments_move() -> None:
     shard = Shard("QUEUE", "none")
 
     assert [(0, 5, 3, 5)] == moves(shard.do(shard.seek(positions=[(0, 3)])))
 
 
-def test_a_repeated_seek_is_answered_again_and_not_done_again() -> None:
+def test_a_repeated_seek_gets_its_reply_and_is_not_executed_again() -> None:
     shard = Shard()
     first = shard.do(shard.seek(positions=[(2, 3)]))
     shard.fold(e.RecordsStored(topic_id=1, count=1, placements=[e.Placement(2, 32768, 65535, 3, 1)], size_bytes=1))
@@ -99,7 +99,7 @@ def test_a_repeated_seek_is_answered_again_and_not_done_again() -> None:
     assert [(2, 1, 3, 4)] == moves(shard.do(again)), "the end is the one of now"
 
 
-def test_a_late_copy_of_a_seek_does_not_undo_a_later_one() -> None:
+def test_a_delayed_copy_of_a_seek_does_not_undo_a_later_seek() -> None:
     shard = Shard()
     shard.do(shard.seek("first", to="earliest"))
     shard.do(shard.seek("second", to="latest"))
@@ -110,7 +110,7 @@ def test_a_late_copy_of_a_seek_does_not_undo_a_later_one() -> None:
     assert 2 == shard.subscription.seek_generation
 
 
-def test_a_dry_run_says_what_would_move_and_leaves_no_trace() -> None:
+def test_a_dry_run_reports_the_moves_and_changes_nothing() -> None:
     shard = Shard()
     decision = shard.seek(to="earliest", dry_run=True)
 
@@ -123,9 +123,9 @@ def test_a_dry_run_says_what_would_move_and_leaves_no_trace() -> None:
 @pytest.mark.parametrize(
     ("kind", "fields", "reason"),
     [
-        ("STREAM", {}, "needs a place"),
-        ("STREAM", {"to": "latest", "positions": [(0, 1)]}, "and not both"),
-        ("STREAM", {"positions": [(0, 1), (0, 2)]}, "named twice"),
+        ("STREAM", {}, "needs either to"),
+        ("STREAM", {"to": "latest", "positions": [(0, 1)]}, "needs either to"),
+        ("STREAM", {"positions": [(0, 1), (0, 2)]}, "name a segment twice"),
         ("STREAM", {"positions": [(2, 4)]}, "ends at 3; 4 is beyond it: choose 0 to 3"),
         ("STREAM", {"positions": [(7, 0)]}, "there is no segment 7; the segments are 0, 1, 2"),
         ("CHECKPOINT", {"to": "earliest"}, "its consumers keep their own positions"),
@@ -134,7 +134,7 @@ def test_a_dry_run_says_what_would_move_and_leaves_no_trace() -> None:
     ],
     ids=["nothing", "both", "twice", "beyond", "unknown", "checkpoint", "no subscription", "no topic"],
 )
-def test_a_refused_seek_says_why_and_changes_nothing(kind: str, fields: dict[str, Any], reason: str) -> None:
+def test_a_refused_seek_states_the_reason_and_changes_nothing(kind: str, fields: dict[str, Any], reason: str) -> None:
     shard = Shard(kind, "strict" if kind == "STREAM" else "none")
     refusal = shard.seek(**fields)
 
@@ -143,14 +143,14 @@ def test_a_refused_seek_says_why_and_changes_nothing(kind: str, fields: dict[str
     assert reason in refusal.reason
 
 
-def test_the_order_is_weakened_and_restored() -> None:
+def test_the_order_can_be_relaxed_and_restored() -> None:
     shard = Shard()
     assert "none" == shard.do(shard.order("none")).subscription.order
     assert "none" == shard.subscription.order
     assert "strict" == shard.do(shard.order("strict", "o2")).subscription.order
 
 
-def test_a_late_copy_of_an_order_does_not_undo_a_later_one() -> None:
+def test_a_delayed_copy_of_a_change_of_order_does_not_undo_a_later_one() -> None:
     shard = Shard()
     shard.do(shard.order("none", "first"))
     shard.do(shard.order("strict", "second"))
@@ -159,7 +159,7 @@ def test_a_late_copy_of_an_order_does_not_undo_a_later_one() -> None:
     assert "strict" == late.subscription.order == shard.subscription.order
 
 
-def test_the_answer_tells_what_waits_from_now_on() -> None:
+def test_the_reply_describes_the_blocked_segments_after_the_change() -> None:
     shard = Shard(order="none")
     shard.do(shard.seek(to="earliest"))
     described = shard.do(shard.order("strict")).subscription
@@ -172,10 +172,10 @@ def test_the_answer_tells_what_waits_from_now_on() -> None:
     [
         ("QUEUE", "order 'strict' is for STREAM"),
         ("CHECKPOINT", "order 'strict' is for STREAM"),
-        (None, "is not known yet"),
+        (None, "is unknown so far"),
     ],
 )
-def test_an_order_that_the_type_does_not_have_is_refused(kind: Any, reason: str) -> None:
+def test_an_order_that_the_type_cannot_have_is_refused(kind: Any, reason: str) -> None:
     shard = Shard(kind, "none")
     refusal = shard.order("strict")
 
@@ -183,7 +183,7 @@ def test_an_order_that_the_type_does_not_have_is_refused(kind: Any, reason: str)
     assert reason in refusal.reason
 
 
-def test_a_change_of_order_leaves_the_balance_as_it_was() -> None:
+def test_a_change_of_order_keeps_the_balance() -> None:
     shard = Shard()
     shard.state.apply_all(
         [e.SubscriptionConfigured(**IDS, subscription_type="STREAM", order="strict", balance="load")],

@@ -1,4 +1,4 @@
-"""Commands: what is decided, what a repeated one does, and what a refusal says."""
+"""Commands: decisions, repetitions and refusals."""
 
 from typing import Any
 
@@ -50,34 +50,34 @@ def topic(shard: Shard) -> Shard:
     return shard
 
 
-def test_an_anonymous_producer_gets_an_id_of_its_own(shard: Shard) -> None:
+def test_an_anonymous_producer_gets_its_own_id(shard: Shard) -> None:
     assert (1, 0) == shard.open("a")
     assert (2, 0) == shard.open("b")
 
 
-def test_the_same_request_gets_the_same_answer(shard: Shard) -> None:
-    """A lost reply must not cost an identity, nor an epoch."""
+def test_a_repeated_open_request_gets_the_same_reply(shard: Shard) -> None:
+    """A lost reply must use up neither an identity nor an epoch."""
     assert shard.open("a") == shard.open("a", producer_id=1, producer_epoch=0)
     assert (1, 1) == shard.open("b", producer_id=1, producer_epoch=0)
     assert (1, 1) == shard.open("b", producer_id=1, producer_epoch=0)
 
 
-def test_a_zombie_that_asks_for_the_next_epoch_is_fenced(shard: Shard) -> None:
-    """Its epoch is not the current one any more."""
+def test_a_stale_producer_that_requests_the_next_epoch_is_fenced(shard: Shard) -> None:
+    """Its epoch is no longer the current one."""
     shard.open("a")
     shard.open("b", producer_id=1, producer_epoch=0)
 
     assert "fenced" == shard.rejected("c", producer_id=1, producer_epoch=0)
 
 
-def test_opening_a_name_again_fences_its_predecessor(shard: Shard) -> None:
+def test_opening_a_name_again_fences_the_previous_incarnation(shard: Shard) -> None:
     assert (1, 0) == shard.open("a", name="loader")
     assert (1, 1) == shard.open("b", name="loader")
     assert "fenced" == shard.rejected("c", name="loader", producer_id=1, producer_epoch=0)
 
 
-def test_a_late_copy_of_an_opening_does_not_fence_what_was_opened_after_it(shard: Shard) -> None:
-    """Whoever holds the name now goes on at its epoch; the copy learns that it came too late."""
+def test_a_delayed_copy_of_an_open_request_does_not_fence_a_later_incarnation(shard: Shard) -> None:
+    """The present incarnation keeps its epoch; the copy is fenced."""
     for epoch, token in enumerate("abc"):
         assert (1, epoch) == shard.open(token, name="loader")
 
@@ -85,8 +85,8 @@ def test_a_late_copy_of_an_opening_does_not_fence_what_was_opened_after_it(shard
     assert (1, 2) == shard.open("c", name="loader")
 
 
-def test_as_many_openings_are_remembered_as_the_limit_says(shard: Shard) -> None:
-    """Beyond, a copy counts as a new opening: bounded memory for a copy that nobody sends that late."""
+def test_the_number_of_stored_open_tokens_is_limited(shard: Shard) -> None:
+    """An even older copy counts as a new open request: memory is limited, and such late copies do not occur."""
     tokens = [f"t{n}" for n in range(MAX_EARLIER_TOKENS + 2)]
     for token in tokens:
         shard.open(token, name="loader")
@@ -95,7 +95,7 @@ def test_as_many_openings_are_remembered_as_the_limit_says(shard: Shard) -> None
     assert (1, len(tokens)) == shard.open(tokens[0], name="loader")
 
 
-def test_a_name_that_got_a_new_id_still_knows_its_late_copies(shard: Shard) -> None:
+def test_a_name_recognizes_delayed_copies_after_it_got_a_new_id(shard: Shard) -> None:
     shard.open("a", name="loader")
     last = e.ProducerOpened(producer_id=1, producer_epoch=commands.LAST_PRODUCER_EPOCH, token="b", name="loader")
     shard.state.apply_all([last], chunk=3, at_ms=0)
@@ -105,15 +105,15 @@ def test_a_name_that_got_a_new_id_still_knows_its_late_copies(shard: Shard) -> N
 
 
 def test_an_id_that_does_not_belong_to_the_name_is_fenced(shard: Shard) -> None:
-    """The id is alive and somebody else's: neither of the two may lose its epoch over it."""
+    """The id belongs to another producer; neither of the two may lose its epoch."""
     assert [(1, 0), (2, 0)] == [shard.open("a", name="loader"), shard.open("b")]
 
     assert "fenced" == shard.rejected("c", name="loader", producer_id=2, producer_epoch=0)
     assert [0, 0] == [producer.producer_epoch for producer in shard.state.producers.values()]
 
 
-def test_a_zombie_of_a_forgotten_id_does_not_take_its_name_back(shard: Shard) -> None:
-    """The name has a new id since, at an epoch that happens to be the zombie's."""
+def test_a_stale_producer_of_an_expired_id_does_not_regain_its_name(shard: Shard) -> None:
+    """Meanwhile the name has a new id, whose epoch equals the one of the stale producer."""
     shard.open("a", name="loader")
     shard.state.apply_all([e.ProducersExpired(producer_ids=[1])], chunk=3, at_ms=0)
     assert (2, 0) == shard.open("b", name="loader")
@@ -121,8 +121,8 @@ def test_a_zombie_of_a_forgotten_id_does_not_take_its_name_back(shard: Shard) ->
     assert "fenced" == shard.rejected("c", name="loader", producer_id=1, producer_epoch=0)
 
 
-def test_a_new_id_for_a_name_is_answered_again_the_same(shard: Shard) -> None:
-    """The reply was lost, so the client still asks with the id that it had."""
+def test_a_repeated_request_for_a_new_id_of_a_name_gets_the_same_reply(shard: Shard) -> None:
+    """The reply was lost, so the client still sends its old id."""
     last = e.ProducerOpened(producer_id=1, producer_epoch=commands.LAST_PRODUCER_EPOCH, token="a", name="loader")
     shard.state.apply_all([last], chunk=2, at_ms=0)
     old = {"name": "loader", "producer_id": 1, "producer_epoch": commands.LAST_PRODUCER_EPOCH}
@@ -130,7 +130,7 @@ def test_a_new_id_for_a_name_is_answered_again_the_same(shard: Shard) -> None:
     assert [(2, 0), (2, 0)] == [shard.open("b", **old), shard.open("b", **old)]
 
 
-def test_a_free_name_gets_a_new_id_whatever_id_stands_beside_it(shard: Shard) -> None:
+def test_an_unused_name_gets_a_new_id_regardless_of_the_given_id(shard: Shard) -> None:
     shard.open("a")
 
     assert (2, 0) == shard.open("b", name="loader", producer_id=1, producer_epoch=0)
@@ -139,7 +139,7 @@ def test_a_free_name_gets_a_new_id_whatever_id_stands_beside_it(shard: Shard) ->
     ]
 
 
-def test_a_name_gets_its_source_position_back(shard: Shard) -> None:
+def test_opening_a_name_returns_its_source_position(shard: Shard) -> None:
     shard.open("a", name="loader")
     shard.state.producers[1].source_position = b"line 7"
     reply = shard.do(commands.open_producer(m.OpenProducer(token="b", name="loader"), shard.state))
@@ -148,8 +148,8 @@ def test_a_name_gets_its_source_position_back(shard: Shard) -> None:
     assert (1, b"line 7") == (reply.producer_epoch, reply.source_position)
 
 
-def test_an_id_from_the_future_is_fenced(shard: Shard) -> None:
-    """Leaders assign epochs; one that was made up is not to be built upon."""
+def test_an_epoch_above_the_current_one_is_fenced(shard: Shard) -> None:
+    """Leaders assign epochs, so a client cannot choose one."""
     shard.open("a")
 
     assert "fenced" == shard.rejected("b", producer_id=1, producer_epoch=7)
@@ -162,8 +162,8 @@ def test_an_exhausted_id_without_a_name_gets_a_new_id(shard: Shard) -> None:
     assert (2, 0) == shard.open("b", producer_id=1, producer_epoch=commands.LAST_PRODUCER_EPOCH)
 
 
-def test_a_forgotten_id_gets_a_new_one(shard: Shard) -> None:
-    """Never the old one again: a late copy of its first batch may still be on its way."""
+def test_an_unknown_id_gets_a_new_id(shard: Shard) -> None:
+    """It never gets the old id: a delayed copy of its first batch may still arrive."""
     shard.open("a")
     shard.state.apply_all([e.ProducersExpired(producer_ids=[1])], chunk=3, at_ms=0)
 
@@ -179,7 +179,7 @@ def test_an_exhausted_epoch_gets_a_new_id(shard: Shard) -> None:
 
 
 def test_a_topic_is_created_once(topic: Shard) -> None:
-    """The same command again is answered again; another one of that name is rejected."""
+    """The same command gets its reply again; another command with that name is rejected."""
     again = m.CreateTopic(topic="orders", token="t0", segments=2)
     decision = commands.create_topic(again, topic.state)
     assert isinstance(decision, Decision)
@@ -188,10 +188,10 @@ def test_a_topic_is_created_once(topic: Shard) -> None:
     other = m.CreateTopic(topic="orders", token="t9")
     refusal = commands.create_topic(other, topic.state)
     assert isinstance(refusal, Refusal)
-    assert "exists already" in refusal.reason
+    assert "already exists" in refusal.reason
 
 
-def test_a_split_is_one_entry_and_is_not_done_twice(topic: Shard) -> None:
+def test_a_split_is_one_entry_and_is_not_executed_twice(topic: Shard) -> None:
     request = m.SplitSegment(topic="orders", segment=0, token="s1")
     reply = topic.do(commands.split_segment(request, topic.state))
     assert isinstance(reply, m.TopicReply)
@@ -202,7 +202,7 @@ def test_a_split_is_one_entry_and_is_not_done_twice(topic: Shard) -> None:
     assert () == repeated.entries
 
 
-def test_a_merge_is_one_entry_and_is_not_done_twice(topic: Shard) -> None:
+def test_a_merge_is_one_entry_and_is_not_executed_twice(topic: Shard) -> None:
     request = m.MergeSegments(topic="orders", segments=(0, 1), token="m1")
     topic.do(commands.merge_segments(request, topic.state))
 
@@ -248,7 +248,7 @@ def test_a_merge_is_one_entry_and_is_not_done_twice(topic: Shard) -> None:
         "no subscription",
     ],
 )
-def test_a_refusal_names_the_valid_choices(topic: Shard, decide: Any, said: str) -> None:
+def test_a_refusal_lists_the_valid_choices(topic: Shard, decide: Any, said: str) -> None:
     refusal = decide(topic.state)
 
     assert isinstance(refusal, Refusal)
@@ -256,7 +256,7 @@ def test_a_refusal_names_the_valid_choices(topic: Shard, decide: Any, said: str)
     assert said in refusal.reason
 
 
-def test_what_consumers_use_is_not_deleted_without_force(topic: Shard) -> None:
+def test_deleting_what_consumers_use_requires_force(topic: Shard) -> None:
     register = m.RegisterConsumer(
         topic="orders",
         subscription="s",
@@ -284,8 +284,8 @@ def test_what_consumers_use_is_not_deleted_without_force(topic: Shard) -> None:
 
 
 @pytest.mark.parametrize(("start", "positions"), [("earliest", {}), ("latest", {0: 4, 1: 0, 2: 0, 3: 0})])
-def test_a_subscription_begins_where_it_was_told(topic: Shard, start: Any, positions: dict[int, int]) -> None:
-    """LATEST: at the ends of this moment, sealed segments included, so that they are drained from the start."""
+def test_a_subscription_starts_at_the_requested_position(topic: Shard, start: Any, positions: dict[int, int]) -> None:
+    """LATEST starts at the present end of every segment, also of sealed ones, which are thus drained."""
     topic.state.begin_chunk(3, 0)
     topic.state.topics["orders"].tails[0].next_offset = 4
     topic.state.apply(e.SegmentSplit(topic_id=1, segment=0, end_offset=4, token="x"))
@@ -307,7 +307,7 @@ def test_a_subscription_begins_where_it_was_told(topic: Shard, start: Any, posit
     assert "load" == by_load.balance
 
 
-def test_records_are_placed_by_hash_in_the_order_of_the_batch(topic: Shard) -> None:
+def test_records_are_routed_by_hash_in_the_order_of_the_batch(topic: Shard) -> None:
     keys = [b"k%d" % n for n in range(50)]
     batch = m.ProduceBatch(topic="orders", records=[m.Record(key, b"v" * 3, 7) for key in keys])
     topic.state.topics["orders"].tails[1].next_offset = 100
@@ -324,7 +324,7 @@ def test_records_are_placed_by_hash_in_the_order_of_the_batch(topic: Shard) -> N
     assert 50 == sum(placement.count for placement in entry.placements)
 
 
-def test_an_oversized_record_is_named_with_size_and_limit() -> None:
+def test_the_reason_names_an_oversized_record_its_size_and_the_limit() -> None:
     batch = m.ProduceBatch(
         topic="orders",
         records=[m.Record(b"k", b"v", 0), m.Record(b"k", b"v" * m.MAX_RECORD_BYTES, 0)],
@@ -338,7 +338,7 @@ def _set(shard: Shard, token: str, **fields: Any) -> Any:
     return commands.set_topic_policy(m.SetTopicPolicy(topic="orders", token=token, **fields), shard.state)
 
 
-def test_a_policy_changes_only_what_is_named(topic: Shard) -> None:
+def test_setting_a_policy_changes_only_the_given_fields(topic: Shard) -> None:
     topic.do(_set(topic, "p1", auto_split=True, max_segments=8))
     reply = topic.do(_set(topic, "p2", retention_ms=1000, reset=["max_segments"]))
 
@@ -346,7 +346,7 @@ def test_a_policy_changes_only_what_is_named(topic: Shard) -> None:
     assert topic.state.topics["orders"].policy == reply.topic.policy
 
 
-def test_a_repeated_change_of_policy_is_not_made_twice(topic: Shard) -> None:
+def test_a_repeated_change_of_policy_is_not_executed_twice(topic: Shard) -> None:
     topic.do(_set(topic, "p1", auto_split=True))
     topic.do(_set(topic, "p2", auto_split=False))
 
@@ -359,11 +359,11 @@ def test_a_repeated_change_of_policy_is_not_made_twice(topic: Shard) -> None:
     ("fields", "told"),
     [
         ({"min_segments": 9}, "min_segments 9 is above max_segments 8"),
-        ({"auto_split": True, "reset": ["auto_split"]}, "auto_split: give a value or go back"),
+        ({"auto_split": True, "reset": ["auto_split"]}, "auto_split: give a value or reset it"),
     ],
     ids=["with what was set before", "both at once"],
 )
-def test_a_policy_that_makes_no_sense_is_refused(topic: Shard, fields: dict[str, Any], told: str) -> None:
+def test_a_contradictory_policy_is_refused(topic: Shard, fields: dict[str, Any], told: str) -> None:
     topic.do(_set(topic, "p1", max_segments=8))
 
     refusal = _set(topic, "p2", **fields)
@@ -371,7 +371,7 @@ def test_a_policy_that_makes_no_sense_is_refused(topic: Shard, fields: dict[str,
     assert told in refusal.reason
 
 
-def test_a_policy_of_no_topic_is_refused(shard: Shard) -> None:
+def test_a_policy_of_an_unknown_topic_is_refused(shard: Shard) -> None:
     refusal = _set(shard, "p1", auto_split=True)
 
     assert isinstance(refusal, Refusal)

@@ -1,4 +1,4 @@
-"""Imports of external topics, rule by rule: what is decided, what comes of it, and what a refusal says."""
+"""Imports of external topics, rule by rule: decisions, results and refusals."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def shard() -> Shard:
 
 @pytest.fixture
 def split(shard: Shard) -> Shard:
-    """Topic orders: a, split into b and c."""
+    """Return topic orders with segment a, which is split into b and c."""
     shard.take(A, B, C)
     return shard
 
@@ -88,7 +88,7 @@ def ids(shard: Shard) -> dict[str, int]:
     return {segment.label: number for number, segment in shard.state.topics["orders"].layout.segments.items()}
 
 
-# --- what is taken ----------------------------------------------------------------------------------------------------
+# What is taken
 
 
 def test_the_first_import_creates_the_topic_with_parents_before_children(shard: Shard) -> None:
@@ -105,7 +105,7 @@ def test_the_first_import_creates_the_topic_with_parents_before_children(shard: 
     assert 0 == layout.layout_epoch
 
 
-def test_ranges_are_scaled_to_the_ring_and_a_narrow_one_gets_one_hash(shard: Shard) -> None:
+def test_ranges_are_scaled_to_16_bits_and_have_at_least_one_hash(shard: Shard) -> None:
     size = 2**128
     shard.take(
         seg("wide", 0, size // 3),
@@ -126,14 +126,14 @@ def test_the_same_listing_again_changes_nothing(split: Shard) -> None:
     assert 0 == split.state.topics["orders"].layout.layout_epoch
 
 
-def test_a_repeated_command_is_answered_and_not_done_twice(split: Shard) -> None:
+def test_a_repeated_import_gets_its_reply_and_is_not_executed_twice(split: Shard) -> None:
     answer = split.take(A, seg("b", 0, 7, "a"), C, token="t1")
 
     assert [] == answer.created
     assert {"a", "b", "c"} == ids(split).keys()
 
 
-def test_a_later_listing_seals_and_adds(split: Shard) -> None:
+def test_a_later_listing_seals_and_adds_segments(split: Shard) -> None:
     answer = split.take(A, B_SEALED, C_SEALED, D)
     layout = split.state.topics["orders"].layout
 
@@ -142,14 +142,16 @@ def test_a_later_listing_seals_and_adds(split: Shard) -> None:
     assert 1 == layout.layout_epoch
 
 
-def test_a_partial_listing_leaves_the_rest_as_it_is(split: Shard) -> None:
+def test_a_partial_listing_keeps_unlisted_segments(split: Shard) -> None:
     split.take(B_SEALED, seg("e", 0, 3, "b"), seg("f", 4, 7, "b"), complete=False)
 
     assert {"c", "e", "f"} == {segment.label for segment in split.state.topics["orders"].layout.active()}
-    assert "'c' is active and not listed" in split.rejected(seg("e", 0, 3, "b"), seg("f", 4, 7, "b"))
+    assert "'c' is active, has no children and is not listed" in split.rejected(
+        seg("e", 0, 3, "b"), seg("f", 4, 7, "b")
+    )
 
 
-def test_a_dry_run_answers_and_changes_nothing(split: Shard) -> None:
+def test_a_dry_run_reports_and_changes_nothing(split: Shard) -> None:
     answer = split.take(A, B_SEALED, C_SEALED, D, dry_run=True)
 
     assert (["d"], ["b", "c"]) == (answer.created, answer.sealed)
@@ -163,34 +165,34 @@ def test_a_dry_run_of_a_first_import_creates_nothing(shard: Shard) -> None:
 
 
 def test_a_source_without_hashes_may_add_roots(shard: Shard) -> None:
-    """Partitions of a log that only ever gets more of them."""
+    """For example a log to which partitions are added."""
     shard.take(seg("0", hashes=None), hash_bits=0, positions="offsets")
     shard.take(seg("0", hashes=None), seg("1", hashes=None), hash_bits=0, positions="offsets")
 
     assert {"0": 0, "1": 1} == ids(shard)
 
 
-def test_a_parent_that_its_source_has_forgotten_stays_what_it_was(split: Shard) -> None:
-    """Kinesis lists a closed shard until its records expire; nobody may take it for drained because of that."""
+def test_a_parent_that_its_source_no_longer_lists_stays_undrained(split: Shard) -> None:
+    """Kinesis lists a closed shard until its records expire; that does not make it drained."""
     answer = split.take(B_SEALED, C_SEALED, D)
 
     assert [] == answer.expired_parents
     assert frozenset({0, 1, 2}) == split.state.topics["orders"].layout.ancestors(3)
 
 
-def test_a_forgotten_parent_that_was_active_is_sealed_by_having_children(split: Shard) -> None:
+def test_an_unlisted_active_parent_is_sealed_when_its_children_appear(split: Shard) -> None:
     assert ["b", "c"] == split.take(D).sealed
     assert (1, 2) == split.state.topics["orders"].layout.segments[3].parents
 
 
-def test_at_the_first_import_an_expired_parent_is_gone_if_the_listing_says_so(shard: Shard) -> None:
+def test_the_first_import_may_declare_unlisted_parents_expired(shard: Shard) -> None:
     assert "'a', which is not listed" in shard.rejected(B, C)
 
     assert ["a"] == shard.take(B, C, missing_parents="expired").expired_parents
     assert () == shard.state.topics["orders"].layout.segments[0].parents
 
 
-def test_a_pruned_segment_does_not_come_back(split: Shard) -> None:
+def test_a_pruned_segment_is_not_added_again(split: Shard) -> None:
     split.fold(e.SegmentsPruned(topic_id=split.state.topics["orders"].topic_id, segments=[0]))
 
     assert [] == split.take(A, B, C).created
@@ -209,17 +211,17 @@ def test_offsets_come_from_the_listing(shard: Shard) -> None:
     assert 0 == topic.tails[1].next_offset
 
 
-# --- what is rejected --------------------------------------------------------------------------------------------------
+# What is rejected
 
 WRONG_ALONE = {
     "listed twice": ([A, A, B, C], {}, "'a' is listed twice"),
     "a parent twice": ([A, seg("b", 0, 7, "aa"), C], {}, "'b' names a parent twice"),
     "a parent that is nowhere": ([A, B, seg("c", 8, 15, "x")], {}, "'c' has the parent 'x', which is not listed"),
-    "its own parent": ([seg("a", sealed=True, parents="a"), B, C], {}, "their own ancestors: a, b, c"),
+    "its own parent": ([seg("a", sealed=True, parents="a"), B, C], {}, "in a cycle, or descend from one: a, b, c"),
     "a circle": (
         [seg("a", sealed=True, parents="d"), B_SEALED, C_SEALED, seg("d", sealed=True, parents="bc"), seg("e", 0, 15)],
         {},
-        "their own ancestors: a, b, c, d",
+        "in a cycle, or descend from one: a, b, c, d",
     ),
     "an end where positions are opaque": ([seg("a", sealed=True, end_offset=5), B, C], {}, "'a' has an end_offset"),
     "no end where offsets count": ([A, B, C], {"positions": "offsets"}, "'a' is sealed and has no end_offset"),
@@ -227,7 +229,7 @@ WRONG_ALONE = {
     "hashes of a source without": ([A, B, C], {"hash_bits": 0}, "'a' has hashes, but the listing says hash_bits = 0"),
     "an empty range": ([A, seg("b", 7, 6, "a"), C], {}, "'b' has hashes 7 to 6"),
     "a hash beyond the bits": ([A, B, seg("c", 8, 16, "a")], {}, "'c' has hashes 8 to 16: give first ≤ last < 2^4"),
-    "an active parent": ([seg("a"), B, C], {}, "'a' has the child 'b', but is active"),
+    "an active parent": ([seg("a"), B, C], {}, "'a' is active, but has the child 'b'"),
     "hashes that no parent had": (
         [seg("x", 0, 7, sealed=True), seg("y", 8, 15), seg("z", 0, 8, "x")],
         {},
@@ -252,7 +254,7 @@ WRONG_ALONE = {
 
 
 @pytest.mark.parametrize(("segments", "fields", "said"), WRONG_ALONE.values(), ids=WRONG_ALONE.keys())
-def test_a_listing_that_is_wrong_in_itself_is_refused_and_creates_nothing(
+def test_an_invalid_listing_is_refused_and_creates_nothing(
     segments: list[m.SegmentImport], fields: dict[str, Any], said: str, shard: Shard
 ) -> None:
     assert said in shard.rejected(*segments, **fields)
@@ -260,29 +262,29 @@ def test_a_listing_that_is_wrong_in_itself_is_refused_and_creates_nothing(
 
 CONTRADICTIONS = {
     "another range": ([A, seg("b", 0, 6, "a"), seg("c", 7, 15, "a")], {}, "'b' has hashes 0 to 6; it had 0 to 7"),
-    "another parent": ([A, B, seg("c", 8, 15, "b")], {}, "'c' has another parent than before: b"),
+    "another parent": ([A, B, seg("c", 8, 15, "b")], {}, "'c' has a parent that it did not have before: b"),
     "active again": ([seg("a"), B, C], {}, "'a' is active; it was sealed at 1"),
-    "vanished while active": ([A, B], {}, "'c' is active and not listed, and has no children"),
+    "vanished while active": ([A, B], {}, "'c' is active, has no children and is not listed"),
     "a new root": ([A, B, C_SEALED, seg("x", 8, 15)], {}, "'x' is new and has no parents"),
     "a parent that nobody knows": (
         [A, B, C_SEALED, seg("x", 8, 15, "y")],
         {"missing_parents": "expired"},
-        "'x' has the parent 'y', which is not listed; if it has left the source unimported",
+        "'x' has the parent 'y', which is not listed; if the source removed it before it was imported",
     ),
-    "a child of an active one": ([A, B, C, seg("x", 0, 7, "b")], {}, "'b' has the child 'x', but is active"),
+    "a child of an active one": ([A, B, C, seg("x", 0, 7, "b")], {}, "'b' is active, but has the child 'x'"),
     "other positions": ([seg("a", end_offset=1), B, C], {"positions": "offsets"}, "it has opaque positions"),
     "other bits": ([A, B, C], {"hash_bits": 5}, "hashes of 4 bits"),
 }
 
 
 @pytest.mark.parametrize(("segments", "fields", "said"), CONTRADICTIONS.values(), ids=CONTRADICTIONS.keys())
-def test_a_listing_that_contradicts_what_is_known_is_refused(
+def test_a_listing_that_contradicts_the_topic_is_refused(
     segments: list[m.SegmentImport], fields: dict[str, Any], said: str, split: Shard
 ) -> None:
     assert said in split.rejected(*segments, **fields)
 
 
-def test_an_end_cannot_move(shard: Shard) -> None:
+def test_the_end_offset_of_a_sealed_segment_cannot_change(shard: Shard) -> None:
     shard.take(seg("a", end_offset=10), B, C, positions="offsets")
 
     assert "'a' is sealed at 11; it was sealed at 10" in shard.rejected(
@@ -290,15 +292,15 @@ def test_an_end_cannot_move(shard: Shard) -> None:
     )
 
 
-def test_an_unlisted_parent_has_no_end_where_offsets_count(shard: Shard) -> None:
+def test_an_unlisted_parent_must_be_listed_where_positions_are_offsets(shard: Shard) -> None:
     shard.take(seg("a", end_offset=10), B, C, positions="offsets")
 
-    assert "'b' has children now and is not listed" in shard.rejected(
+    assert "'b' has children but is not listed" in shard.rejected(
         C, seg("d", 0, 7, "b"), positions="offsets", complete=False
     )
 
 
-def test_an_end_below_what_is_acknowledged_is_refused(shard: Shard) -> None:
+def test_an_end_offset_below_an_acknowledged_one_is_refused(shard: Shard) -> None:
     shard.take(seg("a", end_offset=10), B, C, positions="offsets")
     topic_id = shard.state.topics["orders"].topic_id
     shard.fold(
@@ -321,13 +323,13 @@ def test_an_end_below_what_is_acknowledged_is_refused(shard: Shard) -> None:
     assert ["b"] == shard.take(*later, seg("b", 0, 7, "a", end_offset=100), positions="offsets").sealed
 
 
-def test_a_stored_topic_is_not_taken_over(shard: Shard) -> None:
+def test_an_import_does_not_replace_a_stored_topic(shard: Shard) -> None:
     shard.fold(e.TopicCreated(topic_id=1, topic="orders", segments=1, token="x"))
 
     assert "headgate stores its records" in shard.rejected(A, B, C)
 
 
-def test_a_topic_has_room_for_a_limited_number_of_segments(shard: Shard) -> None:
+def test_the_number_of_segments_of_a_topic_is_limited(shard: Shard) -> None:
     roots = [seg(f"r{n}", hashes=None) for n in range(commands.MAX_SEGMENTS)]
     shard.take(*roots, hash_bits=0)
 
@@ -336,7 +338,7 @@ def test_a_topic_has_room_for_a_limited_number_of_segments(shard: Shard) -> None
 
 
 @pytest.mark.parametrize("command", ["split", "merge"])
-def test_a_split_or_merge_is_for_the_source(command: str, split: Shard) -> None:
+def test_splits_and_merges_of_external_topics_are_refused(command: str, split: Shard) -> None:
     about = {"topic": "orders", "token": "x"}
     if command == "split":
         outcome = commands.split_segment(m.SplitSegment(segment=1, **about), split.state)
@@ -347,8 +349,8 @@ def test_a_split_or_merge_is_for_the_source(command: str, split: Shard) -> None:
     assert "split or merge at its source" in outcome.reason
 
 
-def test_what_is_in_the_ledger_comes_to_the_same_topic(split: Shard) -> None:
-    """A new leader folds the bytes of the entries."""
+def test_replaying_the_ledger_gives_the_same_topic(split: Shard) -> None:
+    """A new leader applies the decoded entries."""
     split.take(A, B_SEALED, C_SEALED, D)
     again = Shard()
     for entry in split.folded:
@@ -359,7 +361,7 @@ def test_what_is_in_the_ledger_comes_to_the_same_topic(split: Shard) -> None:
     assert before.tails.keys() == after.tails.keys()
 
 
-def test_an_external_topic_neither_splits_nor_merges_by_itself(split: Shard) -> None:
+def test_automatic_splits_and_merges_of_external_topics_are_refused(split: Shard) -> None:
     request = m.SetTopicPolicy(topic="orders", token="x", auto_split=True)
     outcome = commands.set_topic_policy(request, split.state)
 

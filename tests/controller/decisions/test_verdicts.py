@@ -1,4 +1,4 @@
-"""Every row of the verdict table, in its order, and what must not happen beside it."""
+"""Every row of the verdict table, in order."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def stored(sequence: int, *, epoch: int = 0, count: int = 1, first_offset: int) 
 
 
 def shard(batches: int = 0, *, epoch: int = 0) -> ShardState:
-    """A shard with one producer that has stored ``batches`` batches of one record, each in its own chunk from 2 on."""
+    """Return a shard whose producer has stored ``batches`` batches of one record, each in its own chunk from 2."""
     state = ShardState(0)
     state.apply_all(
         [
@@ -64,53 +64,53 @@ def verdict(judgement: Judgement) -> tuple[str, bool]:
     return judgement.verdict, judgement.after_barrier
 
 
-def test_row_1_an_unknown_topic_is_invalid_and_proved() -> None:
-    """Proved: a deposed leader may not have heard of the topic."""
+def test_row_1_an_unknown_topic_is_invalid_after_a_barrier() -> None:
+    """After a barrier, because a deposed leader may not know the topic."""
     assert ("invalid", True) == verdict(judge_batch(batch(topic="other"), shard(), 1))
 
 
 @pytest.mark.parametrize("epoch", [0, 2], ids=["older", "newer"])
-def test_row_2_another_reign_is_not_leader(epoch: int) -> None:
-    """Exact equality: both older and newer are rejected, at once."""
+def test_row_2_another_term_is_not_leader(epoch: int) -> None:
+    """The epoch must be equal: older and newer ones are refused at once."""
     judgement = judge_term(request(batch(), epoch), 1)
 
     assert ("not_leader", False, False) == (judgement.verdict, judgement.after_barrier, judgement.delayed)
 
 
 def test_row_3_no_epoch_is_refused_with_a_delay() -> None:
-    """The delay slows the retries of a client that cannot be kept in order."""
+    """The delay slows down the retries of a client whose batches cannot be kept in order."""
     judgement = judge_term(request(batch(), None), 1)
 
     assert ("not_leader", True) == (judgement.verdict, judgement.delayed)
 
 
-def test_this_reign_is_judged_further() -> None:
-    """And a question need not be pinned to a reign."""
+def test_a_batch_of_this_term_passes_rows_2_and_3() -> None:
+    """Other requests need no leader epoch."""
     assert judge_term(request(batch(), 1), 1) is None
     assert judge_term(request(m.ListTopics(), None), 1) is None
 
 
-def test_row_4_an_older_producer_epoch_is_fenced_and_proved() -> None:
-    """Even where its sequence matches one of the newer epoch's finished batches (Redpanda took it for that)."""
+def test_row_4_an_older_producer_epoch_is_fenced_after_a_barrier() -> None:
+    """Even if its sequence matches a finished batch of the newer epoch (Redpanda accepted that)."""
     assert ("fenced", True) == verdict(judge_batch(batch(0, epoch=0), shard(1, epoch=1), 2))
 
 
-def test_row_5_a_newer_producer_epoch_begins_at_0() -> None:
+def test_row_5_a_newer_producer_epoch_starts_at_0() -> None:
     assert Accept() == judge_batch(batch(0, epoch=3), shard(2), 3)
 
 
-def test_row_6_a_newer_producer_epoch_does_not_begin_elsewhere() -> None:
+def test_row_6_a_newer_producer_epoch_starts_nowhere_else() -> None:
     assert ("out_of_order", True) == verdict(judge_batch(batch(1, epoch=3), shard(1), 2))
 
 
 @pytest.mark.parametrize("sequence", [0, 5])
 def test_row_6_an_unknown_producer_is_refused_at_any_sequence(sequence: int) -> None:
-    """It was forgotten: its first batch may be a late copy of one that was stored."""
+    """It was forgotten, so its first batch may be a delayed copy of a stored one."""
     assert ("out_of_order", True) == verdict(judge_batch(batch(sequence, producer=77), shard(), 1))
 
 
-def test_a_refusal_leaves_no_trace() -> None:
-    """Redpanda's rejected first batch left an entry that wedged the retry."""
+def test_a_refusal_does_not_change_the_state() -> None:
+    """In Redpanda the rejected first batch left an entry that blocked the retry."""
     state = shard()
     judge_batch(batch(5, producer=77), state, 1)
     judge_batch(batch(1), state, 1)
@@ -124,7 +124,7 @@ def test_row_7_a_finished_batch_gets_its_original_offsets() -> None:
 
 
 def test_row_8_a_batch_in_flight_waits_for_its_original() -> None:
-    """The same answer, bound to the original's chunk, which is not durable yet."""
+    """The reply waits for the original's chunk, which is not durable yet."""
     assert Duplicate(4, [e.Placement(0, 0, 65535, 2, 1)]) == judge_batch(batch(2), shard(3), 3)
 
 
@@ -132,12 +132,12 @@ def test_row_9_the_next_sequence_is_accepted_while_the_last_is_in_flight() -> No
     assert Accept() == judge_batch(batch(3), shard(3), 2)
 
 
-def test_row_10_a_sequence_ahead_is_out_of_order_and_proved() -> None:
+def test_row_10_a_sequence_ahead_is_out_of_order_after_a_barrier() -> None:
     assert ("out_of_order", True) == verdict(judge_batch(batch(4), shard(3), 4))
 
 
-def test_row_10_the_first_batch_refused_keeps_the_second_out() -> None:
-    """Restate's hole: rejected once, then accepted in the same epoch, loses the first silently."""
+def test_row_10_refusing_the_first_batch_refuses_the_second() -> None:
+    """In Restate, rejecting the first and accepting the second in one epoch lost the first."""
     assert ("out_of_order", True) == verdict(judge_batch(batch(1), shard(), 1))
 
 
@@ -149,21 +149,21 @@ def test_row_11_older_than_the_window_is_a_duplicate_without_offsets() -> None:
     assert judge_batch(batch(2), state, WINDOW + 3).placements is not None
 
 
-def test_a_rebuilt_batch_is_invalid() -> None:
-    """Same sequence, other contents: answering with the original's offsets would lie about some records."""
+def test_a_changed_batch_under_the_same_sequence_is_invalid() -> None:
+    """The original's offsets would be wrong for some of its records."""
     assert ("invalid", True) == verdict(judge_batch(batch(1, records=2), shard(3), 4))
 
 
-def test_no_more_batches_are_in_flight_than_are_remembered() -> None:
-    """One more, and a repeated oldest one could not be answered with its offsets."""
+def test_batches_in_flight_are_limited_to_the_window() -> None:
+    """With one more, the oldest one could no longer be replied to with its offsets."""
     state = shard(WINDOW)
 
     assert ("unavailable", False) == verdict(judge_batch(batch(WINDOW), state, 1))
     assert Accept() == judge_batch(batch(WINDOW), state, 2)
 
 
-def test_without_a_producer_id_everything_is_taken() -> None:
-    """At least once, no dedupe."""
+def test_batches_without_a_producer_id_are_always_accepted() -> None:
+    """They are stored at least once, without deduplication."""
     assert Accept() == judge_batch(batch(17, producer=None), shard(), 1)
 
 
@@ -189,7 +189,7 @@ def test_acknowledgements_without_an_epoch_are_delayed_too() -> None:
     assert ("not_leader", True) == (judgement.verdict, judgement.delayed)
 
 
-def test_a_repeated_batch_of_acknowledgements_hears_again_what_did_not_count() -> None:
+def test_a_repeated_batch_of_acknowledgements_gets_its_rejected_segments_again() -> None:
     state = shard(0)
     created = e.SubscriptionCreated(
         topic_id=1, subscription_id=9, subscription="s", subscription_type="STREAM", order="strict", positions={}
@@ -208,6 +208,6 @@ def test_a_repeated_batch_of_acknowledgements_hears_again_what_did_not_count() -
     assert Duplicate(state.chunk, None, (0,)) == judge_batch(acknowledgements(0), state, state.chunk)
 
 
-def test_a_rebuilt_batch_of_acknowledgements_is_invalid() -> None:
+def test_a_changed_batch_of_acknowledgements_is_invalid() -> None:
     assert ("invalid", True) == verdict(judge_batch(acknowledgements(1, 2), shard(3), 4))
     assert isinstance(judge_batch(acknowledgements(1, 1), shard(3), 4), Duplicate)

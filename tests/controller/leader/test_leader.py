@@ -1,4 +1,4 @@
-"""The leader in its shell: the table again over a broker, and everything that must not leave before it is durable."""
+"""The leader with a broker: verdicts, and nothing is sent before it is durable."""
 
 import asyncio
 from typing import Any
@@ -39,7 +39,7 @@ def batch(identity: m.ProducerIdentity, sequence: int, **kwargs: Any) -> dict[st
     } | kwargs
 
 
-async def test_a_batch_is_answered_when_it_is_durable_and_not_before() -> None:
+async def test_a_batch_is_replied_to_only_once_it_is_durable() -> None:
     shard = OneShard()
     async with shard.leader(), shard.client() as client:
         await created(client)
@@ -54,8 +54,8 @@ async def test_a_batch_is_answered_when_it_is_durable_and_not_before() -> None:
     assert [(0, 0, 1)] == [(p.segment, p.first_offset, p.count) for p in reply.placements]
 
 
-async def test_replies_leave_before_the_head_is_announced() -> None:
-    """Whoever waits for a commit is served before those who read on."""
+async def test_replies_are_sent_before_the_head_announcement() -> None:
+    """Producers that wait for a commit are served before consumers."""
     shard = OneShard()
     order: list[str] = []
     async with shard.leader(), shard.client() as client:
@@ -71,8 +71,8 @@ async def test_replies_leave_before_the_head_is_announced() -> None:
     assert order == [replies, head]
 
 
-async def test_a_duplicate_in_flight_parks_until_its_original_is_durable() -> None:
-    """Row 8: same result, later."""
+async def test_the_reply_to_a_duplicate_in_flight_waits_for_the_original() -> None:
+    """Row 8: the same result, sent later."""
     shard = OneShard()
     async with shard.leader(), shard.client() as client:
         await created(client)
@@ -88,7 +88,7 @@ async def test_a_duplicate_in_flight_parks_until_its_original_is_durable() -> No
     assert (original.placements, False, True) == (repeated.placements, original.duplicate, repeated.duplicate)
 
 
-async def test_a_refusal_that_ends_a_session_waits_for_a_proof() -> None:
+async def test_a_refusal_that_ends_a_session_waits_for_a_barrier() -> None:
     """A deposed leader cannot create a chunk, so it cannot say ``fenced`` or ``out_of_order``."""
     shard = OneShard()
     async with shard.leader() as leader, shard.client() as client:
@@ -107,7 +107,7 @@ async def test_a_refusal_that_ends_a_session_waits_for_a_proof() -> None:
 
 
 async def test_a_deposed_leader_never_says_out_of_order() -> None:
-    """Its proof fails: the number is taken, the reign ends, the client hears nothing from it."""
+    """Its barrier fails: the number is taken, the term ends, and no reply is sent."""
     shard = OneShard()
     async with shard.leader() as leader, shard.client() as client:
         await created(client)
@@ -120,7 +120,7 @@ async def test_a_deposed_leader_never_says_out_of_order() -> None:
     assert request not in client.replies
 
 
-async def test_another_reigns_request_is_refused_at_once_with_what_is_known() -> None:
+async def test_a_request_for_another_term_is_refused_at_once_with_the_known_epoch() -> None:
     shard = OneShard()
     async with shard.leader(), shard.client() as client:
         request = client.send(m.ProduceBatch, leader_epoch=7, topic="orders", records=RECORDS)
@@ -129,7 +129,7 @@ async def test_another_reigns_request_is_refused_at_once_with_what_is_known() ->
     assert ("not_leader", 1, "a") == (rejected.verdict, client.replies[request][0].leader_epoch, rejected.instance)
 
 
-async def test_a_client_without_epochs_is_slowed_down(looptime: Any) -> None:
+async def test_a_batch_without_an_epoch_is_refused_with_a_delay(looptime: Any) -> None:
     shard = OneShard(ingest=IngestSettings(missing_epoch_rejection_delay_seconds=3))
     async with shard.leader(), shard.client() as client:
         before = asyncio.get_running_loop().time()
@@ -140,8 +140,8 @@ async def test_a_client_without_epochs_is_slowed_down(looptime: Any) -> None:
     assert waited == pytest.approx(3, abs=0.1)
 
 
-async def test_the_next_reign_answers_a_repeated_batch_with_the_original_offsets() -> None:
-    """The table is a fold over the ledger: nothing is stored twice across a change of leader."""
+async def test_the_next_leader_replies_to_a_repeated_batch_with_the_original_offsets() -> None:
+    """The deduplication window is replayed from the ledger, so a change of leader stores nothing twice."""
     shard = OneShard()
     async with shard.client() as client:
         async with shard.leader("a"):
@@ -157,8 +157,8 @@ async def test_the_next_reign_answers_a_repeated_batch_with_the_original_offsets
     assert 1 == after.placements[0].first_offset
 
 
-async def test_an_uncertain_commit_is_answered_by_nobody_and_found_by_the_next_reign() -> None:
-    """The outcome was "written": the retry gets its result from the ledger."""
+async def test_a_commit_with_unknown_outcome_gets_no_reply_and_the_next_leader_finds_it() -> None:
+    """The chunk was written, so the retry gets its result from the ledger."""
     shard = OneShard()
     async with shard.client() as client:
         async with shard.leader("a"):
@@ -225,10 +225,8 @@ def addressed(body: object, **envelope: int) -> bytes:
         *("not UTF-8", "deeply nested in a field", "another protocol", "unknown to this protocol", "line break"),
     ],
 )
-async def test_what_is_not_of_the_protocol_is_refused_and_the_leader_carries_on(
-    payload: bytes, said: str | None
-) -> None:
-    """One metric, one refusal where somebody can be told, and the next request is served."""
+async def test_a_malformed_message_is_refused_and_the_leader_continues(payload: bytes, said: str | None) -> None:
+    """It is counted once, refused if the client is known, and the next request is served."""
     shard = OneShard()
     async with shard.leader(), shard.client() as client:
         client.send_raw(payload)
@@ -247,7 +245,7 @@ async def test_what_is_not_of_the_protocol_is_refused_and_the_leader_carries_on(
     assert [1.0] == counted
 
 
-async def test_a_message_beyond_the_limit_is_not_even_decoded() -> None:
+async def test_a_message_above_the_limit_is_not_decoded() -> None:
     shard = OneShard()
     async with shard.leader(), shard.client() as client:
         records = [m.Record(b"k", b"v" * 1_000_000, 0)] * 5
@@ -258,8 +256,8 @@ async def test_a_message_beyond_the_limit_is_not_even_decoded() -> None:
     assert str(m.MAX_MESSAGE_BYTES) in rejected.reason
 
 
-async def test_an_oversized_record_fails_alone() -> None:
-    """Restate lost a batch this way: one rejected, the next accepted. Here the sequence keeps the next one out."""
+async def test_an_oversized_record_fails_only_its_batch() -> None:
+    """Restate lost a batch by accepting the next one. Here the sequence prevents that."""
     shard = OneShard()
     async with shard.leader(), shard.client() as client:
         await created(client)
@@ -273,7 +271,7 @@ async def test_an_oversized_record_fails_alone() -> None:
     assert isinstance(instead, m.Committed)
 
 
-async def test_a_full_queue_refuses_and_recovers() -> None:
+async def test_a_full_queue_refuses_batches_until_it_drains() -> None:
     shard = OneShard(ingest=IngestSettings(queue_bytes=4 * 1024 * 1024))
     async with shard.leader(), shard.client() as client:
         await created(client)
@@ -289,7 +287,7 @@ async def test_a_full_queue_refuses_and_recovers() -> None:
     assert "unavailable" == rejected.verdict
 
 
-async def test_a_leader_that_loses_its_broker_for_long_gives_up() -> None:
+async def test_losing_the_broker_for_too_long_ends_the_term() -> None:
     shard = OneShard(ingest=IngestSettings(unreachable_seconds=10))
     transport = shard.broker.transport("daemon-a")
     async with transport:
@@ -303,8 +301,8 @@ async def test_a_leader_that_loses_its_broker_for_long_gives_up() -> None:
     assert Event.BROKER_UNREACHABLE is caught.value.event
 
 
-async def test_a_broker_that_restarts_is_told_again_who_leads() -> None:
-    """It may have lost what it retained."""
+async def test_the_leader_announces_itself_again_after_a_broker_restart() -> None:
+    """The broker may have lost its retained messages."""
     shard = OneShard()
     async with shard.leader(), shard.client():
         await asyncio.sleep(2)
@@ -318,8 +316,8 @@ async def test_a_broker_that_restarts_is_told_again_who_leads() -> None:
     assert m.leader_topic(CLUSTER, 0) in seen
 
 
-async def test_a_bug_ends_the_reign_with_its_own_error() -> None:
-    """Not swallowed by the broker's callback."""
+async def test_a_bug_in_a_handler_ends_the_term_with_its_own_error() -> None:
+    """The callback of the transport does not swallow it."""
     shard = OneShard()
     transport = shard.broker.transport("daemon-a")
     async with transport, shard.client() as client:
@@ -333,7 +331,7 @@ async def test_a_bug_ends_the_reign_with_its_own_error() -> None:
     assert isinstance(caught.value.exceptions[0], TypeError)
 
 
-async def test_idle_producers_are_forgotten_by_an_entry() -> None:
+async def test_idle_producers_expire_through_an_entry() -> None:
     shard = OneShard(ingest=IngestSettings(producer_idle_seconds=100))
     async with shard.leader() as leader, shard.client() as client:
         await opened(client)
@@ -346,7 +344,7 @@ async def test_idle_producers_are_forgotten_by_an_entry() -> None:
     assert "ProducersExpired" == type(newest.entries[-1]).__name__
 
 
-async def test_more_producers_than_the_limit_evicts_the_least_recently_used() -> None:
+async def test_beyond_the_producer_limit_the_least_recently_used_expire() -> None:
     shard = OneShard(ingest=IngestSettings(max_producers=2))
     async with shard.leader() as leader, shard.client() as client:
         await created(client)
@@ -358,8 +356,8 @@ async def test_more_producers_than_the_limit_evicts_the_least_recently_used() ->
         assert {identities[0].producer_id, third.producer_id} == set(leader.state.producers)
 
 
-async def test_the_limit_on_producers_evicts_none_that_has_something_in_flight() -> None:
-    """Folding its next batch, or answering this one again, needs its history."""
+async def test_a_producer_with_a_batch_in_flight_does_not_expire_at_the_limit() -> None:
+    """Its next batch, or a repetition of this one, needs its history."""
     shard = OneShard(ingest=IngestSettings(max_producers=2))
     async with shard.leader() as leader, shard.client() as client:
         await created(client)
@@ -379,8 +377,8 @@ async def test_the_limit_on_producers_evicts_none_that_has_something_in_flight()
         assert {second.producer_id, third_id} == set(leader.state.producers)
 
 
-async def test_an_idle_producer_with_something_in_flight_is_not_forgotten() -> None:
-    """The store may take longer than it may be idle."""
+async def test_an_idle_producer_with_a_batch_in_flight_does_not_expire() -> None:
+    """A slow write can take longer than the idle limit."""
     patient = IngestSettings(producer_idle_seconds=60, write_timeout_seconds=300, unreachable_seconds=300)
     shard = OneShard(ingest=patient)
     async with shard.leader() as leader, shard.client() as client:
@@ -397,7 +395,7 @@ async def test_an_idle_producer_with_something_in_flight_is_not_forgotten() -> N
         assert {} == dict(leader.state.producers)
 
 
-async def test_a_forgotten_producer_is_told_to_begin_anew() -> None:
+async def test_an_expired_producer_must_open_a_new_identity() -> None:
     shard = OneShard(ingest=IngestSettings(producer_idle_seconds=60))
     async with shard.leader(), shard.client() as client:
         await created(client)
@@ -409,8 +407,8 @@ async def test_a_forgotten_producer_is_told_to_begin_anew() -> None:
     assert "out_of_order" == rejected.verdict
 
 
-async def test_the_producer_table_is_the_same_after_a_change_of_leader() -> None:
-    """Identities, epochs, windows, tokens, positions and the order of use: a fold over the ledger."""
+async def test_the_producer_table_survives_a_change_of_leader() -> None:
+    """Identities, epochs, windows, tokens, positions and the order of use are replayed from the ledger."""
     shard = OneShard(ingest=IngestSettings(max_producers=3))
     async with shard.client() as client:
         async with shard.leader("a") as leader:
@@ -433,7 +431,7 @@ async def test_the_producer_table_is_the_same_after_a_change_of_leader() -> None
     assert before == after
 
 
-async def test_switching_pipelining_is_announced_at_once_and_by_no_new_reign() -> None:
+async def test_switching_pipelining_is_announced_at_once_without_a_new_term() -> None:
     shard = OneShard()
     async with shard.leader() as leader, shard.client():
         said = []
@@ -446,8 +444,8 @@ async def test_switching_pipelining_is_announced_at_once_and_by_no_new_reign() -
     assert [(1, False), (1, True)] == [(each.leader_epoch, each.pipelining) for each in said]
 
 
-async def test_a_reign_that_is_over_announces_nothing() -> None:
-    """Its successor has spoken; and the daemon's connection lives on."""
+async def test_a_leader_announces_nothing_after_its_term() -> None:
+    """Its successor has announced itself, and the daemon's connection stays open."""
     shard = OneShard()
     transport = shard.broker.transport("daemon-a")
     async with transport:
@@ -464,7 +462,7 @@ async def test_a_reign_that_is_over_announces_nothing() -> None:
     assert 2 == msgspec.msgpack.decode(retained, type=m.LeaderAnnouncement).leader_epoch
 
 
-async def test_a_refused_registration_leaves_no_subscription_behind() -> None:
+async def test_a_refused_registration_creates_no_subscription() -> None:
     shard = OneShard()
     async with shard.leader() as leader, shard.client() as client:
         await created(client)

@@ -1,4 +1,4 @@
-"""Hostile requests to a whole leader, in virtual time: it carries on, says at most one thing, and changes nothing."""
+"""Hostile requests to a leader, in virtual time: it continues, replies at most once, and changes nothing."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def is_malformed(payload: bytes) -> bool:
 
 
 def held(state: ShardState) -> str:
-    """Everything that a shard knows, but for how many chunks it took: a proof is a chunk with nothing in it."""
+    """Return the state without its chunk number, because a barrier may be an empty chunk."""
     return repr([value for name, value in vars(state).items() if name not in ("chunk", "at_ms")])
 
 
@@ -66,7 +66,7 @@ def malformed_count(shard: OneShard) -> float:
 
 
 async def folded(shard: OneShard) -> ShardState:
-    """What a successor would begin with."""
+    """Return the state with which a successor would start."""
     state = ShardState(0)
     while (found := await shard.ledger.read_or_none(state.chunk + 1)) is not None:
         state.apply_all(found.entries, chunk=found.header.number, at_ms=found.header.at_ms)
@@ -80,7 +80,7 @@ async def prepared(client: BareClient) -> None:
 
 
 async def confront(payloads: list[bytes]) -> None:
-    """Send one payload after another to one leader, and judge what each did."""
+    """Send the payloads one by one to a leader, and check the effect of each."""
     shard = OneShard(ingest=IngestSettings(missing_epoch_rejection_delay_seconds=0))
     said: list[m.AnyReply] = []
 
@@ -114,7 +114,7 @@ async def confront(payloads: list[bytes]) -> None:
 @pytest.mark.simulation
 @settings(max_examples=40, deadline=None)
 @given(st.lists(hostile(VALID), min_size=1, max_size=12))
-def test_a_leader_carries_on_whatever_it_is_sent(payloads: list[bytes]) -> None:
+def test_a_leader_continues_after_any_message(payloads: list[bytes]) -> None:
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(confront(payloads))
 
@@ -123,5 +123,5 @@ def test_a_leader_carries_on_whatever_it_is_sent(payloads: list[bytes]) -> None:
     "number", range(len(VALID)), ids=[str(msgspec.msgpack.decode(each)["body"]["type"]) for each in VALID]
 )
 def test_each_request_is_valid_before_it_is_damaged(number: int) -> None:
-    """Or the damage would not be what is tested."""
+    """Otherwise the test would not test the damage."""
     assert not is_malformed(VALID[number])

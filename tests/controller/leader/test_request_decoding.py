@@ -1,4 +1,4 @@
-"""What arrives on the request topic is a request, or it is said what is wrong with it and to whom."""
+"""A message on the request topic is a request, or it yields a reason and the client to tell."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def packed(body: dict[str, object] = BODY, **changes: object) -> bytes:
     return msgspec.msgpack.encode({"request_id": 7, "client_id": "till-3", "body": body} | changes)
 
 
-def test_a_request_is_returned_as_it_is():
+def test_a_valid_request_is_returned_unchanged():
     assert read_request(packed()) == m.Request(request_id=7, client_id="till-3", body=m.DescribeTopic(topic="orders"))
 
 
@@ -42,7 +42,7 @@ def test_a_request_is_returned_as_it_is():
     ],
     ids=["garbage", "a value out of range", "another kind", "nobody", "another version", "both", "too large"],
 )
-def test_what_is_no_request_says_why_and_whom_to_tell(payload, kind, reason, address):
+def test_a_malformed_message_yields_the_reason_and_the_address(payload, kind, reason, address):
     found = read_request(payload)
 
     assert isinstance(found, Malformed)

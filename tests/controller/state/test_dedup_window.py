@@ -1,4 +1,4 @@
-"""What is kept of finished batches: the last ones, each as it was."""
+"""The deduplication window stores the last finished batches unchanged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def batch(sequence: int) -> FinishedBatch:
     return FinishedBatch(sequence, 2, 100 + sequence, [e.Placement(1, 0, 65535, 7 * sequence, 2)], [3])
 
 
-def test_each_comes_back_as_it_was_and_the_oldest_goes():
+def test_batches_are_returned_unchanged_and_the_oldest_is_dropped():
     finished = FinishedBatches(map(batch, range(WINDOW)))
     finished.append(FinishedBatch(WINDOW, 1, 900, None))
 
@@ -24,14 +24,14 @@ def test_each_comes_back_as_it_was_and_the_oldest_goes():
     assert [known.sequence for known in finished] == list(range(1, WINDOW + 1))
 
 
-def test_those_that_hold_the_same_are_equal():
+def test_windows_with_equal_batches_are_equal():
     assert FinishedBatches([batch(0)]) == FinishedBatches([batch(0)])
     assert FinishedBatches([batch(0)]) != FinishedBatches([batch(1)])
     assert FinishedBatches([batch(0)]) != [batch(0)]
     assert repr(FinishedBatches([batch(0)])) == f"FinishedBatches([{batch(0)!r}])"
 
 
-def test_nothing_is_left_of_what_was_cleared():
+def test_clearing_removes_all_batches():
     finished = FinishedBatches([batch(0)])
     finished.clear()
 

@@ -1,4 +1,4 @@
-"""The fold: the same entries give the same state, whoever folds them, and no id is used twice."""
+"""The same entries give the same state, and no id is used twice."""
 
 from typing import Any
 
@@ -39,34 +39,34 @@ def stored(sequence: int, first_offset: int, count: int = 2, **kwargs: Any) -> e
     )
 
 
-def test_records_move_the_tail_and_the_producer() -> None:
+def test_records_advance_the_segment_and_the_producer() -> None:
     state = folded([CREATED, OPENED], [stored(0, 0), stored(1, 2, source_position=b"line 4")])
 
     assert (4, 40) == (state.topics["orders"].tails[0].next_offset, state.topics["orders"].tails[0].size_bytes)
     assert (2, b"line 4") == (state.producers[2].next_sequence, state.producers[2].source_position)
 
 
-def test_a_batch_without_a_source_position_leaves_the_last_one() -> None:
+def test_a_batch_without_a_source_position_keeps_the_last_one() -> None:
     state = folded([CREATED, OPENED], [stored(0, 0, source_position=b"a"), stored(1, 2)])
 
     assert b"a" == state.producers[2].source_position
 
 
 def test_an_offset_or_sequence_that_is_not_the_next_one_is_a_bug() -> None:
-    """Folding it would hide a hole; the reign ends instead."""
+    """Applying it would hide a gap, so the term ends."""
     with pytest.raises(AssertionError, match="offset 5"):
         folded([CREATED, OPENED], [stored(0, 5)])
     with pytest.raises(AssertionError, match="sequence 3"):
         folded([CREATED, OPENED], [stored(3, 0)])
 
 
-def test_chunks_are_folded_without_holes() -> None:
+def test_chunks_are_applied_without_gaps() -> None:
     with pytest.raises(AssertionError, match="chunk 3 after 1"):
         folded([CREATED]).begin_chunk(3, 0)
 
 
-def test_time_never_falls_behind_the_ledger() -> None:
-    """A new leader's clock may be behind the last one's."""
+def test_ledger_time_never_decreases() -> None:
+    """A new leader's clock may be behind its predecessor's."""
     state = ShardState(0)
     state.begin_chunk(1, 5000)
     state.begin_chunk(2, 3000)
@@ -74,7 +74,7 @@ def test_time_never_falls_behind_the_ledger() -> None:
     assert 5000 == state.at_ms
 
 
-def test_an_opened_identity_starts_its_history_again_and_keeps_its_source_position() -> None:
+def test_opening_an_identity_restarts_its_sequence_and_keeps_its_source_position() -> None:
     state = folded(
         [CREATED, e.ProducerOpened(producer_id=2, producer_epoch=0, token="a", name="loader")],
         [stored(0, 0, source_position=b"7")],
@@ -90,7 +90,7 @@ def test_an_opened_identity_starts_its_history_again_and_keeps_its_source_positi
 
 
 def test_a_name_that_gets_a_new_id_keeps_its_source_position() -> None:
-    """An exhausted epoch must not forget how far the loader was."""
+    """The position of the source must survive a change of id."""
     state = folded(
         [CREATED, e.ProducerOpened(producer_id=2, producer_epoch=5, token="a", name="loader")],
         [
@@ -116,8 +116,8 @@ def test_opening_again_counts_as_use() -> None:
     assert [3, 2] == list(folded([OPENED, third], [again]).producers)
 
 
-def test_a_batch_of_a_higher_epoch_begins_a_history_of_its_own() -> None:
-    """What the epoch before had in flight takes no room in its window."""
+def test_a_batch_of_a_higher_epoch_restarts_the_sequence() -> None:
+    """Batches of the earlier epoch take no space in its window."""
     bumped = stored(0, 4).__class__(**{**_fields(stored(0, 4)), "producer_epoch": 1})
     state = folded([CREATED, OPENED], [stored(0, 0), stored(1, 2)], [bumped])
 
@@ -125,8 +125,8 @@ def test_a_batch_of_a_higher_epoch_begins_a_history_of_its_own() -> None:
     assert (1, 1) == (state.producers[2].producer_epoch, state.producers[2].next_sequence)
 
 
-def test_an_opening_by_id_alone_leaves_the_name() -> None:
-    """And both are forgotten together."""
+def test_opening_by_id_alone_keeps_the_name() -> None:
+    """The id and the name expire together."""
     state = folded(
         [e.ProducerOpened(producer_id=2, producer_epoch=0, token="a", name="loader")],
         [e.ProducerOpened(producer_id=2, producer_epoch=1, token="b")],
@@ -137,8 +137,8 @@ def test_an_opening_by_id_alone_leaves_the_name() -> None:
     assert ({}, {}) == (dict(state.producers), state.producer_names)
 
 
-def test_tokens_of_earlier_openings_are_folded_from_the_ledger() -> None:
-    """So that a successor knows a late copy as well as the leader that answered the original."""
+def test_tokens_of_earlier_open_requests_are_replayed_from_the_ledger() -> None:
+    """Therefore a successor recognizes a delayed copy too."""
     tokens = [f"t{n}" for n in range(MAX_EARLIER_TOKENS + 3)]
     state = folded(
         *([e.ProducerOpened(producer_id=2, producer_epoch=n, token=token)] for n, token in enumerate(tokens))
@@ -148,15 +148,15 @@ def test_tokens_of_earlier_openings_are_folded_from_the_ledger() -> None:
     assert tuple(tokens[-1 - MAX_EARLIER_TOKENS : -1]) == state.producers[2].earlier_tokens
 
 
-def test_producers_are_kept_in_order_of_use() -> None:
-    """Eviction takes the least recently used."""
+def test_producers_are_ordered_by_use() -> None:
+    """The least recently used producer expires first."""
     third = e.ProducerOpened(producer_id=3, producer_epoch=0, token="c")
     state = folded([CREATED, OPENED, third], [stored(0, 0)])
 
     assert [3, 2] == list(state.producers)
 
 
-def test_an_expired_producer_frees_its_name() -> None:
+def test_an_expired_producer_releases_its_name() -> None:
     state = folded(
         [e.ProducerOpened(producer_id=2, producer_epoch=0, token="a", name="loader")],
         [e.ProducersExpired(producer_ids=[2])],
@@ -166,7 +166,7 @@ def test_an_expired_producer_frees_its_name() -> None:
 
 
 def test_a_topic_created_again_is_another_topic() -> None:
-    """And its predecessor's subscriptions are gone."""
+    """It does not inherit the subscriptions of the deleted topic."""
     subscribed = e.SubscriptionCreated(
         topic_id=1, subscription_id=2, subscription="s", subscription_type="STREAM", order="strict", positions={}
     )
@@ -192,7 +192,7 @@ def test_a_split_and_a_merge_give_their_children_empty_tails() -> None:
     assert {"create", "split", "merge"} == set(state.commands)
 
 
-def test_pruned_segments_leave_nothing_behind() -> None:
+def test_pruning_removes_every_reference_to_a_segment() -> None:
     subscribed = e.SubscriptionCreated(
         topic_id=1, subscription_id=2, subscription="s", subscription_type="STREAM", order="strict", positions={0: 3}
     )
@@ -209,15 +209,15 @@ def test_pruned_segments_leave_nothing_behind() -> None:
     assert (set(), {}) == (subscription.drained, subscription.positions)
 
 
-def test_remembered_commands_are_bounded() -> None:
+def test_stored_commands_are_limited() -> None:
     state = folded([e.TopicCreated(topic_id=n, topic=f"t{n}", segments=1, token=f"k{n}") for n in range(1, 400)])
 
     assert MAX_REMEMBERED_COMMANDS == len(state.commands)
     assert "k399" in state.commands
 
 
-def test_the_index_of_a_segment_is_bounded_and_never_points_too_far() -> None:
-    """A consumer that starts reading at the chunk given must meet its offset there or later."""
+def test_the_index_of_a_segment_is_limited_and_never_skips_an_offset() -> None:
+    """A consumer that starts at the returned chunk must find its offset there or later."""
     tail = SegmentTail()
     for chunk in range(1, 5000):
         tail.add_index_entry((chunk - 1) * 3, chunk)
@@ -229,14 +229,14 @@ def test_the_index_of_a_segment_is_bounded_and_never_points_too_far() -> None:
         assert true_chunk - tail.chunk_of(offset) <= 2 * tail.stride
 
 
-def test_the_index_of_an_empty_segment_is_the_beginning() -> None:
+def test_the_index_of_an_empty_segment_returns_the_first_chunk() -> None:
     assert 1 == SegmentTail().chunk_of(0)
 
 
 SPLIT = e.SegmentSplit(topic_id=1, segment=0, end_offset=0, token="split")
 
 
-def test_what_is_pruned_leaves_a_tombstone_until_its_data_is_deleted() -> None:
+def test_a_pruned_segment_has_a_tombstone_until_its_data_is_deleted() -> None:
     state = folded([CREATED], [SPLIT], [e.SegmentsPruned(topic_id=1, segments=[0], token="prune")])
 
     assert {(1, 0): Tombstone(3, 3000)} == state.tombstones
@@ -246,7 +246,7 @@ def test_what_is_pruned_leaves_a_tombstone_until_its_data_is_deleted() -> None:
 
 
 def test_a_deleted_topic_leaves_a_tombstone_for_each_segment() -> None:
-    """Its data is deleted when nothing else of it is known any more."""
+    """Its data is deleted after all other state of the topic."""
     state = folded([CREATED], [SPLIT, e.TopicDeleted(topic_id=1, token="delete")])
 
     assert {(1, segment): Tombstone(2, 2000) for segment in range(4)} == state.tombstones
@@ -262,14 +262,14 @@ def test_traffic_is_counted_until_a_segment_is_sealed() -> None:
     assert [] == state.topics["orders"].tails[0].traffic.slots
 
 
-def test_a_change_that_nobody_asked_for_is_not_remembered_as_a_command() -> None:
-    """Or automatic changes would push out what clients may still repeat."""
+def test_an_automatic_change_is_not_stored_as_a_command() -> None:
+    """Otherwise automatic changes would displace commands that clients may still repeat."""
     state = folded([CREATED], [e.SegmentSplit(topic_id=1, segment=0, end_offset=0, token="", reason="busy")])
 
     assert {"create"} == set(state.commands)
 
 
-def test_a_subscription_is_unused_from_its_beginning() -> None:
+def test_a_new_subscription_counts_as_unused() -> None:
     created = e.SubscriptionCreated(
         topic_id=1, subscription_id=2, subscription="s", subscription_type="STREAM", order="strict", positions={}
     )
@@ -277,13 +277,13 @@ def test_a_subscription_is_unused_from_its_beginning() -> None:
     assert 1000 == folded([CREATED, created]).subscriptions[2].unused_since_ms
 
 
-def test_a_reign_begins_with_its_own_entry_and_with_nothing_else() -> None:
+def test_only_a_term_entry_starts_a_term() -> None:
     began = [e.TermStarted(leader_epoch=1, instance="a")]
 
     assert folded([CREATED], began, [e.LedgerTrimmed(below=2)], [OPENED]).term_started_at_ms == 2000
 
 
-def test_who_was_in_a_deleted_subscription_is_remembered_for_its_name_alone_and_not_for_ever() -> None:
+def test_consumers_of_a_deleted_subscription_are_stored_by_its_name_for_a_limited_time() -> None:
     def subscription(number: int, name: str) -> list[Any]:
         ids = {"topic_id": 1, "subscription_id": number}
         created = e.SubscriptionCreated(

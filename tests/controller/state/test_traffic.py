@@ -1,4 +1,4 @@
-"""Rates from the ledger's own time."""
+"""Traffic rates in ledger time."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,8 +8,8 @@ from controller.state.traffic import SLOT_MS, SLOTS, Rate, Traffic
 MINUTE = 60_000
 
 
-def test_a_rate_is_the_mean_over_whole_slots() -> None:
-    """What came in the slot that is not over is not a lull, and not a burst either."""
+def test_a_rate_is_the_mean_over_complete_slots() -> None:
+    """The current slot counts neither as a drop nor as a burst."""
     traffic = Traffic()
     for second in range(125):
         traffic.add(second * 1000, 10, 500)
@@ -18,7 +18,7 @@ def test_a_rate_is_the_mean_over_whole_slots() -> None:
     assert Rate(10, 500) == traffic.rate(120_000, MINUTE)
 
 
-def test_a_pause_counts_as_nothing() -> None:
+def test_slots_without_records_count_as_zero() -> None:
     traffic = Traffic()
     traffic.add(0, 600, 6000)
 
@@ -43,7 +43,7 @@ def test_a_peak_of_a_span_as_long_as_the_window_is_the_rate() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 400_000), st.integers(1, 1000)), max_size=80), st.integers(1, 12))
-def test_a_peak_is_what_looking_at_every_window_finds(arrivals: list[tuple[int, int]], width: int) -> None:
+def test_a_peak_matches_a_search_of_every_window(arrivals: list[tuple[int, int]], width: int) -> None:
     traffic = Traffic()
     for at_ms, records in sorted(arrivals):
         traffic.add(at_ms, records, 2 * records)
@@ -55,7 +55,7 @@ def test_a_peak_is_what_looking_at_every_window_finds(arrivals: list[tuple[int, 
     )
 
 
-def test_what_is_kept_is_bounded() -> None:
+def test_the_number_of_slots_is_limited() -> None:
     traffic = Traffic()
     for slot in range(10 * SLOTS):
         traffic.add(slot * SLOT_MS, 1, 1)

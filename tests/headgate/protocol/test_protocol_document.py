@@ -1,4 +1,4 @@
-"""docs/protocol.md against the code: every message, field, limit, topic, verdict, hash and example.
+"""docs/protocol.md matches the code: every message, field, limit, topic, verdict, hash and example.
 
 The other direction is held too: nothing is described that the code does not have.
 """
@@ -61,18 +61,18 @@ def test_every_field_is_described_with_its_type_limits_and_default(kind) -> None
     assert all(len(row) == 5 and row[4] for row in table), "every field has a meaning"
 
 
-def test_no_message_is_described_that_does_not_exist() -> None:
+def test_the_document_describes_only_messages_that_exist() -> None:
     assert {name for name in DOCUMENT if STRUCT_HEADING.fullmatch(name)} == {heading(kind) for kind in STRUCTS}
 
 
-def test_every_member_of_the_unions_is_a_struct_of_its_kind() -> None:
-    """So that `STRUCTS` is all there is: what travels is found by the tests above."""
+def test_the_unions_contain_every_body_and_push() -> None:
+    """Therefore the tests above cover every message."""
     assert {kind for kind in STRUCTS if issubclass(kind, m.RequestBody)} == set(REQUESTS)
     assert {kind for kind in STRUCTS if issubclass(kind, m.ReplyBody)} == set(REPLIES)
     assert {kind for kind in STRUCTS if issubclass(kind, m.Push)} == {*PUSHES, m.Push}
 
 
-def test_the_topic_table_is_what_the_topic_functions_return() -> None:
+def test_the_topic_table_matches_the_topic_functions() -> None:
     placeholders = {"cluster": "<cluster>", "shard": "<shard>", "client_id": "<client>"}
     made = {
         function(*(placeholders[name] for name in inspect.signature(function).parameters))
@@ -86,7 +86,7 @@ def test_the_topic_table_is_what_the_topic_functions_return() -> None:
     assert announcements == {"ClusterDescription", "LeaderAnnouncement", "HeadAnnouncement", "Presence"}
 
 
-def test_the_limits_are_those_of_the_code() -> None:
+def test_the_limits_match_the_code() -> None:
     stated = {what: int(value.split()[0]) for what, value, _ in DOCUMENT["Encoding"].table()}
 
     assert stated == {
@@ -101,7 +101,7 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert DOCUMENT["Encoding"].fenced("regex") == [NAME_PATTERN + "\n"]
 
 
-def test_where_devices_publish_is_what_leaders_follow() -> None:
+def test_leaders_subscribe_to_what_devices_publish() -> None:
     text = "\n".join(DOCUMENT["Plain devices"].lines)
     followed = m.publish_filter("<cluster>", "<topic>")
 
@@ -111,7 +111,7 @@ def test_where_devices_publish_is_what_leaders_follow() -> None:
     assert f"{m.MAX_RECORD_BYTES} bytes of key and value" in text
 
 
-def test_every_request_has_its_answer() -> None:
+def test_the_request_table_has_every_request_and_reply() -> None:
     table = DOCUMENT["Requests and replies"].table()
 
     assert [ticked(row[0])[0] for row in table] == [_tag(kind) for kind in REQUESTS]
@@ -119,8 +119,8 @@ def test_every_request_has_its_answer() -> None:
 
 
 @pytest.mark.looptime
-async def test_every_request_is_answered_as_its_table_says() -> None:
-    """All of them are put to a leader, in an order in which each succeeds."""
+async def test_a_leader_replies_to_every_request_as_the_table_says() -> None:
+    """Sends every request, in an order in which each one succeeds."""
     consumer = {"topic": "orders", "subscription": "s", "consumer": "c", "incarnation": 1}
     segment = {"segment": 0, "generation": 1}
     conversation = [
@@ -159,8 +159,8 @@ async def test_every_request_is_answered_as_its_table_says() -> None:
     assert answers == {ticked(row[0])[0]: ticked(row[1])[0] for row in DOCUMENT["Requests and replies"].table()}
 
 
-def test_fields_of_each_group_stand_under_its_heading() -> None:
-    """A request is not described among the replies."""
+def test_each_message_is_in_the_section_of_its_group() -> None:
+    """A request is not described in the section of replies."""
     group, grouped = "", {}
     for name in DOCUMENT:
         group = name if name in ("Announcements", *(f"Fields of {what}" for what in GROUPS)) else group
@@ -173,8 +173,8 @@ GROUPS = {"requests": REQUESTS, "replies": REPLIES, "pushes": PUSHES}
 
 
 @pytest.mark.parametrize("kind", EXAMPLES, ids=lambda kind: kind.__name__)
-def test_an_example_says_what_its_bytes_say(kind) -> None:
-    """Decoded without knowing the structs, and with them; and our own encoder makes the same bytes."""
+def test_examples_match_their_bytes(kind) -> None:
+    """Decodes with and without the structs; encoding gives the same bytes."""
     section = EXAMPLES[kind]
     (hex_text,), (json_text,) = section.fenced("hex"), section.fenced("json")
     data = bytes.fromhex("".join(hex_text.split()))
@@ -196,7 +196,7 @@ def test_every_important_message_has_an_example() -> None:
     assert [kind.__name__ for kind in WITH_EXAMPLE if kind not in EXAMPLES] == []
 
 
-def test_the_hash_table_is_what_the_code_computes() -> None:
+def test_the_hash_table_matches_the_code() -> None:
     table = DOCUMENT["Hashing"].table()
     keys = [bytes.fromhex(ticked(row[0])[0]) for row in table]
 
@@ -208,7 +208,7 @@ def test_the_hash_table_is_what_the_code_computes() -> None:
     assert any(max(key, default=0) > 127 for key in keys), "bytes that are negative where bytes have a sign"
 
 
-def test_chunk_paths_and_columns_are_those_of_the_ledger() -> None:
+def test_chunk_paths_and_columns_match_the_ledger() -> None:
     text = "\n".join(DOCUMENT["Reading chunks"].lines)
     path = f"{chunk_folder(3)}/{chunk_name(42)}"
     shape = re.search(r"<ledger_url>/(\S*)<shard, (\d) digits>/<number, (\d+) digits>(\S*)", text)
@@ -220,7 +220,7 @@ def test_chunk_paths_and_columns_are_those_of_the_ledger() -> None:
     ]
 
 
-# --- the verdict table ------------------------------------------------------------------------------------------------
+# The verdict table
 
 EPOCH = 12
 DURABLE = 100
@@ -228,7 +228,7 @@ DURABLE = 100
 
 
 def _state(finished: int) -> ShardState:
-    """A shard with topic t and producer 2 at epoch 1 that finished so many batches."""
+    """Return a shard with topic t, and producer 2 at epoch 1 with ``finished`` batches."""
     state = ShardState(0)
     opened = e.ProducerOpened(producer_id=2, producer_epoch=1, token="x")
     first = (
@@ -297,7 +297,7 @@ SITUATIONS = {
 
 
 def _row(judgement) -> tuple[str, str]:
-    """The answer and the "proved" column of a judgement."""
+    """Return the reply and the barrier column for a judgement."""
     match judgement:
         case Accept():
             return "`committed`", ""
@@ -310,8 +310,8 @@ def _row(judgement) -> tuple[str, str]:
     raise AssertionError(judgement)
 
 
-def test_the_verdict_table_is_how_batches_are_judged() -> None:
-    """Each situation is brought about and judged by the leader's own functions."""
+def test_the_verdict_table_matches_the_decisions() -> None:
+    """Builds each situation and judges it with the leader's functions."""
     table = DOCUMENT["Verdicts"].table()
 
     assert {row[0]: (row[1], row[2]) for row in table} == {
