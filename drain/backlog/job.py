@@ -73,6 +73,15 @@ class _Progress:
     numbers: range
 
 
+def count_on(session: SparkSession, chunks: LedgerChunks) -> Count:
+    """Return a `Count` that aggregates on ``session``, in a thread."""
+
+    async def count(batches: Sequence[ChunkBatch]) -> Mapping[int, list[MergedRow]]:
+        return await asyncio.to_thread(aggregate_chunks, session, chunks.source, batches)
+
+    return count
+
+
 class BacklogJob:
     """Runs over one ledger, one at a time."""
 
@@ -271,11 +280,8 @@ async def _run(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="headgate-java-") as folder:
         session = await asyncio.to_thread(_session, arguments, Path(folder))
         try:
-
-            async def count(batches: Sequence[ChunkBatch]) -> Mapping[int, list[MergedRow]]:
-                return await asyncio.to_thread(aggregate_chunks, session, chunks.source, batches)
-
-            outcome = await BacklogJob(chunks, count, results=results).run(shards, full=arguments.full)
+            backlog_job = BacklogJob(chunks, count_on(session, chunks), results=results)
+            outcome = await backlog_job.run(shards, full=arguments.full)
         finally:
             await asyncio.to_thread(session.stop)
     differing = await differences(results, outcome) if arguments.full else {}

@@ -28,11 +28,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from pyspark.sql import SparkSession
 
-from drain.backlog.counting import ChunkBatch, JvmGoneError, aggregate_chunks
-from drain.backlog.job import BacklogJob
-from drain.backlog.merge import Backlog, MergedRow, StateRow, outstanding
+from drain.backlog.counting import JvmGoneError
+from drain.backlog.job import BacklogJob, count_on
+from drain.backlog.merge import Backlog, StateRow, outstanding
 from drain.backlog.results import Result
 from drain.spark.chunks import LedgerChunks
 from drain.spark.fact_source import READERS
@@ -204,6 +203,7 @@ async def _run(arguments: argparse.Namespace) -> int:
         print(f"{text} …", file=sys.stderr, flush=True)  # noqa: T201
 
     chunks = LedgerChunks(arguments.ledger, arguments.reader)
+    scanned = LedgerChunks(arguments.ledger, arguments.reader, small_read_max_rows=0)
     shards = arguments.shard or await chunks.shards()
     progress("starting Spark")
     with tempfile.TemporaryDirectory(prefix="headgate-java-") as folder:
@@ -212,8 +212,8 @@ async def _run(arguments: argparse.Namespace) -> int:
         )
         try:
             verdicts, failures = await verify(
-                _job(session, chunks),
-                _job(session, LedgerChunks(arguments.ledger, arguments.reader, small_read_max_rows=0)),
+                BacklogJob(chunks, count_on(session, chunks)),
+                BacklogJob(scanned, count_on(session, scanned)),
                 shards,
                 topic_id=arguments.topic_id,
                 progress=progress,
@@ -225,13 +225,6 @@ async def _run(arguments: argparse.Namespace) -> int:
     for line in report(verdicts, failures, as_json=arguments.json):
         print(line)  # noqa: T201
     return 1 if failures or any(verdict.differences for verdict in verdicts) else 0
-
-
-def _job(session: SparkSession, chunks: LedgerChunks) -> BacklogJob:
-    async def count(batches: Sequence[ChunkBatch]) -> Mapping[int, list[MergedRow]]:
-        return await asyncio.to_thread(aggregate_chunks, session, chunks.source, batches)
-
-    return BacklogJob(chunks, count)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One merge over real chunks, on real Spark: whichever way it goes, it sees every row, or it fails."""
+"""Aggregating real chunks on real Spark: both readers count every row, or the run fails."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from tests.support.ledgers import RandomLedger, WrittenLedger
 pytestmark = pytest.mark.spark
 
 
+def paths_of(ledger, source):
+    return [source.path(0, number) for number in range(1, ledger.state.chunk + 1)]
+
+
 @pytest.mark.parametrize("seed", range(2))
-def test_a_few_facts_come_to_what_many_come_to(spark, tmp_path, seed):
+def test_both_readers_give_the_same_rows(spark, tmp_path, seed):
     ledger = RandomLedger(tmp_path, seed)
     ledger.grow(30)
 
     def counted(small_read_max_rows):
         source = SparkFiles(ledger.url, small_read_max_rows=small_read_max_rows)
-        return aggregate_chunks(
-            spark, source, [ChunkBatch(0, [source.path(0, number) for number in range(1, ledger.state.chunk + 1)])]
-        )
+        return aggregate_chunks(spark, source, [ChunkBatch(0, paths_of(ledger, source))])
 
     few, many = counted(SMALL_READ_MAX_ROWS), counted(0)
 
@@ -32,10 +34,10 @@ def test_a_few_facts_come_to_what_many_come_to(spark, tmp_path, seed):
     assert (few.keys(), set(few[0]), len(few[0])) == (many.keys(), set(many[0]), len(many[0]))
 
 
-@pytest.mark.parametrize("reach", [0, 1, 3])
-def test_a_chunk_with_nothing_in_it_takes_nothing_from_those_after_it(spark, tmp_path, reach):
+@pytest.mark.parametrize("empty_chunks", [0, 1, 3])
+def test_an_empty_chunk_does_not_hide_later_ones(spark, tmp_path, empty_chunks):
     ledger = WrittenLedger(tmp_path)
-    for _ in range(reach):
+    for _ in range(empty_chunks):
         ledger.prove()
     topic_id = ledger.topic()
     ledger.commit()
@@ -45,16 +47,14 @@ def test_a_chunk_with_nothing_in_it_takes_nothing_from_those_after_it(spark, tmp
     ledger.prove()
     source = SparkFiles(ledger.url)
 
-    merged = aggregate_chunks(
-        spark, source, [ChunkBatch(0, [source.path(0, number) for number in range(1, ledger.state.chunk + 1)])]
-    )
+    merged = aggregate_chunks(spark, source, [ChunkBatch(0, paths_of(ledger, source))])
 
     assert sum(item.row.records for item in merged[0]) == 5
     assert aggregate_chunks(spark, source, [ChunkBatch(0, [source.path(0, ledger.state.chunk)], 0)]) == {}
 
 
 @pytest.mark.parametrize("pieces", [[0], [0, 2], [2, 0, 3], [1, 0, 0], [4]])
-def test_a_table_put_together_from_pieces_goes_over_whole(spark, pieces):
+def test_a_concatenated_table_empty_chunkses_spark_completely(spark, pieces):
     schema = pa.schema([("n", pa.int64())])
     table = pa.concat_tables(pa.table({"n": range(rows)}, schema=schema) for rows in pieces)
 
@@ -62,11 +62,11 @@ def test_a_table_put_together_from_pieces_goes_over_whole(spark, pieces):
 
 
 @pytest.mark.parametrize("small_read_max_rows", [0, SMALL_READ_MAX_ROWS])
-def test_a_count_that_did_not_see_every_row_is_refused(spark, tmp_path, small_read_max_rows):
+def test_a_count_without_every_row_is_rejected(spark, tmp_path, small_read_max_rows):
     ledger = RandomLedger(tmp_path, seed=1)
     ledger.grow(5)
     source = SparkFiles(ledger.url, small_read_max_rows=small_read_max_rows)
-    paths = [source.path(0, number) for number in range(1, ledger.state.chunk + 1)]
+    paths = paths_of(ledger, source)
     rows = sum(pq.read_metadata(ledger.path(number)).num_rows for number in range(1, ledger.state.chunk + 1))
 
     assert aggregate_chunks(spark, source, [ChunkBatch(0, paths, rows)]) == aggregate_chunks(

@@ -1,4 +1,4 @@
-"""The job around the counting, on real Spark: what is read, what is published, and what is refused."""
+"""The backlog job on real Spark: which chunks it reads, what it publishes, and what it rejects."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from drain.backlog import job as job_module
-from drain.backlog.counting import JvmGoneError, RunError, aggregate_chunks
-from drain.backlog.job import BacklogJob, main
+from drain.backlog.counting import JvmGoneError, RunError
+from drain.backlog.job import BacklogJob, count_on, main
 from drain.backlog.merge import StateRow, outstanding
 from drain.backlog.results import (
     RETAINED_RESULTS,
@@ -27,22 +27,23 @@ from drain.spark.chunks import LedgerChunks
 from drain.spark.schemas import STATE
 from headgate.errors import ConfigError, HeadgateError, StoreUnavailableError
 from headgate.ledger.chunk import SCHEMA
+from tests.support.damaged_files import corrupt, truncate
 from tests.support.ledgers import WrittenLedger
 
 pytestmark = [pytest.mark.spark, pytest.mark.engines]
 
 
 class Counter:
-    """Counts on real Spark, and notes which chunks it was given."""
+    """Counts on real Spark, and records the chunks of each call."""
 
     def __init__(self, spark, chunks):
-        self.spark = spark
         self.chunks = chunks
+        self._count = count_on(spark, chunks)
         self.read: list[list[str]] = []
 
     async def __call__(self, batches):
         self.read.append([path.rsplit("=", 1)[1] for batch in batches for path in batch.paths])
-        return await asyncio.to_thread(aggregate_chunks, self.spark, self.chunks.source, batches)
+        return await self._count(batches)
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def published(ledger, shard=0):
     return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
 
-async def test_a_run_reads_exactly_what_is_new(spark, ledger):
+async def test_a_run_reads_exactly_the_new_chunks(spark, ledger):
     job, counter = job_of(spark, ledger)
     first = await job.run([0])
     nothing_new = await job.run([0])
@@ -85,18 +86,18 @@ async def test_a_run_reads_exactly_what_is_new(spark, ledger):
     assert published(ledger) == ["000000000002.parquet", "000000000003.parquet"]
 
 
-async def test_spark_must_have_counted_as_many_rows_as_the_chunks_have(spark, ledger):
-    """What is not counted now is behind the watermark for ever."""
+async def test_a_count_without_every_row_of_the_chunks_fails(spark, ledger):
+    """The watermark would skip the missing rows permanently."""
     job, counter = job_of(spark, ledger)
     real = counter.chunks.source.small_frame
     counter.chunks.source.small_frame = lambda session, paths: real(session, paths).limit(2)
     outcome = await job.run([0])
 
-    assert outcome.failures == {0: "Spark counted 2 of the 8 rows of shard 0: that is no count"}
+    assert outcome.failures == {0: "Spark counted 2 of the 8 rows of shard 0: the count is discarded"}
     assert published(ledger) == []
 
 
-async def test_another_process_goes_on_from_what_is_published(spark, ledger):
+async def test_another_process_continues_from_the_published_result(spark, ledger):
     await job_of(spark, ledger)[0].run([0])
     ledger.store(1, 0, 4)
     ledger.commit()
@@ -106,7 +107,7 @@ async def test_another_process_goes_on_from_what_is_published(spark, ledger):
     assert counter.read == [["0000/000000000003.parquet"]]
 
 
-async def test_a_long_ledger_is_counted_in_pieces(spark, ledger):
+async def test_a_long_ledger_is_counted_in_several_jobs(spark, ledger):
     for _ in range(3):
         ledger.store(1, 0, 1)
         ledger.commit()
@@ -117,7 +118,7 @@ async def test_a_long_ledger_is_counted_in_pieces(spark, ledger):
 
 
 async def test_several_shards_are_one_spark_job(spark, ledger):
-    """The same ids mean something else in another shard."""
+    """Equal ids in different shards are different objects."""
     other = WrittenLedger(ledger.root, shard=12)
     other.subscribe(other.topic(), "STREAM")
     other.store(1, 0, 5)
@@ -129,7 +130,7 @@ async def test_several_shards_are_one_spark_job(spark, ledger):
     assert {shard: result.watermark for shard, result in outcome.results.items()} == {0: 2, 12: 1}
 
 
-async def test_of_two_runs_at_once_one_publishes_and_both_agree(spark, ledger):
+async def test_of_two_concurrent_runs_one_publishes_and_both_agree(spark, ledger):
     (first, _), (second, _) = job_of(spark, ledger), job_of(spark, ledger)
     outcomes = await asyncio.gather(first.run([0]), second.run([0]))
 
@@ -145,7 +146,7 @@ async def test_equal_results_are_equal_bytes(spark, ledger):
     assert encode_result(first) == (ledger.root / result_path(0, 2)).read_bytes()
 
 
-async def test_a_run_that_is_killed_before_it_publishes_leaves_nothing(spark, ledger, monkeypatch):
+async def test_a_run_that_is_killed_before_publishing_leaves_nothing(spark, ledger, monkeypatch):
     await job_of(spark, ledger)[0].run([0])
     ledger.store(1, 0, 1)
     ledger.commit()
@@ -160,11 +161,6 @@ async def test_a_run_that_is_killed_before_it_publishes_leaves_nothing(spark, le
     assert published(ledger) == ["000000000002.parquet"]
 
     assert left(await job_of(spark, ledger)[0].run([0])) == [4]
-
-
-def cut_short(ledger):
-    path = ledger.path(3)
-    path.write_bytes(path.read_bytes()[:-20])
 
 
 def not_parquet(ledger):
@@ -187,39 +183,42 @@ def foreign_name(ledger):
     (ledger.path(3).parent / "000000000003.parquet.tmp").write_bytes(b"")
 
 
-def behind_the_result(ledger):
+def shorter_than_the_result(ledger):
     for number in (2, 3):
         ledger.path(number).unlink()
 
 
-def spoilt_inside(ledger):
-    """The footer is whole, so only the reading of its pages finds out."""
-    data = bytearray(ledger.path(3).read_bytes())
-    data[4:200] = bytes(196)
-    ledger.path(3).write_bytes(data)
-
-
 @pytest.mark.parametrize(
-    ("spoil", "reason"),
+    ("damage", "reason"),
     [
-        (cut_short, "000000000003.parquet is not a readable Parquet object"),
+        (lambda ledger: truncate(ledger.path(3)), "000000000003.parquet is not a readable Parquet object"),
         (not_parquet, "000000000003.parquet is not a readable Parquet object"),
         (foreign, "000000000003.parquet: .* headgate did not write"),
         (misplaced, "000000000003.parquet: .* states that it is chunk 2 of shard 0"),
         (missing, "000000000004.parquet: expected 000000000003.parquet"),
         (foreign_name, "000000000003.parquet.tmp: expected 000000000004.parquet"),
-        (behind_the_result, "000000000002.parquet is missing, but counted"),
-        (spoilt_inside, "Spark could not count: .*000000000003.parquet"),
+        (shorter_than_the_result, "000000000002.parquet is counted but missing"),
+        (lambda ledger: corrupt(ledger.path(3)), "Spark could not count: .*000000000003.parquet"),
+    ],
+    ids=[
+        "truncated",
+        "not Parquet",
+        "foreign",
+        "another chunk",
+        "missing",
+        "foreign name",
+        "shorter than the result",
+        "corrupted",
     ],
 )
-async def test_a_ledger_at_fault_fails_its_shard_by_name_and_no_other(spark, ledger, spoil, reason):
+async def test_a_damaged_ledger_fails_its_shard_only_and_names_the_object(spark, ledger, damage, reason):
     other = WrittenLedger(ledger.root, shard=1)
     job, _ = job_of(spark, ledger)
     await job.run([0])
     ledger.store(1, 0, 1)
     ledger.commit()
     other.commit()
-    spoil(ledger)
+    damage(ledger)
 
     outcome = await job.run([0, 1])
 
@@ -248,7 +247,7 @@ def with_metadata(metadata):
         (with_metadata({}), "000000000002.parquet is not a result of headgate; if the chunks"),
     ],
 )
-async def test_a_result_that_is_not_ours_is_refused(spark, ledger, data, reason):
+async def test_an_invalid_result_is_rejected(spark, ledger, data, reason):
     path = ledger.root / result_path(0, 2)
     path.parent.mkdir(parents=True)
     path.write_bytes(data)
@@ -258,7 +257,7 @@ async def test_a_result_that_is_not_ours_is_refused(spark, ledger, data, reason)
     assert reason in outcome.failures[0]
 
 
-async def test_a_dead_jvm_is_not_taken_for_a_shards_fault(ledger):
+async def test_a_dead_jvm_is_not_reported_as_an_error_of_a_shard(ledger):
     async def count(batches):
         raise JvmGoneError("gone")
 
@@ -266,7 +265,7 @@ async def test_a_dead_jvm_is_not_taken_for_a_shards_fault(ledger):
         await BacklogJob(LedgerChunks(ledger.url), count).run([0])
 
 
-async def test_a_run_that_fails_for_all_is_tried_for_each(ledger):
+async def test_a_failed_job_is_retried_for_each_shard(ledger):
     calls = []
 
     async def count(batches):
@@ -290,7 +289,7 @@ async def test_only_the_last_results_are_kept(ledger):
     assert Result(0, 6, (StateRow(1, None, 0),)) == await newest_result(store, 0)
 
 
-async def test_a_store_out_of_reach_fails_the_shard(ledger, monkeypatch):
+async def test_an_unreachable_store_fails_the_shard(ledger, monkeypatch):
     chunks = LedgerChunks(ledger.url)
 
     async def names(prefix, after=""):
@@ -306,13 +305,13 @@ async def test_a_store_out_of_reach_fails_the_shard(ledger, monkeypatch):
 
 @pytest.fixture
 def main_on(spark, monkeypatch):
-    """`main` with the session of these tests, which stays."""
+    """`main` with the session of these tests, which it does not stop."""
     monkeypatch.setattr(job_module, "build_session", lambda **settings: spark)
     monkeypatch.setattr(type(spark), "stop", lambda self: None)
     return main
 
 
-def test_the_command_tells_what_is_outstanding(main_on, ledger, capsys):
+def test_the_command_prints_the_outstanding_records(main_on, ledger, capsys):
     assert main_on(["--ledger", ledger.url, "--json"]) == 0
     row = json.loads(capsys.readouterr().out)
     assert {"shard": 0, "watermark": 2, "records": 3, "drained": False}.items() <= row.items()
@@ -321,7 +320,7 @@ def test_the_command_tells_what_is_outstanding(main_on, ledger, capsys):
     assert capsys.readouterr().out == "shard 0: counted to chunk 2; 3 records outstanding in 1 backlogs\n"
 
 
-def test_a_full_count_finds_a_result_that_is_wrong(main_on, ledger, capsys):
+def test_a_full_count_detects_a_wrong_result(main_on, ledger, capsys):
     path = ledger.root / result_path(0, 2)
     path.parent.mkdir(parents=True)
     path.write_bytes(encode_result(Result(0, 2, (StateRow(1, None, 0, records=2),))))
@@ -330,7 +329,7 @@ def test_a_full_count_finds_a_result_that_is_wrong(main_on, ledger, capsys):
     assert "backlog/shard=0000/000000000002.parquet: 3 rows differ from a full count" in capsys.readouterr().err
 
 
-def test_a_full_count_leaves_even_a_few_chunks_to_spark(main_on, ledger, monkeypatch):
+def test_in_a_full_count_spark_reads_even_a_few_chunks(main_on, ledger, monkeypatch):
     assert main_on(["--ledger", ledger.url]) == 0
     monkeypatch.setattr(
         "drain.spark.fact_source.read_small_chunks",
@@ -340,12 +339,12 @@ def test_a_full_count_leaves_even_a_few_chunks_to_spark(main_on, ledger, monkeyp
     assert main_on(["--ledger", ledger.url, "--full"]) == 0
 
 
-def test_a_ledger_that_is_not_there_is_told(main_on, tmp_path, capsys):
+def test_a_missing_ledger_is_reported(main_on, tmp_path, capsys):
     assert main_on(["--ledger", (tmp_path / "nothing").as_uri()]) == 2
     assert "no shard found in" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("url", ["nonsense", "file://host/x"])
-def test_a_url_that_names_no_store_is_refused(url):
+def test_an_invalid_url_is_rejected(url):
     with pytest.raises(ConfigError):
         LedgerChunks(url)

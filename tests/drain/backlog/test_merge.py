@@ -1,4 +1,4 @@
-"""Which generations count, what is gone, and what is drained."""
+"""Merging rows: seek generations, removals, buckets, and which segments are drained."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ TOPIC = 1
 SUBSCRIPTION = 2
 SEGMENT = StateRow(TOPIC, None, 0, records=10, size_bytes=100, end_offset=10, sealed_end_offset=10)
 STREAM = StateRow(TOPIC, SUBSCRIPTION, None, subscription_type="STREAM")
-PART = StateRow(TOPIC, SUBSCRIPTION, 0, position=4)
+PROGRESS = StateRow(TOPIC, SUBSCRIPTION, 0, position=4)
 BASE = (MergedRow(SEGMENT, present=True), MergedRow(STREAM, present=True))
 
 
-def summarize_backlog(*rows):
+def backlog_of(*rows):
     (found,) = outstanding(rows)
     return found
 
@@ -28,15 +28,15 @@ def positions(rows):
     return {row.seek_generation: (row.position, row.above) for row in rows if row.subscription_id and row.segment == 0}
 
 
-def test_rows_come_in_order_whatever_order_they_came_in():
-    merge = [MergedRow(PART), *BASE]
+def test_the_order_of_the_input_does_not_matter():
+    merge = [MergedRow(PROGRESS), *BASE]
 
-    assert merge_rows(merge) == (SEGMENT, STREAM, PART)
+    assert merge_rows(merge) == (SEGMENT, STREAM, PROGRESS)
     assert merge_rows(merge) == merge_rows(reversed(merge))
 
 
-def test_what_is_new_is_added_to_the_previous_result():
-    """A segment's new records come in a row for each mark; a subscription's type that is not told is not forgotten."""
+def test_new_rows_are_added_to_the_previous_result():
+    """A segment has a row per index slot of its new records. An unknown subscription type keeps the known one."""
     previous = (
         StateRow(TOPIC, None, 0, records=2, size_bytes=20, end_offset=2, timestamp_index=((0, 100), (1, 101))),
         STREAM,
@@ -59,7 +59,7 @@ def test_what_is_new_is_added_to_the_previous_result():
             size_bytes=31,
             end_offset=6,
             sealed_end_offset=6,
-            # The record at 5 has the mark of the one at 1.
+            # Offsets 1 and 5 share a slot.
             timestamp_index=((0, 100), (2, 102), (5, 105)),
         ),
         STREAM,
@@ -67,23 +67,23 @@ def test_what_is_new_is_added_to_the_previous_result():
     )
 
 
-def test_the_oldest_record_that_is_left_is_the_one_at_the_position():
+def test_the_oldest_outstanding_record_is_the_one_at_the_position():
     segment = replace(SEGMENT, timestamp_index=((0, 100), (4, 140), (9, 190)))
 
-    assert summarize_backlog(segment, STREAM, replace(PART, position=4)).oldest_ms == 140
-    assert summarize_backlog(segment, STREAM, replace(PART, position=10)).oldest_ms is None
-    assert summarize_backlog(segment, replace(STREAM, subscription_type="CHECKPOINT")).oldest_ms is None
+    assert backlog_of(segment, STREAM, replace(PROGRESS, position=4)).oldest_ms == 140
+    assert backlog_of(segment, STREAM, replace(PROGRESS, position=10)).oldest_ms is None
+    assert backlog_of(segment, replace(STREAM, subscription_type="CHECKPOINT")).oldest_ms is None
 
 
-def test_what_was_acknowledged_before_a_seek_does_not_count_in_its_segment():
+def test_acknowledgements_before_a_seek_do_not_count_in_its_segment():
     reset = MergedRow(StateRow(TOPIC, SUBSCRIPTION, 0, 1, position=3), reset=True)
     before = MergedRow(StateRow(TOPIC, SUBSCRIPTION, 0, 0, position=10, above=((12, 13),)))
 
     assert positions(merge_rows([*BASE, before, reset])) == {1: (3, ())}
 
 
-def test_what_was_acknowledged_before_a_seek_counts_where_the_seek_did_not_go():
-    """The subscription is at generation 1 because another segment was sought."""
+def test_acknowledgements_before_a_seek_count_in_other_segments():
+    """The subscription has seek generation 1 because of another segment."""
     elsewhere = MergedRow(StateRow(TOPIC, SUBSCRIPTION, 7, 1, position=3), reset=True)
     before = MergedRow(StateRow(TOPIC, SUBSCRIPTION, 0, 0, position=6, above=((9, 10),)))
     after = MergedRow(StateRow(TOPIC, SUBSCRIPTION, 0, 1, position=2, above=((6, 7),)))
@@ -91,7 +91,7 @@ def test_what_was_acknowledged_before_a_seek_counts_where_the_seek_did_not_go():
     assert positions(merge_rows([*BASE, before, elsewhere, after])) == {1: (7, ((9, 10),))}
 
 
-def test_nothing_older_than_the_known_generation_counts():
+def test_facts_older_than_the_known_generation_do_not_count():
     known = MergedRow(replace(STREAM, seek_generation=2), present=True, from_previous=True)
     late = MergedRow(StateRow(TOPIC, SUBSCRIPTION, 0, 1, position=10))
     current = MergedRow(StateRow(TOPIC, SUBSCRIPTION, 0, 2, position=4), from_previous=True)
@@ -100,25 +100,23 @@ def test_nothing_older_than_the_known_generation_counts():
     assert positions(merge_rows([MergedRow(SEGMENT, present=True), known, late])) == {}
 
 
-def test_the_generation_outlives_the_segment_that_was_sought():
-    """Else the query of a later generation would never be answered, once that segment is pruned."""
-    sought = MergedRow(StateRow(TOPIC, SUBSCRIPTION, 7, 3), reset=True)
+def test_the_seek_generation_survives_the_pruning_of_its_segment():
+    """Otherwise queries with that generation would never find a drained segment."""
+    reset = MergedRow(StateRow(TOPIC, SUBSCRIPTION, 7, 3), reset=True)
     pruned = MergedRow(StateRow(TOPIC, None, 7), removed=True)
 
-    assert (SEGMENT, replace(STREAM, seek_generation=3)) == merge_rows([*BASE, sought, pruned])
+    assert (SEGMENT, replace(STREAM, seek_generation=3)) == merge_rows([*BASE, reset, pruned])
 
 
-def test_what_is_removed_takes_along_what_belongs_to_it():
-    part = MergedRow(PART)
+def test_a_removal_removes_dependent_rows():
+    progress = MergedRow(PROGRESS)
 
-    assert merge_rows([*BASE, part, MergedRow(StateRow(TOPIC, None, None), removed=True)]) == ()
-    assert merge_rows([BASE[0], BASE[1], part, MergedRow(replace(SEGMENT, seek_generation=0), removed=True)]) == (
-        STREAM,
-    )
-    assert merge_rows([*BASE, part, MergedRow(STREAM, removed=True)]) == (SEGMENT,)
+    assert merge_rows([*BASE, progress, MergedRow(StateRow(TOPIC, None, None), removed=True)]) == ()
+    assert merge_rows([*BASE, progress, MergedRow(SEGMENT, removed=True)]) == (STREAM,)
+    assert merge_rows([*BASE, progress, MergedRow(STREAM, removed=True)]) == (SEGMENT,)
 
 
-def test_other_topics_are_left_alone():
+def test_a_removal_does_not_affect_other_topics():
     other = replace(SEGMENT, topic_id=5)
 
     assert (other,) == merge_rows(
@@ -126,68 +124,66 @@ def test_other_topics_are_left_alone():
     )
 
 
-def test_what_nobody_created_is_not_there():
-    """An acknowledgement in a segment that was pruned long ago."""
-    assert merge_rows([*BASE, MergedRow(replace(PART, segment=5))]) == (SEGMENT, STREAM)
+def test_rows_of_unknown_segments_are_dropped():
+    """For example an acknowledgement in a segment that was pruned long ago."""
+    assert merge_rows([*BASE, MergedRow(replace(PROGRESS, segment=5))]) == (SEGMENT, STREAM)
 
 
-def test_a_type_that_became_known_stays_known():
+def test_a_known_subscription_type_is_kept():
     unknown = MergedRow(replace(STREAM, subscription_type="", seek_generation=1), present=True, from_previous=True)
     typed = MergedRow(replace(STREAM, subscription_type="QUEUE"), present=True)
 
     assert (replace(STREAM, subscription_type="QUEUE", seek_generation=1),) == merge_rows([unknown, typed])
 
 
-def test_the_backlog_is_what_lies_above_the_position_and_outside_the_ranges():
+def test_the_backlog_excludes_the_ranges_above_the_position():
     queue = replace(STREAM, subscription_type="QUEUE")
-    found = summarize_backlog(SEGMENT, queue, replace(PART, above=((5, 7), (9, 10))))
+    found = backlog_of(SEGMENT, queue, replace(PROGRESS, above=((5, 7), (9, 10))))
 
     assert (found.records, found.size_bytes, found.holes, found.drained) == (3, 30, 2, False)
 
 
-def test_a_segment_without_a_position_begins_at_zero():
-    found = summarize_backlog(SEGMENT, STREAM)
+def test_a_segment_without_a_position_starts_at_zero():
+    found = backlog_of(SEGMENT, STREAM)
 
     assert (found.position, found.records, found.size_bytes) == (0, 10, 100)
 
 
 def test_checkpoint_is_not_tracked_and_never_drained():
-    found = summarize_backlog(
+    found = backlog_of(
         replace(SEGMENT, end_offset=0, sealed_end_offset=0), replace(STREAM, subscription_type="CHECKPOINT")
     )
 
     assert (found.records, found.size_bytes, found.holes, found.drained) == (None, None, None, False)
 
 
-def test_a_type_that_is_not_on_record_is_never_drained():
-    found = summarize_backlog(
-        replace(SEGMENT, end_offset=0, sealed_end_offset=0), replace(STREAM, subscription_type="")
-    )
+def test_an_unknown_type_is_never_drained():
+    found = backlog_of(replace(SEGMENT, end_offset=0, sealed_end_offset=0), replace(STREAM, subscription_type=""))
 
     assert not found.drained
 
 
-def test_drained_takes_a_seal_and_every_record():
-    whole = replace(PART, position=10)
+def test_drained_means_sealed_and_acknowledged_to_the_end():
+    whole = replace(PROGRESS, position=10)
 
-    assert summarize_backlog(SEGMENT, STREAM, whole).drained
-    assert not summarize_backlog(SEGMENT, STREAM, replace(PART, position=9)).drained
-    assert not summarize_backlog(replace(SEGMENT, sealed_end_offset=None), STREAM, whole).drained
+    assert backlog_of(SEGMENT, STREAM, whole).drained
+    assert not backlog_of(SEGMENT, STREAM, replace(PROGRESS, position=9)).drained
+    assert not backlog_of(replace(SEGMENT, sealed_end_offset=None), STREAM, whole).drained
 
 
 def test_a_sealed_empty_segment_is_drained_at_once():
     empty = StateRow(TOPIC, None, 0, sealed_end_offset=0)
 
-    assert summarize_backlog(empty, STREAM).drained
+    assert backlog_of(empty, STREAM).drained
 
 
 def test_a_position_beyond_the_sealed_end_is_drained():
-    assert summarize_backlog(SEGMENT, STREAM, replace(PART, position=11)).drained
+    assert backlog_of(SEGMENT, STREAM, replace(PROGRESS, position=11)).drained
 
 
-def test_only_what_was_asked_for_at_its_generation_is_told():
+def test_drained_returns_requested_segments_at_the_requested_generation():
     rows = outstanding(
-        (SEGMENT, replace(SEGMENT, segment=1), STREAM, *(replace(PART, segment=n, position=10) for n in (0, 1)))
+        (SEGMENT, replace(SEGMENT, segment=1), STREAM, *(replace(PROGRESS, segment=n, position=10) for n in (0, 1)))
     )
 
     assert frozenset({1}) == drained(rows, 0, frozenset({1, 2}))
@@ -195,28 +191,28 @@ def test_only_what_was_asked_for_at_its_generation_is_told():
 
 
 def in_buckets(first, end, **changes):
-    return [replace(PART, bucket=bucket, **changes) for bucket in range(first, end)]
+    return [replace(PROGRESS, bucket=bucket, **changes) for bucket in range(first, end)]
 
 
 def test_a_shared_segment_is_drained_once_every_bucket_is():
-    whole = replace(PART, position=0)
+    whole = replace(PROGRESS, position=0)
 
-    assert summarize_backlog(SEGMENT, STREAM, whole, *in_buckets(0, 16, position=10)).drained
-    assert not summarize_backlog(SEGMENT, STREAM, whole, *in_buckets(0, 15, position=10)).drained
-    assert not summarize_backlog(SEGMENT, STREAM, whole, *in_buckets(0, 15, position=10), *in_buckets(15, 16)).drained
-    assert summarize_backlog(SEGMENT, STREAM, replace(PART, position=10), *in_buckets(0, 3, position=10)).drained
+    assert backlog_of(SEGMENT, STREAM, whole, *in_buckets(0, 16, position=10)).drained
+    assert not backlog_of(SEGMENT, STREAM, whole, *in_buckets(0, 15, position=10)).drained
+    assert not backlog_of(SEGMENT, STREAM, whole, *in_buckets(0, 15, position=10), *in_buckets(15, 16)).drained
+    assert backlog_of(SEGMENT, STREAM, replace(PROGRESS, position=10), *in_buckets(0, 3, position=10)).drained
 
 
 def test_the_backlog_of_a_shared_segment_is_the_mean_over_its_buckets_rounded_up():
-    """Half of the buckets have 2 records in 10 offsets left, one has all 10, and the other seven 6 each."""
-    parts = [replace(PART, position=4), *in_buckets(0, 8, position=8), *in_buckets(8, 9, position=0)]
-    found = summarize_backlog(SEGMENT, STREAM, *parts)
+    """Of 10 records, 8 buckets have 2 left, one has 10, and 7 have 6."""
+    progress = [replace(PROGRESS, position=4), *in_buckets(0, 8, position=8), *in_buckets(8, 9, position=0)]
+    found = backlog_of(SEGMENT, STREAM, *progress)
 
     assert (found.records, found.size_bytes) == (-(-(8 * 2 + 10 + 7 * 6) // 16), 50)
     assert found.position == 0
 
 
-def test_what_was_acknowledged_in_a_bucket_before_a_seek_does_not_count():
+def test_acknowledgements_of_a_bucket_before_a_seek_do_not_count():
     reset = MergedRow(StateRow(TOPIC, SUBSCRIPTION, 0, 1, position=3), reset=True)
     before = [MergedRow(row) for row in in_buckets(0, 16, position=9)]
     after = MergedRow(StateRow(TOPIC, SUBSCRIPTION, 0, 1, 5, position=4))
@@ -229,13 +225,13 @@ def test_what_was_acknowledged_in_a_bucket_before_a_seek_does_not_count():
     ]
 
 
-def test_buckets_that_agree_again_are_one_row():
-    parts = [MergedRow(row) for row in in_buckets(0, 16, position=7, above=((8, 9),))]
+def test_equal_buckets_become_one_row():
+    progress = [MergedRow(row) for row in in_buckets(0, 16, position=7, above=((8, 9),))]
 
-    assert (replace(PART, position=7, above=((8, 9),)),) == merge_rows([*BASE, *parts])[2:]
-    assert (replace(PART, position=7),) == merge_rows([*BASE, MergedRow(replace(PART, position=7)), MergedRow(PART)])[
-        2:
-    ]
+    assert (replace(PROGRESS, position=7, above=((8, 9),)),) == merge_rows([*BASE, *progress])[2:]
+    assert (replace(PROGRESS, position=7),) == merge_rows(
+        [*BASE, MergedRow(replace(PROGRESS, position=7)), MergedRow(PROGRESS)]
+    )[2:]
 
 
 FACTS = st.lists(
@@ -249,8 +245,8 @@ FACTS = st.lists(
 )
 
 
-def gathered(rows):
-    """Return what Spark makes of ``rows``: one row per key."""
+def combined(rows):
+    """Return ``rows`` combined as Spark does: one row per key."""
     keyed = {}
     for row in rows:
         keyed.setdefault((row.subscription_id, row.segment, row.bucket), []).append(row)
@@ -258,7 +254,7 @@ def gathered(rows):
         if same[0].subscription_id is None or same[0].segment is None:
             yield MergedRow(same[-1], present=True)
             continue
-        ranges = OffsetRanges([(0, row.position) for row in same] + [part for row in same for part in row.above])
+        ranges = OffsetRanges([(0, row.position) for row in same] + [offsets for row in same for offsets in row.above])
         yield MergedRow(replace(same[0], position=ranges.pop_prefix(), above=tuple(ranges)))
 
 
@@ -269,17 +265,17 @@ def fact_of(bucket, first, length, cumulative):
 
 
 @given(FACTS, st.integers(0, 60))
-def test_counting_shared_segments_in_two_steps_at_once_and_by_hand_agree(facts, cut):
-    places = (SEGMENT, replace(STREAM, subscription_type="QUEUE"))
+def test_merging_in_two_steps_or_in_one_gives_the_same_backlog(facts, cut):
+    base = (SEGMENT, replace(STREAM, subscription_type="QUEUE"))
     rows = [fact_of(*fact) for fact in facts]
-    first = merge_rows(gathered([*places, *rows[:cut]]))
-    second = merge_rows(gathered([*first, *rows[cut:]]))
+    first = merge_rows(combined([*base, *rows[:cut]]))
+    second = merge_rows(combined([*first, *rows[cut:]]))
     by_hand = [set(range(10)) for _ in range(KEY_BUCKETS)]
     for bucket, begin, length, cumulative in facts:
         for index, left in enumerate(by_hand):
             if bucket in (None, index):
                 left.difference_update(range(0 if cumulative else begin, begin + length))
 
-    assert merge_rows(gathered([*places, *rows])) == second
-    assert summarize_backlog(*second).records == -(-sum(map(len, by_hand)) // KEY_BUCKETS)
-    assert summarize_backlog(*second).drained == (not any(by_hand))
+    assert merge_rows(combined([*base, *rows])) == second
+    assert backlog_of(*second).records == -(-sum(map(len, by_hand)) // KEY_BUCKETS)
+    assert backlog_of(*second).drained == (not any(by_hand))

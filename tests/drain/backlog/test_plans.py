@@ -1,19 +1,19 @@
-"""What new facts and a previous result come to, on real Spark; whole results are compared."""
+"""The plans on real Spark. Whole results are compared."""
 
 from __future__ import annotations
 
-import asyncio
 import random
 import re
 from collections import defaultdict
 from dataclasses import replace
+from operator import attrgetter
 
 import pyarrow as pa
 import pytest
 
 from drain.backlog.aggregates import AGGREGATE_KEY, AGGREGATES, NO_FACT, merged_row, merged_rows, merged_table
 from drain.backlog.counting import ChunkBatch, RunError, aggregate_chunks, aggregate_contributions, aggregation_plan
-from drain.backlog.job import BacklogJob
+from drain.backlog.job import BacklogJob, count_on
 from drain.backlog.merge import MergedRow, StateRow, merge_rows, outstanding
 from drain.backlog.plans import (
     aggregate_in_one_task,
@@ -45,8 +45,8 @@ def facts(spark, *rows):
     return spark.createDataFrame(pa.Table.from_pylist(list(rows), schema=FACTS), spark_schema(FACTS))
 
 
-def told(aggregates):
-    """Return what ``aggregates``, a frame, say of shard 0, in one order."""
+def merged(aggregates):
+    """Return the rows of shard 0 in the frame ``aggregates``, sorted."""
     by_shard = merged_rows(aggregates.toArrow())
     assert by_shard.keys() <= {0}
     return in_order(by_shard.get(0, []))
@@ -65,15 +65,15 @@ def of_subscription(**columns):
 
 
 def counted(*rows):
-    """Return ``rows`` as they are where nothing comes or goes."""
+    """Return ``rows`` as input of a merge, without flags."""
     return in_order([MergedRow(row) for row in rows])
 
 
 @pytest.mark.parametrize(
     "plan", [aggregate_in_one_task, lambda frame: aggregate_joined(contributions(frame))], ids=["summed", "joined"]
 )
-def test_records_are_counted_per_segment_and_mark_with_the_last_timestamp_of_each(spark, plan):
-    """Offsets 1, 5 and 9 have one mark; their timestamps need not rise with them."""
+def test_records_are_counted_per_segment_and_index_slot_with_the_last_timestamp(spark, plan):
+    """Offsets 1, 5 and 9 share a slot. Their timestamps need not rise with them."""
     frame = facts(
         spark,
         *(
@@ -83,14 +83,14 @@ def test_records_are_counted_per_segment_and_mark_with_the_last_timestamp_of_eac
         fact("record", segment=1, offset=0, size_bytes=1, timestamp_ms=7),
     )
 
-    assert told(plan(frame)) == counted(
+    assert merged(plan(frame)) == counted(
         of_segment(0, records=1, size_bytes=5, end_offset=1, timestamp_index=((0, 100),)),
         of_segment(0, records=3, size_bytes=10, end_offset=10, timestamp_index=((9, 150),)),
         of_segment(1, records=1, size_bytes=1, end_offset=1, timestamp_index=((0, 7),)),
     )
 
 
-def test_spark_and_python_give_an_offset_the_same_mark(spark):
+def test_spark_and_python_compute_the_same_index_slot(spark):
     offsets = [0, 1, 2, 3, 4, 6, 12, 1023, 1024, 3 * 2**40, 2**62, 2**62 + 2**61, 2**63 - 2]
     frame = facts(spark, *(fact("record", segment=at, offset=offset) for at, offset in enumerate(offsets)))
 
@@ -99,8 +99,8 @@ def test_spark_and_python_give_an_offset_the_same_mark(spark):
     assert dict(enumerate(map(index_slot, offsets))) == found
 
 
-def test_rows_without_a_fact_are_not_looked_at(spark):
-    """They hold an entry's body. A fact of a later version, without an offset, says nothing to this one either."""
+def test_rows_without_a_fact_are_ignored(spark):
+    """They hold an entry's body. An unknown fact without an offset, of a later version, is ignored as well."""
     frame = facts(
         spark,
         {"shard": 0, "fact": None},
@@ -108,19 +108,19 @@ def test_rows_without_a_fact_are_not_looked_at(spark):
         fact("renamed", segment=0),
     )
 
-    assert told(aggregate_in_one_task(frame)) == told(aggregate_joined(contributions(frame))) == []
+    assert merged(aggregate_in_one_task(frame)) == merged(aggregate_joined(contributions(frame))) == []
     assert {row["kind"] for row in aggregate_in_one_task(frame).collect()} == {NO_FACT}
 
 
-def test_cumulative_acknowledgements_come_to_the_highest(spark):
+def test_of_cumulative_acknowledgements_the_highest_counts(spark):
     frame = facts(spark, acknowledged(0, 7), acknowledged(0, 9), acknowledged(0, 8))
 
-    assert told(aggregate_in_one_task(frame)) == counted(of_subscription(position=9))
+    assert merged(aggregate_in_one_task(frame)) == counted(of_subscription(position=9))
 
 
 RANGES = [
-    pytest.param([(5, 7)], [(5, 7)], id="a hole at the start"),
-    pytest.param([(5, 7), (0, 5)], [(0, 7)], id="a hole that was filled"),
+    pytest.param([(5, 7)], [(5, 7)], id="a gap at the start"),
+    pytest.param([(5, 7), (0, 5)], [(0, 7)], id="a gap that was filled"),
     pytest.param([(5, 7), (8, 9), (7, 8)], [(5, 9)], id="ranges that touch"),
     pytest.param([(2, 9), (3, 4), (12, 13)], [(2, 9), (12, 13)], id="a range within another"),
     pytest.param([(2, 9), (3, 4), (8, 11)], [(2, 11)], id="a range that touches one before its neighbour"),
@@ -138,25 +138,22 @@ def covered(rows):
     return found
 
 
-@pytest.mark.parametrize(("given", "stretches"), RANGES)
-def test_ranges_that_touch_or_overlap_are_joined(spark, given, stretches):
+@pytest.mark.parametrize(("given", "expected"), RANGES)
+def test_adjacent_and_overlapping_ranges_are_joined(spark, given, expected):
     frame = facts(spark, *(acknowledged(first, end) for first, end in given))
 
-    rows = told(aggregate_joined(contributions(frame)))
+    rows = merged(aggregate_joined(contributions(frame)))
 
     assert [row for row in rows if row.row.position or row.row.above] == counted(
-        *(
-            of_subscription(above=((first, end),)) if first else of_subscription(position=end)
-            for first, end in stretches
-        )
+        *(of_subscription(above=((first, end),)) if first else of_subscription(position=end) for first, end in expected)
     )
 
 
-def test_a_position_is_joined_with_what_it_reaches_and_still_told_as_one(spark):
+def test_a_position_is_joined_with_adjacent_ranges_and_stays_a_position(spark):
     at_four = fact("position", subscription_id=2, segment=3, offset=4, seek_generation=1)
     frame = facts(spark, at_four, acknowledged(0, 2, 1), acknowledged(4, 6, 1), acknowledged(8, 9, 1))
 
-    assert told(aggregate_joined(contributions(frame))) == in_order(
+    assert merged(aggregate_joined(contributions(frame))) == in_order(
         [
             MergedRow(of_subscription(seek_generation=1, position=6), reset=True),
             MergedRow(of_subscription(seek_generation=1, above=((8, 9),))),
@@ -164,20 +161,20 @@ def test_a_position_is_joined_with_what_it_reaches_and_still_told_as_one(spark):
     )
 
 
-def saying_something(items):
-    """Return ``items`` without those of a place alone: an empty range, or a position of 0."""
-    return [item for item in items if item != MergedRow(slice_of(item.row))]
+def without_empty(items):
+    """Return ``items`` without empty ranges and positions of 0, which consist of a key alone."""
+    return [item for item in items if item != MergedRow(key_of(item.row))]
 
 
-def slice_of(row):
+def key_of(row):
     return StateRow(row.topic_id, row.subscription_id, row.segment, row.seek_generation, row.bucket)
 
 
 def random_facts(seed):
-    """Return facts of two subscriptions in two segments, many of whose ranges touch, overlaps or repeat."""
+    """Return facts of two subscriptions in two segments. Many of the ranges touch, overlap or repeat."""
     rng = random.Random(seed)
 
-    def place():
+    def random_key():
         return {
             "subscription_id": rng.choice((2, 3)),
             "segment": rng.choice((0, 1)),
@@ -185,10 +182,12 @@ def random_facts(seed):
         }
 
     rows = [
-        fact("acknowledged", **place(), bucket=rng.choice((None, None, 5)), offset=first, end_offset=first + length)
+        fact(
+            "acknowledged", **random_key(), bucket=rng.choice((None, None, 5)), offset=first, end_offset=first + length
+        )
         for first, length in ((rng.choice((0, rng.randrange(60))), rng.randrange(5)) for _ in range(150))
     ]
-    rows += [fact("position", **place(), offset=rng.randrange(20)) for _ in range(3)]
+    rows += [fact("position", **random_key(), offset=rng.randrange(20)) for _ in range(3)]
     rows += [fact("record", segment=rng.choice((0, 1)), offset=n, size_bytes=n, timestamp_ms=n) for n in range(70)]
     rows += [fact("created", segment=0), fact("created", segment=1), fact("sealed", segment=1, end_offset=70)]
     rows += [fact("subscribed", subscription_id=n, subscription_type="QUEUE") for n in (2, 3)]
@@ -197,7 +196,7 @@ def random_facts(seed):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_every_plan_says_the_same_and_what_counting_one_by_one_says(spark, seed):
+def test_every_plan_equals_counting_offset_by_offset(spark, seed):
     rows = random_facts(seed)
     frame = facts(spark, *rows).repartition(3)
     again = spark.createDataFrame(merged_table(aggregate_joined(contributions(frame)).toArrow()), spark_schema(MERGED))
@@ -208,39 +207,39 @@ def test_every_plan_says_the_same_and_what_counting_one_by_one_says(spark, seed)
         aggregate_joined(contributions(frame)),
         aggregate_joined(contributions_from_merged(again)),
     ]
-    found = [told(plan) for plan in plans]
+    found = [merged(plan) for plan in plans]
 
-    wanted = defaultdict(lambda: defaultdict(set))
+    expected = defaultdict(lambda: defaultdict(set))
     for row in rows:
         if row["fact"] in {"acknowledged", "position"}:
             first, end = (0, row["offset"]) if row["fact"] == "position" else (row["offset"], row["end_offset"])
-            place = (row["subscription_id"], row["segment"], row["seek_generation"])
-            wanted[place][row.get("bucket")].update(range(first, end))
+            key = (row["subscription_id"], row["segment"], row["seek_generation"])
+            expected[key][row.get("bucket")].update(range(first, end))
     for items in found:
         assert merge_rows(items) == merge_rows(found[0])
-        parts = defaultdict(list)
+        by_key = defaultdict(list)
         for item in items:
             if item.row.subscription_id is not None and item.row.segment is not None:
-                parts[item.row.subscription_id, item.row.segment, item.row.seek_generation].append(item.row)
-        assert {place: covered(parts[place]) for place in parts} == wanted
-    assert saying_something(found[2]) == saying_something(found[3])
+                by_key[item.row.subscription_id, item.row.segment, item.row.seek_generation].append(item.row)
+        assert {key: covered(rows) for key, rows in by_key.items()} == expected
+    assert without_empty(found[2]) == without_empty(found[3])
     assert len(found[2]) < len(found[0])
 
 
-def test_ranges_are_joined_in_spark_only_where_there_are_too_many_for_one_task(spark):
+def test_ranges_are_joined_in_spark_only_if_a_task_has_too_many(spark):
     rows = random_facts(0)
     frame = contributions(facts(spark, *rows))
-    apart, together = in_order(told(aggregate_joined(frame))), len(told(aggregate_limited(1000, frame)))
+    joined, unjoined = in_order(merged(aggregate_joined(frame))), len(merged(aggregate_limited(1000, frame)))
 
     few = merged_rows(aggregate_contributions(frame, limit=1000))[0]
-    exact = merged_rows(aggregate_contributions(frame, limit=together))[0]
-    many = merged_rows(aggregate_contributions(frame, limit=together // 4))[0]
+    exact = merged_rows(aggregate_contributions(frame, limit=unjoined))[0]
+    many = merged_rows(aggregate_contributions(frame, limit=unjoined // 4))[0]
 
-    assert len(few) == len(exact) == together > len(apart)
-    assert in_order(many) == apart
+    assert len(few) == len(exact) == unjoined > len(joined)
+    assert in_order(many) == joined
 
 
-def test_of_many_rows_no_task_hands_over_more_than_it_was_told_to(spark):
+def test_no_task_returns_more_rows_than_its_limit(spark):
     frame = contributions(facts(spark, *(acknowledged(2 * at, 2 * at + 1) for at in range(1, 500))))
 
     table = aggregate_limited(10, frame).toArrow()
@@ -249,14 +248,14 @@ def test_of_many_rows_no_task_hands_over_more_than_it_was_told_to(spark):
     assert len(table) <= 11 * int(spark.conf.get("spark.sql.shuffle.partitions"))
 
 
-def test_buckets_are_kept_apart_until_they_are_settled(spark):
+def test_buckets_stay_separate_until_the_merge(spark):
     frame = facts(spark, acknowledged(0, 7), acknowledged(0, 9) | {"bucket": 4}, acknowledged(0, 8) | {"bucket": 4})
 
-    wanted = counted(of_subscription(position=7), of_subscription(position=9, bucket=4))
-    assert told(aggregate_in_one_task(frame)) == told(aggregate_joined(contributions(frame))) == wanted
+    expected = counted(of_subscription(position=7), of_subscription(position=9, bucket=4))
+    assert merged(aggregate_in_one_task(frame)) == merged(aggregate_joined(contributions(frame))) == expected
 
 
-def test_generations_are_kept_apart_until_they_are_settled(spark):
+def test_generations_stay_separate_until_the_merge(spark):
     frame = facts(
         spark,
         acknowledged(0, 9),
@@ -265,7 +264,7 @@ def test_generations_are_kept_apart_until_they_are_settled(spark):
     )
 
     of_new = of_subscription(seek_generation=1)
-    assert told(aggregate_in_one_task(frame)) == in_order(
+    assert merged(aggregate_in_one_task(frame)) == in_order(
         [
             MergedRow(of_subscription(position=9)),
             MergedRow(replace(of_new, position=4), reset=True),
@@ -274,7 +273,7 @@ def test_generations_are_kept_apart_until_they_are_settled(spark):
     )
 
 
-def test_what_comes_and_goes_is_told(spark):
+def test_creations_and_removals_are_flagged(spark):
     frame = facts(
         spark,
         fact("created", segment=0),
@@ -286,7 +285,7 @@ def test_what_comes_and_goes_is_told(spark):
         fact("topic_deleted", topic_id=9),
     )
 
-    wanted = in_order(
+    expected = in_order(
         [
             MergedRow(of_segment(0), present=True),
             MergedRow(of_segment(0, sealed_end_offset=6)),
@@ -297,19 +296,19 @@ def test_what_comes_and_goes_is_told(spark):
             MergedRow(StateRow(9, None, None), removed=True),
         ]
     )
-    assert told(aggregate_in_one_task(frame)) == told(aggregate_joined(contributions(frame))) == wanted
+    assert merged(aggregate_in_one_task(frame)) == merged(aggregate_joined(contributions(frame))) == expected
 
 
-def test_of_several_types_the_one_that_became_known_counts(spark):
+def test_a_known_type_replaces_an_unknown_one(spark):
     kinds = ("", "STREAM", "")
     frame = facts(spark, *(fact("subscribed", subscription_id=2, subscription_type=kind) for kind in kinds))
 
-    assert told(aggregate_in_one_task(frame)) == [
+    assert merged(aggregate_in_one_task(frame)) == [
         MergedRow(StateRow(1, 2, None, subscription_type="STREAM"), present=True)
     ]
 
 
-def test_a_type_that_is_not_known_fails_the_run_by_its_name(spark):
+def test_an_unsupported_subscription_type_fails_the_run_with_its_name(spark):
     frame = facts(spark, fact("subscribed", subscription_id=2, subscription_type="SHARED"))
 
     class Source:
@@ -321,8 +320,8 @@ def test_a_type_that_is_not_known_fails_the_run_by_its_name(spark):
     assert issubclass(RunError, HeadgateError)
 
 
-def test_rows_that_were_merged_by_an_earlier_version_come_to_the_same(spark):
-    """They have all ranges of a place in one row, beside its position, and may say that it came and went."""
+def test_merged_rows_may_have_several_ranges_and_flags(spark):
+    """An earlier version wrote all ranges of a key into one row, beside its position and flags."""
     earlier = {
         "shard": 0,
         "topic_id": 1,
@@ -346,7 +345,7 @@ def test_rows_that_were_merged_by_an_earlier_version_come_to_the_same(spark):
     ]
     table = pa.Table.from_pylist(rows, schema=MERGED)
 
-    found = told(aggregate_joined(contributions_from_merged(spark.createDataFrame(table, spark_schema(MERGED)))))
+    found = merged(aggregate_joined(contributions_from_merged(spark.createDataFrame(table, spark_schema(MERGED)))))
 
     of_new = of_subscription(seek_generation=1)
     assert found == in_order(
@@ -367,7 +366,7 @@ def test_rows_that_were_merged_by_an_earlier_version_come_to_the_same(spark):
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_what_is_stored_of_a_range_says_what_was_counted(spark, seed):
+def test_the_stored_facts_of_a_range_equal_the_aggregates(spark, seed):
     aggregates = aggregate_joined(contributions(facts(spark, *random_facts(seed)))).toArrow()
 
     stored = merged_table(aggregates)
@@ -379,15 +378,15 @@ def test_what_is_stored_of_a_range_says_what_was_counted(spark, seed):
 @pytest.mark.parametrize(
     "plan", [lambda frame: aggregate_limited(9, frame), aggregate_joined], ids=["summed", "joined"]
 )
-def test_the_sums_have_the_columns_that_are_read(spark, plan):
+def test_the_aggregates_have_the_expected_columns(spark, plan):
     frame = plan(contributions(facts(spark)))
 
     assert [name for name in frame.columns if name != "row"] == list(AGGREGATES)
     assert AGGREGATES[: len(AGGREGATE_KEY)] == AGGREGATE_KEY
 
 
-def test_facts_are_added_up_in_one_loop_with_a_hash_table_in_it(spark, tmp_path):
-    """A null in the key or a sum of another kind falls back to a slower one, which no result would show."""
+def test_facts_are_aggregated_in_one_loop_with_a_hash_table(spark, tmp_path):
+    """A null in the key or an aggregate of another type makes Spark fall back to a slower loop with the same result."""
     ledger = WrittenLedger(tmp_path)
     ledger.topic()
     ledger.commit()
@@ -399,7 +398,7 @@ def test_facts_are_added_up_in_one_loop_with_a_hash_table_in_it(spark, tmp_path)
     (scanning,) = (code for code in codes if "columnartorow" in code)
 
     assert not re.findall(r"\b(ObjectHashAggregate|SortAggregate)\b", execution.executedPlan().toString())
-    # Of the seven columns of the key, no more than the shard's is asked whether it is null.
+    # Of the seven columns of the key, only the shard's is checked for null.
     found = re.search(r"if \(([^;{]*)\) \{\s*\w+ = \w+FastHashMap\w*\.findOrInsert", scanning, re.IGNORECASE)
     assert found is not None
     assert found.group(1).count("&&") == 6
@@ -422,22 +421,22 @@ def test_a_run_has_one_shuffle_and_reads_no_payload(spark, tmp_path):
     assert len(re.findall(r"\bExchange\b", plan)) == 1
     read = re.search(r"ReadSchema: struct<([^>]*)", plan)
     assert read is not None
-    columns = {part.split(":")[0] for part in read.group(1).split(",")}
+    columns = {column.split(":")[0] for column in read.group(1).split(",")}
     assert {"fact", "topic_id", "segment", "offset"} <= columns
     assert not columns & {"key", "value", "body"}
 
 
-def test_a_run_over_a_few_facts_scans_no_file_and_has_no_shuffle(spark, tmp_path):
+def test_a_run_over_a_small_chunk_scans_no_file_and_has_no_shuffle(spark, tmp_path):
     plan = plan_of_three_records(spark, tmp_path, small_read_max_rows=100)
 
     assert "LocalTableScan" in plan
     assert not re.findall(r"\b(Exchange|FileScan)\b", plan)
 
 
-def test_of_a_few_facts_each_range_is_left_as_it_was_acknowledged(spark):
+def test_without_a_shuffle_ranges_are_not_joined(spark):
     frame = facts(spark, acknowledged(3, 5), acknowledged(0, 3), acknowledged(4, 9), acknowledged(6, 6))
 
-    assert told(aggregate_in_one_task(frame)) == counted(
+    assert merged(aggregate_in_one_task(frame)) == counted(
         of_subscription(position=3),
         of_subscription(above=((3, 5),)),
         of_subscription(above=((4, 9),)),
@@ -445,38 +444,22 @@ def test_of_a_few_facts_each_range_is_left_as_it_was_acknowledged(spark):
     )
 
 
-async def count_with(spark, source, batches):
-    return await asyncio.to_thread(aggregate_chunks, spark, source, batches)
-
-
 @pytest.mark.parametrize("seed", range(3))
-async def test_increments_a_full_count_and_counting_by_hand_agree(spark, tmp_path, seed):
+async def test_incremental_counts_a_full_count_and_the_state_agree(spark, tmp_path, seed):
     ledger = RandomLedger(tmp_path, seed)
     chunks = LedgerChunks(ledger.url)
-    job = BacklogJob(chunks, lambda batches: count_with(spark, chunks.source, batches))
+    job = BacklogJob(chunks, count_on(spark, chunks))
     for size in (1, 9, 25):
         ledger.grow(size)
         outcome = await job.run([0])
 
         assert outcome.failures == {}
-        rows = outstanding(outcome.results[0].rows)
-        counted = {
-            (
-                row.topic_id,
-                row.subscription_id,
-                row.segment,
-                row.seek_generation,
-                row.records,
-                row.sealed,
-                row.oldest_ms,
-            )
-            for row in rows
-        }
-        assert counted_by_hand(ledger.state) == counted
-    scan = SparkFiles(ledger.url, small_read_max_rows=0)
-    full = await BacklogJob(chunks, lambda batches: count_with(spark, scan, batches), max_chunks_per_job=16).run(
-        [0], full=True
-    )
+        fields = attrgetter(
+            "topic_id", "subscription_id", "segment", "seek_generation", "records", "sealed", "oldest_ms"
+        )
+        assert counted_by_hand(ledger.state) == set(map(fields, outstanding(outcome.results[0].rows)))
+    scanned = LedgerChunks(ledger.url, small_read_max_rows=0)
+    full = await BacklogJob(scanned, count_on(spark, scanned), max_chunks_per_job=16).run([0], full=True)
 
     assert outcome.results == full.results
     assert outcome.results[0].at_ms == ledger.state.chunk * 1000

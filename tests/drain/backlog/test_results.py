@@ -1,4 +1,4 @@
-"""What is published comes back as it was, and nothing is read that another version published."""
+"""Published results are read back unchanged. Results of other versions are rejected."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from drain.backlog.merge import StateRow
 from drain.backlog.results import Result, ResultError, decode_result, encode_result
 
 
-def test_a_result_of_the_version_before_is_refused_by_name_with_what_to_do():
-    """It has no timestamps, so nothing in it could be added to; counting the ledger anew needs none of it."""
+def test_a_result_of_an_earlier_version_is_rejected_with_instructions():
+    """It has no timestamps. Counting from the first chunk does not need it."""
     table = pq.read_table(pa.BufferReader(encode_result(Result(3, 7, (StateRow(1, None, 0),)))), partitioning=None)
     old = table.drop_columns("timestamp_index").replace_schema_metadata(
         {"headgate-backlog": '{"format":1,"shard":3,"watermark":7}'}
@@ -26,13 +26,15 @@ def test_a_result_of_the_version_before_is_refused_by_name_with_what_to_do():
         decode_result(bytes(sink.getvalue()), shard=3, watermark=7)
 
 
-def test_marks_and_the_time_of_the_watermark_survive_being_published():
-    result = Result(3, 7, (StateRow(1, None, 0, end_offset=2, timestamp_index=((0, 100), (1, 90))),), at_ms=1234)
-
-    assert decode_result(encode_result(result), shard=3, watermark=7) == result
-
-
-def test_a_bucket_survives_being_published():
-    result = Result(3, 7, (StateRow(1, 2, 0, bucket=5, position=2),))
+@pytest.mark.parametrize(
+    "row",
+    [
+        StateRow(1, None, 0, end_offset=2, timestamp_index=((0, 100), (1, 90))),
+        StateRow(1, 2, 0, bucket=5, position=2),
+    ],
+    ids=["a timestamp index", "a bucket"],
+)
+def test_a_result_is_read_back_unchanged(row):
+    result = Result(3, 7, (row,), at_ms=1234)
 
     assert decode_result(encode_result(result), shard=3, watermark=7) == result

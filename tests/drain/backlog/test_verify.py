@@ -1,4 +1,4 @@
-"""Increments against a full count: on a real ledger with real Spark, and what is said when they differ."""
+"""Comparison of incremental results with a full count, also on a real ledger with real Spark."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 from drain.backlog import verify as verify_module
-from drain.backlog.counting import aggregate_chunks
-from drain.backlog.job import BacklogJob
+from drain.backlog.job import BacklogJob, count_on
 from drain.backlog.merge import StateRow
 from drain.backlog.results import Result, encode_result, read_result, result_path
 from drain.backlog.verify import compared, main, report, verify
@@ -23,7 +22,7 @@ ROWS = (StateRow(1, None, 0, records=4, size_bytes=40, end_offset=4, timestamp_i
 RESULT = Result(3, 9, ROWS, at_ms=7)
 
 
-def test_what_is_the_same_is_said_to_be():
+def test_equal_results_have_no_differences():
     verdict = compared(3, RESULT, RESULT)
 
     assert (verdict.watermark, verdict.rows, verdict.backlogs, verdict.differences) == (9, 2, 1, [])
@@ -32,37 +31,37 @@ def test_what_is_the_same_is_said_to_be():
     ]
 
 
-def test_each_number_that_differs_is_named_with_both_values():
-    wrong = Result(3, 9, (replace(ROWS[0], records=5, timestamp_index=((0, 11),)), *ROWS[1:]), at_ms=8)
-    found = compared(3, RESULT, wrong).differences
+def test_each_differing_value_is_reported_with_both_values():
+    changed = Result(3, 9, (replace(ROWS[0], records=5, timestamp_index=((0, 11),)), *ROWS[1:]), at_ms=8)
+    found = compared(3, RESULT, changed).differences
 
     assert {(each.what, each.where, each.column, each.incremental, each.full_count) for each in found} >= {
         ("row", "topic 1 segment 0", "records", "4", "5"),
         ("row", "topic 1 segment 0", "timestamp_index", "((0, 10),)", "((0, 11),)"),
         ("result", "chunk 9", "at_ms", "7", "8"),
     }
-    lines = report([compared(3, RESULT, wrong)], {}, as_json=False)
+    lines = report([compared(3, RESULT, changed)], {}, as_json=False)
     assert lines[0].endswith("3 differences")
     assert any(line.split()[:6] == ["3", "row", "topic", "1", "segment", "0"] for line in lines)
 
 
-def test_a_row_that_is_missing_is_a_difference():
+def test_a_missing_row_is_a_difference():
     (found,) = compared(3, RESULT, Result(3, 9, ROWS[:1], at_ms=7)).differences[:1]
 
     assert (found.where, found.incremental, found.full_count) == ("topic 1 subscription 2", "present", "missing")
 
 
-def test_another_topic_is_left_out_when_one_is_asked_for():
-    wrong = Result(3, 9, (*ROWS, StateRow(5, None, 0, records=1)), at_ms=7)
+def test_other_topics_are_left_out_if_one_is_requested():
+    changed = Result(3, 9, (*ROWS, StateRow(5, None, 0, records=1)), at_ms=7)
 
-    assert compared(3, RESULT, wrong, topic_id=1).differences == []
-    assert compared(3, RESULT, wrong).differences != []
+    assert compared(3, RESULT, changed, topic_id=1).differences == []
+    assert compared(3, RESULT, changed).differences != []
 
 
-def test_for_programs_it_is_one_document():
-    said = json.loads(report([compared(3, RESULT, RESULT)], {4: "gone"}, as_json=True)[0])
+def test_the_json_report_is_one_document():
+    document = json.loads(report([compared(3, RESULT, RESULT)], {4: "gone"}, as_json=True)[0])
 
-    assert (said["same"], said["shards"][0]["shard"], said["failures"]) == (False, 3, {"4": "gone"})
+    assert (document["same"], document["shards"][0]["shard"], document["failures"]) == (False, 3, {"4": "gone"})
 
 
 @pytest.fixture
@@ -71,18 +70,14 @@ def counting(spark, tmp_path):
 
     def job(small_read_max_rows):
         chunks = LedgerChunks(ledger.url, small_read_max_rows=small_read_max_rows)
-
-        async def count(batches):
-            return await asyncio.to_thread(aggregate_chunks, spark, chunks.source, batches)
-
-        return BacklogJob(chunks, count)
+        return BacklogJob(chunks, count_on(spark, chunks))
 
     return ledger, job(SMALL_READ_MAX_ROWS), job(0)
 
 
 @pytest.mark.spark
-async def test_a_real_ledger_that_grew_by_increments_is_proved(counting):
-    """Also while it goes on growing: the full count ends where the increments did."""
+async def test_a_real_ledger_has_no_differences(counting):
+    """Even while it grows: the full count ends at the same chunk as the incremental one."""
     ledger, increments, whole = counting
     ledger.grow(20)
     await verify(increments, whole, [0])
@@ -99,7 +94,7 @@ async def test_a_real_ledger_that_grew_by_increments_is_proved(counting):
 
 
 @pytest.mark.spark
-async def test_a_result_that_was_tampered_with_is_found(counting, spark, monkeypatch, capsys):
+async def test_a_changed_result_is_detected(counting, spark, monkeypatch, capsys):
     ledger, increments, whole = counting
     ledger.grow(5)
     await verify(increments, whole, [0])
@@ -113,13 +108,13 @@ async def test_a_result_that_was_tampered_with_is_found(counting, spark, monkeyp
 
     assert await asyncio.to_thread(main, ["--ledger", ledger.url, "--reader", "spark", "--conf", "spark.a=1"]) == 1
     assert built[0]["extra"] == {"spark.a": "1"}
-    said = capsys.readouterr()
-    assert "records" in said.out
-    assert "counting" in said.err
+    output = capsys.readouterr()
+    assert "records" in output.out
+    assert "counting" in output.err
 
 
 @pytest.mark.spark
-async def test_a_fault_of_one_way_of_counting_is_found_by_the_other(counting, spark, monkeypatch, capsys):
+async def test_an_error_of_one_reader_is_detected_by_the_other(counting, spark, monkeypatch, capsys):
     ledger, *_ = counting
     ledger.grow(5)
 

@@ -10,8 +10,8 @@ from collections import defaultdict
 import pyarrow.parquet as pq
 import pytest
 
-from drain.backlog.counting import RunError, aggregate_chunks
-from drain.backlog.job import BacklogJob
+from drain.backlog.counting import RunError
+from drain.backlog.job import BacklogJob, count_on
 from drain.compaction import plans
 from drain.compaction.job import ORPHAN_MAX_AGE_SECONDS, CompactionJob, CompactionSettings, main
 from drain.spark.chunks import LedgerChunks
@@ -35,11 +35,7 @@ class CompactionFixture:
         self.ledger = ledger
         self.now_ms = NOW_MS
         chunks = LedgerChunks(ledger.url)
-
-        async def count(batches):
-            return await asyncio.to_thread(aggregate_chunks, spark, chunks.source, batches)
-
-        self.job = BacklogJob(chunks, count)
+        self.job = BacklogJob(chunks, count_on(spark, chunks))
         settings = {"chunks": 4, "delay_seconds": 0, "fanout": FANOUT, **settings}
         self.compaction_job = CompactionJob(
             ledger.url, spark, CompactionSettings(**settings), now_ms=lambda: self.now_ms

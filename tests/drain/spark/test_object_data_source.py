@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import pickle
 import shutil
 from pathlib import Path
@@ -12,8 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from drain.backlog.counting import aggregate_chunks
-from drain.backlog.job import BacklogJob
+from drain.backlog.job import BacklogJob, count_on
 from drain.spark import object_data_source as objects
 from drain.spark.chunks import LedgerChunks
 from drain.spark.fact_source import SparkFiles, StoreObjects, fact_source
@@ -22,6 +20,7 @@ from drain.spark.schemas import FACT_COLUMNS, FACTS
 from drain.spark.spark_schemas import spark_schema
 from headgate.ledger.chunk import SCHEMA
 from headgate.storage.object_store import open_store
+from tests.support.damaged_files import corrupt, truncate
 from tests.support.ledgers import RandomLedger, WrittenLedger
 from tests.support.object_formats import with_format
 from tests.support.s3_server import SECRET
@@ -71,16 +70,6 @@ def test_a_column_that_an_older_object_lacks_is_null(ledger):
     assert column is None
 
 
-def truncated(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-20])
-
-
-def corrupted(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[4:200] = bytes(196)
-    path.write_bytes(data)
-
-
 def foreign(path: Path) -> None:
     pq.write_table(pa.Table.from_pylist([], schema=SCHEMA), path)
 
@@ -97,8 +86,8 @@ def of_an_older_version(path: Path) -> None:
     ("damage", "reason"),
     [
         (of_an_older_version, "has format 1, this version of headgate reads format 2; run the version that wrote it$"),
-        (truncated, "Parquet"),
-        (corrupted, "."),
+        (truncate, "Parquet"),
+        (corrupt, "."),
         (foreign, "headgate did not write"),
         (misplaced, "states that it is chunk 1 of shard 3"),
         (Path.unlink, "not found"),
@@ -139,11 +128,7 @@ async def copied(ledger: WrittenLedger, url: str) -> None:
 
 def job_on(spark, url: str) -> BacklogJob:
     chunks = LedgerChunks(url)
-
-    async def count(batches):
-        return await asyncio.to_thread(aggregate_chunks, spark, chunks.source, batches)
-
-    return BacklogJob(chunks, count, max_chunks_per_job=15)
+    return BacklogJob(chunks, count_on(spark, chunks), max_chunks_per_job=15)
 
 
 @pytest.mark.spark

@@ -10,6 +10,7 @@ import pytest
 
 from drain.spark.schemas import FACT_COLUMNS, FACTS
 from drain.spark.small_chunk_reader import SMALL_READ_MAX_ROWS, read_small_chunks
+from tests.support.damaged_files import corrupt, truncate
 from tests.support.ledgers import RandomLedger
 
 
@@ -60,21 +61,11 @@ def test_too_many_chunks_are_not_opened(paths, monkeypatch):
     assert read_small_chunks(paths, SMALL_READ_MAX_ROWS, max_chunks=len(paths) - 1) is None
 
 
-def truncated(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-20])
-
-
-def corrupted(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[4:200] = bytes(196)
-    path.write_bytes(data)
-
-
 def of_other_types(path: Path) -> None:
     pq.write_table(pa.table({"fact": pa.array(["record"]), "topic_id": pa.array(["one"])}), path)
 
 
-@pytest.mark.parametrize("damage", [Path.unlink, truncated, corrupted, of_other_types])
+@pytest.mark.parametrize("damage", [Path.unlink, truncate, corrupt, of_other_types])
 def test_unreadable_chunks_are_left_to_spark(paths, damage):
     damage(Path(paths[2]))
 
