@@ -104,7 +104,6 @@ NOT_YET_REWRITTEN: tuple[str, ...] = (
     "pyproject.toml",
     "tests/contract/",
     "tests/controller/",
-    "tests/coordinator/",
     "tests/demo/",
     "tests/deploy/",
     "tests/drain/",

@@ -1,4 +1,4 @@
-"""One subscription on its leader: children held back and let through, polling and seeks."""
+"""One subscription on its leader: blocked children, polling, seeks, types and order."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ def harness(after_split: CoordinatorHarness) -> CoordinatorHarness:
     return after_split
 
 
-# --- letting children through -----------------------------------------------------------------------------------------
+# Blocked and unblocked children
 
 
 async def test_children_wait_until_the_parent_is_drained_and_go_to_its_holder(harness: CoordinatorHarness) -> None:
@@ -40,25 +40,25 @@ async def test_children_wait_until_the_parent_is_drained_and_go_to_its_holder(ha
     assert "drained" == harness.proposed(e.SegmentReleased)[0].reason
 
 
-async def test_an_acknowledgement_that_reaches_the_sealed_end_is_followed_by_a_question_at_once(
+async def test_an_acknowledgement_of_the_sealed_end_starts_a_check_at_once(
     harness: CoordinatorHarness,
 ) -> None:
     await harness.run_with_heartbeats(300)
-    asked_before = len(harness.checker.checks)
+    checks_before = len(harness.checker.checks)
     harness.acknowledge("ada", 0, 4)
-    assert asked_before == len(harness.checker.checks)
+    assert checks_before == len(harness.checker.checks)
     await harness.run(0.1)
-    assert asked_before == len(harness.checker.checks)
+    assert checks_before == len(harness.checker.checks)
     harness.acknowledge("ada", 0, 5)
     await harness.run(1)
 
-    assert [300.1] == harness.checker.checked_at[asked_before:]
+    assert [300.1] == harness.checker.checked_at[checks_before:]
     (drained,) = harness.observer.of(SegmentsDrained)
     assert (1, pytest.approx(0.05)) == (drained.count, drained.waited_seconds)
 
 
-async def test_a_split_behind_the_last_acknowledgement_asks_at_once(lead: Lead) -> None:
-    """An idle stream is drained in the moment in which it is sealed: nobody will acknowledge anything more."""
+async def test_a_split_of_an_acknowledged_segment_starts_a_check_at_once(lead: Lead) -> None:
+    """No acknowledgement will follow: an idle segment is drained as soon as it is sealed."""
     harness = lead("ada")
     harness.split(0)
     await harness.run(0.1)
@@ -66,8 +66,8 @@ async def test_a_split_behind_the_last_acknowledgement_asks_at_once(lead: Lead) 
     assert {1: "ada", 2: "ada"} == harness.holders()
 
 
-async def test_generations_of_empty_segments_are_let_through_without_a_pause(harness: CoordinatorHarness) -> None:
-    """1 and 3 were split before they received anything; the nearest holder in their line is 0's."""
+async def test_generations_of_empty_segments_unblock_without_a_pause(harness: CoordinatorHarness) -> None:
+    """Segments 1 and 3 were split before they received a record. Their nearest held ancestor is 0."""
     harness.split(1)
     harness.split(3)
     harness.register("bob")
@@ -80,8 +80,8 @@ async def test_generations_of_empty_segments_are_let_through_without_a_pause(har
     assert {} == dict(harness.coordinator.blocked)
 
 
-async def test_a_grandchild_goes_to_the_nearest_holder_in_its_line(lead: Lead) -> None:
-    """2 was empty and never held. By name alone, 4 would have gone to ada and 5 to bob."""
+async def test_a_grandchild_goes_to_the_holder_of_its_nearest_ancestor(lead: Lead) -> None:
+    """Segment 2 was never held. By name only, 4 would go to ada and 5 to bob."""
     harness = lead("bob", "ada", segments=2)
     harness.confirm("bob", 1)
     harness.store(0, 5)
@@ -108,7 +108,7 @@ async def test_a_merged_child_waits_for_both_parents(lead: Lead) -> None:
     assert {2: "bob"} == harness.holders()
 
 
-async def test_pruning_changes_nothing_for_the_children(harness: CoordinatorHarness) -> None:
+async def test_pruning_does_not_affect_the_children(harness: CoordinatorHarness) -> None:
     harness.acknowledge("ada", 0, 5)
     await harness.run(1)
     before = len(harness.entries)
@@ -118,7 +118,7 @@ async def test_pruning_changes_nothing_for_the_children(harness: CoordinatorHarn
     assert {1: "ada", 2: "ada"} == harness.holders()
 
 
-async def test_pruning_what_is_held_or_changing_hands_leaves_nothing_behind(lead: Lead) -> None:
+async def test_pruning_held_or_moving_segments_leaves_no_state_behind(lead: Lead) -> None:
     """Retention may prune a sealed segment that a CHECKPOINT consumer still holds."""
     harness = lead("ada", segments=2, type="CHECKPOINT")
     harness.split(1)
@@ -138,14 +138,14 @@ async def test_pruning_what_is_held_or_changing_hands_leaves_nothing_behind(lead
 
 
 @pytest.mark.parametrize(("kind", "order"), [("QUEUE", "none"), ("CHECKPOINT", "none"), ("STREAM", "none")])
-async def test_without_the_gate_children_never_wait(lead: Lead, kind: str, order: str) -> None:
+async def test_without_a_gate_children_never_wait(lead: Lead, kind: str, order: str) -> None:
     harness = lead("ada", type=kind, order=order, records=5)
     harness.split(0)
 
     assert {0: "ada", 1: "ada", 2: "ada"} == harness.holders()
 
 
-async def test_a_queue_retires_what_it_has_acknowledged(lead: Lead) -> None:
+async def test_a_queue_retires_acknowledged_segments(lead: Lead) -> None:
     harness = lead("ada", type="QUEUE", records=5)
     harness.split(0)
     harness.acknowledge("ada", 0, 5, first_offset=2)
@@ -157,7 +157,7 @@ async def test_a_queue_retires_what_it_has_acknowledged(lead: Lead) -> None:
     assert {1: "ada", 2: "ada"} == harness.holders()
 
 
-async def test_checkpoint_is_never_asked_about(lead: Lead) -> None:
+async def test_a_checkpoint_subscription_is_never_polled(lead: Lead) -> None:
     harness = lead("ada", type="CHECKPOINT", records=5)
     harness.split(0)
     harness.coordinator.install_drain_checker(harness.checker)
@@ -167,8 +167,8 @@ async def test_checkpoint_is_never_asked_about(lead: Lead) -> None:
     assert {0, 1, 2} == set(harness.holders())
 
 
-async def test_without_a_checker_the_gate_holds_until_one_is_installed(lead: Lead) -> None:
-    """No checker is no reason to break order. The second one installed is ignored."""
+async def test_without_a_drain_check_children_stay_blocked_until_one_is_installed(lead: Lead) -> None:
+    """A missing drain check must not break order. A second installation is ignored."""
     harness = lead("ada", with_drain_check=False)
     harness.store(0, 1)
     harness.split(0)
@@ -176,10 +176,10 @@ async def test_without_a_checker_the_gate_holds_until_one_is_installed(lead: Lea
     await harness.run_with_heartbeats(1000)
     assert {0: "ada"} == harness.holders()
 
-    asked = []
+    checks = []
 
     async def never(subscription: Subscription, segments: frozenset[int]) -> frozenset[int]:
-        asked.append(segments)
+        checks.append(segments)
         return frozenset()
 
     harness.coordinator.install_drain_checker(None)
@@ -187,10 +187,10 @@ async def test_without_a_checker_the_gate_holds_until_one_is_installed(lead: Lea
     harness.coordinator.install_drain_checker(never)
     await harness.run(0.1)
     assert {1: "ada", 2: "ada"} == harness.holders()
-    assert [] == asked
+    assert [] == checks
 
 
-async def test_a_checker_that_is_back_is_asked_at_once(harness: CoordinatorHarness) -> None:
+async def test_a_drain_checker_that_becomes_ready_is_polled_at_once(harness: CoordinatorHarness) -> None:
     harness.checker.reports_nothing_drained = True
     harness.acknowledge("ada", 0, 5)
     await harness.run_with_heartbeats(300)
@@ -201,16 +201,16 @@ async def test_a_checker_that_is_back_is_asked_at_once(harness: CoordinatorHarne
     assert {1: "ada", 2: "ada"} == harness.holders()
 
 
-# --- polling ----------------------------------------------------------------------------------------------------------
+# Polling
 
 
-async def test_polls_become_rare_and_every_progress_event_makes_them_frequent_again(
+async def test_polls_back_off_and_each_progress_event_resets_the_backoff(
     harness: CoordinatorHarness,
 ) -> None:
     events = {
         "register": lambda: harness.register("bob"),
         "reconnect": lambda: harness.register("ada"),
-        "heartbeat after silence": lambda: (
+        "heartbeat of a disconnected consumer": lambda: (
             harness.coordinator.client_disconnected("client-bob"),
             harness.heartbeat("bob"),
         ),
@@ -226,7 +226,7 @@ async def test_polls_become_rare_and_every_progress_event_makes_them_frequent_ag
         assert [now + 2] == pytest.approx(harness.checker.checked_at), name
 
 
-async def test_polling_stops_when_the_last_consumer_leaves_and_begins_again_with_the_next(
+async def test_polling_stops_with_the_last_consumer_and_restarts_with_the_next(
     harness: CoordinatorHarness,
 ) -> None:
     await harness.run(3)
@@ -251,7 +251,7 @@ async def test_polling_stops_when_everything_is_drained(harness: CoordinatorHarn
     assert [] == harness.checker.checks
 
 
-async def test_a_checker_that_is_blind_for_a_while_costs_time_and_nothing_else(harness: CoordinatorHarness) -> None:
+async def test_a_checker_that_misses_a_drained_segment_only_delays_its_children(harness: CoordinatorHarness) -> None:
     harness.checker.reports_nothing_drained = True
     harness.acknowledge("ada", 0, 5)
     await harness.run(10)
@@ -263,14 +263,14 @@ async def test_a_checker_that_is_blind_for_a_while_costs_time_and_nothing_else(h
     assert {1: "ada", 2: "ada"} == harness.holders()
 
 
-async def test_an_answer_about_a_segment_that_is_not_sealed_is_left_out(harness: CoordinatorHarness) -> None:
-    """Even if the poller let it through."""
+async def test_a_result_for_a_segment_that_is_not_sealed_is_ignored(harness: CoordinatorHarness) -> None:
+    """The coordinator does not rely on the poller for this."""
     harness.coordinator._on_drained(frozenset({1, 2, 77}))
 
     assert [] == harness.proposed(e.SegmentsDrained)
 
 
-async def test_after_close_nothing_is_asked_or_written(harness: CoordinatorHarness) -> None:
+async def test_after_close_nothing_is_polled_or_proposed(harness: CoordinatorHarness) -> None:
     harness.acknowledge("ada", 0, 5)
     await asyncio.sleep(0.01)
     assert 1 == len(harness.checker.checks)
@@ -282,7 +282,7 @@ async def test_after_close_nothing_is_asked_or_written(harness: CoordinatorHarne
     assert before == len(harness.entries)
 
 
-async def test_a_bug_in_what_follows_from_an_answer_comes_out_of_the_tick(harness: CoordinatorHarness) -> None:
+async def test_an_exception_while_recording_drained_segments_is_raised_by_the_tick(harness: CoordinatorHarness) -> None:
 
     def broken(*entries: e.AnyEntry) -> None:
         raise AssertionError("a bug")
@@ -293,10 +293,10 @@ async def test_a_bug_in_what_follows_from_an_answer_comes_out_of_the_tick(harnes
         await harness.run(1)
 
 
-# --- seeking ----------------------------------------------------------------------------------------------------------
+# Seeks
 
 
-async def test_a_seek_closes_the_gate_again_and_everybody_begins_anew(harness: CoordinatorHarness) -> None:
+async def test_a_seek_blocks_the_children_again_and_reissues_all_grants(harness: CoordinatorHarness) -> None:
     harness.register("bob")
     harness.acknowledge("ada", 0, 5)
     await harness.run(0.1)
@@ -313,8 +313,8 @@ async def test_a_seek_closes_the_gate_again_and_everybody_begins_anew(harness: C
     assert {0} == set(harness.holders())
 
 
-async def test_a_seek_leaves_segments_with_their_holders(lead: Lead) -> None:
-    """With new generations. By name alone, the two would have changed places."""
+async def test_a_seek_keeps_the_holders_of_segments(lead: Lead) -> None:
+    """Generations are new. By name only, the two consumers would swap segments."""
     harness = lead("bob", "ada", segments=2)
     harness.confirm("bob", 1)
     assert {0: "bob", 1: "ada"} == harness.holders()
@@ -325,12 +325,12 @@ async def test_a_seek_leaves_segments_with_their_holders(lead: Lead) -> None:
     assert not generations & {holding.generation for holding in harness.subscription.holdings.values()}
 
 
-async def test_an_answer_from_before_a_seek_is_worth_nothing(harness: CoordinatorHarness) -> None:
-    """The check began at the old positions and ends after the seek."""
+async def test_a_check_result_from_before_a_seek_is_ignored(harness: CoordinatorHarness) -> None:
+    """The check starts at the old positions and ends after the seek."""
     harness.acknowledge("ada", 0, 5)
     await asyncio.sleep(0.04)
     assert 1 == len(harness.checker.checks)
-    harness.subscription.positions[0] = 5  # what the check will see, whatever the seek did
+    harness.subscription.positions[0] = 5  # the check sees this position in any case
     harness.seek({1: 0})
     await asyncio.sleep(0.02)
     assert [] == harness.proposed(e.SegmentsDrained)
@@ -339,10 +339,10 @@ async def test_an_answer_from_before_a_seek_is_worth_nothing(harness: Coordinato
     assert [1] == [entry.seek_generation for entry in harness.proposed(e.SegmentsDrained)]
 
 
-# --- types and order --------------------------------------------------------------------------------------------------
+# Types and order
 
 
-async def test_a_subscription_of_unknown_type_has_no_gate_and_no_checker_until_a_stream_shows_itself(
+async def test_an_unknown_type_has_no_gate_and_no_drain_check_until_a_stream_registers(
     lead: Lead,
 ) -> None:
     with capture_logs() as logs:
@@ -364,7 +364,7 @@ async def test_a_subscription_of_unknown_type_has_no_gate_and_no_checker_until_a
     assert "invalid" == harness.register("bob", type="CHECKPOINT").verdict
 
 
-async def test_an_unknown_type_that_turns_out_to_be_a_checkpoint_gets_no_gate(lead: Lead) -> None:
+async def test_an_unknown_type_that_becomes_checkpoint_gets_no_gate(lead: Lead) -> None:
     harness = lead(type=None)
     checker = harness.checker
     harness.store(0, 5)
@@ -376,7 +376,7 @@ async def test_an_unknown_type_that_turns_out_to_be_a_checkpoint_gets_no_gate(le
     assert [] == checker.checks
 
 
-async def test_order_can_be_weakened_and_restored_on_a_live_subscription(harness: CoordinatorHarness) -> None:
+async def test_order_can_be_relaxed_and_restored_while_consumers_run(harness: CoordinatorHarness) -> None:
     harness.register("bob", order="none")
     assert {0, 1, 2} == set(harness.holders())
     harness.register("cyd")
@@ -388,8 +388,8 @@ async def test_order_can_be_weakened_and_restored_on_a_live_subscription(harness
     assert {1: (0,), 2: (0,)} == dict(harness.coordinator.blocked)
 
 
-async def test_who_comes_back_does_not_undo_an_order_that_was_changed_since(harness: CoordinatorHarness) -> None:
-    """Consumers register again with every change of leader, and say the same each time."""
+async def test_a_returning_consumer_does_not_undo_a_later_change_of_order(harness: CoordinatorHarness) -> None:
+    """Consumers register again after each change of leader, with the same request."""
     harness.register("bob", order="strict")
     harness.propose(
         e.SubscriptionConfigured(topic_id=1, subscription_id=2, subscription_type="STREAM", order="none", token="o")

@@ -1,4 +1,4 @@
-"""One subscription on its leader: what is sent again, and what people and metrics see."""
+"""One subscription on its leader: resent messages, descriptions and reported events."""
 
 import asyncio
 
@@ -23,10 +23,10 @@ async def harness(lead: Lead) -> CoordinatorHarness:
         return lead(segments=4)
 
 
-# --- what is lost on the way ------------------------------------------------------------------------------------------
+# Lost messages
 
 
-async def test_a_heartbeat_gets_lost_grants_and_revocations_again(harness: CoordinatorHarness) -> None:
+async def test_a_heartbeat_triggers_the_resend_of_lost_grants_and_revocations(harness: CoordinatorHarness) -> None:
     harness.join("ada", "bob")
     harness.confirm("ada", 2)
     harness.pushes.clear()
@@ -39,14 +39,14 @@ async def test_a_heartbeat_gets_lost_grants_and_revocations_again(harness: Coord
     assert [] == push.granted
 
 
-async def test_a_heartbeat_that_lacks_nothing_gets_nothing(harness: CoordinatorHarness) -> None:
+async def test_a_heartbeat_with_all_grants_triggers_no_message(harness: CoordinatorHarness) -> None:
     harness.register("ada")
     harness.heartbeat("ada", held=[(0, 1), (1, 2), (2, 3), (3, 4)])
 
     assert [] == harness.pushes
 
 
-async def test_a_heartbeat_that_claims_too_much_is_told_to_stop(harness: CoordinatorHarness) -> None:
+async def test_a_heartbeat_with_stale_grants_triggers_final_revocations(harness: CoordinatorHarness) -> None:
     harness.register("ada")
     harness.heartbeat("ada", held=[(0, 1), (1, 2), (2, 3), (3, 4), (2, 1), (9, 9)])
 
@@ -54,7 +54,7 @@ async def test_a_heartbeat_that_claims_too_much_is_told_to_stop(harness: Coordin
     assert [(2, 1, True), (9, 9, True)] == [(r.segment, r.generation, r.final) for r in push.revoked]
 
 
-async def test_a_heartbeat_that_does_not_say_gets_revocations_alone(harness: CoordinatorHarness) -> None:
+async def test_a_heartbeat_without_holdings_triggers_pending_revocations_only(harness: CoordinatorHarness) -> None:
     harness.register("ada")
     harness.heartbeat("ada")
     assert [] == harness.pushes
@@ -65,8 +65,8 @@ async def test_a_heartbeat_that_does_not_say_gets_revocations_alone(harness: Coo
     assert [2, 3] == [revocation.segment for revocation in harness.take_pushes("ada")[0].revoked]
 
 
-async def test_many_grants_are_pushed_in_parts(lead: Lead) -> None:
-    """One message must stay far below the broker's limit."""
+async def test_many_grants_are_pushed_in_several_messages(lead: Lead) -> None:
+    """A message must stay far below the broker's limit."""
     harness = lead("ada", "bob", segments=1024, type="QUEUE")
     harness.leave("ada")
     pushed = [len(push.granted) for push in harness.take_pushes("bob")]
@@ -76,10 +76,10 @@ async def test_many_grants_are_pushed_in_parts(lead: Lead) -> None:
     assert [(1000, 1), (24, 0)] == [(len(push.granted), len(push.revoked)) for push in harness.take_pushes("bob")]
 
 
-# --- what people see --------------------------------------------------------------------------------------------------
+# Descriptions
 
 
-async def test_a_description_tells_who_reads_what_and_what_blocks_the_rest(harness: CoordinatorHarness) -> None:
+async def test_a_description_names_holders_and_blocking_segments(harness: CoordinatorHarness) -> None:
     harness.store(0, 5)
     harness.register("ada")
     harness.split(0)
@@ -99,7 +99,7 @@ async def test_a_description_tells_who_reads_what_and_what_blocks_the_rest(harne
     assert 2 == blocked_segments(harness)
 
 
-async def test_a_description_without_consumers_says_waiting_and_after_draining_drained(
+async def test_a_description_reports_waiting_granted_and_drained_segments(
     harness: CoordinatorHarness,
 ) -> None:
     assert {"waiting"} == {segment.status for segment in harness.coordinator.describe().segments}
@@ -110,7 +110,7 @@ async def test_a_description_without_consumers_says_waiting_and_after_draining_d
     assert ["drained", "granted"] == [harness.coordinator.describe().segments[n].status for n in (0, 4)]
 
 
-async def test_close_takes_blocked_segments_off_the_count(harness: CoordinatorHarness) -> None:
+async def test_close_removes_blocked_segments_from_the_total(harness: CoordinatorHarness) -> None:
     harness.store(0, 5)
     harness.register("ada")
     harness.split(0)
@@ -120,7 +120,7 @@ async def test_close_takes_blocked_segments_off_the_count(harness: CoordinatorHa
     assert 0 == blocked_segments(harness)
 
 
-async def test_an_observer_may_be_left_out(harness: CoordinatorHarness) -> None:
+async def test_the_observer_is_optional(harness: CoordinatorHarness) -> None:
     harness.observer = None
     await harness.coordinator.close()
     harness.lead()

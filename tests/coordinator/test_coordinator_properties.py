@@ -1,7 +1,8 @@
-"""One subscription through random lives: joins, leaves, silences, splits, merges, drains, seeks and changes of leader.
+"""Random histories of one subscription: joins, leaves, outages, splits, merges, seeks, leader changes.
 
-`CoordinatorHarness` fails at once if a segment is granted while it is held, or before an ancestor is drained. Here consumers keep what
-they were told, and it has to agree with the record after every step; at the end everything must come to rest.
+`CoordinatorHarness` fails if a segment is granted while it is held, or before an ancestor is
+drained. Here the modeled consumers also track their grants. These must match the state after each
+step, and at the end everything must settle.
 """
 
 import asyncio
@@ -23,17 +24,17 @@ from tests.support.subscription_environment import CoordinatorHarness
 pytestmark = pytest.mark.looptime
 
 NAMES = ["ada", "bob", "cyd", "dan", "old"]
-"""The last one is of a version that cannot share segments."""
+"""The last one has a client that cannot share segments."""
 CAPACITY = {"ada": 100, "bob": 100, "cyd": 250, "dan": 30, "old": 100}
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.sampled_from(["register", "leave", "replace", "gone"]), st.sampled_from(NAMES)),
+        st.tuples(st.sampled_from(["register", "leave", "reheld_slice", "disconnect"]), st.sampled_from(NAMES)),
         st.tuples(
             st.sampled_from(["split", "merge", "prune", "acknowledge", "acknowledge", "confirm", "store", "seek"]),
             st.integers(0, 30),
         ),
         st.tuples(st.just("wait"), st.sampled_from([0.06, 2.5, 16, 31, 61])),
-        st.tuples(st.just("fail over"), st.none()),
+        st.tuples(st.just("change leader"), st.none()),
     ),
     min_size=5,
     max_size=40,
@@ -41,35 +42,35 @@ STEPS = st.lists(
 
 
 class CoordinatorModel:
-    """A harness and what its consumers know."""
+    """A harness, and the grants that its consumers know."""
 
     def __init__(self, kind: str, segments: int, balance: str) -> None:
         self.balance = balance
         self.harness = CoordinatorHarness(segments=segments, type=kind)
         self.harness.on_push = self.on_push
         self.known: dict[str, dict[SegmentSlice, int]] = {}
-        """Client → segment or share → generation."""
+        """Client → slice → generation."""
         self.incarnations = dict.fromkeys(NAMES, 1)
 
     def client(self, name: str) -> str:
         return f"client-{name}-{self.incarnations[name]}"
 
     def on_push(self, client_id: str, message: m.Push) -> None:
-        """Do as a consumer does."""
+        """Track the grants as a consumer does."""
         known = self.known.setdefault(client_id, {})
         assert message.leader_epoch == self.harness.leader_epoch
         if isinstance(message, m.ConsumerFenced):
             known.clear()
             return
         for revocation in message.revoked:
-            place = slice_of(revocation.segment, revocation.first_bucket, revocation.end_bucket)
-            assert known[place] == revocation.generation, "revoked what it was never given"
+            held_slice = slice_of(revocation.segment, revocation.first_bucket, revocation.end_bucket)
+            assert known[held_slice] == revocation.generation, "revoked a slice that was never granted"
             if revocation.final:
-                del known[place]
+                del known[held_slice]
         for grant in message.granted:
-            place = slice_of(grant.segment, grant.first_bucket, grant.end_bucket)
-            assert not any(overlaps(place, other) for other in known), "not a difference"
-            known[place] = grant.generation
+            held_slice = slice_of(grant.segment, grant.first_bucket, grant.end_bucket)
+            assert not any(overlaps(held_slice, other) for other in known), "the consumer holds it already"
+            known[held_slice] = grant.generation
 
     def register(self, name: str) -> None:
         client_id = self.client(name)
@@ -83,21 +84,21 @@ class CoordinatorModel:
             supports_bucket_ranges=name != "old",
         )
         revoking = {
-            place: holding.generation
-            for place, holding in self.harness.subscription.holdings.items()
+            held_slice: holding.generation
+            for held_slice, holding in self.harness.subscription.holdings.items()
             if holding.consumer == name and holding.revoked_at_ms is not None
         }
         assert revoking.items() <= known.items() or not known
         granted = {slice_of(g.segment, g.first_bucket, g.end_bucket): g.generation for g in answer.grants}
         self.known[client_id] = granted | revoking
 
-    def agree(self) -> None:
-        """Every consumer on record knows what it holds, and nobody else reads anything of it."""
+    def check(self) -> None:
+        """Each registered consumer knows its holdings, and no bucket has two readers."""
         subscription = self.harness.subscription
         for name, consumer in subscription.consumers.items():
             held = {s: h.generation for s, h in subscription.holdings.items() if h.consumer == name}
             assert held == self.known[consumer.client_id]
-        read = [place for known in self.known.values() for place in known]
+        read = [held_slice for known in self.known.values() for held_slice in known]
         assert not [1 for one, other in combinations(read, 2) if overlaps(one, other)], "a bucket has two readers"
 
     async def step(self, verb: str, what) -> None:
@@ -105,14 +106,14 @@ class CoordinatorModel:
         match verb:
             case "register":
                 self.register(what)
-            case "replace":
+            case "reheld_slice":
                 self.incarnations[what] += 1
                 self.register(what)
             case "leave":
                 harness.leave(what, incarnation=self.incarnations[what], client_id=self.client(what))
                 self.known.pop(self.client(what), None)
                 self.incarnations[what] += 1
-            case "gone":
+            case "disconnect":
                 harness.coordinator.client_disconnected(self.client(what))
             case "split" | "merge":
                 self.change_layout(verb, what)
@@ -133,12 +134,11 @@ class CoordinatorModel:
                 harness.seek({segments[what % len(segments)]: 0})
             case "wait":
                 await harness.run(what)
-            case "fail over":
-                await harness.coordinator.close()
-                harness.lead()
+            case "change leader":
+                await harness.change_leader()
                 for name in sorted(subscription.consumers):
                     self.register(name)
-        self.agree()
+        self.check()
 
     def change_layout(self, verb: str, pick: int) -> None:
         layout = self.harness.topic.layout
@@ -151,56 +151,56 @@ class CoordinatorModel:
         if len(layout.segments) < 24 and sealed:
             getattr(self.harness, verb)(*sealed)
 
-    def acknowledge(self, place: SegmentSlice) -> None:
-        holding = self.harness.subscription.holdings[place]
+    def acknowledge(self, held_slice: SegmentSlice) -> None:
+        holding = self.harness.subscription.holdings[held_slice]
         if self.harness.subscription.type == "CHECKPOINT":
             return
-        end = self.harness.topic.tails[segment_of(place)].next_offset
-        first = min(self.harness.subscription.position(segment_of(place)), end - 1) if end else 0
+        end = self.harness.topic.tails[segment_of(held_slice)].next_offset
+        first = min(self.harness.subscription.position(segment_of(held_slice)), end - 1) if end else 0
         reason = self.harness.acknowledge(
             holding.consumer,
-            place,
+            held_slice,
             end,
             first_offset=first,
             incarnation=self.harness.subscription.consumers[holding.consumer].incarnation,
         )
         assert reason is None or (end == 0 and "empty" in reason)
 
-    def confirm(self, place: SegmentSlice) -> None:
-        holding = self.harness.subscription.holdings[place]
+    def confirm(self, held_slice: SegmentSlice) -> None:
+        holding = self.harness.subscription.holdings[held_slice]
         if holding.revoked_at_ms is None:
             return
         consumer = self.harness.subscription.consumers[holding.consumer]
-        self.known[consumer.client_id].pop(place, None)
+        self.known[consumer.client_id].pop(held_slice, None)
         self.harness.coordinator.confirm_revoked(
             m.ConfirmRevoked(
                 topic="orders",
                 subscription="billing",
                 consumer=consumer.consumer,
                 incarnation=consumer.incarnation,
-                segment=segment_of(place),
+                segment=segment_of(held_slice),
                 generation=holding.generation,
             ),
             consumer.client_id,
         )
 
-    async def come_to_rest(self) -> None:
-        """Everybody answers and acknowledges everything until nothing changes any more."""
+    async def settle(self) -> None:
+        """Let all consumers confirm and acknowledge everything until nothing changes."""
         for name in NAMES[:3]:
             self.register(name)
         for _ in range(30):
-            for place in sorted(self.harness.subscription.holdings):
-                if place in self.harness.subscription.holdings:
-                    self.acknowledge(place)
-            for place in sorted(self.harness.subscription.holdings):
-                if place in self.harness.subscription.holdings:
-                    self.confirm(place)
+            for held_slice in sorted(self.harness.subscription.holdings):
+                if held_slice in self.harness.subscription.holdings:
+                    self.acknowledge(held_slice)
+            for held_slice in sorted(self.harness.subscription.holdings):
+                if held_slice in self.harness.subscription.holdings:
+                    self.confirm(held_slice)
             await self.harness.run_with_heartbeats(5)
         if self.balance == "load":
-            # The last tick may have weighed something anew, and only then moved it.
+            # The last tick may have changed a weight and revoked a segment.
             for segment in sorted(self.harness.subscription.holdings):
                 self.confirm(segment)
-        self.agree()
+        self.check()
 
 
 MODEL_CASES = pytest.mark.parametrize(
@@ -220,39 +220,43 @@ MODEL_CASES = pytest.mark.parametrize(
 @MODEL_CASES
 @given(steps=STEPS)
 @settings(max_examples=10)
-async def test_whatever_happens_promises_hold_and_everything_comes_to_rest(
+async def test_random_histories_keep_all_invariants_and_settle(
     kind: str, segments: int, balance: str, steps: list
 ) -> None:
-    await live(kind, segments, balance, steps)
+    await run_history(kind, segments, balance, steps)
 
 
 @pytest.mark.simulation
 @MODEL_CASES
 @given(steps=STEPS)
 @settings(max_examples=40)
-async def test_so_they_do_in_longer_play(kind: str, segments: int, balance: str, steps: list) -> None:
-    await live(kind, segments, balance, steps)
+async def test_more_random_histories_keep_all_invariants_and_settle(
+    kind: str, segments: int, balance: str, steps: list
+) -> None:
+    await run_history(kind, segments, balance, steps)
 
 
-async def live(kind: str, segments: int, balance: str, steps: list) -> None:
-    """Live ``steps``, and see that every promise holds and everything comes to rest."""
-    life = CoordinatorModel(kind, segments, balance)
-    harness = life.harness
+async def run_history(kind: str, segments: int, balance: str, steps: list) -> None:
+    """Run ``steps``, settle, and check the result."""
+    model = CoordinatorModel(kind, segments, balance)
+    harness = model.harness
     for verb, what in steps:
-        await life.step(verb, what)
-    await life.come_to_rest()
+        await model.step(verb, what)
+    await model.settle()
 
     subscription = harness.subscription
     gate = compute_gate(harness.topic.layout, subscription.drained, subscription.type, subscription.order)
     assert {} == dict(gate.blocked)
-    read = sorted((segment_of(place), bucket) for place in harness.holders() for bucket in buckets_of(place))
+    read = sorted(
+        (segment_of(held_slice), bucket) for held_slice in harness.holders() for bucket in buckets_of(held_slice)
+    )
     assert read == [(segment, bucket) for segment in gate.grantable for bucket in range(KEY_BUCKETS)]
     assert harness.coordinator.handovers_complete
     owned = {name: list(harness.holders().values()).count(name) for name in subscription.consumers}
     if balance == "load":
         before = harness.holders()
         harness.coordinator.layout_changed()
-        assert before == harness.holders(), "looking again moves nothing"
+        assert before == harness.holders(), "recomputing moves nothing"
     elif kind == "CHECKPOINT" or len(owned) <= len(gate.grantable):
         assert max(owned.values()) - min(owned.values()) <= 1
     else:
@@ -267,4 +271,4 @@ async def live(kind: str, segments: int, balance: str, steps: list) -> None:
     generations = [entry.generation for entry in harness.proposed(e.SegmentGranted)]
     assert generations == sorted(set(generations))
     await harness.coordinator.close()
-    assert 1 == len(asyncio.all_tasks()), "a task was left behind"
+    assert 1 == len(asyncio.all_tasks()), "a task is still running"

@@ -1,4 +1,4 @@
-"""A new leader takes up a subscription: what it must not change, and what it must finish."""
+"""A new leader of a subscription: what it keeps, and what it completes."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def harness(after_split: CoordinatorHarness) -> CoordinatorHarness:
     return after_split
 
 
-async def test_a_new_leader_changes_nothing_that_need_not_change(harness: CoordinatorHarness) -> None:
+async def test_a_new_leader_keeps_grants_and_sends_nothing_unasked(harness: CoordinatorHarness) -> None:
     harness.register("bob")
     harness.acknowledge("ada", 0, 5)
     await harness.run(0.1)
@@ -30,8 +30,8 @@ async def test_a_new_leader_changes_nothing_that_need_not_change(harness: Coordi
     assert before == len(harness.entries)
 
 
-async def test_after_a_failover_no_running_child_is_withheld_and_nothing_is_asked(harness: CoordinatorHarness) -> None:
-    """Drained facts are in the ledger."""
+async def test_after_a_failover_unblocked_children_stay_unblocked_without_a_check(harness: CoordinatorHarness) -> None:
+    """Drained segments are recorded in the ledger."""
     harness.acknowledge("ada", 0, 5)
     await harness.run(0.1)
     harness.checker.checks.clear()
@@ -42,7 +42,7 @@ async def test_after_a_failover_no_running_child_is_withheld_and_nothing_is_aske
     assert [] == harness.checker.checks
 
 
-async def test_a_new_leader_asks_at_once_about_ends_that_were_reached_before_it(harness: CoordinatorHarness) -> None:
+async def test_a_new_leader_checks_acknowledged_sealed_segments_at_once(harness: CoordinatorHarness) -> None:
     harness.checker.reports_nothing_drained = True
     harness.acknowledge("ada", 0, 5)
     await harness.run(1)
@@ -63,7 +63,7 @@ async def test_connected_consumers_get_one_heartbeat_window_from_a_new_leader(ha
     assert 1 == len(harness.proposed(e.ConsumerDisconnected))
 
 
-async def test_leader_changes_do_not_renew_grace(harness: CoordinatorHarness) -> None:
+async def test_leader_changes_do_not_extend_the_grace_period(harness: CoordinatorHarness) -> None:
     harness.coordinator.client_disconnected("client-ada")
     for _ in range(5):
         await harness.run(11)
@@ -74,7 +74,7 @@ async def test_leader_changes_do_not_renew_grace(harness: CoordinatorHarness) ->
     assert {} == harness.subscription.consumers
 
 
-async def test_a_revocation_keeps_its_clock_across_leaders(lead: Lead) -> None:
+async def test_leader_changes_do_not_extend_the_revocation_timeout(lead: Lead) -> None:
     harness = lead("ada", "bob", segments=2)
     await harness.run(10)
     await harness.change_leader()
@@ -88,7 +88,7 @@ async def test_a_revocation_keeps_its_clock_across_leaders(lead: Lead) -> None:
     assert {0: "ada", 1: "bob"} == harness.holders()
 
 
-async def test_a_confirmation_to_a_new_leader_passes_the_segment_on(lead: Lead) -> None:
+async def test_a_confirmation_to_a_new_leader_is_followed_by_a_grant(lead: Lead) -> None:
     harness = lead("ada", "bob", segments=2)
     await harness.change_leader()
     await harness.run(0.25)
@@ -106,8 +106,8 @@ async def test_a_confirmation_before_the_first_look_of_a_new_leader_is_followed_
     assert {0: "ada", 1: "bob"} == harness.holders()
 
 
-async def test_a_new_leader_finishes_what_the_old_one_left_half_done(harness: CoordinatorHarness) -> None:
-    """The fact is durable, its grants are not: the reign ended between two chunks."""
+async def test_a_new_leader_grants_the_children_of_a_recorded_drained_segment(harness: CoordinatorHarness) -> None:
+    """The entry is durable and its grants are not: the term ended between two chunks."""
     await harness.coordinator.close()
     harness.propose(e.SegmentsDrained(topic_id=1, subscription_id=2, segments=[0], seek_generation=0))
     await harness.change_leader()

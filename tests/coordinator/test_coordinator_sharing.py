@@ -1,4 +1,4 @@
-"""One coordinator whose consumers share segments: how shares come and go, what counts in them, and what people are told."""
+"""One coordinator whose consumers share segments: bucket ranges, descriptions, idle reasons, affinity."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def grants(messages: list[m.Push]) -> list[tuple[int, int]]:
     return [(grant.first_bucket, grant.end_bucket) for message in messages for grant in message.granted]
 
 
-async def test_a_segment_is_cut_by_the_handover_and_nobody_reads_a_bucket_before_it_is_free(lead: Lead) -> None:
+async def test_a_segment_is_divided_only_after_its_holder_has_confirmed(lead: Lead) -> None:
     harness = lead("ada", **SHARING)
     answer = harness.register("bob", **SHARING)
     (revoked,) = harness.take_pushes("ada")
@@ -48,7 +48,7 @@ async def test_a_segment_is_cut_by_the_handover_and_nobody_reads_a_bucket_before
     assert {LOW: "ada", HIGH: "bob"} == harness.holders()
 
 
-async def test_a_consumer_less_joins_the_halves_again(harness: CoordinatorHarness) -> None:
+async def test_the_halves_are_joined_when_a_consumer_leaves(harness: CoordinatorHarness) -> None:
     harness.leave("bob")
     assert [m.Revocation(segment=0, generation=2, first_bucket=0, end_bucket=8)] == harness.take_pushes("ada")[
         0
@@ -58,7 +58,7 @@ async def test_a_consumer_less_joins_the_halves_again(harness: CoordinatorHarnes
     assert {0: "ada"} == harness.holders()
 
 
-async def test_what_is_acknowledged_under_a_share_counts_in_its_buckets_alone(harness: CoordinatorHarness) -> None:
+async def test_an_acknowledgement_of_a_bucket_range_counts_in_its_buckets_only(harness: CoordinatorHarness) -> None:
     assert harness.acknowledge("ada", LOW, 10) is None
     assert harness.acknowledge("bob", HIGH, 4) is None
 
@@ -68,7 +68,7 @@ async def test_what_is_acknowledged_under_a_share_counts_in_its_buckets_alone(ha
     assert "held by 'ada' at generation 2 and 'bob' at generation 3, not by 'bob' at generation 2" in (reason or "")
 
 
-async def test_whoever_gets_the_whole_segment_is_told_where_each_bucket_begins(harness: CoordinatorHarness) -> None:
+async def test_a_grant_of_a_joined_segment_names_the_start_of_each_bucket(harness: CoordinatorHarness) -> None:
     harness.acknowledge("ada", LOW, 10)
     harness.acknowledge("bob", HIGH, 4)
     harness.leave("bob")
@@ -83,7 +83,7 @@ async def test_whoever_gets_the_whole_segment_is_told_where_each_bucket_begins(h
 
 
 @pytest.mark.parametrize("harness", ["QUEUE"], indirect=True)
-async def test_ranges_of_a_queue_are_kept_by_bucket_and_told_by_bucket(harness: CoordinatorHarness) -> None:
+async def test_queue_ranges_are_tracked_and_granted_by_bucket(harness: CoordinatorHarness) -> None:
     harness.acknowledge("ada", LOW, 6, first_offset=2)
     harness.acknowledge("bob", HIGH, 3, first_offset=0)
     harness.leave("bob")
@@ -94,12 +94,12 @@ async def test_ranges_of_a_queue_are_kept_by_bucket_and_told_by_bucket(harness: 
     assert [m.BucketStart(0, 8, 0, [(2, 6)]), m.BucketStart(8, 16, 3)] == grant.starts
 
 
-async def test_a_sealed_segment_is_drained_once_every_share_has_reached_its_end(harness: CoordinatorHarness) -> None:
+async def test_a_shared_segment_is_drained_once_all_ranges_are_acknowledged(harness: CoordinatorHarness) -> None:
     harness.split(0)
     harness.acknowledge("ada", LOW, 10)
     await harness.run_with_heartbeats(10)
     assert set() == harness.subscription.drained
-    assert {LOW: "ada", HIGH: "bob"} == harness.holders(), "its shares go on being read"
+    assert {LOW: "ada", HIGH: "bob"} == harness.holders(), "its ranges are still held"
     harness.acknowledge("bob", HIGH, 10)
     await harness.run_with_heartbeats(10)
 
@@ -107,7 +107,7 @@ async def test_a_sealed_segment_is_drained_once_every_share_has_reached_its_end(
     assert {1: "ada", 2: "bob"} == harness.holders()
 
 
-async def test_a_new_leader_changes_nothing(harness: CoordinatorHarness) -> None:
+async def test_a_new_leader_keeps_bucket_ranges(harness: CoordinatorHarness) -> None:
     harness.acknowledge("ada", LOW, 10)
     held = dict(harness.subscription.holdings)
     await harness.change_leader()
@@ -118,7 +118,7 @@ async def test_a_new_leader_changes_nothing(harness: CoordinatorHarness) -> None
     assert [(0, 0, 8, 10)] == [(g.segment, g.first_bucket, g.end_bucket, g.start_offset) for g in answer.grants]
 
 
-async def test_a_share_that_was_lost_on_the_way_is_sent_again(harness: CoordinatorHarness) -> None:
+async def test_a_lost_grant_of_a_bucket_range_is_sent_again(harness: CoordinatorHarness) -> None:
     harness.heartbeat("ada", held=[])
     assert [(0, 8)] == grants(harness.take_pushes("ada"))
     harness.heartbeat("ada", held=[(0, 2), (0, 3)])
@@ -126,7 +126,7 @@ async def test_a_share_that_was_lost_on_the_way_is_sent_again(harness: Coordinat
     assert [m.Revocation(segment=0, generation=3, final=True)] == harness.take_pushes("ada")[0].revoked
 
 
-async def test_who_is_silent_keeps_its_share_and_who_is_evicted_leaves_it_to_others(
+async def test_a_disconnected_consumer_keeps_its_range_until_it_is_evicted(
     harness: CoordinatorHarness,
 ) -> None:
     harness.coordinator.client_disconnected("client-bob")
@@ -140,7 +140,7 @@ async def test_who_is_silent_keeps_its_share_and_who_is_evicted_leaves_it_to_oth
     assert {0: "ada"} == harness.holders()
 
 
-async def test_a_holder_that_does_not_let_go_is_fenced_and_the_cut_goes_on(lead: Lead) -> None:
+async def test_a_holder_that_does_not_confirm_is_fenced_and_the_segment_divided(lead: Lead) -> None:
     harness = lead("ada", "bob", **SHARING)
     for _ in range(7):
         await harness.run(5)
@@ -149,7 +149,7 @@ async def test_a_holder_that_does_not_let_go_is_fenced_and_the_cut_goes_on(lead:
     assert {LOW, HIGH} == set(harness.holders())
 
 
-async def test_a_seek_begins_again_in_every_bucket(harness: CoordinatorHarness) -> None:
+async def test_a_seek_resets_all_buckets(harness: CoordinatorHarness) -> None:
     harness.acknowledge("ada", LOW, 10)
     harness.seek({0: 3})
 
@@ -158,7 +158,7 @@ async def test_a_seek_begins_again_in_every_bucket(harness: CoordinatorHarness) 
     assert "not by 'ada' at generation 2" in (harness.acknowledge("ada", LOW, 10, generation=2) or "")
 
 
-async def test_an_old_client_is_given_whole_segments_alone(lead: Lead) -> None:
+async def test_an_old_client_gets_whole_segments_only(lead: Lead) -> None:
     harness = lead(segments=2)
     for name in ("old", "ada", "bob"):
         harness.register(name, supports_bucket_ranges=name != "old")
@@ -169,10 +169,10 @@ async def test_an_old_client_is_given_whole_segments_alone(lead: Lead) -> None:
     }
 
 
-# --- what people are told ---------------------------------------------------------------------------------------------
+# Descriptions and idle reasons
 
 
-async def test_the_description_tells_who_reads_which_buckets(harness: CoordinatorHarness) -> None:
+async def test_the_description_names_the_holder_of_each_bucket_range(harness: CoordinatorHarness) -> None:
     harness.acknowledge("bob", HIGH, 4)
     (segment,) = harness.coordinator.describe().segments
 
@@ -184,7 +184,7 @@ async def test_the_description_tells_who_reads_which_buckets(harness: Coordinato
     assert {} == idle(harness)
 
 
-async def test_buckets_that_nobody_holds_are_told(lead: Lead) -> None:
+async def test_the_description_includes_ranges_without_a_holder(lead: Lead) -> None:
     harness = lead()
     for name in ("ada", "bob", "cyd"):
         harness.register(name, **SHARING)
@@ -198,7 +198,7 @@ async def test_buckets_that_nobody_holds_are_told(lead: Lead) -> None:
     assert {"bob", "cyd"} == set(harness.holders().values())
 
 
-async def test_who_is_idle_is_told_why(lead: Lead) -> None:
+async def test_idle_consumers_have_a_reason(lead: Lead) -> None:
     harness = lead("ada", "bob", type="CHECKPOINT", **SHARING)
     assert {"bob": "segments of a subscription of type CHECKPOINT are not shared, and each has a consumer"} == idle(
         harness
@@ -215,7 +215,7 @@ async def test_who_is_idle_is_told_why(lead: Lead) -> None:
     assert {"bob": "a segment is moving between consumers"} == idle(harness)
 
 
-async def test_who_is_idle_because_segments_wait_is_told_so(lead: Lead) -> None:
+async def test_the_idle_reason_counts_blocked_segments(lead: Lead) -> None:
     harness = lead("ada", "bob", records=1)
     harness.split(0)
     assert idle(harness)["bob"].endswith("; 2 of 3 segments are blocked")
@@ -223,7 +223,7 @@ async def test_who_is_idle_because_segments_wait_is_told_so(lead: Lead) -> None:
     assert {} == idle_reasons(harness.subscription, harness.coordinator.gate)
 
 
-async def test_who_is_idle_beyond_sixteen_is_told_so(lead: Lead) -> None:
+async def test_the_idle_reason_of_a_seventeenth_consumer(lead: Lead) -> None:
     harness = lead()
     for number in range(17):
         harness.register(f"c{number:02d}", **SHARING)
@@ -232,19 +232,19 @@ async def test_who_is_idle_beyond_sixteen_is_told_so(lead: Lead) -> None:
     assert {"c16": "each segment is already shared by 16 consumers"} == idle(harness)
 
 
-# --- who should rather get it -----------------------------------------------------------------------------------------
+# Affinity
 
 HOLDERS = {BucketRange(0, 0, 8): "ada", BucketRange(0, 8, 16): "bob", 1: "cyd"}
 SPLIT = Layout.initial(2, 0).split(0, 5, 0)
 
 
-def test_a_place_that_is_cut_otherwise_goes_to_who_reads_its_keys_already() -> None:
+def test_affinity_prefers_holders_of_the_same_buckets() -> None:
     preferred_owners = preferred_owners_of(HOLDERS, SPLIT, [BucketRange(0, 8, 12), 0, BucketRange(1, 0, 8)])
 
     assert {BucketRange(0, 8, 12): ["bob", "ada"], 0: ["ada", "bob"], BucketRange(1, 0, 8): ["cyd"]} == preferred_owners
 
 
-def test_a_share_of_a_child_goes_to_who_reads_the_same_buckets_of_its_parent() -> None:
+def test_affinity_of_a_child_prefers_holders_of_the_parents_buckets() -> None:
     preferred_owners = preferred_owners_of(HOLDERS, SPLIT, [BucketRange(2, 8, 16), BucketRange(2, 0, 8), 3])
 
     assert {
@@ -254,5 +254,5 @@ def test_a_share_of_a_child_goes_to_who_reads_the_same_buckets_of_its_parent() -
     } == preferred_owners
 
 
-def test_what_is_held_needs_no_heir() -> None:
+def test_a_held_slice_has_no_preferred_owner() -> None:
     assert {} == preferred_owners_of(HOLDERS, SPLIT, [BucketRange(0, 0, 8), 1])

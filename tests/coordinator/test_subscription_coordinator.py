@@ -22,10 +22,10 @@ def granted(answer: m.Registered) -> list[int]:
     return [grant.segment for grant in answer.grants]
 
 
-# --- joining and coming back ------------------------------------------------------------------------------------------
+# Registration
 
 
-async def test_the_first_consumer_gets_everything_in_its_answer_and_no_push(harness: CoordinatorHarness) -> None:
+async def test_the_first_consumer_gets_all_grants_in_the_response_and_no_push(harness: CoordinatorHarness) -> None:
     harness.store(1, 3)
     answer = harness.register("ada")
 
@@ -35,7 +35,7 @@ async def test_the_first_consumer_gets_everything_in_its_answer_and_no_push(harn
     assert [] == harness.pushes
 
 
-async def test_a_grant_says_where_to_begin_and_where_a_sealed_segment_ends(harness: CoordinatorHarness) -> None:
+async def test_a_grant_has_the_start_and_the_end_of_a_sealed_segment(harness: CoordinatorHarness) -> None:
     harness.store(0, 5)
     harness.register("ada")
     harness.acknowledge("ada", 0, 3)
@@ -52,7 +52,7 @@ async def test_a_grant_says_where_to_begin_and_where_a_sealed_segment_ends(harne
     assert harness.topic.tails[0].chunk_of(3) == grant.start_chunk
 
 
-async def test_a_second_consumer_gets_its_share_only_after_the_first_has_let_go(harness: CoordinatorHarness) -> None:
+async def test_a_second_consumer_gets_segments_only_after_the_first_has_confirmed(harness: CoordinatorHarness) -> None:
     harness.register("ada")
     answer = harness.register("bob")
     assert [] == granted(answer)
@@ -71,7 +71,7 @@ async def test_a_second_consumer_gets_its_share_only_after_the_first_has_let_go(
     assert [] == harness.take_pushes("ada")
 
 
-async def test_messages_carry_the_reign_and_name_the_incarnation(harness: CoordinatorHarness) -> None:
+async def test_messages_carry_the_leader_epoch_and_the_incarnation(harness: CoordinatorHarness) -> None:
     harness.register("ada", incarnation=7)
     harness.register("bob")
     [push] = harness.take_pushes("ada")
@@ -85,7 +85,7 @@ async def test_messages_carry_the_reign_and_name_the_incarnation(harness: Coordi
     )
 
 
-async def test_registering_again_moves_nothing_and_answers_all_that_is_held(harness: CoordinatorHarness) -> None:
+async def test_registering_again_moves_nothing_and_returns_all_grants(harness: CoordinatorHarness) -> None:
     harness.register("ada")
     before = dict(harness.subscription.holdings)
     answer = harness.register("ada")
@@ -95,7 +95,7 @@ async def test_registering_again_moves_nothing_and_answers_all_that_is_held(harn
     assert 1 == len(harness.proposed(e.ConsumerRegistered))
 
 
-async def test_what_was_revoked_is_left_out_of_the_answer_and_revoked_again(harness: CoordinatorHarness) -> None:
+async def test_registering_again_omits_revoked_segments_and_revokes_them_again(harness: CoordinatorHarness) -> None:
     harness.join("ada", "bob")
     harness.pushes.clear()
     answer = harness.register("ada")
@@ -106,7 +106,7 @@ async def test_what_was_revoked_is_left_out_of_the_answer_and_revoked_again(harn
     assert not any(revocation.final for revocation in push.revoked)
 
 
-async def test_coming_back_within_grace_moves_nothing(harness: CoordinatorHarness) -> None:
+async def test_returning_within_the_grace_period_moves_nothing(harness: CoordinatorHarness) -> None:
     harness.register("ada")
     generations = {s: holding.generation for s, holding in harness.subscription.holdings.items()}
     harness.coordinator.client_disconnected("client-ada")
@@ -121,7 +121,7 @@ async def test_coming_back_within_grace_moves_nothing(harness: CoordinatorHarnes
     assert events.ConsumerReconnected() in harness.observer.events
 
 
-async def test_a_type_that_is_not_the_subscriptions_is_refused_with_the_valid_one(harness: CoordinatorHarness) -> None:
+async def test_a_registration_with_another_type_is_rejected_with_the_valid_one(harness: CoordinatorHarness) -> None:
     rejected = harness.register("ada", type="QUEUE")
 
     assert "invalid" == rejected.verdict
@@ -129,16 +129,16 @@ async def test_a_type_that_is_not_the_subscriptions_is_refused_with_the_valid_on
     assert {} == harness.subscription.consumers
 
 
-async def test_strict_order_is_refused_where_it_means_nothing(lead: Lead) -> None:
+async def test_strict_order_is_rejected_for_a_queue(lead: Lead) -> None:
     harness = lead(type="QUEUE")
 
     assert "STREAM" in harness.register("ada", order="strict").reason
 
 
-# --- two with one name ------------------------------------------------------------------------------------------------
+# Two instances with one name
 
 
-async def test_a_newer_incarnation_takes_over_loudly_with_new_generations(harness: CoordinatorHarness) -> None:
+async def test_a_newer_incarnation_fences_the_older_and_gets_new_generations(harness: CoordinatorHarness) -> None:
     harness.register("ada", client_id="client-old")
     answer = harness.register("ada", incarnation=2, client_id="client-new")
 
@@ -151,8 +151,8 @@ async def test_a_newer_incarnation_takes_over_loudly_with_new_generations(harnes
     assert events.ConsumerRemoved(reason="replaced") in harness.observer.events
 
 
-async def test_a_takeover_moves_no_segment_to_another_name(lead: Lead) -> None:
-    """By name alone, the segment that bob has more would have gone to ada."""
+async def test_a_replacement_moves_no_segment_to_another_name(lead: Lead) -> None:
+    """By name only, the extra segment of bob would go to ada."""
     harness = lead("bob", "ada", segments=3)
     harness.confirm("bob", 2)
     assert {0: "bob", 1: "bob", 2: "ada"} == harness.holders()
@@ -189,7 +189,7 @@ async def test_a_stale_leave_changes_nothing(harness: CoordinatorHarness) -> Non
     assert before == len(harness.entries)
 
 
-async def test_a_late_last_will_of_the_old_one_changes_nothing(harness: CoordinatorHarness) -> None:
+async def test_a_delayed_will_of_a_replaced_client_changes_nothing(harness: CoordinatorHarness) -> None:
     harness.register("ada", client_id="client-old")
     harness.register("ada", incarnation=2, client_id="client-new")
     harness.coordinator.client_disconnected("client-old")
@@ -197,10 +197,10 @@ async def test_a_late_last_will_of_the_old_one_changes_nothing(harness: Coordina
     assert harness.subscription.consumers["ada"].disconnected_at_ms is None
 
 
-# --- leaving and falling silent ---------------------------------------------------------------------------------------
+# Leaving and disconnecting
 
 
-async def test_a_clean_leave_frees_everything_at_once(harness: CoordinatorHarness) -> None:
+async def test_a_leave_releases_all_holdings_at_once(harness: CoordinatorHarness) -> None:
     harness.join("ada", "bob")
     harness.leave("ada")
 
@@ -228,7 +228,7 @@ async def test_three_missed_heartbeats_then_grace_then_eviction(harness: Coordin
     assert "register again" in harness.take_pushes("ada")[-1].reason
 
 
-async def test_a_heartbeat_ends_silence_without_a_move(harness: CoordinatorHarness) -> None:
+async def test_a_heartbeat_within_the_grace_period_moves_nothing(harness: CoordinatorHarness) -> None:
     harness.register("ada")
     harness.coordinator.client_disconnected("client-ada")
     await harness.run(30)
@@ -239,7 +239,7 @@ async def test_a_heartbeat_ends_silence_without_a_move(harness: CoordinatorHarne
     assert 4 == len(harness.proposed(e.SegmentGranted))
 
 
-async def test_a_last_will_begins_grace_at_once_and_only_once(harness: CoordinatorHarness) -> None:
+async def test_a_will_starts_the_grace_period_at_once_and_only_once(harness: CoordinatorHarness) -> None:
     harness.register("ada")
     harness.coordinator.client_disconnected("client-ada")
     await harness.run(30)
@@ -250,7 +250,7 @@ async def test_a_last_will_begins_grace_at_once_and_only_once(harness: Coordinat
     assert 1 == len(harness.proposed(e.ConsumerDisconnected))
 
 
-async def test_a_client_that_is_here_is_heard_but_a_silent_consumer_must_speak_for_itself(
+async def test_client_presence_renews_connected_consumers_but_not_disconnected_ones(
     harness: CoordinatorHarness,
 ) -> None:
     harness.register("ada")
@@ -265,8 +265,8 @@ async def test_a_client_that_is_here_is_heard_but_a_silent_consumer_must_speak_f
     assert {} == harness.subscription.consumers
 
 
-async def test_a_connected_client_does_not_lengthen_the_grace_of_a_silent_consumer(harness: CoordinatorHarness) -> None:
-    """Not even where the ledger's clock stands ahead of ours, and only our own counts."""
+async def test_client_presence_does_not_extend_the_grace_period(harness: CoordinatorHarness) -> None:
+    """Not even if the ledger's clock is ahead, so that only the leader's clock counts."""
     harness.register("ada")
     harness.coordinator.client_disconnected("client-ada")
     harness.coordinator._now_ms = lambda: 0
@@ -277,7 +277,7 @@ async def test_a_connected_client_does_not_lengthen_the_grace_of_a_silent_consum
     assert {} == harness.subscription.consumers
 
 
-async def test_an_evicted_consumer_is_told_to_register_first(harness: CoordinatorHarness) -> None:
+async def test_a_heartbeat_of_an_unregistered_consumer_is_rejected(harness: CoordinatorHarness) -> None:
     rejected = harness.heartbeat("ada")
 
     assert "out_of_order" == rejected.verdict
@@ -286,7 +286,7 @@ async def test_an_evicted_consumer_is_told_to_register_first(harness: Coordinato
     assert "register first" in harness.heartbeat("ada", incarnation=2).reason
 
 
-# --- handing over -----------------------------------------------------------------------------------------------------
+# Handover
 
 
 async def test_a_holder_that_does_not_confirm_in_time_is_fenced(harness: CoordinatorHarness) -> None:
@@ -310,9 +310,16 @@ async def test_a_holder_that_does_not_confirm_in_time_is_fenced(harness: Coordin
 @pytest.mark.parametrize(
     ("consumer", "segment", "generation", "incarnation"),
     [("ada", 3, 3, 1), ("bob", 3, 4, 1), ("ada", 3, 4, 0), ("ada", 0, 1, 1), ("ada", 9, 1, 1), ("eve", 3, 4, 1)],
-    ids=["older generation", "not the holder", "older incarnation", "not revoked", "no such segment", "a stranger"],
+    ids=[
+        "older generation",
+        "not the holder",
+        "older incarnation",
+        "not revoked",
+        "unknown segment",
+        "unknown consumer",
+    ],
 )
-async def test_a_confirmation_that_fits_no_revocation_changes_nothing(
+async def test_a_confirmation_without_a_matching_revocation_changes_nothing(
     harness: CoordinatorHarness, consumer: str, segment: int, generation: int, incarnation: int
 ) -> None:
     harness.join("ada", "bob")
@@ -331,7 +338,7 @@ async def test_a_confirmation_twice_counts_once(harness: CoordinatorHarness) -> 
     assert before == len(harness.entries)
 
 
-async def test_when_the_next_holder_leaves_first_the_old_one_gets_the_segment_back_anew(
+async def test_if_the_next_owner_leaves_the_old_holder_gets_a_new_generation(
     harness: CoordinatorHarness,
 ) -> None:
     harness.join("ada", "bob")
@@ -344,8 +351,8 @@ async def test_when_the_next_holder_leaves_first_the_old_one_gets_the_segment_ba
     assert harness.subscription.holdings[2].generation > 4
 
 
-async def test_what_is_being_given_up_weighs_nothing(harness: CoordinatorHarness) -> None:
-    """Were it counted as held, dan's joining would take segment 3 from zoe for nothing."""
+async def test_a_revoked_segment_does_not_count_as_held(harness: CoordinatorHarness) -> None:
+    """If it did, dan's registration would move segment 3 away from zoe needlessly."""
     harness.join("zoe", "bob")
     for segment in (2, 3):
         harness.confirm("zoe", segment)
@@ -360,7 +367,7 @@ async def test_what_is_being_given_up_weighs_nothing(harness: CoordinatorHarness
     assert {0: "zoe", 1: "dan", 2: "cyd", 3: "zoe"} == harness.holders()
 
 
-async def test_when_the_old_holder_leaves_mid_handover_the_next_one_gets_it_at_once(
+async def test_if_the_old_holder_leaves_the_next_owner_gets_the_segment_at_once(
     harness: CoordinatorHarness,
 ) -> None:
     harness.join("ada", "bob")
@@ -372,7 +379,7 @@ async def test_when_the_old_holder_leaves_mid_handover_the_next_one_gets_it_at_o
     assert events.HandoverFinished(seconds=3.0, reason="holder_left") in harness.observer.events
 
 
-async def test_the_observer_hears_how_long_a_handover_took(harness: CoordinatorHarness) -> None:
+async def test_a_finished_handover_is_reported_with_its_duration(harness: CoordinatorHarness) -> None:
     harness.join("ada", "bob")
     await harness.run(2)
     harness.confirm("ada", 2)
@@ -380,16 +387,16 @@ async def test_the_observer_hears_how_long_a_handover_took(harness: CoordinatorH
     assert [events.HandoverFinished(seconds=2.0, reason="confirmed")] == harness.observer.of(events.HandoverFinished)
 
 
-async def test_a_hundred_joins_between_two_ticks_move_each_segment_once_at_most(lead: Lead) -> None:
-    """So a look for each costs time alone: what is on its way to one newcomer goes to whoever it belongs to in the end."""
+async def test_a_hundred_joins_between_two_ticks_move_each_segment_at_most_once(lead: Lead) -> None:
+    """A pending handover goes to the final owner, so reconciling once per join costs only time."""
     harness = lead(segments=200)
     for n in range(100):
         harness.register(f"c{n:02}")
     revoked = harness.proposed(e.SegmentRevoked)
-    assert 200 - 2 == len(revoked), "all but what the first one keeps"
+    assert 200 - 2 == len(revoked), "all but the two that the first consumer keeps"
     for each in revoked:
         harness.confirm("c00", each.segment, each.generation)
 
     holders = list(harness.holders().values())
     assert {2} == {holders.count(f"c{n:02}") for n in range(100)}
-    assert 200 - 2 == len(harness.proposed(e.SegmentRevoked)), "and nothing moved twice"
+    assert 200 - 2 == len(harness.proposed(e.SegmentRevoked)), "no segment moved twice"

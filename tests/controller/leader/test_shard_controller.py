@@ -1,4 +1,4 @@
-"""Contending, leading and handing over, by the real controller on fake servers."""
+"""Contending, leading and handing over, with the real controller and fake servers."""
 
 import asyncio
 import random
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.looptime
 
 
 class Contender:
-    """One daemon's controller of shard 0."""
+    """The controller of shard 0 in one daemon."""
 
     def __init__(self, cluster: "Cluster", name: str) -> None:
         self.name = name
@@ -98,7 +98,7 @@ class Contender:
 
 
 class Cluster:
-    """Servers for contenders."""
+    """The servers that contenders share."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
@@ -107,7 +107,7 @@ class Cluster:
         self.ledger = Ledger(FakeStore(objects=self.objects), 0)
 
     async def terms(self) -> list[tuple[int, str]]:
-        """Every reign in the ledger."""
+        """Return (leader epoch, instance) of each term in the ledger."""
         found = []
         for number in range(1, await self.ledger.newest() + 1):
             entries = (await self.ledger.read(number)).entries
@@ -129,7 +129,7 @@ async def test_one_of_two_leads_and_the_other_keeps_up() -> None:
 
 
 async def test_a_stop_hands_over_at_once(looptime: Any) -> None:
-    """Not after a session time-out: what was accepted is committed, and the lock is let go."""
+    """Accepted requests are committed and the lock is released, without a session timeout."""
     cluster = Cluster()
     async with Contender(cluster, "a").running() as a:
         await until(lambda: a.leads)
@@ -147,7 +147,7 @@ async def test_a_stop_hands_over_at_once(looptime: Any) -> None:
     assert took < 1
 
 
-async def test_a_zookeeper_outage_ends_no_reign_and_stops_no_ingestion() -> None:
+async def test_a_zookeeper_outage_ends_no_term_and_stops_no_ingestion() -> None:
     cluster = Cluster()
     client = BareClient(cluster.broker)
     async with Contender(cluster, "a").running() as a:
@@ -166,8 +166,8 @@ async def test_a_zookeeper_outage_ends_no_reign_and_stops_no_ingestion() -> None
     assert [(1, "a")] == await cluster.terms()
 
 
-async def test_a_partitioned_leader_is_succeeded_and_notices_within_two_seconds() -> None:
-    """It hears nothing from ZooKeeper; the ledger tells it."""
+async def test_a_partitioned_leader_is_replaced_and_notices_within_two_seconds() -> None:
+    """ZooKeeper is unreachable. The ledger shows the newer term."""
     cluster = Cluster()
     async with Contender(cluster, "a").running() as a:
         await until(lambda: a.leads)
@@ -180,8 +180,8 @@ async def test_a_partitioned_leader_is_succeeded_and_notices_within_two_seconds(
 
 
 @pytest.mark.parametrize("fault", ["unknown_written", "unknown_lost"])
-async def test_an_uncertain_reign_chunk_is_read_and_not_guessed(fault: Any) -> None:
-    """Whether it was written or not, the next attempt begins where the ledger ends."""
+async def test_a_term_chunk_of_unknown_outcome_is_resolved_by_reading(fault: Any) -> None:
+    """Whether the chunk exists or not, the next attempt starts at the end of the ledger."""
     cluster = Cluster()
     contender = Contender(cluster, "a")
     contender.store.fail_next(fault)
@@ -191,7 +191,7 @@ async def test_an_uncertain_reign_chunk_is_read_and_not_guessed(fault: Any) -> N
     assert ([1, 2] if fault == "unknown_written" else [1]) == epochs
 
 
-async def test_a_store_that_is_away_at_the_start_is_waited_for() -> None:
+async def test_an_unreachable_store_at_the_start_only_delays_the_term() -> None:
     cluster = Cluster()
     contender = Contender(cluster, "a")
     contender.store.outage()
@@ -202,7 +202,7 @@ async def test_a_store_that_is_away_at_the_start_is_waited_for() -> None:
         await until(lambda: contender.leads, 10)
 
 
-async def test_a_broker_that_stays_away_moves_the_shard_to_whoever_reaches_it() -> None:
+async def test_an_unreachable_broker_moves_the_shard_to_another_daemon() -> None:
     cluster = Cluster()
     async with Contender(cluster, "a").running() as a:
         await until(lambda: a.leads)
@@ -213,8 +213,8 @@ async def test_a_broker_that_stays_away_moves_the_shard_to_whoever_reaches_it() 
             assert not a.leads
 
 
-async def test_a_reign_begins_with_the_state_that_the_last_one_made() -> None:
-    """Folded by the leader as it went, and by its successor from the ledger: the same."""
+async def test_a_term_starts_with_the_state_of_the_previous_one() -> None:
+    """The leader applied the entries as it proposed them, its successor from the ledger."""
     cluster = Cluster()
     client = BareClient(cluster.broker)
     async with Contender(cluster, "a").running() as a:
@@ -236,8 +236,8 @@ async def test_a_reign_begins_with_the_state_that_the_last_one_made() -> None:
     assert (first.next_id, dict(first.commands)) == (second.next_id, dict(second.commands))
 
 
-async def test_a_ledger_that_cannot_be_read_ends_the_process_with_the_objects_name() -> None:
-    """Going on would mean deciding on half a truth."""
+async def test_an_unreadable_ledger_ends_the_process_and_names_the_chunk() -> None:
+    """Continuing would mean deciding on incomplete state."""
     cluster = Cluster()
     cluster.objects["ledger/shard=0000/000000000001.parquet"] = b"not a chunk"
     with pytest.raises(ExceptionGroup) as caught:
@@ -247,8 +247,8 @@ async def test_a_ledger_that_cannot_be_read_ends_the_process_with_the_objects_na
     assert "chunk 1 of shard 0" in str(caught.value.exceptions[0])
 
 
-async def test_a_hole_in_the_ledger_is_not_written_into() -> None:
-    """A chunk deleted from the middle looks like the end to whoever reads on by number."""
+async def test_a_hole_in_the_ledger_is_not_filled() -> None:
+    """Reading by number, a deleted chunk looks like the end of the ledger."""
     cluster = Cluster()
     async with Contender(cluster, "a").running() as a:
         await until(lambda: a.leads)
@@ -267,7 +267,7 @@ async def test_a_hole_in_the_ledger_is_not_written_into() -> None:
 
 
 async def _lead_and_stop(cluster: Cluster, name: str, chunks: int) -> None:
-    """One reign of ``name`` with so many empty chunks."""
+    """Run one term of ``name`` with this number of empty chunks."""
     async with Contender(cluster, name).running() as a:
         await until(lambda: a.leads)
         for _ in range(chunks):
@@ -283,7 +283,7 @@ def _delete(cluster: Cluster, *numbers: int) -> None:
         del cluster.objects[f"ledger/shard=0000/{number:012d}.parquet"]
 
 
-async def test_a_reign_begins_from_a_snapshot_when_the_first_chunks_are_gone() -> None:
+async def test_a_term_starts_from_a_snapshot_if_the_first_chunks_were_trimmed() -> None:
     cluster = Cluster()
     await _lead_and_stop(cluster, "a", 6)
     assert 7 == await take_snapshot(cluster.ledger, least_chunks=1, now_ms=0)
@@ -299,8 +299,8 @@ async def test_a_reign_begins_from_a_snapshot_when_the_first_chunks_are_gone() -
         assert [1, 8, 10] == c.controller.leader.state.term_start_chunks
 
 
-async def test_a_reign_chunk_behind_a_trim_begins_no_reign() -> None:
-    """A contender that stood still between reading the end and writing it: the number was used, and deleted."""
+async def test_a_term_chunk_with_a_trimmed_number_starts_no_term() -> None:
+    """The contender was suspended after reading the end. Its number has been used and trimmed since."""
     cluster = Cluster()
     async with Contender(cluster, "a").running() as one, Contender(cluster, "b").running() as two:
         await until(lambda: one.leads or two.leads)
@@ -330,5 +330,5 @@ async def test_a_reign_chunk_behind_a_trim_begins_no_reign() -> None:
         assert late.controller.leader is not None
 
         assert wanted == ["ledger/shard=0000/000000000002.parquet"]
-        assert 8 < late.controller.leader.state.term_start_chunks[-1], "after the end, not at the number that it wanted"
+        assert 8 < late.controller.leader.state.term_start_chunks[-1], "the term chunk is after the end of the ledger"
         assert 2 not in late.controller.leader.state.term_start_chunks

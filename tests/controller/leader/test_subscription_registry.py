@@ -1,4 +1,4 @@
-"""Questions about a subscription that the leader answers or refuses; what the answers say is tested with their makers."""
+"""Requests about subscriptions that the leader answers or refuses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONSUMER = {"topic": "orders", "subscription": "s", "consumer": "ada", "incarnat
     ],
     ids=["segment", "consumer", "subscription", "split", "topic"],
 )
-async def test_a_question_about_what_does_not_exist_is_refused_with_the_choices(kind, fields, reason):
+async def test_a_query_about_a_missing_object_is_refused_with_the_choices(kind, fields, reason):
     shard = OneShard()
     async with shard.leader(), shard.client() as client:
         await client.call(m.CreateTopic, topic="orders", segments=2, token="1")
@@ -38,7 +38,7 @@ async def test_a_question_about_what_does_not_exist_is_refused_with_the_choices(
     assert re.search(reason, reply.reason)
 
 
-async def test_one_consumer_or_segment_is_explained_alone_and_everything_where_neither_is_named():
+async def test_an_explanation_covers_one_consumer_or_segment_or_all():
     shard = OneShard()
     async with shard.leader(), shard.client() as client:
         await client.call(m.CreateTopic, topic="orders", segments=2, token="1")
@@ -54,8 +54,8 @@ async def test_one_consumer_or_segment_is_explained_alone_and_everything_where_n
     assert (consumer.segments, [c.consumer for c in consumer.consumers]) == ([], ["ada"])
 
 
-async def test_acknowledgements_sent_again_are_told_what_did_not_count_by_this_leader_and_the_next():
-    """Judged again the good one would be rejected: by then nobody holds its segment at that generation."""
+async def test_replayed_acknowledgements_get_the_original_rejections_from_any_leader():
+    """Judging the batch again would reject the valid acknowledgement: its grant no longer exists."""
     shard = OneShard()
     async with shard.client() as client:
         async with shard.leader("a"):

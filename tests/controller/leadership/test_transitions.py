@@ -1,4 +1,4 @@
-"""The leadership table, quantified over: what every event does, and what no event may do."""
+"""The leadership table: properties over all roles and events."""
 
 import pytest
 
@@ -14,7 +14,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize("event", ENDS)
-def test_what_ends_a_reign_stops_taking_requests_first_and_lets_go_of_the_lock(event: Event) -> None:
+def test_an_event_that_ends_a_term_stops_requests_first_and_releases_the_lock(event: Event) -> None:
     """Rules 2, 3 and 5."""
     after, actions = Leadership(Role.LEADING, holds_lock=True).on(event)
 
@@ -25,8 +25,8 @@ def test_what_ends_a_reign_stops_taking_requests_first_and_lets_go_of_the_lock(e
 
 
 @pytest.mark.parametrize("event", [event for event in Event if event not in ENDS])
-def test_nothing_else_ends_a_reign(event: Event) -> None:
-    """Rule 4: losing ZooKeeper or the lock ends nothing."""
+def test_no_other_event_ends_a_term(event: Event) -> None:
+    """Rule 4: losing ZooKeeper or the lock does not end the term."""
     after, actions = Leadership(Role.LEADING, holds_lock=True).on(event)
 
     assert after.role is Role.LEADING
@@ -34,23 +34,23 @@ def test_nothing_else_ends_a_reign(event: Event) -> None:
 
 
 @pytest.mark.parametrize("role", [role for role in Role if role is not Role.CATCHING_UP])
-def test_only_a_written_reign_chunk_makes_a_leader(role: Role) -> None:
-    """Rule 1: not the lock."""
+def test_only_a_written_term_chunk_makes_a_leader(role: Role) -> None:
+    """Rule 1: the lock does not."""
     for event in Event:
         after, _ = Leadership(role).on(event)
         assert after.role is not Role.LEADING or role is Role.LEADING
     assert Leadership(Role.CATCHING_UP).on(Event.TERM_STARTED)[0].role is Role.LEADING
 
 
-def test_only_an_orderly_stop_commits_what_was_accepted() -> None:
-    """After a taken number nothing more may be written."""
+def test_only_an_orderly_stop_commits_accepted_requests() -> None:
+    """After a taken number, nothing more may be written."""
     for event in ENDS:
         _, actions = Leadership(Role.LEADING).on(event)
         assert (Action.HAND_OVER in actions) == (event is Event.STOP_REQUESTED)
 
 
-def test_a_leader_without_lock_or_contact_makes_room() -> None:
-    """Rule 4, and it ends when both are back."""
+def test_a_leader_without_lock_or_contact_yields_to_a_contender() -> None:
+    """Rule 4, until both are back."""
     leader = Leadership(Role.LEADING, holds_lock=True)
     assert not leader.yields_to_contender
 
@@ -63,26 +63,26 @@ def test_a_leader_without_lock_or_contact_makes_room() -> None:
         assert not lonely.on(regains)[0].yields_to_contender
 
 
-def test_a_follower_never_makes_room() -> None:
-    """It writes nothing."""
+def test_a_follower_never_yields() -> None:
+    """A follower writes nothing."""
     assert not Leadership(Role.FOLLOWING, in_contact=False).yields_to_contender
 
 
-def test_a_taken_number_while_catching_up_is_read_and_the_next_one_tried() -> None:
-    """The last reign was not quite over."""
+def test_a_number_taken_while_catching_up_is_read_and_the_next_one_tried() -> None:
+    """The previous term was still writing."""
     assert (Action.CATCH_UP,) == Leadership(Role.CATCHING_UP, holds_lock=True).on(Event.NUMBER_TAKEN)[1]
 
 
-def test_a_stopped_contender_does_nothing_any_more() -> None:
-    """Whatever arrives late."""
+def test_a_stopped_daemon_ignores_all_events() -> None:
+    """Late events included."""
     assert not TRANSITIONS[Role.STOPPED]
     for event in Event:
         assert () == Leadership(Role.STOPPED).on(event)[1]
 
 
 @pytest.mark.parametrize("role", [Role.FOLLOWING, Role.CATCHING_UP, Role.LEADING])
-def test_every_contender_can_be_stopped(role: Role) -> None:
-    """And lets go of its place in the queue."""
+def test_each_role_can_be_stopped(role: Role) -> None:
+    """It also leaves the queue."""
     after, actions = Leadership(role).on(Event.STOP_REQUESTED)
 
     assert Role.STOPPED is after.role

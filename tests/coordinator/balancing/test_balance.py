@@ -1,4 +1,4 @@
-"""Shares and weights together: segments are cut for more consumers than there are, and spread by load all the same."""
+"""Bucket ranges and weights together: segments divided among more consumers, and balanced by load."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from headgate.model.layout import Layout
 SEGMENTS = st.integers(1, 5)
 WEIGHTS = st.dictionaries(st.integers(0, 4), st.integers(16, 5000), max_size=5)
 STEPS = st.lists(st.tuples(st.integers(-9, 20), st.integers(25, 400), WEIGHTS), min_size=1, max_size=8)
-"""How many consumers join, or leave, with which capacity, and what segments weigh from then on."""
+"""(Joining or leaving consumers, their capacity, new weights)."""
 
 
 class AssignmentModel:
-    """One subscription that is balanced by load; every move is carried out at once."""
+    """One subscription balanced by load, with immediate handovers."""
 
     def __init__(self, segments: int) -> None:
         self.segments = list(range(segments))
@@ -43,34 +43,34 @@ class AssignmentModel:
         self.held = self.target()
 
     def target(self, *, turned: bool = False) -> dict[SegmentSlice, str]:
-        """Return who should read what; ``turned``: with everything named in another order."""
+        """Return the target; ``turned``: from inputs in reverse order."""
         consumers = self.known.consumers
         names = {name: consumers[name].supports_bucket_ranges for name in sorted(consumers, reverse=turned)}
-        standing = {place: name for place, name in sorted(self.held.items(), reverse=turned) if name in consumers}
-        return compute_target(self.known, self.layout, self.segments, names, standing)
+        holders = {held: name for held, name in sorted(self.held.items(), reverse=turned) if name in consumers}
+        return compute_target(self.known, self.layout, self.segments, names, holders)
 
-    def weight(self, place: SegmentSlice) -> int:
-        known = self.known.weights.get(segment_of(place))
-        return 0 if known is None else max(1, known * len(buckets_of(place)) // KEY_BUCKETS)
+    def weight(self, held: SegmentSlice) -> int:
+        known = self.known.weights.get(segment_of(held))
+        return 0 if known is None else max(1, known * len(buckets_of(held)) // KEY_BUCKETS)
 
 
 @given(SEGMENTS, STEPS)
-def test_every_bucket_has_one_owner_and_looking_again_moves_nothing(segments: int, steps: list) -> None:
+def test_each_bucket_has_one_owner_and_recomputing_moves_nothing(segments: int, steps: list) -> None:
     model = AssignmentModel(segments)
     for step in steps:
         model.step(*step)
         if not model.known.consumers:
             assert {} == model.held
             continue
-        buckets = sorted((segment_of(place), bucket) for place in model.held for bucket in buckets_of(place))
+        buckets = sorted((segment_of(held), bucket) for held in model.held for bucket in buckets_of(held))
         assert buckets == [(segment, bucket) for segment in range(segments) for bucket in range(KEY_BUCKETS)]
         assert set(model.held.values()) <= set(model.known.consumers)
         assert model.held == model.target() == model.target(turned=True)
 
 
 @given(SEGMENTS, STEPS)
-def test_who_has_too_much_has_no_share_too_many(segments: int, steps: list) -> None:
-    """Its lightest piece, given to whoever has least, would leave that one worse off than it is itself."""
+def test_an_overloaded_consumer_has_no_range_that_could_move(segments: int, steps: list) -> None:
+    """Its lightest slice would raise the least loaded consumer above it."""
     model = AssignmentModel(segments)
     model.step(0, 100, dict.fromkeys(range(segments), 100))
     for step in steps:
@@ -78,14 +78,14 @@ def test_who_has_too_much_has_no_share_too_many(segments: int, steps: list) -> N
         if len(model.known.consumers) < 2:
             continue
         capacities = {name: known.capacity for name, known in model.known.consumers.items()}
-        held: dict[str, list[int]] = {name: [] for name in capacities}
-        for place, name in model.held.items():
-            held[name].append(model.weight(place))
-        level = {name: Fraction(sum(weights), capacities[name]) for name, weights in held.items()}
+        weights: dict[str, list[int]] = {name: [] for name in capacities}
+        for held, name in model.held.items():
+            weights[name].append(model.weight(held))
+        level = {name: Fraction(sum(carried), capacities[name]) for name, carried in weights.items()}
         most, least = max(level, key=lambda name: level[name]), min(level, key=lambda name: level[name])
-        mean = Fraction(sum(map(sum, held.values())), sum(capacities.values()))
+        mean = Fraction(sum(map(sum, weights.values())), sum(capacities.values()))
         if level[most] * 100 > mean * (100 + TOLERANCE_PERCENT):
-            assert level[most] - level[least] <= Fraction(min(held[most]), capacities[least])
+            assert level[most] - level[least] <= Fraction(min(weights[most]), capacities[least])
 
 
 def test_the_hot_segment_is_shared_by_more_consumers_than_the_others() -> None:
@@ -93,7 +93,7 @@ def test_the_hot_segment_is_shared_by_more_consumers_than_the_others() -> None:
     model.step(4, 100, {0: 3000, 1: 100})
 
     readers = {
-        segment: {name for place, name in model.held.items() if segment_of(place) == segment} for segment in (0, 1)
+        segment: {name for held, name in model.held.items() if segment_of(held) == segment} for segment in (0, 1)
     }
     assert {BucketRange(0, 0, 8), BucketRange(0, 8, 16), BucketRange(1, 0, 8), BucketRange(1, 8, 16)} == set(model.held)
     assert len(readers[0]) == 2

@@ -1,4 +1,4 @@
-"""One subscription that is balanced by load: asked for, measured, put on record, and calm across changes of leader."""
+"""One subscription balanced by load: configuration, sampling, recorded weights, leader changes."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def acknowledge(harness: CoordinatorHarness, segment: int, end: int) -> None:
 
 
 async def traffic(harness: CoordinatorHarness, loads: dict[int, int], seconds: float) -> None:
-    """Let time pass with ``loads`` (segment → bytes a second), everything read at once."""
+    """Let time pass with ``loads`` (segment → bytes per second), all acknowledged at once."""
     for _ in range(round(seconds / 5)):
         for segment, load in loads.items():
             harness.store(segment, 1, load * 5)
@@ -57,7 +57,7 @@ async def balanced(harness: CoordinatorHarness) -> None:
     await traffic(harness, HOT, 300)
 
 
-async def test_who_joins_says_the_balance_and_who_comes_back_does_not(harness: CoordinatorHarness) -> None:
+async def test_a_joining_consumer_sets_the_balance_and_a_returning_one_does_not(harness: CoordinatorHarness) -> None:
     harness.register("ada")
     assert "count" == harness.coordinator.describe().balance
     harness.register("bob", balance="load")
@@ -69,7 +69,7 @@ async def test_who_joins_says_the_balance_and_who_comes_back_does_not(harness: C
     assert "count" == harness.coordinator.describe().balance
 
 
-async def test_nothing_is_measured_while_the_balance_is_by_count(harness: CoordinatorHarness) -> None:
+async def test_loads_are_not_sampled_when_balancing_by_count(harness: CoordinatorHarness) -> None:
     harness.join("ada", "bob")
     await traffic(harness, HOT, 300)
 
@@ -77,7 +77,7 @@ async def test_nothing_is_measured_while_the_balance_is_by_count(harness: Coordi
     assert [None] * 6 == [segment.weight for segment in harness.coordinator.describe().segments]
 
 
-async def test_who_reads_the_hot_segment_is_relieved_of_the_others(harness: CoordinatorHarness) -> None:
+async def test_the_holder_of_the_hot_segment_gets_no_other(harness: CoordinatorHarness) -> None:
     await balanced(harness)
 
     hot = harness.holders()[0]
@@ -86,7 +86,7 @@ async def test_who_reads_the_hot_segment_is_relieved_of_the_others(harness: Coor
     assert weights[0] > 20 * weights[1] > 0
 
 
-async def test_each_weight_that_changes_is_told_and_how(harness: CoordinatorHarness) -> None:
+async def test_each_weight_change_is_reported(harness: CoordinatorHarness) -> None:
     def changes() -> list[str]:
         return [event.change for event in harness.observer.of(SegmentWeightChanged)]
 
@@ -98,16 +98,16 @@ async def test_each_weight_that_changes_is_told_and_how(harness: CoordinatorHarn
     assert len(changes()) == sum(len(entry.weights) for entry in harness.proposed(e.SegmentWeightsSet)) - 6
 
 
-async def test_a_load_that_stays_moves_nothing_more(harness: CoordinatorHarness) -> None:
+async def test_a_constant_load_moves_nothing_more(harness: CoordinatorHarness) -> None:
     await balanced(harness)
-    before, weighed = moves(harness), len(harness.proposed(e.SegmentWeightsSet))
+    before, changes = moves(harness), len(harness.proposed(e.SegmentWeightsSet))
     await traffic(harness, HOT, 1800)
 
-    assert (before, weighed) == (moves(harness), len(harness.proposed(e.SegmentWeightsSet)))
+    assert (before, changes) == (moves(harness), len(harness.proposed(e.SegmentWeightsSet)))
 
 
 async def test_a_change_of_leader_moves_nothing(harness: CoordinatorHarness) -> None:
-    """Weights begin from the record: neither the first look of a reign nor its first samples touch anything."""
+    """A term starts with the recorded weights, and its first samples change nothing."""
     await balanced(harness)
     before, holders = moves(harness), harness.holders()
     for _ in range(3):
@@ -120,19 +120,19 @@ async def test_a_change_of_leader_moves_nothing(harness: CoordinatorHarness) -> 
     assert (before, holders) == (moves(harness), harness.holders())
 
 
-async def test_a_burst_right_after_a_change_of_leader_is_damped_like_any_other(harness: CoordinatorHarness) -> None:
-    """Everybody catches up then; taken for the first sample of all, it would change the weight a minute later."""
+async def test_a_burst_after_a_change_of_leader_is_smoothed_like_any_other(harness: CoordinatorHarness) -> None:
+    """If the burst were the very first sample, it would change the weight a minute later."""
     await balanced(harness)
-    weighed = len(harness.proposed(e.SegmentWeightsSet))
+    changes = len(harness.proposed(e.SegmentWeightsSet))
     await harness.change_leader()
     harness.coordinator.tick()
     await traffic(harness, HOT | {1: 120_000}, 10)
     await traffic(harness, HOT, 300)
 
-    assert weighed == len(harness.proposed(e.SegmentWeightsSet))
+    assert changes == len(harness.proposed(e.SegmentWeightsSet))
 
 
-async def test_without_acknowledgements_there_is_no_backlog_to_weigh(lead: Lead) -> None:
+async def test_a_checkpoint_subscription_has_no_backlog_to_weigh(lead: Lead) -> None:
     harness = lead(segments=2, type="CHECKPOINT")
     harness.store(0, 5, 10**9)
     harness.register("ada", balance="load")
@@ -141,7 +141,7 @@ async def test_without_acknowledgements_there_is_no_backlog_to_weigh(lead: Lead)
     assert [{0: 16, 1: 16}] == [entry.weights for entry in harness.proposed(e.SegmentWeightsSet)]
 
 
-async def test_capacity_draws_load_and_can_be_changed_without_leaving(harness: CoordinatorHarness) -> None:
+async def test_capacity_attracts_load_and_can_change_without_leaving(harness: CoordinatorHarness) -> None:
     even = dict.fromkeys(range(6), 100_000)
     harness.register("ada", balance="load")
     harness.register("bob")
@@ -156,14 +156,14 @@ async def test_capacity_draws_load_and_can_be_changed_without_leaving(harness: C
     assert 3 == len(harness.proposed(e.ConsumerRegistered))
 
 
-async def test_the_same_capacity_again_puts_nothing_on_record(harness: CoordinatorHarness) -> None:
+async def test_an_unchanged_capacity_is_not_recorded_again(harness: CoordinatorHarness) -> None:
     harness.register("ada", capacity=50)
     harness.register("ada", capacity=50)
 
     assert 1 == len(harness.proposed(e.ConsumerRegistered))
 
 
-async def test_back_to_count_balances_by_count(harness: CoordinatorHarness) -> None:
+async def test_switching_back_to_count_balances_by_count(harness: CoordinatorHarness) -> None:
     await balanced(harness)
     harness.register("ada", balance="count", incarnation=2)
     await traffic(harness, HOT, 30)
@@ -171,7 +171,7 @@ async def test_back_to_count_balances_by_count(harness: CoordinatorHarness) -> N
     assert 3 == list(harness.holders().values()).count("ada")
 
 
-async def test_blocked_segments_weigh_nothing_and_have_a_weight_when_they_are_let_through(
+async def test_blocked_segments_have_weights_but_are_not_assigned(
     stream_harness: CoordinatorHarness,
 ) -> None:
     harness = stream_harness
@@ -208,13 +208,15 @@ async def test_a_bucket_range_weighs_its_proportion_and_a_backlog_counts_by_buck
     shared.propose(e.RecordsAcknowledged(topic_id=1, subscription_id=2, seek_generation=0, ranges=[half]))
     await shared.run_with_heartbeats(200)
 
-    # Nobody reads on, and there is no traffic: all of the 160 records wait in half of the buckets.
+    # No consumer reads, and no records arrive: all 160 records are pending in half of the buckets.
     assert [{0: weight_of((30_000_000 + 160 * 256) // 2 // 300)}] == [
         entry.weights for entry in shared.proposed(e.SegmentWeightsSet)
     ]
 
 
-async def test_who_gets_nothing_because_of_the_load_is_told_so(stream_harness: CoordinatorHarness) -> None:
+async def test_the_idle_reason_of_a_consumer_that_would_not_even_out_the_load(
+    stream_harness: CoordinatorHarness,
+) -> None:
     harness = stream_harness
     harness.register("ada", balance="load")
     harness.register("bob", capacity=1)

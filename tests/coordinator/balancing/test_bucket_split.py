@@ -1,4 +1,4 @@
-"""Into how many shares segments are cut, rule by rule, then through random joins and leaves."""
+"""The division of segments into bucket ranges, rule by rule, then with random joins and leaves."""
 
 import subprocess
 import sys
@@ -17,8 +17,8 @@ def names(count: int, prefix: str = "c") -> list[str]:
     return [f"{prefix}{number:03d}" for number in range(count)]
 
 
-def cut(segments: int, consumers: int, standing: dict[SegmentSlice, str] | None = None) -> list[SegmentSlice]:
-    (pool,) = pools("STREAM", list(range(segments)), dict.fromkeys(names(consumers), True), standing or {})
+def divide(segments: int, consumers: int, holders: dict[SegmentSlice, str] | None = None) -> list[SegmentSlice]:
+    (pool,) = pools("STREAM", list(range(segments)), dict.fromkeys(names(consumers), True), holders or {})
     return list(pool.slices)
 
 
@@ -30,12 +30,12 @@ def quarters(segment: int) -> list[BucketRange]:
     return [BucketRange(segment, first, first + 4) for first in range(0, 16, 4)]
 
 
-def settled(slices: list[SegmentSlice], consumers: int) -> dict[SegmentSlice, str]:
+def assigned(slices: list[SegmentSlice], consumers: int) -> dict[SegmentSlice, str]:
     return dict(zip(slices, names(consumers), strict=False))
 
 
 @pytest.mark.parametrize("kind", ["CHECKPOINT", None])
-def test_rule_1_what_keeps_no_positions_here_is_never_shared(kind) -> None:
+def test_rule_1_checkpoint_and_unknown_types_are_never_shared(kind) -> None:
     assert [Pool([0], {"a": True, "b": True})] == pools(kind, [0], {"a": True, "b": True}, {})
 
 
@@ -44,43 +44,43 @@ def test_rule_1_stream_and_queue_are_shared(kind) -> None:
     assert [Pool(halves(0), ["a", "b"])] == pools(kind, [0], {"a": True, "b": True}, {})
 
 
-def test_rule_2_nothing_is_shared_while_there_are_enough_segments() -> None:
-    assert [0, 1, 2] == cut(3, 3)
-    assert [0, 1, 2] == cut(3, 3, {BucketRange(0, 0, 8): "c000", BucketRange(0, 8, 16): "c001", 1: "c002"})
+def test_rule_2_no_segment_is_shared_while_there_are_enough() -> None:
+    assert [0, 1, 2] == divide(3, 3)
+    assert [0, 1, 2] == divide(3, 3, {BucketRange(0, 0, 8): "c000", BucketRange(0, 8, 16): "c001", 1: "c002"})
 
 
-def test_rule_3_there_are_as_many_places_as_consumers_and_no_more_than_buckets() -> None:
-    assert [*halves(0), 1, 2] == cut(3, 4)
-    assert 32 == len(cut(2, 32)) == len(cut(2, 40))
+def test_rule_3_there_are_as_many_slices_as_consumers_up_to_the_number_of_buckets() -> None:
+    assert [*halves(0), 1, 2] == divide(3, 4)
+    assert 32 == len(divide(2, 32)) == len(divide(2, 40))
 
 
-def test_rule_4_the_largest_is_cut_and_a_free_one_rather_than_a_held_one() -> None:
-    assert [*halves(0), *halves(1)] == cut(2, 4, {**dict.fromkeys(halves(0), "x"), 1: "y"})
-    assert [0, *halves(1)] == cut(2, 3, {0: "c000"})
-    assert [0, *halves(1)] == cut(2, 3, {0: "c000"}), "the other one waits for its holder to confirm"
+def test_rule_4_the_largest_slice_is_halved_a_free_one_first() -> None:
+    assert [*halves(0), *halves(1)] == divide(2, 4, {**dict.fromkeys(halves(0), "x"), 1: "y"})
+    assert [0, *halves(1)] == divide(2, 3, {0: "c000"})
+    assert [0, *halves(1)] == divide(2, 3, {0: "c000"}), "the held one stays whole"
 
 
-def test_rule_5_the_smallest_are_joined() -> None:
-    standing = settled([*quarters(0)[:2], BucketRange(0, 8, 16), *halves(1)], 5)
+def test_rule_5_the_smallest_pair_is_joined_first() -> None:
+    holders = assigned([*quarters(0)[:2], BucketRange(0, 8, 16), *halves(1)], 5)
 
-    assert [*halves(0), *halves(1)] == cut(2, 4, standing)
+    assert [*halves(0), *halves(1)] == divide(2, 4, holders)
 
 
-def test_rule_5_what_is_even_stays_cut_until_twice_as_much_as_needed() -> None:
-    standing = settled(quarters(0), 4)
+def test_rule_5_even_slices_stay_divided_until_there_are_two_per_consumer() -> None:
+    holders = assigned(quarters(0), 4)
 
-    assert quarters(0) == cut(1, 4, standing) == cut(1, 3, standing)
-    assert halves(0) == cut(1, 2, standing)
-    assert [0] == cut(1, 1, standing)
+    assert quarters(0) == divide(1, 4, holders) == divide(1, 3, holders)
+    assert halves(0) == divide(1, 2, holders)
+    assert [0] == divide(1, 1, holders)
 
 
 def test_rule_5_a_free_pair_is_joined_before_a_held_one() -> None:
-    standing = settled([*halves(0), BucketRange(1, 0, 8), 2], 4)
+    holders = assigned([*halves(0), BucketRange(1, 0, 8), 2], 4)
 
-    assert [*halves(0), 1, 2] == cut(3, 4, standing)
+    assert [*halves(0), 1, 2] == divide(3, 4, holders)
 
 
-def test_rule_6_who_cannot_share_gets_whole_segments() -> None:
+def test_rule_6_a_consumer_that_cannot_share_gets_a_whole_segment() -> None:
     consumers = {"new1": True, "new2": True, "new3": True, "old": False}
     found = pools("STREAM", [0, 1], consumers, {0: "new1", 1: "old"})
 
@@ -90,15 +90,15 @@ def test_rule_6_who_cannot_share_gets_whole_segments() -> None:
     ] == [Pool(sorted(pool.slices), pool.consumers) for pool in found]
 
 
-def test_rule_6_those_who_can_share_are_not_left_out_for_one_who_cannot() -> None:
+def test_rule_6_consumers_that_can_share_come_first() -> None:
     found = pools("STREAM", [0], {"new1": True, "new2": True, "old": False}, {0: "old"})
 
     assert [Pool(halves(0), ["new1", "new2"])] == found
 
 
-@pytest.mark.parametrize("able", [0, 1])
-def test_rule_6_sharing_takes_two_who_can(able: int) -> None:
-    consumers = {name: index < able for index, name in enumerate(names(3))}
+@pytest.mark.parametrize("capable", [0, 1])
+def test_rule_6_sharing_needs_two_consumers_that_can_share(capable: int) -> None:
+    consumers = {name: index < capable for index, name in enumerate(names(3))}
 
     assert [Pool([0], consumers)] == pools("STREAM", [0], consumers, {})
 
@@ -107,7 +107,7 @@ MOVES = st.lists(st.tuples(st.booleans(), st.integers(0, 40), st.integers(1, 20)
 
 
 class AssignmentModel:
-    """Consumers that join and leave; every move is carried out at once."""
+    """Consumers that join and leave, with immediate handovers."""
 
     def __init__(self, segments: int) -> None:
         self.segments = list(range(segments))
@@ -125,21 +125,21 @@ class AssignmentModel:
         self.settle()
 
     def settle(self) -> None:
-        standing = {place: name for place, name in self.held.items() if name in self.consumers}
+        holders = {held: name for held, name in self.held.items() if name in self.consumers}
         self.held = {}
-        for pool in pools("QUEUE", self.segments, self.consumers, standing):
-            self.held |= assign(AssignmentInput(pool.slices, pool.consumers, standing))
+        for pool in pools("QUEUE", self.segments, self.consumers, holders):
+            self.held |= assign(AssignmentInput(pool.slices, pool.consumers, holders))
 
 
 @given(st.integers(1, 6), MOVES)
-def test_every_bucket_has_one_owner_and_shares_are_even_whoever_comes_and_goes(segments: int, moves: list) -> None:
+def test_each_bucket_has_one_owner_and_sizes_stay_even(segments: int, moves: list) -> None:
     model = AssignmentModel(segments)
     for joins, pick, count in moves:
         model.step(joins, pick, count)
         if not model.consumers:
             assert {} == model.held
             continue
-        buckets = sorted((segment_of(place), bucket) for place in model.held for bucket in buckets_of(place))
+        buckets = sorted((segment_of(held), bucket) for held in model.held for bucket in buckets_of(held))
         assert buckets == [(segment, bucket) for segment in range(segments) for bucket in range(KEY_BUCKETS)]
         owned = [list(model.held.values()).count(name) for name in model.consumers]
         assert max(owned) - min(owned) <= 1
@@ -147,22 +147,22 @@ def test_every_bucket_has_one_owner_and_shares_are_even_whoever_comes_and_goes(s
             assert set(range(segments)) == set(model.held)
         else:
             assert min(owned) == 1 or len(model.consumers) > segments * KEY_BUCKETS
-            sizes = {len(buckets_of(place)) for place in model.held}
+            sizes = {len(buckets_of(held)) for held in model.held}
             assert max(sizes) <= 2 * min(sizes)
 
 
 @given(st.integers(1, 6), st.integers(2, 60))
-def test_one_more_consumer_takes_from_one_holder(segments: int, consumers: int) -> None:
+def test_a_joining_consumer_disturbs_one_holder_at_most(segments: int, consumers: int) -> None:
     model = AssignmentModel(segments)
     model.step(True, 0, segments + consumers)
     before = dict(model.held)
     model.step(True, 0, 1)
 
-    assert len([place for place, name in before.items() if model.held.get(place) != name]) <= 1
+    assert len([held for held, name in before.items() if model.held.get(held) != name]) <= 1
 
 
 @given(st.integers(1, 6), st.integers(2, 60), st.integers(0, 100))
-def test_one_consumer_less_takes_from_two_holders_at_most(segments: int, consumers: int, pick: int) -> None:
+def test_a_leaving_consumer_disturbs_two_holders_at_most(segments: int, consumers: int, pick: int) -> None:
     model = AssignmentModel(segments)
     model.step(True, 0, segments + consumers)
     before = dict(model.held)
@@ -172,14 +172,14 @@ def test_one_consumer_less_takes_from_two_holders_at_most(segments: int, consume
     assert len(moved) <= 2
 
 
-def test_what_is_decided_does_not_depend_on_the_hash_seed() -> None:
+def test_the_result_does_not_depend_on_the_hash_seed() -> None:
     program = (
         "from coordinator.balancing.bucket_split import pools\n"
         "from headgate.model.bucket_ranges import BucketRange\n"
-        "standing = {BucketRange(0, 0, 4): 'b', BucketRange(0, 4, 8): 'a', BucketRange(0, 8, 16): 'c', 1: 'd', 2: 'e'}\n"
+        "holders = {BucketRange(0, 0, 4): 'b', BucketRange(0, 4, 8): 'a', BucketRange(0, 8, 16): 'c', 1: 'd', 2: 'e'}\n"
         "for count in (4, 5, 9, 30):\n"
         "    consumers = {f'c{n}': n % 4 > 0 for n in range(count)}\n"
-        "    print([(list(map(str, p.slices)), list(p.consumers)) for p in pools('STREAM', [0, 1, 2], consumers, standing)])\n"
+        "    print([(list(map(str, p.slices)), list(p.consumers)) for p in pools('STREAM', [0, 1, 2], consumers, holders)])\n"
     )
     outputs = {
         subprocess.run(

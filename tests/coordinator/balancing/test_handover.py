@@ -1,4 +1,4 @@
-"""The handover, rule by rule, then random interleavings of targets, confirmations, time-outs and leaves."""
+"""The handover, rule by rule, then random interleavings of targets, confirmations, timeouts and leaves."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,13 +22,13 @@ def test_rule_1_a_held_segment_is_revoked_and_not_granted() -> None:
     assert Moves(revocations=(0,)) == plan(HandoverState({0: "bob"}, {0: held("ada")}, BOTH))
 
 
-def test_rule_1_what_is_released_now_is_granted_now() -> None:
+def test_rule_1_a_released_segment_is_granted_in_the_same_step() -> None:
     moves = plan(HandoverState({0: "bob"}, {0: held("ada", revoked_at_ms=5)}, BOTH, confirmed={0}))
 
     assert Moves(releases=((0, "confirmed"),), grants=((0, "bob"),)) == moves
 
 
-def test_rule_1_a_share_waits_for_all_who_hold_one_of_its_buckets() -> None:
+def test_rule_1_a_bucket_range_waits_for_all_holders_of_its_buckets() -> None:
     low, high = BucketRange(0, 0, 8), BucketRange(0, 8, 16)
     target = {low: "ada", high: "bob"}
 
@@ -41,14 +41,14 @@ def test_rule_1_a_share_waits_for_all_who_hold_one_of_its_buckets() -> None:
     assert ((0, "ada"),) == joined.grants
 
 
-def test_rule_1_what_others_do_in_other_buckets_or_segments_holds_nothing_up() -> None:
+def test_rule_1_other_buckets_and_segments_do_not_delay_a_grant() -> None:
     low, high = BucketRange(0, 0, 8), BucketRange(0, 8, 16)
     holdings = {low: held("ada", revoked_at_ms=5), 1: held("ada", revoked_at_ms=5)}
 
     assert Moves(grants=((high, "bob"),)) == plan(HandoverState({high: "bob"}, holdings, BOTH))
 
 
-def test_rule_2_a_share_of_a_retired_segment_is_released_at_once() -> None:
+def test_rule_2_a_bucket_range_of_a_retired_segment_is_released_at_once() -> None:
     moves = plan(HandoverState({}, {BucketRange(0, 0, 8): held("ada")}, BOTH, retired={0}))
 
     assert Moves(releases=((BucketRange(0, 0, 8), "drained"),)) == moves
@@ -59,48 +59,48 @@ def test_rule_2_a_retired_segment_is_released_at_once_even_while_revoked() -> No
         assert Moves(releases=((0, "drained"),)) == plan(HandoverState({}, {0: holding}, BOTH, retired={0}))
 
 
-def test_rule_3_who_left_holds_nothing() -> None:
+def test_rule_3_a_removed_consumer_is_released() -> None:
     moves = plan(HandoverState({0: "bob"}, {0: held("removed")}, BOTH))
 
     assert Moves(releases=((0, "holder_left"),), grants=((0, "bob"),)) == moves
 
 
-def test_rule_4_a_holder_out_of_time_is_released() -> None:
+def test_rule_4_a_holder_that_times_out_is_released() -> None:
     moves = plan(HandoverState({0: "bob"}, {0: held("ada", revoked_at_ms=5)}, BOTH, timed_out={0}))
 
     assert Moves(releases=((0, "timed_out"),), grants=((0, "bob"),)) == moves
 
 
-def test_rule_4_only_a_revoked_holder_can_confirm_or_run_out_of_time() -> None:
+def test_rule_4_only_a_revoked_holder_can_confirm_or_time_out() -> None:
     standing = HandoverState({0: "ada"}, {0: held("ada")}, BOTH, confirmed={0}, timed_out={0})
 
     assert not plan(standing)
 
 
-def test_rule_5_what_nobody_may_read_now_is_revoked() -> None:
-    """A gate that closes again takes the child back."""
+def test_rule_5_a_segment_that_may_not_be_read_is_revoked() -> None:
+    """A child that is blocked again is revoked."""
     assert Moves(revocations=(0,)) == plan(HandoverState({}, {0: held("ada")}, BOTH))
 
 
-def test_rule_5_and_6_a_revoked_holder_is_left_alone() -> None:
+def test_rules_5_and_6_a_revoked_holder_is_not_revoked_again() -> None:
     for owner in BOTH:
         assert not plan(HandoverState({0: owner}, {0: held("ada", revoked_at_ms=5)}, BOTH))
 
 
-def test_rule_6_what_the_holder_should_have_after_all_comes_back_once_it_has_confirmed() -> None:
+def test_rule_6_a_holder_that_owns_the_segment_again_must_confirm_first() -> None:
     moves = plan(HandoverState({0: "ada"}, {0: held("ada", revoked_at_ms=5)}, BOTH, confirmed={0}))
 
     assert Moves(releases=((0, "confirmed"),), grants=((0, "ada"),)) == moves
 
 
-def test_rule_7_what_is_as_it_should_be_is_not_touched() -> None:
+def test_rule_7_holdings_that_match_the_target_stay_untouched() -> None:
     moves = plan(HandoverState({0: "ada", 1: "bob", 2: "ada"}, {0: held("ada"), 1: held("bob")}, BOTH))
 
     assert Moves(grants=((2, "ada"),)) == moves
     assert not plan(HandoverState({0: "ada"}, {0: held("ada")}, BOTH))
 
 
-def test_moves_are_sorted_by_segment_whatever_order_the_values_arrive_in() -> None:
+def test_moves_are_sorted_by_segment_for_any_input_order() -> None:
     target = {3: "ada", 1: "bob", 2: "ada"}
     holdings = {9: held("ada"), 7: held("ada"), 8: held("removed"), 6: held("removed")}
 
@@ -115,18 +115,18 @@ def late(now_ms: int, waited_seconds: float, holding: Holding) -> frozenset[int]
     return timed_out({0: holding}, now_ms=now_ms, timeout_seconds=30, waited_seconds={0: waited_seconds})
 
 
-def test_the_time_to_confirm_runs_by_the_ledgers_clock_across_leaders() -> None:
-    """The new leader has seen the revocation for one second; the ledger says 30."""
+def test_the_confirmation_timeout_runs_by_the_ledgers_clock() -> None:
+    """The new leader has seen the revocation for one second, the ledger for 30."""
     assert frozenset() == late(40_999, 1, held("ada", revoked_at_ms=11_000))
     assert {0} == late(41_000, 1, held("ada", revoked_at_ms=11_000))
 
 
-def test_a_ledger_clock_ahead_of_ours_does_not_stop_time() -> None:
+def test_a_ledger_clock_ahead_does_not_extend_the_timeout() -> None:
     assert {0} == late(0, 30, held("ada", revoked_at_ms=11_000_000))
     assert frozenset() == late(0, 29.9, held("ada", revoked_at_ms=11_000_000))
 
 
-def test_a_grant_that_stands_never_runs_out_of_time() -> None:
+def test_a_valid_grant_never_times_out() -> None:
     assert frozenset() == late(10**9, 10**6, held("ada"))
     assert frozenset() == timed_out({}, now_ms=10**9, timeout_seconds=30, waited_seconds={0: 10**6})
 
@@ -142,8 +142,8 @@ EVENTS = st.lists(
 
 
 @given(EVENTS)
-def test_whatever_happens_nobody_gets_what_another_still_holds(events: list) -> None:
-    """And once holders answer, what should be is what is."""
+def test_no_segment_ever_has_two_holders(events: list) -> None:
+    """Once all holders confirm, the holdings match the target."""
     consumers, target, retired = {"ada", "bob", "cyd"}, {}, set()
     holdings: dict[int, Holding] = {}
     generation = 0

@@ -1,4 +1,4 @@
-"""The weighted target, rule by rule, then over random situations, against brute force, and in processes of their own."""
+"""The target by load, rule by rule: examples, random inputs, brute force, and other hash seeds."""
 
 import os
 import subprocess
@@ -33,7 +33,7 @@ def levels(target: dict, assignment_input: WeightedAssignmentInput) -> dict[str,
 
 
 def mean(assignment_input: WeightedAssignmentInput) -> Fraction:
-    """The fair level, as the docstring says it: keys too heavy for their share are counted out with one consumer each."""
+    """The fair level: each key heavier than a fair load is left out together with one consumer."""
     weights = sorted((assignment_input.weights[key] for key in assignment_input.grantable), reverse=True)
     capacities = sorted(assignment_input.capacities.values(), reverse=True)
     while (
@@ -46,7 +46,7 @@ def mean(assignment_input: WeightedAssignmentInput) -> Fraction:
 
 
 def beyond(target: dict, assignment_input: WeightedAssignmentInput) -> set[str]:
-    """Consumers further from their fair load than is tolerated."""
+    """Return the consumers beyond the tolerance."""
     fair = mean(assignment_input) if assignment_input.capacities else 0
     return {name for name, level in levels(target, assignment_input).items() if abs(level - fair) > fair * TOLERANCE}
 
@@ -61,13 +61,13 @@ def moved(target: dict, assignment_input: WeightedAssignmentInput) -> set:
 
 @st.composite
 def assignment_inputs(draw: st.DrawFn, most_keys: int = 14, most_consumers: int = 6) -> WeightedAssignmentInput:
-    """Draw weights of several orders of magnitude, unequal capacities, holders that have left, and heirs."""
+    """Draw weights of several orders of magnitude, unequal capacities, removed holders, and preferences."""
     grantable = draw(st.sets(st.integers(0, 30), max_size=most_keys))
     weight = st.one_of(st.integers(1, 5), st.integers(1, 100), st.sampled_from([16, 1000, 100_000]))
     capacity = st.sampled_from([100, 100, 100, 50, 200, 37, 1])
     names = draw(st.sets(st.sampled_from(NAMES), max_size=most_consumers))
     capacities = {name: draw(capacity) for name in sorted(names)}
-    known = st.sampled_from(sorted(names | {"gone"}))
+    known = st.sampled_from(sorted(names | {"removed"}))
     return WeightedAssignmentInput(
         grantable=grantable,
         capacities=capacities,
@@ -87,12 +87,12 @@ def after(assignment_input: WeightedAssignmentInput, target: dict) -> WeightedAs
     )
 
 
-def test_rule_1_without_consumers_nobody_owns_anything() -> None:
+def test_rule_1_without_consumers_there_are_no_owners() -> None:
     assert {} == assign_by_load(WeightedAssignmentInput({0, 1}, {}, {0: "ada"}, {0: 1, 1: 1}))
 
 
 @given(assignment_inputs())
-def test_rule_1_every_key_has_one_owner_who_is_registered(assignment_input: WeightedAssignmentInput) -> None:
+def test_rule_1_each_key_has_one_registered_owner(assignment_input: WeightedAssignmentInput) -> None:
     target = assign_by_load(assignment_input)
 
     assert set(target) == (set(assignment_input.grantable) if assignment_input.capacities else set())
@@ -100,13 +100,13 @@ def test_rule_1_every_key_has_one_owner_who_is_registered(assignment_input: Weig
 
 
 @given(assignment_inputs())
-def test_rule_2_nothing_moves_while_everybody_is_within_the_tolerance(
+def test_rule_2_nothing_moves_within_the_tolerance(
     assignment_input: WeightedAssignmentInput,
 ) -> None:
     held = {
         key: assignment_input.holders[key]
         for key in assignment_input.grantable
-        if assignment_input.holders.get(key) != "gone" and key in assignment_input.holders
+        if assignment_input.holders.get(key) != "removed" and key in assignment_input.holders
     }
     settled = WeightedAssignmentInput(
         set(held), assignment_input.capacities, held, {key: assignment_input.weights[key] for key in held}
@@ -117,15 +117,15 @@ def test_rule_2_nothing_moves_while_everybody_is_within_the_tolerance(
 
 
 def test_rule_2_a_load_within_the_tolerance_stays_and_one_beyond_it_moves() -> None:
-    """Mean 100: 120 is tolerated, and 122 is not."""
+    """The mean is 100: 120 is tolerated, 122 is not."""
     holders = {1: "ada", 2: "ada", 3: "bob"}
 
     assert holders == assign_by_load(WeightedAssignmentInput([1, 2, 3], EQUAL, holders, {1: 100, 2: 20, 3: 80}))
     assert "bob" == assign_by_load(WeightedAssignmentInput([1, 2, 3], EQUAL, holders, {1: 100, 2: 22, 3: 78}))[2]
 
 
-def test_rule_2_who_is_beyond_the_tolerance_is_brought_well_inside_it() -> None:
-    """Mean 100, and ada carries 130 in pieces of 5: two pieces would do, four leave room for the next change."""
+def test_rule_2_a_consumer_beyond_the_tolerance_is_brought_to_half_of_it() -> None:
+    """The mean is 100, and ada holds 130 in keys of 5: two moves would suffice, four leave a margin."""
     holders = dict.fromkeys(range(26), "ada") | dict.fromkeys(range(26, 40), "bob")
 
     target = assign_by_load(WeightedAssignmentInput(range(40), EQUAL, holders, dict.fromkeys(range(40), 5)))
@@ -135,8 +135,8 @@ def test_rule_2_who_is_beyond_the_tolerance_is_brought_well_inside_it() -> None:
     )
 
 
-def test_rule_2_who_carries_too_little_is_given_more_although_nobody_carries_too_much() -> None:
-    """A joiner among ten: the others are 10 % above the mean, which alone would be tolerated."""
+def test_rule_2_an_underloaded_consumer_gets_keys_although_none_is_overloaded() -> None:
+    """The ten others are 10 % above the mean, which is tolerated."""
     names = {f"old-{n}": 100 for n in range(10)}
     holders = {n: f"old-{n % 10}" for n in range(100)}
     weights = dict.fromkeys(range(100), 7)
@@ -149,15 +149,15 @@ def test_rule_2_who_carries_too_little_is_given_more_although_nobody_carries_too
 
 
 @given(assignment_inputs())
-def test_rule_2_a_target_that_is_reached_stays(assignment_input: WeightedAssignmentInput) -> None:
-    """No thrashing: looking again changes nothing, whatever preferred_owners are named."""
+def test_rule_2_recomputing_a_reached_target_moves_nothing(assignment_input: WeightedAssignmentInput) -> None:
+    """No oscillation, for any preferred owners."""
     target = assign_by_load(assignment_input)
 
     assert target == assign_by_load(after(assignment_input, target))
 
 
 @given(assignment_inputs())
-def test_rule_3_nobody_beyond_the_tolerance_could_be_brought_nearer_by_any_one_move(
+def test_rule_3_no_single_move_helps_a_consumer_beyond_the_tolerance(
     assignment_input: WeightedAssignmentInput,
 ) -> None:
     target = assign_by_load(assignment_input)
@@ -174,10 +174,10 @@ def test_rule_3_nobody_beyond_the_tolerance_could_be_brought_nearer_by_any_one_m
 
 
 @given(assignment_inputs())
-def test_rule_3_the_highest_level_is_that_of_one_key_too_much_at_most(
+def test_rule_3_an_overloaded_consumer_exceeds_the_lowest_by_one_key_at_most(
     assignment_input: WeightedAssignmentInput,
 ) -> None:
-    """The bound of the docstring: who is beyond the tolerance is ahead of the lowest by its lightest key at most."""
+    """Its level exceeds the lowest by at most its lightest key."""
     target = assign_by_load(assignment_input)
     level = levels(target, assignment_input)
     for name in beyond(target, assignment_input):
@@ -190,8 +190,8 @@ def test_rule_3_the_highest_level_is_that_of_one_key_too_much_at_most(
             )
 
 
-def test_a_key_too_heavy_for_anybody_does_not_make_the_others_look_idle() -> None:
-    """Counted in, the giant would put the mean at 1006, all others far below it, and key 1 would go to cyd."""
+def test_a_key_heavier_than_a_fair_load_does_not_distort_the_mean() -> None:
+    """With the heavy key, the mean would be 1006, and key 1 would move to cyd."""
     holders = {0: "ada", 1: "bob", 2: "bob", 3: "bob", 4: "cyd"}
     weights = {0: 3000, 1: 1, 2: 4, 3: 5, 4: 8}
     assignment_input = WeightedAssignmentInput(weights, {"ada": 100, "bob": 100, "cyd": 100}, holders, weights)
@@ -200,14 +200,14 @@ def test_a_key_too_heavy_for_anybody_does_not_make_the_others_look_idle() -> Non
 
 
 @given(assignment_inputs(most_keys=12))
-def test_rule_3_nothing_that_is_held_moves_to_a_higher_level_than_it_left(
+def test_rule_3_moves_do_not_raise_the_highest_level(
     assignment_input: WeightedAssignmentInput,
 ) -> None:
-    """Of all that was held, the highest level does not rise by what moved alone."""
+    """Without free keys, the highest level does not rise."""
     held = {
         key: name
         for key, name in assignment_input.holders.items()
-        if key in assignment_input.weights and name != "gone"
+        if key in assignment_input.weights and name != "removed"
     }
     settled = WeightedAssignmentInput(set(held), assignment_input.capacities, held, assignment_input.weights)
     if held:
@@ -220,7 +220,7 @@ def test_rule_3_nothing_that_is_held_moves_to_a_higher_level_than_it_left(
 def test_the_highest_level_stays_below_twice_the_best_or_within_the_tolerance(
     assignment_input: WeightedAssignmentInput,
 ) -> None:
-    """Compared with every assignment there is, on consumers of one capacity."""
+    """Compared with all possible assignments, for consumers of equal capacity."""
     if not assignment_input.capacities or not assignment_input.grantable:
         return
     same = WeightedAssignmentInput(
@@ -238,7 +238,7 @@ def test_the_highest_level_stays_below_twice_the_best_or_within_the_tolerance(
     assert highest <= max(2 * best, mean(same) * (1 + TOLERANCE))
 
 
-def test_rule_4_the_heaviest_that_does_not_overshoot_goes_so_that_one_move_does() -> None:
+def test_rule_4_the_heaviest_key_that_does_not_overshoot_moves() -> None:
     holders = dict.fromkeys(range(5), "ada") | {9: "bob"}
     assignment_input = WeightedAssignmentInput(
         [0, 1, 2, 3, 4, 9], EQUAL, holders, {0: 60, 1: 5, 2: 5, 3: 50, 4: 30, 9: 50}
@@ -247,7 +247,7 @@ def test_rule_4_the_heaviest_that_does_not_overshoot_goes_so_that_one_move_does(
     assert {3} == moved(assign_by_load(assignment_input), assignment_input)
 
 
-def test_rule_4_a_key_that_overshoots_moves_only_if_that_is_better_than_staying() -> None:
+def test_rule_4_a_key_that_overshoots_moves_only_if_that_helps() -> None:
     two_heavy = WeightedAssignmentInput([0, 1], EQUAL, {0: "ada", 1: "ada"}, {0: 70, 1: 90})
     one_heavy = WeightedAssignmentInput([0], EQUAL, {0: "ada"}, {0: 90})
 
@@ -255,35 +255,35 @@ def test_rule_4_a_key_that_overshoots_moves_only_if_that_is_better_than_staying(
     assert {0: "ada"} == assign_by_load(one_heavy)
 
 
-def test_rule_5_free_keys_go_the_heaviest_first_to_whoever_ends_lowest() -> None:
-    """In the order of ids, 5 + 4 would meet 3 + 3 + 3 only by chance."""
+def test_rule_5_free_keys_go_by_weight_to_the_lowest_resulting_level() -> None:
+    """In the order of ids, the result would be less even."""
     weights = {1: 3, 2: 3, 3: 3, 4: 5, 5: 4}
     assignment_input = WeightedAssignmentInput(weights, EQUAL, {}, weights)
 
     assert {"ada": 8, "bob": 10} == loads(assign_by_load(assignment_input), assignment_input)
 
 
-def test_rule_5_capacity_draws_load() -> None:
+def test_rule_5_capacity_attracts_load() -> None:
     weights = dict.fromkeys(range(12), 10)
     assignment_input = WeightedAssignmentInput(weights, {"ada": 300, "bob": 100}, {}, weights)
 
     assert {"ada": 90, "bob": 30} == loads(assign_by_load(assignment_input), assignment_input)
 
 
-def test_rule_5_a_child_goes_to_its_parents_holder_while_that_stays_within_the_tolerance() -> None:
+def test_rule_5_a_free_key_goes_to_a_preferred_owner_within_the_tolerance() -> None:
     weights = {1: 50, 2: 60, 4: 10, 5: 60}
     holders = {1: "ada", 2: "bob"}
 
     assert "bob" == assign_by_load(WeightedAssignmentInput([1, 2, 4], EQUAL, holders, weights, {4: ["bob"]}))[4]
     assert "ada" == assign_by_load(WeightedAssignmentInput([1, 2, 4], EQUAL, holders, weights))[4]
     assert {1: "ada", 2: "bob", 5: "ada"} == assign_by_load(
-        WeightedAssignmentInput([1, 2, 5], EQUAL, holders, weights, {5: ["bob", "gone"]})
+        WeightedAssignmentInput([1, 2, 5], EQUAL, holders, weights, {5: ["bob", "removed"]})
     )
 
 
 @given(assignment_inputs())
-def test_rule_5_a_free_key_is_never_put_beyond_grahams_bound(assignment_input: WeightedAssignmentInput) -> None:
-    """Everything free, no preferred_owners: each level is below the mean plus the heaviest key on mean capacity."""
+def test_rule_5_a_free_key_stays_within_grahams_bound(assignment_input: WeightedAssignmentInput) -> None:
+    """Without holders and preferences, each level is below the mean plus the heaviest key over the mean capacity."""
     if not assignment_input.capacities or not assignment_input.grantable:
         return
     free = WeightedAssignmentInput(
@@ -296,17 +296,17 @@ def test_rule_5_a_free_key_is_never_put_beyond_grahams_bound(assignment_input: W
     assert max(levels(assign_by_load(free), free).values()) < total + one
 
 
-def test_what_has_no_weight_yet_weighs_what_the_others_do_on_average() -> None:
+def test_a_key_without_a_weight_weighs_the_mean() -> None:
     assignment_input = WeightedAssignmentInput([1, 2, 3, 4], EQUAL, {}, {1: 100, 2: 100, 3: 10})
     target = assign_by_load(assignment_input)
 
-    # 70 on average: beside 100 it would be too much, beside the 10 it fits.
+    # The mean is 70: too much beside 100, but it fits beside 10.
     assert target[4] == target[3] or target[4] != target[1] or target[4] != target[2]
     assert 2 == len({target[1], target[2]})
 
 
 @given(assignment_inputs(), st.randoms(use_true_random=False))
-def test_rule_6_the_order_of_arrival_means_nothing(assignment_input: WeightedAssignmentInput, rng) -> None:
+def test_rule_6_the_input_order_does_not_matter(assignment_input: WeightedAssignmentInput, rng) -> None:
     def shuffled(values):
         values = list(values)
         rng.shuffle(values)
@@ -323,8 +323,8 @@ def test_rule_6_the_order_of_arrival_means_nothing(assignment_input: WeightedAss
     assert sorted(assign_by_load(assignment_input).items()) == sorted(assign_by_load(other).items())
 
 
-def test_rule_6_processes_with_other_hash_seeds_come_to_the_same_target() -> None:
-    """Keys that are not numbers and consumers arrive as sets, whose order differs from process to process."""
+def test_rule_6_the_target_does_not_depend_on_the_hash_seed() -> None:
+    """Keys and consumers come in sets, whose order differs between processes."""
     program = """
 from coordinator.balancing.load_target import WeightedAssignmentInput, assign_by_load
 names = {f"consumer-{n}" for n in range(7)}
@@ -353,7 +353,7 @@ print(sorted(assign_by_load(WeightedAssignmentInput(keys, {n: 100 for n in names
 @given(st.lists(st.integers(70, 130), min_size=4, max_size=30))
 @example([130, 70] * 10)
 def test_scaling_all_weights_moves_nothing(factors: list[int]) -> None:
-    """Traffic that rises and falls everywhere at once is no reason to move anything."""
+    """Traffic that changes by the same factor everywhere moves nothing."""
     base = {key: 10 + key for key in range(12)}
     held = assign_by_load(WeightedAssignmentInput(base, EQUAL, {}, base))
     for factor in factors:
@@ -363,8 +363,8 @@ def test_scaling_all_weights_moves_nothing(factors: list[int]) -> None:
         assert held == assign_by_load(assignment_input)
 
 
-def test_looking_at_ten_thousand_keys_is_not_quadratic() -> None:
-    """Counted, not timed: how often keys are compared."""
+def test_ten_thousand_keys_do_not_take_quadratic_time() -> None:
+    """Counts the comparisons of keys instead of measuring time."""
 
     class Counted(int):
         compared = 0

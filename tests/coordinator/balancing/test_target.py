@@ -1,4 +1,4 @@
-"""The target, rule by rule, then over random situations, against brute force, and in processes of their own."""
+"""The target by count, rule by rule: examples, random inputs, brute force, and other hash seeds."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ def counts(target: dict[int, str], consumers: set[str]) -> list[int]:
 
 
 def moved(target: dict[int, str], assignment_input: AssignmentInput) -> set[int]:
-    """Segments taken from a consumer that holds them and is still there."""
+    """Return the segments taken from a registered holder."""
     return {
         segment
         for segment, owner in target.items()
@@ -31,21 +31,21 @@ def moved(target: dict[int, str], assignment_input: AssignmentInput) -> set[int]
 
 @st.composite
 def assignment_inputs(draw: st.DrawFn, most_segments: int = 12, most_consumers: int = 6) -> AssignmentInput:
-    """Draw holders and heirs from the consumers and from those who have left, so that they do overlaps."""
+    """Draw holders and preferred owners from registered and removed consumers, so that they overlap."""
     grantable = draw(st.sets(st.integers(0, 20), max_size=most_segments))
     consumers = draw(st.sets(st.sampled_from(NAMES), max_size=most_consumers))
-    known = st.sampled_from(sorted(consumers | {"gone"}))
+    known = st.sampled_from(sorted(consumers | {"removed"}))
     holders = draw(st.dictionaries(st.sampled_from(sorted(grantable | {99})), known))
     preferred_owners = draw(st.dictionaries(st.sampled_from(sorted(grantable | {99})), st.lists(known, max_size=2)))
     return AssignmentInput(grantable, consumers, holders, preferred_owners)
 
 
-def test_rule_1_without_consumers_nobody_owns_anything() -> None:
+def test_rule_1_without_consumers_there_are_no_owners() -> None:
     assert {} == assign(AssignmentInput({0, 1}, set(), {0: "ada"}))
 
 
 @given(assignment_inputs())
-def test_rule_1_every_segment_has_one_owner_who_is_registered(assignment_input: AssignmentInput) -> None:
+def test_rule_1_each_segment_has_one_registered_owner(assignment_input: AssignmentInput) -> None:
     target = assign(assignment_input)
 
     assert set(target) == (set(assignment_input.grantable) if assignment_input.consumers else set())
@@ -53,34 +53,34 @@ def test_rule_1_every_segment_has_one_owner_who_is_registered(assignment_input: 
 
 
 @given(assignment_inputs())
-def test_rule_2_nobody_owns_more_than_one_above_another(assignment_input: AssignmentInput) -> None:
+def test_rule_2_counts_differ_by_one_at_most(assignment_input: AssignmentInput) -> None:
     owned = counts(assign(assignment_input), set(assignment_input.consumers))
 
     assert not owned or owned[-1] - owned[0] <= 1
 
 
-def test_rule_3_a_joiner_takes_its_share_and_nothing_else_moves() -> None:
+def test_rule_3_a_joining_consumer_gets_its_quota_and_nothing_else_moves() -> None:
     before = assign(AssignmentInput(range(6), ["ada", "bob"], {}))
     joined = AssignmentInput(range(6), ["ada", "bob", "cyd"], before)
 
     assert 2 == len(moved(assign(joined), joined))
 
 
-def test_rule_3_a_leaver_frees_its_share_and_nothing_else_moves() -> None:
+def test_rule_3_a_leaving_consumer_frees_its_segments_and_nothing_else_moves() -> None:
     before = assign(AssignmentInput(range(6), ["ada", "bob", "cyd"], {}))
     left = AssignmentInput(range(6), ["ada", "cyd"], before)
 
     assert set() == moved(assign(left), left)
 
 
-def test_rule_3_who_holds_more_keeps_the_larger_quota() -> None:
-    """By name alone, ada would get the larger quota, and a segment would move for nothing."""
+def test_rule_3_the_consumer_that_holds_more_gets_the_larger_quota() -> None:
+    """By name only, ada would get the larger quota, and a segment would move needlessly."""
     assert {0: "bob", 1: "bob", 2: "ada"} == assign(AssignmentInput(range(3), ["ada", "bob"], {0: "bob", 1: "bob"}))
 
 
 @given(assignment_inputs(most_segments=6, most_consumers=3))
 def test_rule_3_fewest_moves_of_all_balanced_assignments(assignment_input: AssignmentInput) -> None:
-    """Compared with every balanced assignment there is."""
+    """Compared with all balanced assignments."""
     if not assignment_input.consumers:
         return
     segments, consumers = sorted(assignment_input.grantable), sorted(assignment_input.consumers)
@@ -94,8 +94,8 @@ def test_rule_3_fewest_moves_of_all_balanced_assignments(assignment_input: Assig
 
 
 @given(assignment_inputs())
-def test_rule_3_a_target_that_is_reached_stays(assignment_input: AssignmentInput) -> None:
-    """No thrashing: looking again changes nothing, whatever preferred_owners are named."""
+def test_rule_3_recomputing_a_reached_target_moves_nothing(assignment_input: AssignmentInput) -> None:
+    """No oscillation, for any preferred owners."""
     target = assign(assignment_input)
 
     assert target == assign(
@@ -105,8 +105,8 @@ def test_rule_3_a_target_that_is_reached_stays(assignment_input: AssignmentInput
     )
 
 
-def test_rule_4_a_split_moves_no_untouched_segment_and_stays_with_the_parents_holder() -> None:
-    """The case in which a round-robin assignor moves all three untouched segments."""
+def test_rule_4_children_go_to_the_parents_holder_and_no_other_segment_moves() -> None:
+    """A round-robin assignor would move all three other segments."""
     holders = {0: "ada", 1: "bob", 2: "ada", 3: "bob"}
     preferred_owners = {4: ["ada"], 5: ["ada"]}
 
@@ -115,7 +115,7 @@ def test_rule_4_a_split_moves_no_untouched_segment_and_stays_with_the_parents_ho
     assert {1: "bob", 2: "ada", 3: "bob", 4: "ada", 5: "ada"} == target
 
 
-def test_rule_4_the_next_heir_gets_it_when_the_first_has_no_room() -> None:
+def test_rule_4_the_second_preferred_owner_follows_if_the_first_is_full() -> None:
     holders = {0: "ada", 1: "bob", 2: "cyd", 3: "ada"}
 
     target = assign(AssignmentInput([0, 1, 2, 3, 4], ["ada", "bob", "cyd"], holders, {4: ["ada", "cyd"]}))
@@ -123,27 +123,27 @@ def test_rule_4_the_next_heir_gets_it_when_the_first_has_no_room() -> None:
     assert "cyd" == target[4]
 
 
-def test_rule_4_balance_comes_before_inheritance() -> None:
+def test_rule_4_balance_precedes_preference() -> None:
     target = assign(AssignmentInput([4, 5], ["ada", "bob"], {}, {4: ["ada"], 5: ["ada"]}))
 
     assert {4: "ada", 5: "bob"} == target
 
 
 @given(assignment_inputs())
-def test_rule_4_an_heir_is_passed_over_only_for_balance(assignment_input: AssignmentInput) -> None:
-    """Giving a free segment to its heir after all would put somebody more than one above another."""
+def test_rule_4_a_preferred_owner_is_skipped_only_for_balance(assignment_input: AssignmentInput) -> None:
+    """Assigning the segment to its preferred owner would break the balance."""
     target = assign(assignment_input)
     consumers = set(assignment_input.consumers)
     for segment, owner in target.items():
         preferred_owners = [name for name in assignment_input.preferred_owners.get(segment, ()) if name in consumers]
         if assignment_input.holders.get(segment) in consumers or owner in preferred_owners:
             continue
-        for heir in preferred_owners:
-            owned = counts(target | {segment: heir}, consumers)
+        for name in preferred_owners:
+            owned = counts(target | {segment: name}, consumers)
             assert owned[-1] - owned[0] > 1
 
 
-def test_rule_5_of_two_who_hold_too_much_the_first_by_name_keeps_one_more() -> None:
+def test_rule_5_of_two_equal_holders_the_first_by_name_keeps_one_more() -> None:
     holders = dict.fromkeys(range(3), "ada") | dict.fromkeys(range(3, 6), "bob")
     for consumers in (["ada", "bob", "cyd"], ["cyd", "bob", "ada"]):
         target = assign(AssignmentInput(range(7), consumers, holders))
@@ -152,7 +152,7 @@ def test_rule_5_of_two_who_hold_too_much_the_first_by_name_keeps_one_more() -> N
 
 
 @given(assignment_inputs(), st.randoms(use_true_random=False))
-def test_rule_5_the_order_of_arrival_means_nothing(assignment_input: AssignmentInput, rng) -> None:
+def test_rule_5_the_input_order_does_not_matter(assignment_input: AssignmentInput, rng) -> None:
     def shuffled(values):
         values = list(values)
         rng.shuffle(values)
@@ -168,8 +168,8 @@ def test_rule_5_the_order_of_arrival_means_nothing(assignment_input: AssignmentI
     assert sorted(assign(assignment_input).items()) == sorted(assign(other).items())
 
 
-def test_rule_5_processes_with_other_hash_seeds_come_to_the_same_target() -> None:
-    """Names arrive as sets, whose order differs from process to process."""
+def test_rule_5_the_target_does_not_depend_on_the_hash_seed() -> None:
+    """Names come in sets, whose order differs between processes."""
     program = """
 from coordinator.balancing.target import AssignmentInput, assign
 names = {f"consumer-{n}" for n in range(7)}
@@ -190,18 +190,18 @@ print(sorted(assign(AssignmentInput(set(range(45)), names, holders, preferred_ow
         for seed in "0123"
     ]
 
-    assert 1 < len({names for names, _ in printed}), "the sets had the same order by chance: nothing was tested"
+    assert 1 < len({names for names, _ in printed}), "the sets had the same order by chance"
     assert 1 == len({target for _, target in printed})
 
 
-def test_looking_at_ten_thousand_segments_is_not_quadratic() -> None:
-    """Counted, not timed: how often the holders are asked grows with the segments alone."""
+def test_ten_thousand_segments_do_not_take_quadratic_time() -> None:
+    """Counts the lookups of holders instead of measuring time."""
 
     class CountingDict(dict):
-        asked = 0
+        lookups = 0
 
         def get(self, key, default=None):
-            type(self).asked += 1
+            type(self).lookups += 1
             return super().get(key, default)
 
     consumers = [f"consumer-{n:04}" for n in range(1000)]
@@ -209,4 +209,4 @@ def test_looking_at_ten_thousand_segments_is_not_quadratic() -> None:
     joined = AssignmentInput(range(10_000), [*consumers, "new"], CountingDict(before))
 
     assert 9 == len(moved(assign(joined), AssignmentInput(range(10_000), [*consumers, "new"], before)))
-    assert CountingDict.asked <= 10_000
+    assert CountingDict.lookups <= 10_000

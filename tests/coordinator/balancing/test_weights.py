@@ -1,4 +1,4 @@
-"""Damping: rule by rule, then over random loads, by itself and together with the target."""
+"""Smoothed weights, rule by rule, with random loads, and together with the target."""
 
 import math
 from itertools import pairwise
@@ -13,17 +13,17 @@ from coordinator.balancing.weights import LoadSample, WeightSmoother, leaves_ban
 
 
 class Stream:
-    """One subscription with a clock: loads in bytes per second in, weights as they stand on record out."""
+    """One subscription with a clock: loads in bytes per second in, recorded weights out."""
 
     def __init__(self, on_record: dict[int, int] | None = None) -> None:
         self.at = 1000.0
         self.record = dict(on_record or {})
-        self.damper: WeightSmoother[int] = WeightSmoother(self.at, self.record)
+        self.smoother: WeightSmoother[int] = WeightSmoother(self.at, self.record)
         self.size: dict[int, float] = {}
         self.changes: list[tuple[float, dict[int, int]]] = []
 
     def sample(self, loads: dict[int, float], backlogs: dict[int, int] | None = None) -> None:
-        """Let 10 s pass with these loads."""
+        """Let one sampling interval pass with these loads."""
         self.at += w.SAMPLE_INTERVAL_SECONDS
         for segment, load in loads.items():
             self.size[segment] = self.size.get(segment, 0) + load * w.SAMPLE_INTERVAL_SECONDS
@@ -33,7 +33,7 @@ class Stream:
             else LoadSample(1000, int(self.size[segment]) - 1000 * w.RECORD_OVERHEAD_BYTES, backlogs.get(segment, 0))
             for segment in loads
         }
-        changed = self.damper.add_sample(self.at, load_samples, self.record)
+        changed = self.smoother.add_sample(self.at, load_samples, self.record)
         if changed:
             self.record |= changed
             self.changes.append((self.at, changed))
@@ -43,7 +43,7 @@ class Stream:
             self.sample(loads)
 
 
-def test_a_steady_load_is_told_once_and_to_the_nearest_unit() -> None:
+def test_a_constant_load_is_recorded_once_to_the_nearest_unit() -> None:
     stream = Stream()
     stream.hold({0: 100_000, 1: 1_000_000}, 3600)
 
@@ -51,7 +51,7 @@ def test_a_steady_load_is_told_once_and_to_the_nearest_unit() -> None:
     assert 1 == len(stream.changes)
 
 
-def test_rule_1_one_wild_sample_changes_nothing() -> None:
+def test_rule_1_a_single_outlier_changes_nothing() -> None:
     stream = Stream()
     stream.hold({0: 100_000})
     stream.sample({0: 450_000})
@@ -60,7 +60,7 @@ def test_rule_1_one_wild_sample_changes_nothing() -> None:
     assert 1 == len(stream.changes)
 
 
-def test_rule_1_what_stays_is_followed_within_two_minutes() -> None:
+def test_rule_1_a_lasting_change_is_recorded_within_two_minutes() -> None:
     stream = Stream()
     stream.hold({0: 100_000})
     began = stream.at
@@ -73,10 +73,8 @@ def test_rule_1_what_stays_is_followed_within_two_minutes() -> None:
 
 @pytest.mark.parametrize("seconds", [20, 60, 240, 3600], ids=lambda s: f"period-{s}-s")
 @pytest.mark.parametrize("mean", [5_000, 4096 * 2, 100_000, 65_536 * 3])
-def test_rule_2_a_load_that_swings_by_a_third_changes_its_weight_once_at_most_after_the_first(
-    seconds: int, mean: int
-) -> None:
-    """Fast or slow, around whatever mean: there is no boundary that it could sit on."""
+def test_rule_2_a_load_that_varies_by_a_third_changes_its_weight_at_most_once(seconds: int, mean: int) -> None:
+    """For any period and any mean."""
     stream = Stream()
     for step in range(2000):
         stream.sample({0: mean * (1 + 0.3 * math.copysign(1, math.sin(2 * math.pi * step * 10 / seconds + 0.1)))})
@@ -95,7 +93,7 @@ def test_rule_2_no_sequence_of_loads_within_a_third_changes_a_weight_twice(loads
 
 
 @given(st.integers(0, 10**9))
-def test_rule_2_a_weight_lies_well_inside_its_own_band(load: int) -> None:
+def test_rule_2_a_weight_is_well_inside_its_own_band(load: int) -> None:
     assert not leaves_band(load, weight_of(load))
     if load > w.MIN_WEIGHT * w.WEIGHT_UNIT:
         assert leaves_band(2 * load + w.WEIGHT_UNIT, weight_of(load))
@@ -104,7 +102,9 @@ def test_rule_2_a_weight_lies_well_inside_its_own_band(load: int) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 10**7), st.integers(0, 10**7)), min_size=10, max_size=60))
 @settings(max_examples=50)
-def test_rule_3_changes_are_a_minute_apart_and_never_in_the_first_of_a_reign(loads: list[tuple[int, int]]) -> None:
+def test_rule_3_changes_are_a_minute_apart_and_never_in_the_first_minute_of_a_term(
+    loads: list[tuple[int, int]],
+) -> None:
     stream = Stream({0: 16, 1: 16})
     began = stream.at
     for first, second in loads:
@@ -115,7 +115,7 @@ def test_rule_3_changes_are_a_minute_apart_and_never_in_the_first_of_a_reign(loa
 
 @given(st.lists(st.integers(0, 4 * 1024), min_size=10, max_size=60))
 @settings(max_examples=50)
-def test_rule_4_what_is_nearly_idle_weighs_the_same_whatever_it_does(loads: list[int]) -> None:
+def test_rule_4_nearly_idle_segments_have_the_minimum_weight(loads: list[int]) -> None:
     stream = Stream()
     for load in loads:
         stream.sample({0: load})
@@ -128,13 +128,13 @@ def test_rule_5_a_new_segment_has_no_weight_before_three_samples() -> None:
     stream = Stream()
     stream.hold({0: 100_000}, 300)
     stream.hold({0: 100_000, 1: 10_000_000}, 30)
-    assert 1 not in stream.record, "the first reading is no sample, and two are not three"
+    assert 1 not in stream.record, "the first reading only sets the baseline"
     stream.hold({0: 100_000, 1: 10_000_000}, 10)
 
     assert 39_063 == stream.record[1]
 
 
-def test_a_backlog_weighs_what_would_bring_it_in_five_minutes() -> None:
+def test_a_backlog_weighs_like_its_arrival_within_five_minutes() -> None:
     stream = Stream()
     stream.size[0] = 3_000_000
     for _ in range(20):
@@ -149,11 +149,11 @@ def test_small_records_count_for_more_than_their_bytes() -> None:
     assert 0 == LoadSample(0, 0, 0).backlog_cost
 
 
-def test_a_new_reign_begins_with_what_is_on_record() -> None:
-    """Its first samples, when everybody catches up, count for no more than any others."""
+def test_a_new_term_starts_with_the_recorded_weights() -> None:
+    """Its first samples, during catch-up, count no more than others."""
     stream = Stream()
     stream.hold({0: 100_000})
-    stream.damper = WeightSmoother(stream.at, stream.record)
+    stream.smoother = WeightSmoother(stream.at, stream.record)
     stream.size.clear()
     stream.sample({0: 0})
     stream.sample({0: 420_000})
@@ -162,12 +162,12 @@ def test_a_new_reign_begins_with_what_is_on_record() -> None:
     assert 1 == len(stream.changes)
 
 
-def test_what_is_not_read_any_more_is_forgotten() -> None:
+def test_segments_that_are_no_longer_sampled_are_dropped() -> None:
     stream = Stream()
     stream.hold({0: 100_000, 1: 100_000})
     stream.hold({1: 100_000})
 
-    assert {1} == set(stream.damper._known)
+    assert {1} == set(stream.smoother._known)
 
 
 @given(
@@ -175,15 +175,15 @@ def test_what_is_not_read_any_more_is_forgotten() -> None:
     st.lists(st.integers(70, 130), min_size=400, max_size=400),
 )
 @settings(max_examples=20, deadline=None)
-def test_loads_that_swing_by_a_third_move_nothing_after_the_first_balance(means: list[int], swing: list[int]) -> None:
-    """The two modules together, on three consumers, for half an hour."""
+def test_loads_that_vary_by_a_third_move_nothing_after_the_first_target(means: list[int], swing: list[int]) -> None:
+    """Smoothing and target together, for three consumers and half an hour."""
     capacities = {"ada": 100, "bob": 100, "cyd": 200}
     stream, target, moves = Stream(), {}, []
     for step in range(180):
         stream.sample({s: mean * swing[(step * 7 + s * 31) % len(swing)] / 100 for s, mean in enumerate(means)})
         if stream.record:
-            looked = assign_by_load(WeightedAssignmentInput(range(len(means)), capacities, target, stream.record))
-            moves.append(sum(looked[s] != target[s] for s in target))
-            target = looked
+            assigned = assign_by_load(WeightedAssignmentInput(range(len(means)), capacities, target, stream.record))
+            moves.append(sum(assigned[s] != target[s] for s in target))
+            target = assigned
 
     assert 0 == sum(moves)

@@ -1,4 +1,4 @@
-"""Whose acknowledgements count, rule by rule."""
+"""Which acknowledgements count, rule by rule."""
 
 import pytest
 
@@ -29,16 +29,16 @@ async def test_rule_1_checkpoint_acknowledges_nothing(harness: CoordinatorHarnes
     assert "CHECKPOINT" in harness.acknowledge("ada", 0, 5)
 
 
-async def test_rule_2_a_stranger_is_refused(harness: CoordinatorHarness) -> None:
+async def test_rule_2_an_unregistered_consumer_is_rejected(harness: CoordinatorHarness) -> None:
     assert "not registered" in harness.acknowledge("eve", 0, 5)
 
 
-async def test_rule_2_another_incarnation_is_refused(harness: CoordinatorHarness) -> None:
+async def test_rule_2_another_incarnation_is_rejected(harness: CoordinatorHarness) -> None:
     assert "now incarnation 1" in harness.acknowledge("ada", 0, 5, incarnation=0)
     assert "now incarnation 1" in harness.acknowledge("ada", 0, 5, incarnation=2)
 
 
-async def test_rule_3_an_older_generation_is_refused(harness: CoordinatorHarness) -> None:
+async def test_rule_3_an_older_generation_is_rejected(harness: CoordinatorHarness) -> None:
     generation = harness.subscription.holdings[0].generation
     harness.seek({0: 0})
 
@@ -46,7 +46,7 @@ async def test_rule_3_an_older_generation_is_refused(harness: CoordinatorHarness
     assert 0 == harness.subscription.position(0)
 
 
-async def test_rule_3_another_consumers_segment_is_refused(harness: CoordinatorHarness) -> None:
+async def test_rule_3_a_segment_of_another_consumer_is_rejected(harness: CoordinatorHarness) -> None:
     harness.register("bob")
     harness.confirm("ada", 1)
 
@@ -54,24 +54,24 @@ async def test_rule_3_another_consumers_segment_is_refused(harness: CoordinatorH
     assert "held by 'bob'" in harness.acknowledge("ada", 1, 5)
 
 
-async def test_rule_3_a_segment_that_nobody_holds_is_refused(harness: CoordinatorHarness) -> None:
+async def test_rule_3_a_segment_without_a_holder_is_rejected(harness: CoordinatorHarness) -> None:
     assert "held by no consumer" in harness.acknowledge("ada", 7, 5, generation=1)
 
 
-async def test_rule_3_a_holder_told_to_finish_still_holds(harness: CoordinatorHarness) -> None:
+async def test_rule_3_a_revoked_holder_may_still_acknowledge(harness: CoordinatorHarness) -> None:
     harness.register("bob")
     assert harness.subscription.holdings[1].revoked_at_ms is not None
 
     assert harness.acknowledge("ada", 1, 3) is None
 
 
-async def test_rule_4_an_end_beyond_the_last_record_is_refused(harness: CoordinatorHarness) -> None:
+async def test_rule_4_an_end_beyond_the_last_record_is_rejected(harness: CoordinatorHarness) -> None:
     assert "ends at 5" in harness.acknowledge("ada", 0, 6)
     assert 0 == harness.subscription.position(0)
 
 
 @pytest.mark.parametrize("harness", ["QUEUE"], indirect=True)
-async def test_rule_5_queue_ranges_hold_at_least_one_record(harness: CoordinatorHarness) -> None:
+async def test_rule_5_a_queue_range_has_at_least_one_record(harness: CoordinatorHarness) -> None:
     assert "empty" in harness.acknowledge("ada", 0, 3, first_offset=3)
     assert harness.acknowledge("ada", 0, 3, first_offset=2) is None
     assert {0: OffsetRanges([(2, 3)])} == harness.subscription.acknowledged_ranges
@@ -85,7 +85,7 @@ async def test_rule_5_stream_is_cumulative_and_never_goes_back(harness: Coordina
     assert [e.AcknowledgedRange(0, 0, 4)] == harness.proposed(e.RecordsAcknowledged)[0].ranges
 
 
-async def test_a_batch_has_one_entry_that_names_what_counts_and_what_does_not(harness: CoordinatorHarness) -> None:
+async def test_a_batch_has_one_entry_with_accepted_and_rejected_segments(harness: CoordinatorHarness) -> None:
     generation = harness.subscription.holdings[0].generation
     batch = m.AcknowledgeBatch(
         topic="orders",
@@ -118,7 +118,7 @@ async def test_a_batch_has_one_entry_that_names_what_counts_and_what_does_not(ha
     assert [1] == [segment for segment, _ in judgement.rejected]
 
 
-async def test_a_batch_in_which_nothing_counts_still_uses_up_its_sequence_number(harness: CoordinatorHarness) -> None:
+async def test_a_batch_without_a_valid_acknowledgement_still_has_an_entry(harness: CoordinatorHarness) -> None:
     assert harness.acknowledge("ada", 0, 6) is not None
 
     [entry] = harness.proposed(e.RecordsAcknowledged)

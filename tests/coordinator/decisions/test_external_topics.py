@@ -1,4 +1,4 @@
-"""What is different for subscriptions of external topics, rule by rule."""
+"""Subscriptions of external topics, rule by rule."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headgate.protocol import messages as m
 
 
 def topic(positions: e.Positions) -> Topic:
-    """Segment 0 sealed at 10 (or read to its end), segment 1 active."""
+    """Segment 0 is sealed at 10 (or at "read to its end"), segment 1 is active."""
     state = ShardState(0)
     segments = [
         e.ImportedSegment(segment=0, label="a", end_offset=10 if positions == "offsets" else 1),
@@ -34,7 +34,7 @@ def registration(**fields) -> m.RegisterConsumer:
 
 
 @pytest.mark.parametrize(
-    ("kind", "request_fields", "creates", "said"),
+    ("kind", "request_fields", "creates", "expected"),
     [
         (stored, {}, True, None),
         (stored, {"external": True}, True, "read it with Consumer"),
@@ -43,16 +43,23 @@ def registration(**fields) -> m.RegisterConsumer:
         (lambda: topic("opaque"), {"external": True}, False, None),
         (lambda: topic("opaque"), {"external": True, "start": "earliest"}, True, None),
     ],
-    ids=["stored", "stored, its own source", "external, chunks", "latest", "latest of what exists", "earliest"],
+    ids=[
+        "stored",
+        "stored, registered as external",
+        "external, not registered as such",
+        "latest",
+        "existing subscription",
+        "earliest",
+    ],
 )
-def test_who_may_register(kind, request_fields, creates, said) -> None:
+def test_rules_1_and_2_which_registrations_are_allowed(kind, request_fields, creates, expected) -> None:
     reason = registration_error(kind(), registration(**request_fields), creates=creates)
 
-    assert (said is None) == (reason is None)
-    assert said is None or said in reason
+    assert (expected is None) == (reason is None)
+    assert expected is None or expected in reason
 
 
-def test_how_far_may_be_acknowledged() -> None:
+def test_rules_3_and_4_the_highest_acknowledgeable_offset() -> None:
     assert [10, None] == [acknowledgeable_end(topic("offsets"), segment) for segment in (0, 1)]
     assert [1, 1] == [acknowledgeable_end(topic("opaque"), segment) for segment in (0, 1)]
     assert 0 == acknowledgeable_end(stored(), 0)

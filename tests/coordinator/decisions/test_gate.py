@@ -21,8 +21,8 @@ def test_rule_1_a_drained_sealed_segment_is_retired_and_neither_granted_nor_bloc
     assert Gate(grantable=(1, 2), blocked={3: (1,), 4: (1,)}, retired=frozenset({0})) == gate
 
 
-def test_rule_1_retiring_comes_before_blocking() -> None:
-    """An empty middle segment is drained before its parent: there is nothing in it to wait for."""
+def test_rule_1_retiring_precedes_blocking() -> None:
+    """An empty segment is drained before its parent and needs no consumer."""
     gate = compute_gate(split_twice(), {1}, "STREAM", "strict")
 
     assert frozenset({1}) == gate.retired
@@ -30,12 +30,12 @@ def test_rule_1_retiring_comes_before_blocking() -> None:
 
 
 @pytest.mark.parametrize("subscription_type", ["STREAM", "QUEUE"])
-def test_rule_1_whoever_acknowledges_retires(subscription_type: str) -> None:
+def test_rule_1_types_that_acknowledge_retire_segments(subscription_type: str) -> None:
     assert frozenset({0, 1}) == compute_gate(split_twice(), {0, 1}, subscription_type, "none").retired
 
 
 @pytest.mark.parametrize("subscription_type", ["CHECKPOINT", None])
-def test_rule_1_what_acknowledges_nothing_retires_nothing(subscription_type: str | None) -> None:
+def test_rule_1_types_that_acknowledge_nothing_retire_nothing(subscription_type: str | None) -> None:
     gate = compute_gate(split_twice(), {0, 1}, subscription_type, "none")
 
     assert frozenset() == gate.retired
@@ -53,8 +53,8 @@ def test_rule_2_sealed_and_active_children_wait_alike() -> None:
     assert {1, 2, 3, 4} == set(gate.blocked)
 
 
-def test_rule_2_an_empty_middle_segment_hides_nothing_behind_it() -> None:
-    """1 is drained, but its own parent is not: its children wait all the same."""
+def test_rule_2_an_empty_segment_does_not_hide_its_undrained_parent() -> None:
+    """Segment 1 is drained, but its parent is not: the children of 1 still wait."""
     gate = compute_gate(split_twice(), {1}, "STREAM", "strict")
 
     assert (0,) == gate.grantable
@@ -68,14 +68,14 @@ def test_rule_2_a_merged_child_waits_for_both_parents() -> None:
     assert (2,) == compute_gate(layout, {0, 1}, "STREAM", "strict").grantable
 
 
-def test_rule_3_pruned_is_drained() -> None:
+def test_rule_3_a_pruned_ancestor_counts_as_drained() -> None:
     layout = split_twice().prune(0)
 
     assert (1, 2) == compute_gate(layout, set(), "STREAM", "strict").grantable
 
 
-def test_rule_3_a_parent_that_is_only_named_is_gone_as_well() -> None:
-    """A layout read from elsewhere may still name parents that it does not hold."""
+def test_rule_3_a_parent_missing_from_the_layout_counts_as_drained() -> None:
+    """A layout may name parents that it does not contain."""
     layout = Layout(1, 2, {1: Segment(1, 0, 0xFFFF, 0, parents=(0,))})
 
     assert (1,) == compute_gate(layout, set(), "STREAM", "strict").grantable
@@ -83,7 +83,7 @@ def test_rule_3_a_parent_that_is_only_named_is_gone_as_well() -> None:
 
 
 @pytest.mark.parametrize(("subscription_type", "order"), UNGATED)
-def test_rule_4_without_the_gate_nothing_waits(subscription_type: str | None, order: str) -> None:
+def test_rule_4_without_a_gate_no_segment_waits(subscription_type: str | None, order: str) -> None:
     gate = compute_gate(split_twice(), set(), subscription_type, order)
 
     assert (0, 1, 2, 3, 4) == gate.grantable
@@ -112,8 +112,8 @@ def test_every_segment_is_in_exactly_one_group(drawn: tuple[Layout, set[int]]) -
 
 
 @given(layouts_and_drained())
-def test_no_child_before_an_ancestor(drawn: tuple[Layout, set[int]]) -> None:
-    """Compared with the plain definition: every ancestor that is still there is drained."""
+def test_no_child_is_grantable_before_an_ancestor(drawn: tuple[Layout, set[int]]) -> None:
+    """Compared with the definition: all ancestors in the layout are drained."""
     layout, drained = drawn
     gate = compute_gate(layout, drained, "STREAM", "strict")
 
@@ -125,8 +125,8 @@ def test_no_child_before_an_ancestor(drawn: tuple[Layout, set[int]]) -> None:
 
 
 @given(layouts_and_drained())
-def test_somebody_can_always_go_on(drawn: tuple[Layout, set[int]]) -> None:
-    """Something is grantable, and what blocks the others can be asked about: nobody waits for ever."""
+def test_some_segment_is_always_grantable(drawn: tuple[Layout, set[int]]) -> None:
+    """The blockers of all other segments can be polled, so no segment waits permanently."""
     layout, drained = drawn
     gate = compute_gate(layout, drained, "STREAM", "strict")
 
@@ -137,7 +137,7 @@ def test_somebody_can_always_go_on(drawn: tuple[Layout, set[int]]) -> None:
 
 
 @given(layouts_and_drained())
-def test_what_is_asked_about_is_sealed_and_not_drained(drawn: tuple[Layout, set[int]]) -> None:
+def test_a_poll_asks_about_sealed_undrained_segments(drawn: tuple[Layout, set[int]]) -> None:
     layout, drained = drawn
     sealed = {s for s, segment in layout.segments.items() if segment.state is SegmentState.SEALED}
 

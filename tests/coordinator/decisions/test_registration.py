@@ -1,4 +1,4 @@
-"""Who may register, and what a registration makes known: rule by rule, then on the coordinator."""
+"""Which registrations are accepted and what they change, rule by rule, then on the coordinator."""
 
 from typing import Any
 
@@ -20,14 +20,14 @@ IDS = {"topic_id": 1, "subscription_id": 2}
 
 
 def subscription(kind: Any = "STREAM", order: Any = "strict") -> Subscription:
-    """Ada is registered, as incarnation 5 of client-ada."""
+    """Consumer ada is registered as incarnation 5 at client-ada."""
     created = e.SubscriptionCreated(**IDS, subscription="billing", subscription_type=kind, order=order, positions={})
     known = Subscription.created(created, "orders")
     known.apply(e.ConsumerRegistered(**IDS, consumer="ada", incarnation=5, client_id="client-ada"), 0)
     return known
 
 
-def gone(known: Subscription, reason: Any, at_ms: int = 0, name: str = "ada", incarnation: int = 5) -> None:
+def remove(known: Subscription, reason: Any, at_ms: int = 0, name: str = "ada", incarnation: int = 5) -> None:
     known.apply(e.ConsumerRemoved(**IDS, consumer=name, incarnation=incarnation, reason=reason), at_ms)
 
 
@@ -41,9 +41,9 @@ def judge(known: Subscription, *, client_id: str = "client-ada", **fields: Any) 
 
 
 @pytest.mark.parametrize("reason", ["left", "replaced"])
-def test_rule_1_a_copy_from_before_the_end_brings_nobody_back(reason: str) -> None:
+def test_rule_1_a_delayed_copy_does_not_bring_a_consumer_back(reason: str) -> None:
     known = subscription()
-    gone(known, reason)
+    remove(known, reason)
     rejected = judge(known)
 
     assert isinstance(rejected, Refusal)
@@ -51,42 +51,42 @@ def test_rule_1_a_copy_from_before_the_end_brings_nobody_back(reason: str) -> No
     assert "left as incarnation 5; register with a higher one to return" in rejected.reason
 
 
-def test_rule_1_whoever_was_evicted_may_come_back_as_it_was() -> None:
+def test_rule_1_an_evicted_instance_may_register_again() -> None:
     known = subscription()
-    gone(known, "evicted")
+    remove(known, "evicted")
 
     assert AcceptedRegistration(Claim.FRESH, None) == judge(known)
 
 
 @pytest.mark.parametrize("fields", [{"incarnation": 6}, {"client_id": "other"}, {"consumer": "bob"}])
-def test_rule_1_another_program_may_take_the_name(fields: dict[str, Any]) -> None:
+def test_rule_1_another_instance_may_use_the_name(fields: dict[str, Any]) -> None:
     known = subscription()
-    gone(known, "left")
+    remove(known, "left")
 
     assert AcceptedRegistration(Claim.FRESH, None) == judge(known, **fields)
 
 
-def test_rule_1_a_copy_takes_the_name_from_nobody() -> None:
-    """Its incarnation is the higher one, as after a clock that was set back."""
+def test_rule_1_a_delayed_copy_does_not_replace_a_newer_instance() -> None:
+    """The copy has the higher incarnation, as after a clock was set back."""
     known = subscription()
-    gone(known, "left")
+    remove(known, "left")
     known.apply(e.ConsumerRegistered(**IDS, consumer="ada", incarnation=3, client_id="client-new"), 0)
 
     assert isinstance(judge(known), Refusal)
 
 
-def test_rule_1_departures_are_forgotten_in_time_and_bounded_in_number() -> None:
+def test_rule_1_removed_consumers_expire_and_are_bounded() -> None:
     known = subscription()
-    gone(known, "left", at_ms=1)
+    remove(known, "left", at_ms=1)
     for n in range(MAX_REMOVED_CONSUMERS + 5):
         known.apply(e.ConsumerRegistered(**IDS, consumer=f"c{n}", incarnation=1, client_id="x"), 2)
-        gone(known, "left", at_ms=2, name=f"c{n}", incarnation=1)
+        remove(known, "left", at_ms=2, name=f"c{n}", incarnation=1)
     assert MAX_REMOVED_CONSUMERS == len(known.removed_consumers)
     assert not known.was_removed("ada", 5, "client-ada")
     assert known.was_removed("c9", 1, "x")
 
     known.apply(e.ConsumerRegistered(**IDS, consumer="d", incarnation=1, client_id="x"), 3)
-    gone(known, "evicted", at_ms=2 + REMOVED_CONSUMER_RETENTION_MS, name="d", incarnation=1)
+    remove(known, "evicted", at_ms=2 + REMOVED_CONSUMER_RETENTION_MS, name="d", incarnation=1)
     assert [] == known.removed_consumers
 
 
@@ -104,7 +104,7 @@ def test_rule_2_a_replaced_incarnation_is_fenced() -> None:
         ("QUEUE", {"subscription_type": "QUEUE", "order": "strict"}, "order 'strict' is for STREAM"),
     ],
 )
-def test_rule_3_what_does_not_fit_is_refused(kind: str, fields: dict[str, Any], reason: str) -> None:
+def test_rule_3_another_type_or_an_invalid_order_is_rejected(kind: str, fields: dict[str, Any], reason: str) -> None:
     rejected = judge(subscription(kind, "none"), **fields)
 
     assert isinstance(rejected, Refusal)
@@ -123,7 +123,7 @@ def test_rule_4_an_unknown_type_becomes_known(kind: str, asked: Any, order: str)
     assert (kind, order) == (admitted.configured.subscription_type, admitted.configured.order)
 
 
-def test_rule_5_who_joins_changes_the_order_and_who_comes_back_does_not() -> None:
+def test_rule_5_a_joining_consumer_changes_the_order_and_a_returning_one_does_not() -> None:
     known = subscription()
     joining = judge(known, consumer="bob", order="none")
 
@@ -135,8 +135,8 @@ def test_rule_5_who_joins_changes_the_order_and_who_comes_back_does_not() -> Non
 
 
 @pytest.mark.looptime
-async def test_a_doubled_registration_after_the_leave_takes_no_segment_from_anybody(lead: Lead) -> None:
-    """Seen before: a consumer that nobody ran held segments until it was evicted, 75 s later. By another leader, too."""
+async def test_a_duplicated_registration_after_a_leave_gets_no_segment(lead: Lead) -> None:
+    """Otherwise a consumer that does not run would hold segments until its eviction after 75 s."""
     harness = lead("ada", "bob", segments=4)
     harness.leave("ada")
     before = harness.holders()
@@ -151,19 +151,19 @@ async def test_a_doubled_registration_after_the_leave_takes_no_segment_from_anyb
 
 
 def judge_after_deletion(found: Subscription | None, *, client_id: str = "client-ada", **fields: Any) -> Refusal | None:
-    """Judge a registration of ada, which was in a subscription of this name when that was deleted."""
+    """Judge a registration of ada, a consumer of a deleted subscription of this name."""
     return judge_deleted_subscription(found, subscription().known_consumers(7), request(**fields), client_id)
 
 
 @pytest.mark.parametrize(
     ("found", "fields"),
     [
-        pytest.param(None, {}, id="a late copy of its first registration"),
-        pytest.param(None, {"subscription_id": 1, "incarnation": 4}, id="it says that it was in it"),
-        pytest.param(subscription(), {"subscription_id": 1}, id="another subscription has the name now"),
+        pytest.param(None, {}, id="delayed copy of its first registration"),
+        pytest.param(None, {"subscription_id": 1, "incarnation": 4}, id="names the deleted subscription"),
+        pytest.param(subscription(), {"subscription_id": 1}, id="another subscription has the name"),
     ],
 )
-def test_a_program_of_a_deleted_subscription_begins_and_joins_no_other(
+def test_a_consumer_of_a_deleted_subscription_cannot_create_or_join_another(
     found: Subscription | None, fields: dict[str, Any]
 ) -> None:
     rejected = judge_after_deletion(found, **fields)
@@ -174,17 +174,17 @@ def test_a_program_of_a_deleted_subscription_begins_and_joins_no_other(
 
 
 @pytest.mark.parametrize("fields", [{"incarnation": 6}, {"client_id": "other"}, {"consumer": "bob"}])
-def test_a_program_that_is_started_anew_begins_a_new_subscription(fields: dict[str, Any]) -> None:
+def test_a_restarted_program_creates_a_new_subscription(fields: dict[str, Any]) -> None:
     assert judge_after_deletion(None, **fields) is None
 
 
-def test_who_is_in_a_subscription_may_say_so() -> None:
+def test_a_consumer_of_the_current_subscription_may_name_it() -> None:
     assert judge_after_deletion(subscription(), subscription_id=2) is None
 
 
-def test_who_had_left_before_the_deletion_is_remembered_as_well() -> None:
+def test_consumers_that_left_before_the_deletion_are_remembered() -> None:
     known = subscription()
-    gone(known, "left", at_ms=3)
+    remove(known, "left", at_ms=3)
     known.apply(e.ConsumerRegistered(**IDS, consumer="bob", incarnation=1, client_id="client-bob"), 4)
 
     assert [("ada", 3), ("bob", 9)] == [(each.consumer, each.at_ms) for each in known.known_consumers(9)]

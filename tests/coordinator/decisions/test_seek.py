@@ -1,4 +1,4 @@
-"""Where a seek goes, rule by rule, then over random layouts."""
+"""Positions after a seek, rule by rule, then over random layouts."""
 
 import pytest
 from hypothesis import given
@@ -21,11 +21,11 @@ def seek(wanted: SeekTarget, positions: dict[int, int] | None = None, *, gated: 
     return seek_positions(wanted, layout=layout(), ends=ENDS, positions=positions or {}, gated=gated)
 
 
-def test_rule_1_earliest_is_the_first_record_of_every_segment() -> None:
+def test_rule_1_earliest_is_the_first_record_of_each_segment() -> None:
     assert dict.fromkeys(range(5), 0) == seek("earliest", ENDS)
 
 
-def test_rule_1_earliest_is_the_earliest_that_still_exists() -> None:
+def test_rule_1_earliest_covers_the_segments_that_still_exist() -> None:
     pruned = layout().prune(0)
 
     assert dict.fromkeys(range(1, 5), 0) == seek_positions(
@@ -33,7 +33,7 @@ def test_rule_1_earliest_is_the_earliest_that_still_exists() -> None:
     )
 
 
-def test_rule_1_latest_is_every_end_of_now() -> None:
+def test_rule_1_latest_is_the_current_end_of_each_segment() -> None:
     assert ENDS == seek("latest")
 
 
@@ -48,28 +48,30 @@ def test_rule_1_latest_is_every_end_of_now() -> None:
     ids=["nothing", "unknown segment", "beyond the end", "one of two beyond the end"],
 )
 @pytest.mark.parametrize("gated", [True, False])
-def test_rule_2_what_cannot_be_is_refused_with_the_choices(wanted: dict[int, int], reason: str, gated: bool) -> None:
+def test_rule_2_an_impossible_position_is_rejected_with_the_choices(
+    wanted: dict[int, int], reason: str, gated: bool
+) -> None:
     assert reason in seek(wanted, ENDS, gated=gated)
 
 
-def test_rule_2_the_end_itself_is_a_place() -> None:
+def test_rule_2_the_end_is_a_valid_position() -> None:
     assert {2: 3} == seek({2: 3}, ENDS)
 
 
-def test_rule_3_descendants_at_any_depth_begin_again() -> None:
+def test_rule_3_descendants_at_any_depth_restart() -> None:
     assert {0: 2, 1: 0, 2: 0, 3: 0, 4: 0} == seek({0: 2}, ENDS)
     assert {1: 6, 3: 0, 4: 0} == seek({1: 6}, ENDS)
 
 
-def test_rule_3_the_end_of_a_segment_moves_nothing_behind_it() -> None:
+def test_rule_3_a_position_at_the_end_moves_no_descendant() -> None:
     assert {1: 7} == seek({1: 7}, ENDS)
 
 
-def test_rule_3_without_the_gate_only_what_is_named_moves() -> None:
+def test_rule_3_without_a_gate_only_named_segments_move() -> None:
     assert {0: 2} == seek({0: 2}, ENDS, gated=False)
 
 
-def test_rule_4_nothing_is_passed_over_unasked() -> None:
+def test_rule_4_unread_records_are_not_skipped_implicitly() -> None:
     reason = seek({3: 2}, {0: 5, 1: 4})
 
     assert "segment 3 at 2 comes after unread records of segment 1 (4 of 7)" in reason
@@ -81,21 +83,21 @@ def test_rule_4_every_unread_ancestor_is_named() -> None:
     assert {0: 5, 1: 7, 3: 2} == seek({3: 2, 0: 5, 1: 7}, {0: 1})
 
 
-def test_rule_4_an_ancestor_that_this_very_seek_moves_back_counts() -> None:
-    """By name, and by standing behind what is named."""
+def test_rule_4_an_ancestor_moved_back_by_the_same_seek_counts() -> None:
+    """Whether it is named or a descendant of a named segment."""
     assert "of segment 1 (6 of 7)" in seek({3: 2, 1: 6}, ENDS)
     assert "of segment 0 (4 of 5), 1 (0 of 7)" in seek({3: 2, 0: 4}, ENDS)
 
 
-def test_rule_4_the_beginning_is_behind_whatever_comes_first() -> None:
+def test_rule_4_position_zero_is_always_valid() -> None:
     assert {3: 0} == seek({3: 0}, {})
 
 
-def test_rule_4_without_the_gate_any_position_may_be_taken() -> None:
+def test_rule_4_without_a_gate_any_position_is_valid() -> None:
     assert {3: 2} == seek({3: 2}, {}, gated=False)
 
 
-def test_rule_5_what_is_not_named_stays() -> None:
+def test_rule_5_other_segments_keep_their_positions() -> None:
     assert {2: 1} == seek({2: 1}, {0: 5, 1: 4, 2: 3})
 
 
@@ -104,32 +106,32 @@ def test_rule_6_sealed_segments_at_their_ends_are_drained() -> None:
     assert [0] == drained_by_seek(layout(), {0: 5, 1: 6})
 
 
-def test_rule_6_an_empty_sealed_segment_is_drained_wherever_it_is_sought() -> None:
+def test_rule_6_an_empty_sealed_segment_is_drained_by_any_seek() -> None:
     assert [1] == drained_by_seek(Layout.initial(1, 0).split(0, 5, 0).split(1, 0, 0), {0: 0, 1: 0})
 
 
 @st.composite
 def seeks(draw: st.DrawFn) -> tuple[Layout, dict[int, int], dict[int, int], SeekTarget]:
-    """A layout, its ends, where the subscription is, and where it is to go (within the ends)."""
+    """Draw a layout, its ends, the current positions, and a seek target within the ends."""
     graph = draw(layouts())
     ends = {
         s: END_OFFSET if segment.state is SegmentState.SEALED else draw(st.integers(0, END_OFFSET))
         for s, segment in graph.segments.items()
     }
-    places = {s: st.sampled_from([0, end // 2, end]) for s, end in ends.items()}
-    positions = {s: draw(place) for s, place in places.items()}
+    choices = {s: st.sampled_from([0, end // 2, end]) for s, end in ends.items()}
+    positions = {s: draw(choice) for s, choice in choices.items()}
     named = draw(st.sets(st.sampled_from(sorted(ends)), min_size=1))
     to = draw(st.sampled_from(["earliest", "latest", None, None, None]))
-    return graph, ends, positions, to or {s: draw(places[s]) for s in sorted(named)}
+    return graph, ends, positions, to or {s: draw(choices[s]) for s in sorted(named)}
 
 
 @given(seeks())
-def test_a_seek_that_is_taken_leaves_a_position_behind_nothing_unread(drawn) -> None:
-    """Within the ends; what is named is where it was asked to be; the gate lets nothing through before its ancestors."""
+def test_an_accepted_seek_leaves_no_position_after_unread_records(drawn) -> None:
+    """Positions are within the ends, named ones are as requested, and no segment precedes its ancestors."""
     graph, ends, before, wanted = drawn
     moved = seek_positions(wanted, layout=graph, ends=ends, positions=before, gated=True)
     if isinstance(moved, str):
-        assert not isinstance(wanted, str), "a place is always taken"
+        assert not isinstance(wanted, str), "a named target is always accepted"
         return
 
     assert moved.keys() <= graph.segments.keys()
@@ -140,7 +142,7 @@ def test_a_seek_that_is_taken_leaves_a_position_behind_nothing_unread(drawn) -> 
     unread = {s for s in graph.segments if after[s] < ends[s]}
     for segment in moved:
         assert after[segment] == 0 or not graph.ancestors(segment) & unread
-    # What nobody touched may have been read already; it waits like everything else.
+    # Segments that did not move may have been read already. They wait like all others.
     drained = {s for s in graph.segments if s not in unread and graph.segments[s].state is SegmentState.SEALED}
     assert set(drained_by_seek(graph, moved)) <= drained
     gate = compute_gate(graph, drained, "STREAM", "strict")
@@ -148,7 +150,7 @@ def test_a_seek_that_is_taken_leaves_a_position_behind_nothing_unread(drawn) -> 
 
 
 @given(seeks())
-def test_nothing_unread_is_passed_over_that_was_not_named(drawn) -> None:
+def test_only_named_segments_skip_records(drawn) -> None:
     graph, ends, before, wanted = drawn
     moved = seek_positions(wanted, layout=graph, ends=ends, positions=before, gated=True)
     if isinstance(moved, str) or isinstance(wanted, str):

@@ -1,4 +1,4 @@
-"""Who may speak for a name, and whose time is up: rule by rule."""
+"""Claims to a name, and expired consumers, rule by rule."""
 
 import pytest
 
@@ -19,11 +19,11 @@ KNOWN = RegisteredConsumer("ada", incarnation=5, client_id="client-a")
         (5, "client-b", Claim.REPLACES),
     ],
 )
-def test_rules_2_to_4_who_speaks_for_a_name(incarnation: int, client_id: str, claim: Claim) -> None:
+def test_rules_2_to_4_claims_to_a_registered_name(incarnation: int, client_id: str, claim: Claim) -> None:
     assert claim is judge_claim(KNOWN, incarnation, client_id)
 
 
-def test_rule_1_a_name_that_nobody_uses_may_be_taken() -> None:
+def test_rule_1_an_unused_name_may_be_claimed() -> None:
     assert Claim.FRESH is judge_claim(None, 0, "client-a")
 
 
@@ -38,32 +38,32 @@ def judge(consumer: RegisteredConsumer, *, unseen_seconds: float, now_ms: int = 
     )
 
 
-def test_rule_5_three_missed_heartbeats_make_a_consumer_silent() -> None:
+def test_rule_5_three_missed_heartbeats_disconnect_a_consumer() -> None:
     assert MISSED_HEARTBEATS == 3
     assert ExpiredConsumers((), ()) == judge(KNOWN, unseen_seconds=14.9)
     assert ExpiredConsumers(("ada",), ()) == judge(KNOWN, unseen_seconds=15)
 
 
-def test_rule_5_a_connected_consumer_is_never_evicted_before_it_went_silent() -> None:
+def test_rule_5_a_connected_consumer_is_disconnected_before_it_is_evicted() -> None:
     assert ExpiredConsumers(("ada",), ()) == judge(KNOWN, unseen_seconds=10_000, now_ms=10**9)
 
 
-def test_rule_6_grace_runs_by_the_ledgers_clock_across_leaders() -> None:
-    """This leader has known the silent consumer for one second only."""
-    silent = RegisteredConsumer("ada", 5, "client-a", disconnected_at_ms=1_000)
+def test_rule_6_the_grace_period_runs_by_the_ledgers_clock() -> None:
+    """This leader has known the disconnected consumer for only one second."""
+    disconnected = RegisteredConsumer("ada", 5, "client-a", disconnected_at_ms=1_000)
 
-    assert ExpiredConsumers((), ()) == judge(silent, unseen_seconds=1, now_ms=60_999)
-    assert ExpiredConsumers((), ("ada",)) == judge(silent, unseen_seconds=1, now_ms=61_000)
-
-
-def test_rule_6_a_ledger_clock_ahead_of_ours_does_not_make_grace_endless() -> None:
-    silent = RegisteredConsumer("ada", 5, "client-a", disconnected_at_ms=10**9)
-
-    assert ExpiredConsumers((), ()) == judge(silent, unseen_seconds=59.9)
-    assert ExpiredConsumers((), ("ada",)) == judge(silent, unseen_seconds=60)
+    assert ExpiredConsumers((), ()) == judge(disconnected, unseen_seconds=1, now_ms=60_999)
+    assert ExpiredConsumers((), ("ada",)) == judge(disconnected, unseen_seconds=1, now_ms=61_000)
 
 
-def test_names_come_sorted() -> None:
+def test_rule_6_a_ledger_clock_ahead_does_not_extend_the_grace_period() -> None:
+    disconnected = RegisteredConsumer("ada", 5, "client-a", disconnected_at_ms=10**9)
+
+    assert ExpiredConsumers((), ()) == judge(disconnected, unseen_seconds=59.9)
+    assert ExpiredConsumers((), ("ada",)) == judge(disconnected, unseen_seconds=60)
+
+
+def test_names_are_sorted() -> None:
     names = ["cyd", "ada", "bob"]
     consumers = {name: RegisteredConsumer(name, 1, name) for name in names}
     consumers |= {name + "-late": RegisteredConsumer(name, 1, name, disconnected_at_ms=0) for name in names}

@@ -1,4 +1,4 @@
-"""Plans: what is planned is what happens, and nothing happens by planning."""
+"""Plans match the real changes, and planning changes nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def planned(harness: CoordinatorHarness, **changes) -> m.ChangePlan:
 
 
 async def settle(harness: CoordinatorHarness) -> None:
-    """Let every consumer confirm what it was told to finish."""
+    """Let all consumers confirm their revocations."""
     for _ in range(50):
         if harness.coordinator.handovers_complete:
             return
@@ -40,10 +40,10 @@ async def settle(harness: CoordinatorHarness) -> None:
 def after(holders: dict[SegmentSlice, str], moves: list[m.PlannedMove]) -> dict[SegmentSlice, str]:
     found = dict(holders)
     for move in moves:
-        place = slice_of(move.segment, move.first_bucket, move.end_bucket)
-        assert found.pop(place, None) == move.before
+        held = slice_of(move.segment, move.first_bucket, move.end_bucket)
+        assert found.pop(held, None) == move.before
         if move.after is not None:
-            found[place] = move.after
+            found[held] = move.after
     return dict(sorted(found.items()))
 
 
@@ -53,13 +53,13 @@ def after(holders: dict[SegmentSlice, str], moves: list[m.PlannedMove]) -> dict[
     splits=st.sets(st.integers(0, 7), max_size=3),
     joins=st.booleans(),
     leaves=st.booleans(),
-    shares=st.booleans(),
+    can_share=st.booleans(),
 )
 @settings(max_examples=60, deadline=None)
-async def test_what_is_planned_is_what_happens(segments, names, splits, joins, leaves, shares):
+async def test_a_plan_matches_the_real_changes(segments, names, splits, joins, leaves, can_share):
     harness = CoordinatorHarness(segments=segments)
     for name in names:
-        harness.register(name, supports_bucket_ranges=shares)
+        harness.register(name, supports_bucket_ranges=can_share)
         await settle(harness)
     splits = sorted(s for s in splits if s < segments)
     changes: dict = {"splits": splits}
@@ -83,7 +83,7 @@ async def test_what_is_planned_is_what_happens(segments, names, splits, joins, l
     assert sorted(counts.values()) == sorted(
         list(harness.holders().values()).count(name) for name in harness.subscription.consumers
     )
-    # One change at a time may break ties otherwise than all at once; a single one may not.
+    # Several changes may break ties differently when they happen one by one.
     if len(splits) + joins + leaves == 1:
         assert after_rebalance == harness.holders()
         await harness.run_with_heartbeats(4)
@@ -91,8 +91,8 @@ async def test_what_is_planned_is_what_happens(segments, names, splits, joins, l
         assert drained == harness.holders()
 
 
-async def test_a_plan_for_what_is_balanced_by_load_is_made_by_load(lead: Lead) -> None:
-    """Six segments, one as heavy as all others together: by count, the joiner would get two."""
+async def test_a_plan_balances_by_load_if_the_subscription_does(lead: Lead) -> None:
+    """One of six segments is as heavy as all others: by count, the new consumer would get two."""
     harness = lead(segments=6, type="QUEUE")
     harness.register("ada", balance="load")
     harness.propose(
@@ -106,7 +106,7 @@ async def test_a_plan_for_what_is_balanced_by_load_is_made_by_load(lead: Lead) -
     assert {0: "bob"} | dict.fromkeys(range(1, 6), "ada") == harness.holders()
 
 
-async def test_a_split_says_what_comes_into_being_and_what_it_waits_for(lead: Lead) -> None:
+async def test_a_planned_split_names_the_created_segments_and_their_blockers(lead: Lead) -> None:
     harness = lead("ada", "bob", records=5)
 
     plan = planned(harness, splits=[0])
@@ -133,9 +133,9 @@ async def test_a_split_says_what_comes_into_being_and_what_it_waits_for(lead: Le
         ({"add_consumers": ["ada"]}, "already registered; consumers: ada"),
         ({"remove_consumers": ["zoe"]}, "no consumer 'zoe'; consumers: ada"),
     ],
-    ids=["unknown segment", "strangers", "twice", "nobody"],
+    ids=["unknown segment", "not neighbors", "registered consumer", "unknown consumer"],
 )
-async def test_an_impossible_change_is_refused_with_the_reason(lead: Lead, changes, reason) -> None:
+async def test_an_impossible_change_is_rejected_with_the_reason(lead: Lead, changes, reason) -> None:
     harness = lead("ada", segments=4)
 
     with pytest.raises(LayoutError, match=reason):

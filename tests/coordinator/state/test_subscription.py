@@ -1,4 +1,4 @@
-"""The fold of one subscription: what each entry leaves behind."""
+"""The fold of one subscription, entry by entry."""
 
 from itertools import pairwise
 
@@ -30,7 +30,7 @@ def acknowledged(*ranges: tuple[int, int, int], seek_generation: int = 0) -> e.R
 
 
 def held() -> Subscription:
-    """Ada holds segments 0 and 1, of which 1 is revoked; bob holds 2."""
+    """Consumer ada holds segments 0 and 1, of which 1 is revoked; bob holds 2."""
     known = subscription()
     for name in ("ada", "bob"):
         known.apply(e.ConsumerRegistered(**IDS, consumer=name, incarnation=1, client_id=name), 0)
@@ -41,8 +41,8 @@ def held() -> Subscription:
 
 
 @given(RANGES)
-def test_queue_ranges_are_the_set_of_what_was_acknowledged(ranges: list[tuple[int, int]]) -> None:
-    """Compared with a plain set; what is kept is sorted, disjoint, apart, and above the position."""
+def test_queue_ranges_equal_the_set_of_acknowledged_offsets(ranges: list[tuple[int, int]]) -> None:
+    """Compared with a plain set. The ranges are sorted, disjoint, separated, and above the position."""
     known, expected = subscription("QUEUE"), set()
     for first, end in ranges:
         known.apply(acknowledged((0, first, end)), 0)
@@ -62,7 +62,7 @@ def test_stream_acknowledgements_are_cumulative_and_never_go_back() -> None:
     assert {0: 5, 1: 2} == known.positions
 
 
-def test_acknowledgements_and_drained_facts_of_an_older_seek_generation_do_not_count() -> None:
+def test_entries_of_an_older_seek_generation_are_ignored() -> None:
     known = subscription()
     known.apply(e.SubscriptionSeek(**IDS, seek_generation=1, positions={0: 2}, token="t"), 0)
     known.apply(acknowledged((0, 0, 5)), 0)
@@ -72,7 +72,7 @@ def test_acknowledgements_and_drained_facts_of_an_older_seek_generation_do_not_c
     assert set() == known.drained
 
 
-def test_a_seek_takes_back_the_drained_facts_and_ranges_of_the_segments_it_moves() -> None:
+def test_a_seek_revokes_drained_facts_and_ranges_of_the_moved_segments() -> None:
     known = subscription("QUEUE")
     known.apply(acknowledged((0, 3, 5), (1, 3, 5)), 0)
     known.apply(e.SegmentsDrained(**IDS, segments=[0, 1], seek_generation=0), 0)
@@ -93,7 +93,7 @@ def test_a_revoked_segment_is_held_until_it_is_released() -> None:
     assert 4 == known.next_generation
 
 
-def test_whoever_is_gone_holds_nothing() -> None:
+def test_a_removed_consumer_holds_nothing() -> None:
     known = held()
     known.apply(e.ConsumerRemoved(**IDS, consumer="ada", incarnation=1, reason="left"), 9)
 
@@ -101,7 +101,7 @@ def test_whoever_is_gone_holds_nothing() -> None:
     assert {"bob"} == set(known.consumers)
 
 
-def test_silence_begins_and_ends() -> None:
+def test_a_consumer_disconnects_and_reconnects() -> None:
     known = held()
     known.apply(e.ConsumerDisconnected(**IDS, consumer="ada", incarnation=1), 5)
     assert 5 == known.consumers["ada"].disconnected_at_ms
@@ -111,11 +111,11 @@ def test_silence_begins_and_ends() -> None:
 
 
 @pytest.mark.parametrize("positions", [{}, {0: 4, 3: 1}])
-def test_a_subscription_begins_where_it_was_told(positions: dict[int, int]) -> None:
+def test_a_subscription_starts_at_the_created_positions(positions: dict[int, int]) -> None:
     assert [positions.get(n, 0) for n in range(5)] == [subscription(positions=positions).position(n) for n in range(5)]
 
 
-def test_a_pruned_segment_leaves_nothing_behind() -> None:
+def test_a_pruned_segment_leaves_no_state_behind() -> None:
     known = held()
     known.apply(acknowledged((0, 0, 5)), 0)
     known.apply(e.SegmentsDrained(**IDS, segments=[0], seek_generation=0), 0)
@@ -126,14 +126,14 @@ def test_a_pruned_segment_leaves_nothing_behind() -> None:
     assert ({}, set(), {1, 2}) == (known.positions, known.drained, set(known.holdings))
 
 
-def test_the_type_is_put_on_record() -> None:
+def test_a_configuration_sets_type_and_order() -> None:
     known = subscription()
     known.apply(e.SubscriptionConfigured(**IDS, subscription_type="QUEUE", order="none"), 0)
 
     assert ("QUEUE", "none", "count") == (known.type, known.order, known.balance)
 
 
-def test_it_is_unused_from_the_moment_its_last_consumer_is_gone() -> None:
+def test_a_subscription_is_unused_since_its_last_consumer_was_removed() -> None:
     known = held()
     assert known.unused_since_ms is None
 
@@ -153,8 +153,8 @@ FACTS = st.lists(
 
 @pytest.mark.parametrize("kind", ["STREAM", "QUEUE"])
 @given(FACTS)
-def test_what_is_acknowledged_in_a_bucket_is_what_was_for_it_and_for_all(kind: str, facts: list) -> None:
-    """Compared with a plain set for each bucket."""
+def test_the_progress_of_a_bucket_combines_its_ranges_and_those_of_all_buckets(kind: str, facts: list) -> None:
+    """Compared with one plain set per bucket."""
     known = subscription(kind)
     expected: list[set[int]] = [set() for _ in range(16)]
     for (first_bucket, end_bucket), drawn, length in facts:
@@ -170,10 +170,10 @@ def test_what_is_acknowledged_in_a_bucket_is_what_was_for_it_and_for_all(kind: s
         }
     assert known.position(0) == min(known.acknowledged_in(0, bucket).position for bucket in range(16))
     assert (0 in known.progress_by_bucket) == any(offsets != expected[0] for offsets in expected)
-    assert not (known.progress_by_bucket and known.acknowledged_ranges), "one of the two says it"
+    assert not (known.progress_by_bucket and known.acknowledged_ranges), "progress is in one of the two"
 
 
-def test_a_seek_sets_every_bucket_of_the_segments_it_moves() -> None:
+def test_a_seek_resets_all_buckets_of_the_moved_segments() -> None:
     known = subscription("QUEUE")
     known.apply(acknowledged((0, 3, 5, 0, 8), (1, 3, 5, 0, 8)), 0)
     known.apply(e.SubscriptionSeek(**IDS, seek_generation=1, positions={0: 2}, token="t"), 0)
@@ -182,7 +182,7 @@ def test_a_seek_sets_every_bucket_of_the_segments_it_moves() -> None:
     assert {1} == set(known.progress_by_bucket)
 
 
-def test_a_pruned_segment_leaves_nothing_of_its_buckets_behind() -> None:
+def test_a_pruned_segment_leaves_no_bucket_state_behind() -> None:
     known = held()
     known.apply(e.SegmentGranted(**IDS, segment=3, consumer="bob", generation=4, first_bucket=0, end_bucket=8), 0)
     known.apply(acknowledged((3, 0, 5, 0, 8)), 0)
@@ -192,22 +192,22 @@ def test_a_pruned_segment_leaves_nothing_of_its_buckets_behind() -> None:
     assert {0, 1, 2} == set(known.holdings)
 
 
-def test_a_share_is_held_at_its_generation_until_it_is_released() -> None:
+def test_a_bucket_range_is_held_at_its_generation_until_released() -> None:
     known = held()
-    share = BucketRange(3, 0, 8)
-    of_share = {**IDS, "segment": 3, "generation": 4, "first_bucket": 0, "end_bucket": 8}
-    known.apply(e.SegmentGranted(**of_share, consumer="bob"), 0)
-    known.apply(e.SegmentRevoked(**of_share), 7)
+    bucket_range = BucketRange(3, 0, 8)
+    range_fields = {**IDS, "segment": 3, "generation": 4, "first_bucket": 0, "end_bucket": 8}
+    known.apply(e.SegmentGranted(**range_fields, consumer="bob"), 0)
+    known.apply(e.SegmentRevoked(**range_fields), 7)
 
-    assert share == known.held_at(3, 4)
+    assert bucket_range == known.held_at(3, 4)
     assert known.held_at(2, 4) is None
-    assert [2, share] == known.held_by("bob")
-    assert 7 == known.holdings[share].revoked_at_ms
-    known.apply(e.SegmentReleased(**of_share, reason="confirmed"), 8)
+    assert [2, bucket_range] == known.held_by("bob")
+    assert 7 == known.holdings[bucket_range].revoked_at_ms
+    known.apply(e.SegmentReleased(**range_fields, reason="confirmed"), 8)
     assert known.held_at(3, 4) is None
 
 
-def test_weights_are_folded_one_by_one_and_the_balance_is_put_on_record() -> None:
+def test_weights_are_merged_and_the_balance_is_recorded() -> None:
     known = subscription()
     known.apply(e.SubscriptionConfigured(**IDS, subscription_type="STREAM", order="strict", balance="load"), 0)
     known.apply(e.SegmentWeightsSet(**IDS, weights={0: 16, 1: 400}), 0)
@@ -216,8 +216,8 @@ def test_weights_are_folded_one_by_one_and_the_balance_is_put_on_record() -> Non
     assert ("load", {0: 16, 1: 90}) == (known.balance, known.weights)
 
 
-def test_an_entry_without_balance_or_capacity_means_what_it_meant() -> None:
-    """Written before there was either: the first bytes of the field names are not in it."""
+def test_an_entry_without_balance_or_capacity_has_the_defaults() -> None:
+    """Defaults are not encoded."""
     entry = e.ConsumerRegistered(**IDS, consumer="ada", incarnation=1, client_id="c")
     assert b"capacity" not in e.encode_entry(entry)
     known = subscription()
