@@ -1,4 +1,4 @@
-"""The client's configuration: where it is found, and what is said of a bad one."""
+"""The client's configuration: its location, and the errors of an invalid one."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def test_a_named_file_is_read(tmp_path: Path):
     assert ClientConfig("local", "127.0.0.1", 1883, "file:///srv/ledger") == load_client_config(file)
 
 
-def test_the_environment_names_a_file_and_an_argument_goes_before(tmp_path: Path, monkeypatch):
+def test_an_argument_precedes_the_environment_variable(tmp_path: Path, monkeypatch):
     (tmp_path / "a.toml").write_text(GOOD)
     (tmp_path / "b.toml").write_text(GOOD.replace("local", "other"))
     monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(tmp_path / "a.toml"))
@@ -24,7 +24,7 @@ def test_the_environment_names_a_file_and_an_argument_goes_before(tmp_path: Path
     assert "other" == load_client_config(tmp_path / "b.toml").cluster
 
 
-def test_the_default_stands_below_the_working_directory(tmp_path: Path, monkeypatch):
+def test_the_default_path_is_below_the_working_directory(tmp_path: Path, monkeypatch):
     monkeypatch.delenv(ENVIRONMENT_VARIABLE, raising=False)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"headgate-data/client\.toml does not exist.*headgate up"):
@@ -62,7 +62,7 @@ def test_the_password_is_read_from_its_file_and_never_shown(tmp_path: Path):
     assert "s3cret" not in repr(config)
 
 
-def test_a_password_file_that_is_missing_is_named(tmp_path: Path):
+def test_the_error_names_a_missing_password_file(tmp_path: Path):
     config = ClientConfig("local", "h", 1, "file:///x", username="me", password_file=str(tmp_path / "none"))
     with pytest.raises(ConfigError, match=r"password_file .*none: No such file"):
         config.password()

@@ -40,7 +40,7 @@ from headgate.protocol import messages as m
 
 
 def segment(number: int, first: int, last: int, state: str = "active", **fields: Any) -> SegmentInfo:
-    """Return a segment with made-up but plain numbers."""
+    """Return a segment with invented numbers."""
     given = {"parents": (), "children": (), "next_offset": 0, "size_bytes": 0, "created_at_ms": 0}
     given |= {"sealed_at_ms": None, "label": None} | fields
     return SegmentInfo(segment=number, first_hash=first, last_hash=last, state=state, **given)
@@ -54,7 +54,7 @@ def topic(name: str, *segments: SegmentInfo, subscriptions: tuple[str, ...] = ()
 
 
 def subscription(topic_name: str, name: str) -> SubscriptionInfo:
-    """Return a STREAM subscription: one segment read, one blocked by it."""
+    """Return a STREAM subscription: one segment is granted, and one is blocked by it."""
     return SubscriptionInfo(
         topic=topic_name,
         subscription=name,
@@ -74,7 +74,7 @@ def subscription(topic_name: str, name: str) -> SubscriptionInfo:
 
 @dataclass
 class Record:
-    """Stands for headgate's ConsumedRecord."""
+    """Replaces headgate.ConsumedRecord."""
 
     key: bytes
     value: bytes
@@ -87,7 +87,7 @@ class Record:
 
 @dataclass
 class FakeCluster:
-    """What all fakes of one test share."""
+    """The state that the fakes of one test share."""
 
     topics: dict[str, TopicInfo] = field(default_factory=dict)
     subscriptions: list[SubscriptionInfo] = field(default_factory=list)
@@ -103,7 +103,7 @@ class FakeCluster:
     opened: list[dict[str, Any]] = field(default_factory=list)
     closed: int = 0
     imports: ShardState = field(default_factory=lambda: ShardState(2))
-    """What has been imported, judged as a leader judges it."""
+    """State of the imported topics; a leader's decisions apply to it."""
 
 
 class FakeAdmin:

@@ -1,4 +1,4 @@
-"""What tests of the consumer do over and over: open one, take records, look at what it told its leader."""
+"""Shared steps of consumer tests: open one, read records, inspect its messages to the leader."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""A leader as the verdict table describes it, and a network that loses, doubles and reorders.
+"""A leader as the verdict table describes it, and a network that loses, doubles and reorders messages.
 
-Written from the table alone and without any of the controller's code, so that the session is proved against the words.
+It is written from the table alone, without the controller's code, so that the session is checked
+against the specification.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ WINDOW = 8
 
 @dataclass
 class Known:
-    """One producer as the ledger knows it."""
+    """One producer, as stored in the ledger."""
 
     epoch: int
     token: str
@@ -27,7 +28,7 @@ class Known:
 
 @dataclass
 class History:
-    """What the ledger says."""
+    """The content of the ledger."""
 
     producers: dict[int, Known] = field(default_factory=dict)
     log: list[int] = field(default_factory=list)
@@ -35,7 +36,7 @@ class History:
 
 
 class LeaderModel:
-    """One reign: folds at once, replies when durable. ``ledger`` is what survives it."""
+    """One leader: applies requests at once, and replies when they are durable. ``ledger`` survives it."""
 
     def __init__(self, epoch: int, ledger: History) -> None:
         self.epoch = epoch
@@ -45,13 +46,13 @@ class LeaderModel:
         self.refuse_next: list[m.Verdict] = []
 
     def commit(self) -> tuple[History, list[m.Reply]]:
-        """Make everything durable; returns the ledger and the replies that may leave."""
+        """Make everything durable; returns the ledger and the replies that can be sent."""
         assert not self.deposed
         replies, self.waiting = self.waiting, []
         return copy.deepcopy(self.state), replies
 
     def judge(self, command: SendBatch | OpenIdentity) -> list[m.Reply]:
-        """Take a request; returns what is said at once."""
+        """Handle a request; returns the replies that are sent at once."""
         if command.leader_epoch != self.epoch:
             return [self._refuse(command, "not_leader")]
         if self.refuse_next:
@@ -63,7 +64,7 @@ class LeaderModel:
             return self._later(self._refuse(command, "out_of_order"))
         if command.producer_epoch < known.epoch:
             return self._later(self._refuse(command, "fenced"))
-        assert command.producer_epoch == known.epoch, "an epoch that nobody gave out"
+        assert command.producer_epoch == known.epoch, "an epoch that no leader granted"
         if command.sequence > known.next_sequence:
             return self._later(self._refuse(command, "out_of_order"))
         duplicate = command.sequence < known.next_sequence
@@ -101,14 +102,14 @@ class LeaderModel:
         return []
 
     def _refuse(self, command: SendBatch | OpenIdentity, verdict: m.Verdict) -> m.Reply:
-        return self._reply(command, m.Rejected(verdict=verdict, reason="said so"))
+        return self._reply(command, m.Rejected(verdict=verdict, reason="refused by the model"))
 
     def _reply(self, command: SendBatch | OpenIdentity, body: m.AnyReplyBody) -> m.Reply:
         return m.Reply(request_id=command.request_id, leader_epoch=self.epoch, body=body)
 
 
 class ProducerSessionSimulation:
-    """One session, its leaders, and what lies between them. All chance comes from one seed."""
+    """One session, its leaders, and the network between them. Every random choice comes from one seed."""
 
     def __init__(self, seed: int, *, loss: float, doubling: float, deadline: float, reorder: bool) -> None:
         self.rng = random.Random(seed)
@@ -128,7 +129,7 @@ class ProducerSessionSimulation:
         self.to_client: list[m.Reply] = []
         self.forgotten: set[int] = set()
         self.outcomes: dict[int, Outcome] = {}
-        self.told_at: dict[int, float] = {}
+        self.resolved_at: dict[int, float] = {}
         self.offered_at: dict[int, float] = {}
         self.next_batch = 1
         self.most_in_flight = 0
@@ -143,14 +144,14 @@ class ProducerSessionSimulation:
                 case Resolve(batch, outcome):
                     assert batch not in self.outcomes, f"{batch} has two outcomes"
                     self.outcomes[batch] = outcome
-                    self.told_at[batch] = self.now
+                    self.resolved_at[batch] = self.now
                 case ForgetRequests(request_ids):
                     self.forgotten.update(request_ids)
         self.most_in_flight = max(self.most_in_flight, self.session.in_flight)
         wake_at = self.session.wake_at
-        assert wake_at is None or wake_at > self.now - 1e-9 or commands, "time stands still"
+        assert wake_at is None or wake_at > self.now - 1e-9 or commands, "the session asks to be woken in the past"
 
-    # --- one step of each kind ----------------------------------------------------------------------------------------
+    # Steps
 
     def offer(self, payload: int | None = None) -> None:
         if payload is None:
@@ -168,7 +169,7 @@ class ProducerSessionSimulation:
         self.perform(self.session.connection_changed(connected, self.now))
 
     def pass_request(self) -> None:
-        """The broker brings a request to everybody who listens: the leader, and one that was deposed."""
+        """Deliver a request to all subscribers: the leader, and the deposed one before it."""
         if not self.to_leader:
             return
         command = self.to_leader.pop(self._next(len(self.to_leader)))
@@ -201,7 +202,7 @@ class ProducerSessionSimulation:
                 self.perform(self.session.rejected(reply.request_id, reply.leader_epoch, rejected, self.now, jitter))
 
     def change_leader(self) -> None:
-        """A new reign reads the ledger; what was not durable is gone. The old one does not know yet."""
+        """Start a new leader from the ledger; what was not durable is lost. The old one is not informed."""
         self.leaders[-1].deposed = True
         self.leaders.append(LeaderModel(self.leaders[-1].epoch + 1, self.ledger))
         if self.rng.random() < 0.7:
@@ -218,7 +219,7 @@ class ProducerSessionSimulation:
         return self.rng.randrange(count) if self.reorder and self.rng.random() < 0.3 else 0
 
     def settle(self, seconds: float = 20.0) -> None:
-        """Let the weather clear and everything arrive."""
+        """End all faults, and deliver every message."""
         self.loss = self.doubling = 0.0
         self.connect(True)
         self.announce(self.leaders[-1])

@@ -1,13 +1,13 @@
-"""A leader that does as it is told: it accepts what comes in sequence, unless its script says otherwise.
+"""A scripted leader: it accepts batches in sequence, unless its script contains something else.
 
-``script`` holds what to do with the next batches, one word each:
+``script`` lists what to do with the next batches, one word each:
 
-``accept``      as the table says
-``drop``        never seen: the request was lost
-``silent``      taken and stored, but the reply is lost
-``double``      taken, and answered twice
-``delay``       taken, and answered `DELAY_SECONDS` later
-a verdict       rejected with it
+``accept``      follow the verdict table
+``drop``        ignore the batch, as if the request were lost
+``silent``      store the batch without a reply
+``double``      store the batch and reply twice
+``delay``       store the batch and reply `DELAY_SECONDS` later
+a verdict       reject the batch with it
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BodyT = TypeVar("BodyT", bound=m.RequestBody)
 
 
 def now_ms() -> int:
-    """The loop's time as a wall clock."""
+    """Return the loop's time as a wall clock."""
     return int(asyncio.get_running_loop().time() * 1000) + 1_700_000_000_000
 
 
@@ -50,7 +50,7 @@ class Identity:
 
 
 class ScriptedLeader:
-    """One reign of one shard; make another one for the next reign, on the same `ScriptedCluster`."""
+    """One term of one shard. Create another one on the same `ScriptedCluster` for the next term."""
 
     def __init__(
         self, cluster: ScriptedCluster, shard: int, epoch: int, *, pipelining: bool = True, window: int = 64
@@ -65,9 +65,9 @@ class ScriptedLeader:
         self.grants: list[m.Grant] = []
         self.blocked, self.stable = 0, True
         self.answers = True
-        """Whether it says anything at all."""
+        """Whether it replies at all."""
         self.fence: set[str] = set()
-        """Types of requests that are answered with ``fenced``."""
+        """Types of requests that it refuses with ``fenced``."""
 
     async def start(self) -> None:
         await self.transport.__aenter__()
@@ -79,14 +79,14 @@ class ScriptedLeader:
         self.announce()
 
     def announce(self) -> None:
-        said = m.LeaderAnnouncement(
+        message = m.LeaderAnnouncement(
             shard=self.shard,
             leader_epoch=self.epoch,
             instance=f"node-{self.epoch}",
             pipelining=self.pipelining,
             window=self.window,
         )
-        self._retain(m.leader_topic(CLUSTER, self.shard), said)
+        self._retain(m.leader_topic(CLUSTER, self.shard), message)
         self._retain(m.cluster_topic(CLUSTER), m.ClusterDescription(protocol=1, shards=1, ledger_url="file:///x"))
 
     def seen(self, kind: type[BodyT]) -> list[BodyT]:
@@ -131,20 +131,20 @@ class ScriptedLeader:
         self.reply(request, m.Rejected(verdict=verdict, reason=f"scripted {verdict}"), epoch=epoch)
 
     def _batch(self, request: m.Request, batch: m.ProduceBatch | m.AcknowledgeBatch) -> None:
-        act = self.script.popleft() if self.script else "accept"
-        if act == "drop":
+        action = self.script.popleft() if self.script else "accept"
+        if action == "drop":
             return
-        if act in ("invalid", "not_leader", "fenced", "out_of_order", "unavailable"):
-            self.refuse(request, act)
+        if action in ("invalid", "not_leader", "fenced", "out_of_order", "unavailable"):
+            self.refuse(request, action)
             return
-        reply = self.cluster.take(batch, self)
+        reply = self.cluster.store_batch(batch, self)
         if reply is None:
             self.refuse(request, "out_of_order")
-        elif act == "delay":
+        elif action == "delay":
             asyncio.get_running_loop().call_later(DELAY_SECONDS, self.reply, request, reply)
-        elif act != "silent":
+        elif action != "silent":
             self.reply(request, reply)
-            if act == "double":
+            if action == "double":
                 self.reply(request, reply)
 
     def _command(self, body: m.AnyRequestBody) -> m.AnyReplyBody:
@@ -177,7 +177,7 @@ class ScriptedLeader:
 
 
 class ScriptedCluster:
-    """A broker, a store, and what outlives a leader."""
+    """A broker, a store, and the state that survives a leader."""
 
     def __init__(self, *, segments: int = 1) -> None:
         self.broker = FakeBroker(random.Random(1))
@@ -223,25 +223,25 @@ class ScriptedCluster:
             source_position=self.last_position,
         )
 
-    def take(self, batch: m.ProduceBatch | m.AcknowledgeBatch, leader: ScriptedLeader) -> m.Committed | None:
-        """Store a batch once; None if it is out of order."""
+    def store_batch(self, batch: m.ProduceBatch | m.AcknowledgeBatch, leader: ScriptedLeader) -> m.Committed | None:
+        """Store a batch once; returns None if it is out of order."""
         identity = self._producers[batch.producer_id]
-        place = (batch.producer_id, batch.producer_epoch, batch.sequence)
+        batch_id = (batch.producer_id, batch.producer_epoch, batch.sequence)
         if batch.producer_epoch != identity.epoch or batch.sequence > identity.next_sequence:
             return None
         if batch.sequence == identity.next_sequence:
             identity.next_sequence += 1
             if isinstance(batch, m.AcknowledgeBatch):
                 self.acknowledged += batch.acknowledgements
-                self._answers[place] = m.Committed()
+                self._answers[batch_id] = m.Committed()
             else:
                 placements = self.store_records(batch.records, leader)
                 self.positions.append(batch.source_position)
-                self._answers[place] = m.Committed(placements=placements)
-        return self._answers[place]
+                self._answers[batch_id] = m.Committed(placements=placements)
+        return self._answers[batch_id]
 
     def store_records(self, records: list[m.Record], leader: ScriptedLeader | None = None) -> list[Placement]:
-        """Write one chunk and announce it."""
+        """Write a chunk and announce it."""
         width = 0x10000 // self.segments
         builder = ChunkBuilder()
         first = list(self._next_offset)
@@ -260,8 +260,8 @@ class ScriptedCluster:
         data = builder.encode(shard=0, number=self.head, leader_epoch=1, at_ms=0)
         self.store.objects[f"{chunk_folder(0)}/{chunk_name(self.head)}"] = data
         if leader is not None:
-            said = m.HeadAnnouncement(shard=0, leader_epoch=leader.epoch, head=self.head)
-            leader.transport.publish(m.head_topic(CLUSTER, 0), m.encode(said))
+            message = m.HeadAnnouncement(shard=0, leader_epoch=leader.epoch, head=self.head)
+            leader.transport.publish(m.head_topic(CLUSTER, 0), m.encode(message))
         return [
             Placement(segment, segment * width, (segment + 1) * width - 1, first[segment], count)
             for segment in range(self.segments)
@@ -270,7 +270,7 @@ class ScriptedCluster:
 
 
 def grant(segment: int = 0, generation: int = 1, start_offset: int = 0, **more) -> m.Grant:
-    """A grant that reads from the first chunk."""
+    """Return a grant that reads from the first chunk."""
     return m.Grant(
         segment=segment,
         generation=generation,

@@ -1,4 +1,4 @@
-"""Producer, Consumer and Admin against the real leader of a shard, on a fake broker and store, in virtual time."""
+"""Producer, Consumer and Admin with the real leader of a shard, over a fake broker and store, in virtual time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMALL = ProducerSettings(batch_bytes=200)
 def client(world: OneShard, client_id: str) -> Client:
     description = m.ClusterDescription(protocol=m.PROTOCOL_VERSION, shards=1, ledger_url="file:///x")
     world.broker.retained[m.cluster_topic(CLUSTER)] = m.encode(description)
-    # Two programs never draw the same tokens.
+    # Two programs never use the same tokens.
     seeds = world.__dict__.setdefault("seeds", itertools.count(1))
     return Client(
         transport=world.broker.transport(client_id, will=Client.will(CLUSTER, client_id)),
@@ -49,7 +49,7 @@ async def produce(world: OneShard, count: int, client_id: str = "producer", paus
 
 
 async def consume(consumer: Consumer, found: dict[bytes, list[int]], count: int, timeout_seconds: float = 120) -> None:
-    """Take and acknowledge until ``found`` holds ``count`` records; first deliveries only."""
+    """Read and acknowledge until ``found`` has ``count`` records, without repeated deliveries."""
     async with asyncio.timeout(timeout_seconds):
         while sum(map(len, found.values())) < count:
             record = await anext(consumer)
@@ -73,7 +73,7 @@ async def create(world: OneShard, segments: int = 2) -> None:
         await admin.create_topic("orders", segments=segments)
 
 
-async def test_what_is_produced_is_consumed_in_order_and_acknowledged():
+async def test_produced_records_are_consumed_in_order_and_acknowledged():
     world = OneShard()
     async with world.leader():
         await create(world)
@@ -90,7 +90,7 @@ async def test_what_is_produced_is_consumed_in_order_and_acknowledged():
     assert 0 == consumer.rejected
 
 
-async def test_an_unknown_topic_is_refused_and_harms_nobody():
+async def test_an_unknown_topic_fails_only_its_own_records():
     world = OneShard()
     async with world.leader():
         await create(world)
@@ -105,7 +105,7 @@ async def test_an_unknown_topic_is_refused_and_harms_nobody():
 
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.simulation) for seed in range(2, 8))])
-async def test_exactly_once_through_losses_doubles_and_leader_changes(seed):
+async def test_records_are_stored_exactly_once_despite_losses_doubles_and_leader_changes(seed):
     world = OneShard()
     world.broker.rng.seed(seed)
     async with world.leader("a"):
@@ -141,7 +141,7 @@ async def _restored(world: OneShard):
     return state
 
 
-async def test_a_second_consumer_takes_its_share_and_no_key_goes_backwards():
+async def test_a_second_consumer_gets_half_of_the_segments_and_keys_stay_in_order():
     world = OneShard()
     found: dict[bytes, list[int]] = {}
     async with world.leader():
@@ -164,7 +164,7 @@ async def test_a_second_consumer_takes_its_share_and_no_key_goes_backwards():
     assert in_order(200) == found
 
 
-async def test_children_of_a_split_come_after_their_parent():
+async def test_children_of_a_split_are_read_after_their_parent():
     world = OneShard()
     found: dict[bytes, list[int]] = {}
     async with world.leader():
@@ -187,7 +187,7 @@ async def test_children_of_a_split_come_after_their_parent():
     assert in_order(100) == found == later
 
 
-async def test_a_named_producer_goes_on_where_the_ledger_ends_and_fences_the_one_before():
+async def test_a_named_producer_resumes_at_its_committed_position_and_fences_its_predecessor():
     world = OneShard()
     async with world.leader():
         await create(world)
@@ -227,7 +227,7 @@ async def delete(world: OneShard, *, force: bool = True) -> None:
         await admin.delete_subscription("orders", "billing", force=force)
 
 
-async def test_deleting_a_subscription_ends_its_consumers_and_it_does_not_come_back():
+async def test_deleting_a_subscription_fences_its_consumers_and_does_not_recreate_it():
     world = OneShard()
     registrations: list[bytes] = []
 
@@ -243,7 +243,7 @@ async def test_deleting_a_subscription_ends_its_consumers_and_it_does_not_come_b
             await consume(consumer, {}, 20)
             await delete(world)
             with pytest.raises(FencedError, match="was deleted; restart the program to create a new one"):
-                async with asyncio.timeout(1):  # far below a heartbeat: it was told
+                async with asyncio.timeout(1):  # far below a heartbeat, so a push did it
                     await anext(consumer)
         # A broker may deliver late copies of all that it ever sent: here of the first registration, which names no
         # subscription, and of the one that was rejected.
@@ -257,8 +257,8 @@ async def test_deleting_a_subscription_ends_its_consumers_and_it_does_not_come_b
     assert world.registry.get_sample_value("headgate_consumers_removed_total", {"reason": "subscription_deleted"}) == 1
 
 
-async def test_a_consumer_that_was_away_for_long_does_not_bring_its_subscription_back():
-    """The shard has forgotten it by now; it says itself where it was."""
+async def test_a_consumer_of_a_forgotten_subscription_does_not_recreate_it():
+    """The shard has forgotten the subscription; the consumer's registration names its id."""
     world = OneShard()
     async with world.leader() as leader:
         await create(world)
@@ -274,7 +274,7 @@ async def test_a_consumer_that_was_away_for_long_does_not_bring_its_subscription
         assert leader.state.topics["orders"].subscriptions == {}
 
 
-async def test_a_program_that_is_started_again_begins_a_new_subscription():
+async def test_a_restarted_program_creates_a_new_subscription():
     world = OneShard()
     async with world.leader():
         await create(world)

@@ -1,4 +1,4 @@
-"""How a producer's bytes are shared between shards."""
+"""How shards share the bytes of a producer."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from headgate.client.byte_budget import ByteBudget
 pytestmark = pytest.mark.looptime
 
 
-async def test_a_shard_that_is_stuck_starves_nobody():
+async def test_a_shard_without_a_leader_does_not_starve_the_others():
     budget = ByteBudget(100, 10)
     while budget.try_reserve(0, 10):
         pass
@@ -21,7 +21,7 @@ async def test_a_shard_that_is_stuck_starves_nobody():
     assert budget.try_reserve(2, 10)
 
 
-async def test_who_waits_first_is_served_first_within_a_shard():
+async def test_waiters_of_a_shard_are_served_in_order():
     budget = ByteBudget(10, 10)
     assert budget.try_reserve(0, 10)
     served = []
@@ -32,7 +32,7 @@ async def test_who_waits_first_is_served_first_within_a_shard():
 
     large, small = asyncio.create_task(wait("large", 8)), asyncio.create_task(wait("small", 1))
     await asyncio.sleep(0)
-    assert not budget.try_reserve(0, 1), "nobody overtakes"
+    assert not budget.try_reserve(0, 1), "no overtaking"
     budget.release(0, 5)
     await asyncio.sleep(0.1)
     assert [] == served
@@ -41,7 +41,7 @@ async def test_who_waits_first_is_served_first_within_a_shard():
     assert ["large", "small"] == served
 
 
-async def test_giving_up_the_place_in_the_line_lets_the_next_one_go():
+async def test_a_cancelled_waiter_lets_the_next_one_proceed():
     budget = ByteBudget(10, 10)
     assert budget.try_reserve(0, 8)
     large = asyncio.create_task(budget.reserve(0, 9))
@@ -52,7 +52,7 @@ async def test_giving_up_the_place_in_the_line_lets_the_next_one_go():
     assert 10 == budget.used_bytes
 
 
-async def test_nobody_overtakes_even_with_something_smaller():
+async def test_a_smaller_reservation_does_not_overtake_a_waiter():
     budget = ByteBudget(10, 10)
     assert budget.try_reserve(0, 8)
     large = asyncio.create_task(budget.reserve(0, 9))
@@ -62,7 +62,7 @@ async def test_nobody_overtakes_even_with_something_smaller():
     await large
 
 
-async def test_room_that_was_given_to_somebody_who_left_is_not_lost():
+async def test_bytes_granted_to_a_cancelled_waiter_are_released():
     budget = ByteBudget(10, 10)
     assert budget.try_reserve(0, 10)
     waiting = asyncio.create_task(budget.reserve(0, 10))
@@ -73,7 +73,7 @@ async def test_room_that_was_given_to_somebody_who_left_is_not_lost():
     assert budget.try_reserve(0, 10)
 
 
-async def test_room_that_comes_while_somebody_leaves_goes_to_the_next():
+async def test_bytes_released_during_a_cancellation_go_to_the_next_waiter():
     budget = ByteBudget(10, 10)
     assert budget.try_reserve(0, 10)
     leaving, staying = asyncio.create_task(budget.reserve(0, 10)), asyncio.create_task(budget.reserve(0, 10))
@@ -84,7 +84,7 @@ async def test_room_that_comes_while_somebody_leaves_goes_to_the_next():
     assert 10 == budget.used_bytes
 
 
-async def test_a_record_larger_than_everything_goes_alone():
+async def test_a_record_larger_than_the_budget_is_reserved_alone():
     budget = ByteBudget(10, 4)
     assert budget.try_reserve(0, 100)
     assert not budget.try_reserve(0, 1)
@@ -93,16 +93,16 @@ async def test_a_record_larger_than_everything_goes_alone():
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 30)), max_size=60), st.integers(5, 60))
-def test_the_minimum_always_holds_and_everything_comes_back(takes, guaranteed):
+def test_the_guaranteed_minimum_always_holds_and_every_byte_is_returned(takes, guaranteed):
     budget = ByteBudget(max(60, guaranteed), guaranteed)
     taken = []
     for shard, size in takes:
         used = budget.used_by(shard)
         got = budget.try_reserve(shard, size)
-        assert got or used + size > guaranteed, "a shard was rejected its minimum"
+        assert got or used + size > guaranteed, "a shard did not get its minimum"
         if got:
             taken.append((shard, size))
     for shard, size in taken:
         budget.release(shard, size)
     assert 0 == budget.used_bytes
-    assert budget.try_reserve(0, max(60, guaranteed)), "the common rest came back"
+    assert budget.try_reserve(0, max(60, guaranteed)), "the pool is complete again"

@@ -1,4 +1,4 @@
-"""Hostile replies and announcements to a client and the producer on it, in virtual time: nothing falls over."""
+"""Hostile replies and announcements to a client and its producer, in virtual time."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def decodes(topic: str, payload: bytes) -> bool:
 
 
 async def confront(payloads: list[tuple[str, bytes]]) -> None:
-    """Send payloads to a client, and judge: no handler raises, and each that cannot be read is counted once."""
+    """Send payloads to a client; check that no handler raises, and that each undecodable one is counted once."""
     raised: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
     world = OneShard()
@@ -86,13 +86,13 @@ async def confront(payloads: list[tuple[str, bytes]]) -> None:
 @given(
     st.lists(st.tuples(st.sampled_from(sorted(KINDS)), hostile([*REPLIES, *ANNOUNCEMENTS])), min_size=1, max_size=12)
 )
-def test_a_client_counts_what_it_cannot_read_and_goes_on(payloads: list[tuple[str, bytes]]) -> None:
+def test_a_client_counts_undecodable_messages_and_continues(payloads: list[tuple[str, bytes]]) -> None:
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(confront(payloads))
 
 
 async def produce_among(payloads: list[bytes]) -> None:
-    """Send records while hostile replies to the very requests of the producer arrive beside the true ones."""
+    """Send records while hostile replies to the producer's requests arrive besides the real ones."""
     raised: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
     world = OneShard()
@@ -111,8 +111,8 @@ async def produce_among(payloads: list[bytes]) -> None:
         patience = ProducerSettings(batch_bytes=100, request_timeout_seconds=1, delivery_timeout_seconds=30)
         async with Producer(client_of(world, "producer"), settings=patience) as producer:
             deliveries = [await producer.send("orders", b"%d" % n, b"v") for n in range(20)]
-            told = await asyncio.gather(*deliveries, return_exceptions=True)
-            assert all(isinstance(each, RecordMetadata | HeadgateError) for each in told), told
+            outcomes = await asyncio.gather(*deliveries, return_exceptions=True)
+            assert all(isinstance(each, RecordMetadata | HeadgateError) for each in outcomes), outcomes
             assert [] == raised
 
 
@@ -124,6 +124,6 @@ def number(request_id: int) -> bytes:
 @settings(max_examples=60, deadline=None)
 @example([IDENTITY, b""])  # an identity in answer to a batch once broke the session
 @given(st.lists(hostile(REPLIES), min_size=1, max_size=12))
-def test_a_producer_gets_an_outcome_for_everything_whatever_is_replied(payloads: list[bytes]) -> None:
+def test_every_record_gets_an_outcome_whatever_replies_arrive(payloads: list[bytes]) -> None:
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(produce_among(payloads))

@@ -1,4 +1,4 @@
-"""One connection to a cluster: presence, leaders, requests that are asked again. And the admin commands on top."""
+"""One connection to a cluster: presence, leaders, repeated requests, and the commands of `Admin`."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ async def test_presence_follows_the_connection():
     assert not here(cluster)
 
 
-async def test_a_request_is_pinned_to_the_leader_of_the_day():
+async def test_a_request_carries_the_current_leader_epoch():
     cluster = ScriptedCluster()
     async with cluster.leader(7) as leader, cluster.client() as client:
         await client.request(0, describe)
         assert [7] == [request.leader_epoch for request in leader.requests]
 
 
-async def test_a_lost_reply_is_asked_for_again():
+async def test_a_request_without_a_reply_is_repeated():
     cluster = ScriptedCluster()
     async with cluster.leader() as leader, cluster.client() as client:
         leader.answers = False
@@ -55,7 +55,7 @@ async def test_a_lost_reply_is_asked_for_again():
         assert 2 <= len({request.request_id for request in leader.requests})
 
 
-async def test_a_new_leader_is_asked_at_once():
+async def test_a_request_is_repeated_at_once_when_the_leader_changes():
     cluster = ScriptedCluster()
     async with cluster.leader() as old, cluster.client() as client:
         await client.request(0, describe)
@@ -78,7 +78,7 @@ async def test_a_stale_announcement_changes_nothing():
         assert 5 == client.leader(0).leader_epoch
 
 
-async def test_a_refusal_by_a_deposed_leader_is_not_an_answer():
+async def test_a_refusal_by_a_deposed_leader_is_ignored():
     cluster = ScriptedCluster()
     async with cluster.leader(2) as leader, cluster.client() as client:
         leader.answers = False
@@ -89,7 +89,7 @@ async def test_a_refusal_by_a_deposed_leader_is_not_an_answer():
         assert isinstance((await asking).body, m.TopicReply)
 
 
-async def test_after_word_of_a_newer_epoch_the_old_leader_is_not_asked():
+async def test_a_leader_older_than_the_highest_epoch_seen_is_not_asked():
     cluster = ScriptedCluster()
     async with cluster.leader(1) as old, cluster.client() as client:
         old.answers = False
@@ -112,7 +112,7 @@ async def test_waiting_for_a_leader_is_bounded_and_counted():
         assert 1 == client.leader_waits
 
 
-async def test_a_broker_out_of_reach_is_named():
+async def test_the_error_names_an_unreachable_broker():
     cluster = ScriptedCluster()
     async with cluster.leader(), cluster.client() as client:
         await client.request(0, describe)
@@ -121,7 +121,7 @@ async def test_a_broker_out_of_reach_is_named():
             await client.request(0, describe, timeout_seconds=3)
 
 
-async def test_garbage_on_our_topics_is_counted_and_survived():
+async def test_undecodable_messages_are_counted_and_ignored():
     cluster = ScriptedCluster()
     async with cluster.leader() as leader, cluster.client() as client:
         await client.request(0, describe)
@@ -132,7 +132,7 @@ async def test_garbage_on_our_topics_is_counted_and_survived():
         assert isinstance((await client.request(0, describe)).body, m.TopicReply)
 
 
-async def test_a_cluster_of_another_protocol_is_not_used():
+async def test_a_cluster_with_another_protocol_version_is_an_error_at_once():
     cluster = ScriptedCluster()
     async with cluster.client() as client:
         other = {"protocol": 99, "shards": 1, "ledger_url": "file:///x"}
@@ -143,10 +143,10 @@ async def test_a_cluster_of_another_protocol_is_not_used():
         assert 3 > asyncio.get_running_loop().time() - began, "waiting would not help"
 
 
-# --- commands ---------------------------------------------------------------------------------------------------------
+# Commands
 
 
-async def test_a_command_keeps_its_token_through_its_tries():
+async def test_a_command_keeps_its_token_over_all_attempts():
     cluster = ScriptedCluster()
     async with cluster.leader() as leader, Admin(cluster.client()) as admin:
         leader.answers = False
@@ -161,7 +161,7 @@ async def test_a_command_keeps_its_token_through_its_tries():
         assert tries[0].token != leader.seen(m.CreateTopic)[-1].token
 
 
-async def test_refusals_say_which():
+async def test_a_refused_command_raises_the_error_of_its_verdict():
     cluster = ScriptedCluster()
     async with cluster.leader() as leader, Admin(cluster.client()) as admin:
         leader.fence.add("SplitSegment")
@@ -169,7 +169,7 @@ async def test_refusals_say_which():
             await admin.split("orders", 1)
 
 
-async def test_commands_without_a_result_return_nothing_and_lists_are_gathered():
+async def test_commands_without_a_result_return_none_and_lists_cover_all_shards():
     cluster = ScriptedCluster()
     async with cluster.leader(), Admin(cluster.client()) as admin:
         assert await admin.delete_topic("orders") is None
@@ -177,7 +177,7 @@ async def test_commands_without_a_result_return_nothing_and_lists_are_gathered()
         assert [] == await admin.list_topics()
 
 
-async def test_a_command_that_nobody_answers_is_bounded():
+async def test_a_command_without_a_reply_times_out():
     cluster = ScriptedCluster()
     async with cluster.leader() as leader, Admin(cluster.client(), timeout_seconds=3) as admin:
         leader.answers = False
@@ -185,6 +185,6 @@ async def test_a_command_that_nobody_answers_is_bounded():
             await admin.merge("orders", 0, 1)
 
 
-async def test_an_admin_that_is_not_open_says_so():
+async def test_an_admin_that_is_not_open_is_an_error():
     with pytest.raises(HeadgateError, match="not open"):
         await Admin(ScriptedCluster().client()).list_topics()

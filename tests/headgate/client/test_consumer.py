@@ -1,4 +1,4 @@
-"""The consumer over a broker and a store in memory and a leader with a script, in virtual time."""
+"""The consumer with a scripted leader, over a broker and a store in memory, in virtual time."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.support.scripted_leader import ScriptedCluster, grant
 pytestmark = pytest.mark.looptime
 
 
-# --- reading ----------------------------------------------------------------------------------------------------------
+# Reading
 
 
-async def test_records_come_in_order_from_the_grants_start_and_as_they_are_stored():
+async def test_records_are_delivered_in_order_from_the_start_of_the_grant_as_they_are_stored():
     cluster = ScriptedCluster()
     cluster.store_records(records("0", "1"))
     cluster.store_records(records("2", "3"))
@@ -54,7 +54,7 @@ async def test_get_many_returns_what_is_available_and_waits_only_for_the_first_r
             await reader.get_many()
 
 
-async def test_a_lost_head_announcement_costs_a_second_at_most():
+async def test_a_lost_head_announcement_delays_records_by_a_second_at_most():
     cluster = ScriptedCluster()
     async with cluster.leader() as leader:
         leader.grants = [grant()]
@@ -66,7 +66,7 @@ async def test_a_lost_head_announcement_costs_a_second_at_most():
             assert 1.1 > asyncio.get_running_loop().time() - began
 
 
-async def test_only_granted_segments_are_read_and_a_chunk_is_read_once_for_all():
+async def test_only_granted_segments_are_read_and_each_chunk_is_read_once():
     cluster = ScriptedCluster(segments=4)
     keys = [f"key-{n}".encode() for n in range(60)]
     for key in keys:
@@ -88,7 +88,7 @@ async def test_only_granted_segments_are_read_and_a_chunk_is_read_once_for_all()
     assert len(keys) + 5 > reads
 
 
-async def test_queue_skips_what_is_acknowledged_already():
+async def test_queue_skips_acknowledged_records():
     cluster = ScriptedCluster()
     cluster.store_records(records(*"0123456"))
     async with cluster.leader() as leader:
@@ -97,7 +97,7 @@ async def test_queue_skips_what_is_acknowledged_already():
             assert ["1", "4", "6"] == await take(reader, 3)
 
 
-async def test_a_store_out_of_reach_is_waited_for():
+async def test_reading_continues_when_the_store_is_reachable_again():
     cluster = ScriptedCluster()
     cluster.store_records(records("0"))
     async with cluster.leader() as leader:
@@ -109,7 +109,7 @@ async def test_a_store_out_of_reach_is_waited_for():
             assert ["0"] == await take(reader, 1)
 
 
-async def test_missing_records_are_an_error_and_not_a_silence():
+async def test_missing_records_are_an_error():
     cluster = ScriptedCluster()
     cluster.store_records(records("0"))
     cluster.store_records(records("1"))
@@ -120,7 +120,7 @@ async def test_missing_records_are_an_error_and_not_a_silence():
                 await anext(reader)
 
 
-async def test_checkpoint_resumes_at_its_own_positions():
+async def test_a_checkpoint_consumer_resumes_at_its_own_positions():
     cluster = ScriptedCluster()
     cluster.store_records(records("0", "1"))
     cluster.store_records(records("2", "3"))
@@ -134,12 +134,12 @@ async def test_checkpoint_resumes_at_its_own_positions():
                 await reader.acknowledge(record)
 
 
-async def test_positions_without_checkpoint_are_refused():
+async def test_positions_are_accepted_only_for_checkpoint():
     with pytest.raises(ConfigError, match="CHECKPOINT"):
         consumer(ScriptedCluster(), positions={0: 1})
 
 
-async def test_balance_and_capacity_are_told_with_every_registration():
+async def test_every_registration_carries_balance_and_capacity():
     cluster = ScriptedCluster()
     async with cluster.leader() as leader:
         async with consumer(cluster):
@@ -149,15 +149,15 @@ async def test_balance_and_capacity_are_told_with_every_registration():
 
 
 @pytest.mark.parametrize("wrong", [{"balance": "weight"}, {"capacity": 0}, {"capacity": 11.0}, {"capacity": math.nan}])
-async def test_what_cannot_be_balanced_by_is_refused(wrong: dict):
+async def test_an_invalid_balance_or_capacity_is_refused(wrong: dict):
     with pytest.raises(ConfigError, match="|".join(wrong)):
         consumer(ScriptedCluster(), **wrong)
 
 
-# --- acknowledging ----------------------------------------------------------------------------------------------------
+# Acknowledging
 
 
-async def test_stream_acknowledgements_are_gathered_and_cumulative():
+async def test_stream_acknowledgements_are_collected_and_cumulative():
     cluster = ScriptedCluster()
     cluster.store_records(records(*"01234"))
     async with cluster.leader() as leader:
@@ -171,7 +171,7 @@ async def test_stream_acknowledgements_are_gathered_and_cumulative():
             assert 1 == reader.acknowledged
 
 
-async def test_acknowledgements_outlast_a_leader_that_is_away_for_longer_than_their_deadline():
+async def test_acknowledgements_survive_an_outage_longer_than_their_deadline():
     cluster = ScriptedCluster()
     cluster.store_records(records(*"0123"))
     async with cluster.leader() as leader:
@@ -188,7 +188,7 @@ async def test_acknowledgements_outlast_a_leader_that_is_away_for_longer_than_th
             assert (0, 1, 4) == acknowledged(cluster)[-1]
 
 
-async def test_a_finished_sealed_segment_is_not_read_on():
+async def test_a_sealed_segment_is_not_read_beyond_its_end():
     cluster = ScriptedCluster()
     cluster.store_records(records(*"01"))
     async with cluster.leader() as leader:
@@ -203,7 +203,7 @@ async def test_a_finished_sealed_segment_is_not_read_on():
             assert await reader.caught_up()
 
 
-async def test_queue_acknowledgements_become_ranges():
+async def test_queue_acknowledgements_are_merged_into_ranges():
     cluster = ScriptedCluster()
     cluster.store_records(records(*"01234"))
     async with cluster.leader() as leader:
@@ -219,7 +219,7 @@ async def test_queue_acknowledgements_become_ranges():
 @pytest.mark.parametrize(
     "script", [["silent"], ["drop"], ["unavailable"], ["double"], ["out_of_order"]], ids=lambda s: s[0]
 )
-async def test_acknowledgements_survive_whatever_the_leader_does(script):
+async def test_acknowledgements_survive_every_behavior_of_the_leader(script):
     cluster = ScriptedCluster()
     cluster.store_records(records(*"012"))
     async with cluster.leader() as leader:
@@ -231,7 +231,7 @@ async def test_acknowledgements_survive_whatever_the_leader_does(script):
             assert [(0, 1, 3)] == acknowledged(cluster)
 
 
-async def test_a_refused_acknowledgement_is_counted_and_not_fatal():
+async def test_a_refused_acknowledgement_is_counted_and_is_no_error():
     cluster = ScriptedCluster()
     cluster.store_records(records(*"01"))
     async with cluster.leader() as leader:
@@ -246,7 +246,7 @@ async def test_a_refused_acknowledgement_is_counted_and_not_fatal():
             assert [(0, 1, 2)] == acknowledged(cluster)
 
 
-async def test_leaving_flushes_acknowledgements_and_then_leaves():
+async def test_closing_flushes_acknowledgements_before_it_leaves():
     cluster = ScriptedCluster()
     cluster.store_records(records(*"012"))
     async with cluster.leader() as leader:
@@ -260,10 +260,10 @@ async def test_leaving_flushes_acknowledgements_and_then_leaves():
             await anext(reader)
 
 
-# --- revocations ------------------------------------------------------------------------------------------------------
+# Revocations
 
 
-async def test_a_revoked_segment_is_confirmed_after_what_was_delivered_is_acknowledged():
+async def test_a_revocation_is_confirmed_after_every_delivered_record_is_acknowledged():
     cluster = ScriptedCluster()
     cluster.store_records(records(*"012"))
     async with cluster.leader() as leader:
@@ -283,7 +283,7 @@ async def test_a_revoked_segment_is_confirmed_after_what_was_delivered_is_acknow
             assert [] == reader.segments
 
 
-async def test_a_slow_program_does_not_hold_a_revoked_segment_for_ever():
+async def test_a_revocation_is_confirmed_after_the_timeout_even_if_records_are_unacknowledged():
     cluster = ScriptedCluster()
     cluster.store_records(records(*"012"))
     async with cluster.leader() as leader:
@@ -297,7 +297,7 @@ async def test_a_slow_program_does_not_hold_a_revoked_segment_for_ever():
             assert 1 == len(leader.seen(m.ConfirmRevoked))
 
 
-async def test_a_final_revocation_stops_at_once_and_confirms_nothing():
+async def test_a_final_revocation_stops_at_once_without_a_confirmation():
     cluster = ScriptedCluster()
     cluster.store_records(records(*"012"))
     async with cluster.leader() as leader:
@@ -311,7 +311,7 @@ async def test_a_final_revocation_stops_at_once_and_confirms_nothing():
             assert [] == reader.segments
 
 
-async def test_a_confirmation_is_repeated_until_it_is_answered():
+async def test_a_confirmation_is_repeated_until_the_leader_replies():
     cluster = ScriptedCluster()
     async with cluster.leader() as leader:
         leader.grants = [grant()]
@@ -325,7 +325,7 @@ async def test_a_confirmation_is_repeated_until_it_is_answered():
             assert [] == reader.segments
 
 
-async def test_a_revocation_of_a_grant_that_was_lost_is_confirmed_at_once():
+async def test_the_revocation_of_a_lost_grant_is_confirmed_at_once():
     cluster = ScriptedCluster()
     async with cluster.leader() as leader, consumer(cluster):
         leader.push(registration(leader), revoked=[m.Revocation(segment=3, generation=7)])
@@ -333,7 +333,7 @@ async def test_a_revocation_of_a_grant_that_was_lost_is_confirmed_at_once():
         assert [(3, 7)] == [(c.segment, c.generation) for c in leader.seen(m.ConfirmRevoked)]
 
 
-async def test_a_grant_that_comes_back_at_a_higher_generation_is_read_again():
+async def test_a_segment_granted_again_at_a_higher_generation_is_read_again():
     cluster = ScriptedCluster()
     cluster.store_records(records(*"01"))
     async with cluster.leader() as leader:

@@ -1,4 +1,4 @@
-"""The consumer when leaders, connections and programs of its own name come and go, in virtual time."""
+"""The consumer during changes of leader, reconnections, and programs of the same name, in virtual time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.scripted_leader import ScriptedCluster, grant
 pytestmark = pytest.mark.looptime
 
 
-async def test_a_leader_change_costs_no_record_twice_and_no_pause():
+async def test_a_leader_change_causes_no_duplicate_and_no_pause():
     cluster = ScriptedCluster()
     cluster.store_records(records(*"01"))
     async with cluster.leader() as old:
@@ -31,7 +31,7 @@ async def test_a_leader_change_costs_no_record_twice_and_no_pause():
                 assert (0, 1, 3) == acknowledged(cluster)[-1]
 
 
-async def test_what_a_new_leader_does_not_list_is_dropped():
+async def test_a_segment_that_a_new_leader_does_not_list_is_dropped():
     cluster = ScriptedCluster()
     cluster.store_records(records(*"01"))
     async with cluster.leader() as old:
@@ -53,7 +53,7 @@ async def test_pushes_of_a_deposed_leader_are_ignored():
         assert [] == reader.segments
 
 
-async def test_it_registers_again_after_a_reconnection_and_keeps_reading():
+async def test_a_reconnected_consumer_registers_again_and_keeps_reading():
     cluster = ScriptedCluster()
     cluster.store_records(records(*"01"))
     async with cluster.leader() as leader:
@@ -67,7 +67,7 @@ async def test_it_registers_again_after_a_reconnection_and_keeps_reading():
             assert [0] == reader.segments
 
 
-async def test_heartbeats_say_what_is_held():
+async def test_heartbeats_list_the_held_segments():
     cluster = ScriptedCluster()
     async with cluster.leader() as leader:
         leader.grants = [grant(2, generation=6)]
@@ -76,7 +76,7 @@ async def test_heartbeats_say_what_is_held():
             assert [(2, 6)] == leader.seen(m.Heartbeat)[-1].held
 
 
-async def test_a_newer_program_of_the_same_name_ends_this_one():
+async def test_a_newer_program_of_the_same_name_fences_this_one():
     cluster = ScriptedCluster()
     async with cluster.leader() as leader:
         async with consumer(cluster) as reader:
@@ -94,10 +94,10 @@ async def test_a_newer_program_of_the_same_name_ends_this_one():
             with pytest.raises(FencedError):
                 async with asyncio.timeout(5):
                     await anext(reader)
-        assert [] == leader.seen(m.LeaveConsumer), "the name is somebody else's"
+        assert [] == leader.seen(m.LeaveConsumer), "another program has the name"
 
 
-async def test_an_evicted_consumer_registers_again_and_goes_on():
+async def test_an_evicted_consumer_registers_again_and_continues():
     cluster = ScriptedCluster()
     cluster.store_records(records(*"01"))
     async with cluster.leader() as leader:
@@ -122,7 +122,7 @@ async def test_an_evicted_consumer_registers_again_and_goes_on():
             assert ["1"] == await take(reader, 1)
 
 
-async def test_without_a_leader_registering_is_one_clear_line():
+async def test_registering_without_a_leader_is_a_clear_error():
     cluster = ScriptedCluster()
     async with cluster.leader() as leader:
         leader.answers = False
@@ -141,10 +141,10 @@ async def test_a_refused_registration_raises():
                 pass
 
 
-# --- caught up --------------------------------------------------------------------------------------------------------
+# Caught up
 
 
-async def test_caught_up_only_when_everything_durable_was_taken():
+async def test_caught_up_is_true_only_when_every_durable_record_was_delivered():
     cluster = ScriptedCluster()
     cluster.store_records(records(*"01"))
     async with cluster.leader() as leader:
@@ -160,7 +160,7 @@ async def test_caught_up_only_when_everything_durable_was_taken():
 
 
 @pytest.mark.parametrize(("blocked", "settled"), [(1, True), (0, False)])
-async def test_not_caught_up_while_something_is_blocked_or_between_holders(blocked, settled):
+async def test_caught_up_is_false_while_a_segment_is_blocked_or_moving(blocked, settled):
     cluster = ScriptedCluster()
     async with cluster.leader() as leader:
         leader.blocked, leader.stable = blocked, settled
@@ -168,7 +168,7 @@ async def test_not_caught_up_while_something_is_blocked_or_between_holders(block
             assert not await reader.caught_up()
 
 
-async def test_not_caught_up_if_a_pushed_grant_was_lost():
+async def test_caught_up_is_false_if_a_pushed_grant_was_lost():
     cluster = ScriptedCluster()
     async with cluster.leader() as leader, consumer(cluster) as reader:
         assert await reader.caught_up()

@@ -1,4 +1,4 @@
-"""External topics from end to end in virtual time: the real leader, a program that reads a source of its own."""
+"""External topics from end to end in virtual time: the real leader, and a program that reads its own source."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MERGED = layout(
 
 
 class Source:
-    """A stream somewhere else: numbered records in each shard; closed shards end."""
+    """A stream outside headgate: numbered records in each shard; closed shards end."""
 
     def __init__(self, closed: str, pace_seconds: float = 0.05) -> None:
         self.pace_seconds = pace_seconds
@@ -77,7 +77,7 @@ class Source:
 
 
 class ExternalTopicShard(OneShard):
-    """A shard whose Spark process counts by hand: drained is what is acknowledged to its sealed end."""
+    """A shard without Spark: a segment is drained if it is acknowledged to its sealed end."""
 
     async def drained(self, query):
         topic = self.leading.state.topics_by_id[query.topic_id]
@@ -105,7 +105,7 @@ async def running(cluster: ExternalTopicShard, source: Source, name: str, **more
             await asyncio.wait([task])
 
 
-async def test_children_are_read_after_their_parents_and_a_reshard_is_followed() -> None:
+async def test_children_are_read_after_their_parents_and_after_a_reshard() -> None:
     source = Source(closed="a")
     async with world() as (cluster, admin):
         await admin.import_topic("orders", SPLIT)
@@ -116,12 +116,12 @@ async def test_children_are_read_after_their_parents_and_a_reshard_is_followed()
             answer = await admin.import_topic("orders", MERGED)
             await until(lambda: ("d", RECORDS - 1) in source.read_order)
     assert (("d",), ("b", "c")) == (answer.created, answer.sealed)
-    assert 4 * RECORDS == len(source.read_order), "each record once: nobody crashed"
+    assert 4 * RECORDS == len(source.read_order), "each record once: no call failed"
     for parent, child in ("ab", "ac", "bd", "cd"):
         assert source.last(parent) < source.first(child)
 
 
-async def test_the_next_holder_goes_on_at_the_checkpoint() -> None:
+async def test_the_next_holder_resumes_at_the_checkpoint() -> None:
     source = Source(closed="")
     async with world() as (cluster, admin):
         await admin.import_topic("orders", layout(seg("a", 0, 15)))
@@ -134,8 +134,8 @@ async def test_the_next_holder_goes_on_at_the_checkpoint() -> None:
     assert [("a", n) for n in range(RECORDS)] == source.read_order
 
 
-async def test_a_handover_ends_the_call_first_and_loses_nothing() -> None:
-    """A second consumer takes its share while the first one reads; two calls at once would assert in the source."""
+async def test_a_handover_ends_the_running_call_first_and_loses_no_record() -> None:
+    """A second consumer gets segments while the first one reads. The source asserts that calls do not overlap."""
     source = Source(closed="", pace_seconds=0.5)
     async with world() as (cluster, admin):
         await admin.import_topic("orders", layout(seg("a", 0, 7), seg("b", 8, 15)))
@@ -151,7 +151,7 @@ async def test_a_handover_ends_the_call_first_and_loses_nothing() -> None:
     assert 2 * RECORDS == len(source.read_order)
 
 
-async def test_checkpoints_and_grants_outlive_the_leader() -> None:
+async def test_checkpoints_and_grants_survive_a_leader_change() -> None:
     source = Source(closed="a")
     cluster = ExternalTopicShard()
     async with cluster.leader("a") as leader, Admin(client(cluster, "admin")) as admin:
@@ -173,7 +173,7 @@ async def describe(cluster: ExternalTopicShard):
         return await admin.describe_subscription("orders", "s")
 
 
-async def test_an_end_may_be_told_before_its_seal_is_imported() -> None:
+async def test_a_segment_can_be_finished_before_its_seal_is_imported() -> None:
     source = Source(closed="a")
     async with world() as (cluster, admin):
         await admin.import_topic("orders", layout(seg("a", 0, 15)))
@@ -184,7 +184,7 @@ async def test_an_end_may_be_told_before_its_seal_is_imported() -> None:
             await until(lambda: len(source.read_order) == 3 * RECORDS, 20)
 
 
-async def test_a_seek_to_the_beginning_reads_everything_again_parents_first() -> None:
+async def test_a_seek_to_the_earliest_record_reads_parents_first_again() -> None:
     source = Source(closed="a")
     async with world() as (cluster, admin):
         await admin.import_topic("orders", SPLIT)
@@ -200,25 +200,25 @@ async def test_a_seek_to_the_beginning_reads_everything_again_parents_first() ->
     assert [("a", n) for n in range(RECORDS)] == seconds[:RECORDS]
 
 
-async def test_an_explanation_speaks_of_the_source() -> None:
-    """Nobody is told of one record where a whole shard is meant."""
+async def test_an_explanation_uses_the_names_of_the_source() -> None:
+    """It does not call a whole shard one record."""
     source = Source(closed="", pace_seconds=5)
     async with world() as (cluster, admin):
         await admin.import_topic("orders", SPLIT)
         async with running(cluster, source, "one"):
-            told = await admin.explain("orders", "s")
-        said = [" ".join(segment.sentences) for segment in told.segments]
+            explained = await admin.explain("orders", "s")
+        sentences = [" ".join(segment.sentences) for segment in explained.segments]
         with pytest.raises(RequestRejectedError, match="only its source splits"):
             await admin.plan("orders", "s", splits=[1])
-    assert "Segment 0 (a) is read by one: not read to its end." == said[0]
-    assert said[1].startswith(
+    assert "Segment 0 (a) is read by one: not read to its end." == sentences[0]
+    assert sentences[1].startswith(
         "Segment 1 (b) is blocked until segment 0 is drained. Segment 0 (a) is not read to its end"
     )
-    assert "1 record" not in " ".join(said)
-    assert {None} == {segment.backlog_records for segment in told.segments}
+    assert "1 record" not in " ".join(sentences)
+    assert {None} == {segment.backlog_records for segment in explained.segments}
 
 
-async def test_a_call_that_returns_before_the_end_is_an_error_and_opens_nothing() -> None:
+async def test_a_call_that_returns_before_the_end_is_an_error_and_releases_no_child() -> None:
     async def forgets(_: GrantedSegment) -> None:
         await asyncio.sleep(1)
 
@@ -243,7 +243,7 @@ async def test_a_call_that_raises_ends_the_consumer_with_the_cause() -> None:
     assert isinstance(caught.value.__cause__, OSError)
 
 
-async def test_where_offsets_count_they_drain() -> None:
+async def test_offset_positions_drain_a_segment() -> None:
     seen: list[tuple[str, int]] = []
 
     async def read(segment: GrantedSegment) -> None:
@@ -265,7 +265,7 @@ async def test_where_offsets_count_they_drain() -> None:
     assert [10, 7] == [progress.acknowledged_offset for progress in described.segments]
 
 
-async def test_opaque_positions_take_no_offsets() -> None:
+async def test_opaque_positions_accept_no_offsets() -> None:
     async def read(segment: GrantedSegment) -> None:
         with pytest.raises(HeadgateError, match="no end_offset"):
             await segment.acknowledge(end_offset=7)
@@ -278,7 +278,7 @@ async def test_opaque_positions_take_no_offsets() -> None:
                 await consumer.run(read)
 
 
-async def test_a_consumer_of_the_other_kind_is_refused_and_leaves_no_subscription() -> None:
+async def test_a_consumer_of_the_wrong_kind_is_refused_and_creates_no_subscription() -> None:
     async with world() as (cluster, admin):
         await admin.import_topic("orders", SPLIT)
         await admin.create_topic("stored")
@@ -291,7 +291,7 @@ async def test_a_consumer_of_the_other_kind_is_refused_and_leaves_no_subscriptio
         assert [] == await admin.list_subscriptions()
 
 
-async def test_records_for_an_external_topic_are_refused_and_harm_no_others() -> None:
+async def test_records_for_an_external_topic_are_refused_without_affecting_others() -> None:
     async with world() as (cluster, admin):
         await admin.import_topic("orders", SPLIT)
         await admin.create_topic("stored")

@@ -1,4 +1,4 @@
-"""The producer over a broker in memory and a leader with a script, in virtual time."""
+"""The producer with a scripted leader, over a broker in memory, in virtual time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def send_all(producer: Producer, count: int, topic: str = "orders") -> lis
     return [await producer.send(topic, b"key", str(n).encode()) for n in range(count)]
 
 
-async def test_records_are_stored_in_order_and_their_places_are_told():
+async def test_records_are_stored_in_order_and_deliveries_return_their_offsets():
     cluster = ScriptedCluster()
     async with cluster.leader(), Producer(cluster.client()) as producer:
         deliveries = await send_all(producer, 5)
@@ -54,7 +54,7 @@ async def test_send_and_wait_returns_where_the_record_is_stored_and_raises_what_
             await producer.send_and_wait("orders", b"key", b"2")
 
 
-async def test_places_follow_the_key_where_a_batch_falls_into_several_segments():
+async def test_offsets_follow_the_key_if_a_batch_spans_several_segments():
     cluster = ScriptedCluster(segments=4)
     keys = [f"key-{n}".encode() for n in range(40)]
     async with cluster.leader(), Producer(cluster.client()) as producer:
@@ -70,7 +70,7 @@ async def test_places_follow_the_key_where_a_batch_falls_into_several_segments()
     assert 4 == len({place.segment for place in places})
 
 
-async def test_records_of_one_turn_travel_together():
+async def test_records_of_one_loop_turn_share_a_batch():
     cluster = ScriptedCluster()
     async with cluster.leader() as leader, Producer(cluster.client()) as producer:
         await send_all(producer, 100)
@@ -79,8 +79,8 @@ async def test_records_of_one_turn_travel_together():
 
 
 @pytest.mark.parametrize("batch_bytes", [4 * 100, 4 * 100 + 50], ids=["full to the last byte", "one more does not fit"])
-async def test_who_sends_without_a_pause_lets_the_loop_turn_between_batches(batch_bytes):
-    """A turn reads a reply: without it the window would stand still while the buffer fills. No turn splits a batch."""
+async def test_sending_without_a_pause_yields_to_the_loop_between_batches(batch_bytes):
+    """Each turn reads one reply; without turns the window stays closed while the buffer fills. A turn never splits a batch."""
     cluster = ScriptedCluster()
     settings = ProducerSettings(batch_bytes=batch_bytes)
     turns: set[int] = set()
@@ -102,7 +102,7 @@ async def test_who_sends_without_a_pause_lets_the_loop_turn_between_batches(batc
     assert {0, 5, 9, 13, 17, 21, 24} == turns, "at the first record of each batch but the first, and at the end"
 
 
-async def test_who_gives_up_waiting_for_an_outcome_takes_it_from_nobody_else():
+async def test_a_cancelled_await_of_a_delivery_does_not_affect_the_others():
     cluster = ScriptedCluster()
     async with cluster.leader(), Producer(cluster.client()) as producer:
         delivery = await producer.send("orders", b"k", b"v")
@@ -120,8 +120,8 @@ async def _stored(delivery: Delivery) -> RecordMetadata:
     return await delivery
 
 
-async def test_who_is_cancelled_between_batches_has_taken_no_room():
-    """`send` under a time limit of the caller's own must not eat the buffer, a record at a time."""
+async def test_a_cancelled_send_reserves_no_bytes():
+    """A caller that cancels `send` repeatedly must not use up the buffer."""
     cluster = ScriptedCluster()
     settings = ProducerSettings(batch_bytes=100)
     async with cluster.leader(), Producer(cluster.client(), settings=settings) as producer:
@@ -137,7 +137,7 @@ async def test_who_is_cancelled_between_batches_has_taken_no_room():
     assert 1 == len(cluster.stored)
 
 
-async def test_while_something_queues_a_batch_grows():
+async def test_a_batch_grows_while_another_one_is_queued():
     cluster = ScriptedCluster()
     async with cluster.leader(window=1) as leader, Producer(cluster.client()) as producer:
         for n in range(30):
@@ -148,7 +148,7 @@ async def test_while_something_queues_a_batch_grows():
     assert [str(n).encode() for n in range(30)] == cluster.stored
 
 
-async def test_linger_holds_a_batch_for_company():
+async def test_linger_delays_a_batch_until_more_records_arrive():
     cluster = ScriptedCluster()
     settings = ProducerSettings(linger_seconds=0.5)
     async with cluster.leader() as leader, Producer(cluster.client(), settings=settings) as producer:
@@ -175,7 +175,7 @@ async def test_linger_holds_a_batch_for_company():
     ],
     ids=" ".join,
 )
-async def test_whatever_the_leader_does_everything_is_stored_once_in_order(script):
+async def test_records_are_stored_once_in_order_whatever_the_leader_does(script):
     cluster = ScriptedCluster()
     async with cluster.leader() as leader, Producer(cluster.client(), settings=ONE_A_BATCH) as producer:
         leader.script.extend(script)
@@ -210,7 +210,7 @@ async def test_a_leader_without_pipelining_is_sent_one_at_a_time():
     assert [b"0", b"1", b"2"] == cluster.stored
 
 
-async def test_a_broker_that_drops_us_costs_nothing():
+async def test_a_lost_connection_loses_and_doubles_no_record():
     cluster = ScriptedCluster()
     async with cluster.leader(), Producer(cluster.client("me"), settings=ONE_A_BATCH) as producer:
         deliveries = []
@@ -224,12 +224,12 @@ async def test_a_broker_that_drops_us_costs_nothing():
     assert [str(n).encode() for n in range(40)] == cluster.stored
 
 
-# --- deadlines and closing --------------------------------------------------------------------------------------------
+# Deadlines and closing
 
 SHORT = ProducerSettings(batch_bytes=1, request_timeout_seconds=1, delivery_timeout_seconds=3, max_in_flight=2)
 
 
-async def test_outcomes_come_at_the_deadline_unknown_for_what_was_sent():
+async def test_at_the_deadline_sent_records_are_unknown_and_the_others_failed():
     cluster = ScriptedCluster()
     async with cluster.leader() as leader, Producer(cluster.client(), settings=SHORT) as producer:
         await (await producer.send("orders", b"key", b"probe"))
@@ -246,7 +246,7 @@ async def test_outcomes_come_at_the_deadline_unknown_for_what_was_sent():
     assert [b"probe", b"after"] == cluster.stored
 
 
-async def test_without_a_leader_nothing_is_stored_and_the_deadline_holds():
+async def test_without_a_leader_records_fail_at_the_deadline():
     cluster = ScriptedCluster()
     async with cluster.leader():
         producer = Producer(cluster.client(), settings=SHORT)
@@ -260,7 +260,7 @@ async def test_without_a_leader_nothing_is_stored_and_the_deadline_holds():
         await producer.close()
 
 
-async def test_close_within_a_limit_reports_every_record():
+async def test_close_with_a_timeout_reports_every_record():
     cluster = ScriptedCluster()
     settings = ProducerSettings(batch_bytes=1, max_in_flight=2)
     async with cluster.leader() as leader:
@@ -296,10 +296,10 @@ async def _outcome(delivery) -> type:
     return RecordMetadata
 
 
-# --- names and positions ----------------------------------------------------------------------------------------------
+# Names and positions
 
 
-async def test_a_named_producer_gets_its_position_back():
+async def test_a_named_producer_gets_its_source_position_back():
     cluster = ScriptedCluster()
     cluster.last_position = b"line 7"
     async with cluster.leader() as leader, Producer(cluster.client(), name="loader") as producer:
@@ -327,7 +327,7 @@ async def test_positions_are_committed_in_the_order_of_sending_over_topics():
     assert [b"line 0", b"line 1", b"line 2"] == cluster.positions
 
 
-async def test_a_fenced_producer_says_so_on_every_path():
+async def test_a_fenced_producer_raises_on_every_path():
     cluster = ScriptedCluster()
     async with cluster.leader() as leader, Producer(cluster.client(), name="loader") as producer:
         leader.script.append("fenced")
@@ -356,10 +356,10 @@ async def test_opening_without_a_leader_is_bounded():
             await producer.open("orders")
 
 
-# --- bad input and back-pressure --------------------------------------------------------------------------------------
+# Bad input and back-pressure
 
 
-async def test_an_oversized_record_is_refused_at_send_naming_limit_and_size():
+async def test_send_refuses_an_oversized_record_with_its_size_and_the_limit():
     cluster = ScriptedCluster()
     settings = ProducerSettings(max_record_bytes=10)
     async with cluster.leader(), Producer(cluster.client(), settings=settings) as producer:
@@ -370,28 +370,28 @@ async def test_an_oversized_record_is_refused_at_send_naming_limit_and_size():
 
 
 @pytest.mark.parametrize("wrong", [{"timestamp_ms": -1}, {"timestamp_ms": 2**63}, {"source_position": b"x" * 1025}])
-async def test_what_would_spoil_a_whole_batch_is_refused_at_send(wrong):
+async def test_send_refuses_what_would_invalidate_a_whole_batch(wrong):
     cluster = ScriptedCluster()
     async with cluster.leader(), Producer(cluster.client()) as producer:
         with pytest.raises(RequestRejectedError):
             await producer.send("orders", b"key", b"value", **wrong)
 
 
-async def test_text_instead_of_bytes_is_refused_at_send():
+async def test_send_refuses_text_instead_of_bytes():
     cluster = ScriptedCluster()
     async with cluster.leader(), Producer(cluster.client()) as producer:
         with pytest.raises(TypeError, match="key and value must be bytes, not str and bytes"):
             await producer.send("orders", "key", b"value")
 
 
-async def test_a_topic_that_cannot_be_is_refused_at_send():
+async def test_send_refuses_an_invalid_topic_name():
     cluster = ScriptedCluster()
     async with cluster.leader(), Producer(cluster.client()) as producer:
         with pytest.raises(InvalidNameError):
             await producer.send("no/slashes", b"key", b"value")
 
 
-async def test_an_unknown_topic_fails_its_records_alone():
+async def test_an_unknown_topic_fails_only_its_own_records():
     cluster = ScriptedCluster()
     async with cluster.leader() as leader, Producer(cluster.client(), settings=ONE_A_BATCH) as producer:
         await (await producer.send("orders", b"key", b"0"))
@@ -404,7 +404,7 @@ async def test_an_unknown_topic_fails_its_records_alone():
     assert [b"0", b"1", b"2"] == cluster.stored
 
 
-async def test_send_waits_for_room_and_goes_on():
+async def test_send_waits_for_buffer_space():
     cluster = ScriptedCluster()
     settings = ProducerSettings(batch_bytes=1, buffer_bytes=300, guaranteed_bytes=100)
     async with cluster.leader() as leader, Producer(cluster.client(), settings=settings) as producer:
@@ -416,7 +416,7 @@ async def test_send_waits_for_room_and_goes_on():
     assert 21 == len(cluster.stored)
 
 
-async def test_send_fails_at_once_if_told_so():
+async def test_send_fails_at_once_with_when_full_fail():
     cluster = ScriptedCluster()
     settings = ProducerSettings(batch_bytes=1, buffer_bytes=300, guaranteed_bytes=100, when_full="fail")
     async with cluster.leader() as leader, Producer(cluster.client(), settings=settings) as producer:
@@ -428,7 +428,7 @@ async def test_send_fails_at_once_if_told_so():
             await producer.send("orders", b"key", b"x" * 50)
 
 
-async def test_waiting_for_room_is_bounded_by_the_delivery_timeout():
+async def test_waiting_for_buffer_space_is_bounded_by_the_delivery_timeout():
     cluster = ScriptedCluster()
     settings = ProducerSettings(
         batch_bytes=1, buffer_bytes=100, guaranteed_bytes=100, request_timeout_seconds=1, delivery_timeout_seconds=3
@@ -438,12 +438,12 @@ async def test_waiting_for_room_is_bounded_by_the_delivery_timeout():
         began = asyncio.get_running_loop().time()
         await producer.send("orders", b"key", b"x" * 60)
         await asyncio.sleep(1)
-        # The first record's time is up before that of the second, which then gets its room.
+        # The first record expires before the second one, which then gets its space.
         second = await producer.send("orders", b"key", b"x" * 60)
         assert 3 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.05)
         with pytest.raises(DeliveryFailedError):
             await second
-        assert 4 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.05), "its clock began at send()"
+        assert 4 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.05), "the timeout starts at send()"
 
 
 @pytest.mark.parametrize(
@@ -461,12 +461,12 @@ async def test_waiting_for_room_is_bounded_by_the_delivery_timeout():
         ({"when_full": "drop"}, "when_full='drop'"),
     ],
 )
-async def test_settings_that_make_no_sense_are_refused_naming_the_values(settings, names):
+async def test_invalid_settings_are_refused_with_their_values(settings, names):
     with pytest.raises(ConfigError, match=names):
         ProducerSettings(**settings)
 
 
-async def test_a_cluster_that_is_not_there_is_one_clear_line():
+async def test_a_missing_cluster_is_a_clear_error():
     cluster = ScriptedCluster()
     with pytest.raises(NoLeaderError, match="cluster 'test': found no daemon after 30 s"):
         async with Producer(cluster.client()):

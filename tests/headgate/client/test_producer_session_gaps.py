@@ -1,15 +1,15 @@
-"""The producer session in trouble: deadlines, gaps, epoch_bumps, and verdicts that end something."""
+"""The producer session: deadlines, gaps, epoch bumps, and verdicts that end something."""
 
 from __future__ import annotations
 
 from headgate.client.decisions.session_types import Outcome
 from tests.support.session_dialogue import Dialogue, streaming
 
-# --- deadlines, gaps, epoch_bumps -------------------------------------------------------------------------------------------
+# Deadlines, gaps and epoch bumps
 
 
 def test_expiry_in_flight_is_unknown_and_numbering_restarts_under_the_next_epoch():
-    """KIP-91 rule 22: also on the first try, never rejected, never answered."""
+    """KIP-91 rule 22: also after the first send, without any reply."""
     talk = streaming(deadline=10)
     talk.offer("a")
     talk.connect(False)
@@ -22,7 +22,7 @@ def test_expiry_in_flight_is_unknown_and_numbering_restarts_under_the_next_epoch
     assert 1 == talk.last["b"].producer_epoch
 
 
-def test_what_was_never_sent_is_not_stored():
+def test_an_expired_batch_that_was_never_sent_is_not_stored():
     talk = streaming(max_in_flight=1, deadline=10)
     talk.offer("a", "b")
     talk.connect(False)
@@ -30,8 +30,8 @@ def test_what_was_never_sent_is_not_stored():
     assert (Outcome.UNKNOWN, Outcome.FAILED) == (talk.outcomes["a"], talk.outcomes["b"])
 
 
-def test_refused_and_expired_is_unknown_all_the_same():
-    """A refusal speaks for one copy; a broker may have doubled it."""
+def test_a_batch_that_was_refused_and_expired_is_unknown():
+    """A refusal covers one copy; a broker may have doubled the batch."""
     talk = streaming(deadline=10)
     talk.offer("a")
     talk.refuse("a", "unavailable")
@@ -40,7 +40,7 @@ def test_refused_and_expired_is_unknown_all_the_same():
     assert Outcome.UNKNOWN is talk.outcomes["a"]
 
 
-def test_expiry_waits_for_what_is_before_it():
+def test_a_batch_does_not_expire_before_its_predecessor():
     talk = streaming(max_in_flight=1, deadline=10)
     talk.offer("a")
     talk.deadline = 5
@@ -51,7 +51,7 @@ def test_expiry_waits_for_what_is_before_it():
     assert ["0", "a", "b"] == list(talk.outcomes)
 
 
-def test_what_was_refused_and_waits_for_a_new_number_is_unknown_at_its_deadline():
+def test_a_refused_batch_that_waits_for_a_new_sequence_is_unknown_at_its_deadline():
     talk = streaming(deadline=10)
     talk.wait(60)
     talk.offer("a", "b")
@@ -73,7 +73,7 @@ def test_a_commit_behind_the_head_proves_the_head_at_its_deadline():
     assert ["c@3"] == talk.offer("c"), "there is no gap, so there is no bump"
 
 
-def test_an_expired_batch_blocks_new_sequences_while_somebody_waits_behind_it():
+def test_an_expired_batch_blocks_new_sequences_until_the_batches_behind_it_are_resolved():
     talk = streaming(deadline=3)
     talk.offer("a")
     talk.wait(1)
@@ -86,7 +86,7 @@ def test_an_expired_batch_blocks_new_sequences_while_somebody_waits_behind_it():
     assert ["c@0"] == talk.identify(7, 1)
 
 
-def test_expiry_is_in_order():
+def test_batches_expire_in_order():
     talk = streaming(max_in_flight=2, deadline=3)
     talk.offer("a", "b", "c", "d")
     talk.wait(3)
@@ -94,7 +94,7 @@ def test_expiry_is_in_order():
     assert [Outcome.UNKNOWN] * 2 + [Outcome.FAILED] * 2 == list(talk.outcomes.values())[1:]
 
 
-def test_an_expired_batch_that_is_stored_after_all_leaves_no_gap():
+def test_an_expired_batch_that_turns_out_to_be_stored_leaves_no_gap():
     talk = streaming(deadline=10)
     talk.offer("a")
     talk.wait(2)
@@ -107,7 +107,7 @@ def test_an_expired_batch_that_is_stored_after_all_leaves_no_gap():
     assert 0 == talk.session.epoch_bumps
 
 
-def test_a_bump_that_is_not_answered_is_asked_for_with_the_same_token():
+def test_an_unanswered_bump_is_repeated_with_the_same_token():
     talk = streaming(deadline=10)
     talk.offer("a")
     talk.connect(False)
@@ -119,7 +119,7 @@ def test_a_bump_that_is_not_answered_is_asked_for_with_the_same_token():
     assert (token, 7, 0) == (talk.opening.token, talk.opening.producer_id, talk.opening.producer_epoch)
 
 
-def test_an_exhausted_epoch_gets_a_new_id():
+def test_an_exhausted_epoch_gets_a_new_producer_id():
     talk = streaming(deadline=10)
     talk.offer("a")
     talk.connect(False)
@@ -130,7 +130,7 @@ def test_an_exhausted_epoch_gets_a_new_id():
     assert 99 == talk.last["b"].producer_id
 
 
-def test_late_words_about_an_expired_batch_change_nothing():
+def test_late_replies_about_an_expired_batch_change_nothing():
     talk = streaming(deadline=10)
     talk.offer("a")
     late = talk.last["a"]
@@ -143,10 +143,10 @@ def test_late_words_about_an_expired_batch_change_nothing():
     assert ["b@0"] == talk.identify(7, 1)
 
 
-# --- verdicts that end something --------------------------------------------------------------------------------------
+# Verdicts that end something
 
 
-def test_fenced_stops_everything_and_nothing_is_renumbered():
+def test_fenced_resolves_every_batch_and_renumbers_none():
     talk = streaming()
     talk.offer("a", "b")
     assert [] == talk.refuse("a", "fenced")
@@ -156,7 +156,7 @@ def test_fenced_stops_everything_and_nothing_is_renumbered():
     assert [] == talk.wait(60)
 
 
-def test_fenced_while_opening_says_so():
+def test_fenced_while_opening_rejects_the_identity():
     talk = Dialogue()
     talk.connect()
     talk.leader()
@@ -165,7 +165,7 @@ def test_fenced_while_opening_says_so():
     assert Outcome.FENCED is talk.outcomes["a"]
 
 
-def test_out_of_order_behind_the_head_never_bumps():
+def test_out_of_order_behind_the_head_never_bumps_the_epoch():
     """librdkafka 4953: a bump for it duplicated another partition."""
     talk = streaming()
     talk.offer("a", "b")
@@ -174,7 +174,7 @@ def test_out_of_order_behind_the_head_never_bumps():
     assert 0 == talk.session.epoch_bumps
 
 
-def test_out_of_order_for_a_head_that_was_not_a_probe_is_tried_again():
+def test_out_of_order_for_a_head_that_is_no_probe_is_retried():
     talk = streaming()
     talk.offer("a")
     talk.refuse("a", "out_of_order")
@@ -183,7 +183,7 @@ def test_out_of_order_for_a_head_that_was_not_a_probe_is_tried_again():
     assert 0 == talk.session.epoch_bumps
 
 
-def test_a_forgotten_producer_starts_over_without_losing_what_was_surely_refused():
+def test_a_forgotten_producer_renumbers_the_batches_whose_every_copy_was_refused():
     talk = streaming()
     talk.wait(60)
     talk.offer("a", "b")
@@ -193,8 +193,8 @@ def test_a_forgotten_producer_starts_over_without_losing_what_was_surely_refused
     assert ["b@1"] == talk.commit("a")
 
 
-def test_a_forgotten_producer_with_an_open_copy_fails_loudly():
-    """The copy that was not answered may be stored: sending it under another number could store it twice."""
+def test_a_forgotten_producer_with_an_unanswered_copy_reports_unknown():
+    """The unanswered copy may be stored: sending the batch under another sequence could store it twice."""
     talk = streaming()
     talk.offer("a")
     talk.wait(5.1)  # no answer: sent again, as a probe
@@ -207,17 +207,17 @@ def test_a_forgotten_producer_with_an_open_copy_fails_loudly():
     assert ["b@0"] == talk.identify(8, 0)
 
 
-def test_a_doubled_refusal_does_not_close_two_copies():
+def test_a_doubled_refusal_covers_one_copy():
     talk = streaming()
     talk.offer("a")
     talk.wait(5.1)
     probe = talk.last["a"]
     talk.refuse(probe, "out_of_order")
     talk.refuse(probe, "out_of_order")
-    assert ["a@1"] == talk.wait_for_pause(), "not numbered anew: the first copy is open"
+    assert ["a@1"] == talk.wait_for_pause(), "not renumbered: the first copy is unanswered"
 
 
-def test_invalid_fails_one_batch_and_what_is_behind_it_is_numbered_anew():
+def test_invalid_fails_one_batch_and_renumbers_those_behind_it():
     talk = streaming()
     talk.offer("a", "bad", "c")
     talk.refuse("bad", "invalid")
@@ -228,8 +228,8 @@ def test_invalid_fails_one_batch_and_what_is_behind_it_is_numbered_anew():
     assert ["d@1"] == talk.commit("c")
 
 
-def test_invalid_for_what_is_known_to_be_stored_is_a_commit():
-    """Its topic was deleted after it had been stored, and its reply was lost."""
+def test_invalid_for_a_batch_that_is_known_to_be_stored_is_a_commit():
+    """Its reply was lost, and its topic was deleted afterwards."""
     talk = streaming()
     talk.offer("a", "b")
     talk.commit("b")
@@ -237,7 +237,7 @@ def test_invalid_for_what_is_known_to_be_stored_is_a_commit():
     assert (Outcome.COMMITTED, Outcome.COMMITTED) == (talk.outcomes["a"], talk.outcomes["b"])
 
 
-def test_an_identity_that_is_refused_for_good_fails_what_waits():
+def test_an_identity_that_is_refused_for_good_fails_the_queue():
     talk = Dialogue()
     talk.connect()
     talk.leader()
@@ -247,8 +247,8 @@ def test_an_identity_that_is_refused_for_good_fails_what_waits():
     assert ["open"] == talk.offer("b")
 
 
-def test_closing_says_what_is_unknown_and_what_is_not_stored():
+def test_closing_reports_sent_batches_as_unknown_and_the_others_as_failed():
     talk = streaming(max_in_flight=1)
     talk.offer("a", "b")
-    talk._heard(talk.session.abandon("closed"))
+    talk._record(talk.session.abandon("closed"))
     assert (Outcome.UNKNOWN, Outcome.FAILED) == (talk.outcomes["a"], talk.outcomes["b"])

@@ -1,4 +1,4 @@
-"""The session against leaders, losses, doubles and leader changes drawn at random: exactly once, in order, in time."""
+"""The session with random losses, doubles and leader changes: exactly once, in order, in time."""
 
 import pytest
 from hypothesis import given, settings
@@ -20,10 +20,11 @@ def run(
     refusals: bool,
     invalid: bool = False,
 ) -> ProducerSessionSimulation:
-    """One run. ``refusals``: some verdicts are lies.
+    """Return a finished run. ``refusals``: some verdicts are false.
 
-    Not so ``out_of_order`` where messages are doubled: no leader says it to a probe and then accepts the same message,
-    because whoever forgot a producer has forgotten it for good. The session relies on that.
+    ``out_of_order`` is never false if messages are doubled: a leader that has forgotten a producer has
+    forgotten it for good, so it does not accept a copy of the same message later. The session relies
+    on that.
     """
     lies = ["unavailable", "not_leader"] if doubling else ["unavailable", "not_leader", "out_of_order"]
     misfits = 0
@@ -70,7 +71,7 @@ def check(simulation: ProducerSessionSimulation) -> None:
             assert batch in log, f"{batch} is committed and not stored"
         if outcome is Outcome.FAILED:
             assert batch not in log, f"{batch} is not stored, it was said"
-        assert simulation.told_at[batch] <= simulation.offered_at[batch] + simulation.deadline + 0.2
+        assert simulation.resolved_at[batch] <= simulation.offered_at[batch] + simulation.deadline + 0.2
     assert simulation.most_in_flight <= WINDOW
     assert {what for batch, what in simulation.outcomes.items() if batch > 0} <= {
         Outcome.COMMITTED,
@@ -103,13 +104,13 @@ def test_with_short_deadlines_every_outcome_is_true_and_in_time(seed, loss, doub
 
 @settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 2**32), loss=chances)
-def test_refused_once_and_then_accepted_in_the_same_epoch_loses_nothing(seed, loss):
-    """Restate F10, F12: any refusal may be followed by an acceptance in the same epoch."""
+def test_a_refusal_followed_by_an_acceptance_in_the_same_epoch_loses_nothing(seed, loss):
+    """Restate F10, F12: an acceptance can follow any refusal in the same epoch."""
     simulation = run(seed, loss=loss, doubling=0.0, reorder=False, deadline=1000.0, refusals=True)
 
     check(simulation)
     assert Outcome.FAILED not in simulation.outcomes.values()
-    # An ``out_of_order`` that is a lie may cost a batch its certainty, never its truth.
+    # A false ``out_of_order`` can make an outcome unknown, but never wrong.
     assert all(
         batch in simulation.ledger.log for batch, what in simulation.outcomes.items() if what is Outcome.COMMITTED
     )
@@ -117,7 +118,7 @@ def test_refused_once_and_then_accepted_in_the_same_epoch_loses_nothing(seed, lo
 
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 2**32), loss=chances, doubling=chances, reorder=st.booleans())
-def test_batches_that_are_invalid_fail_alone(seed, loss, doubling, reorder):
+def test_invalid_batches_fail_alone(seed, loss, doubling, reorder):
     simulation = run(seed, loss=loss, doubling=doubling, reorder=reorder, deadline=1000.0, refusals=False, invalid=True)
 
     check(simulation)
@@ -126,7 +127,7 @@ def test_batches_that_are_invalid_fail_alone(seed, loss, doubling, reorder):
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_it_flows_again_after_everything_expired_in_flight(seed):
+def test_batches_are_committed_again_after_all_in_flight_have_expired(seed):
     simulation = ProducerSessionSimulation(seed, loss=0.0, doubling=0.0, deadline=0.6, reorder=False)
     simulation.connect(True)
     simulation.announce(simulation.leaders[-1])

@@ -1,4 +1,4 @@
-"""One batch and those who wait for it; what becomes of batches is in test_producer.py."""
+"""One batch and its waiters; test_producer.py covers the outcomes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def stored(delivery: Delivery) -> RecordMetadata:
     return await delivery
 
 
-async def test_an_outcome_that_comes_while_somebody_gives_up_reaches_all_others():
+async def test_an_outcome_reaches_all_waiters_although_one_is_cancelled():
     batch, delivery = batch_of_one()
     impatient, patient = (asyncio.ensure_future(stored(delivery)) for _ in range(2))
     await asyncio.sleep(0)
@@ -37,8 +37,8 @@ async def test_an_outcome_that_comes_while_somebody_gives_up_reaches_all_others(
         await impatient
 
 
-async def test_who_gave_up_leaves_nothing_behind():
-    """A program may ask again and again, with a short time limit each time."""
+async def test_a_cancelled_waiter_is_removed():
+    """A program may await the outcome repeatedly, with a short timeout."""
     batch, delivery = batch_of_one()
     for _ in range(3):
         impatient = asyncio.ensure_future(stored(delivery))

@@ -1,4 +1,4 @@
-"""A subscription that is moved under running consumers: real Producer, Consumer, Admin and leader, in virtual time."""
+"""Seeks while consumers run: real Producer, Consumer, Admin and leader, in virtual time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.looptime
 
 
 async def take(consumer: Consumer, count: int, *, acknowledge: bool = True) -> list[ConsumedRecord]:
-    """Take so many records, one after another."""
+    """Read ``count`` records."""
     found: list[ConsumedRecord] = []
     async with asyncio.timeout(60):
         while len(found) < count:
@@ -34,8 +34,8 @@ def by_key(records: list[ConsumedRecord]) -> dict[bytes, list[int]]:
     return found
 
 
-async def test_everything_comes_again_in_order_and_nothing_of_before_in_between():
-    """500 records wait in the consumer's own queue when it is moved; not one of them is delivered after the revocation."""
+async def test_after_a_seek_every_record_is_delivered_again_in_order_and_no_earlier_one_between():
+    """500 records are queued in the consumer at the seek; none of them is delivered after the revocation."""
     world = OneShard()
     async with world.leader():
         await create(world)
@@ -54,7 +54,7 @@ async def test_everything_comes_again_in_order_and_nothing_of_before_in_between(
     assert all(s.acknowledged_offset == s.next_offset for s in described.segments)
 
 
-async def test_what_was_delivered_before_cannot_be_acknowledged_any_more():
+async def test_records_delivered_before_a_seek_cannot_be_acknowledged():
     world = OneShard()
     async with world.leader():
         await create(world, segments=1)
@@ -71,7 +71,7 @@ async def test_what_was_delivered_before_cannot_be_acknowledged_any_more():
     assert [0] == [segment.acknowledged_offset for segment in described.segments]
 
 
-async def test_a_push_that_a_broken_connection_swallowed_is_made_up_for():
+async def test_a_push_lost_during_a_seek_is_repeated():
     world = OneShard()
     async with world.leader():
         await create(world, segments=1)
@@ -129,8 +129,8 @@ def _offsets(taken: list[list[ConsumedRecord]]) -> dict[int, set[int]]:
     return found
 
 
-async def test_latest_passes_over_everything_without_waiting_for_a_drain():
-    """Nobody answers the drain check here; the sealed segment that was passed over is drained all the same."""
+async def test_a_seek_to_latest_skips_every_record_without_waiting_for_a_drain_check():
+    """The drain check has no answer here; the sealed segment that was skipped is drained nevertheless."""
     world = OneShard()
     async with world.leader():
         await create(world, segments=1)
@@ -145,7 +145,7 @@ async def test_latest_passes_over_everything_without_waiting_for_a_drain():
     assert {key: list(range(index, 20, len(KEYS))) for index, key in enumerate(KEYS)} == by_key(after)
 
 
-async def test_a_time_is_the_first_record_stored_then_or_later():
+async def test_a_seek_to_a_timestamp_starts_at_the_first_record_stored_then_or_later():
     world = OneShard()
     async with world.leader():
         await create(world, segments=1)
@@ -160,7 +160,7 @@ async def test_a_time_is_the_first_record_stored_then_or_later():
             assert 20 == len(await take(consumer, 20))
 
 
-async def test_a_queue_begins_again_and_forgets_single_acknowledgements():
+async def test_a_seek_of_a_queue_discards_single_acknowledgements():
     world = OneShard()
     async with world.leader():
         await create(world, segments=1)
@@ -208,7 +208,7 @@ async def test_a_consumer_seeks_its_subscription_for_all_its_consumers():
         assert max(record.generation for record in before) < min(record.generation for record in after)
 
 
-async def test_a_checkpoint_keeps_its_own_positions():
+async def test_a_checkpoint_subscription_cannot_be_moved():
     world = OneShard()
     async with world.leader():
         await create(world, segments=1)
@@ -217,7 +217,7 @@ async def test_a_checkpoint_keeps_its_own_positions():
                 await admin.seek("orders", "billing", to="earliest")
 
 
-async def test_weakening_the_order_lets_children_through_and_restoring_it_takes_them_back():
+async def test_order_none_releases_children_and_order_strict_revokes_them():
     world = OneShard()
     async with world.leader():
         await create(world, segments=1)

@@ -1,4 +1,4 @@
-"""Listings of a source's segments, read from its own words."""
+"""Listings of a source's segments, in headgate's form and in Kinesis'."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ def test_a_closed_shard_is_sealed_and_a_merge_has_two_parents() -> None:
     )
 
 
-def test_all_pages_together_are_one_listing() -> None:
+def test_all_pages_form_one_listing() -> None:
     pages = [json.loads(listed(shard("s0"), NextToken="more")), json.loads(listed(shard("s1")))]
 
     assert ["s0", "s1"] == [item.segment for item in read_list_shards(json.dumps(pages).encode()).segments]
 
 
 @pytest.mark.parametrize("data", [listed(shard("s0"), NextToken="more"), b"[]"], ids=["one page", "no page"])
-def test_a_page_that_is_missing_is_not_taken_for_expired_parents(data: bytes) -> None:
+def test_a_missing_page_is_refused(data: bytes) -> None:
     with pytest.raises(LayoutError, match="not the last page"):
         read_list_shards(data)
 
 
-def test_our_own_form_is_a_list_or_an_object() -> None:
+def test_headgates_form_is_a_list_or_an_object() -> None:
     segments = [
         {"segment": "a", "first_hash": 0, "last_hash": 65535, "end_offset": 1041},
         {"segment": 7, "first_hash": "0", "last_hash": "65535", "parents": ["a"]},
@@ -82,11 +82,11 @@ def test_our_own_form_is_a_list_or_an_object() -> None:
     assert (bare.segments, "x") == (full.segments, full.source)
 
 
-def test_a_source_without_hashes_has_no_bits() -> None:
+def test_a_source_without_hashes_has_no_hash_bits() -> None:
     assert 0 == read_layout(b'[{"segment": "a"}]').hash_bits
 
 
-def test_a_hash_of_128_bits_may_stand_there_as_a_number() -> None:
+def test_a_hash_of_128_bits_can_be_a_number() -> None:
     layout = read_layout(
         json.dumps(
             {"hash_bits": 128, "segments": [{"segment": "a", "first_hash": 0, "last_hash": 2**128 - 1}]}
@@ -118,7 +118,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("read", "data", "said"), WRONG.values(), ids=WRONG.keys())
-def test_what_cannot_be_read_is_refused_naming_what_is_wrong(read, data: bytes, said: str) -> None:
+def test_an_unreadable_listing_is_refused_with_the_reason(read, data: bytes, said: str) -> None:
     with pytest.raises(LayoutError, match=said):
         read(data)
 

@@ -1,4 +1,4 @@
-"""What a consumer makes of late, doubled, lost and overtaken messages about its segments."""
+"""How a consumer handles late, doubled, lost and reordered messages about its segments."""
 
 from msgspec.structs import replace
 
@@ -36,20 +36,20 @@ def holding(*grants: Grant, epoch: int = 1) -> HeldSegments:
     return assignment
 
 
-def test_the_same_generation_goes_on_undisturbed_under_another_leader():
+def test_a_holding_continues_undisturbed_at_the_same_generation_after_a_leader_change():
     assert Changes() == holding(grant(0, 3)).registered(*registered(grant(0, 3), epoch=2))
 
 
-def test_a_higher_generation_begins_anew():
+def test_a_higher_generation_restarts_the_segment():
     changes = holding(grant(0, 3)).registered(*registered(grant(0, 4)))
     assert Changes(stop=[(0, 3)], start=[grant(0, 4)]) == changes
 
 
-def test_what_is_not_listed_is_dropped():
+def test_an_unlisted_holding_is_dropped():
     assert Changes(stop=[(1, 3)]) == holding(grant(0, 3), grant(1, 3)).registered(*registered(grant(0, 3)))
 
 
-def test_a_list_that_was_overtaken_by_a_grant_does_not_drop_it():
+def test_a_list_older_than_a_grant_does_not_drop_it():
     assignment = holding(grant(0, 1))
     assignment.registration_requested()
     assignment.changed(pushed(granted=[grant(1, 1)]))
@@ -58,7 +58,7 @@ def test_a_list_that_was_overtaken_by_a_grant_does_not_drop_it():
     assert Changes(stop=[(1, 1)]) == assignment.registered(*registered(grant(0, 1)))
 
 
-def test_a_segment_that_is_being_finished_is_not_listed_and_goes_on_finishing():
+def test_a_segment_that_is_being_finished_continues_although_it_is_not_listed():
     assignment = holding(grant(0, 1))
     assignment.changed(pushed(revoked=[Revocation(segment=0, generation=1)]))
     assignment.registration_requested()
@@ -71,7 +71,7 @@ def test_messages_of_an_older_epoch_are_ignored():
     assert Changes() == assignment.changed(pushed(granted=[grant(1, 9)], epoch=4))
 
 
-def test_a_revocation_is_finished_once():
+def test_a_repeated_revocation_is_finished_once():
     assignment = holding(grant(0, 3))
     revocation = Revocation(segment=0, generation=3)
     assert Changes(finish=[revocation]) == assignment.changed(pushed(revoked=[revocation]))
@@ -82,14 +82,14 @@ def test_a_revocation_of_an_older_generation_is_ignored():
     assert Changes() == holding(grant(0, 3)).changed(pushed(revoked=[Revocation(segment=0, generation=2)]))
 
 
-def test_a_final_revocation_stops_even_while_finishing():
+def test_a_final_revocation_stops_a_segment_that_is_being_finished():
     assignment = holding(grant(0, 3))
     assignment.changed(pushed(revoked=[Revocation(segment=0, generation=3)]))
     changes = assignment.changed(pushed(revoked=[Revocation(segment=0, generation=3, final=True)]))
     assert Changes(stop=[(0, 3)]) == changes
 
 
-def test_a_revocation_that_overtook_its_grant_is_confirmed_and_the_grant_never_read():
+def test_a_revocation_before_its_grant_is_confirmed_and_the_grant_ignored():
     assignment = holding()
     revocation = Revocation(segment=0, generation=3)
     assert Changes(confirm=[revocation]) == assignment.changed(pushed(revoked=[revocation]))
@@ -97,7 +97,7 @@ def test_a_revocation_that_overtook_its_grant_is_confirmed_and_the_grant_never_r
     assert Changes(confirm=[revocation]) == assignment.changed(pushed(revoked=[revocation])), "it was lost"
 
 
-def test_a_grant_that_was_given_up_does_not_come_back():
+def test_a_released_grant_is_ignored():
     assignment = holding(grant(0, 3))
     assignment.confirmed(Revocation(segment=0, generation=3))
     assert {} == assignment.held
@@ -113,7 +113,7 @@ def test_a_doubled_grant_changes_nothing():
     assert Changes() == assignment.changed(pushed(granted=[grant(0, 2)]))
 
 
-def test_a_lost_grant_is_taken_when_it_is_pushed_again():
+def test_a_lost_grant_is_accepted_when_it_is_pushed_again():
     assignment = holding(grant(0, 3))
     assignment.registered(*registered())
     assert Changes(start=[grant(0, 3)]) == assignment.changed(pushed(granted=[grant(0, 3)]))
@@ -125,10 +125,10 @@ def test_an_evicted_consumer_holds_nothing():
     assert {} == assignment.held
 
 
-# --- shares -----------------------------------------------------------------------------------------------------------
+# Bucket ranges
 
 
-def share(first_bucket: int, end_bucket: int, generation: int) -> Grant:
+def bucket_range(first_bucket: int, end_bucket: int, generation: int) -> Grant:
     return replace(grant(0, generation), first_bucket=first_bucket, end_bucket=end_bucket)
 
 
@@ -136,38 +136,42 @@ def revocation(first_bucket: int, end_bucket: int, generation: int, *, final: bo
     return Revocation(segment=0, generation=generation, final=final, first_bucket=first_bucket, end_bucket=end_bucket)
 
 
-def test_two_shares_of_one_segment_are_held_side_by_side():
-    assignment = holding(share(0, 8, 3))
-    high = share(8, 16, 2)
+def test_two_bucket_ranges_of_one_segment_are_held_together():
+    assignment = holding(bucket_range(0, 8, 3))
+    high = bucket_range(8, 16, 2)
     assert Changes(start=[high]) == assignment.changed(pushed(granted=[high]))
-    assert Changes() == assignment.registered(*registered(share(0, 8, 3), high))
+    assert Changes() == assignment.registered(*registered(bucket_range(0, 8, 3), high))
     assert Changes(finish=[revocation(0, 8, 3)]) == assignment.changed(pushed(revoked=[revocation(0, 8, 3)]))
     assert {(0, 2), (0, 3)} == assignment.held.keys()
 
 
-def test_what_was_given_up_of_some_buckets_says_nothing_of_others():
-    assignment = holding(share(0, 8, 9))
+def test_releasing_some_buckets_does_not_affect_others():
+    assignment = holding(bucket_range(0, 8, 9))
     assignment.confirmed(revocation(0, 8, 9))
-    assert Changes(start=[share(8, 16, 4)]) == assignment.changed(pushed(granted=[share(8, 16, 4)]))
-    assert Changes() == assignment.changed(pushed(granted=[share(4, 8, 5)])), "they are of buckets given up later"
-    assert Changes(start=[share(0, 8, 10)]) == assignment.changed(pushed(granted=[share(0, 8, 10)]))
+    assert Changes(start=[bucket_range(8, 16, 4)]) == assignment.changed(pushed(granted=[bucket_range(8, 16, 4)]))
+    assert Changes() == assignment.changed(pushed(granted=[bucket_range(4, 8, 5)])), (
+        "its buckets were released at a later generation"
+    )
+    assert Changes(start=[bucket_range(0, 8, 10)]) == assignment.changed(pushed(granted=[bucket_range(0, 8, 10)]))
 
 
-def test_a_later_grant_of_one_of_its_buckets_means_that_a_share_was_fenced():
-    changes = holding(share(0, 8, 3), share(8, 16, 4)).changed(pushed(granted=[grant(0, 7)]))
+def test_a_later_grant_of_one_bucket_drops_the_fenced_bucket_range():
+    changes = holding(bucket_range(0, 8, 3), bucket_range(8, 16, 4)).changed(pushed(granted=[grant(0, 7)]))
     assert Changes(stop=[(0, 3), (0, 4)], start=[grant(0, 7)]) == changes
-    assert Changes() == holding(share(0, 8, 3)).changed(pushed(granted=[grant(0, 2)]))
+    assert Changes() == holding(bucket_range(0, 8, 3)).changed(pushed(granted=[grant(0, 2)]))
 
 
-def test_a_share_that_is_being_finished_gives_way_to_a_listed_one():
-    assignment = holding(share(0, 8, 3))
+def test_a_bucket_range_that_is_being_finished_yields_to_a_listed_one():
+    assignment = holding(bucket_range(0, 8, 3))
     assignment.changed(pushed(revoked=[revocation(0, 8, 3)]))
-    assert Changes(stop=[(0, 3)], start=[share(0, 4, 5)]) == assignment.registered(*registered(share(0, 4, 5)))
+    assert Changes(stop=[(0, 3)], start=[bucket_range(0, 4, 5)]) == assignment.registered(
+        *registered(bucket_range(0, 4, 5))
+    )
 
 
-def test_the_grant_of_what_was_fenced_before_it_arrived_is_never_read():
-    """A leader that is asked about what it does not know cannot name its buckets."""
-    assignment = holding(share(8, 16, 2))
+def test_a_grant_that_was_fenced_before_it_arrived_is_ignored():
+    """A leader that does not know a holding cannot name its buckets."""
+    assignment = holding(bucket_range(8, 16, 2))
     assert Changes() == assignment.changed(pushed(revoked=[revocation(0, 0, 3, final=True)]))
-    assert Changes() == assignment.changed(pushed(granted=[share(0, 8, 3)]))
-    assert Changes(start=[share(0, 8, 1)]) == assignment.changed(pushed(granted=[share(0, 8, 1)]))
+    assert Changes() == assignment.changed(pushed(granted=[bucket_range(0, 8, 3)]))
+    assert Changes(start=[bucket_range(0, 8, 1)]) == assignment.changed(pushed(granted=[bucket_range(0, 8, 1)]))

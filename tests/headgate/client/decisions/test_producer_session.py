@@ -1,4 +1,4 @@
-"""The producer session as dialogues: what happens, and what it then wants done."""
+"""The producer session as dialogues: events, and the commands that follow."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from headgate.client.decisions.session_types import Identified, Outcome
 from headgate.protocol import messages as m
 from tests.support.session_dialogue import Dialogue, streaming
 
-# --- opening, probing, streaming --------------------------------------------------------------------------------------
+# Opening, probing, streaming
 
 
-def test_it_waits_for_a_leader_and_a_connection_before_it_says_anything():
+def test_nothing_is_sent_without_a_leader_and_a_connection():
     talk = Dialogue()
     assert [] == talk.offer("a")
     assert [] == talk.leader()
     assert ["open"] == talk.connect()
 
 
-def test_the_first_batch_goes_alone_and_its_commit_opens_the_window():
+def test_the_first_batch_is_sent_alone_and_its_commit_opens_the_window():
     talk = Dialogue(max_in_flight=3)
     talk.connect()
     talk.leader()
@@ -30,7 +30,7 @@ def test_the_first_batch_goes_alone_and_its_commit_opens_the_window():
 
 
 @pytest.mark.parametrize(("own", "announced", "expected"), [(2, 64, 2), (5, 2, 2), (5, 5, 5)])
-def test_the_window_is_the_smaller_of_our_own_and_the_announced(own, announced, expected):
+def test_the_window_is_the_smaller_of_the_configured_and_the_announced(own, announced, expected):
     talk = streaming(max_in_flight=own)
     talk.leader(window=announced)
     assert expected == len(talk.offer(*"abcdefgh"))
@@ -46,7 +46,7 @@ def test_a_leader_without_pipelining_gets_one_batch_at_a_time():
     assert ["c@2"] == talk.commit("b")
 
 
-def test_pipelining_may_be_switched_off_while_it_runs():
+def test_a_leader_can_stop_pipelining():
     talk = streaming()
     assert ["a@1", "b@2"] == talk.offer("a", "b")
     talk.leader(1, pipelining=False)
@@ -55,24 +55,24 @@ def test_pipelining_may_be_switched_off_while_it_runs():
     assert ["c@3"] == talk.commit("b")
 
 
-def test_after_a_long_silence_one_batch_goes_alone_again():
+def test_after_a_long_silence_one_batch_is_sent_alone():
     talk = streaming()
     talk.wait(60)
     assert ["a@1"] == talk.offer("a", "b")
     assert ["b@2"] == talk.commit("a")
 
 
-def test_the_answer_to_opening_carries_the_source_position():
+def test_the_identity_carries_the_source_position():
     talk = Dialogue()
     talk.connect()
     talk.leader()
-    assert ["open"] == talk._heard(talk.session.open(0.0))
+    assert ["open"] == talk._record(talk.session.open(0.0))
     reply = m.ProducerIdentity(producer_id=1, producer_epoch=4, source_position=b"line 9")
     commands = talk.session.identified(talk.opening.request_id, reply, 0.0)
     assert Identified(b"line 9") in commands
 
 
-def test_a_lost_answer_to_opening_is_asked_for_with_the_same_token():
+def test_an_unanswered_open_request_is_repeated_with_the_same_token():
     talk = Dialogue()
     talk.connect()
     talk.leader()
@@ -83,10 +83,10 @@ def test_a_lost_answer_to_opening_is_asked_for_with_the_same_token():
     assert first.request_id != talk.opening.request_id
 
 
-# --- replies ----------------------------------------------------------------------------------------------------------
+# Replies
 
 
-def test_outcomes_are_told_head_first():
+def test_outcomes_are_reported_head_first():
     talk = streaming()
     talk.offer("a", "b", "c")
     talk.commit("c", "b")
@@ -103,8 +103,8 @@ def test_a_doubled_reply_changes_nothing():
     assert "b" not in talk.outcomes
 
 
-def test_a_lost_reply_is_asked_for_again_and_what_is_known_is_not_sent_again():
-    """Only the head's reply was lost: b and c are known to be committed."""
+def test_only_the_batch_whose_reply_is_missing_is_sent_again():
+    """Only the reply to the head was lost: b and c are known to be committed."""
     talk = streaming()
     talk.offer("a", "b", "c")
     talk.commit("b", "c")
@@ -113,7 +113,7 @@ def test_a_lost_reply_is_asked_for_again_and_what_is_known_is_not_sent_again():
     assert ["0", "a", "b", "c"] == list(talk.outcomes)
 
 
-def test_a_commit_of_an_older_attempt_is_true_and_used():
+def test_a_commit_of_an_older_attempt_counts():
     talk = streaming()
     talk.offer("a", "b")
     old = talk.last["a"]
@@ -133,11 +133,11 @@ def test_a_refusal_of_an_older_attempt_is_ignored():
     assert Phase.PROBING is talk.session.phase
 
 
-# --- refusals and losses: carry over ----------------------------------------------------------------------------------
+# Refusals and losses: replay
 
 
-def test_refused_once_and_then_accepted_in_the_same_epoch_keeps_the_order():
-    """Restate F10: "not leader" for a, and b of the same epoch would be accepted. b is rejected, a comes first again."""
+def test_a_refusal_followed_by_an_acceptance_in_the_same_epoch_keeps_the_order():
+    """Restate F10: a is refused, and b would be accepted in the same epoch. b is rejected, and a is sent first."""
     talk = streaming()
     talk.offer("a", "b")
     talk.refuse("a", "unavailable")
@@ -146,8 +146,8 @@ def test_refused_once_and_then_accepted_in_the_same_epoch_keeps_the_order():
     assert ["b@2"] == talk.commit("a")
 
 
-def test_first_refused_and_second_offered_restarts_at_the_first():
-    """Kafka 15591: whatever comes second may not be the first thing that a leader sees."""
+def test_a_second_batch_is_not_sent_before_the_refused_first_one():
+    """Kafka 15591: the second batch must not be the first one that a leader sees."""
     talk = Dialogue()
     talk.connect()
     talk.leader()
@@ -158,7 +158,7 @@ def test_first_refused_and_second_offered_restarts_at_the_first():
     assert ["a@0"] == talk.wait_for_pause()
 
 
-def test_a_time_out_carries_everything_over_under_a_new_attempt():
+def test_a_timeout_replays_everything_in_a_new_attempt():
     talk = streaming()
     talk.offer("a", "b")
     attempt = talk.last["a"].attempt
@@ -168,7 +168,7 @@ def test_a_time_out_carries_everything_over_under_a_new_attempt():
     assert ["b@2"] == talk.commit("a")
 
 
-def test_pauses_double_to_a_second_and_a_commit_starts_them_over():
+def test_pauses_double_up_to_a_second_and_a_commit_resets_them():
     talk = streaming()
     talk.offer("a")
     pauses = []
@@ -183,7 +183,7 @@ def test_pauses_double_to_a_second_and_a_commit_starts_them_over():
     assert 0.025 == pytest.approx(talk.session.wake_at - talk.now)
 
 
-def test_a_pause_without_luck_has_a_floor():
+def test_the_shortest_pause_has_a_lower_bound():
     talk = streaming()
     talk.offer("a")
     reply = m.Rejected(verdict="unavailable", reason="")
@@ -192,7 +192,7 @@ def test_a_pause_without_luck_has_a_floor():
     assert 0.01 <= talk.session.wake_at - talk.now
 
 
-def test_a_lost_connection_replays_when_it_is_back():
+def test_batches_are_replayed_after_a_reconnection():
     talk = streaming()
     talk.offer("a", "b")
     assert [] == talk.connect(False)
@@ -200,17 +200,17 @@ def test_a_lost_connection_replays_when_it_is_back():
     assert ["b@2"] == talk.commit("a")
 
 
-def test_a_send_that_could_not_be_handed_over_ends_the_attempt():
+def test_a_failed_send_ends_the_attempt():
     talk = streaming()
     talk.offer("a", "b")
-    talk._heard(talk.session.send_failed(talk.last["b"].request_id, talk.now, 1.0))
+    talk._record(talk.session.send_failed(talk.last["b"].request_id, talk.now, 1.0))
     assert ["a@1"] == talk.wait_for_pause()
 
 
-# --- leaders ----------------------------------------------------------------------------------------------------------
+# Leaders
 
 
-def test_a_newer_leader_gets_everything_at_once_at_its_epoch():
+def test_everything_is_replayed_at_once_to_a_newer_leader():
     talk = streaming()
     talk.offer("a", "b")
     assert ["a@1"] == talk.leader(2)
@@ -218,7 +218,7 @@ def test_a_newer_leader_gets_everything_at_once_at_its_epoch():
 
 
 @pytest.mark.parametrize("hint", [1, 2])
-def test_a_stale_or_equal_hint_changes_nothing(hint):
+def test_a_stale_or_equal_announcement_changes_nothing(hint):
     talk = streaming()
     talk.leader(2)
     talk.offer("a")
@@ -230,7 +230,7 @@ def test_a_stale_or_equal_hint_changes_nothing(hint):
     assert 2 == talk.last["b"].leader_epoch
 
 
-def test_what_is_known_to_be_committed_is_not_replayed():
+def test_a_batch_that_is_known_to_be_committed_is_not_replayed():
     talk = streaming()
     talk.offer("a", "b", "c", "d")
     talk.commit("c")
@@ -239,7 +239,7 @@ def test_what_is_known_to_be_committed_is_not_replayed():
     assert ["b@2", "d@4"] == talk.commit("a")
 
 
-def test_what_a_deposed_leader_says_of_a_request_to_its_successor_is_ignored():
+def test_a_refusal_by_a_deposed_leader_of_a_request_to_its_successor_is_ignored():
     talk = streaming()
     talk.leader(2)
     talk.offer("a")
@@ -249,7 +249,7 @@ def test_what_a_deposed_leader_says_of_a_request_to_its_successor_is_ignored():
     assert Outcome.COMMITTED is talk.outcomes["a"]
 
 
-def test_after_word_of_a_newer_epoch_it_waits_for_that_leader():
+def test_a_newer_epoch_in_a_refusal_makes_the_session_wait_for_that_leader():
     talk = streaming()
     talk.offer("a")
     talk.refuse("a", "not_leader", epoch=3)
