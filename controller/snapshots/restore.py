@@ -8,8 +8,8 @@ Rules:
    not trimmed. A snapshot of an older format stops the restore, because the chunks have an older
    format too.
 2. A snapshot is valid only if its own chunk exists. A snapshot ahead of the ledger belongs to
-   another ledger, or the ledger has lost its end. Continuing would contradict what clients were
-   told.
+   another ledger, or the ledger has lost its end. Continuing would contradict replies that clients
+   have received.
 3. A missing next number may be the end, a gap, or trimmed: a listing decides. Chunks that were
    trimmed before a slow reader read them are in a newer snapshot.
 """

@@ -1,4 +1,4 @@
-"""docs/ledger.md against the code: nothing described that is not so, nothing left out."""
+"""docs/ledger.md describes the format completely and correctly."""
 
 import typing
 from unittest.mock import Mock
@@ -25,7 +25,7 @@ def document():
 
 
 def _sample_entries() -> list[tuple[e.Entry, Layout | None]]:
-    """One entry for every fact that follows from one, with the layout after it."""
+    """One entry for each fact that an entry states, with the layout after it."""
     layout = Layout.initial(2, 0)
     return [
         (e.RecordsAcknowledged(**SUBSCRIPTION, seek_generation=0, ranges=[e.AcknowledgedRange(0, 0, 5)]), None),
@@ -97,7 +97,7 @@ def test_the_header_table_is_the_header(document) -> None:
     assert f"chunk 1 of shard 0 has format {FORMAT - 1}, this version of headgate reads format {FORMAT};" in " ".join(
         document["Header"].lines
     )
-    assert f"| `format` | {compacted.FORMAT} |" in document["Rolled objects"].lines
+    assert f"| `format` | {compacted.FORMAT} |" in document["Compacted objects"].lines
 
 
 def test_every_fact_is_described_with_the_columns_that_it_sets(document) -> None:
@@ -112,7 +112,7 @@ def test_every_fact_is_described_with_the_columns_that_it_sets(document) -> None
         assert columns == [name for name in SCHEMA.names if name in columns], "in the order of the schema"
 
 
-def test_a_record_sets_the_columns_that_the_document_says(document, ledger) -> None:
+def test_a_record_sets_the_documented_columns(document, ledger) -> None:
     described = {ticked(fact)[0]: set(ticked(columns)) for fact, columns, _ in document["Facts"].table()}
     rows = pyarrow.dataset.dataset(ledger).to_table(filter=pyarrow.dataset.field("fact") == "record").to_pylist()
 
@@ -121,8 +121,8 @@ def test_a_record_sets_the_columns_that_the_document_says(document, ledger) -> N
     ] * 2
 
 
-def test_a_fact_with_an_offset_is_told_by_the_columns_that_it_sets(document) -> None:
-    """Counting looks at no name there (drain.backlog.plans), and an older version would take a new fact for one of these."""
+def test_a_fact_with_an_offset_is_identified_by_its_columns(document) -> None:
+    """Counting compares no names (drain.backlog.plans), so an older version would mistake a new fact for one of these."""
     described = {ticked(fact)[0]: set(ticked(columns)) for fact, columns, _ in document["Facts"].table()}
     with_offset = {
         fact: columns & {"subscription_id", "end_offset"} for fact, columns in described.items() if "offset" in columns
@@ -136,11 +136,11 @@ def test_a_fact_with_an_offset_is_told_by_the_columns_that_it_sets(document) -> 
 
 
 def test_no_entry_without_a_sample_states_facts(document) -> None:
-    """So that a new fact cannot hide from the test above."""
+    """Otherwise the tests above would not check a new fact."""
     sampled = {type(entry) for entry, _ in _sample_entries()}
     assert {kind for kind in ENTRIES if kind in sampled} == sampled
     for kind in set(ENTRIES) - sampled:
-        assert facts_of(Mock(spec=kind), None) == [], f"{kind.__name__} states facts: give it a sample here"
+        assert facts_of(Mock(spec=kind), None) == [], f"{kind.__name__} states facts: add a sample here"
 
 
 def test_every_entry_is_described_with_its_fields(document) -> None:
@@ -167,8 +167,8 @@ def test_arrays_inside_entries_are_described_in_their_order(document) -> None:
     assert ", ".join(f"`{name}`" for name in imported[:-1]) + f" and `{imported[-1]}`" in text
 
 
-def test_the_python_examples_run_and_see_what_is_there(document, ledger) -> None:
-    """The blocks are run as they stand, on another folder."""
+def test_the_python_examples_read_the_ledger(document, ledger) -> None:
+    """The examples run unchanged, on another folder."""
     names: dict[str, typing.Any] = {}
     for heading in ("Python with pyarrow", "Entries, where facts are not enough"):
         for block in document[heading].fenced("python"):
