@@ -1,7 +1,8 @@
-"""Airflow DAG that counts the backlog every five minutes. In headgate.toml: ``[drain] results = RESULTS``.
+"""Airflow DAG that counts backlogs every five minutes.
 
-For Airflow 3, with headgate installed where its tasks run. A failed run leaves the last result, and
-the next run counts everything since then, so nothing has to be caught up.
+In headgate.toml, set ``[drain] results = RESULTS``. Requires Airflow 3, with headgate installed where
+its tasks run. A failed run keeps the last result, and the next run counts all chunks since then, so no
+catch-up is needed.
 """
 
 from datetime import datetime, timedelta
@@ -16,20 +17,20 @@ MASTER = "spark://spark.example:7077"
 
 @dag(
     schedule=timedelta(minutes=5),
-    start_date=datetime(2026, 1, 1),  # noqa: DTZ001 - Airflow adds its own time zone
+    start_date=datetime(2026, 1, 1),  # noqa: DTZ001 - Airflow adds its time zone
     catchup=False,
     max_active_runs=1,
 )
 def headgate_backlog() -> None:
-    """Count what is drained."""
+    """Count backlogs and drained segments."""
     BashOperator(
         task_id="count",
         bash_command=f"python -P -m drain.backlog.job --ledger {LEDGER} --out {RESULTS} --master {MASTER}",
         execution_timeout=timedelta(minutes=30),
         retries=2,
     )
-    # With spark-submit: "spark-submit --master yarn /opt/headgate/drain/backlog/job.py --ledger …
-    # --out …", without the job's own --master. The job then uses the master of spark-submit.
+    # With spark-submit, "spark-submit --master yarn /opt/headgate/drain/backlog/job.py --ledger …
+    # --out …", omit the --master of the job. It uses the master of spark-submit.
 
 
 headgate_backlog()

@@ -1,4 +1,4 @@
-"""Alerts, their runbook, and the dashboard: held against the metrics that exist."""
+"""Alerts, the runbook and the dashboard use metrics, labels and log events that exist."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ PROMETHEUS = DEPLOY / "prometheus"
 RULES = yaml.safe_load((PROMETHEUS / "headgate.rules.yml").read_text())["groups"][0]["rules"]
 RULE_TESTS = yaml.safe_load((PROMETHEUS / "headgate.rules.test.yml").read_text())["tests"]
 DASHBOARD = json.loads((DEPLOY / "grafana" / "headgate.json").read_text())
-OF_PROMETHEUS = {"up"}
-"""Made by Prometheus itself."""
+PACKAGES = ("controller", "coordinator", "drain", "headgate")
+PROMETHEUS_METRICS = {"up"}
+"""Series that Prometheus creates."""
 
 needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None,
@@ -38,7 +39,7 @@ def promtool(*arguments):
 
 
 def exported():
-    """Return the name of every series that a scrape shows, and its labels."""
+    """Return every series of a scrape → its labels."""
     registry = CollectorRegistry()
     instruments = Instruments(registry)
     # A series per shard exists once there was an event of that shard. The end of a term removes some.
@@ -53,7 +54,7 @@ def exported():
     return found
 
 
-def named(expression):
+def metric_names(expression):
     """Return the metrics in a PromQL expression."""
     return set(re.findall(r"\b(?:headgate|process|python)_[a-z_]+|\bup\b", expression))
 
@@ -64,28 +65,25 @@ def panels():
 
 @needs_promtool
 def test_promtool_accepts_the_rules():
-    """Syntax, templates and durations."""
     result = promtool("check", "rules", "headgate.rules.yml")
     assert result.returncode == 0, result.stdout + result.stderr
 
 
 @needs_promtool
 def test_every_alert_fires_when_it_should_and_not_otherwise():
-    """Prometheus's own evaluator over made-up series."""
     result = promtool("test", "rules", "headgate.rules.test.yml")
     assert result.returncode == 0, result.stdout + result.stderr
 
 
 @needs_promtool
 def test_promtool_accepts_the_example_configuration():
-    """The scrape, and the rules that it names."""
     result = promtool("check", "config", "prometheus.yml")
     assert result.returncode == 0, result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("alert", [rule["alert"] for rule in RULES])
-def test_every_alert_is_tested_both_ways_and_has_a_page(alert):
-    """A case in which it fires, one in which it stays silent, and a section of the runbook with a first command."""
+def test_every_alert_is_tested_both_ways_and_has_a_runbook_section(alert):
+    """One case fires, one does not. The section has a first command."""
     fired = [
         bool(case["exp_alerts"])
         for test in RULE_TESTS
@@ -102,8 +100,19 @@ def test_every_alert_is_tested_both_ways_and_has_a_page(alert):
     assert rule["annotations"]["runbook"] == f"RUNBOOK.md#{alert.lower()}"
 
 
-def test_the_runbook_has_no_page_for_an_alert_that_is_gone():
-    """Sections and alerts in the same order."""
+LOG_EVENT = re.compile(r"\.(?:info|warning|error|exception)\(\s*\"([a-z_]+\.[a-z_]+)\"")
+
+
+def test_every_log_event_in_the_runbook_exists():
+    sources = [path.read_text() for package in PACKAGES for path in (DEPLOY.parent / package).rglob("*.py")]
+    logged = {event for source in sources for event in LOG_EVENT.findall(source)}
+    searched = set(re.findall(r"grep '?([a-z_]+\.[a-z_]+)", (PROMETHEUS / "RUNBOOK.md").read_text()))
+
+    assert searched
+    assert searched - logged == set()
+
+
+def test_the_runbook_has_one_section_per_alert_in_the_same_order():
     sections = re.findall(r"^## (\w+)$", (PROMETHEUS / "RUNBOOK.md").read_text(), re.MULTILINE)
     assert sections == [rule["alert"] for rule in RULES]
 
@@ -115,45 +124,45 @@ def test_the_runbook_has_no_page_for_an_alert_that_is_gone():
         *((panel["title"], target["expr"]) for panel in panels() for target in panel["targets"]),
     ],
 )
-def test_every_metric_that_is_named_exists(where, expression):
-    """In alerts and on the dashboard: a misspelt name is an empty graph, or an alert that never fires."""
-    names = named(expression)
+def test_every_metric_in_an_expression_exists(where, expression):
+    """A misspelled name is an empty graph, or an alert that never fires."""
+    names = metric_names(expression)
 
     assert names
-    assert names - exported().keys() - OF_PROMETHEUS == set()
+    assert names - exported().keys() - PROMETHEUS_METRICS == set()
 
 
 @pytest.mark.parametrize(
     "expression",
     [rule["expr"] for rule in RULES] + [target["expr"] for panel in panels() for target in panel["targets"]],
 )
-def test_every_label_that_is_named_exists(expression):
-    """Grouping by a label that the metric does not have adds everything up."""
+def test_every_label_in_an_expression_exists(expression):
+    """Grouping by a label that the metric does not have aggregates all series."""
     grouped = {
         label.strip()
         for labels in re.findall(r"\b(?:by|on)\s*\(([^)]*)\)", expression)
         for label in labels.split(",")
         if label.strip()
     }
-    known = {label for name in named(expression) for label in exported().get(name, set())}
+    known = {label for name in metric_names(expression) for label in exported().get(name, set())}
     selected = re.findall(r"[{,]\s*([a-z_]+)=", expression)
 
     assert grouped | set(selected) <= known | {"job", "instance"}
 
 
-def test_the_dashboard_is_one_that_grafana_takes():
-    """Current schema, unique panels that do not overlaps, no fixed data source."""
+def test_the_dashboard_is_valid_for_grafana():
+    """Current schema, unique panels that do not overlap, no fixed data source."""
     assert DASHBOARD["schemaVersion"] >= 39
     numbers = [panel["id"] for panel in DASHBOARD["panels"]]
     assert len(numbers) == len(set(numbers))
     cells = [
         (x, y)
         for panel in DASHBOARD["panels"]
-        for place in [panel["gridPos"]]
-        for x in range(place["x"], place["x"] + place["w"])
-        for y in range(place["y"], place["y"] + place["h"])
+        for position in [panel["gridPos"]]
+        for x in range(position["x"], position["x"] + position["w"])
+        for y in range(position["y"], position["y"] + position["h"])
     ]
-    assert len(cells) == len(set(cells)), "panels overlaps"
+    assert len(cells) == len(set(cells)), "panels overlap"
     assert max(x for x, _ in cells) == 23
     for panel in panels():
         assert panel["datasource"]["uid"] == "${datasource}"
@@ -161,11 +170,11 @@ def test_the_dashboard_is_one_that_grafana_takes():
         assert [target["refId"] for target in panel["targets"]] == [*"ABCDEF"][: len(panel["targets"])]
 
 
-def test_the_scrape_asks_where_the_example_daemon_listens():
-    """Port and path of deploy/headgate.toml; the job's name is the one in the rules."""
+def test_the_example_scrapes_the_address_of_the_example_daemon():
+    """The address is that of deploy/headgate.toml, and the job name that of the rules."""
     http = load_settings(DEPLOY / "headgate.toml").http
     jobs = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())["scrape_configs"]
-    ours = next(job for job in jobs if job["job_name"] == "headgate")
+    job = next(job for job in jobs if job["job_name"] == "headgate")
 
-    assert ours["static_configs"] == [{"targets": [f"{http.host}:{http.port}"]}]
-    assert "metrics_path" not in ours
+    assert job["static_configs"] == [{"targets": [f"{http.host}:{http.port}"]}]
+    assert "metrics_path" not in job

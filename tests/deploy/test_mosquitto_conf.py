@@ -1,4 +1,4 @@
-"""The settings that we ship for mosquitto, and those that `headgate up` uses, are the same where it matters."""
+"""The shipped mosquitto settings match those of `headgate up`."""
 
 from pathlib import Path
 
@@ -13,21 +13,21 @@ def settings(text: str) -> dict[str, str]:
     return dict(line.split(" ", 1) for line in lines)
 
 
-def test_the_limits_are_the_same() -> None:
+def test_the_shipped_limits_are_those_of_headgate_up() -> None:
     shipped = settings(SHIPPED.read_text())
 
     assert {name: shipped.get(name) for name in MOSQUITTO_SETTINGS} == MOSQUITTO_SETTINGS
 
 
-def test_the_shipped_settings_have_no_others_but_those_of_the_place() -> None:
-    of_the_place = {"listener", "allow_anonymous", "password_file", "persistence_location"}
+def test_the_other_shipped_settings_are_those_of_an_installation() -> None:
+    of_an_installation = {"listener", "allow_anonymous", "password_file", "persistence_location"}
 
-    assert set(settings(SHIPPED.read_text())) - set(MOSQUITTO_SETTINGS) == of_the_place
+    assert set(settings(SHIPPED.read_text())) - set(MOSQUITTO_SETTINGS) == of_an_installation
 
 
-def test_nobody_comes_in_without_a_password() -> None:
+def test_anonymous_clients_are_rejected() -> None:
     assert settings(SHIPPED.read_text())["allow_anonymous"] == "false"
 
 
-def test_the_largest_message_of_the_protocol_passes() -> None:
+def test_the_packet_limit_exceeds_the_largest_message() -> None:
     assert int(MOSQUITTO_SETTINGS["max_packet_size"]) > MAX_MESSAGE_BYTES + 1024

@@ -1,4 +1,4 @@
-"""The systemd units, and the files that belong to them."""
+"""The systemd units and their configuration files."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def directives(unit):
 
 @pytest.fixture
 def installed(tmp_path):
-    """Both units as they are, but for the program: it is not installed where the tests run."""
+    """Copy the units with another program, because headgate is not installed in /opt."""
     for unit in UNITS:
         text = (DEPLOY / unit).read_text()
         text, count = re.subn(r"/opt/headgate/\.venv/bin/\w+", "/bin/true", text)
-        assert count, "the unit starts nothing of ours"
+        assert count, "the unit does not start headgate"
         (tmp_path / unit).write_text(text)
     shutil.copy(DEPLOY / TIMER, tmp_path)
     return tmp_path
@@ -56,16 +56,15 @@ def analyze(folder, *arguments):
 
 
 @needs_systemd_analyze
-def test_systemd_accepts_both_units(installed):
-    """Not a word of complaint: a misspelt directive is only a warning, and would be ignored for ever."""
+def test_systemd_accepts_the_units_without_warnings(installed):
+    """systemd only warns about a misspelled directive, and ignores it."""
     result = analyze(installed, "verify", *(f"./{unit}" for unit in (*UNITS, TIMER)))
 
     assert (result.returncode, result.stdout + result.stderr) == (0, "")
 
 
 @needs_systemd_analyze
-def test_the_check_notices_a_misspelt_directive(installed):
-    """The test above would fail, were there something to say."""
+def test_the_check_detects_a_misspelled_directive(installed):
     unit = installed / UNITS[0]
     unit.write_text(unit.read_text().replace("WatchdogSec=", "WatchdogSecs="))
 
@@ -74,8 +73,8 @@ def test_the_check_notices_a_misspelt_directive(installed):
 
 @needs_systemd_analyze
 @pytest.mark.parametrize("unit", UNITS)
-def test_both_units_are_hardened(installed, unit):
-    """systemd's own score, from 0 (nothing to reach) to 10."""
+def test_the_units_are_hardened(installed, unit):
+    """systemd's exposure score, from 0 (best) to 10."""
     result = analyze(installed, "security", "--offline=yes", "--no-pager", f"./{unit}")
     score = re.search(r"Overall exposure level for \S+: ([\d.]+)", result.stdout)
 
@@ -83,25 +82,24 @@ def test_both_units_are_hardened(installed, unit):
     assert float(score[1]) <= HIGHEST_EXPOSURE
 
 
-def test_the_traps_are_stepped_around():
-    """Each of these was seen to break something."""
+def test_known_pitfalls_are_avoided():
+    """Each of these caused a failure."""
     daemon, backlog = (directives(unit) for unit in UNITS[:2])
 
     assert daemon["MemoryDenyWriteExecute"] == ["yes"]
-    assert "MemoryDenyWriteExecute" not in backlog, "a JVM dies of it"
+    assert "MemoryDenyWriteExecute" not in backlog, "a JVM cannot run with it"
     for unit in (daemon, backlog):
-        assert "ProcSubset" not in unit, "it takes all process_* metrics away"
+        assert "ProcSubset" not in unit, "it hides all process_* metrics"
         assert unit["ProtectProc"] == ["invisible"]
-        assert unit["KillMode"] == ["mixed"], "SIGTERM to a JVM before its Python breaks the orderly stop"
-        assert unit["StartLimitIntervalSec"] == ["0"], "it would give up after five starts"
+        assert unit["KillMode"] == ["mixed"], "SIGTERM to the JVM prevents an orderly stop by Python"
+        assert unit["StartLimitIntervalSec"] == ["0"], "systemd would give up after five starts"
     assert any("java.io.tmpdir=/var/lib/" in value for value in backlog["Environment"]), "/tmp and /run may be noexec"
-    assert "RuntimeDirectory" not in daemon, "two owners: whichever stops first removes the other's socket"
+    assert "RuntimeDirectory" not in daemon, "of two owners, the first to stop removes the other's socket"
     secret = re.compile("password|secret|token", re.IGNORECASE)
     assert not [value for unit in (daemon, backlog) for value in unit.get("Environment", []) if secret.search(value)]
 
 
-def test_the_limits_have_room_for_what_they_limit():
-    """The unit's times are those of the program: a sum that outgrows its limit is found here, not at a stop."""
+def test_time_limits_exceed_the_times_of_the_program():
     daemon, backlog = (directives(unit) for unit in UNITS[:2])
     settings = load_settings(DEPLOY / "headgate.toml")
     locks, broker, child = settings.zookeeper.session_timeout_seconds, 2, 5
@@ -114,8 +112,8 @@ def test_the_limits_have_room_for_what_they_limit():
     assert float(daemon["WatchdogSec"][0]) == START_EXTENSION_SECONDS == float(daemon["TimeoutStartSec"][0])
 
 
-def test_the_example_settings_fit_the_units():
-    """The daemon asks where the Spark process listens, about the ledger that it reads, and starts none itself."""
+def test_the_example_settings_match_the_units():
+    """Socket and ledger are equal, and the daemon does not spawn the drain service."""
     settings = load_settings(DEPLOY / "headgate.toml")
     daemon, backlog = (directives(unit) for unit in UNITS[:2])
     environment = dict(value.split("=", 1) for value in backlog["Environment"])
@@ -126,16 +124,16 @@ def test_the_example_settings_fit_the_units():
     assert settings.drain.socket == f"unix:/run/{backlog['RuntimeDirectory'][0]}/drain.sock"
     assert f"/var/lib/{backlog['StateDirectory'][0].split()[0]}" in backlog["ExecStart"][0]
     for unit in UNITS[1:]:
-        assert "headgate/ledger" in directives(unit)["StateDirectory"][0].split(), "results are published beside chunks"
-    assert daemon["StateDirectory"] == ["headgate"], "the ledger's folder, which ProtectSystem=strict would close"
+        assert "headgate/ledger" in directives(unit)["StateDirectory"][0].split(), "results are written to the ledger"
+    assert daemon["StateDirectory"] == ["headgate"], "the ledger's folder, read-only otherwise"
 
 
-def test_the_password_that_the_example_names_is_the_credential(tmp_path):
-    """With the two lines of [broker] switched on, the file comes from systemd."""
+def test_the_password_file_of_the_example_is_the_credential(tmp_path):
+    """With both lines of [broker] uncommented, systemd provides the file."""
     text = (DEPLOY / "headgate.toml").read_text()
-    switched_on = re.sub(r"^# (username|password_file) =", r"\1 =", text, flags=re.MULTILINE)
-    assert switched_on != text
-    (tmp_path / "headgate.toml").write_text(switched_on)
+    enabled = re.sub(r"^# (username|password_file) =", r"\1 =", text, flags=re.MULTILINE)
+    assert enabled != text
+    (tmp_path / "headgate.toml").write_text(enabled)
     credential, source = directives(UNITS[0])["LoadCredential"][0].split(":")
     credentials = tmp_path / "credentials"
     credentials.mkdir()
@@ -144,13 +142,12 @@ def test_the_password_that_the_example_names_is_the_credential(tmp_path):
     settings = load_settings(tmp_path / "headgate.toml", credentials=credentials)
     assert settings.broker.password() == "sesame"
     made = [line.split()[1] for line in (DEPLOY / "tmpfiles.conf").read_text().splitlines() if line.startswith("f ")]
-    assert made == [source], "LoadCredential= fails where its file is missing"
+    assert made == [source], "LoadCredential= fails without its file"
 
 
-def test_the_spark_process_takes_the_options_that_its_unit_gives():
-    """Every option in ExecStart= is one of the program's."""
+def test_the_drain_service_has_the_options_that_its_unit_uses():
     used = re.findall(r"--[a-z-]+", directives(UNITS[1])["ExecStart"][0])
-    shown = subprocess.run(
+    help_text = subprocess.run(
         [sys.executable, "-m", "drain.service.service", "--help"],
         cwd=DEPLOY.parent,
         capture_output=True,
@@ -160,16 +157,15 @@ def test_the_spark_process_takes_the_options_that_its_unit_gives():
     ).stdout
 
     assert used
-    assert [option for option in used if f"{option} " not in shown] == []
+    assert [option for option in used if f"{option} " not in help_text] == []
 
 
-def test_the_daemon_takes_the_options_that_its_unit_gives():
-    """Both commands of the unit exist, with the option they are given."""
+def test_the_daemon_has_the_commands_and_options_that_its_unit_uses():
     lines = directives(UNITS[0])["ExecStartPre"] + directives(UNITS[0])["ExecStart"]
     assert len(lines) == 2
     for line in lines:
         command = line.split()[1]
-        shown = subprocess.run(
+        help_text = subprocess.run(
             [sys.executable, "-m", "controller", command, "--help"],
             cwd=DEPLOY.parent,
             capture_output=True,
@@ -177,12 +173,11 @@ def test_the_daemon_takes_the_options_that_its_unit_gives():
             check=True,
             timeout=60,
         ).stdout
-        assert "--config" in shown, command
+        assert "--config" in help_text, command
 
 
 @pytest.mark.skipif(shutil.which("systemd-sysusers") is None, reason="systemd-sysusers is missing; see systemd")
-def test_the_user_of_the_units_is_made(tmp_path):
-    """systemd-sysusers takes the file, and makes the user that both units run as."""
+def test_sysusers_creates_the_user_of_the_units(tmp_path):
     result = subprocess.run(
         ["systemd-sysusers", "--dry-run", f"--root={tmp_path}", "-"],
         input=(DEPLOY / "sysusers.conf").read_text(),
@@ -196,8 +191,8 @@ def test_the_user_of_the_units_is_made(tmp_path):
     assert {user for unit in UNITS for user in directives(unit)["User"]} == {"headgate"}
 
 
-def test_no_path_of_a_developer_stands_in_what_is_shipped():
-    """Everything names the places where it is installed."""
+def test_shipped_files_contain_no_developer_paths():
+    """All paths are those of an installation."""
     for path in DEPLOY.rglob("*"):
         if path.is_file():
             assert not re.search(r"/(root|home|work)/", path.read_text()), path
