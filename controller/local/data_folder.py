@@ -1,7 +1,7 @@
-"""The data folder of `headgate up`: who uses it, which ports it had, and the files it leaves for others.
+"""The data folder of `headgate up`: its lock, the state of the last start, and files for clients.
 
-A folder belongs to one running node: a lock that the kernel lets go of when the process ends, however it ends. The
-ports of the last start are kept, so that clients that wait through a restart find everything where it was.
+One running node locks the folder. The kernel releases the lock when the process ends, even after SIGKILL. The ports of
+the last start are saved, so that clients can wait for a restart.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OWNER_ONLY = 0o600
 
 
 class NodeState(msgspec.Struct, frozen=True):
-    """What a node's next start wants to know of the last one; 0: nothing."""
+    """The values of the last start; 0: unknown."""
 
     mqtt_port: int = 0
     zookeeper_port: int = 0
@@ -39,7 +39,7 @@ class DataFolder:
         self._lock = -1
 
     def __enter__(self) -> Self:
-        """Make and lock the folder; raises ConfigError if that cannot be, or another node has it."""
+        """Create and lock the folder. Raises ConfigError if that fails, or another node uses the folder."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             (self.path / "logs").mkdir(exist_ok=True)
@@ -53,7 +53,7 @@ class DataFolder:
             os.close(self._lock)
             raise ConfigError(
                 f"data folder {self.path} is in use by the node with process id {holder}; "
-                "stop that one, or choose another folder with --data",
+                "stop that node, or choose another folder with --data",
             ) from None
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
@@ -65,24 +65,24 @@ class DataFolder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Let go of the folder. The lock's file stays: deleting it would let two nodes lock two files of one name."""
+        """Release the folder. The lock file stays: if it were deleted, two nodes could lock two files of this name."""
         os.close(self._lock)
 
     def load_state(self) -> NodeState:
-        """Return what the last start left, if anything."""
+        """Return the state of the last start. Raises ConfigError if its file is damaged."""
         try:
             return msgspec.json.decode((self.path / "up.json").read_bytes(), type=NodeState)
         except FileNotFoundError:
             return NodeState()
         except msgspec.DecodeError as error:
-            raise ConfigError(f"{self.path / 'up.json'}: {error}; delete the file to forget the last ports") from None
+            raise ConfigError(f"{self.path / 'up.json'}: {error}; delete the file to discard the last ports") from None
 
     def save_state(self, state: NodeState) -> None:
-        """Keep ``state`` for the next start."""
+        """Save ``state`` for the next start."""
         self.write("up.json", msgspec.json.encode(state).decode())
 
     def write(self, name: str, text: str) -> Path:
-        """Write a file that is always whole, and readable for its owner alone; return its path."""
+        """Write a file atomically, readable only for its owner; return its path."""
         target = self.path / name
         draft = self.path / f".{name}.{secrets.token_hex(4)}"
         try:
@@ -105,10 +105,10 @@ class DataFolder:
 
 
 def reserve_port(option: str, requested: int | None, previous: int, default: int) -> ReservedPort:
-    """Take a free port: the one ``requested`` for (0: any); else the last start's, or the usual one, or any.
+    """Reserve a port: the ``requested`` one (0: any free port), else the previous one, the default one, or any.
 
     Raises:
-        ConfigError: the port asked for is in use.
+        ConfigError: the requested port is in use.
 
     """
     if requested:
@@ -130,4 +130,4 @@ def _try_reserve(port: int) -> ReservedPort | None:
     try:
         return ReservedPort(port)
     except OSError:
-        return None  # Somebody was quicker.
+        return None  # Another program took it meanwhile.

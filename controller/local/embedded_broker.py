@@ -1,10 +1,12 @@
-"""The MQTT broker of `headgate up` where mosquitto is missing: amqtt, in a process of its own.
+"""Run amqtt as the MQTT broker of `headgate up` on machines without mosquitto.
 
-Run as ``python -m controller.local.embedded_broker <port>``. It speaks MQTT 3.1.1, listens on the loopback only, asks
-nobody who he is, and forgets its retained messages when it ends: clients publish theirs again on each connection. It
-has no limit on what it queues for a slow reader, and does not end a client's connection when the client connects a
-second time. It does not give back what waited for a session: what plain devices publish while nobody leads is lost.
-Good for trying things out; for more than that install mosquitto.
+Usage: ``python -m controller.local.embedded_broker <port>``. It speaks MQTT 3.1.1 on loopback, without authentication.
+Suitable for trials only; install mosquitto for anything else. Limits of amqtt:
+
+* Retained messages are lost when it stops. Clients publish theirs again on each connection.
+* The queue for a slow reader is unbounded.
+* A second connection of a client does not end the first one.
+* Messages that wait for a session are lost, so records that MQTT devices publish while no daemon leads are lost.
 """
 
 from __future__ import annotations

@@ -26,29 +26,29 @@ def test_a_clean_run_has_no_violation() -> None:
     assert not checks.reordered(RECEIVED)
 
 
-def test_a_committed_record_that_is_missing_is_lost() -> None:
+def test_a_missing_committed_record_is_lost() -> None:
     assert ["b #7 was committed and is not in the ledger"] == [v.detail for v in checks.lost({"b": [0, 7]}, CLEAN)]
 
 
-def test_a_record_in_two_places_is_stored_twice() -> None:
+def test_a_record_at_two_offsets_is_stored_twice() -> None:
     assert ["a #1 at 0:1 and 2:5"] == [v.detail for v in checks.stored_twice([*CLEAN, StoredRecord(2, 5, "a", 1)])]
 
 
-def test_a_record_behind_a_later_one_is_out_of_order() -> None:
+def test_a_record_after_a_later_one_is_out_of_order() -> None:
     assert ["a #0 came after #1"] == [v.detail for v in checks.stored_out_of_order(CLEAN[::-1])]
 
 
-def test_a_record_nobody_received_is_not_delivered() -> None:
+def test_a_record_without_delivery_is_not_delivered() -> None:
     assert ["a #1 at 0:1"] == [v.detail for v in checks.undelivered(CLEAN, RECEIVED[:2])]
 
 
-def test_a_delivery_that_the_ledger_does_not_hold_is_altered() -> None:
+def test_a_delivery_that_differs_from_the_ledger_is_altered() -> None:
     wrong = deliveries((1, 0, 0, "a", 1), (2, 9, 9, "z", 0))
 
     assert ["altered", "altered"] == [v.invariant for v in checks.altered(CLEAN, wrong)]
 
 
-def test_only_first_deliveries_count_for_order() -> None:
+def test_only_first_deliveries_must_be_in_order() -> None:
     """A redelivery after a crash is behind later records, and is no violation."""
     again = deliveries((4, 0, 0, "a", 0))
     early = deliveries((0, 0, 1, "a", 1), (1, 0, 0, "a", 0))

@@ -1,8 +1,8 @@
-"""What a failed test shows of the programs that it ran: what their logs gained meanwhile, and how far they had printed.
+"""Add the output of programs during a failed test to its report: new log lines, and the number of printed records.
 
-A failure in CI cannot be looked at afterwards, so its report must say what the daemons, the consumers and Spark said.
-Files are found by their names below pytest's folder, whoever wrote them; what was in them before the test is left out.
-The functions named pytest_* are hooks: a conftest.py that imports them has them for the tests beside it.
+A failure in CI cannot be inspected afterwards, so its report must contain what daemons, consumers and Spark logged.
+Files are found by suffix below pytest's temporary folder; their content from before the test is left out. The
+functions named pytest_* are hooks, active for the tests beside a conftest.py that imports them.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from typing import Any
 import pytest
 
 LOGS = frozenset({".err", ".log"})
-"""What daemons, commands, servers and Spark say."""
+"""Logs of daemons, commands, servers and Spark."""
 RECORDS = frozenset({".out", ".jsonl"})
-"""What commands print: only how much, and the last line."""
+"""Output of commands: only its length and last line are shown."""
 SHOWN_BYTES = 3000
-"""The end of one log."""
+"""Bytes shown from the end of one log."""
 SHOWN_LOGS = 12
-"""Those that grew last."""
+"""Number of logs shown, the most recently changed."""
 
 
 class FailureReport:
-    """One test's account, from the moment at which this is made; or, ``whole``, with all that was written before."""
+    """The output since this object was created; with ``whole``, all output."""
 
     def __init__(self, folder: Path, *, whole: bool = False) -> None:
         self._folder = folder
         self._before = {} if whole else {path: size for path, (size, _) in self._files(LOGS | RECORDS).items()}
 
     def text(self) -> str:
-        """Return what was written since; empty if nothing was."""
+        """Return the report; empty if nothing was written."""
         logs, records = self._grown(LOGS), self._grown(RECORDS)
         return "\n".join([*map(self._log, logs[-SHOWN_LOGS:]), *map(self._printed, records)])
 
     def _grown(self, endings: frozenset[str]) -> list[Path]:
-        """Return the files that were written to since, the last one last."""
+        """Return the files that have grown, the most recently changed last."""
         found = self._files(endings)
         grown = [path for path, (size, _) in found.items() if size > self._before.get(path, 0)]
         return sorted(grown, key=lambda path: (found[path][1], path))
 
     def _files(self, endings: frozenset[str]) -> dict[Path, tuple[int, int]]:
-        """Return size and time of last change of each file; programs that still run may remove others meanwhile."""
+        """Return size and modification time of each file; running programs may remove files meanwhile."""
         found = {}
         for folder, _, names in os.walk(self._folder):
             for path in (Path(folder, name) for name in names if Path(name).suffix in endings):
@@ -69,12 +69,12 @@ _FAILURE_REPORT = pytest.StashKey[FailureReport]()
 
 @pytest.fixture(scope="session", autouse=True)
 def run_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Remember where this run's temporary folders are, for the hooks."""
+    """Tell the hooks where this run's temporary folders are."""
     request.config.stash[_FOLDER] = tmp_path_factory.getbasetemp()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Begin the account. Before the first test there is nothing that could be left out."""
+    """Start the report. Before the first test, the folder is unknown and nothing has to be left out."""
     folder = item.config.stash.get(_FOLDER, None)
     if folder is not None:
         item.stash[_FAILURE_REPORT] = FailureReport(folder)
@@ -82,12 +82,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Add the account to the report of a failure."""
+    """Add the report to a failure."""
     report = yield
     folder = item.config.stash.get(_FOLDER, None)
     if report.failed and folder is not None:
         failure_report = (
             item.stash[_FAILURE_REPORT] if _FAILURE_REPORT in item.stash else FailureReport(folder, whole=True)
         )
-        report.sections.append((f"what was said meanwhile, below {folder}", failure_report.text()))
+        report.sections.append((f"output of programs during the test, below {folder}", failure_report.text()))
     return report

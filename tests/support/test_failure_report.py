@@ -1,4 +1,4 @@
-"""What a failure shows of the programs that ran; without any program, so part of the unit ring."""
+"""The failure report, with files but without programs, so part of the unit tier."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.failure_report import SHOWN_BYTES, SHOWN_LOGS, FailureReport
 REPOSITORY = Path(__file__).parents[2]
 
 
-def test_it_is_what_logs_gained_and_how_far_records_were_printed(tmp_path: Path):
+def test_it_shows_new_log_lines_and_the_number_of_printed_records(tmp_path: Path):
     old, grown, new = (tmp_path / name for name in ("old.log", "grown.err", "node/drain/drain.log"))
     new.parent.mkdir(parents=True)
     old.write_text("not of this test\n")
@@ -37,7 +37,7 @@ def test_it_is_what_logs_gained_and_how_far_records_were_printed(tmp_path: Path)
     ]
 
 
-def test_long_logs_are_shown_from_their_end_and_of_many_those_that_grew_last(tmp_path: Path):
+def test_it_shows_the_ends_of_the_logs_that_changed_last(tmp_path: Path):
     failure_report = FailureReport(tmp_path)
     for number in range(SHOWN_LOGS + 3):
         (tmp_path / f"{number}.log").write_bytes(b"x" * SHOWN_BYTES + b"the end \xff")
@@ -47,7 +47,7 @@ def test_long_logs_are_shown_from_their_end_and_of_many_those_that_grew_last(tmp
     assert len(text) < SHOWN_LOGS * (SHOWN_BYTES + 100)
 
 
-def test_the_report_of_a_failure_has_it_and_says_nothing_of_the_test_before(tmp_path: Path):
+def test_a_failed_test_reports_only_its_own_output(tmp_path: Path):
     (tmp_path / "conftest.py").write_text("from tests.support.failure_report import *\n")
     (tmp_path / "test_programs.py").write_text(
         "import pytest\n"

@@ -1,7 +1,7 @@
-"""One node for all tests that need no second daemon: starting one takes seconds, and Spark more.
+"""One shared node for all tests that need no second daemon, because a start takes seconds, and Spark takes longer.
 
-A test that fails leaves it well for the next one: what it started on the node is ended, and a node that is down is
-started again. Its report says what the programs said meanwhile.
+A failed test does not affect the next one: the programs that it started are killed, and a stopped node is started
+again. Its report contains the output of the programs during the test.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["node", "pytest_runtest_makereport", "pytest_runtest_setup", "run_fol
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def shared_node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Node]:
-    """A node for every test of this run; it is started by the first one."""
+    """The node of this run; the first test starts it."""
     made = Node(tmp_path_factory.mktemp("node"))
     try:
         yield made

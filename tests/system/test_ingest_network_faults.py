@@ -60,7 +60,7 @@ def late_and_doubled(rng: random.Random) -> Any:
 @pytest.mark.parametrize(
     "network_faults", ["replies dropped", "requests dropped", "delayed and doubled", "all at once"]
 )
-async def test_every_record_is_stored_once_and_in_order_in(network_faults: str, ingest: IngestCluster) -> None:
+async def test_every_record_is_stored_once_and_in_order_despite(network_faults: str, ingest: IngestCluster) -> None:
     topic, rng = await ingest.topic(), random.Random(network_faults)
     async with ingest.client() as client, Producer(client, settings=QUICK) as producer:
         transport = fault_transport_of(client)
@@ -80,7 +80,7 @@ async def test_every_record_is_stored_once_and_in_order_in(network_faults: str, 
     await assert_stored_exactly(ingest, topic, range(200), told)
 
 
-async def test_a_leader_paused_across_a_batch_is_succeeded_and_what_it_was_sent_is_stored_once(
+async def test_batches_sent_to_a_paused_leader_are_stored_once_by_its_successor(
     ingest: IngestCluster,
 ) -> None:
     """Past its session's time-out; another leads, takes the batch; the first one wakes with the batch in its hands."""
@@ -111,7 +111,7 @@ async def test_a_leader_paused_across_a_batch_is_succeeded_and_what_it_was_sent_
     await assert_stored_exactly(ingest, topic, range(140), told)
 
 
-async def test_refused_once_and_accepted_in_the_same_epoch_loses_nothing(ingest: IngestCluster) -> None:
+async def test_a_rejection_followed_by_an_acceptance_in_one_epoch_loses_nothing(ingest: IngestCluster) -> None:
     """The leader itself refuses one batch, by the epoch written on it, while it takes those around it."""
     topic, rejected = await ingest.topic(), set[int]()
 
@@ -134,7 +134,7 @@ async def test_refused_once_and_accepted_in_the_same_epoch_loses_nothing(ingest:
     await assert_stored_exactly(ingest, topic, range(300), told)
 
 
-async def test_the_first_batch_refused_and_the_second_offered(ingest: IngestCluster) -> None:
+async def test_a_batch_after_a_rejected_one_is_rejected_as_well(ingest: IngestCluster) -> None:
     """The second must not pass; then both go through in their order."""
     topic = await ingest.topic(segments=1)
     async with ingest.client() as client:
@@ -167,7 +167,7 @@ async def numbered(sender: RequestSender, topic: str, count: int, **opening: Any
 
 
 @pytest.mark.parametrize("fate", ["stored", "lost"])
-async def test_a_batch_in_flight_at_its_deadline_is_unknown_and_the_producer_goes_on_by_itself(
+async def test_a_batch_in_flight_at_its_deadline_is_unknown_and_the_producer_continues(
     fate: str, ingest: IngestCluster
 ) -> None:
     """Its reply, or itself, never arrives. What comes after it has the next epoch, from 0; a late copy is fenced."""
@@ -204,7 +204,7 @@ async def test_a_batch_in_flight_at_its_deadline_is_unknown_and_the_producer_goe
     await assert_stored_exactly(ingest, topic, stored)
 
 
-async def test_a_zombie_with_an_old_producer_epoch_is_fenced_and_stores_nothing(ingest: IngestCluster) -> None:
+async def test_a_producer_with_an_old_epoch_is_fenced_and_stores_nothing(ingest: IngestCluster) -> None:
     topic = await ingest.topic()
     async with (
         ingest.client() as one,
@@ -224,7 +224,7 @@ async def test_a_zombie_with_an_old_producer_epoch_is_fenced_and_stores_nothing(
     await assert_stored_exactly(ingest, topic, range(30), told)
 
 
-async def test_a_reopened_identity_whose_reply_was_lost_gets_the_same_answer(ingest: IngestCluster) -> None:
+async def test_a_repeated_open_request_gets_the_same_reply(ingest: IngestCluster) -> None:
     """At the first opening, and at the bump after a gap: one token, one entry, one epoch, however often asked."""
     topic = await ingest.topic()
     settings = ProducerSettings(batch_bytes=200, request_timeout_seconds=0.2, delivery_timeout_seconds=DELIVERY_SECONDS)
@@ -257,7 +257,7 @@ async def test_a_reopened_identity_whose_reply_was_lost_gets_the_same_answer(ing
     await assert_stored_exactly(ingest, topic, [*range(10), *range(11, 20)])
 
 
-async def test_a_shard_without_a_leader_starves_no_other_of_bytes(ingest: IngestCluster) -> None:
+async def test_a_shard_without_a_leader_does_not_use_up_the_byte_budget(ingest: IngestCluster) -> None:
     """Its records fill the buffer, and whoever sends more of them waits; the other shard's go through meanwhile."""
     stuck, moving = await ingest.topic(shard=1), await ingest.topic(shard=0)
     settings = ProducerSettings(batch_bytes=200, buffer_bytes=20_000, guaranteed_bytes=4_000)
@@ -277,7 +277,7 @@ async def test_a_shard_without_a_leader_starves_no_other_of_bytes(ingest: Ingest
     await assert_stored_exactly(ingest, stuck, range(1000), late)
 
 
-async def test_seconds_without_any_leader_and_then_flow_again(ingest: IngestCluster) -> None:
+async def test_producing_resumes_after_seconds_without_a_leader(ingest: IngestCluster) -> None:
     """Both daemons are killed, and a third one is started; the producer is never told of any of it."""
     topic = await ingest.topic()
     async with ingest.client() as client, Producer(client, settings=QUICK) as producer:

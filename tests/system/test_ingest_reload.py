@@ -45,7 +45,7 @@ class InFlight:
         return [(0.0, reply)]
 
 
-async def test_pipelining_is_switched_off_and_on_under_a_producer(tmp_path: Path) -> None:
+async def test_pipelining_can_be_switched_off_and_on_under_a_producer(tmp_path: Path) -> None:
     async with IngestCluster(tmp_path, session_seconds=30) as ingest:
         await ingest.start_servers()
         daemon = await ingest.start_daemon("only")

@@ -1,7 +1,7 @@
-"""examples/kinesis on a real node: a stream that is resharded under its readers is read in parent order.
+"""examples/kinesis on a real node: a stream that is resharded while it is read is read in parent order.
 
-The programs are those of the example, as processes; the stream is the example's folder in place of AWS. And what is left
-of it is counted from its files, which are the tables of a node that was told so.
+The example's programs run as processes; a folder replaces AWS. The backlog is counted from the folder's files, which
+the node is configured to read as tables.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SHARD = "shardId-{:012}".format
 
 
 class Stream:
-    """The example's stream, used as its README says."""
+    """The example's stream, used as described in its README."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -49,7 +49,7 @@ class Stream:
 
 @pytest.fixture
 async def stream(tmp_path: Path) -> Stream:
-    """One shard that was split before anybody reads: a closed parent and its two children, all with records."""
+    """One shard that was split before it is read: a closed parent and two children, all with records."""
     made = Stream(tmp_path / "stream")
     await made.do("create", "--shards", "1")
     await made.do("put", "--keys", str(KEYS), "--records", "3")
@@ -66,13 +66,13 @@ async def reader(node: Node, stream: Stream, topic: str, name: str) -> RunningPr
 
 
 def delivered(node: Node, topic: str) -> list[dict[str, Any]]:
-    """Return everything that was read, in the order of time (one machine, one monotonic clock)."""
+    """Return everything that was read, in order of time (one machine, one monotonic clock)."""
     lines = [line for path in node.folder.glob(f"{topic}-*.jsonl") for line in whole_lines(path)]
     return sorted((json.loads(line) for line in lines), key=lambda line: line["at_ns"])
 
 
 async def until_delivered(node: Node, topic: str, count: int) -> None:
-    """Wait until at least so many records were read."""
+    """Wait until at least ``count`` records were read."""
     await wait_until(
         lambda: len(delivered(node, topic)) >= count, lambda: f"{len(delivered(node, topic))} of {count} are read", 60
     )
@@ -95,7 +95,7 @@ async def test_a_resharded_stream_is_read_in_parent_order_by_two_programs(node: 
     by_key: dict[str, list[int]] = defaultdict(list)
     for line in read:
         by_key[line["key"]].append(int(line["data"]))
-    assert {f"customer-{n}": list(range(1, 13)) for n in range(KEYS)} == by_key, "each key in order, nothing twice"
+    assert {f"customer-{n}": list(range(1, 13)) for n in range(KEYS)} == by_key, "each key in order, no record twice"
 
     shards = await stream.shards()
     assert {SHARD(n) for n in range(6)} == shards.keys()
@@ -116,10 +116,10 @@ async def test_a_resharded_stream_is_read_in_parent_order_by_two_programs(node: 
         "kinesis",
         stdin=json.dumps({"Shards": list(shards.values())}).encode(),
     )
-    assert "nothing new" in again.err
+    assert "no change" in again.err
 
 
-async def test_a_reader_that_is_killed_is_followed_at_its_checkpoint(node: Node, stream: Stream) -> None:
+async def test_the_successor_of_a_killed_reader_starts_at_its_checkpoint(node: Node, stream: Stream) -> None:
     first = await reader(node, stream, "kinesis-killed", "one")
     await until_delivered(node, "kinesis-killed", 6 * KEYS)
     described: dict[str, Any] = {}
@@ -129,7 +129,7 @@ async def test_a_reader_that_is_killed_is_followed_at_its_checkpoint(node: Node,
         described = (
             await node.commands.succeed("subscription", "describe", "kinesis-killed", "billing", "--json")
         ).document()
-        # It acknowledges the last record of each page, and reads in pages no larger than these shards.
+        # The reader acknowledges the last record of each page. A page is no larger than these shards.
         return all(segment["checkpoint"] for segment in described["segments"])
 
     await wait_until(checkpointed, lambda: f"every shard has a checkpoint: {described}")
@@ -138,12 +138,12 @@ async def test_a_reader_that_is_killed_is_followed_at_its_checkpoint(node: Node,
     second = await reader(node, stream, "kinesis-killed", "one")
     await until_delivered(node, "kinesis-killed", 7 * KEYS)
     await second.terminate()
-    assert 7 * KEYS == len(delivered(node, "kinesis-killed")), "nothing is read again that had been checkpointed"
+    assert 7 * KEYS == len(delivered(node, "kinesis-killed")), "no checkpointed record is read again"
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def counting(tmp_path: Path, stream: Stream) -> AsyncIterator[Node]:
-    """A node that was told where the stream's records stand, and where those of another topic do, which are rubbish."""
+    """A node with tables for the stream's records, and with an invalid table for another topic."""
     made = Node(tmp_path)
     rubbish = {"shard": SHARD(0), "sequence_number": None, "bytes": 1, "arrived_ms": 1}
     (tmp_path / "rubbish.jsonl").write_text(json.dumps(rubbish) + "\n")
@@ -169,10 +169,10 @@ def left(found: dict[str, Any]) -> dict[str, int | None]:
     return {segment["label"]: segment["records"] for segment in found["segments"]}
 
 
-async def test_what_is_left_of_the_stream_is_counted_from_its_records(counting: Node, stream: Stream) -> None:
+async def test_the_backlog_of_the_stream_is_counted_from_its_tables(counting: Node, stream: Stream) -> None:
     listing = (await stream.do("list-shards")).encode()
     for topic in ("orders", "rubbish"):
-        await counting.done("topic", "import", topic, "-", "--format", "kinesis", stdin=listing)
+        await counting.commands.succeed("topic", "import", topic, "-", "--format", "kinesis", stdin=listing)
         first = await reader(counting, stream, topic, "one")
         await until_delivered(counting, topic, 6 * KEYS)
         await first.terminate()
@@ -185,7 +185,7 @@ async def test_what_is_left_of_the_stream_is_counted_from_its_records(counting: 
         return left(found) == wanted
 
     nothing = dict.fromkeys(map(SHARD, range(3)), 0)
-    await wait_until(lambda: counted(nothing), lambda: f"nothing is left: {found}", 60)
+    await wait_until(lambda: counted(nothing), lambda: f"the backlog is empty: {found}", 60)
     before_ms = time.time_ns() // 1_000_000
     await stream.do("put", "--keys", str(KEYS), "--records", "2")
     put = {shard: len(whole_lines(stream.folder / f"{shard}.jsonl")) for shard in (SHARD(1), SHARD(2))}
@@ -193,30 +193,30 @@ async def test_what_is_left_of_the_stream_is_counted_from_its_records(counting: 
         shard: lines - sum(line["shard"] == shard for line in delivered(counting, "orders"))
         for shard, lines in put.items()
     }
-    await wait_until(lambda: counted(new), lambda: f"{new} is left and not {found}", 60)
+    await wait_until(lambda: counted(new), lambda: f"the backlog is {new}; it is {found}", 60)
 
     assert (found["records"], found["counted_by"]) == (2 * KEYS, "spark")
-    assert found["size_bytes"] == 2 * KEYS, "each is one figure"
+    assert found["size_bytes"] == 2 * KEYS, "each record is one digit"
     assert before_ms <= found["oldest_ms"] <= time.time_ns() // 1_000_000
-    shown = await counting.done("backlog", "orders", "--segments")
+    shown = await counting.commands.succeed("backlog", "orders", "--segments")
     assert "segment 1 shardId-000000000001" in shown.out
 
     async def faulty() -> bool:
         broken = await backlog(counting, "rubbish")
         return broken["failing"] and [segment["records"] for segment in broken["segments"]] == [0, None, None]
 
-    await wait_until(faulty, "the other topic's fault is told", 60)
-    said = await counting.done("backlog")
+    await wait_until(faulty, "the error of the other topic is reported", 60)
+    said = await counting.commands.succeed("backlog")
     assert "rubbish could not be counted: external.rubbish.entries (" in said.err
     assert "sequence_number is null (1 times" in said.err
 
-    status, body = await get(counting.http, "/backlog?topic=orders")
+    status, body = await get(counting.http_address, "/backlog?topic=orders")
     assert (status, json.loads(body)["backlogs"][0]["records"]) == (200, 2 * KEYS)
-    _, page = await get(counting.http, "/")
+    _, page = await get(counting.http_address, "/")
     assert f"{2 * KEYS} records, {2 * KEYS} bytes not acknowledged" in page
     assert "sequence_number is null" in page
-    await wait_until(_exports(counting, headgate_external_tables_failing=1), "the fault is exported")
-    await wait_until(_exports(counting, headgate_backlog_records=2 * KEYS), "what is left is exported")
+    await wait_until(_exports(counting, headgate_external_tables_failing=1), "the error is exported")
+    await wait_until(_exports(counting, headgate_backlog_records=2 * KEYS), "the backlog is exported")
     assert "external_tables.failing" in (counting.data / "logs" / "daemon.log").read_text()
 
 

@@ -1,4 +1,4 @@
-"""`headgate up` and the commands of the README, from other processes, as a user would."""
+"""`headgate up` and the commands of the README, run as processes."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ EVENTS = [{"id": key, "n": n} for n in range(20) for key in ("a", "b", "c")]
 
 
 def values(records: list[dict[str, Any]]) -> list[tuple[str, int]]:
-    """Return (id, n) of what was consumed, sorted: the order over keys is nobody's promise."""
+    """Return (id, n) of consumed records, sorted: there is no order across keys."""
     return sorted((record["value"]["id"], record["value"]["n"]) for record in records)
 
 
 SENT = sorted((event["id"], event["n"]) for event in EVENTS)
 
 
-async def test_up_prints_addresses_and_leaves_files_for_clients_and_daemons(node: Node):
+async def test_up_prints_addresses_and_writes_files_for_clients_and_daemons(node: Node):
     client = tomllib.loads(node.config.read_text())
     daemon = tomllib.loads((node.data / "headgate.toml").read_text())
 
@@ -106,7 +106,7 @@ async def test_records_from_a_file_and_from_standard_input_reach_every_type_of_s
         assert by_key == {key: list(range(20)) for key in ("a", "b", "c")}
 
 
-async def test_what_was_printed_is_acknowledged_except_by_a_checkpoint(node: Node):
+async def test_printed_records_are_acknowledged_except_by_a_checkpoint(node: Node):
     await node.commands.succeed("topic", "create", "acked")
     await node.commands.succeed("produce", "acked", "--key-field", "id", stdin=jsonl(EVENTS))
     for kind in ("stream", "queue", "checkpoint"):
@@ -117,7 +117,7 @@ async def test_what_was_printed_is_acknowledged_except_by_a_checkpoint(node: Nod
     assert again == {"stream": 0, "queue": 0, "checkpoint": len(EVENTS)}
 
 
-async def test_max_stops_after_n_records_and_the_next_consumer_goes_on_there(node: Node):
+async def test_max_stops_after_n_records_and_the_next_consumer_continues_there(node: Node):
     await node.commands.succeed("topic", "create", "some")
     await node.commands.succeed("produce", "some", "--key-field", "id", stdin=jsonl(EVENTS))
 
@@ -151,7 +151,7 @@ async def test_a_subscription_is_listed_described_and_deleted(node: Node):
     assert after == []
 
 
-async def test_a_broker_that_is_killed_comes_back_and_so_do_daemon_and_consumer(node: Node):
+async def test_broker_daemon_and_consumer_recover_after_the_broker_is_killed(node: Node):
     await node.commands.succeed("topic", "create", "rebroker")
     consumer = await node.commands.start("rebroker", "consume", "rebroker", "-s", "billing", "--from", "earliest")
     await node.commands.succeed("produce", "rebroker", "--key-field", "id", stdin=jsonl(EVENTS[:30]))
@@ -169,7 +169,7 @@ async def test_a_broker_that_is_killed_comes_back_and_so_do_daemon_and_consumer(
     assert await node.consume("rebroker", "billing") == []
 
 
-async def test_three_consumers_share_one_segment_and_each_key_stays_with_one_of_them_in_order(node: Node):
+async def test_three_consumers_share_one_segment_and_each_key_is_read_in_order_by_one(node: Node):
     await node.commands.succeed("topic", "create", "crowd", "--segments", "1")
     consumers = [
         await node.commands.start(f"crowd-{n}", "consume", "crowd", "-s", "billing", "--from", "earliest")
@@ -179,10 +179,10 @@ async def test_three_consumers_share_one_segment_and_each_key_stays_with_one_of_
     async def shared() -> bool:
         described = await node.commands.finish("subscription", "describe", "crowd", "billing", "--json")
         if described.code != 0:
-            return False  # The first of them is not there yet.
+            return False  # No consumer has registered yet.
         return [share["status"] for share in described.document()["segments"][0]["bucket_ranges"]] == ["granted"] * 3
 
-    await wait_until(shared, "every consumer has a share")
+    await wait_until(shared, "every consumer has a part of the segment")
     events = [{"id": f"key-{key}", "n": n} for n in range(5) for key in range(40)]
     await node.commands.succeed("produce", "crowd", "--key-field", "id", stdin=jsonl(events))
     await wait_until(
@@ -193,7 +193,7 @@ async def test_three_consumers_share_one_segment_and_each_key_stays_with_one_of_
     for consumer in consumers:
         await consumer.terminate()
 
-    assert all(read), "one of them had nothing"
+    assert all(read), "one consumer read nothing"
     assert sum(map(len, read)) == len(events)
     for key in {event["id"] for event in events}:
         assert [
@@ -201,7 +201,7 @@ async def test_three_consumers_share_one_segment_and_each_key_stays_with_one_of_
         ] == [list(range(5))]
 
 
-async def test_without_spark_ingestion_goes_on_and_a_child_is_released_once_spark_is_back(node: Node):
+async def test_ingestion_continues_without_spark_and_children_are_released_after_its_restart(node: Node):
     await node.until_state("ready")
     await node.commands.succeed("topic", "create", "sparkless")
     consumer = await node.commands.start("sparkless", "consume", "sparkless", "-s", "billing", "--from", "earliest")
@@ -223,7 +223,7 @@ async def test_without_spark_ingestion_goes_on_and_a_child_is_released_once_spar
     assert len(consumer.lines()) == 60
 
 
-async def test_children_are_released_although_a_refusal_left_an_empty_chunk_behind(node: Node):
+async def test_children_are_released_after_a_rejected_request_left_an_empty_chunk(node: Node):
     await node.commands.succeed("topic", "create", "rejected")
     rejected = await node.commands.finish("topic", "split", "rejected", "7")
     assert "cannot split segment 7" in rejected.error_message()
@@ -234,7 +234,7 @@ async def test_children_are_released_although_a_refusal_left_an_empty_chunk_behi
     assert SENT == values(await node.consume("rejected", "billing"))
 
 
-async def test_promtool_accepts_the_metrics_and_they_say_what_happened(node: Node):
+async def test_promtool_accepts_the_metrics_and_they_count_what_happened(node: Node):
     await node.commands.succeed("topic", "create", "counted")
     before = await metric(node.http_address, "headgate_records_stored_total")
     await node.commands.succeed("produce", "counted", "--key-field", "id", stdin=jsonl(EVENTS))
@@ -245,7 +245,7 @@ async def test_promtool_accepts_the_metrics_and_they_say_what_happened(node: Nod
     assert await metric(node.http_address, "headgate_batches_judged_total", verdict="accept") >= 1
     promtool = shutil.which("promtool")
     if promtool is None:
-        pytest.skip("there is no promtool here")
+        pytest.skip("promtool is not installed")
     checked = await asyncio.create_subprocess_exec(
         *(promtool, "check", "metrics"),
         stdin=asyncio.subprocess.PIPE,
@@ -256,8 +256,8 @@ async def test_promtool_accepts_the_metrics_and_they_say_what_happened(node: Nod
     assert (checked.returncode, said.decode()) == (0, "")
 
 
-async def test_whoever_fails_leaves_no_program_of_his_on_the_node(node: Node):
-    """The fixture ends what a test began, so that one failure stays one."""
+async def test_a_failed_test_leaves_no_programs_on_the_node(node: Node):
+    """The fixture ends the programs of each test, so that one failure causes no other."""
     await node.commands.succeed("topic", "create", "abandoned")
     consumer = await node.commands.start("abandoned", "consume", "abandoned", "-s", "billing")
 
@@ -276,16 +276,16 @@ async def test_help_and_version_need_no_cluster():
     assert "headgate 0." in shown[1].out
 
 
-async def test_what_was_counted_of_all_that_happened_here_is_what_a_full_count_comes_to(node: Node):
-    """Every test before this one has left something in the ledger: refusals, splits, seeks, shares, deletions."""
-    proved = await node.commands.succeed("backlog", "verify", "--json", seconds=120)
+async def test_the_incremental_count_of_all_these_tests_equals_a_full_count(node: Node):
+    """The tests before this one have left rejections, splits, seeks, shared segments and deletions in the ledger."""
+    verified = await node.commands.succeed("backlog", "verify", "--json", seconds=120)
 
-    assert proved.document()["same"]
-    assert all(shard["watermark"] for shard in proved.document()["shards"])
+    assert verified.document()["same"]
+    assert all(shard["watermark"] for shard in verified.document()["shards"])
 
 
-# The last one: it costs another start of Spark, which those after it need not wait for.
-async def test_sigterm_leaves_nothing_running_and_the_next_start_goes_on_where_it_was(node: Node):
+# Last, because it restarts Spark, which later tests would have to wait for.
+async def test_sigterm_stops_everything_and_the_next_start_continues(node: Node):
     await node.commands.succeed("topic", "create", "kept", "--segments", "2")
     await node.commands.succeed("produce", "kept", "--key-field", "id", stdin=jsonl(EVENTS))
     read = await node.commands.succeed("consume", "kept", "-s", "billing", "--from", "earliest", "--max", "25")
@@ -295,9 +295,9 @@ async def test_sigterm_leaves_nothing_running_and_the_next_start_goes_on_where_i
     def left() -> list[list[str]]:
         return [command_line(process) for process in processes_of(node.run_id)]
 
-    # What the kernel ends with its parent may need a moment more.
-    await wait_until(lambda: not left(), lambda: f"nothing is left: {left()}", 5)
-    # Ports and all: a client that waits through a restart finds everything where it was.
+    # Processes that the kernel kills with their parent may take a moment.
+    await wait_until(lambda: not left(), lambda: f"no process is left: {left()}", 5)
+    # The ports stay the same, so clients can wait for the restart.
     before = node.config.read_text()
     await node.up("--shards", "4")
 

@@ -1,4 +1,4 @@
-"""A subscription that is moved while a `consume` process reads it, before and after a split."""
+"""Seek a subscription while a `consume` process reads it, before and after a split."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="session"), pyt
 KEYS, BATCH = 20, 400
 
 
-async def test_a_seek_gives_everything_again_in_order_and_the_children_after_their_parent(node: Node):
+async def test_a_seek_delivers_everything_again_in_order_with_children_after_parents(node: Node):
     await node.commands.succeed("topic", "create", "moved")
     await produce(node, 0)
     reader = await node.commands.start("moved", "consume", "moved", "-s", "billing", "--from", "earliest")
@@ -48,10 +48,10 @@ async def test_a_seek_gives_everything_again_in_order_and_the_children_after_the
             order[record["key"]].append(record["value"]["n"])
         assert all(numbers == sorted(set(numbers)) for numbers in order.values())
     again = [record["segment"] for record in records[total : total + 2 * BATCH]]
-    assert [0] * BATCH == again[:BATCH], "the parent first, to its end"
+    assert [0] * BATCH == again[:BATCH], "the whole parent first"
     assert {1, 2} == set(again[BATCH:])
-    assert {1, 2} == {record["segment"] for record in records[total + 2 * BATCH :]}, "what was stored since"
-    assert await node.consume("moved", "billing") == [], "all of it was acknowledged"
+    assert {1, 2} == {record["segment"] for record in records[total + 2 * BATCH :]}, "records stored since then"
+    assert await node.consume("moved", "billing") == [], "everything was acknowledged"
 
 
 async def produce(node: Node, first: int) -> None:
@@ -64,6 +64,6 @@ async def seek(node: Node, *words: str) -> Any:
 
 
 async def until_printed(reader: RunningProgram, count: int) -> None:
-    """Wait for so many lines, and see that there are no more."""
+    """Wait for ``count`` lines, and check that there are no more."""
     await reader.until_printed(count, 60)
     assert len(reader.lines()) == count

@@ -1,4 +1,4 @@
-"""ZooKeeper and the broker killed, frozen, or not there yet: the daemon waits, and goes on by itself."""
+"""ZooKeeper, broker or store are stopped, frozen or not started yet: the daemon waits and recovers."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tests.support.programs import TEST_SECONDS, get, jsonl, wait_until
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 
 AWAY_SECONDS = 3 * SESSION_SECONDS
-"""Long past the session's end as ZooKeeper would judge it, if it could."""
+"""Longer than the session timeout that ZooKeeper would enforce."""
 
 
 async def ready(daemon: Daemon) -> bool:
-    """Whether it says that it is safe to rely on."""
+    """Whether /readyz reports the daemon ready."""
     return (await daemon.health())[0] == 200
 
 
 async def produce_for(cluster: Cluster, seconds: float) -> int:
-    """Produce record after record for so long; return how many, each stored before the next one."""
+    """Produce records one after the other for ``seconds``; return their number. Each is stored before the next one."""
     loop = asyncio.get_running_loop()
     until, count = loop.time() + seconds, 0
     while loop.time() < until:
@@ -33,7 +33,7 @@ async def produce_for(cluster: Cluster, seconds: float) -> int:
 
 
 @pytest.mark.parametrize("how", ["frozen", "killed"])
-async def test_ingestion_goes_on_while_zookeeper_is_away(how: str, tmp_path: Path):
+async def test_ingestion_continues_during_a_zookeeper_outage(how: str, tmp_path: Path):
     async with Cluster(tmp_path) as cluster:
         await cluster.start_servers()
         daemon = await cluster.start_daemon("only")
@@ -49,22 +49,22 @@ async def test_ingestion_goes_on_while_zookeeper_is_away(how: str, tmp_path: Pat
         if how == "frozen":
             cluster.zookeeper.freeze()
             count = await produce_for(cluster, AWAY_SECONDS)
-            await wait_until(degraded, "/readyz is 200, and says that ZooKeeper is away")
+            await wait_until(degraded, "/readyz is 200, and reports that ZooKeeper is unreachable")
             cluster.zookeeper.thaw()
         else:
             await cluster.zookeeper.stop()
             count = await produce_for(cluster, AWAY_SECONDS)
-            await wait_until(degraded, "/readyz is 200, and says that ZooKeeper is away")
+            await wait_until(degraded, "/readyz is 200, and reports that ZooKeeper is unreachable")
             await cluster.zookeeper.start()
 
-        await wait_until(connected, "the daemon has ZooKeeper again")
-        # Its session may have ended meanwhile: then it is elected anew, and leads again.
+        await wait_until(connected, "the daemon is connected to ZooKeeper again")
+        # If its session expired meanwhile, the daemon is elected again.
         await daemon.until_leading()
         await produce_for(cluster, 0.1)
         assert len(await cluster.stored()) == count + 1
 
 
-async def test_daemon_and_consumer_recover_from_a_broker_that_was_away(tmp_path: Path):
+async def test_daemon_and_consumer_recover_from_a_broker_outage(tmp_path: Path):
     async with Cluster(tmp_path) as cluster:
         await cluster.start_servers()
         daemon = await cluster.start_daemon("only")
@@ -80,7 +80,7 @@ async def test_daemon_and_consumer_recover_from_a_broker_that_was_away(tmp_path:
         async def not_ready() -> bool:
             return await daemon.reports(503, "broker", "failed")
 
-        await wait_until(not_ready, "/readyz says that the broker is away")
+        await wait_until(not_ready, "/readyz reports that the broker is unreachable")
         producing = asyncio.create_task(
             cluster.commands.succeed("produce", "orders", "--key", "x", stdin=jsonl({"n": n} for n in range(10, 20))),
         )
@@ -95,20 +95,18 @@ async def test_daemon_and_consumer_recover_from_a_broker_that_was_away(tmp_path:
 
 
 @pytest.mark.parametrize("missing", ["zookeeper", "broker"])
-async def test_a_daemon_started_before_its_servers_waits_says_why_and_begins_once_they_are_there(
-    missing: str, tmp_path: Path
-):
+async def test_a_daemon_started_before_its_servers_waits_and_reports_the_reason(missing: str, tmp_path: Path):
     async with Cluster(tmp_path) as cluster:
         await (cluster.broker if missing == "zookeeper" else cluster.zookeeper).start()
         daemon = await cluster.start_daemon("only")
 
-        async def says_why() -> bool:
+        async def reports_reason() -> bool:
             return await daemon.reports(503, "cluster" if missing == "zookeeper" else "broker", "failed")
 
-        await wait_until(says_why, "/readyz is 503 and names the part")
+        await wait_until(reports_reason, "/readyz is 503 and names the component")
         assert (await get(daemon.http_address, "/livez"))[0] == 200
         _, report = await daemon.health()
-        reasons = {part: found["reason"] for part, found in report["components"].items() if found["state"] == "failed"}
+        reasons = {name: found["reason"] for name, found in report["components"].items() if found["state"] == "failed"}
         assert ("ZooKeeper" if missing == "zookeeper" else "not connected") in " ".join(reasons.values())
 
         await getattr(cluster, missing).start()
@@ -117,7 +115,7 @@ async def test_a_daemon_started_before_its_servers_waits_says_why_and_begins_onc
         await cluster.commands.succeed("topic", "create", "orders")
 
 
-async def test_a_daemon_that_waits_for_its_servers_can_be_told_to_stop(tmp_path: Path):
+async def test_a_daemon_that_waits_for_its_servers_can_be_stopped(tmp_path: Path):
     async with Cluster(tmp_path) as cluster:
         daemon = await cluster.start_daemon("only")
 
@@ -130,28 +128,28 @@ async def test_a_daemon_that_waits_for_its_servers_can_be_told_to_stop(tmp_path:
         assert "Traceback" not in daemon.log()
 
 
-async def test_a_daemon_whose_ledger_folder_is_of_no_use_says_so_and_begins_once_it_is(tmp_path: Path):
+async def test_a_daemon_waits_for_an_unusable_ledger_folder_and_reports_it(tmp_path: Path):
     async with Cluster(tmp_path) as cluster:
         await cluster.start_servers()
         store = tmp_path / "store"
         store.write_text("in the way")
         daemon = await cluster.start_daemon("only")
 
-        async def says_why() -> bool:
+        async def reports_reason() -> bool:
             return await daemon.reports(503, "store", "failed")
 
-        await wait_until(says_why, "/readyz is 503 and names the store")
-        await wait_until(lambda: f"cannot list {store}" in daemon.log(), "the log says what is wrong")
+        await wait_until(reports_reason, "/readyz is 503 and names the store")
+        await wait_until(lambda: f"cannot list {store}" in daemon.log(), "the log gives the reason")
         store.unlink()
 
         await daemon.until_leading()
         await cluster.commands.succeed("topic", "create", "orders")
 
-        # And once more, while it leads: nothing that is not durable is answered.
+        # Again while it leads: no reply is sent for records that are not durable.
         store.rename(tmp_path / "aside")
         store.write_text("in the way")
         producing = asyncio.create_task(cluster.commands.succeed("produce", "orders", "--key", "x", stdin=b"{}\n"))
-        await wait_until(says_why, "/readyz is 503 again")
+        await wait_until(reports_reason, "/readyz is 503 again")
         assert not producing.done()
         store.unlink()
         (tmp_path / "aside").rename(store)

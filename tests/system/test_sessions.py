@@ -135,7 +135,7 @@ async def share(ada: Program, bob: Program) -> None:
     ada.revoked.clear()
 
 
-async def test_joining_takes_a_share_and_leaving_gives_it_back_at_once(ingest: IngestCluster) -> None:
+async def test_segments_move_when_a_consumer_joins_and_leaves(ingest: IngestCluster) -> None:
     topic = await ingest.topic()
     async with Program(ingest, topic, "ada") as ada, Program(ingest, topic, "bob") as bob:
         await share(ada, bob)
@@ -149,7 +149,7 @@ async def test_joining_takes_a_share_and_leaving_gives_it_back_at_once(ingest: I
         assert "left" == gone[-1].reason
 
 
-async def test_a_cut_cable_is_told_by_the_will_and_coming_back_in_time_moves_nothing(ingest: IngestCluster) -> None:
+async def test_the_will_reports_a_disconnect_and_a_reconnect_in_time_moves_nothing(ingest: IngestCluster) -> None:
     topic = await ingest.topic()
     async with Program(ingest, topic, "ada") as ada, Program(ingest, topic, "bob") as bob:
         await share(ada, bob)
@@ -165,7 +165,7 @@ async def test_a_cut_cable_is_told_by_the_will_and_coming_back_in_time_moves_not
         assert [] == bob.revoked
 
 
-async def test_the_newer_of_two_with_one_name_wins_loudly_and_nothing_late_of_the_old_one_counts(
+async def test_a_newer_consumer_of_the_same_name_fences_the_older_one(
     ingest: IngestCluster,
 ) -> None:
     topic = await ingest.topic()
@@ -202,7 +202,7 @@ async def _presence_of(ingest: IngestCluster, client_id: str) -> bool | None:
     return found[-1] if found else None
 
 
-async def test_who_does_not_let_go_is_fenced_and_acknowledges_in_vain(ingest: IngestCluster) -> None:
+async def test_a_consumer_that_does_not_confirm_a_revocation_is_fenced(ingest: IngestCluster) -> None:
     topic = await ingest.topic()
     async with Program(ingest, topic, "ada") as ada, Program(ingest, topic, "bob") as bob:
         await _produce(ingest, topic, 40)
@@ -228,7 +228,7 @@ async def _produce(ingest: IngestCluster, topic: str, count: int) -> None:
         await client.request(shard_of(topic, SHARDS), lambda: m.ProduceBatch(topic=topic, records=records))
 
 
-async def test_a_change_of_leader_moves_nothing_and_renews_no_grace(ingest: IngestCluster) -> None:
+async def test_a_leader_change_moves_nothing_and_does_not_restart_the_grace_period(ingest: IngestCluster) -> None:
     """By the ledger's own clock: the silent one goes when its time is up, or as soon as there is a leader again."""
     topic = await ingest.topic()
     async with Program(ingest, topic, "ada") as ada, Program(ingest, topic, "bob") as bob:
@@ -258,7 +258,7 @@ async def test_a_change_of_leader_moves_nothing_and_renews_no_grace(ingest: Inge
         await bob.register()
 
 
-async def test_old_and_doubled_assignments_change_nothing_over_reconnections_and_a_change_of_leader(
+async def test_old_and_duplicate_assignments_change_nothing(
     ingest: IngestCluster,
 ) -> None:
     """A real consumer whose pushes come three times, the last one long after newer ones."""

@@ -1,4 +1,4 @@
-"""Two `consume` processes of one subscription, while the topic is split and merged and records keep coming."""
+"""Two `consume` processes of one subscription while the topic is split and merged under load."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BATCH = 400
 
 
 class Feed:
-    """One `produce` that runs all the while, and what it was fed."""
+    """One long-running `produce`, and the number of records sent to it."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -26,25 +26,25 @@ class Feed:
         self.process: Any = None
 
     async def begin(self) -> None:
-        """Start it."""
+        """Start the process."""
         self.process = await self.node.commands.start("feed", "produce", "shared", "--key-field", "id", piped=True)
         self._input = self.process.stdin
 
     async def feed(self) -> None:
-        """Hand it the next records; the counter rises in each key."""
+        """Write the next records to its input; the counter of each key rises."""
         self._input.write(jsonl({"id": f"k{n % KEYS}", "n": n} for n in range(self.fed, self.fed + BATCH)))
         await self._input.drain()
         self.fed += BATCH
 
     async def end(self) -> None:
-        """Close its input and see it end well."""
+        """Close its input; check that it succeeds."""
         self._input.close()
         assert await self.process.ended(30) == 0, self.process.errors()
         assert f"stored {self.fed}, failed 0" in self.process.errors()
 
 
-async def test_two_consumers_share_the_segments_and_keep_the_order_over_splits_and_merges(node: Node):
-    # Both print into one file, so that it tells which record came first, whoever printed it.
+async def test_two_consumers_share_segments_and_keep_order_across_splits_and_merges(node: Node):
+    # Both print into one file, which shows the order across consumers.
     printed = node.folder / "shared.out"
     await node.commands.succeed("topic", "create", "shared", "--segments", "2")
     consumers = [
@@ -61,7 +61,7 @@ async def test_two_consumers_share_the_segments_and_keep_the_order_over_splits_a
         found = await node.commands.finish("subscription", "describe", "shared", "billing", "--json")
         return found.code == 0 and [1, 1] == [len(each["segments"]) for each in found.document()["consumers"]]
 
-    await wait_until(both_read, "each of the two reads one segment")
+    await wait_until(both_read, "each consumer reads one segment")
     feed = Feed(node)
     await feed.begin()
     await feed.feed()
@@ -78,7 +78,7 @@ async def test_two_consumers_share_the_segments_and_keep_the_order_over_splits_a
     async def one_each() -> bool:
         return [1, 1] == [len(each["segments"]) for each in (await described())["consumers"]]
 
-    await wait_until(one_each, "each of the two holds one of the two segments that are left")
+    await wait_until(one_each, "each consumer holds one of the remaining two segments")
     codes = [await consumer.terminate() for consumer in consumers]
 
     assert codes == [143, 143]
@@ -89,15 +89,15 @@ async def test_two_consumers_share_the_segments_and_keep_the_order_over_splits_a
         order.setdefault(record["key"], []).append(record["value"]["n"])
     assert all(numbers == sorted(numbers) for numbers in order.values())
     topic = (await node.commands.succeed("topic", "describe", "shared", "--json")).document()
-    places = {segment["segment"]: [] for segment in topic["segments"]}
-    for place, record in enumerate(records):
-        places[record["segment"]].append(place)
+    positions = {segment["segment"]: [] for segment in topic["segments"]}
+    for position, record in enumerate(records):
+        positions[record["segment"]].append(position)
     for segment in topic["segments"]:
         for parent in segment["parents"]:
-            assert max(places[parent], default=-1) < min(places[segment["segment"]], default=len(records))
-    assert await node.consume("shared", "billing") == [], "all of it was acknowledged"
+            assert max(positions[parent], default=-1) < min(positions[segment["segment"]], default=len(records))
+    assert await node.consume("shared", "billing") == [], "everything was acknowledged"
 
 
 def segments(printed: Any) -> set[int]:
-    """Return the segments that records came from so far."""
+    """Return the segments of the records printed so far."""
     return {json.loads(line)["segment"] for line in whole_lines(printed)}

@@ -1,4 +1,4 @@
-"""Two daemons and a producer that resumes; each is killed, frozen or asked to go while the other works."""
+"""Two daemons and a named producer; each is killed, frozen or stopped under load."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tests.support.programs import TEST_SECONDS, RunningProgram, jsonl, wait_unt
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
 
 LINES = 60_000
-"""As many as the file begins with; it grows where somebody gets to its end before the test is done with them."""
+"""Lines of the file at first; the file grows if a producer reaches its end too early."""
 KEYS = 50
 ATTEMPTS = 20
 LONG_SESSION_SECONDS = 30.0
-"""Nobody takes over from one that merely went silent while a hand-over is waited for, which takes about a second."""
+"""Long enough that only a handover, which takes about a second, can change the leader."""
 
 
 @pytest.fixture
 async def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    """Servers; a parameter is the length of ZooKeeper sessions."""
+    """Running servers; the parameter is the ZooKeeper session timeout."""
     async with Cluster(tmp_path, getattr(request, "param", SESSION_SECONDS)) as made:
         await made.start_servers()
         yield made
@@ -35,21 +35,21 @@ async def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterat
 
 @pytest.fixture
 async def pair(cluster: Cluster) -> tuple[Daemon, Daemon]:
-    """A daemon that leads everything, and one that stands by; there is a topic."""
+    """A daemon that leads every shard, a standby, and a topic."""
     leader = await cluster.start_daemon("first")
     await leader.until_leading()
     standby = await cluster.start_daemon("second")
 
-    async def stands_by() -> bool:
+    async def standby_ready() -> bool:
         return (await standby.health())[0] == 200
 
-    await wait_until(stands_by, "the second daemon is ready")
+    await wait_until(standby_ready, "the second daemon is ready")
     await cluster.commands.succeed("topic", "create", "orders", "--segments", "4")
     return leader, standby
 
 
 class Loader:
-    """A named producer and its file, whose counter rises in each key."""
+    """A named producer and its file, in which the counter of each key rises."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -59,46 +59,46 @@ class Loader:
         self.grow()
 
     def grow(self) -> None:
-        """Add lines behind those that are there."""
+        """Append lines to the file."""
         more = range(self.lines, self.lines + LINES)
         with self._file.open("ab") as file:
             file.write(jsonl({"id": f"k{n % KEYS}", "n": n} for n in more))
         self.lines = more.stop
 
     async def started(self, stored: int) -> RunningProgram:
-        """Start the producer; return once so many more lines are stored, or it has ended."""
+        """Start the producer; return when ``stored`` more lines are stored, or the producer has ended."""
         until = await self.cluster.stored_count() + stored
         self._starts += 1
         producer = await self.cluster.commands.start(f"loader-{self._starts}", *LOADER, str(self._file))
 
-        async def there() -> bool:
+        async def reached() -> bool:
             return producer.returncode is not None or await self.cluster.stored_count() >= until
 
-        await wait_until(there, lambda: f"{stored} lines are stored: {producer.errors()}", 30)
+        await wait_until(reached, lambda: f"{stored} lines are stored: {producer.errors()}", 30)
         return producer
 
     async def under_way(self, leader: Daemon) -> RunningProgram:
-        """Start the producer and freeze ``leader`` while lines are on their way; return the producer, which runs."""
+        """Start the producer and freeze ``leader`` while lines are in flight; return the running producer."""
         for _ in range(ATTEMPTS):
             producer = await self.started(2000)
             leader.process.freeze()
             if await self.cluster.stored_count() < self.lines:
-                assert producer.returncode is None, "it waits for what is not stored"
+                assert producer.returncode is None, "it waits for unstored lines"
                 return producer
-            # It was through before we looked.
+            # The producer finished before the freeze.
             leader.process.thaw()
             assert await producer.ended(60) == 0, producer.errors()
             self.grow()
-        raise AssertionError(f"no leader was caught at work in {ATTEMPTS} attempts")
+        raise AssertionError(f"no leader was frozen under load in {ATTEMPTS} attempts")
 
     async def assert_all_stored_by(self, producer: RunningProgram) -> None:
-        """It ends well, and every line is in the ledger, once, and behind the earlier ones of its key."""
+        """Check that the producer succeeds, and that every line is stored once, in order per key."""
         assert await producer.ended(60) == 0, producer.errors()
         assert re.search(r"accepted ([1-9]\d*), stored \1, failed 0", producer.errors())
         await self.assert_stored_once_and_in_order()
 
     async def assert_stored_once_and_in_order(self) -> None:
-        """Every line of the file is in the ledger, once, and behind the earlier ones of its key."""
+        """Check that every line of the file is stored once, in order per key."""
         stored = [(key, json.loads(value)["n"]) for key, value in await self.cluster.stored()]
 
         assert list(range(self.lines)) == sorted(n for _, n in stored)
@@ -111,7 +111,7 @@ class Loader:
 LOADER = ("produce", "orders", "--key-field", "id", "--name", "loader")
 
 
-async def test_a_leader_killed_under_load_costs_no_line_and_doubles_none(cluster: Cluster, pair: tuple[Daemon, Daemon]):
+async def test_killing_a_leader_under_load_loses_and_duplicates_nothing(cluster: Cluster, pair: tuple[Daemon, Daemon]):
     leader, standby = pair
     loader = Loader(cluster)
     producer = await loader.under_way(leader)
@@ -122,7 +122,7 @@ async def test_a_leader_killed_under_load_costs_no_line_and_doubles_none(cluster
     await loader.assert_all_stored_by(producer)
 
 
-async def test_a_leader_that_froze_for_longer_than_its_session_and_woke_does_no_harm(
+async def test_a_leader_that_resumes_after_its_session_expired_does_no_harm(
     cluster: Cluster, pair: tuple[Daemon, Daemon]
 ):
     leader, standby = pair
@@ -135,14 +135,14 @@ async def test_a_leader_that_froze_for_longer_than_its_session_and_woke_does_no_
     await leader.until_leading(0)
     await loader.assert_all_stored_by(producer)
 
-    # And it is of use again.
+    # It can lead again.
     await standby.process.kill()
     await leader.until_leading()
     await cluster.commands.succeed("produce", "orders", "--key", "x", stdin=b"{}\n")
     assert len(await cluster.stored()) == loader.lines + 1
 
 
-async def test_a_named_producer_killed_anywhere_goes_on_behind_the_last_line_that_was_stored(
+async def test_a_killed_named_producer_continues_after_its_last_stored_line(
     cluster: Cluster, pair: tuple[Daemon, Daemon]
 ):
     loader, rng = Loader(cluster), random.Random(20_261)
@@ -153,19 +153,19 @@ async def test_a_named_producer_killed_anywhere_goes_on_behind_the_last_line_tha
         if producer.returncode == -signal.SIGKILL:
             kills += 1
         else:
-            loader.grow()  # It was through before we looked.
+            loader.grow()  # The producer finished before the kill.
         if kills == 4:
             break
-    loader.grow()  # Whatever the last one left, there is something to go on with.
+    loader.grow()  # The last run must have lines left to send.
     last = await loader.started(LINES)
 
-    assert kills == 4, f"none was caught at work in {ATTEMPTS} attempts"
+    assert kills == 4, f"no producer was killed under load in {ATTEMPTS} attempts"
     await loader.assert_all_stored_by(last)
     assert "lines are already stored; continuing after them" in last.errors()
 
 
-@pytest.mark.parametrize("cluster", [LONG_SESSION_SECONDS], indirect=True, ids=["a long session"])
-async def test_sigterm_hands_everything_over_at_once(cluster: Cluster, pair: tuple[Daemon, Daemon]):
+@pytest.mark.parametrize("cluster", [LONG_SESSION_SECONDS], indirect=True, ids=["long session"])
+async def test_sigterm_hands_over_every_shard_at_once(cluster: Cluster, pair: tuple[Daemon, Daemon]):
     leader, standby = pair
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -181,7 +181,7 @@ async def test_sigterm_hands_everything_over_at_once(cluster: Cluster, pair: tup
     assert await standby.leads() == SHARDS
 
 
-async def test_a_daemon_with_another_ledger_is_refused_in_one_line(cluster: Cluster):
+async def test_a_daemon_with_another_ledger_url_exits_with_one_line(cluster: Cluster):
     await (await cluster.start_daemon("first")).until_leading()
     cluster.ledger_url += "-of-another-cluster"
 

@@ -1,4 +1,4 @@
-"""The data folder of a node: one owner, whole files, ports that stay."""
+"""The data folder of a node: its lock, its files, and its ports."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from headgate.errors import ConfigError
 
 @pytest.fixture
 def busy_port() -> Iterator[int]:
-    """A port on which somebody listens."""
+    """A port on which a server listens."""
     with socket.socket() as server:
         server.bind((LOOPBACK, 0))
         server.listen()
         yield server.getsockname()[1]
 
 
-def test_a_folder_in_use_is_refused_with_the_process_id(tmp_path: Path):
+def test_a_folder_in_use_is_rejected_with_the_process_id(tmp_path: Path):
     with DataFolder(tmp_path / "data"):
-        with pytest.raises(ConfigError, match=rf"in use by the node with process id {os.getpid()}; stop that one"):
+        with pytest.raises(ConfigError, match=rf"in use by the node with process id {os.getpid()}; stop that node"):
             DataFolder(tmp_path / "data").__enter__()
-        # Being rejected must not take the lock away from the one who has it.
+        # The rejected attempt must not release the lock.
         with pytest.raises(ConfigError, match="in use"):
             DataFolder(tmp_path / "data").__enter__()
 
 
-def test_a_folder_is_free_again_after_its_node(tmp_path: Path):
+def test_a_stopped_node_releases_its_folder(tmp_path: Path):
     with DataFolder(tmp_path):
         pass
     with DataFolder(tmp_path):
         pass
 
 
-def test_a_node_that_was_killed_leaves_its_folder_free(tmp_path: Path):
+def test_a_killed_node_releases_its_folder(tmp_path: Path):
     code = (
         "import os, sys, pathlib\nfrom controller.local.data_folder import DataFolder\n"
         "DataFolder(pathlib.Path(sys.argv[1])).__enter__()\nos.kill(os.getpid(), 9)"
@@ -53,7 +53,7 @@ def test_a_node_that_was_killed_leaves_its_folder_free(tmp_path: Path):
         assert (tmp_path / "up.lock").read_text() == f"{os.getpid()}\n"
 
 
-def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path):
+def test_a_folder_that_cannot_be_created_is_a_clear_error(tmp_path: Path):
     (tmp_path / "file").write_text("")
 
     with pytest.raises(ConfigError, match=r"data folder .*file/data: Not a directory; choose another with --data"):
@@ -70,7 +70,7 @@ def test_written_files_are_private_and_leave_no_drafts(tmp_path: Path):
     assert sorted(item.name for item in tmp_path.iterdir()) == ["client.toml", "logs", "up.lock"]
 
 
-def test_a_file_that_cannot_be_written_is_one_clear_error_and_leaves_no_draft(tmp_path: Path):
+def test_a_file_that_cannot_be_written_is_a_clear_error_and_leaves_no_draft(tmp_path: Path):
     with DataFolder(tmp_path) as folder:
         (tmp_path / "client.toml").mkdir()
 
@@ -80,21 +80,21 @@ def test_a_file_that_cannot_be_written_is_one_clear_error_and_leaves_no_draft(tm
     assert [item.name for item in tmp_path.iterdir() if item.name.startswith(".")] == []
 
 
-def test_what_is_remembered_comes_back(tmp_path: Path):
+def test_the_state_is_saved_and_loaded(tmp_path: Path):
     with DataFolder(tmp_path) as folder:
         assert folder.load_state() == NodeState()
         folder.save_state(NodeState(mqtt_port=1, shards=4))
         assert folder.load_state() == NodeState(mqtt_port=1, shards=4)
 
 
-def test_a_memory_that_is_damaged_says_what_to_do(tmp_path: Path):
+def test_a_damaged_state_file_is_named_with_a_remedy(tmp_path: Path):
     (tmp_path / "up.json").write_text("{")
 
     with DataFolder(tmp_path) as folder, pytest.raises(ConfigError, match=r"up\.json.*delete the file"):
         folder.load_state()
 
 
-def test_a_large_log_is_put_aside(tmp_path: Path):
+def test_a_large_log_is_renamed(tmp_path: Path):
     with DataFolder(tmp_path) as folder:
         path = folder.log_path("daemon.log")
         path.write_text("small")
@@ -111,26 +111,26 @@ def chosen(*wishes: int | None) -> int:
         return held.number
 
 
-def test_a_port_that_was_asked_for_is_taken_or_refused(busy_port: int):
+def test_a_requested_port_is_reserved_or_rejected(busy_port: int):
     with ReservedPort() as free:
         assert chosen(free.number, 0, busy_port) == free.number
     with pytest.raises(ConfigError, match=rf"--mqtt-port {busy_port}: the port is in use; choose another, or 0"):
         reserve_port("--mqtt-port", busy_port, 0, 0)
 
 
-def test_without_a_wish_it_is_the_last_port_then_the_usual_one_then_any(busy_port: int):
+def test_the_default_is_the_last_port_then_the_usual_one_then_any(busy_port: int):
     with ReservedPort() as last, ReservedPort() as usual:
         assert chosen(None, last.number, usual.number) == last.number
         assert chosen(None, busy_port, usual.number) == usual.number
     assert chosen(None, busy_port, busy_port) not in (0, busy_port)
 
 
-def test_zero_is_any_free_port_whatever_was_before(busy_port: int):
+def test_zero_means_any_free_port(busy_port: int):
     with ReservedPort() as last:
         assert chosen(0, last.number, busy_port) not in (0, last.number, busy_port)
 
 
-def test_a_port_that_was_chosen_is_held():
+def test_a_chosen_port_is_reserved():
     with reserve_port("--mqtt-port", 0, 0, 0) as held, socket.socket() as exclusive:
         with pytest.raises(OSError, match="in use"):
             exclusive.bind((LOOPBACK, held.number))

@@ -58,7 +58,7 @@ def size_of(folder: Path) -> int:
 
 @pytest.mark.contract
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_broker_serves_while_open_and_is_gone_afterwards(tmp_path: Path, kind: str) -> None:
+async def test_a_broker_serves_until_it_is_stopped(tmp_path: Path, kind: str) -> None:
     async with EmbeddedBroker(tmp_path / "broker", kind=kind) as broker:
         pid = broker.pid
         assert pid is not None
@@ -71,7 +71,7 @@ async def test_a_broker_serves_while_open_and_is_gone_afterwards(tmp_path: Path,
 
 @pytest.mark.contract
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_broker_keeps_its_port_over_a_restart(tmp_path: Path, kind: str) -> None:
+async def test_a_broker_keeps_its_port_across_a_restart(tmp_path: Path, kind: str) -> None:
     async with EmbeddedBroker(tmp_path, kind=kind) as broker:
         before = broker.port, broker.pid
 
@@ -83,7 +83,7 @@ async def test_a_broker_keeps_its_port_over_a_restart(tmp_path: Path, kind: str)
 
 
 @pytest.mark.contract
-async def test_zookeeper_serves_restarts_and_is_gone_afterwards(tmp_path: Path) -> None:
+async def test_zookeeper_serves_and_restarts_until_it_is_stopped(tmp_path: Path) -> None:
     async with EmbeddedZooKeeper(tmp_path / "zookeeper") as zookeeper:
         host, _, port = zookeeper.address.partition(":")
         first = zookeeper.pid
@@ -105,7 +105,7 @@ async def test_zookeeper_serves_restarts_and_is_gone_afterwards(tmp_path: Path) 
 
 
 @pytest.mark.contract
-async def test_a_server_that_dies_is_started_again_and_that_is_logged(tmp_path: Path) -> None:
+async def test_a_server_that_dies_is_restarted_and_that_is_logged(tmp_path: Path) -> None:
     async with EmbeddedBroker(tmp_path) as broker:
         first = broker.pid
         assert first is not None
