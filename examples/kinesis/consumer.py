@@ -1,11 +1,11 @@
-"""Read a resharded Kinesis stream in parent order, shared by as many copies of this program as you start.
+"""Read a resharded Kinesis stream in parent order, with any number of copies of this program.
 
-headgate says which shard to read when; this program reads it. Prints each record as one line of JSON.
+headgate grants shards, and this program reads them. It prints each record as one line of JSON.
 
     python examples/kinesis/consumer.py FOLDER --topic orders --subscription billing
 
-FOLDER is a stream of stream.py. On AWS, put ``list_shards``, ``get_shard_iterator`` and ``get_records`` of boto3 in the
-place of `FolderStream`, each in ``asyncio.to_thread``; nothing else changes.
+FOLDER is a stream of stream.py. On AWS, replace `FolderStream` by boto3's ``list_shards``,
+``get_shard_iterator`` and ``get_records``, each in ``asyncio.to_thread``.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from stream import FolderStream
 from headgate import Admin, ExternalConsumer, GrantedSegment, RequestRejectedError, load_client_config, read_list_shards
 
 IDLE_SECONDS = 0.2
-"""Between two looks at an open shard that has nothing new; Kinesis allows five a second."""
+"""Pause before an open shard without new records is read again. Kinesis allows five reads a second."""
 
 
 async def consume(arguments: argparse.Namespace) -> None:
-    """Read until told to stop."""
+    """Read until cancelled."""
     stream = FolderStream(arguments.folder)
     config = load_client_config(arguments.config)
 
     async def follow_reshards() -> None:
-        """Tell headgate what the stream consists of now. The same listing again changes nothing."""
+        """Import the stream's present shards. Importing the same listing again changes nothing."""
         listing = read_list_shards(await asyncio.to_thread(stream.list_shards), source=str(arguments.folder))
         try:
             answer = await admin.import_topic(arguments.topic, listing)
         except RequestRejectedError as error:
-            # Another copy of this program was here with a newer listing than ours.
+            # Another copy of this program has imported a newer listing.
             print(f"not imported: {error}", file=sys.stderr)
         else:
             if answer.created:
                 print(f"imported {', '.join(answer.created)}", file=sys.stderr)
 
     async def read(shard: GrantedSegment) -> None:
-        """Read one shard from its checkpoint to its end; cancelled when headgate gives it to another reader."""
+        """Read one shard from its checkpoint to its end; cancelled when headgate moves it to another reader."""
         print(f"{shard.label} from {shard.checkpoint or 'TRIM_HORIZON'}", file=sys.stderr)
         ended = False
         while not ended:
@@ -58,8 +58,8 @@ async def consume(arguments: argparse.Namespace) -> None:
                 await shard.acknowledge(checkpoint=records[-1].sequence_number)
             elif not ended:
                 await asyncio.sleep(IDLE_SECONDS)
-        # SHARD_END: it was split or merged. First its children are made known, then it is called finished: should we
-        # die in between, the next reader does both again.
+        # SHARD_END: the shard was split or merged. Import its children before finishing it. If this
+        # program dies in between, the next reader does both again.
         await follow_reshards()
         await shard.finish()
 
@@ -71,9 +71,9 @@ async def consume(arguments: argparse.Namespace) -> None:
             await consumer.run(read)
 
 
-async def until_told(arguments: argparse.Namespace) -> None:
-    """Consume, and leave in good order on Ctrl-C or SIGTERM."""
-    # Standard output is for records.
+async def run_until_signalled(arguments: argparse.Namespace) -> None:
+    """Consume, and shut down cleanly on Ctrl-C or SIGTERM."""
+    # Standard output is reserved for records.
     structlog.configure(
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
@@ -91,6 +91,6 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     parser.add_argument("--topic", default="orders")
     parser.add_argument("--subscription", default="billing")
-    parser.add_argument("--name", help="of this copy; the same name goes on with what it held before")
+    parser.add_argument("--name", help="name of this copy; a copy of the same name resumes what it held before")
     parser.add_argument("--config", type=Path, help="client configuration (default: as for the headgate command)")
-    asyncio.run(until_told(parser.parse_args()))
+    asyncio.run(run_until_signalled(parser.parse_args()))

@@ -1,10 +1,11 @@
 """A Kinesis stream in a folder, so that the example runs without AWS: put, split, merge, list-shards, get-records.
 
-It keeps to what Kinesis does where that matters here: the MD5 of the partition key chooses the open shard, a shard that
-was split or merged is closed and keeps its records, sequence numbers have 56 digits and holes, children name their
-parents. It is no emulator beyond that: one writer at a time, nothing expires. (moto would be the obvious stand-in, but
-it moves the records of a closed shard into its children, so there is no parent left to read first.) A shard's file has
-one JSON line a record, as a copy of the stream in a bucket would: external.toml maps it.
+It behaves like Kinesis where the example depends on it. The MD5 of the partition key chooses the
+open shard. A shard that was split or merged is closed and keeps its records. Sequence numbers have 56
+digits and holes. Children name their parents. Apart from that it is no emulator: it supports one
+writer at a time, and nothing expires. moto is no replacement, because it moves the records of a
+closed shard into its children, so that no parent is left to read first. A shard's file has one JSON
+line per record, as a copy of the stream in a bucket would have; external.toml maps it.
 
     python examples/kinesis/stream.py FOLDER create --shards 1
     python examples/kinesis/stream.py FOLDER put --keys 20 --records 100
@@ -27,12 +28,12 @@ from typing import Any
 
 HASHES = 2**128
 FIRST_SEQUENCE_NUMBER = 49590338271490256608559692538361571095921575989136588898
-"""As real ones look: far beyond 63 bits."""
+"""Like real ones, far beyond 63 bits."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """What GetRecords returns of a record."""
+    """A record as GetRecords returns it."""
 
     sequence_number: str
     partition_key: str
@@ -40,42 +41,42 @@ class Record:
 
 
 class FolderStream:
-    """One stream: ``shards.json`` is what ListShards says, each shard's records are lines of a file of its own."""
+    """One stream: ``shards.json`` is the reply of ListShards, and each shard has a file of records."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._listing = folder / "shards.json"
 
-    # --- what readers use ---------------------------------------------------------------------------------------------
+    # For readers
 
     def list_shards(self) -> bytes:
-        """Return what ListShards answers."""
+        """Return the reply of ListShards."""
         return self._listing.read_bytes()
 
     def get_records(self, shard_id: str, after: str | None, limit: int = 100) -> tuple[list[Record], bool]:
-        """Return up to ``limit`` records behind the sequence number ``after``, and whether the shard ends with them.
+        """Return up to ``limit`` records after the sequence number ``after``, and whether the shard ends there.
 
-        The real one returns a NextShardIterator instead; there, None says that a closed shard was read to its end.
+        Kinesis returns a NextShardIterator instead: None if a closed shard was read to its end.
         """
-        # Closed or not is looked up first: a record that is put in between belongs to an open shard.
+        # Read this before the records: a closed shard gets no further ones.
         closed = "EndingSequenceNumber" in self._shard(shard_id)["SequenceNumberRange"]
         path = self._folder / f"{shard_id}.jsonl"
-        # Whole lines: somebody may be writing the next one.
+        # Only complete lines: the writer may be appending another one.
         lines = path.read_text().rpartition("\n")[0].splitlines() if path.exists() else []
         found = [Record(**{name: json.loads(line)[name] for name in Record.__match_args__}) for line in lines]
         behind = [record for record in found if after is None or int(record.sequence_number) > int(after)]
         return behind[:limit], closed and len(behind) <= limit
 
-    # --- what its owner does ------------------------------------------------------------------------------------------
+    # For the owner
 
     def create(self, shards: int) -> None:
-        """Begin with so many equal shards."""
+        """Create the stream with ``shards`` equal shards."""
         self._folder.mkdir(parents=True)
         bounds = [HASHES * n // shards for n in range(shards + 1)]
         self._write([self._made(n, bounds[n], bounds[n + 1] - 1) for n in range(shards)])
 
     def put(self, keys: int, records: int) -> None:
-        """Put ``records`` records of each of ``keys`` keys; the data counts each key's records up."""
+        """Put ``records`` records of each of ``keys`` keys; the data is a counter per key."""
         counts = self._folder / "counts.json"
         counted: dict[str, int] = json.loads(counts.read_text()) if counts.exists() else {}
         for _ in range(records):
@@ -96,16 +97,16 @@ class FolderStream:
         self._write(shards)
 
     def merge(self, shard_id: str, adjacent_id: str) -> None:
-        """Close two neighbours and open the shard that covers both."""
+        """Close two adjacent shards and open one that covers both."""
         shards = self._shards()
         ranges = sorted(self._range(self._open(shards, name)) for name in (shard_id, adjacent_id))
         if ranges[0][1] + 1 != ranges[1][0]:
-            sys.exit(f"{shard_id} and {adjacent_id} are not adjacent")
+            sys.exit(f"{shard_id} and {adjacent_id} are not adjacent; choose two with touching hash ranges")
         self._close(shards, [shard_id, adjacent_id])
         shards.append(self._made(len(shards), ranges[0][0], ranges[1][1], shard_id, adjacent_id))
         self._write(shards)
 
-    # --- how ----------------------------------------------------------------------------------------------------------
+    # Files
 
     def _shards(self) -> list[dict[str, Any]]:
         shards: list[dict[str, Any]] = json.loads(self.list_shards())["Shards"]
@@ -118,7 +119,7 @@ class FolderStream:
         for shard in shards:
             if shard["ShardId"] == shard_id and "EndingSequenceNumber" not in shard["SequenceNumberRange"]:
                 return shard
-        sys.exit(f"there is no open shard {shard_id}")
+        sys.exit(f"there is no open shard {shard_id}; see list-shards")
 
     def _close(self, shards: list[dict[str, Any]], names: list[str]) -> None:
         for shard in shards:
@@ -163,11 +164,11 @@ class FolderStream:
     def _write(self, shards: list[dict[str, Any]]) -> None:
         draft = self._listing.with_suffix(".new")
         draft.write_text(json.dumps({"Shards": shards}, indent=2) + "\n")
-        os.replace(draft, self._listing)  # noqa: PTH105 - says that readers see the one or the other
+        os.replace(draft, self._listing)  # noqa: PTH105 - atomic for readers
 
 
 def main() -> None:
-    """Do one thing to one stream."""
+    """Run one command on one stream."""
     parser = argparse.ArgumentParser(description="A Kinesis stream in a folder.")
     parser.add_argument("folder", type=Path)
     commands = parser.add_subparsers(dest="command", required=True)

@@ -1,17 +1,17 @@
-// A producer for headgate, written from docs/protocol.md alone: exactly once and in order, whoever leads.
+// A producer for headgate, written from docs/protocol.md alone. It delivers exactly once and in order.
 //
-// One identity on the shard of one topic. Batches are numbered once and never rebuilt; what is unanswered is sent
-// again in order after every refusal, silence, reconnection or change of leader. Not here: deadlines, named producers,
-// several topics. A verdict that ends the identity fails everything that is unanswered, loudly.
+// It has one identity on the shard of one topic. Batches are numbered once and never rebuilt. Unanswered batches are
+// sent again in order after every refusal, timeout, reconnection or change of leader. It has no deadlines, no named
+// producers and one topic. A verdict that ends the identity fails every unanswered batch with an error.
 import { randomBytes, randomInt } from "node:crypto";
 import { decode, encode } from "@msgpack/msgpack";
 import mqtt from "mqtt";
 
 const PROTOCOL = 1;
-const REPLY_MS = 5000; // no reply for this long: send again
+const REPLY_MS = 5000; // after this long without a reply: send again
 const FIRST_PAUSE_MS = 25;
 const LONGEST_PAUSE_MS = 1000;
-const QUIET_MS = 10_000; // after this long without an answer: one batch first
+const QUIET_MS = 10_000; // after this long without a reply: send one batch alone first
 
 export function murmur3(bytes) {
   const rotl = (x, r) => (x << r) | (x >>> (32 - r));
@@ -35,14 +35,14 @@ export class Producer {
   #clientId;
   #presenceTopic;
   #mqtt;
-  #ready = false; // connected, and replies would reach us
+  #ready = false; // connected, and subscribed to replies
   #topic;
   #shard = null;
-  #identity = null;  #epoch = 0; // highest leader epoch seen, in announcements and replies
-  #window = 0; // of the newest announcement; 0: nobody has announced himself yet
-  #attempt = 0; // rises with each replay; refusals of an older one mean nothing
+  #identity = null;
+  #epoch = 0; // highest leader epoch seen, in announcements and replies
+  #window = 0; // of the newest announcement; 0: no leader has announced itself
+  #attempt = 0; // rises with each replay; refusals of an older attempt are ignored
   #probed = false; // a batch was committed since the last change: the window is open
-
   #pending = []; // unanswered batches in the order of their sequence: {sequence, records, resolve, reject}
   #inFlight = 0; // how many of them, from the head, were sent under this attempt
   #nextSequence = 0;
@@ -55,8 +55,8 @@ export class Producer {
   #heardAt = Date.now();
   #sentAt = Date.now();
   #failure = null;
-  #changed = []; // who waits for the next change of the above
-  resent = 0; // batches that were sent once more, for the curious
+  #waiters = []; // resolved at the next change of the state above
+  resent = 0; // batches that were sent again, for statistics
 
   constructor({ host, port, cluster, topic, clientId }) {
     this.#prefix = `headgate/${cluster}`;
@@ -71,10 +71,10 @@ export class Producer {
     this.#mqtt.on("connect", () => this.#onConnect());
     this.#mqtt.on("message", (topic, payload) => this.#onMessage(topic, payload));
     this.#mqtt.on("close", () => (this.#ready = false));
-    this.#mqtt.on("error", () => {}); // mqtt.js tries again by itself
+    this.#mqtt.on("error", () => {}); // mqtt.js reconnects automatically
   }
 
-  /** Learn shard and leader, and open an identity. */
+  /** Wait for the shard and its leader, and open an identity. */
   async open() {
     while (!this.#failure && (this.#shard === null || this.#window === 0)) await this.#change();
     if (this.#failure) throw this.#failure;
@@ -84,7 +84,7 @@ export class Producer {
     this.#watchTimer = setInterval(() => this.#watch(), 250);
   }
 
-  /** Queue one batch of [key, value] byte arrays; the promise resolves once it is durable. Awaits room first. */
+  /** Queue one batch of [key, value] byte arrays; the promise resolves once it is durable. Waits for space first. */
   async send(pairs) {
     while (!this.#failure && this.#pending.length >= 2 * this.#window) await this.#change();
     if (this.#failure) throw this.#failure;
@@ -92,12 +92,12 @@ export class Producer {
     const stored = new Promise((resolve, reject) => {
       this.#pending.push({ sequence: this.#nextSequence++, records, resolve, reject });
     });
-    stored.catch(() => {}); // whoever awaits it sees it; nobody has to
+    stored.catch(() => {}); // the caller sees the error if it awaits `stored`
     this.#pump();
     return { stored };
   }
 
-  /** Wait until nothing is unanswered, then leave. */
+  /** Wait until every batch is answered, and disconnect. */
   async close() {
     while (!this.#failure && this.#pending.length) await this.#change();
     clearInterval(this.#watchTimer);
@@ -107,7 +107,7 @@ export class Producer {
     if (this.#failure) throw this.#failure;
   }
 
-  // --- connection ---
+  // Connection
 
   #presence = (online) => Buffer.from(encode({ client_id: this.#clientId, online }));
 
@@ -116,7 +116,7 @@ export class Producer {
     try {
       await this.#mqtt.subscribeAsync(topics, { qos: 1 });
     } catch {
-      return; // lost again; the next connection does it
+      return; // disconnected; the next connection subscribes
     }
     this.#ready = true;
     this.#mqtt.publish(this.#presenceTopic, this.#presence(true), { qos: 1, retain: true });
@@ -128,7 +128,7 @@ export class Producer {
     if (topic === `${this.#prefix}/cluster`) this.#onCluster(message);
     else if (topic.endsWith("/leader")) this.#onLeader(message);
     else if (topic.endsWith("/replies")) this.#onReply(message);
-    this.#tell();
+    this.#notify();
   }
 
   #onCluster({ protocol, shards }) {
@@ -138,14 +138,14 @@ export class Producer {
   }
 
   #onLeader({ shard, leader_epoch, pipelining, window }) {
-    if (shard !== this.#shard || leader_epoch < this.#epoch) return; // retained, from a reign that is over
+    if (shard !== this.#shard || leader_epoch < this.#epoch) return; // retained, of an earlier term
     this.#window = pipelining ? window : 1;
     if (leader_epoch === this.#epoch) return;
     this.#epoch = leader_epoch;
-    this.#replay(0); // somebody new leads: no reason to wait
+    this.#replay(0); // a new leader: no reason to wait
   }
 
-  // --- requests and replies ---
+  // Requests and replies
 
   #publish(body) {
     const request_id = ++this.#requestId;
@@ -167,20 +167,20 @@ export class Producer {
   }
 
   #onReply(reply) {
-    if (reply.type !== "reply") return; // a push: not for producers
+    if (reply.type !== "reply") return; // a push is for consumers
     this.#heardAt = Date.now();
     const older = reply.leader_epoch < this.#epoch;
     this.#epoch = Math.max(this.#epoch, reply.leader_epoch);
     if (this.#call?.id === reply.request_id) return this.#call.resolve(reply.body);
     const request = this.#requests.get(reply.request_id);
-    if (!request) return; // answered before, or not ours
+    if (!request) return; // answered already, or unknown
     if (reply.body.type === "committed") this.#committed(request, older);
     else if (request.attempt === this.#attempt && reply.leader_epoch >= request.epoch) this.#rejected(request, reply.body);
   }
 
   #committed({ batch, attempt }, older) {
     while (this.#pending.length && this.#pending[0].sequence <= batch.sequence) {
-      this.#pending.shift().resolve(); // those before it are durable as well, even if their replies were lost
+      this.#pending.shift().resolve(); // earlier ones are durable too, even if their replies were lost
       this.#inFlight = Math.max(0, this.#inFlight - 1);
     }
     for (const [id, request] of this.#requests) if (request.batch.sequence <= batch.sequence) this.#requests.delete(id);
@@ -192,16 +192,16 @@ export class Producer {
   #rejected({ batch }, { verdict, reason }) {
     const head = batch === this.#pending[0];
     if (verdict === "fenced" || verdict === "invalid" || (verdict === "out_of_order" && head)) {
-      this.#fail(new Error(`sequence ${batch.sequence} is ${verdict}: ${reason}; what was sent and not answered is unknown`));
+      this.#fail(new Error(`sequence ${batch.sequence} is ${verdict}: ${reason}; the outcome of unanswered batches is unknown`));
     } else this.#replay(this.#nextPause());
   }
 
-  // --- sending, and sending again ---
+  // Sending and replaying
 
   #pump() {
     if (!this.#identity || this.#pauseTimer || this.#failure || !this.#ready) return;
-    const room = this.#probed ? this.#window : 1;
-    while (this.#inFlight < Math.min(room, this.#pending.length)) {
+    const limit = Math.min(this.#probed ? this.#window : 1, this.#pending.length);
+    while (this.#inFlight < limit) {
       const batch = this.#pending[this.#inFlight++];
       if (batch.sent) this.resent++;
       batch.sent = true;
@@ -212,7 +212,7 @@ export class Producer {
     }
   }
 
-  /** Begin again at the first unanswered batch, after a pause; the order stays. */
+  /** Send every unanswered batch again, in order, after a pause. */
   #replay(pauseMs) {
     this.#attempt++;
     this.#inFlight = 0;
@@ -239,12 +239,12 @@ export class Producer {
   #fail(error) {
     this.#failure = error;
     for (const batch of this.#pending.splice(0)) batch.reject(error);
-    this.#tell();
+    this.#notify();
   }
 
-  #change = () => new Promise((resolve) => this.#changed.push(resolve));
+  #change = () => new Promise((resolve) => this.#waiters.push(resolve));
 
-  #tell() {
-    this.#changed.splice(0).forEach((resolve) => resolve());
+  #notify() {
+    this.#waiters.splice(0).forEach((resolve) => resolve());
   }
 }

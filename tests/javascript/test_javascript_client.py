@@ -1,4 +1,4 @@
-"""A client in another language, written from docs/protocol.md alone, against two real daemons of which one is killed."""
+"""A JavaScript client, written from docs/protocol.md alone, with two real daemons of which one is killed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.programs import TIMEOUT_FACTOR, wait_until, whole_lines
 
 HERE = Path(__file__).parent
 MOST_LINES = 250
-"""The client doubles as an example: it must stay readable."""
+"""The client is also an example, so it must stay short."""
 BATCH, BATCHES, KEYS = 5, 400, 7
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
@@ -27,7 +27,7 @@ needs_node = pytest.mark.skipif(
 
 @pytest.fixture
 async def program(pytestconfig: pytest.Config) -> Path:
-    """The client beside its packages, installed once per lock file, outside of the tree's own files."""
+    """The client with its packages, which are installed once per lock file in pytest's cache."""
     lock = (HERE / "package-lock.json").read_bytes()
     folder = pytestconfig.cache.mkdir(f"javascript-{hashlib.sha256(lock).hexdigest()[:12]}")
     for name in ("package.json", "package-lock.json", "client.mjs", "produce.mjs"):
@@ -39,9 +39,9 @@ async def program(pytestconfig: pytest.Config) -> Path:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-        said, _ = await npm.communicate()
+        output, _ = await npm.communicate()
         if npm.returncode != 0:
-            pytest.fail(f"npm could not install the packages of tests/javascript:\n{said.decode()}", pytrace=False)
+            pytest.fail(f"npm could not install the packages of tests/javascript:\n{output.decode()}", pytrace=False)
         (folder / "installed").touch()
     return folder / "produce.mjs"
 
@@ -56,7 +56,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 @needs_node
-async def test_it_stores_every_record_once_and_in_order_while_its_leader_is_killed(
+async def test_the_client_stores_every_record_once_and_in_order_although_its_leader_is_killed(
     program: Path, cluster: Cluster, tmp_path: Path
 ) -> None:
     leader = await cluster.leader()
@@ -88,10 +88,10 @@ async def test_it_stores_every_record_once_and_in_order_while_its_leader_is_kill
             client.kill()
             await client.wait()
 
-    said = whole_lines(out)
-    assert client.returncode == 0, said[-20:]
-    assert said[-1].startswith(f"done {len(lines)} resent "), said[-1]
-    assert [f"stored {first} {BATCH}" for first in range(0, len(lines), BATCH)] == said[:-1]
+    printed = whole_lines(out)
+    assert client.returncode == 0, printed[-20:]
+    assert printed[-1].startswith(f"done {len(lines)} resent "), printed[-1]
+    assert [f"stored {first} {BATCH}" for first in range(0, len(lines), BATCH)] == printed[:-1]
     assert len(await cluster.past_leaders()) >= 2
     records = await cluster.stored()
     expected = {key: [value for found, value in lines if found == key] for key, _ in lines}
@@ -103,7 +103,7 @@ def test_the_example_stays_short() -> None:
     assert len((HERE / "client.mjs").read_text().splitlines()) <= MOST_LINES
 
 
-def test_the_lock_file_names_no_host_to_load_from() -> None:
+def test_the_lock_file_names_no_registry_host() -> None:
     lock = (HERE / "package-lock.json").read_text()
 
     assert "integrity" in lock
