@@ -70,9 +70,6 @@ class Elections(Protocol):
         ended.
         """
 
-    async def live_instances(self) -> dict[str, bytes]:
-        """Return the data of the live instances by name. Waits for contact without limit."""
-
     async def cluster_config(self, default: dict[str, Any]) -> dict[str, Any]:
         """Return the cluster's config: the first ``default`` ever given. Waits for contact without limit.
 

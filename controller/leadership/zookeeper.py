@@ -136,15 +136,6 @@ class ZooKeeperElections:
             self._registering.cancel()
         self._registering = self._start(self._keep_registered(name, data), "zookeeper-registration")
 
-    async def live_instances(self) -> dict[str, bytes]:
-        """See `Elections.live_instances`."""
-        while True:
-            await self._in_contact.wait()
-            try:
-                return await self._read_instances()
-            except _FAILURES as error:
-                await self._pause_after(error)
-
     async def cluster_config(self, default: dict[str, Any]) -> dict[str, Any]:
         """See `Elections.cluster_config`."""
         while True:
@@ -385,15 +376,6 @@ class ZooKeeperElections:
             await self._call("create", path, data, ephemeral=True)
             return True
         return False
-
-    async def _read_instances(self) -> dict[str, bytes]:
-        folder = f"{self._root}/instances"
-        found: dict[str, bytes] = {}
-        with suppress(NoNodeError):
-            for name in sorted(await self._call("get_children", folder)):
-                with suppress(NoNodeError):
-                    found[name] = (await self._call("get", f"{folder}/{name}"))[0]
-        return found
 
     async def _read_or_create(self, path: str, data: bytes) -> bytes:
         await self._call("ensure_path", self._root)

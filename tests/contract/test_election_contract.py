@@ -249,22 +249,22 @@ async def test_instances_are_listed_for_as_long_as_they_live(harness: ElectionHa
     b.elections = await harness.build("b", b.on_event)
     async with b.elections:
         await b.elections.register_instance("b", b"at b")
-        await listed(a, {"a": b"at a", "b": b"at b"})
+        await listed(harness, {"a": b"at a", "b": b"at b"})
 
-    await listed(a, {"a": b"at a"})
+    await listed(harness, {"a": b"at a"})
 
 
 @pytest.mark.usefixtures("short_sessions")
 async def test_an_instance_is_listed_again_after_its_session_expired(harness: ElectionHarness, join: Join) -> None:
-    a, b = await join("a"), await join("b")
+    a = await join("a")
     await a.elections.register_instance("a", b"at a")
-    await listed(b, {"a": b"at a"})
+    await listed(harness, {"a": b"at a"})
 
     await harness.partition("a")
-    await listed(b, {})
+    await listed(harness, {})
     await harness.heal("a")
 
-    await listed(b, {"a": b"at a"})
+    await listed(harness, {"a": b"at a"})
 
 
 @pytest.mark.usefixtures("short_sessions")
@@ -274,17 +274,17 @@ async def test_a_name_held_by_an_older_session_is_taken_over_when_that_ends(
     """A daemon that was killed and started again finds its own name there."""
     a, b = await join("a"), await join("b")
     await a.elections.register_instance("same", b"old")
-    await listed(b, {"same": b"old"})
+    await listed(harness, {"same": b"old"})
 
     await b.elections.register_instance("same", b"new")
     await harness.partition("a")
 
-    await listed(b, {"same": b"new"})
+    await listed(harness, {"same": b"new"})
 
 
-async def listed(candidate: Candidate, expected: dict[str, bytes]) -> None:
+async def listed(harness: ElectionHarness, expected: dict[str, bytes]) -> None:
     deadline = asyncio.get_running_loop().time() + 60
-    while (found := await candidate.elections.live_instances()) != expected:
+    while (found := await harness.instances()) != expected:
         assert asyncio.get_running_loop().time() < deadline, found
         await asyncio.sleep(0.02)
 
@@ -388,7 +388,7 @@ async def test_a_name_held_by_another_is_said_once(zookeeper: Server, stack: Asy
         candidate.elections = await stack.enter_async_context(await harness.build(name, candidate.on_event))
     with capture_logs() as logs:
         await a.elections.register_instance("same", b"a")
-        await listed(a, {"same": b"a"})
+        await listed(harness, {"same": b"a"})
         await b.elections.register_instance("same", b"b")
         await until(lambda: any(entry["event"] == "instance.name_in_use" for entry in logs))
         await never(lambda: sum(entry["event"] == "instance.name_in_use" for entry in logs) > 1, 1.5)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 
 from controller.leadership.election import Acquired, Connected, ElectionEvent, Elections, Released
 from controller.leadership.zookeeper import ZooKeeperElections
@@ -35,6 +36,7 @@ class ElectionHarness(Protocol):
     async def stop(self) -> None: ...
     async def start(self) -> None: ...
     async def delete_queue_node(self, name: str, shard: int) -> None: ...
+    async def instances(self) -> dict[str, bytes]: ...
 
 
 class FakeElectionHarness:
@@ -66,6 +68,9 @@ class FakeElectionHarness:
 
     async def delete_queue_node(self, name: str, shard: int) -> None:
         self._service.delete_queue_node(name, shard)
+
+    async def instances(self) -> dict[str, bytes]:
+        return {name: data for name, (_, data) in self._service.service_state.instances.items()}
 
 
 class Server:
@@ -157,6 +162,18 @@ class ZooKeeperHarness:
 
     async def delete_queue_node(self, name: str, shard: int) -> None:
         await asyncio.to_thread(self._delete_queue_node, name, f"{self._root}/shards/{shard:04d}")
+
+    async def instances(self) -> dict[str, bytes]:
+        found: dict[str, bytes] = {}
+
+        def read(client: Any, root: str) -> None:
+            folder = f"{root}/instances"
+            for name in client.get_children(folder) if client.exists(folder) else ():
+                with suppress(NoNodeError):
+                    found[name] = client.get(f"{folder}/{name}")[0]
+
+        await asyncio.to_thread(self.with_zookeeper_client, read)
+        return found
 
     def with_zookeeper_client(self, act: Callable[[Any, str], None]) -> None:
         client = KazooClient(f"127.0.0.1:{self.server.port}")

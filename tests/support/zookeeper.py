@@ -200,11 +200,6 @@ class FakeElections:
         self._registration = (name, data)
         self._service.later(self.reconcile)
 
-    async def live_instances(self) -> dict[str, bytes]:
-        """See `Elections.live_instances`."""
-        await self._round_trip()
-        return {name: data for name, (_, data) in sorted(self._service.service_state.instances.items())}
-
     async def cluster_config(self, default: dict[str, Any]) -> dict[str, Any]:
         """See `Elections.cluster_config`."""
         await self._round_trip()
