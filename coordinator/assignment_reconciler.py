@@ -157,7 +157,7 @@ class AssignmentReconciler:
                 retired=gate.retired,
                 confirmed=confirmed,
                 timed_out=timed_out,
-            ),
+            )
         )
         self._apply_moves(moves, reason, requester)
         self._next_owner = {

@@ -71,10 +71,8 @@ class LoadMonitor:
             self._observer.observe(events.SegmentWeightChanged(change=change))
         self._ledger.propose(
             e.SegmentWeightsSet(
-                topic_id=self._topic.topic_id,
-                subscription_id=subscription.subscription_id,
-                weights=changed,
-            ),
+                topic_id=self._topic.topic_id, subscription_id=subscription.subscription_id, weights=changed
+            )
         )
         log.info(
             "segment.weights_changed", topic=self._topic.name, subscription=subscription.name, changed=len(changed)

@@ -39,12 +39,7 @@ from coordinator.decisions.refusal import Refusal
 from coordinator.decisions.registration import judge_registration, replaced_reason
 from coordinator.drain_poller import DrainPoller
 from coordinator.load_monitor import LoadMonitor
-from coordinator.ports import (
-    CoordinatorSettings,
-    DrainCheck,
-    LedgerPort,
-    PushMessage,
-)
+from coordinator.ports import CoordinatorSettings, DrainCheck, LedgerPort, PushMessage
 from coordinator.reporting.description import describe, fenced_push
 from coordinator.reporting.drain_rate import DrainRate
 from coordinator.reporting.explanation import ExplanationContext
@@ -213,20 +208,14 @@ class SubscriptionCoordinator:
         known = self._subscription.consumers.get(request.consumer)
         if known is None or request.incarnation > known.incarnation:
             return Refusal(
-                "out_of_order",
-                f"consumer {request.consumer!r} is not registered: register first",
-                after_proposed=True,
+                "out_of_order", f"consumer {request.consumer!r} is not registered: register first", after_proposed=True
             )
         if sessions.judge_claim(known, request.incarnation, client_id) is not sessions.Claim.CURRENT:
             return Refusal("fenced", replaced_reason(self._subscription, request.consumer), after_proposed=True)
         if self._record_contact(request.consumer):
             self._wake_poller()
         self._reconciler.resend(request.consumer, request.held)
-        return m.HeartbeatReply(
-            head=self._ledger.durable,
-            blocked=len(self.blocked),
-            stable=self.handovers_complete,
-        )
+        return m.HeartbeatReply(head=self._ledger.durable, blocked=len(self.blocked), stable=self.handovers_complete)
 
     def leave(self, request: m.LeaveConsumer, client_id: str) -> m.Done:
         """Remove the consumer and release its holdings. A stale request changes nothing."""
@@ -361,7 +350,7 @@ class SubscriptionCoordinator:
                 client_id=client_id,
                 supports_bucket_ranges=request.supports_bucket_ranges,
                 capacity=request.capacity,
-            ),
+            )
         )
 
     def _record_contact(self, name: str) -> bool:
@@ -370,13 +359,7 @@ class SubscriptionCoordinator:
         consumer = self._subscription.consumers[name]
         if consumer.disconnected_at_ms is None:
             return False
-        self._ledger.propose(
-            e.ConsumerReconnected(
-                **self._ids,
-                consumer=name,
-                incarnation=consumer.incarnation,
-            ),
-        )
+        self._ledger.propose(e.ConsumerReconnected(**self._ids, consumer=name, incarnation=consumer.incarnation))
         self._log.info("consumer.reconnected", consumer=name)
         self._observer.observe(events.ConsumerReconnected())
         return True
@@ -386,10 +369,8 @@ class SubscriptionCoordinator:
             self._last_seen_at[name] = self._loop.time()
             self._ledger.propose(
                 e.ConsumerDisconnected(
-                    **self._ids,
-                    consumer=name,
-                    incarnation=self._subscription.consumers[name].incarnation,
-                ),
+                    **self._ids, consumer=name, incarnation=self._subscription.consumers[name].incarnation
+                )
             )
             self._log.info("consumer.disconnected", consumer=name, grace_seconds=self._settings.grace_seconds)
             self._observer.observe(events.ConsumerDisconnected())
@@ -409,12 +390,7 @@ class SubscriptionCoordinator:
             consumer = self._subscription.consumers[name]
             self._reconciler.holder_removed(name)
             self._ledger.propose(
-                e.ConsumerRemoved(
-                    **self._ids,
-                    consumer=name,
-                    incarnation=consumer.incarnation,
-                    reason=reason,
-                ),
+                e.ConsumerRemoved(**self._ids, consumer=name, incarnation=consumer.incarnation, reason=reason)
             )
             if fenced is not None:
                 self._push(consumer.client_id, fenced_push(self._subscription, consumer, self._leader_epoch, fenced))
@@ -464,11 +440,7 @@ class SubscriptionCoordinator:
         if not segments:
             return
         self._ledger.propose(
-            e.SegmentsDrained(
-                **self._ids,
-                segments=segments,
-                seek_generation=self._checked_seek_generation,
-            ),
+            e.SegmentsDrained(**self._ids, segments=segments, seek_generation=self._checked_seek_generation)
         )
         now = self._loop.time()
         last = max((self._end_reached_at.pop(segment, self._started_at) for segment in segments), default=now)

@@ -48,5 +48,5 @@ class LedgerDrainCheck:
                 segments=segments,
                 at_least_chunk=chunk,
                 external=external_view(self._state.topics_by_id[subscription.topic_id], [subscription]),
-            ),
+            )
         )

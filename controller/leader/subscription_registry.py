@@ -218,7 +218,7 @@ class SubscriptionRegistry:
         return m.ExplanationReply(
             explanation=explain(
                 subscription, topic, gate, found.explanation_context(), segments=segments, consumers=consumers
-            ),
+            )
         )
 
     def _plan(self, request: m.PlanChanges, _: str) -> m.PlanReply | Refusal:

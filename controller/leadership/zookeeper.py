@@ -82,13 +82,7 @@ class ZooKeeperElections:
     """One ZooKeeper session; see `controller.leadership.election.Elections`."""
 
     def __init__(
-        self,
-        hosts: str,
-        *,
-        root: str,
-        instance: str,
-        session_timeout_seconds: float,
-        on_event: EventHandler,
+        self, hosts: str, *, root: str, instance: str, session_timeout_seconds: float, on_event: EventHandler
     ) -> None:
         """``hosts``: ``host:port,host:port``. ``root``: absolute node path. ``instance``: prefix of queue nodes."""
         self._hosts = hosts

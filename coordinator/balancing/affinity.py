@@ -19,9 +19,7 @@ from headgate.model.layout import Layout
 
 
 def preferred_owners_of(
-    holders: Mapping[SegmentSlice, str],
-    layout: Layout,
-    slices: Iterable[SegmentSlice],
+    holders: Mapping[SegmentSlice, str], layout: Layout, slices: Iterable[SegmentSlice]
 ) -> dict[SegmentSlice, Sequence[str]]:
     """Return free slice → preferred owners, best first. Slices without a preference are left out.
 

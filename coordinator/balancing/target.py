@@ -116,10 +116,7 @@ class _Quotas:
 
 
 def _assign_free(
-    free: list[SliceT],
-    preferred_owners: Mapping[SliceT, Sequence[str]],
-    quotas: _Quotas,
-    owners: dict[SliceT, str],
+    free: list[SliceT], preferred_owners: Mapping[SliceT, Sequence[str]], quotas: _Quotas, owners: dict[SliceT, str]
 ) -> None:
     """Assign the sorted ``free`` segments: first to preferred owners, then to any open slot."""
     unassigned: list[SliceT] = []

@@ -88,10 +88,7 @@ class WeightSmoother(Generic[KeyT]):
     """Turns samples into weights during one leader term."""
 
     def __init__(
-        self,
-        at_seconds: float,
-        weights: Mapping[KeyT, int],
-        change_interval_seconds: float = CHANGE_INTERVAL_SECONDS,
+        self, at_seconds: float, weights: Mapping[KeyT, int], change_interval_seconds: float = CHANGE_INTERVAL_SECONDS
     ) -> None:
         """Start at ``at_seconds`` of a monotonic clock with the recorded ``weights``."""
         self._change_interval_seconds = change_interval_seconds

@@ -67,7 +67,5 @@ def external_grant(subscription: Subscription, topic: TopicView, segment: int) -
     if topic.external is None or label is None:
         return None
     return m.ExternalGrant(
-        label=label,
-        positions=topic.external.positions,
-        checkpoint=subscription.checkpoints.get(segment),
+        label=label, positions=topic.external.positions, checkpoint=subscription.checkpoints.get(segment)
     )

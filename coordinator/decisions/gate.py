@@ -49,10 +49,7 @@ def tracks_acknowledgements(subscription_type: SubscriptionType | None) -> bool:
 
 
 def compute_gate(
-    layout: Layout,
-    drained: AbstractSet[int],
-    subscription_type: SubscriptionType | None,
-    order: Order,
+    layout: Layout, drained: AbstractSet[int], subscription_type: SubscriptionType | None, order: Order
 ) -> Gate:
     """Return the grantable, blocked and retired segments of ``layout``; ``drained`` comes from the ledger."""
     retired = frozenset(

@@ -34,12 +34,7 @@ SeekTarget = Literal["earliest", "latest"] | Mapping[int, int]
 
 
 def seek_positions(
-    seek_target: SeekTarget,
-    *,
-    layout: Layout,
-    ends: Mapping[int, int],
-    positions: Mapping[int, int],
-    gated: bool,
+    seek_target: SeekTarget, *, layout: Layout, ends: Mapping[int, int], positions: Mapping[int, int], gated: bool
 ) -> dict[int, int] | str:
     """Return segment → new position for each moved or named segment, or why the seek is rejected.
 
@@ -82,11 +77,7 @@ def drained_by_seek(layout: Layout, positions: Mapping[int, int]) -> list[int]:
 
 
 def _skipped_records_error(
-    segment: int,
-    offset: int,
-    layout: Layout,
-    ends: Mapping[int, int],
-    positions: Mapping[int, int],
+    segment: int, offset: int, layout: Layout, ends: Mapping[int, int], positions: Mapping[int, int]
 ) -> str | None:
     """Return why ``segment`` cannot be at ``offset``: it would skip records of its ancestors (rule 4)."""
     unread = {a: ends[a] - positions.get(a, 0) for a in sorted(layout.ancestors(segment))}

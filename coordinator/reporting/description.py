@@ -107,11 +107,7 @@ def _consumers(subscription: Subscription, gate: Gate) -> list[m.ConsumerDescrip
 
 
 def _progress(
-    subscription: Subscription,
-    topic: TopicView,
-    gate: Gate,
-    segment: int,
-    bucket_ranges: list[m.BucketRangeProgress],
+    subscription: Subscription, topic: TopicView, gate: Gate, segment: int, bucket_ranges: list[m.BucketRangeProgress]
 ) -> m.SegmentProgress:
     holding = subscription.holdings.get(segment)
     if segment in gate.retired:

@@ -40,9 +40,7 @@ async def test_children_wait_until_the_parent_is_drained_and_go_to_its_holder(ha
     assert "drained" == harness.proposed(e.SegmentReleased)[0].reason
 
 
-async def test_an_acknowledgement_of_the_sealed_end_starts_a_check_at_once(
-    harness: CoordinatorHarness,
-) -> None:
+async def test_an_acknowledgement_of_the_sealed_end_starts_a_check_at_once(harness: CoordinatorHarness) -> None:
     await harness.run_with_heartbeats(300)
     checks_before = len(harness.checker.checks)
     harness.acknowledge("ada", 0, 4)
@@ -204,9 +202,7 @@ async def test_a_drain_checker_that_becomes_ready_is_polled_at_once(harness: Coo
 # Polling
 
 
-async def test_polls_back_off_and_each_progress_event_resets_the_backoff(
-    harness: CoordinatorHarness,
-) -> None:
+async def test_polls_back_off_and_each_progress_event_resets_the_backoff(harness: CoordinatorHarness) -> None:
     events = {
         "register": lambda: harness.register("bob"),
         "reconnect": lambda: harness.register("ada"),
@@ -226,9 +222,7 @@ async def test_polls_back_off_and_each_progress_event_resets_the_backoff(
         assert [now + 2] == pytest.approx(harness.checker.checked_at), name
 
 
-async def test_polling_stops_with_the_last_consumer_and_restarts_with_the_next(
-    harness: CoordinatorHarness,
-) -> None:
+async def test_polling_stops_with_the_last_consumer_and_restarts_with_the_next(harness: CoordinatorHarness) -> None:
     await harness.run(3)
     harness.leave("ada")
     await asyncio.sleep(0)
@@ -342,9 +336,7 @@ async def test_a_check_result_from_before_a_seek_is_ignored(harness: Coordinator
 # Types and order
 
 
-async def test_an_unknown_type_has_no_gate_and_no_drain_check_until_a_stream_registers(
-    lead: Lead,
-) -> None:
+async def test_an_unknown_type_has_no_gate_and_no_drain_check_until_a_stream_registers(lead: Lead) -> None:
     with capture_logs() as logs:
         harness = lead(type=None, records=5)
         harness.split(0)

@@ -99,9 +99,7 @@ async def test_a_description_names_holders_and_blocking_segments(harness: Coordi
     assert 2 == blocked_segments(harness)
 
 
-async def test_a_description_reports_waiting_granted_and_drained_segments(
-    harness: CoordinatorHarness,
-) -> None:
+async def test_a_description_reports_waiting_granted_and_drained_segments(harness: CoordinatorHarness) -> None:
     assert {"waiting"} == {segment.status for segment in harness.coordinator.describe().segments}
     harness.register("ada")
     harness.split(0)

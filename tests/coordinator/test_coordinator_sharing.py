@@ -126,9 +126,7 @@ async def test_a_lost_grant_of_a_bucket_range_is_sent_again(harness: Coordinator
     assert [m.Revocation(segment=0, generation=3, final=True)] == harness.take_pushes("ada")[0].revoked
 
 
-async def test_a_disconnected_consumer_keeps_its_range_until_it_is_evicted(
-    harness: CoordinatorHarness,
-) -> None:
+async def test_a_disconnected_consumer_keeps_its_range_until_it_is_evicted(harness: CoordinatorHarness) -> None:
     harness.coordinator.client_disconnected("client-bob")
     harness.heartbeat("ada")
     assert {LOW: "ada", HIGH: "bob"} == harness.holders()

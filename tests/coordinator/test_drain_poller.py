@@ -132,9 +132,7 @@ async def test_rule_2_reset_during_a_check_shortens_the_next_pause(harness: Poll
     assert [45, 52, 61] == harness.checked_at[3:]
 
 
-async def test_rule_2_a_drained_segment_restarts_at_the_shortest_pause(
-    harness: PollerHarness,
-) -> None:
+async def test_rule_2_a_drained_segment_restarts_at_the_shortest_pause(harness: PollerHarness) -> None:
     harness.poller.reset()
     await asyncio.sleep(20)  # checks at 2, 6, 14
     harness.result = lambda segments: asyncio.sleep(0, frozenset({1}))
@@ -153,9 +151,7 @@ async def test_rule_3_poll_now_does_not_wait(harness: PollerHarness) -> None:
     assert [0] == harness.checked_at
 
 
-async def test_rule_3_poll_now_wakes_the_poller_and_restarts_at_the_shortest_pause(
-    harness: PollerHarness,
-) -> None:
+async def test_rule_3_poll_now_wakes_the_poller_and_restarts_at_the_shortest_pause(harness: PollerHarness) -> None:
     harness.poller.reset()
     await asyncio.sleep(40)
     harness.poller.poll_now()

@@ -338,9 +338,7 @@ async def test_a_confirmation_twice_counts_once(harness: CoordinatorHarness) -> 
     assert before == len(harness.entries)
 
 
-async def test_if_the_next_owner_leaves_the_old_holder_gets_a_new_generation(
-    harness: CoordinatorHarness,
-) -> None:
+async def test_if_the_next_owner_leaves_the_old_holder_gets_a_new_generation(harness: CoordinatorHarness) -> None:
     harness.join("ada", "bob")
     harness.leave("bob")
     assert 2 == len(harness.holders())
@@ -367,9 +365,7 @@ async def test_a_revoked_segment_does_not_count_as_held(harness: CoordinatorHarn
     assert {0: "zoe", 1: "dan", 2: "cyd", 3: "zoe"} == harness.holders()
 
 
-async def test_if_the_old_holder_leaves_the_next_owner_gets_the_segment_at_once(
-    harness: CoordinatorHarness,
-) -> None:
+async def test_if_the_old_holder_leaves_the_next_owner_gets_the_segment_at_once(harness: CoordinatorHarness) -> None:
     harness.join("ada", "bob")
     await harness.run(3)
     harness.leave("ada")

@@ -76,7 +76,7 @@ class CoordinatorHarness:
                 subscription_type=type,
                 order=order or ("strict" if type == "STREAM" else "none"),
                 positions={},
-            ),
+            )
         )
         self.coordinator = self.lead(with_drain_check=with_drain_check)
 
@@ -201,7 +201,7 @@ class CoordinatorHarness:
                 seek_generation=self.subscription.seek_generation + 1,
                 positions=positions,
                 token="t",
-            ),
+            )
         )
         self.coordinator.positions_changed()
 

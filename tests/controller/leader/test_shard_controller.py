@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from controller.leader.context import LeaderContext
 from controller.leader.leader import ShardLeader
@@ -211,6 +212,26 @@ async def test_an_unreachable_broker_moves_the_shard_to_another_daemon() -> None
             cluster.broker.cut("daemon-a")
             await until(lambda: b.leads, 20)
             assert not a.leads
+
+
+@pytest.mark.parametrize(
+    ("end", "level", "reason"), [("broker", "warning", "broker_unreachable"), ("stop", "info", "handover")]
+)
+async def test_the_end_of_a_term_is_logged_once_with_its_detail(end: str, level: str, reason: str) -> None:
+    cluster = Cluster()
+    with capture_logs() as logs:
+        async with Contender(cluster, "a").running() as a:
+            await until(lambda: a.leads)
+            if end == "broker":
+                cluster.broker.cut("daemon-a")
+            else:
+                a.controller.post(Event.STOP_REQUESTED)
+            await until(lambda: not a.leads, 20)
+            await asyncio.sleep(0)
+
+    [ended] = [line for line in logs if line["event"] == "term.ended"]
+    assert (level, reason, 1) == (ended["log_level"], ended["reason"], ended["leader_epoch"])
+    assert ("detail" in ended) == (end == "broker")
 
 
 async def test_a_term_starts_with_the_state_of_the_previous_one() -> None:

@@ -54,10 +54,7 @@ def test_a_leader_without_lock_or_contact_yields_to_a_contender() -> None:
     leader = Leadership(Role.LEADING, holds_lock=True)
     assert not leader.yields_to_contender
 
-    for loses, regains in (
-        (Event.CONTACT_LOST, Event.CONTACT_REGAINED),
-        (Event.LOCK_LOST, Event.LOCK_ACQUIRED),
-    ):
+    for loses, regains in ((Event.CONTACT_LOST, Event.CONTACT_REGAINED), (Event.LOCK_LOST, Event.LOCK_ACQUIRED)):
         lonely, _ = leader.on(loses)
         assert lonely.yields_to_contender
         assert not lonely.on(regains)[0].yields_to_contender

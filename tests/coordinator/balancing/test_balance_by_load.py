@@ -171,9 +171,7 @@ async def test_switching_back_to_count_balances_by_count(harness: CoordinatorHar
     assert 3 == list(harness.holders().values()).count("ada")
 
 
-async def test_blocked_segments_have_weights_but_are_not_assigned(
-    stream_harness: CoordinatorHarness,
-) -> None:
+async def test_blocked_segments_have_weights_but_are_not_assigned(stream_harness: CoordinatorHarness) -> None:
     harness = stream_harness
     harness.register("ada", balance="load")
     harness.register("bob")

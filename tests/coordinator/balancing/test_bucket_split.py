@@ -1,8 +1,5 @@
 """The division of segments into bucket ranges, rule by rule, then with random joins and leaves."""
 
-import subprocess
-import sys
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +8,7 @@ from coordinator.balancing.bucket_split import Pool, pools
 from coordinator.balancing.target import AssignmentInput, assign
 from headgate.model.bucket_ranges import BucketRange, SegmentSlice, buckets_of, segment_of
 from headgate.model.hashing import KEY_BUCKETS
+from tests.support.hash_seeds import lines_by_hash_seed
 
 
 def names(count: int, prefix: str = "c") -> list[str]:
@@ -181,11 +179,7 @@ def test_the_result_does_not_depend_on_the_hash_seed() -> None:
         "    consumers = {f'c{n}': n % 4 > 0 for n in range(count)}\n"
         "    print([(list(map(str, p.slices)), list(p.consumers)) for p in pools('STREAM', [0, 1, 2], consumers, holders)])\n"
     )
-    outputs = {
-        subprocess.run(
-            [sys.executable, "-c", program], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
-        ).stdout
-        for seed in ("1", "2", "77")
-    }
+    outputs = {"\n".join(lines) for lines in lines_by_hash_seed(program)}
+
     assert 1 == len(outputs)
     assert "[0-3]" in outputs.pop()

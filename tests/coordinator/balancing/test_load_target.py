@@ -1,18 +1,14 @@
 """The target by load, rule by rule: examples, random inputs, brute force, and other hash seeds."""
 
-import os
-import subprocess
-import sys
 from fractions import Fraction
 from itertools import product
-from pathlib import Path
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from coordinator.balancing.load_target import TOLERANCE_PERCENT, WeightedAssignmentInput, assign_by_load
+from tests.support.hash_seeds import lines_by_hash_seed
 
-ROOT = Path(__file__).parents[3]
 NAMES = ["ada", "bob", "cyd", "dan", "eve", "fay"]
 EQUAL = {"ada": 100, "bob": 100}
 TOLERANCE = Fraction(TOLERANCE_PERCENT, 100)
@@ -100,9 +96,7 @@ def test_rule_1_each_key_has_one_registered_owner(assignment_input: WeightedAssi
 
 
 @given(assignment_inputs())
-def test_rule_2_nothing_moves_within_the_tolerance(
-    assignment_input: WeightedAssignmentInput,
-) -> None:
+def test_rule_2_nothing_moves_within_the_tolerance(assignment_input: WeightedAssignmentInput) -> None:
     held = {
         key: assignment_input.holders[key]
         for key in assignment_input.grantable
@@ -157,9 +151,7 @@ def test_rule_2_recomputing_a_reached_target_moves_nothing(assignment_input: Wei
 
 
 @given(assignment_inputs())
-def test_rule_3_no_single_move_helps_a_consumer_beyond_the_tolerance(
-    assignment_input: WeightedAssignmentInput,
-) -> None:
+def test_rule_3_no_single_move_helps_a_consumer_beyond_the_tolerance(assignment_input: WeightedAssignmentInput) -> None:
     target = assign_by_load(assignment_input)
     level, fair = levels(target, assignment_input), mean(assignment_input) if assignment_input.capacities else 0
     too_high = {name for name in level if level[name] > fair * (1 + TOLERANCE)}
@@ -200,9 +192,7 @@ def test_a_key_heavier_than_a_fair_load_does_not_distort_the_mean() -> None:
 
 
 @given(assignment_inputs(most_keys=12))
-def test_rule_3_moves_do_not_raise_the_highest_level(
-    assignment_input: WeightedAssignmentInput,
-) -> None:
+def test_rule_3_moves_do_not_raise_the_highest_level(assignment_input: WeightedAssignmentInput) -> None:
     """Without free keys, the highest level does not rise."""
     held = {
         key: name
@@ -334,19 +324,9 @@ holders = {key: f"consumer-{weights[key] % 5}" for key in keys if weights[key] %
 print(list(names))
 print(sorted(assign_by_load(WeightedAssignmentInput(keys, {n: 100 for n in names}, holders, weights)).items()))
 """
-    printed = [
-        subprocess.run(
-            [sys.executable, "-c", program],
-            cwd=ROOT,
-            env=os.environ | {"PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.splitlines()
-        for seed in "0123"
-    ]
+    printed = lines_by_hash_seed(program)
 
-    assert 1 < len({names for names, _ in printed}), "the sets had the same order by chance: nothing was tested"
+    assert 1 < len({names for names, _ in printed}), "the sets had the same order by chance"
     assert 1 == len({target for _, target in printed})
 
 

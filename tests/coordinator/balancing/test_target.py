@@ -1,17 +1,13 @@
 """The target by count, rule by rule: examples, random inputs, brute force, and other hash seeds."""
 
-import os
-import subprocess
-import sys
 from itertools import product
-from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.balancing.target import AssignmentInput, assign
+from tests.support.hash_seeds import lines_by_hash_seed
 
-ROOT = Path(__file__).parents[3]
 NAMES = ["ada", "bob", "cyd", "dan", "eve", "fay"]
 
 
@@ -178,17 +174,7 @@ preferred_owners = {n: [f"consumer-{n % 5}"] for n in range(36, 45, 2)}
 print(list(names))
 print(sorted(assign(AssignmentInput(set(range(45)), names, holders, preferred_owners)).items()))
 """
-    printed = [
-        subprocess.run(
-            [sys.executable, "-c", program],
-            cwd=ROOT,
-            env=os.environ | {"PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.splitlines()
-        for seed in "0123"
-    ]
+    printed = lines_by_hash_seed(program)
 
     assert 1 < len({names for names, _ in printed}), "the sets had the same order by chance"
     assert 1 == len({target for _, target in printed})

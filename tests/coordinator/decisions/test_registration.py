@@ -5,11 +5,7 @@ from typing import Any
 import pytest
 
 from coordinator.decisions.refusal import Refusal
-from coordinator.decisions.registration import (
-    AcceptedRegistration,
-    judge_deleted_subscription,
-    judge_registration,
-)
+from coordinator.decisions.registration import AcceptedRegistration, judge_deleted_subscription, judge_registration
 from coordinator.decisions.sessions import Claim
 from coordinator.state.subscription import MAX_REMOVED_CONSUMERS, REMOVED_CONSUMER_RETENTION_MS, Subscription
 from headgate.model import entries as e

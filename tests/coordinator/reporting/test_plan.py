@@ -113,10 +113,7 @@ async def test_a_planned_split_names_the_created_segments_and_their_blockers(lea
 
     assert [
         (each.segment, each.first_hash, each.last_hash, each.parents, each.blocked_by) for each in plan.created
-    ] == [
-        (1, 0, 0x7FFF, [0], [0]),
-        (2, 0x8000, 0xFFFF, [0], [0]),
-    ]
+    ] == [(1, 0, 0x7FFF, [0], [0]), (2, 0x8000, 0xFFFF, [0], [0])]
     assert plan.after_rebalance == []
     assert {(move.segment, move.after) for move in plan.after_drain} == {(0, None), (1, "ada"), (2, "bob")}
     assert [(load.consumer, load.before, load.after_rebalance, load.after_drain) for load in plan.consumers] == [
