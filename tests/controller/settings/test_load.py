@@ -238,11 +238,11 @@ def test_every_setting_has_a_docstring(module: ModuleType):
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ('master = "spark:host:7077"', r"\$\.drain\.master: Spark master 'spark:host:7077' is none of local\[\*\]"),
-        ('master = "sc://h/;token=hush"', r"\$\.drain\.master: no token"),
+        ('master = "spark:host:7077"', r"\$\.drain\.master: Spark master 'spark:host:7077': write one of local\[\*\]"),
+        ('master = "sc://h/;token=hush"', r"\$\.drain\.master: the Spark master contains a token"),
         ('reader = "jars"', r'\$\.drain\.reader: .*"auto" or "spark"'),
         ('spark_conf = {"spark.master" = "yarn"}', r"\$\.drain\.spark_conf: spark\.master .* drain\.master"),
-        ('spark_conf = {"spark.hadoop.fs.s3a.secret.key" = "hush"}', r"\$\.drain\.spark_conf: .* by their environment"),
+        ('spark_conf = {"spark.hadoop.fs.s3a.secret.key" = "hush"}', r"\$\.drain\.spark_conf: .* in their environment"),
     ],
     ids=["invalid master", "token", "invalid reader", "second master", "secret"],
 )
