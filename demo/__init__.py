@@ -1,1 +1,1 @@
-"""The main job, end to end, on real servers: telemetry of this machine through splits, merges and crashes."""
+"""The main use case on real servers: telemetry of this machine, through splits, merges and crashes."""

@@ -1,6 +1,6 @@
-"""``python -m demo``: play the scenario on real servers, then judge it from the outside.
+"""``python -m demo``: run the scenario on real servers, then check the result from the outside.
 
-Exits 0 if every promise was kept, 1 if not or if a step could not be done. ``--keep`` leaves the run's folder behind.
+Exit code 0 if every guarantee held, 1 if not, or if a step failed. ``--keep`` keeps the folder of the run.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from headgate.storage.object_store import open_store
 
 
 async def run_demo(folder: Path, *, rate: int, seconds: float, as_json: bool) -> bool:
-    """Play and judge; return whether every promise was kept."""
+    """Run the scenario and check it; return whether every guarantee held."""
     console = Console(stderr=as_json)
     run = Run()
     cluster = DemoCluster(folder)
     view = View(console, cluster, run)
-    view.report_step(f"ZooKeeper, a broker and Spark are starting on this machine; the run's folder is {folder}")
+    view.report_step(f"starting ZooKeeper, a broker and Spark; the folder of this run is {folder}")
     async with cluster:
         view.report_step(f"ZooKeeper, {cluster.broker.kind} and Spark are ready")
         showing = asyncio.create_task(view.run(), name="view")
@@ -46,7 +46,7 @@ async def run_demo(folder: Path, *, rate: int, seconds: float, as_json: bool) ->
         if console.is_terminal:
             for line in view.steps():
                 console.print(line, highlight=False)
-        view.report_step("reading the ledger and the consumers' notes")
+        view.report_step("reading the ledger and the consumers' records")
         shard = topic_shard(SHARDS)
         committed, produced = read_committed(cluster.output_path("producer"))
         chunks, stored = await read_ledger(Ledger(open_store(cluster.ledger_url), shard))
@@ -59,32 +59,32 @@ async def run_demo(folder: Path, *, rate: int, seconds: float, as_json: bool) ->
             ]
             for name in SUBSCRIPTIONS
         }
-    found = evaluate_run(
+    findings = evaluate_run(
         run, shard=shard, produced=produced, committed=committed, chunks=chunks, stored=stored, deliveries=deliveries
     )
-    show(found, console)
+    show(findings, console)
     if as_json:
-        answer = found.summary | {"steps": run.steps, "violations": msgspec.to_builtins(found.violations)}
-        sys.stdout.write(json.dumps(answer) + "\n")
-    return not found.violations
+        report = findings.summary | {"steps": run.steps, "violations": msgspec.to_builtins(findings.violations)}
+        sys.stdout.write(json.dumps(report) + "\n")
+    return not findings.violations
 
 
 @click.command()
-@click.option("--rate", default=2000, show_default=True, help="Records a second.")
-@click.option("--seconds", default=60.0, show_default=True, help="How long to produce.")
-@click.option("--keep", is_flag=True, help="Leave the run's folder (ledger, logs, notes) behind.")
+@click.option("--rate", default=2000, show_default=True, help="Records per second.")
+@click.option("--seconds", default=60.0, show_default=True, help="Duration of producing, in seconds.")
+@click.option("--keep", is_flag=True, help="Keep the folder of the run: ledger, logs and records.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 def main(rate: int, seconds: float, keep: bool, as_json: bool) -> None:
-    """Split, merge, crash and hand over on real servers, and check that no promise is broken.
+    """Run splits, merges, a crash and handovers on real servers, and check that every guarantee holds.
 
     Example: python -m demo --rate 2000 --seconds 30
     """
-    # What happens is told by the view; a connection that comes and goes is part of the play.
+    # The view shows the progress. Lost connections are part of the scenario.
     configure_logging(LogSettings(level="error"), sys.stderr)
     folder = Path(tempfile.mkdtemp(prefix="headgate-demo-"))
-    kept = False
+    passed = False
     try:
-        kept = asyncio.run(run_demo(folder, rate=rate, seconds=seconds, as_json=as_json))
+        passed = asyncio.run(run_demo(folder, rate=rate, seconds=seconds, as_json=as_json))
     except HeadgateError as error:
         sys.stderr.write(f"demo: {error}\n")
         keep = True
@@ -93,10 +93,10 @@ def main(rate: int, seconds: float, keep: bool, as_json: bool) -> None:
         sys.exit(130)
     finally:
         if keep:
-            sys.stderr.write(f"demo: the run's folder is {folder}\n")
+            sys.stderr.write(f"demo: the folder of this run is {folder}\n")
         else:
             shutil.rmtree(folder, ignore_errors=True)
-    sys.exit(0 if kept else 1)
+    sys.exit(0 if passed else 1)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""What went wrong, if anything: the promise of headgate, checked from the outside.
+"""Check headgate's guarantees from the outside. Pure.
 
-Pure: what the producer was told, what the ledger holds and what the consumers received come in as values, violations
-go out. Nothing that a daemon says of itself is looked at. A key's records carry a counter that rises by one, so
-order, loss and doubling can be read off without knowing anything of segments.
+The input is what the producer was told, what the ledger contains and what the consumers received; the output is a list
+of violations. Nothing that a daemon reports is used. The counter of each key rises by one, so loss, duplication and
+reordering are visible without knowledge of segments.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headgate.model import entries as e
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """One record of the ledger, in the order of the ledger."""
+    """One record of the ledger."""
 
     segment: int
     offset: int
@@ -28,7 +28,7 @@ class StoredRecord:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One record that reached a consumer; the clock is one for all processes of the machine."""
+    """One record that reached a consumer. All processes of the machine share the clock."""
 
     at_ns: int
     consumer: str
@@ -40,14 +40,14 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One broken promise: which, and an example."""
+    """One violation of a guarantee, with an example."""
 
     invariant: str
     detail: str
 
 
 def lost(committed: Mapping[str, Sequence[int]], stored: Iterable[StoredRecord]) -> list[Violation]:
-    """Return records that the producer was told are committed and that the ledger does not hold; counters per key."""
+    """Return committed records that the ledger does not contain; ``committed`` maps keys to counters."""
     held = _counters(stored)
     return [
         Violation("lost", f"{key} #{counter} was committed and is not in the ledger")
@@ -57,7 +57,7 @@ def lost(committed: Mapping[str, Sequence[int]], stored: Iterable[StoredRecord])
 
 
 def stored_twice(stored: Iterable[StoredRecord]) -> list[Violation]:
-    """Return records that stand in the ledger more than once."""
+    """Return records that the ledger contains more than once."""
     first: dict[tuple[str, int], StoredRecord] = {}
     found = []
     for record in stored:
@@ -74,7 +74,7 @@ def stored_twice(stored: Iterable[StoredRecord]) -> list[Violation]:
 
 
 def stored_out_of_order(stored: Iterable[StoredRecord]) -> list[Violation]:
-    """Return records that stand behind a later one of their key."""
+    """Return records that follow a later record of their key."""
     return _out_of_order("stored out of order", ((record.key, record.counter) for record in stored))
 
 
@@ -89,17 +89,17 @@ def undelivered(stored: Iterable[StoredRecord], deliveries: Iterable[Delivery]) 
 
 
 def altered(stored: Iterable[StoredRecord], deliveries: Iterable[Delivery]) -> list[Violation]:
-    """Deliveries that do not say what the ledger says at their place."""
-    held = {(record.segment, record.offset): (record.key, record.counter) for record in stored}
+    """Return deliveries that differ from the ledger at their segment and offset."""
+    stored_at = {(record.segment, record.offset): (record.key, record.counter) for record in stored}
     return [
-        Violation("altered", f"{delivery.consumer} received {delivery.key} #{delivery.counter} at {place}")
+        Violation("altered", f"{delivery.consumer} received {delivery.key} #{delivery.counter} at {position}")
         for delivery in deliveries
-        if held.get(place := (delivery.segment, delivery.offset)) != (delivery.key, delivery.counter)
+        if stored_at.get(position := (delivery.segment, delivery.offset)) != (delivery.key, delivery.counter)
     ]
 
 
 def reordered(deliveries: Iterable[Delivery]) -> list[Violation]:
-    """First deliveries that came behind a later record of their key, whichever consumer received it."""
+    """Return first deliveries that follow a later record of their key, across all consumers."""
     seen: set[tuple[str, int]] = set()
     first = []
     for delivery in sorted(deliveries, key=lambda delivery: delivery.at_ns):
@@ -110,26 +110,26 @@ def reordered(deliveries: Iterable[Delivery]) -> list[Violation]:
 
 
 def repeated(deliveries: Sequence[Delivery]) -> int:
-    """How many deliveries were not the first of their record: expected after a crash, never a violation."""
+    """Return the number of redeliveries: expected after a crash, never a violation."""
     return len(deliveries) - len({(delivery.segment, delivery.offset) for delivery in deliveries})
 
 
 @dataclass(frozen=True, slots=True)
 class BlockedSegment:
-    """A child segment that waited for its ancestors, in the ledger's own time."""
+    """A child segment that waited for its ancestors, by the ledger's timestamps."""
 
     segment: int
     parents: tuple[int, ...]
     blocked_seconds: float
     """From the split or merge to the grant."""
     release_seconds: float | None
-    """From the last acknowledgement that its ancestors needed to the grant; None if they needed none."""
+    """From the last required acknowledgement of its ancestors to the grant; None if none was required."""
 
 
 def blocked_segments(chunks: Iterable[Chunk], shard: int, topic: str, subscription: str) -> list[BlockedSegment]:
-    """Return every child of a split or merge and how long ``subscription`` waited for it."""
+    """Return every child of a split or merge, and how long ``subscription`` waited for it."""
     state = ShardState(shard)
-    completed: dict[int, int] = {}  # segment → when everything in it had been acknowledged
+    completed: dict[int, int] = {}  # segment → time of the last acknowledgement that it needed
     granted: dict[int, int] = {}
     for chunk in chunks:
         state.begin_chunk(chunk.header.number, chunk.header.at_ms)
@@ -163,7 +163,7 @@ def blocked_segments(chunks: Iterable[Chunk], shard: int, topic: str, subscripti
 
 
 def children_before_parents(chunks: Iterable[Chunk], shard: int, topic: str, subscription: str) -> list[Violation]:
-    """Grants of a segment at a moment when an ancestor still had unacknowledged records."""
+    """Return grants of segments that had an ancestor with unacknowledged records."""
     state = ShardState(shard)
     found = []
     for chunk in chunks:

@@ -1,8 +1,8 @@
-"""One of the demo's consumers: writes down every delivery, then acknowledges it.
+"""A consumer of the demo: records every delivery in a file, then acknowledges it.
 
-A process of its own: ``python -m demo.consumer --config FILE --topic … --subscription … --type … --name … --out FILE``.
-Each delivery is one line ``at_ns<TAB>segment<TAB>offset<TAB>key<TAB>counter``, handed to the kernel before the record
-is acknowledged: whatever was acknowledged is on record, even if this process is killed.
+Run as ``python -m demo.consumer --config FILE --topic … --subscription … --type … --name … --out FILE``.
+Each delivery is one line ``at_ns<TAB>segment<TAB>offset<TAB>key<TAB>counter``. The line is passed to the kernel before
+the acknowledgement, so every acknowledged record is in the file even if this process is killed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headgate import Consumer, SubscriptionType, load_client_config
 
 
 class Value(msgspec.Struct):
-    """What a telemetry record says."""
+    """The value of a telemetry record."""
 
     counter: int
 
@@ -36,7 +36,7 @@ async def consume(
     name: str,
     out: Path,
 ) -> None:
-    """Receive until told to stop, then leave in good order."""
+    """Consume until SIGTERM, then close the consumer."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -57,7 +57,7 @@ async def consume(
             await asyncio.wait({receiving, stopping}, return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
             receiving.cancel()
-            # A consumer that failed ends with its error; one that was told to stop was cancelled here.
+            # Raise the error of a failed consumer; after a signal the task was cancelled.
             await asyncio.wait({receiving})
             if not receiving.cancelled():
                 receiving.result()
@@ -89,7 +89,7 @@ def main(
     name: str,
     out: Path,
 ) -> None:
-    """Receive TOPIC and write every delivery down."""
+    """Consume TOPIC and record every delivery in a file."""
     asyncio.run(consume(config, topic, subscription, kind, name, out))
 
 

@@ -1,6 +1,6 @@
-"""Reads what a run left behind: the producer's notes, the consumers' notes, and the ledger itself.
+"""Read the results of a run: the files of demo.producer and demo.consumer, and the ledger.
 
-Nothing is asked of a daemon. The notes are those of demo.producer and demo.consumer.
+No daemon is asked, so the checks do not depend on what daemons report.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _VALUE: msgspec.json.Decoder[_Value] = msgspec.json.Decoder(_Value)
 
 
 def read_committed(path: Path) -> tuple[dict[str, list[int]], str]:
-    """Return (key → counters that were committed, the producer's own last line)."""
+    """Return (key → committed counters, the producer's summary line)."""
     committed: dict[str, list[int]] = defaultdict(list)
     summary = ""
     for line in path.read_text().splitlines():
@@ -37,7 +37,7 @@ def read_committed(path: Path) -> tuple[dict[str, list[int]], str]:
 
 
 def read_deliveries(path: Path, consumer: str) -> Iterator[Delivery]:
-    """Return the deliveries of one consumer; a last line cut short by a kill is left out."""
+    """Return the deliveries of one consumer; a last line that a kill cut short is left out."""
     if not path.exists():
         return
     data = path.read_bytes()
@@ -47,7 +47,7 @@ def read_deliveries(path: Path, consumer: str) -> Iterator[Delivery]:
 
 
 async def read_ledger(ledger: Ledger) -> tuple[list[Chunk], list[StoredRecord]]:
-    """Return all chunks of a shard and all records in them, in the order of the ledger."""
+    """Return all chunks of a shard and all records in them, in ledger order."""
     chunks, records = [], []
     for number in range(1, await ledger.newest() + 1):
         chunks.append(await ledger.read(number))

@@ -1,7 +1,7 @@
-"""The demo's producer: reads the machine's samples at a steady rate and writes down what was committed.
+"""The demo's producer: sends samples of this machine at a steady rate and records what was committed.
 
-A process of its own: ``python -m demo.producer --config FILE --topic NAME --rate N --out FILE``. It runs until SIGTERM,
-then flushes. Each committed record is one line ``key<TAB>counter``; the last line counts what was sent and how it went.
+Run as ``python -m demo.producer --config FILE --topic NAME --rate N --out FILE``. It runs until SIGTERM,
+then flushes. Each committed record is one line ``key<TAB>counter``. The last line counts sent records and outcomes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from headgate.client.producer import Delivery
 from headgate.errors import HeadgateError
 
 MAX_OUTSTANDING = 200_000
-"""Most deliveries waited for at a time; far above what a failover of the demo piles up."""
+"""Maximum number of pending deliveries; far above what accumulates during a failover."""
 
 
 class Recorder:
-    """Writes down the outcome of every record."""
+    """Writes the outcome of every record to a file."""
 
     def __init__(self, out: TextIO) -> None:
         self.sent = 0
@@ -34,12 +34,12 @@ class Recorder:
         self._waiting: asyncio.Queue[tuple[Sample, Delivery] | None] = asyncio.Queue(MAX_OUTSTANDING)
 
     async def add(self, sample: Sample, delivery: Delivery) -> None:
-        """Wait for ``delivery`` later."""
+        """Enqueue ``delivery`` for `run`."""
         self.sent += 1
         await self._waiting.put((sample, delivery))
 
     async def run(self) -> None:
-        """Write outcomes in the order of sending until `finish`."""
+        """Write outcomes in sending order until `finish`."""
         while (item := await self._waiting.get()) is not None:
             sample, delivery = item
             try:
@@ -51,12 +51,12 @@ class Recorder:
                 self._out.write(f"{sample.key}\t{sample.counter}\n")
 
     async def finish(self) -> None:
-        """Let `run` end once everything sent so far has its outcome."""
+        """Let `run` end when all records sent so far have an outcome."""
         await self._waiting.put(None)
 
 
 async def produce(config: Path, topic: str, rate: int, out: Path) -> None:
-    """Send ``rate`` records a second until told to stop."""
+    """Send ``rate`` records per second until SIGTERM."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -91,7 +91,7 @@ async def produce(config: Path, topic: str, rate: int, out: Path) -> None:
 @click.option("--rate", type=int, default=2000)
 @click.option("--out", type=click.Path(path_type=Path), required=True)
 def main(config: Path, topic: str, rate: int, out: Path) -> None:
-    """Send this machine's samples to TOPIC."""
+    """Send samples of this machine to TOPIC."""
     asyncio.run(produce(config, topic, rate, out))
 
 

@@ -1,7 +1,4 @@
-"""The demo's last word: summary and violations, as a table for people or JSON for programs.
-
-Built from demo.evidence alone. The exit code is the number of broken promises, at most 1.
-"""
+"""Report of a run: summary and violated guarantees, built only from demo.evidence."""
 
 from __future__ import annotations
 
@@ -20,12 +17,12 @@ from headgate.ledger.chunk import Chunk
 from headgate.model import entries as e
 
 EXAMPLES = 5
-"""Violations of one kind that are shown."""
+"""Maximum number of violations shown per kind."""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What a run showed."""
+    """Result of a run."""
 
     summary: dict[str, Any]
     violations: list[Violation]
@@ -42,7 +39,7 @@ def evaluate_run(
     stored: list[StoredRecord],
     deliveries: dict[str, list[Delivery]],
 ) -> Findings:
-    """Return what the evidence shows; ``produced`` is the producer's last line, ``deliveries`` is per subscription."""
+    """Check the evidence; ``produced`` is the producer's summary line, ``deliveries`` is per subscription."""
     violations = [
         *checks.lost(committed, stored),
         *checks.stored_twice(stored),
@@ -71,12 +68,12 @@ def evaluate_run(
         "release_seconds": [child.release_seconds for child in blocked if child.release_seconds is not None],
     }
     if not blocked:
-        violations.append(Violation("nothing held back", "no child segment waited: the run proves nothing"))
+        violations.append(Violation("no child blocked", "no child waited for its parents: the run proves nothing"))
     return Findings(summary, violations, blocked)
 
 
 def failover_seconds(chunks: list[Chunk], killed_at_ms: int | None) -> float | None:
-    """Return the time from the kill to the first records of the next reign, in the ledger's own time."""
+    """Return the time from the kill to the first records of the next leader term, by the ledger's timestamps."""
     if killed_at_ms is None:
         return None
     new_term = False
@@ -93,29 +90,30 @@ def show(found: Findings, console: Console) -> None:
     """Print the report."""
     summary = found.summary
     console.print()
-    table = Table(title="What the ledger and the consumers say", title_justify="left", show_header=False, box=None)
+    table = Table(
+        title="Result, from the ledger and the consumers' records", title_justify="left", show_header=False, box=None
+    )
     table.add_row("produced", summary["produced"])
     table.add_row("committed", f"{summary['committed']:,} records, {summary['keys']} keys")
     table.add_row("stored", f"{summary['stored']:,} records in {summary['chunks']:,} chunks")
     for name, counts in summary["subscriptions"].items():
-        again = f", {counts['again']:,} of them again after a crash or handover" if counts["again"] else ""
+        again = f", {counts['again']:,} of them redelivered after a crash or handover" if counts["again"] else ""
         table.add_row(f"delivered to {name} ({counts['type']})", f"{counts['delivered']:,}{again}")
     for invariant in ("lost", "stored twice", "stored out of order", "not delivered", "altered", "reordered"):
         table.add_row(invariant, str(sum(violation.invariant == invariant for violation in found.violations)))
     table.add_row("child before parent", str(sum(v.invariant == "child before parent" for v in found.violations)))
-    table.add_row("children held back", f"{summary['children']}: {_span(summary['blocked_seconds'])}")
+    table.add_row("blocked children", f"{summary['children']}: {_span(summary['blocked_seconds'])}")
     table.add_row("last acknowledgement to release", _span(summary["release_seconds"]))
     failover = summary["failover_seconds"]
-    table.add_row("failover, kill to next record stored", "none seen" if failover is None else f"{failover:.1f} s")
+    table.add_row("failover, kill to next record stored", "none" if failover is None else f"{failover:.1f} s")
     console.print(table)
     for child in found.blocked:
-        console.print(
-            f"  segment {child.segment} waited {child.blocked_seconds:.1f} s for {', '.join(map(str, child.parents))}",
-            highlight=False,
-        )
+        parents = ", ".join(map(str, child.parents))
+        line = f"  segment {child.segment} waited {child.blocked_seconds:.1f} s for segments {parents}"
+        console.print(line, highlight=False)
     console.print()
     if not found.violations:
-        console.print("every promise kept", style="bold green")
+        console.print("every guarantee held", style="bold green")
         return
     console.print(f"{len(found.violations)} violations", style="bold red")
     shown: dict[str, int] = {}

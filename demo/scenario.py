@@ -1,7 +1,6 @@
-"""What happens during the demo, and when: two splits, a merge, a join, a silent departure, a killed leader.
+"""The scenario of the demo: two splits, a merge, a new consumer, a killed consumer and a killed leader.
 
-Runs on a `DemoCluster` and leaves `Evidence` behind. The times are seconds after the first record; each step is told to
-whoever shows the run. Commands go through the public client, as a user's would.
+Runs on a `DemoCluster` and records its steps in a `Run`. Commands use the public client.
 """
 
 from __future__ import annotations
@@ -23,17 +22,16 @@ SUBSCRIPTIONS = {
     QUEUE: SubscriptionType.QUEUE,
     CHECKPOINT: SubscriptionType.CHECKPOINT,
 }
-READY_SECONDS = 60.0
-SETTLE_SECONDS = 45.0
+DELIVERY_SECONDS = 45.0
 """Longest wait, after the last record, until every subscription has received everything."""
 
 
 @dataclass
 class Run:
-    """What is known of a run while it goes on, and after it."""
+    """State and record of a run."""
 
     consumers: dict[str, str] = field(default_factory=dict)
-    """Every consumer that ever ran → its subscription."""
+    """Every consumer that was started → its subscription."""
     killed_leader_at_ms: int | None = None
     steps: list[str] = field(default_factory=list)
     layout: TopicInfo | None = None
@@ -43,7 +41,7 @@ ReportStep = Callable[[str], None]
 
 
 async def run_scenario(cluster: DemoCluster, run: Run, *, rate: int, seconds: float, report_step: ReportStep) -> None:
-    """Play the whole scenario; raises HeadgateError if a step cannot be done, or a process ended by itself."""
+    """Run the scenario. Raises HeadgateError if a step fails, or a process ends unexpectedly."""
     await cluster.start_daemon("daemon-1")
     await cluster.start_daemon("daemon-2")
     async with Admin(cluster.client_config()) as admin:
@@ -76,11 +74,11 @@ async def run_scenario(cluster: DemoCluster, run: Run, *, rate: int, seconds: fl
             raise HeadgateError(f"consumer {name} failed; its log is {cluster.log_path(name)}")
     for name in [name for name in cluster.programs if name.startswith("daemon")]:
         if await cluster.stop(name) != 0:
-            raise HeadgateError(f"{name} failed to end in good order; its log is {cluster.log_path(name)}")
+            raise HeadgateError(f"{name} failed to stop; its log is {cluster.log_path(name)}")
 
 
 async def _watch_layout(run: Run, admin: Admin) -> None:
-    """Keep the picture of the segments fresh; while nobody leads it stays as it is."""
+    """Update the layout once a second; without a leader it stays unchanged."""
     while True:
         await asyncio.sleep(1)
         try:
@@ -104,7 +102,7 @@ async def _steps(cluster: DemoCluster, run: Run, admin: Admin, seconds: float, r
 
     async def vanish() -> str:
         await cluster.kill("billing-2")
-        return "consumer billing-2 is killed without a word"
+        return "consumer billing-2 is killed"
 
     async def crash() -> str:
         leader = await admin.leader_of(TOPIC)
@@ -125,11 +123,11 @@ async def _steps(cluster: DemoCluster, run: Run, admin: Admin, seconds: float, r
         (0.62, crash),
         (0.85, merge),
     ]
-    for share, step in plan:
-        await _sleep_until(cluster, began + share * seconds)
-        what = await step()
-        run.steps.append(what)
-        report_step(what)
+    for fraction, step in plan:
+        await _sleep_until(cluster, began + fraction * seconds)
+        done = await step()
+        run.steps.append(done)
+        report_step(done)
     await _sleep_until(cluster, began + seconds)
 
 
@@ -139,21 +137,21 @@ async def _start_consumer(cluster: DemoCluster, run: Run, name: str, subscriptio
 
 
 async def _sleep_until(cluster: DemoCluster, at: float) -> None:
-    """Wait, and notice at once if a process ends that should not."""
+    """Wait, and raise HeadgateError as soon as a process ends unexpectedly."""
     loop = asyncio.get_running_loop()
     while (left := at - loop.time()) > 0:
         if ended := cluster.exited_programs():
-            raise HeadgateError(f"{', '.join(ended)} ended by itself; see {cluster.log_path(ended[0])}")
+            raise HeadgateError(f"{', '.join(ended)} ended unexpectedly; see {cluster.log_path(ended[0])}")
         await asyncio.sleep(min(left, 0.5))
 
 
 async def _wait_until_delivered(cluster: DemoCluster, run: Run, admin: Admin) -> None:
-    """Wait until everything stored has been acknowledged, or for the limit: the checks judge then."""
+    """Wait until every record is acknowledged or received; after the time limit the checks report the rest."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + SETTLE_SECONDS
+    deadline = loop.time() + DELIVERY_SECONDS
     while loop.time() < deadline:
         if ended := cluster.exited_programs():
-            raise HeadgateError(f"{', '.join(ended)} ended by itself; see {cluster.log_path(ended[0])}")
+            raise HeadgateError(f"{', '.join(ended)} ended unexpectedly; see {cluster.log_path(ended[0])}")
         waiting = 0
         for name in (STREAM, QUEUE):
             description = await admin.describe_subscription(TOPIC, name)
@@ -172,7 +170,7 @@ def _largest(topic: TopicInfo) -> SegmentId:
 
 
 def _neighbours(topic: TopicInfo) -> tuple[SegmentId, SegmentId]:
-    """Return the two active neighbours with the fewest records."""
+    """Return the two adjacent active segments with the fewest records."""
     active = sorted((s for s in topic.segments if s.state == "active"), key=lambda segment: segment.first_hash)
     low, high = min(pairwise(active), key=lambda pair: pair[0].next_offset + pair[1].next_offset)
     return low.segment, high.segment

@@ -1,7 +1,7 @@
-"""Real input: this machine's own samples, keyed by what is measured.
+"""Real input: samples of this machine, keyed by the measured quantity.
 
-Each reading takes a few dozen samples (every CPU, disk and network interface, the busiest processes), each with a
-counter of its own key, so that whoever receives them can tell a missing, doubled or early one without asking anybody.
+Each reading takes a few dozen samples: every CPU, disk and network interface, and the busiest processes. Each sample
+has a counter per key, so that a receiver can detect missing, duplicate and reordered records without other sources.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import msgspec
 import psutil
 
 BUSIEST = 24
-"""Processes followed at a time."""
+"""Number of processes that are measured."""
 REFRESH_READINGS = 40
-"""The busiest processes are chosen anew after so many readings."""
+"""Number of readings after which the busiest processes are selected again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +28,12 @@ class Sample:
     value: float
 
     def encode(self) -> bytes:
-        """Return the record's value: JSON with the counter and the sample."""
+        """Return the record's value: JSON with the counter and the measured value."""
         return msgspec.json.encode({"counter": self.counter, "value": self.value})
 
 
 class Telemetry:
-    """Reads the machine, again and again."""
+    """Measures the machine repeatedly."""
 
     def __init__(self) -> None:
         self._counters: Counter[str] = Counter()
@@ -41,7 +41,7 @@ class Telemetry:
         self._readings = 0
 
     def read(self) -> list[Sample]:
-        """Return one reading of everything; takes a few milliseconds."""
+        """Return one reading; takes a few milliseconds."""
         if self._readings % REFRESH_READINGS == 0:
             self._busiest = _busiest()
         self._readings += 1
@@ -70,7 +70,7 @@ class Telemetry:
                 with process.oneshot():
                     times, resident = process.cpu_times(), process.memory_info().rss
             except psutil.NoSuchProcess:
-                continue  # It ended; the next choice leaves it out.
+                continue  # It has ended.
             yield f"process/{process.pid}/cpu_seconds", times.user + times.system
             yield f"process/{process.pid}/resident_bytes", resident
 
@@ -81,6 +81,6 @@ def _busiest() -> list[psutil.Process]:
         try:
             times = process.cpu_times()
         except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue  # Not ours to follow.
+            continue  # It has ended, or belongs to another user.
         used.append((times.user + times.system, process.pid, process))
     return [process for _, _, process in sorted(used, key=lambda row: (-row[0], row[1]))[:BUSIEST]]

@@ -1,6 +1,6 @@
-"""Shows a run while it goes on: a live table on a terminal, plain lines anywhere else.
+"""Show the progress of a run: a live table on a terminal, plain lines elsewhere.
 
-Only shows: counts are taken from the notes of producer and consumers as they grow.
+Counts come from the growing files of producer and consumers.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from demo.cluster import DemoCluster
 from demo.scenario import SUBSCRIPTIONS, Run
 
 LINE_INTERVAL_SECONDS = 10.0
-"""How often plain lines tell the counts."""
+"""Interval between plain lines with counts."""
 
 
 class _LineCounter:
-    """Counts the lines of a file that grows."""
+    """Counts the lines of a growing file."""
 
     def __init__(self, path: Path) -> None:
         self.lines = 0
@@ -30,7 +30,7 @@ class _LineCounter:
         self._read_bytes = 0
 
     def update(self) -> int:
-        """Read what is new and return the number of lines."""
+        """Read new data and return the number of lines."""
         if self._path.exists():
             with self._path.open("rb") as file:
                 file.seek(self._read_bytes)
@@ -41,7 +41,7 @@ class _LineCounter:
 
 
 class View:
-    """Tells a person what is going on."""
+    """Prints the progress on a console."""
 
     def __init__(self, console: Console, cluster: DemoCluster, run: Run) -> None:
         self._console = console
@@ -52,14 +52,14 @@ class View:
         self._began = asyncio.get_running_loop().time()
 
     def report_step(self, what: str) -> None:
-        """Say that a step was taken."""
+        """Print that a step is done."""
         line = f"{self._elapsed():6.1f} s  {what}"
         self._reported_steps.append(line)
         if not self._console.is_terminal:
             self._console.print(line, highlight=False, soft_wrap=True)
 
     async def run(self) -> None:
-        """Show until cancelled."""
+        """Update the display until cancelled."""
         if self._console.is_terminal:
             with Live(console=self._console, refresh_per_second=4, transient=True) as live:
                 try:
@@ -71,11 +71,11 @@ class View:
         while True:
             await asyncio.sleep(LINE_INTERVAL_SECONDS)
             counts = self._counts()
-            said = ", ".join(f"{name} {count:,}" for name, count in counts.items())
-            self._console.print(f"{self._elapsed():6.1f} s  received: {said}", highlight=False, soft_wrap=True)
+            text = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+            self._console.print(f"{self._elapsed():6.1f} s  received: {text}", highlight=False, soft_wrap=True)
 
     def steps(self) -> list[str]:
-        """Return every step that was told, in order."""
+        """Return every reported step, in order."""
         return self._reported_steps
 
     def _elapsed(self) -> float:
@@ -108,8 +108,8 @@ class View:
             consumers.add_column(heading, justify="right" if heading == "received" else "left")
         self._counts()
         for consumer, subscription in self._run.consumers.items():
-            gone = consumer not in self._cluster.programs
+            ended = consumer not in self._cluster.programs
             received = f"{self._line_counters[consumer].lines:,}"
-            style = "dim" if gone else ""
+            style = "dim" if ended else ""
             consumers.add_row(consumer, subscription, SUBSCRIPTIONS[subscription], received, style=style)
         return Group(Text(f"{self._elapsed():.0f} s"), topic, consumers, Text("\n".join(self._reported_steps[-10:])))

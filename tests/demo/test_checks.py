@@ -1,4 +1,4 @@
-"""The demo's checks: each finds what it is there to find, and says nothing about a clean run."""
+"""The demo's checks: each finds its violation, and none reports a clean run."""
 
 import pytest
 
@@ -49,7 +49,7 @@ def test_a_delivery_that_differs_from_the_ledger_is_altered() -> None:
 
 
 def test_only_first_deliveries_must_be_in_order() -> None:
-    """A redelivery after a crash is behind later records, and is no violation."""
+    """A redelivery after a crash follows later records, which is no violation."""
     again = deliveries((4, 0, 0, "a", 0))
     early = deliveries((0, 0, 1, "a", 1), (1, 0, 0, "a", 0))
 
@@ -73,7 +73,7 @@ GRANT = {"topic_id": 1, "subscription_id": 2, "consumer": "c"}
 
 @pytest.mark.parametrize(("early", "violations"), [(False, 0), (True, 1)])
 def test_a_child_granted_before_its_parent_is_drained_is_found(early: bool, violations: int) -> None:
-    """And how long it was held is read off the ledger's own times."""
+    """The time that it was blocked follows from the ledger's timestamps."""
     acknowledged = e.RecordsAcknowledged(
         topic_id=1, subscription_id=2, seek_generation=0, ranges=[e.AcknowledgedRange(0, 0, 1)], count=1
     )

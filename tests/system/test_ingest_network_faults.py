@@ -1,6 +1,7 @@
-"""Exactly once and in order over a real broker and real daemons, whatever happens to messages, leaders and deadlines.
+"""Exactly-once ingestion in order, on real servers, despite lost messages, leader changes and deadlines.
 
-The ledger is the judge each time. A rule of the transport stands for the network; SIGSTOP and SIGKILL for the machine.
+Each test checks the ledger. Rules of the client's transport simulate network faults; SIGSTOP and SIGKILL simulate
+machine faults.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from tests.support.programs import TEST_SECONDS, TIMEOUT_FACTOR, wait_until
 pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS), pytest.mark.asyncio(loop_scope="module")]
 
 QUICK = ProducerSettings(batch_bytes=200, request_timeout_seconds=0.4)
-"""Batches of a few records, asked for again soon."""
+"""Small batches and fast retries."""
 DELIVERY_SECONDS = 2.5 * TIMEOUT_FACTOR
-"""Where a record is to expire: what is not kept from arriving must make it in time on a slow machine."""
+"""Delivery timeout for tests in which records expire; the others must arrive in time on a slow machine."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ingest(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[IngestCluster]:
-    """Two daemons that lead two shards; a test that kills one starts another."""
+    """Two daemons and two shards; a test that kills a daemon starts another."""
     async with IngestCluster(tmp_path_factory.mktemp("ingest")) as cluster:
         await cluster.start_servers()
         first = await cluster.start_daemon("first")
@@ -48,17 +49,17 @@ async def ingest(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Inge
 
 
 def some(rng: random.Random, probability: float, otherwise: Any = pass_through) -> Any:
-    """A rule that loses messages with ``probability``."""
+    """A rule that drops messages with ``probability``."""
     return lambda message: dropped(message) if rng.random() < probability else otherwise(message)
 
 
-def late_and_doubled(rng: random.Random) -> Any:
-    """A rule that delays everything by up to 60 ms, so that it arrives in any order, and doubles a third."""
+def delayed_and_duplicated(rng: random.Random) -> Any:
+    """A rule that delays messages by up to 60 ms, which reorders them, and duplicates a third."""
     return lambda message: [(rng.uniform(0.001, 0.06), message) for _ in range(1 + (rng.random() < 0.35))]
 
 
 @pytest.mark.parametrize(
-    "network_faults", ["replies dropped", "requests dropped", "delayed and doubled", "all at once"]
+    "network_faults", ["replies dropped", "requests dropped", "delayed and duplicated", "all at once"]
 )
 async def test_every_record_is_stored_once_and_in_order_despite(network_faults: str, ingest: IngestCluster) -> None:
     topic, rng = await ingest.topic(), random.Random(network_faults)
@@ -68,33 +69,33 @@ async def test_every_record_is_stored_once_and_in_order_despite(network_faults: 
             transport.on_reply = some(rng, 0.2)
         if network_faults in ("requests dropped", "all at once"):
             transport.on_request = some(rng, 0.2)
-        if network_faults == "delayed and doubled":
-            transport.on_reply = transport.on_request = late_and_doubled(rng)
+        if network_faults == "delayed and duplicated":
+            transport.on_reply = transport.on_request = delayed_and_duplicated(rng)
         if network_faults == "all at once":
-            transport.on_reply = transport.on_request = some(rng, 0.1, late_and_doubled(rng))
-        told = await outcomes(await send(producer, topic, range(200), pause_seconds=0.002))
+            transport.on_reply = transport.on_request = some(rng, 0.1, delayed_and_duplicated(rng))
+        results = await outcomes(await send(producer, topic, range(200), pause_seconds=0.002))
         batches = [request.body for request in transport.requests if isinstance(request.body, m.ProduceBatch)]
 
-    assert producer.resent_batches > 0 or network_faults == "delayed and doubled"
+    assert producer.resent_batches > 0 or network_faults == "delayed and duplicated"
     assert len({batch.sequence for batch in batches}) > 10
-    await assert_stored_exactly(ingest, topic, range(200), told)
+    await assert_stored_exactly(ingest, topic, range(200), results)
 
 
 async def test_batches_sent_to_a_paused_leader_are_stored_once_by_its_successor(
     ingest: IngestCluster,
 ) -> None:
-    """Past its session's time-out; another leads, takes the batch; the first one wakes with the batch in its hands."""
+    """Its session expires, its successor stores the batch, and then the paused leader resumes with the same batch."""
     topic = await ingest.topic()
     async with ingest.client() as client, Producer(client, settings=QUICK) as producer:
         sender = RequestSender(client, 0)
-        told = await outcomes(await send(producer, topic, range(20)))
+        results = await outcomes(await send(producer, topic, range(20)))
         epoch, known = await sender.epoch(), client.leader(0)
         assert known is not None
         paused = ingest.daemons[known.instance]
         paused.process.freeze()
         deliveries = await send(producer, topic, range(20, 120))
         try:
-            told += await outcomes(deliveries, 40)
+            results += await outcomes(deliveries, 40)
             after = client.leader(0)
             assert after is not None
             assert (after.leader_epoch > epoch, after.instance != known.instance) == (True, True)
@@ -104,15 +105,15 @@ async def test_batches_sent_to_a_paused_leader_are_stored_once_by_its_successor(
         async def follows() -> bool:
             return await paused.leads() == 0
 
-        # What it was sent while it stood still reaches it now.
+        # It now receives the requests that were sent while it was paused.
         await wait_until(follows, "the paused daemon knows that it no longer leads")
-        told += await outcomes(await send(producer, topic, range(120, 140)))
+        results += await outcomes(await send(producer, topic, range(120, 140)))
 
-    await assert_stored_exactly(ingest, topic, range(140), told)
+    await assert_stored_exactly(ingest, topic, range(140), results)
 
 
 async def test_a_rejection_followed_by_an_acceptance_in_one_epoch_loses_nothing(ingest: IngestCluster) -> None:
-    """The leader itself refuses one batch, by the epoch written on it, while it takes those around it."""
+    """The leader rejects one batch, because of its leader epoch, and accepts those before it."""
     topic, rejected = await ingest.topic(), set[int]()
 
     def wrong_epoch_once(request: m.Request) -> Sequence[tuple[float, m.Request]]:
@@ -125,17 +126,17 @@ async def test_a_rejection_followed_by_an_acceptance_in_one_epoch_loses_nothing(
 
     async with ingest.client() as client, Producer(client, settings=QUICK) as producer:
         fault_transport_of(client).on_request = wrong_epoch_once
-        told = await outcomes(await send(producer, topic, range(300)))
+        results = await outcomes(await send(producer, topic, range(300)))
         replies = [reply.body for reply in fault_transport_of(client).replies if isinstance(reply, m.Reply)]
         verdicts = {body.verdict for body in replies if isinstance(body, m.Rejected)}
 
     assert len(rejected) > 3
-    assert {"not_leader", "out_of_order"} <= verdicts, "what came behind was kept out, in the same epoch"
-    await assert_stored_exactly(ingest, topic, range(300), told)
+    assert {"not_leader", "out_of_order"} <= verdicts, "later batches were rejected in the same epoch"
+    await assert_stored_exactly(ingest, topic, range(300), results)
 
 
 async def test_a_batch_after_a_rejected_one_is_rejected_as_well(ingest: IngestCluster) -> None:
-    """The second must not pass; then both go through in their order."""
+    """The second batch is rejected; then both are stored in order."""
     topic = await ingest.topic(segments=1)
     async with ingest.client() as client:
         sender = RequestSender(client, 0)
@@ -170,7 +171,7 @@ async def numbered(sender: RequestSender, topic: str, count: int, **opening: Any
 async def test_a_batch_in_flight_at_its_deadline_is_unknown_and_the_producer_continues(
     fate: str, ingest: IngestCluster
 ) -> None:
-    """Its reply, or itself, never arrives. What comes after it has the next epoch, from 0; a late copy is fenced."""
+    """The batch or its reply is lost. Later batches have the next epoch and start at 0; a late copy is fenced."""
     topic = await ingest.topic()
     settings = ProducerSettings(batch_bytes=200, request_timeout_seconds=0.2, delivery_timeout_seconds=DELIVERY_SECONDS)
     async with ingest.client() as client, Producer(client, settings=settings) as producer:
@@ -184,14 +185,14 @@ async def test_a_batch_in_flight_at_its_deadline_is_unknown_and_the_producer_con
         unknown = await outcomes(await send(producer, topic, range(10, 12)))
         late = [each.body for each in transport.requests[sent_before:] if isinstance(each.body, m.ProduceBatch)]
         transport.on_request = transport.on_reply = pass_through
-        told = await outcomes(await send(producer, topic, range(12, 40)))
+        results = await outcomes(await send(producer, topic, range(12, 40)))
         sender = RequestSender(client, 0)
         fields = {name: getattr(late[0], name) for name in ("topic", "records", "producer_id", "sequence")}
         copy = await sender.ask(m.ProduceBatch, **fields, producer_epoch=late[0].producer_epoch)
         entries = await ingest.entries()
 
     assert all(isinstance(each, DeliveryUnknownError) for each in unknown)
-    assert all(isinstance(each, RecordMetadata) for each in told)
+    assert all(isinstance(each, RecordMetadata) for each in results)
     assert "fenced" == copy.verdict
     epochs = [
         (entry.producer_epoch, entry.sequence)
@@ -199,7 +200,7 @@ async def test_a_batch_in_flight_at_its_deadline_is_unknown_and_the_producer_con
         if isinstance(entry, e.RecordsStored) and entry.producer_id == late[0].producer_id
     ]
     assert (1, 0) in epochs
-    assert sorted(set(epochs)) == epochs, "each epoch counts from 0, once, and epochs do not go back"
+    assert sorted(set(epochs)) == epochs, "each epoch counts from 0, and epochs never decrease"
     stored = range(40) if fate == "stored" else [*range(10), *range(12, 40)]
     await assert_stored_exactly(ingest, topic, stored)
 
@@ -212,25 +213,25 @@ async def test_a_producer_with_an_old_epoch_is_fenced_and_stores_nothing(ingest:
         Producer(one, name=f"loader-{topic}", settings=QUICK) as zombie,
         Producer(two, name=f"loader-{topic}", settings=QUICK) as successor,
     ):
-        told = await outcomes(await send(zombie, topic, range(10)))
-        told += await outcomes(await send(successor, topic, range(10, 20)))
+        results = await outcomes(await send(zombie, topic, range(10)))
+        results += await outcomes(await send(successor, topic, range(10, 20)))
         (fenced,) = await outcomes([await zombie.send(topic, b"key-0", b"777")])
-        told += await outcomes(await send(successor, topic, range(20, 30)))
+        results += await outcomes(await send(successor, topic, range(20, 30)))
         with pytest.raises(FencedError):
             await zombie.open(topic)
 
     assert isinstance(fenced, RequestRejectedError)
     assert "fenced" == fenced.verdict
-    await assert_stored_exactly(ingest, topic, range(30), told)
+    await assert_stored_exactly(ingest, topic, range(30), results)
 
 
 async def test_a_repeated_open_request_gets_the_same_reply(ingest: IngestCluster) -> None:
-    """At the first opening, and at the bump after a gap: one token, one entry, one epoch, however often asked."""
+    """At the first open and at the bump after a gap: one token yields one entry and one epoch."""
     topic = await ingest.topic()
     settings = ProducerSettings(batch_bytes=200, request_timeout_seconds=0.2, delivery_timeout_seconds=DELIVERY_SECONDS)
     dropped_replies: dict[int, int] = {}
 
-    def twice_lost(reply: m.AnyReply) -> Sequence[tuple[float, m.AnyReply]]:
+    def lose_twice(reply: m.AnyReply) -> Sequence[tuple[float, m.AnyReply]]:
         if isinstance(reply, m.Reply) and isinstance(identity := reply.body, m.ProducerIdentity):
             dropped_replies[identity.producer_epoch] = dropped_replies.get(identity.producer_epoch, 0) + 1
             if dropped_replies[identity.producer_epoch] <= 2:
@@ -239,9 +240,9 @@ async def test_a_repeated_open_request_gets_the_same_reply(ingest: IngestCluster
 
     async with ingest.client() as client, Producer(client, name=f"n-{topic}", settings=settings) as producer:
         transport = fault_transport_of(client)
-        transport.on_reply = twice_lost
+        transport.on_reply = lose_twice
         await producer.open(topic)
-        told = await outcomes(await send(producer, topic, range(10)))
+        results = await outcomes(await send(producer, topic, range(10)))
         transport.on_request = dropped
         await outcomes(await send(producer, topic, range(10, 11)))
         transport.on_request = pass_through
@@ -249,16 +250,16 @@ async def test_a_repeated_open_request_gets_the_same_reply(ingest: IngestCluster
         openings = [request.body for request in transport.requests if isinstance(request.body, m.OpenProducer)]
         entries = await ingest.entries()
 
-    assert all(isinstance(each, RecordMetadata) for each in (*told, *after))
+    assert all(isinstance(each, RecordMetadata) for each in (*results, *after))
     opened = [entry for _, entry in entries if isinstance(entry, e.ProducerOpened) and entry.name == f"n-{topic}"]
     assert [0, 1] == [entry.producer_epoch for entry in opened]
-    assert 6 <= len(openings), "each was asked for three times"
+    assert 6 <= len(openings), "each was requested three times"
     assert {entry.token for entry in opened} == {request.token for request in openings}
     await assert_stored_exactly(ingest, topic, [*range(10), *range(11, 20)])
 
 
 async def test_a_shard_without_a_leader_does_not_use_up_the_byte_budget(ingest: IngestCluster) -> None:
-    """Its records fill the buffer, and whoever sends more of them waits; the other shard's go through meanwhile."""
+    """Its records fill the buffer and its senders wait, while records of the other shard are stored."""
     stuck, moving = await ingest.topic(shard=1), await ingest.topic(shard=0)
     settings = ProducerSettings(batch_bytes=200, buffer_bytes=20_000, guaranteed_bytes=4_000)
     async with ingest.client() as client:
@@ -267,18 +268,18 @@ async def test_a_shard_without_a_leader_does_not_use_up_the_byte_budget(ingest: 
         async with Producer(client, settings=settings) as producer:
             filling = asyncio.create_task(send(producer, stuck, range(1000)))
             await wait_until(lambda: producer.buffered_bytes >= 15_000, "the stuck shard's records fill the buffer")
-            told = await outcomes(await send(producer, moving, range(500)))
-            assert not filling.done(), "the stuck shard's sender waits for room"
-            assert all(isinstance(each, RecordMetadata) for each in told)
+            results = await outcomes(await send(producer, moving, range(500)))
+            assert not filling.done(), "the stuck shard's sender waits for the buffer"
+            assert all(isinstance(each, RecordMetadata) for each in results)
             transport.release_leader_announcements(leader_topic)
             late = await outcomes(await filling)
 
-    await assert_stored_exactly(ingest, moving, range(500), told)
+    await assert_stored_exactly(ingest, moving, range(500), results)
     await assert_stored_exactly(ingest, stuck, range(1000), late)
 
 
 async def test_producing_resumes_after_seconds_without_a_leader(ingest: IngestCluster) -> None:
-    """Both daemons are killed, and a third one is started; the producer is never told of any of it."""
+    """Both daemons are killed and a third one is started, without any action on the producer."""
     topic = await ingest.topic()
     async with ingest.client() as client, Producer(client, settings=QUICK) as producer:
         deliveries = await send(producer, topic, range(50))
@@ -291,9 +292,9 @@ async def test_producing_resumes_after_seconds_without_a_leader(ingest: IngestCl
         assert loop.time() - without_since >= 10 * QUICK.request_timeout_seconds
         assert len(pending) >= 200
         await ingest.start_daemon("third")
-        told = await outcomes(deliveries, 40)
+        results = await outcomes(deliveries, 40)
         began_again = loop.time()
-        told += await outcomes(await send(producer, topic, range(250, 300)))
+        results += await outcomes(await send(producer, topic, range(250, 300)))
         assert loop.time() - began_again < 5 * TIMEOUT_FACTOR
 
-    await assert_stored_exactly(ingest, topic, range(300), told)
+    await assert_stored_exactly(ingest, topic, range(300), results)

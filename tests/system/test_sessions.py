@@ -1,8 +1,8 @@
-"""Sessions of consumers and their races, on a real broker and real daemons, with clients that do as little as they can.
+"""Consumer sessions and their races, on a real broker and real daemons, with minimal clients.
 
-What is decided is tested in tests/coordinator, in virtual time; here it is that wills, wall clocks, retained messages and
-other processes do their part. Each test has a topic of its own. Heartbeats every 5 s, so that silence counts after 15 s:
-what is noticed sooner was told by the broker.
+tests/coordinator tests the decisions in virtual time. These tests cover wills, wall clocks, retained messages and other
+processes. Each test has its own topic. The heartbeat interval is 5 s, so missing heartbeats are noticed after 15 s:
+everything noticed earlier was reported by the broker.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SUBSCRIPTIONS = SubscriptionSettings(
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ingest(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[IngestCluster]:
-    """Two daemons, of which one leads every shard."""
+    """Two daemons; one leads every shard."""
     async with IngestCluster(tmp_path_factory.mktemp("sessions"), subscriptions=SUBSCRIPTIONS) as cluster:
         await cluster.start_servers()
         leader = await cluster.start_daemon("one")
@@ -51,7 +51,7 @@ async def ingest(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Inge
 
 
 class Program:
-    """One consumer program that sends what the test says and nothing else; its cable can be cut."""
+    """A consumer program that sends only the test's requests; its connection can be cut."""
 
     def __init__(self, ingest: IngestCluster, topic: str, name: str, incarnation: int = 1, client_id: str = "") -> None:
         self.ingest, self.topic, self.name, self.incarnation = ingest, topic, name, incarnation
@@ -87,36 +87,36 @@ class Program:
                     self.held.pop(revocation.segment, None)
 
     async def ask(self, kind: type[m.RequestBody], **fields: Any) -> Any:
-        """Return the leader's answer to one request of this consumer."""
+        """Return the leader's reply to one request of this consumer."""
         body = kind(topic=self.topic, subscription="s", consumer=self.name, incarnation=self.incarnation, **fields)
         return (await self.client.request(self.shard, lambda: body, 20 * TIMEOUT_FACTOR)).body
 
     async def register(self) -> dict[int, int]:
-        """Register, and return segment → generation of what it may read."""
+        """Register; return segment → generation of the grants."""
         answer = await self.ask(m.RegisterConsumer, subscription_type="STREAM", start="earliest")
         self.held = {grant.segment: grant for grant in answer.grants}
         return self.generations
 
     @property
     def generations(self) -> dict[int, int]:
-        """Segment → generation of what it was told that it may read."""
+        """Segment → generation of its grants."""
         return {segment: grant.generation for segment, grant in sorted(self.held.items())}
 
     async def confirm(self) -> None:
-        """Confirm every revocation that came so far."""
+        """Confirm every revocation received so far."""
         for revocation in self.revoked:
             self.held.pop(revocation.segment, None)
             await self.ask(m.ConfirmRevoked, segment=revocation.segment, generation=revocation.generation)
 
 
 async def described(ingest: IngestCluster, topic: str) -> m.SubscriptionDescription:
-    """Return what the leader says of the topic's subscription."""
+    """Return the leader's description of the topic's subscription."""
     async with ingest.client() as client, Admin(client) as admin:
         return await admin.describe_subscription(topic, "s")
 
 
 async def until_connected(ingest: IngestCluster, topic: str, name: str, connected: bool, seconds: float) -> None:
-    """Wait until the leader takes ``name`` for connected, or not."""
+    """Wait until the leader reports ``name`` as connected, or as disconnected."""
 
     async def seen() -> bool:
         consumers = {each.consumer: each.connected for each in (await described(ingest, topic)).consumers}
@@ -125,26 +125,26 @@ async def until_connected(ingest: IngestCluster, topic: str, name: str, connecte
     await wait_until(seen, f"{name} connected: {connected}", seconds)
 
 
-async def share(ada: Program, bob: Program) -> None:
-    """Let both register, and hand over as they are told."""
+async def register_both(ada: Program, bob: Program) -> None:
+    """Register both consumers and complete the handover between them."""
     await ada.register()
     await bob.register()
-    await wait_until(lambda: ada.revoked, "the first is asked to let go")
+    await wait_until(lambda: ada.revoked, "the first consumer gets a revocation")
     await ada.confirm()
-    await wait_until(lambda: bob.held, "the second is granted what the first let go")
+    await wait_until(lambda: bob.held, "the second consumer gets the released segment")
     ada.revoked.clear()
 
 
 async def test_segments_move_when_a_consumer_joins_and_leaves(ingest: IngestCluster) -> None:
     topic = await ingest.topic()
     async with Program(ingest, topic, "ada") as ada, Program(ingest, topic, "bob") as bob:
-        await share(ada, bob)
+        await register_both(ada, bob)
         assert sorted([*ada.held, *bob.held]) == [0, 1]
         answer = await ada.ask(m.Heartbeat, held=list(ada.generations.items()))
         assert (0, True) == (answer.blocked, answer.stable)
 
         await ada.ask(m.LeaveConsumer)
-        await wait_until(lambda: sorted(bob.held) == [0, 1], "the other has both", GRACE_SECONDS / 8)
+        await wait_until(lambda: sorted(bob.held) == [0, 1], "the other consumer has both segments", GRACE_SECONDS / 8)
         gone = [entry for _, entry in await ingest.entries(ada.shard) if isinstance(entry, e.ConsumerRemoved)]
         assert "left" == gone[-1].reason
 
@@ -152,11 +152,11 @@ async def test_segments_move_when_a_consumer_joins_and_leaves(ingest: IngestClus
 async def test_the_will_reports_a_disconnect_and_a_reconnect_in_time_moves_nothing(ingest: IngestCluster) -> None:
     topic = await ingest.topic()
     async with Program(ingest, topic, "ada") as ada, Program(ingest, topic, "bob") as bob:
-        await share(ada, bob)
+        await register_both(ada, bob)
         before = ada.generations, bob.generations
         await ada.ask(m.Heartbeat)
         await ada.proxy.cut()
-        # Heartbeats alone would tell after three times their interval.
+        # Missing heartbeats would be noticed only after three intervals.
         await until_connected(ingest, topic, "ada", connected=False, seconds=HEARTBEAT_SECONDS / 2)
         await ada.proxy.heal()
         assert before[0] == await ada.register(), "the same generations"
@@ -172,7 +172,7 @@ async def test_a_newer_consumer_of_the_same_name_fences_the_older_one(
     async with Program(ingest, topic, "ada", 1) as old, Program(ingest, topic, "ada", 2) as new:
         await old.register()
         assert [0, 1] == list(await new.register())
-        await wait_until(lambda: old.fenced, "the old one is told")
+        await wait_until(lambda: old.fenced, "the older consumer is fenced")
         assert "incarnation 2" in old.fenced[0]
         for kind in (m.Heartbeat, m.RegisterConsumer):
             fields = {"subscription_type": "STREAM"} if kind is m.RegisterConsumer else {}
@@ -185,7 +185,7 @@ async def test_a_newer_consumer_of_the_same_name_fences_the_older_one(
         async def will_is_there() -> bool:
             return await _presence_of(ingest, old.client_id) is False
 
-        await wait_until(will_is_there, "the old one's last will is out")
+        await wait_until(will_is_there, "the will of the older consumer is published")
         consumers = (await described(ingest, topic)).consumers
         assert [("ada", 2, True, (0, 1))] == [(c.consumer, c.incarnation, c.connected, c.segments) for c in consumers]
         assert before == await new.register()
@@ -208,10 +208,12 @@ async def test_a_consumer_that_does_not_confirm_a_revocation_is_fenced(ingest: I
         await _produce(ingest, topic, 40)
         before = await ada.register()
         await bob.register()
-        await wait_until(lambda: bob.held, "time is up, and the other has it", REVOKE_SECONDS * 4)
+        await wait_until(
+            lambda: bob.held, "the revocation has timed out, and the other consumer has the segment", REVOKE_SECONDS * 4
+        )
         (segment,) = bob.held
         assert bob.generations[segment] > before[segment]
-        await wait_until(lambda: ada.revoked[-1].final, "the first is told that it is over")
+        await wait_until(lambda: ada.revoked[-1].final, "the first consumer gets the final revocation")
         late, good = segment, 1 - segment
         answer = await ada.ask(
             m.AcknowledgeBatch,
@@ -229,10 +231,10 @@ async def _produce(ingest: IngestCluster, topic: str, count: int) -> None:
 
 
 async def test_a_leader_change_moves_nothing_and_does_not_restart_the_grace_period(ingest: IngestCluster) -> None:
-    """By the ledger's own clock: the silent one goes when its time is up, or as soon as there is a leader again."""
+    """By the ledger's clock: a disconnected consumer is evicted when its grace period ends, or when a leader exists again."""
     topic = await ingest.topic()
     async with Program(ingest, topic, "ada") as ada, Program(ingest, topic, "bob") as bob:
-        await share(ada, bob)
+        await register_both(ada, bob)
         before, theirs = ada.generations, bob.generations
         await bob.proxy.cut()
         await until_connected(ingest, topic, "bob", connected=False, seconds=HEARTBEAT_SECONDS)
@@ -244,13 +246,13 @@ async def test_a_leader_change_moves_nothing_and_does_not_restart_the_grace_peri
             await ada.ask(m.Heartbeat, held=list(ada.generations.items()))
             return sorted(ada.held) == [0, 1]
 
-        await wait_until(both, "what the silent one held is granted", GRACE_SECONDS * 3)
+        await wait_until(both, "the segments of the disconnected consumer are granted", GRACE_SECONDS * 3)
         assert ada.generations[next(iter(theirs))] > max(theirs.values())
         seen = await ingest.entries(ada.shard)
         silent = max(at for at, entry in seen if isinstance(entry, e.ConsumerDisconnected) and entry.consumer == "bob")
         began = max(at for at, entry in seen if isinstance(entry, e.TermStarted))
         gone = max(at for at, entry in seen if isinstance(entry, e.ConsumerRemoved) and entry.consumer == "bob")
-        assert silent < began, "the grace period ran through the change of leader"
+        assert silent < began, "the grace period continued during the leader change"
         assert gone < began + GRACE_SECONDS * 1000, "and was not renewed"
         await bob.proxy.heal()
         with pytest.raises(RequestRejectedError, match="register first"):
@@ -261,7 +263,7 @@ async def test_a_leader_change_moves_nothing_and_does_not_restart_the_grace_peri
 async def test_old_and_duplicate_assignments_change_nothing(
     ingest: IngestCluster,
 ) -> None:
-    """A real consumer whose pushes come three times, the last one long after newer ones."""
+    """A real consumer receives every push three times, the last copy after newer pushes."""
     topic = await ingest.topic(segments=4)
     await ingest.start_daemon("three")
     async with ingest.client() as client:
@@ -283,17 +285,17 @@ async def test_old_and_duplicate_assignments_change_nothing(
                 async with Program(ingest, topic, "bob") as bob:
                     bob.incarnation = client.now_ms()
                     await bob.register()
-                    await wait_until(lambda: settled(2), "half is given away")
+                    await wait_until(lambda: settled(2), "half of the segments are revoked")
                     await bob.ask(m.LeaveConsumer)
-                await wait_until(lambda: settled(4), "and comes back")
+                await wait_until(lambda: settled(4), "and granted again")
             before = ada._feed.generations()
             await ingest.kill(await ingest.leader())
             await ingest.leader()
-            await wait_until(lambda: settled(4), "the next leader agrees")
+            await wait_until(lambda: settled(4), "the next leader has the same assignment")
             assert before == ada._feed.generations()
             pushes = [reply for reply in transport.replies if isinstance(reply, m.AssignmentChanged)]
             assert len(pushes) >= 4
-            # The copies of the last one are still on their way when it agrees; they change nothing either.
+            # Copies of the last push are still in flight; they change nothing either.
             await wait_until(lambda: not transport.pending, "every copy has arrived")
             assert await settled(4)
             assert ada.rejected == 0
