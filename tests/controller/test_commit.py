@@ -38,7 +38,7 @@ class CommitObserver(RecordingObserver):
 
 
 class Shard:
-    """One reign over a store that takes a second per write."""
+    """A term on a store that takes one second per write."""
 
     def __init__(self, *, yields_to_contender: bool = False) -> None:
         self.store = FakeStore(latency_seconds=(1.0, 1.0))
@@ -108,10 +108,10 @@ async def test_entries_proposed_during_a_write_share_the_next_chunk(looptime: An
 async def test_commits_are_reported_after_the_replies() -> None:
     """Replies do not wait for metrics: they are written to the socket one turn of the loop earlier."""
     shard = Shard()
-    told: list[int] = []
+    reported_by_then: list[int] = []
 
     def reply() -> None:
-        asyncio.get_running_loop().call_soon(lambda: told.append(len(reported())))
+        asyncio.get_running_loop().call_soon(lambda: reported_by_then.append(len(reported())))
 
     def reported() -> list[ReportedAfterCommit]:
         return [event for event in shard.observer.events if isinstance(event, ReportedAfterCommit)]
@@ -123,7 +123,7 @@ async def test_commits_are_reported_after_the_replies() -> None:
         await shard.commit.flush()
         await asyncio.sleep(0.01)
 
-    assert [0] == told
+    assert [0] == reported_by_then
     succeeded, committed, batch = reported()
     assert events.StoreOperationSucceeded() == succeeded
     assert isinstance(committed, events.ChunkCommitted)
@@ -172,7 +172,7 @@ async def test_the_commit_time_includes_retries() -> None:
 
 async def test_a_taken_number_ends_the_term_without_a_reply() -> None:
     shard = Shard()
-    shard.store.objects["ledger/shard=0000/000000000002.parquet"] = b"another reign's"
+    shard.store.objects["ledger/shard=0000/000000000002.parquet"] = b"another term's"
     async with running(shard) as task:
         shard.create("a")
         assert Event.NUMBER_TAKEN is await ended(task)
@@ -209,7 +209,7 @@ async def test_a_write_that_certainly_failed_is_retried() -> None:
 
     assert ["a"] == shard.said
     assert ["create"] * 3 == shard.observer.failed_operations
-    assert 1 == len(shard.observer.of(events.StoreOperationSucceeded)), "readiness is told that the store is back"
+    assert 1 == len(shard.observer.of(events.StoreOperationSucceeded)), "the store is reported as reachable again"
 
 
 async def test_an_unreachable_store_ends_the_term() -> None:
@@ -256,7 +256,7 @@ async def test_an_idle_leader_notices_its_successor() -> None:
     shard = Shard()
     async with running(shard):
         await shard.commit.check_for_successor()
-        await shard.ledger.append(2, b"another reign's")
+        await shard.ledger.append(2, b"another term's")
         with pytest.raises(TermEndedError) as caught:
             await shard.commit.check_for_successor()
     assert Event.NUMBER_TAKEN is caught.value.event

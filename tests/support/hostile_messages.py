@@ -1,4 +1,4 @@
-"""Messages as nobody should send them: noise, and valid ones that were damaged or made up."""
+"""Invalid messages: noise, and valid messages that were damaged or forged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import strategies as st
 
 DEEP = (b"\x91" * 3000, b"\x81\xa1x" * 3000, b"\x91" * 200_000)
-"""Raw msgpack: far deeper than any decoder goes."""
+"""Raw msgpack: nested deeper than any decoder supports."""
 ABSURD = (
     *(
         b"\xdd\xff\xff\xff\xff",
@@ -21,7 +21,7 @@ ABSURD = (
     *(b"\xd4\x05\x01", b"\xc7\x0c\xff" + b"\xff" * 12, b"\xd6\xff\xff\xff\xff\xff", b"\xc9\xff\xff\xff\xff\x01"),
     *(b"\xa2\xff\xfe", b"\xc1", b"\xca\x7f\xc0\x00\x00", b"\xcb\x7f\xf0\x00\x00\x00\x00\x00\x00"),
 )
-"""Raw msgpack: counts without the elements, extensions, text that is no text, a byte that means nothing, not a number."""
+"""Raw msgpack: counts without elements, extensions, invalid UTF-8, an unused opcode, NaN and infinity."""
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, -(2**63), 2**31 - 1, 2**31, 2**63 - 1, 2**63, 2**64 - 1, 1.0, 0.5, float("inf")),
     *("", "\n", "orders", "orders\n", "a/b", "+", "#", "x" * 101, "\x00", "é", "\ud7ff", b"", b"\xff\xfe", b"x" * 2000),
@@ -31,7 +31,7 @@ VALUES: tuple[Any, ...] = (
 
 
 def packed(fields: dict[str, Any]) -> bytes:
-    """Return a map; values that are `msgspec.Raw` go in as they are."""
+    """Return a map; `msgspec.Raw` values are inserted unchanged."""
     head = b"\xde" + len(fields).to_bytes(2, "big")
     return head + b"".join(
         msgspec.msgpack.encode(name)
@@ -42,7 +42,7 @@ def packed(fields: dict[str, Any]) -> bytes:
 
 @st.composite
 def _misfit(draw: st.DrawFn, valid: Sequence[bytes]) -> bytes:
-    """A valid message of which some fields are others, too many or too few."""
+    """A valid message with changed, additional or missing fields, in its envelope or its body."""
     message: dict[str, Any] = msgspec.msgpack.decode(draw(st.sampled_from(valid)))
     body = message.get("body")
     fields: dict[str, Any] = body if body is not None and draw(st.booleans()) else message
@@ -59,7 +59,7 @@ def _misfit(draw: st.DrawFn, valid: Sequence[bytes]) -> bytes:
 
 @st.composite
 def _damaged(draw: st.DrawFn, valid: Sequence[bytes]) -> bytes:
-    """A valid message with some bits flipped, cut short or lengthened."""
+    """A valid message with flipped bits, truncated or extended."""
     data = bytearray(draw(st.sampled_from(valid)))
     for _ in range(draw(st.integers(0, 4))):
         data[draw(st.integers(0, len(data) - 1))] ^= 1 << draw(st.integers(0, 7))
@@ -68,5 +68,5 @@ def _damaged(draw: st.DrawFn, valid: Sequence[bytes]) -> bytes:
 
 
 def hostile(valid: Sequence[bytes]) -> st.SearchStrategy[bytes]:
-    """Return payloads: noise, and what was made of the ``valid`` messages."""
+    """Return payloads: noise, and modified ``valid`` messages."""
     return st.binary(max_size=100) | _damaged(valid) | _misfit(valid)

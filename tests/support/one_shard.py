@@ -1,4 +1,4 @@
-"""One shard with its leader and a bare client, on fake servers: what tests of the leader stand on."""
+"""A shard with its leader and a bare client, on fake servers, for tests of the leader."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def now_ms() -> int:
 
 
 class BareClient:
-    """Sends requests and collects what comes back."""
+    """Sends requests and collects replies and pushes."""
 
     def __init__(self, broker: FakeBroker, client_id: str = "client") -> None:
         self.client_id = client_id
@@ -56,7 +56,7 @@ class BareClient:
         self._arrived = asyncio.Event()
 
     async def open(self) -> None:
-        """Connect and listen."""
+        """Connect and subscribe."""
         await self.transport.__aenter__()
         connected = asyncio.Event()
         self.transport.on_connection(lambda up: connected.set() if up else None)
@@ -75,7 +75,7 @@ class BareClient:
         return self._next
 
     def send_raw(self, payload: bytes, *, shard: int = 0) -> None:
-        """Send whatever."""
+        """Send any payload."""
         assert self.transport.publish(m.requests_topic(CLUSTER, shard), payload)
 
     async def reply(self, request_id: int) -> Any:
@@ -100,7 +100,7 @@ class BareClient:
 
 
 class OneShard:
-    """A broker, a store, one reign at a time."""
+    """A broker, a store, and one term at a time."""
 
     def __init__(
         self,
@@ -120,14 +120,14 @@ class OneShard:
         self.drained_segments: frozenset[int] = frozenset()
         self.yields_to_contender = False
         self.open_session: OpenSession | None = None
-        """How reigns come by a session of plain devices; None: they take nothing from devices."""
+        """Opens the session of MQTT devices; None: the leader stores no device messages."""
 
     async def drained(self, query: DrainQuery) -> frozenset[int]:
         """Report what the test declares as drained, in place of the Spark process."""
         return query.segments & self.drained_segments
 
     async def begin(self, instance: str = "a", transport: Any = None) -> ShardLeader:
-        """Read the ledger and write the next reign chunk."""
+        """Read the ledger, write the next term chunk, and return its leader."""
         state = ShardState(0)
         while (found := await self.ledger.read_or_none(state.chunk + 1)) is not None:
             state.apply_all(found.entries, chunk=found.header.number, at_ms=found.header.at_ms)

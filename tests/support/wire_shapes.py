@@ -1,4 +1,4 @@
-"""What docs/protocol.md must say of each message, worked out from the structs themselves."""
+"""What docs/protocol.md must contain for each message, derived from the structs."""
 
 import typing
 
@@ -10,7 +10,7 @@ from headgate.protocol import messages as m
 BASES = (m.RequestBody, m.ReplyBody, m.Push)
 PYTHON_PATTERN = typing.get_args(m.Name)[1].pattern
 NAME_PATTERN = PYTHON_PATTERN.replace(r"\Z", "$")
-"""As other languages write it; Python's own "$" lets a newline follow."""
+"""As other languages write it. In Python, "$" also matches before a trailing newline."""
 PATTERNS = {
     PYTHON_PATTERN: "a name",
     typing.get_args(m.Label)[1].pattern: "a label",
@@ -29,7 +29,7 @@ STRUCTS = sorted(
 
 
 def heading(kind: type[msgspec.Struct]) -> str:
-    """The heading of the section that describes ``kind``."""
+    """Return the heading of the section that describes ``kind``."""
     if kind is m.Push:
         return "Push (common fields)"
     if issubclass(kind, BASES):
@@ -38,7 +38,7 @@ def heading(kind: type[msgspec.Struct]) -> str:
 
 
 def rows(kind: type[msgspec.Struct]) -> list[list[str]]:
-    """Field, type, limits and default of each field that ``kind`` adds to its common fields."""
+    """Return field, type, limits and default of each field, without the common fields."""
     inherited = {name for base in BASES if kind is not base and issubclass(kind, base) for name in _names(base)}
     return [
         [f"`{field.name}`", type_name(field.type), limits(field.type), default(field)]
@@ -48,7 +48,7 @@ def rows(kind: type[msgspec.Struct]) -> list[list[str]]:
 
 
 def type_name(of: shapes.Type) -> str:
-    """The type as the document writes it."""
+    """Return the type as written in the document."""
     match of:
         case shapes.UnionType(types=types):
             bases = [
@@ -79,7 +79,7 @@ def type_name(of: shapes.Type) -> str:
 
 
 def limits(of: shapes.Type) -> str:
-    """The limits as the document writes them; empty where there are none."""
+    """Return the limits as written in the document; empty if there are none."""
     match of:
         case shapes.UnionType(types=types):
             return "; ".join(filter(None, map(limits, types)))
@@ -111,7 +111,7 @@ def limits(of: shapes.Type) -> str:
 
 
 def default(field: shapes.Field) -> str:
-    """What a missing field means."""
+    """Return the default as written in the document."""
     if field.required:
         return "required"
     value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()

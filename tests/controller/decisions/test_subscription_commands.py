@@ -106,7 +106,7 @@ def test_a_delayed_copy_of_a_seek_does_not_undo_a_later_seek() -> None:
     late = shard.seek("first", to="earliest")
 
     assert () == late.entries
-    assert [] == moves(shard.do(late)), "what it had moved is not remembered, and nobody waits for it"
+    assert [] == moves(shard.do(late)), "its moves are not stored, and no client waits for them"
     assert 2 == shard.subscription.seek_generation
 
 

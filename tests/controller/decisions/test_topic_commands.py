@@ -356,19 +356,19 @@ def test_a_repeated_change_of_policy_is_not_executed_twice(topic: Shard) -> None
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "reason"),
     [
         ({"min_segments": 9}, "min_segments 9 is above max_segments 8"),
         ({"auto_split": True, "reset": ["auto_split"]}, "auto_split: give a value or reset it"),
     ],
     ids=["with what was set before", "both at once"],
 )
-def test_a_contradictory_policy_is_refused(topic: Shard, fields: dict[str, Any], told: str) -> None:
+def test_a_contradictory_policy_is_refused(topic: Shard, fields: dict[str, Any], reason: str) -> None:
     topic.do(_set(topic, "p1", max_segments=8))
 
     refusal = _set(topic, "p2", **fields)
     assert isinstance(refusal, Refusal)
-    assert told in refusal.reason
+    assert reason in refusal.reason
 
 
 def test_a_policy_of_an_unknown_topic_is_refused(shard: Shard) -> None:

@@ -266,7 +266,7 @@ CONTRADICTIONS = {
     "active again": ([seg("a"), B, C], {}, "'a' is active; it was sealed at 1"),
     "vanished while active": ([A, B], {}, "'c' is active, has no children and is not listed"),
     "a new root": ([A, B, C_SEALED, seg("x", 8, 15)], {}, "'x' is new and has no parents"),
-    "a parent that nobody knows": (
+    "an unknown parent": (
         [A, B, C_SEALED, seg("x", 8, 15, "y")],
         {"missing_parents": "expired"},
         "'x' has the parent 'y', which is not listed; if the source removed it before it was imported",

@@ -113,7 +113,7 @@ async def test_a_deposed_leader_never_says_out_of_order() -> None:
         await created(client)
         identity = await opened(client)
         number = leader.commit.durable + 1
-        shard.store.objects[f"ledger/shard=0000/{number:012d}.parquet"] = b"another reign's"
+        shard.store.objects[f"ledger/shard=0000/{number:012d}.parquet"] = b"another term's"
         request = client.send(m.ProduceBatch, **batch(identity, 5))
         await asyncio.sleep(5)
 
@@ -251,7 +251,7 @@ async def test_a_message_above_the_limit_is_not_decoded() -> None:
         records = [m.Record(b"k", b"v" * 1_000_000, 0)] * 5
         rejected = await client.call(m.ProduceBatch, topic="orders", records=records)
 
-    # Nothing of it is read, so nobody knows whom to answer but by its first fields.
+    # The leader does not decode it and reads only the address.
     assert "invalid" == rejected.verdict
     assert str(m.MAX_MESSAGE_BYTES) in rejected.reason
 

@@ -40,7 +40,15 @@ def test_a_valid_request_is_returned_unchanged():
             Address(7, "till-3"),
         ),
     ],
-    ids=["garbage", "a value out of range", "another kind", "nobody", "another version", "both", "too large"],
+    ids=[
+        "garbage",
+        "a value out of range",
+        "unknown type",
+        "invalid client id",
+        "another version",
+        "both",
+        "too large",
+    ],
 )
 def test_a_malformed_message_yields_the_reason_and_the_address(payload, kind, reason, address):
     found = read_request(payload)

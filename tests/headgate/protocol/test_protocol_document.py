@@ -102,7 +102,7 @@ def test_the_limits_match_the_code() -> None:
 
 
 def test_leaders_subscribe_to_what_devices_publish() -> None:
-    text = "\n".join(DOCUMENT["Plain devices"].lines)
+    text = "\n".join(DOCUMENT["MQTT devices"].lines)
     followed = m.publish_filter("<cluster>", "<topic>")
 
     assert f"`{followed}`" in text
@@ -278,8 +278,8 @@ SITUATIONS = {
     ),
     "the topic does not exist": lambda: _judge(_batch(topic="nowhere")),
     "records for an external topic": lambda: _judge(_batch(topic="elsewhere", sequence=3)),
-    "pinned to another reign, or to none": lambda: _judge(_batch(sequence=3), epoch=EPOCH - 1),
-    "the producer is not known": lambda: _judge(_batch(producer_id=99)),
+    "for another term, or for none": lambda: _judge(_batch(sequence=3), epoch=EPOCH - 1),
+    "the producer is unknown": lambda: _judge(_batch(producer_id=99)),
     "producer epoch below the stored one": lambda: _judge(_batch(producer_epoch=0)),
     "producer epoch above the stored one, sequence 0": lambda: _judge(_batch(producer_epoch=2)),
     "producer epoch above the stored one, any other sequence": lambda: _judge(_batch(producer_epoch=2, sequence=1)),
@@ -305,8 +305,8 @@ def _row(judgement) -> tuple[str, str]:
             return "`committed`, `duplicate`, no placements", ""
         case Duplicate():
             return "`committed`, `duplicate`", ""
-        case Refusal(verdict=verdict, after_barrier=proved):
-            return f"`{verdict}`", "yes" if proved else "no"
+        case Refusal(verdict=verdict, after_barrier=after_barrier):
+            return f"`{verdict}`", "yes" if after_barrier else "no"
     raise AssertionError(judgement)
 
 
@@ -317,7 +317,7 @@ def test_the_verdict_table_matches_the_decisions() -> None:
     assert {row[0]: (row[1], row[2]) for row in table} == {
         situation: _row(judge()) for situation, judge in SITUATIONS.items()
     }
-    assert all(row[3] for row in table), "the client is told what to do"
+    assert all(row[3] for row in table), "every row says what the client does"
 
 
 def test_every_verdict_is_in_the_table() -> None:
