@@ -1,7 +1,7 @@
 """One Spark session for all tests in this package: a JVM takes 5 s to start.
 
-``--engine`` selects the engine: a JVM of this process, a standalone cluster, or a Spark Connect server.
-The last two are started once, and run the tests marked ``engines``.
+``--engine`` selects the engine: a JVM of this process, a standalone cluster, or a Spark Connect
+server. The last two are started once, and run the tests marked ``engines``.
 """
 
 from __future__ import annotations

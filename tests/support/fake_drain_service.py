@@ -1,9 +1,9 @@
-"""A child process for the supervisor's tests: speaks the ping part of the protocol, and misbehaves as told.
+"""A child process for the supervisor's tests. It answers pings, or misbehaves on request.
 
     python -m tests.support.fake_drain_service SOCKET MODE
 
-Modes: ``well``; ``mute`` (takes requests, never answers); ``dies`` (ends at once with code 3); ``stubborn`` (ignores
-SIGTERM, and has a child that does).
+Modes: ``well``; ``mute`` (accepts requests and never answers); ``dies`` (exits at once with code
+3); ``stubborn`` (ignores SIGTERM, and has a child that does).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ledgers for tests: written through the real state and the real chunk format, by hand or at random."""
+"""Ledgers for tests, written with the real state and chunk format, by hand or at random."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.layout import SegmentState
 
 RECORD_BYTES = 11
-PROOFS = 0.1
-"""Share of a random ledger's chunks that are empty."""
-SHARES = ((0, 8), (8, 16), (0, 4), (4, 8), (15, 16))
-"""Key buckets that an acknowledgement may speak for."""
+EMPTY_CHUNKS = 0.1
+"""Fraction of empty chunks in a random ledger."""
+BUCKET_RANGES = ((0, 8), (8, 16), (0, 4), (4, 8), (15, 16))
+"""Key buckets of random acknowledgements."""
 
 
 class WrittenLedger:
-    """One shard's ledger in a folder, and the state that its entries fold to."""
+    """One shard's ledger in a folder, and the state after its entries."""
 
     def __init__(self, root: Path, shard: int = 0) -> None:
         self.root = root
         self.shard = shard
         self.state = ShardState(shard)
         self._builder = ChunkBuilder()
-        self._begun = False
+        self._open = False
         self._token = 0
 
     @property
@@ -38,10 +38,10 @@ class WrittenLedger:
         return self.root / chunk_folder(self.shard) / chunk_name(number)
 
     def add(self, *entries: e.AnyEntry) -> None:
-        """Fold entries and add them to the chunk in the making."""
-        if not self._begun:
+        """Apply entries and add them to the open chunk."""
+        if not self._open:
             self.state.begin_chunk(self.state.chunk + 1, self.state.chunk * 1000)
-            self._begun = True
+            self._open = True
         for entry in entries:
             self.state.apply(entry)
             topic = self.state.topic_of(entry)
@@ -49,20 +49,20 @@ class WrittenLedger:
 
     def commit(self) -> int:
         """Write the chunk; return its number."""
-        if not self._begun:
+        if not self._open:
             self.add(e.TermStarted(leader_epoch=1, instance="test"))
         number = self.state.chunk
         path = self.path(number)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(self._builder.encode(shard=self.shard, number=number, leader_epoch=1, at_ms=number * 1000))
-        self._builder, self._begun = ChunkBuilder(), False
+        self._builder, self._open = ChunkBuilder(), False
         return number
 
-    def prove(self) -> int:
-        """Write a chunk with nothing in it, as a leader does to prove that it leads; return its number."""
-        assert not self._begun, "commit first"
+    def barrier(self) -> int:
+        """Write an empty chunk, as a leader does for a barrier; return its number."""
+        assert not self._open, "commit first"
         self.state.begin_chunk(self.state.chunk + 1, self.state.chunk * 1000)
-        self._begun = True
+        self._open = True
         return self.commit()
 
     def token(self) -> str:
@@ -120,7 +120,7 @@ class WrittenLedger:
                 topic_id=topic_id,
                 subscription_id=subscription_id,
                 seek_generation=current if seek_generation is None else seek_generation,
-                ranges=[e.AcknowledgedRange(*part) for part in ranges],
+                ranges=[e.AcknowledgedRange(*each) for each in ranges],
             )
         )
 
@@ -156,20 +156,20 @@ class WrittenLedger:
 
 
 class RandomLedger(WrittenLedger):
-    """A ledger that grows by valid but unlikely steps; the same seed grows the same ledger."""
+    """A ledger that grows by valid but unlikely steps, reproducibly by seed."""
 
     def __init__(self, root: Path, seed: int, shard: int = 0) -> None:
         super().__init__(root, shard)
         self.rng = random.Random(seed)
-        self.sought: dict[int, set[int]] = {}
+        self.reset_segments: dict[int, set[int]] = {}
         for _ in range(2):
             self._new_topic()
         self.commit()
 
     def grow(self, chunks: int) -> None:
         for _ in range(chunks):
-            if self.rng.random() < PROOFS:
-                self.prove()
+            if self.rng.random() < EMPTY_CHUNKS:
+                self.barrier()
                 continue
             for _ in range(self.rng.randrange(1, 12)):
                 self._step()
@@ -233,19 +233,19 @@ class RandomLedger(WrittenLedger):
         if subscription.type == "CHECKPOINT":
             return
         segment = self.rng.choice(sorted(topic.tails))
-        stale = self.rng.random() < 0.2 and segment in self.sought.get(identity, ())
+        stale = self.rng.random() < 0.2 and segment in self.reset_segments.get(identity, ())
         generation = subscription.seek_generation - 1 if stale else subscription.seek_generation
         end = topic.tails[segment].next_offset
         if end == 0:
             return
-        share = self.rng.choice(SHARES) if self.rng.random() < 0.5 else ()
+        buckets = self.rng.choice(BUCKET_RANGES) if self.rng.random() < 0.5 else ()
         if subscription.type == "QUEUE":
             first = self.rng.randrange(end)
             last = min(end, first + self.rng.randrange(1, 4))
-            self.acknowledge(topic_id, identity, (segment, first, last, *share), seek_generation=generation)
+            self.acknowledge(topic_id, identity, (segment, first, last, *buckets), seek_generation=generation)
         else:
             end = self.rng.randrange(1, end + 1)
-            self.acknowledge(topic_id, identity, (segment, 0, end, *share), seek_generation=generation)
+            self.acknowledge(topic_id, identity, (segment, 0, end, *buckets), seek_generation=generation)
 
     def _seek(self, topic_id: int) -> None:
         topic = self.state.topics_by_id[topic_id]
@@ -253,13 +253,13 @@ class RandomLedger(WrittenLedger):
         segments = self.rng.sample(sorted(topic.tails), self.rng.randrange(1, len(topic.tails) + 1))
         positions = {segment: self.rng.randrange(topic.tails[segment].next_offset + 1) for segment in segments}
         self.seek(topic_id, subscription.subscription_id, positions)
-        self.sought[subscription.subscription_id] = set(segments)
+        self.reset_segments[subscription.subscription_id] = set(segments)
 
 
 def counted_by_hand(state: ShardState) -> set[tuple[object, ...]]:
-    """Return what every place comes to, counted one by one.
+    """Return every backlog, counted offset by offset.
 
-    (topic, subscription, segment, generation, records left, sealed, timestamp of the first of them)
+    (topic, subscription, segment, seek generation, records, sealed, timestamp of the oldest one)
     """
     found: set[tuple[object, ...]] = set()
     for topic in state.topics_by_id.values():
@@ -267,9 +267,9 @@ def counted_by_hand(state: ShardState) -> set[tuple[object, ...]]:
             for segment, known in topic.layout.segments.items():
                 left = []
                 for bucket in range(KEY_BUCKETS):
-                    known_of = subscription.acknowledged_in(segment, bucket)
-                    acknowledged = set(range(known_of.position))
-                    for first, end in known_of.acknowledged_ranges:
+                    progress = subscription.acknowledged_in(segment, bucket)
+                    acknowledged = set(range(progress.position))
+                    for first, end in progress.acknowledged_ranges:
                         acknowledged.update(range(first, end))
                     left += set(range(topic.tails[segment].next_offset)) - acknowledged
                 tracked = subscription.type in {"STREAM", "QUEUE"}
@@ -281,7 +281,7 @@ def counted_by_hand(state: ShardState) -> set[tuple[object, ...]]:
                         subscription.seek_generation,
                         -(-len(left) // KEY_BUCKETS) if tracked else None,
                         known.state is SegmentState.SEALED,
-                        # `store` gives each record its offset for a timestamp.
+                        # `store` uses the offset as the timestamp.
                         min(left) if tracked and left else None,
                     )
                 )

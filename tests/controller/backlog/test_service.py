@@ -1,4 +1,4 @@
-"""Whoever asks for backlogs is answered in time: by Spark if it answers, by the leader's own count if not."""
+"""Backlog requests are answered in time: with Spark's count, or with the leader's own."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from tests.support.recording_observer import RecordingObserver
 pytestmark = pytest.mark.looptime
 
 
-class Spark:
-    """Says what it is told to, after a while, or that it cannot."""
+class FakeSpark:
+    """Replies with configured values after a delay, or fails."""
 
     def __init__(self, subscription):
         self.subscription = subscription
         self.takes_seconds = 0.1
         self.fails = False
         self.records = 7
-        self.asked = 0
+        self.queries = 0
         self.external = None
-        self.tells = None
-        """What is told of an external topic."""
+        self.external_reply = None
+        """Function of the query about an external topic."""
 
     async def __call__(self, shard, now_ms, external):
-        self.asked += 1
+        self.queries += 1
         self.external = external
         records = self.records
         await asyncio.sleep(self.takes_seconds)
@@ -66,17 +66,17 @@ class Spark:
             stored_per_second=1.0,
             acknowledged_per_second=2.0,
         )
-        told = [] if self.tells is None else [self.tells(query) for query in external]
+        replies = [] if self.external_reply is None else [self.external_reply(query) for query in external]
         return BacklogResponse(
-            id=1, rows=[row], failures={}, watermarks={shard: 3}, as_of_ms={shard: now_ms}, external=told
+            id=1, rows=[row], failures={}, watermarks={shard: 3}, as_of_ms={shard: now_ms}, external=replies
         )
 
 
-class Desk:
+class ServiceFixture:
     def __init__(self, folder):
         ledger = self.ledger = WrittenLedger(folder)
         self.topic = ledger.topic()
-        self.spark = Spark(ledger.subscribe(self.topic, "STREAM"))
+        self.spark = FakeSpark(ledger.subscribe(self.topic, "STREAM"))
         ledger.store(self.topic, 0, 10)
         ledger.acknowledge(self.topic, self.spark.subscription, (0, 0, 4))
         ledger.commit()
@@ -94,7 +94,7 @@ class Desk:
         task.cancel()
         await asyncio.wait({task})
 
-    async def ask(self, **fields):
+    async def describe(self, **fields):
         answer = asyncio.get_running_loop().create_future()
         request = m.DescribeBacklog(**fields)
         self.service.answer_later(request, answer.set_result)
@@ -103,74 +103,74 @@ class Desk:
 
 @pytest.fixture
 def harness(tmp_path):
-    return Desk(tmp_path)
+    return ServiceFixture(tmp_path)
 
 
-async def test_spark_counts_and_the_totals_and_the_outlook_follow(harness):
+async def test_totals_and_outlook_follow_from_sparks_count(harness):
     async with harness.open():
-        (found,) = await harness.ask()
+        (found,) = await harness.describe()
 
     assert (found.counted_by, found.records, found.oldest_ms, found.as_of_ms) == ("spark", 7, 900, 1000)
     assert (found.outlook, found.drained_in_seconds) == ("shrinking", 7.0)
 
 
-async def test_without_spark_the_leader_counts_and_says_so(harness):
+async def test_without_spark_the_leader_counts(harness):
     harness.spark.fails = True
     async with harness.open():
-        (found,) = await harness.ask()
+        (found,) = await harness.describe()
 
     assert (found.counted_by, found.records, found.outlook) == ("leader", 6, "unknown")
     assert (found.oldest_ms, found.stored_per_second) == (None, None)
 
 
-async def test_a_spark_that_hangs_delays_no_answer_beyond_the_limit(harness):
+async def test_a_hung_spark_process_does_not_delay_a_reply_beyond_the_limit(harness):
     harness.spark.takes_seconds = 3600
     async with harness.open():
         began = asyncio.get_running_loop().time()
-        (found,) = await harness.ask()
+        (found,) = await harness.describe()
 
         assert found.counted_by == "leader"
         assert asyncio.get_running_loop().time() - began == pytest.approx(REFRESH_TIMEOUT_SECONDS)
 
 
-async def test_what_spark_said_last_is_told_until_it_is_stale(harness):
+async def test_sparks_last_count_is_used_until_it_is_too_old(harness):
     async with harness.open():
-        await harness.ask()
+        await harness.describe()
         harness.spark.fails = True
-        assert (await harness.ask())[0].counted_by == "spark"
+        assert (await harness.describe())[0].counted_by == "spark"
         await asyncio.sleep(MAX_RESPONSE_AGE_SECONDS + 1)
 
-        assert (await harness.ask())[0].counted_by == "leader"
+        assert (await harness.describe())[0].counted_by == "leader"
 
 
-async def test_however_many_ask_one_question_is_under_way(harness):
+async def test_concurrent_requests_share_one_query(harness):
     async with harness.open():
-        answers = await asyncio.gather(*(harness.ask() for _ in range(50)))
+        answers = await asyncio.gather(*(harness.describe() for _ in range(50)))
 
     assert {each[0].records for each in answers} == {7}
-    assert harness.spark.asked == 1
+    assert harness.spark.queries == 1
 
 
-async def test_beyond_the_limit_answers_are_given_at_once(harness):
+async def test_beyond_the_limit_requests_are_answered_at_once(harness):
     harness.spark.takes_seconds = 3600
     async with harness.open():
-        waiting = [asyncio.ensure_future(harness.ask()) for _ in range(MAX_PENDING_ANSWERS)]
+        waiting = [asyncio.ensure_future(harness.describe()) for _ in range(MAX_PENDING_ANSWERS)]
         await asyncio.sleep(0)
         began = asyncio.get_running_loop().time()
-        await harness.ask()
+        await harness.describe()
 
         assert asyncio.get_running_loop().time() == began
         await asyncio.gather(*waiting)
 
 
-async def test_only_what_was_asked_for_is_told(harness):
+async def test_a_reply_has_only_the_requested_backlogs(harness):
     async with harness.open():
-        assert len(await harness.ask(topic="t1")) == 1
-        assert await harness.ask(topic="other") == []
-        assert await harness.ask(topic="t1", subscription="other") == []
+        assert len(await harness.describe(topic="t1")) == 1
+        assert await harness.describe(topic="other") == []
+        assert await harness.describe(topic="t1", subscription="other") == []
 
 
-async def test_metrics_are_told_again_and_again_whether_spark_answers_or_not(harness):
+async def test_metrics_are_updated_whether_spark_answers_or_not(harness):
     async with harness.open():
         await asyncio.sleep(1)
         harness.spark.takes_seconds = 3600
@@ -182,7 +182,7 @@ async def test_metrics_are_told_again_and_again_whether_spark_answers_or_not(har
     assert counted[-1] == [6]
 
 
-async def test_a_bug_while_asking_ends_the_reign(harness):
+async def test_a_bug_in_a_query_ends_the_term(harness):
     async def broken(shard, now_ms, external):
         raise ZeroDivisionError
 
@@ -191,7 +191,7 @@ async def test_a_bug_while_asking_ends_the_reign(harness):
         await harness.service.run()
 
 
-def test_the_leader_counts_holes_and_does_not_track_checkpoints(tmp_path):
+def test_the_leader_counts_gaps_and_does_not_track_checkpoints(tmp_path):
     ledger = WrittenLedger(tmp_path)
     topic = ledger.topic(2)
     queue, checkpoint = ledger.subscribe(topic, "QUEUE"), ledger.subscribe(topic, "CHECKPOINT")
@@ -222,11 +222,11 @@ def test_the_leader_counts_the_mean_over_the_key_buckets(tmp_path):
     assert (segment.records, segment.size_bytes) == (6, 66)
 
 
-# --- topics that are stored somewhere else ----------------------------------------------------------------------------
+# External topics
 
 
 def imported(harness, positions="offsets"):
-    """A topic of three segments, the first of them sealed, with two subscriptions; returns its id and theirs."""
+    """Import a topic of three segments, the first one sealed, with two subscriptions; return all ids."""
     opaque = positions == "opaque"
     topic_id = harness.ledger.state.next_id
     segments = [
@@ -255,18 +255,18 @@ def row(topic_id, subscription_id, segment, **fields):
     )
 
 
-def telling(harness, *rows, **fields):
-    def tells(query):
+def reply_with(harness, *rows, **fields):
+    def external_reply(query):
         return ExternalBacklogResponse(shard=query.shard, topic_id=query.topic_id, **{"rows": list(rows)} | fields)
 
-    harness.spark.tells = tells
+    harness.spark.external_reply = external_reply
 
 
-async def test_spark_is_asked_by_name_with_every_checkpoint(harness):
+async def test_the_query_has_the_names_and_all_checkpoints(harness):
     topic_id, stream, checkpoint = imported(harness, "opaque")
     harness.ledger.state.subscriptions[stream].checkpoints = {1: "4959"}
     async with harness.open():
-        await harness.ask()
+        await harness.describe()
 
     names = ExternalView(
         topic="orders",
@@ -278,13 +278,13 @@ async def test_spark_is_asked_by_name_with_every_checkpoint(harness):
     assert harness.spark.external == [ExternalBacklogQuery(0, topic_id, names)]
 
 
-async def test_what_its_tables_come_to_is_told_with_labels_and_the_time_of_that_count(harness):
+async def test_counted_tables_are_reported_with_labels_and_the_time_of_the_count(harness):
     topic_id, stream, _ = imported(harness)
     rates = {"stored_per_second": 1.0, "acknowledged_per_second": 3.0}
     rows = [row(topic_id, stream, at, records=at + 4, size_bytes=at, oldest_ms=at, **rates) for at in range(3)]
-    telling(harness, *rows, as_of_ms=400)
+    reply_with(harness, *rows, as_of_ms=400)
     async with harness.open():
-        found, untracked = await harness.ask(topic="orders")
+        found, untracked = await harness.describe(topic="orders")
 
     assert [(part.label, part.records, part.size_bytes) for part in found.segments] == [
         ("a", 4, 0),
@@ -296,72 +296,74 @@ async def test_what_its_tables_come_to_is_told_with_labels_and_the_time_of_that_
     assert (untracked.outlook, untracked.unknown_reason) == ("not_tracked", "")
 
 
-async def test_the_ledgers_own_rows_of_such_a_topic_count_for_nothing(harness):
-    """There an active segment ends at 0, so that it would look empty."""
+async def test_the_ledgers_rows_of_an_external_topic_are_ignored(harness):
+    """There an active segment ends at 0, so it would seem empty."""
     _, stream, _ = imported(harness)
-    harness.spark.subscription, harness.spark.tells = stream, None
+    harness.spark.subscription, harness.spark.external_reply = stream, None
     async with harness.open():
-        found, _ = await harness.ask(topic="orders")
+        found, _ = await harness.describe(topic="orders")
 
     assert (found.records, found.counted_by, found.outlook) == (None, "leader", "unknown")
 
 
 @pytest.mark.parametrize("positions", ["offsets", "opaque"])
-async def test_by_itself_the_leader_knows_only_what_was_read_to_its_end(harness, positions):
+async def test_the_leader_knows_only_segments_that_were_read_to_their_end(harness, positions):
     topic_id, stream, _ = imported(harness, positions)
     harness.ledger.acknowledge(topic_id, stream, (0, 0, 1 if positions == "opaque" else 9), (1, 0, 0))
     harness.spark.fails = True
     async with harness.open():
-        found, _ = await harness.ask(topic="orders")
+        found, _ = await harness.describe(topic="orders")
 
     assert [part.records for part in found.segments] == [0, None, None]
     assert (found.records, found.unknown_reason) == (None, "")
 
 
-async def test_a_fault_is_told_for_its_topic_with_what_is_known_without_its_tables(harness):
+async def test_an_error_is_reported_for_its_topic_with_the_values_known_without_its_tables(harness):
     topic_id, stream, _ = imported(harness)
     harness.ledger.acknowledge(topic_id, stream, (0, 0, 9))
-    telling(harness, reason="external.orders.entries (/t): rubbish", failing=True)
+    reply_with(harness, reason="external.orders.entries (/t): rubbish", failing=True)
     async with harness.open():
-        found, untracked = await harness.ask(topic="orders")
-        (stored,) = await harness.ask(topic="t1")
+        found, untracked = await harness.describe(topic="orders")
+        (stored,) = await harness.describe(topic="t1")
 
     assert [part.records for part in found.segments] == [0, None, None]
     assert (found.unknown_reason, found.failing) == ("external.orders.entries (/t): rubbish", True)
     assert (stored.records, stored.failing, untracked.failing) == (7, False, False)
 
 
-async def test_what_was_counted_before_a_seek_is_not_told_after_it(harness):
+async def test_a_count_from_before_a_seek_is_not_used(harness):
     topic_id, stream, _ = imported(harness)
-    telling(harness, *(row(topic_id, stream, at, records=4) for at in range(3)), as_of_ms=400)
+    reply_with(harness, *(row(topic_id, stream, at, records=4) for at in range(3)), as_of_ms=400)
     async with harness.open():
-        assert (await harness.ask(topic="orders"))[0].records == 12
+        assert (await harness.describe(topic="orders"))[0].records == 12
         harness.ledger.seek(topic_id, stream, {0: 0})
-        found = (await harness.ask(topic="orders"))[0]
+        found = (await harness.describe(topic="orders"))[0]
 
     assert (found.records, found.unknown_reason) == (None, OUTDATED)
 
 
-async def test_a_segment_that_is_newer_than_the_count_is_not_known_and_neither_is_the_total(harness):
+async def test_a_segment_that_is_newer_than_the_count_makes_the_total_unknown(harness):
     topic_id, stream, _ = imported(harness)
-    telling(harness, row(topic_id, stream, 0, records=4), row(topic_id, stream, 77, records=1), as_of_ms=400)
+    reply_with(harness, row(topic_id, stream, 0, records=4), row(topic_id, stream, 77, records=1), as_of_ms=400)
     async with harness.open():
-        found = (await harness.ask(topic="orders"))[0]
+        found = (await harness.describe(topic="orders"))[0]
 
     assert [(part.segment, part.records) for part in found.segments] == [(0, 4), (1, None), (2, None)]
     assert (found.records, found.unknown_reason) == (None, OUTDATED)
 
 
-async def test_a_fault_is_logged_when_it_begins_and_when_it_ends(harness):
+async def test_a_failing_table_is_logged_once_when_it_fails_and_once_when_it_recovers(harness):
     imported(harness)
     with capture_logs() as logged:
         async with harness.open():
-            telling(harness, reason="rubbish", failing=True)
+            reply_with(harness, reason="rubbish", failing=True)
             for _ in range(3):
-                await harness.ask()
-            telling(harness, as_of_ms=400)
+                await harness.describe()
+            reply_with(harness, as_of_ms=400)
             for _ in range(3):
-                await harness.ask()
+                await harness.describe()
 
-    said = [(line["event"], line["topic"]) for line in logged if line["event"].startswith("external_tables")]
-    assert said == [("external_tables.failing", "orders"), ("external_tables.recovered", "orders")]
+    events_of_tables = [
+        (line["event"], line["topic"]) for line in logged if line["event"].startswith("external_tables")
+    ]
+    assert events_of_tables == [("external_tables.failing", "orders"), ("external_tables.recovered", "orders")]

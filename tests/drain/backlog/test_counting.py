@@ -38,13 +38,13 @@ def test_both_readers_give_the_same_rows(spark, tmp_path, seed):
 def test_an_empty_chunk_does_not_hide_later_ones(spark, tmp_path, empty_chunks):
     ledger = WrittenLedger(tmp_path)
     for _ in range(empty_chunks):
-        ledger.prove()
+        ledger.barrier()
     topic_id = ledger.topic()
     ledger.commit()
-    ledger.prove()
+    ledger.barrier()
     ledger.store(topic_id, 0, 5)
     ledger.commit()
-    ledger.prove()
+    ledger.barrier()
     source = SparkFiles(ledger.url)
 
     merged = aggregate_chunks(spark, source, [ChunkBatch(0, paths_of(ledger, source))])

@@ -36,7 +36,10 @@ def test_the_order_of_the_input_does_not_matter():
 
 
 def test_new_rows_are_added_to_the_previous_result():
-    """A segment has a row per index slot of its new records. An unknown subscription type keeps the known one."""
+    """A segment has a row per index slot of its new records.
+
+    An unknown subscription type keeps the known one.
+    """
     previous = (
         StateRow(TOPIC, None, 0, records=2, size_bytes=20, end_offset=2, timestamp_index=((0, 100), (1, 101))),
         STREAM,

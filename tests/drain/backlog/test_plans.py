@@ -100,7 +100,10 @@ def test_spark_and_python_compute_the_same_index_slot(spark):
 
 
 def test_rows_without_a_fact_are_ignored(spark):
-    """They hold an entry's body. An unknown fact without an offset, of a later version, is ignored as well."""
+    """They hold an entry's body.
+
+    An unknown fact without an offset, of a later version, is ignored as well.
+    """
     frame = facts(
         spark,
         {"shard": 0, "fact": None},
@@ -171,7 +174,10 @@ def key_of(row):
 
 
 def random_facts(seed):
-    """Return facts of two subscriptions in two segments. Many of the ranges touch, overlap or repeat."""
+    """Return facts of two subscriptions in two segments.
+
+    Many of the ranges touch, overlap or repeat.
+    """
     rng = random.Random(seed)
 
     def random_key():

@@ -34,7 +34,10 @@ from tests.support.waiting import until
 
 
 class FakeDrainService:
-    """Reports the segments in ``drained`` as drained. Connections are served one request at a time."""
+    """Reports the segments in ``drained`` as drained.
+
+    Connections are served one request at a time.
+    """
 
     def __init__(self) -> None:
         self.drained: frozenset[int] = frozenset()

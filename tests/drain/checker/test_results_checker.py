@@ -1,4 +1,4 @@
-"""Answers from results that somebody else publishes: at once, for ever, and never too early. No Spark."""
+"""The checker that reads published results: immediate, monotonic and never too early. No Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STALE_SECONDS = 120.0
 
 
 def rows(position: int, *, sealed: int | None = 4, generation: int = 0) -> tuple[StateRow, ...]:
-    """One topic with one segment of four records, and one subscription that has come to ``position``."""
+    """One topic with one segment of four records, and one subscription at ``position``."""
     return (
         StateRow(1, None, 0, records=4, end_offset=4, sealed_end_offset=sealed),
         StateRow(1, 2, None, subscription_type="STREAM", seek_generation=generation),
@@ -34,8 +34,8 @@ def query(chunk: int = 1, *, shard: int = 0, generation: int = 0) -> DrainQuery:
     return DrainQuery(shard, 1, 2, generation, frozenset({0, 7}), chunk)
 
 
-class Told:
-    """What the checker told, and the store that it reads."""
+class CheckerFixture:
+    """A checker, its store, and the states and results that it reported."""
 
     def __init__(self) -> None:
         self.store = FakeStore()
@@ -55,16 +55,16 @@ class Told:
         await publish_result(self.store, Result(0, watermark, rows(position, **more)))
 
 
-async def test_what_a_result_says_is_drained_is_answered_however_far_the_ledger_went_on():
-    told = Told()
-    await told.publish(3, 4)
-    async with told.checker as checker:
+async def test_a_drained_segment_is_reported_however_far_the_ledger_has_grown():
+    fixture = CheckerFixture()
+    await fixture.publish(3, 4)
+    async with fixture.checker as checker:
         assert await checker.drained(query(3)) == frozenset({0})
         assert await checker.drained(query(5_000)) == frozenset({0})
 
 
 @pytest.mark.parametrize(
-    ("result", "asked"),
+    ("result", "drain_query"),
     [
         (rows(3), query()),
         (rows(4, sealed=None), query()),
@@ -73,60 +73,60 @@ async def test_what_a_result_says_is_drained_is_answered_however_far_the_ledger_
     ],
     ids=["a record is left", "not sealed", "before a seek", "after another seek"],
 )
-async def test_anything_else_is_not_drained_yet(result, asked):
-    told = Told()
-    await publish_result(told.store, Result(0, 3, result))
-    async with told.checker as checker:
-        assert await checker.drained(asked) == frozenset()
+async def test_other_segments_are_not_drained_yet(result, drain_query):
+    fixture = CheckerFixture()
+    await publish_result(fixture.store, Result(0, 3, result))
+    async with fixture.checker as checker:
+        assert await checker.drained(drain_query) == frozenset()
 
 
-async def test_whoever_waits_is_told_of_a_newer_result():
-    told = Told()
-    await told.publish(3, 3)
-    async with told.checker as checker:
+async def test_a_newer_result_is_announced():
+    fixture = CheckerFixture()
+    await fixture.publish(3, 3)
+    async with fixture.checker as checker:
         assert await checker.drained(query(4)) == frozenset()
         await asyncio.sleep(60)
-        seen = told.results
-        await told.publish(4, 4)
+        before = fixture.results
+        await fixture.publish(4, 4)
         await asyncio.sleep(6)
 
-        assert told.results == seen + 1
+        assert fixture.results == before + 1
         assert await checker.drained(query(4)) == frozenset({0})
         assert [row.drained for row in (await checker.backlog([0], 0)).rows] == [True]
 
 
-async def test_without_any_result_nothing_is_known_and_nothing_is_drained():
-    told = Told()
-    async with told.checker as checker:
+async def test_without_a_result_a_query_fails():
+    fixture = CheckerFixture()
+    async with fixture.checker as checker:
         with pytest.raises(DrainCheckError, match="no result of shard 3 has been published yet"):
             await checker.drained(query(shard=3))
 
 
-async def test_a_job_that_has_stopped_is_told_once_somebody_waits_for_it(looptime):
-    told = Told()
-    await told.publish(3, 3)
-    async with told.checker as checker:
+async def test_a_stopped_job_is_reported_once_a_query_needs_a_newer_result(looptime):
+    fixture = CheckerFixture()
+    await fixture.publish(3, 3)
+    async with fixture.checker as checker:
         await checker.drained(query(3))
         await asyncio.sleep(10 * STALE_SECONDS)
-        assert {state for state, _ in told.states} == {"ready"}, "nobody waits for more"
+        assert {state for state, _ in fixture.states} == {"ready"}, "no query needs more"
 
         await checker.drained(query(40))
         await asyncio.sleep(STALE_SECONDS + 20)
-        assert told.states[-1][0] == "degraded"
-        assert "shard 0 is counted to chunk 3, chunk 40 is needed" in told.states[-1][1]
+        assert fixture.states[-1][0] == "degraded"
+        assert "shard 0 is counted to chunk 3, chunk 40 is needed" in fixture.states[-1][1]
 
-        await told.publish(10, 3)
+        await fixture.publish(10, 3)
         await asyncio.sleep(10)
-        assert told.states[-1][0] == "ready", "it is behind, but it runs"
+        assert fixture.states[-1][0] == "ready", "the job is behind, but it runs"
 
 
-async def test_of_an_external_topic_results_tell_what_the_ledger_knows_and_that_tables_are_not_read():
-    told = Told()
-    elsewhere = (StateRow(7, None, 0), StateRow(7, None, 1, sealed_end_offset=4), StateRow(7, 8, None))
+async def test_an_external_topic_is_reported_from_the_ledger_without_its_tables():
+    fixture = CheckerFixture()
+    external_rows = (StateRow(7, None, 0), StateRow(7, None, 1, sealed_end_offset=4), StateRow(7, 8, None))
     named = ExternalView(topic="orders", subscriptions={8: "billing"}, labels={0: "a", 1: "b"})
-    tracked = replace(elsewhere[2], subscription_type="STREAM")
-    await publish_result(told.store, Result(0, 3, (*rows(3), *elsewhere[:2], tracked), at_ms=900))
-    async with told.checker as checker:
+    tracked = replace(external_rows[2], subscription_type="STREAM")
+    await publish_result(fixture.store, Result(0, 3, (*rows(3), *external_rows[:2], tracked), at_ms=900))
+    async with fixture.checker as checker:
         found = await checker.backlog([0], 0, [ExternalBacklogQuery(0, 7, named), ExternalBacklogQuery(5, 7, named)])
 
     assert {row.topic_id for row in found.rows} == {1}
@@ -135,52 +135,52 @@ async def test_of_an_external_topic_results_tell_what_the_ledger_knows_and_that_
     assert (external.reason, external.as_of_ms, external.failing) == (TABLES_NOT_READ, 900, False)
 
 
-async def test_a_result_that_cannot_be_read_changes_nothing_but_is_told():
-    told = Told()
-    await told.publish(3, 4)
-    async with told.checker as checker:
+async def test_an_unreadable_result_is_reported_and_ignored():
+    fixture = CheckerFixture()
+    await fixture.publish(3, 4)
+    async with fixture.checker as checker:
         assert await checker.drained(query()) == frozenset({0})
-        told.store.objects[result_path(0, 9)] = b"rubbish"
+        fixture.store.objects[result_path(0, 9)] = b"rubbish"
         await asyncio.sleep(10)
 
-        assert told.states[-1] == ("degraded", told.states[-1][1])
-        assert "backlog/shard=0000/000000000009.parquet cannot be read" in told.states[-1][1]
+        assert fixture.states[-1] == ("degraded", fixture.states[-1][1])
+        assert "backlog/shard=0000/000000000009.parquet cannot be read" in fixture.states[-1][1]
         assert await checker.drained(query()) == frozenset({0})
         assert (await checker.backlog([0, 5], 0)).watermarks == {0: 3}
         assert list((await checker.backlog([0, 5], 0)).failures) == [5]
 
-        del told.store.objects[result_path(0, 9)]
+        del fixture.store.objects[result_path(0, 9)]
         await asyncio.sleep(10)
-        assert told.states[-1][0] == "ready"
+        assert fixture.states[-1][0] == "ready"
 
 
-async def test_an_outage_of_the_store_is_an_answer_and_not_a_wait():
-    told = Told()
-    told.store.outage()
-    async with told.checker as checker:
+async def test_a_query_fails_at_once_during_an_outage_of_the_store():
+    fixture = CheckerFixture()
+    fixture.store.outage()
+    async with fixture.checker as checker:
         with pytest.raises(DrainCheckError, match="out of reach"):
             await checker.drained(query())
 
 
-def places(state: ShardState) -> dict[tuple[object, ...], tuple[object, ...]]:
+def backlogs(state: ShardState) -> dict[tuple[object, ...], tuple[object, ...]]:
     """Return (topic, subscription, segment, generation) → (records left, whether it is sealed)."""
     return {row[:4]: row[4:6] for row in counted_by_hand(state)}
 
 
-def drained_places(state: ShardState) -> set[tuple[object, ...]]:
-    return {place for place, (left, sealed) in places(state).items() if sealed and left == 0}
+def drained_keys(state: ShardState) -> set[tuple[object, ...]]:
+    return {key for key, (left, sealed) in backlogs(state).items() if sealed and left == 0}
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_is_drained_at_a_generation_stays_drained(seed: int, tmp_path: Path):
-    """The reason why an old result may be answered from."""
+def test_a_segment_that_is_drained_at_a_generation_stays_drained(seed: int, tmp_path: Path):
+    """Therefore an old result may be used."""
     ledger = RandomLedger(tmp_path, seed)
     before: set[tuple[object, ...]] = set()
-    tried = 0
+    checked = 0
     for _ in range(60):
         ledger.grow(1)
-        now = places(ledger.state)
-        assert {now[place] for place in before if place in now} <= {(0, True)}
-        before = drained_places(ledger.state)
-        tried += len(before)
-    assert tried > 10, "hardly anything was drained, so hardly anything was tried"
+        now = backlogs(ledger.state)
+        assert {now[key] for key in before if key in now} <= {(0, True)}
+        before = drained_keys(ledger.state)
+        checked += len(before)
+    assert checked > 10, "too few drained segments to test anything"

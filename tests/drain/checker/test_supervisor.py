@@ -1,4 +1,4 @@
-"""One process kept running: real children, which misbehave as told. No Spark."""
+"""The supervisor with real child processes that misbehave on request. No Spark."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ ROOT = Path(__file__).parents[3]
 
 
 class Supervised:
-    """A supervisor of the fake service, and what it has told."""
+    """A supervisor of the fake service, and the states that it reported."""
 
     def __init__(self, tmp_path, mode, times=QUICK):
         self.states: list[tuple[str, str]] = []
-        self.restarts_told = 0
+        self.reported_restarts = 0
         self._changed = asyncio.Event()
         command = [
             sys.executable,
@@ -51,7 +51,7 @@ class Supervised:
             ledger_url="file:///nowhere",
             socket=f"unix:{tmp_path / 's'}",
             folder=tmp_path / "folder",
-            on_state=self._note,
+            on_state=self._on_state,
             on_restart=self._restarted,
             command=command,
             times=times,
@@ -59,16 +59,16 @@ class Supervised:
         )
 
     def _restarted(self):
-        self.restarts_told += 1
+        self.reported_restarts += 1
 
-    def _note(self, state, reason):
+    def _on_state(self, state, reason):
         self.states.append((state, reason))
         self._changed.set()
 
     async def until(self, state, times=1):
-        """Return the reason of the ``times``-th time that ``state`` was told."""
+        """Return the reason of the ``times``-th report of ``state``."""
         async with asyncio.timeout(60):
-            while len(found := [reason for told, reason in self.states if told == state]) < times:
+            while len(found := [reason for reported, reason in self.states if reported == state]) < times:
                 self._changed.clear()
                 await self._changed.wait()
         return found[times - 1]
@@ -76,13 +76,13 @@ class Supervised:
 
 @pytest.fixture(autouse=True)
 def at_the_root(monkeypatch):
-    """The child finds our packages in its working folder."""
+    """The child process imports the packages from its working folder."""
     monkeypatch.chdir(ROOT)
 
 
 def runs(pid):
     with contextlib.suppress(psutil.NoSuchProcess):
-        # Whoever inherits it may take a while to look at how it ended.
+        # The process that inherits it may take a while to collect its exit status.
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     return False
 
@@ -91,80 +91,80 @@ async def gone(pid):
     await until(lambda: not runs(pid))
 
 
-async def test_it_is_ready_once_the_process_answers_and_stops_it_at_the_end(tmp_path):
-    kept = Supervised(tmp_path, "well")
-    async with kept.supervisor:
-        await kept.until("ready")
-        pid = kept.supervisor.pid
+async def test_the_state_is_ready_once_the_process_answers_and_leaving_stops_it(tmp_path):
+    supervised = Supervised(tmp_path, "well")
+    async with supervised.supervisor:
+        await supervised.until("ready")
+        pid = supervised.supervisor.pid
         assert pid is not None
 
-    assert [state for state, _ in kept.states] == ["starting", "ready"]
+    assert [state for state, _ in supervised.states] == ["starting", "ready"]
     assert not psutil.pid_exists(pid)
 
 
-async def test_a_process_that_was_killed_is_replaced(tmp_path):
-    kept = Supervised(tmp_path, "well")
-    async with kept.supervisor:
-        await kept.until("ready")
-        first = kept.supervisor.pid
+async def test_a_killed_process_is_restarted(tmp_path):
+    supervised = Supervised(tmp_path, "well")
+    async with supervised.supervisor:
+        await supervised.until("ready")
+        first = supervised.supervisor.pid
         os.kill(first, signal.SIGKILL)
 
-        assert "ended with code -9" in await kept.until("degraded")
-        await kept.until("ready", times=2)
-        assert first != kept.supervisor.pid
-        assert kept.supervisor.restarts == 1
-        assert kept.restarts_told == 1
+        assert "ended with code -9" in await supervised.until("degraded")
+        await supervised.until("ready", times=2)
+        assert first != supervised.supervisor.pid
+        assert supervised.supervisor.restarts == 1
+        assert supervised.reported_restarts == 1
 
 
-async def test_a_process_that_hangs_is_replaced(tmp_path):
-    """Frozen, it takes the connection and never answers; nor does it hear SIGTERM."""
-    kept = Supervised(tmp_path, "well")
-    async with kept.supervisor:
-        await kept.until("ready")
-        first = kept.supervisor.pid
+async def test_a_hung_process_is_restarted(tmp_path):
+    """A stopped process accepts connections, never answers, and does not react to SIGTERM."""
+    supervised = Supervised(tmp_path, "well")
+    async with supervised.supervisor:
+        await supervised.until("ready")
+        first = supervised.supervisor.pid
         os.kill(first, signal.SIGSTOP)
-        kept.supervisor._times = replace(QUICK, ping=0.1, stop=0.1)  # only now: before, it may be slow
+        supervised.supervisor._times = replace(QUICK, ping=0.1, stop=0.1)  # Only now: the start may be slow.
 
-        assert "no answer from" in await kept.until("degraded")
-        await kept.until("ready", times=2)
+        assert "no answer from" in await supervised.until("degraded")
+        await supervised.until("ready", times=2)
         assert not psutil.pid_exists(first)
 
 
-async def test_a_process_that_never_answers_is_replaced(tmp_path):
-    kept = Supervised(tmp_path, "mute", replace(QUICK, start=1.0))
-    async with kept.supervisor:
-        assert "did not answer within 1 s after its start" in await kept.until("degraded")
+async def test_a_process_that_never_answers_is_restarted(tmp_path):
+    supervised = Supervised(tmp_path, "mute", replace(QUICK, start=1.0))
+    async with supervised.supervisor:
+        assert "did not answer within 1 s after its start" in await supervised.until("degraded")
 
 
-async def test_a_process_that_ends_at_once_is_started_again_and_again(tmp_path):
-    kept = Supervised(tmp_path, "dies")
-    async with kept.supervisor:
-        reason = await kept.until("degraded", times=2)
+async def test_a_process_that_exits_at_once_is_restarted_repeatedly(tmp_path):
+    supervised = Supervised(tmp_path, "dies")
+    async with supervised.supervisor:
+        reason = await supervised.until("degraded", times=2)
 
     assert "ended with code 3" in reason
     assert "drain.log" in reason
-    assert "ready" not in [state for state, _ in kept.states]
+    assert "ready" not in [state for state, _ in supervised.states]
 
 
-async def test_a_command_that_does_not_exist_is_told(tmp_path):
-    kept = Supervised(tmp_path, "well")
-    kept.supervisor._command = [str(tmp_path / "nothing")]
-    async with kept.supervisor:
-        assert "cannot be started: No such file" in await kept.until("degraded")
+async def test_a_missing_command_is_reported(tmp_path):
+    supervised = Supervised(tmp_path, "well")
+    supervised.supervisor._command = [str(tmp_path / "nothing")]
+    async with supervised.supervisor:
+        assert "cannot be started: No such file" in await supervised.until("degraded")
 
 
-async def test_what_does_not_stop_is_killed_together_with_its_children(tmp_path):
-    kept = Supervised(tmp_path, "stubborn", replace(QUICK, stop=0.1))
-    async with kept.supervisor:
-        await kept.until("ready")
-        pid = kept.supervisor.pid
+async def test_a_process_that_ignores_sigterm_is_killed_with_its_children(tmp_path):
+    supervised = Supervised(tmp_path, "stubborn", replace(QUICK, stop=0.1))
+    async with supervised.supervisor:
+        await supervised.until("ready")
+        pid = supervised.supervisor.pid
         grandchild = int((tmp_path / "s.child").read_text())
 
     assert not psutil.pid_exists(pid)
     await gone(grandchild)
 
 
-async def test_it_does_not_outlive_a_parent_that_is_killed(tmp_path):
+async def test_the_process_is_killed_when_its_parent_is_killed(tmp_path):
     program = textwrap.dedent(
         """
         import asyncio, sys
@@ -172,10 +172,10 @@ async def test_it_does_not_outlive_a_parent_that_is_killed(tmp_path):
         from drain.checker.supervisor import DrainSupervisor
 
         async def main(folder):
-            told = lambda state, reason: print(state, supervisor.pid, flush=True)
+            report = lambda state, reason: print(state, supervisor.pid, flush=True)
             command = [sys.executable, "-m", "tests.support.fake_drain_service", f"{folder}/s", "well"]
             supervisor = DrainSupervisor(
-                ledger_url="", socket=f"unix:{folder}/s", folder=folder, command=command, on_state=told
+                ledger_url="", socket=f"unix:{folder}/s", folder=folder, command=command, on_state=report
             )
             async with supervisor:
                 await asyncio.Event().wait()
@@ -194,7 +194,7 @@ async def test_it_does_not_outlive_a_parent_that_is_killed(tmp_path):
     await gone(int(pid))
 
 
-def test_the_process_is_told_which_engine_and_with_which_settings():
+def test_the_command_has_the_engine_and_its_settings():
     command = service_command(
         ledger_url="s3://bucket/l",
         socket="unix:/s",
@@ -205,14 +205,14 @@ def test_the_process_is_told_which_engine_and_with_which_settings():
         reader="spark",
         spark_conf={"spark.a": "1", "spark.b": "x=y z"},
     )
-    told = parsed(command[3:])
+    arguments = parsed(command[3:])
 
-    assert (told.ledger, told.master, told.reader) == ("s3://bucket/l", "sc://host:15002", "spark")
-    assert dict(told.conf) == {"spark.a": "1", "spark.b": "x=y z"}
+    assert (arguments.ledger, arguments.master, arguments.reader) == ("s3://bucket/l", "sc://host:15002", "spark")
+    assert dict(arguments.conf) == {"spark.a": "1", "spark.b": "x=y z"}
 
 
-def test_the_file_of_external_tables_is_passed_on():
-    given = {"ledger_url": "file:///x", "socket": "unix:/s", "master": "local", "folder": Path("/f")}
-    command = service_command(**given, driver_memory="1g", run_timeout_seconds=5, external="/etc/external.toml")
+def test_the_command_has_the_file_of_external_tables():
+    required = {"ledger_url": "file:///x", "socket": "unix:/s", "master": "local", "folder": Path("/f")}
+    command = service_command(**required, driver_memory="1g", run_timeout_seconds=5, external="/etc/external.toml")
     assert ["--external", "/etc/external.toml"] == command[-2:]
-    assert "--external" not in service_command(**given, driver_memory="1g", run_timeout_seconds=5)
+    assert "--external" not in service_command(**required, driver_memory="1g", run_timeout_seconds=5)

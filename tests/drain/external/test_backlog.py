@@ -1,4 +1,4 @@
-"""What is known of an external topic's backlog, and what is not: a number that nobody can know is none."""
+"""The backlog of an external topic: which values are known, and why others are unknown."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ def numbers(found: tuple[Backlog, ...]) -> dict[int, tuple[int | None, int | Non
     return {row.segment: (row.records, row.size_bytes, row.oldest_ms) for row in found}
 
 
-def test_without_a_table_of_entries_only_a_seal_tells_an_end() -> None:
+def test_without_a_table_of_entries_only_sealed_segments_have_an_end() -> None:
     assert numbers(offset_backlog(offsets(), None)) == {0: (6, None, None), 1: (None, None, None)}
 
 
-def test_a_table_of_entries_tells_the_end_of_an_active_segment_also_if_it_has_none_of_it() -> None:
+def test_a_table_of_entries_defines_the_end_of_an_active_segment_even_without_its_entries() -> None:
     assert numbers(offset_backlog(offsets(), PLAIN))[1] == (0, 0, None)
     assert numbers(offset_backlog(offsets(records=3, end_offset=3), PLAIN))[1] == (3, None, None)
 
 
-def test_bytes_are_known_from_sizes_of_the_segments_own_entries_alone() -> None:
+def test_bytes_are_known_only_from_sizes_of_the_segments_own_entries() -> None:
     stored = offsets(records=3, size_bytes=30, end_offset=3)
     assert numbers(offset_backlog(stored, SIZED)) == {0: (6, None, None), 1: (3, 30, None)}
     assert numbers(offset_backlog(stored, PLAIN))[1] == (3, None, None)
 
 
-def test_what_is_not_tracked_stays_so() -> None:
+def test_untracked_values_stay_unknown() -> None:
     rows = (*offsets()[:2], StateRow(1, 2, None, subscription_type="CHECKPOINT"))
     assert {row.records for row in offset_backlog(rows, SIZED)} == {None}
     assert {row.records for row in opaque_backlog(rows, {}, {(0, None): RemainingEntries(1, 1, 1)})} == {None}
@@ -74,9 +74,15 @@ OPAQUE = (StateRow(1, None, 0, sealed_end_offset=1), StateRow(1, None, 1), SUBSC
         (1, None, (0, 0, None)),
         (1, "another", (0, 0, None)),
     ],
-    ids=["nothing read", "a checkpoint", "one that has no place", "read to its end", "read to its end, with one"],
+    ids=[
+        "nothing read",
+        "a checkpoint",
+        "an unknown checkpoint",
+        "read to its end",
+        "read to its end, with a checkpoint",
+    ],
 )
-def test_an_opaque_segment_is_counted_behind_its_checkpoint(position, checkpoint, expected) -> None:
+def test_an_opaque_segment_is_counted_after_its_checkpoint(position, checkpoint, expected) -> None:
     counted = {(0, None): RemainingEntries(5, 50, 100), (0, "m"): RemainingEntries(2, 20, 104)}
     rows = (*OPAQUE, StateRow(1, 2, 0, position=position))
     checkpoints = {} if checkpoint is None else {2: {0: checkpoint}}
@@ -85,8 +91,8 @@ def test_an_opaque_segment_is_counted_behind_its_checkpoint(position, checkpoint
     assert found == {0: expected, 1: (None, None, None)}
 
 
-def test_an_opaque_segment_that_has_no_entries_is_empty_and_not_drained() -> None:
-    """A table may have lost them; only a reader knows that it has seen the end."""
+def test_an_opaque_segment_without_entries_is_empty_and_not_drained() -> None:
+    """The table may have lost them. Only a reader knows that it has seen the end."""
     query = ExternalBacklogQuery(5, 1, ExternalView(topic="t", subscriptions={}, labels={0: "a"}, opaque=True))
     (unread,) = backlog_response(
         query, opaque_backlog((OPAQUE[0], SUBSCRIPTION), {}, {(0, None): RemainingEntries(0, None, None)}), 7
@@ -98,14 +104,14 @@ def test_an_opaque_segment_that_has_no_entries_is_empty_and_not_drained() -> Non
     assert (unread.records, unread.drained, read.records, read.drained) == (0, False, 0, True)
 
 
-def test_the_entries_of_an_opaque_segment_are_what_was_stored_for_the_rates() -> None:
+def test_the_end_of_an_opaque_segment_is_its_number_of_entries() -> None:
     counted = {(0, None): RemainingEntries(5, None, None), (0, "m"): RemainingEntries(2, None, None)}
     found = opaque_backlog(OPAQUE, {2: {0: "m"}}, counted)
     assert [(row.end_offset, row.records) for row in found] == [(5, 2), (0, None)]
 
 
-def test_marks_are_every_beginning_and_each_checkpoint_once() -> None:
-    checkpoints = {2: {0: "m", 9: "of a segment that is gone"}, 3: {0: "m"}, 4: {1: "n"}}
+def test_checkpoint_keys_are_all_beginnings_and_each_checkpoint_once() -> None:
+    checkpoints = {2: {0: "m", 9: "of a removed segment"}, 3: {0: "m"}, 4: {1: "n"}}
     view = ExternalView(topic="t", subscriptions={}, labels={0: "a", 1: "b"}, opaque=True, checkpoints=checkpoints)
     assert checkpoint_keys(view) == [(0, None), (1, None), (0, "m"), (1, "n")]
 
@@ -114,37 +120,37 @@ def query(*, opaque: bool = False) -> ExternalBacklogQuery:
     return ExternalBacklogQuery(5, 1, ExternalView(topic="t", subscriptions={2: "s"}, labels={}, opaque=opaque))
 
 
-def test_without_tables_the_ledger_tells_what_it_can_and_the_reason_is_given() -> None:
-    found = backlog_from_ledger(query(), (*offsets(), StateRow(8, None, 0)), 900, "nobody reads them")
+def test_without_tables_the_backlog_comes_from_the_ledger_with_a_reason() -> None:
+    found = backlog_from_ledger(query(), (*offsets(), StateRow(8, None, 0)), 900, "not read")
 
     assert [(row.shard, row.segment, row.records) for row in found.rows] == [(5, 0, 6), (5, 1, None)]
-    assert (found.shard, found.topic_id, found.as_of_ms, found.reason) == (5, 1, 900, "nobody reads them")
+    assert (found.shard, found.topic_id, found.as_of_ms, found.reason) == (5, 1, 900, "not read")
     assert not found.failing
 
 
-def test_no_reason_is_given_where_everything_is_known() -> None:
+def test_without_unknown_values_there_is_no_reason() -> None:
     sealed = (offsets()[0], *offsets()[2:])
-    assert backlog_from_ledger(query(), sealed, 900, "nobody reads them").reason == ""
+    assert backlog_from_ledger(query(), sealed, 900, "not read").reason == ""
     untracked = (*offsets()[:2], StateRow(1, 2, None, subscription_type="CHECKPOINT"))
-    assert backlog_from_ledger(query(), untracked, 900, "nobody reads them").reason == ""
+    assert backlog_from_ledger(query(), untracked, 900, "not read").reason == ""
 
 
-def test_rates_travel_with_their_rows() -> None:
+def test_rows_have_their_rates() -> None:
     found = backlog_response(query(), offset_backlog(offsets(), PLAIN), 900, rates={(1, 2, 1): Rates(2.0, 1.0)})
     assert [(row.stored_per_second, row.acknowledged_per_second) for row in found.rows] == [(None, None), (2.0, 1.0)]
 
 
 @pytest.mark.parametrize(
-    ("tables", "opaque", "said"),
+    ("tables", "opaque", "reason"),
     [
         (ExternalTables(acknowledgements=ACKNOWLEDGED), False, "no table of its entries is mapped"),
         (ExternalTables(), True, "no table of its entries is mapped"),
         (ExternalTables(entries=PLAIN), True, "no version column is mapped"),
         (ExternalTables(entries=ORDERED), True, "one of its checkpoints is not in the table"),
     ],
-    ids=["acknowledgements alone", "no table", "no order", "a checkpoint without a place"],
+    ids=["acknowledgements only", "no table", "no order", "an unknown checkpoint"],
 )
-def test_the_reason_is_what_is_missing(tables, opaque, said) -> None:
+def test_the_reason_names_the_cause(tables, opaque, reason) -> None:
     unknown = opaque_backlog(OPAQUE, {}, {}) if opaque else offset_backlog(offsets(), None)
-    assert said in unknown_reason(unknown, tables, query(opaque=opaque).view)
+    assert reason in unknown_reason(unknown, tables, query(opaque=opaque).view)
     assert unknown_reason(offset_backlog(offsets(), PLAIN), tables, query().view) == ""

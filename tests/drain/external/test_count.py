@@ -1,20 +1,17 @@
-"""An external topic's tables on real Spark: what they come to, and every fault by the name of its table."""
+"""Counting the tables of an external topic with offsets, on real Spark."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from drain.backlog.merge import Backlog, StateRow, drained
 from drain.external.count import count_external
 from drain.external.offset_facts import TableError
 from drain.external.table_mapping import AcknowledgementsTable, EntriesTable, ExternalTables, ExternalView
+from tests.support.table_files import write_table
 
 pytestmark = pytest.mark.spark
 
@@ -25,28 +22,7 @@ ROWS = (
     StateRow(1, None, 2),
     StateRow(1, 2, None, seek_generation=3, subscription_type="STREAM"),
 )
-"""What the ledger says: a is sealed at 10, b and c are active."""
-
-Write = Callable[[Path, list[dict[str, Any]]], None]
-
-
-def parquet(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.mkdir()
-    pq.write_table(pa.Table.from_pylist(rows), path / "part-0.parquet")
-
-
-def jsonl(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.mkdir()
-    (path / "part-0.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def csv(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.mkdir()
-    lines = [",".join(rows[0]), *(",".join("" if v is None else str(v) for v in row.values()) for row in rows)]
-    (path / "part-0.csv").write_text("\n".join(lines) + "\n")
-
-
-WRITE: dict[str, Write] = {"parquet": parquet, "json": jsonl, "csv": csv}
+"""The ledger's rows: segment a is sealed at 10, b and c are active."""
 
 
 def entry_rows() -> list[dict[str, Any]]:
@@ -59,10 +35,9 @@ def ack(shard: str = "a", first: int | None = 0, end: int | None = 10, app: str 
 
 
 def tables(folder: Path, entries: Any, acks: Any, form: str = "parquet", *, versions: bool = False) -> ExternalTables:
-    found = ExternalTables()
     mapped_entries = mapped_acks = None
     if entries is not None:
-        WRITE[form](folder / "entries", entries)
+        write_table(folder / "entries", entries, form)
         mapped_entries = EntriesTable(
             path=str(folder / "entries"),
             format=form,
@@ -73,7 +48,7 @@ def tables(folder: Path, entries: Any, acks: Any, form: str = "parquet", *, vers
             version="version" if versions else None,
         )
     if acks is not None:
-        WRITE[form](folder / "acks", acks)
+        write_table(folder / "acks", acks, form)
         mapped_acks = AcknowledgementsTable(
             path=str(folder / "acks"),
             format=form,
@@ -83,45 +58,47 @@ def tables(folder: Path, entries: Any, acks: Any, form: str = "parquet", *, vers
             end_offset="next",
             version="commit" if versions else None,
         )
-    return type(found)(entries=mapped_entries, acknowledgements=mapped_acks)
+    return ExternalTables(entries=mapped_entries, acknowledgements=mapped_acks)
 
 
-def by_segment(counted: tuple[Backlog, ...]) -> dict[int, tuple[int | None, int | None, int | None, bool]]:
-    return {row.segment: (row.records, row.size_bytes, row.oldest_ms, row.drained) for row in counted}
+def counted(spark, mapped: ExternalTables, rows: tuple[StateRow, ...] = ROWS) -> tuple[Backlog, ...]:
+    return count_external(spark, mapped, VIEW, rows, shard=5)
+
+
+def by_segment(backlogs: tuple[Backlog, ...]) -> dict[int, tuple[int | None, int | None, int | None, bool]]:
+    return {row.segment: (row.records, row.size_bytes, row.oldest_ms, row.drained) for row in backlogs}
 
 
 @pytest.mark.parametrize("form", ["parquet", "json", "csv"])
-def test_tables_come_to_a_backlog_and_to_what_is_drained(spark, tmp_path: Path, form: str) -> None:
+def test_tables_give_the_backlog_and_the_drained_segments(spark, tmp_path: Path, form: str) -> None:
     acks = [ack(end=4), ack(end=10, commit=2), ack("b", 0, 1), ack("b", 2, 3), ack(app="other", end=3)]
-    counted = count_external(spark, tables(tmp_path, entry_rows(), acks, form), VIEW, ROWS, shard=5)
+    found = counted(spark, tables(tmp_path, entry_rows(), acks, form))
 
-    assert {0: (0, 0, None, True), 1: (2, 14, 2001, False), 2: (0, 0, None, False)} == by_segment(counted)
-    assert frozenset({0}) == drained(counted, 3, frozenset({0, 1}))
-    assert {3} == {row.seek_generation for row in counted}
+    assert {0: (0, 0, None, True), 1: (2, 14, 2001, False), 2: (0, 0, None, False)} == by_segment(found)
+    assert frozenset({0}) == drained(found, 3, frozenset({0, 1}))
+    assert {3} == {row.seek_generation for row in found}
 
 
 def test_without_a_table_of_entries_ends_come_from_the_ledger(spark, tmp_path: Path) -> None:
-    counted = count_external(spark, tables(tmp_path, None, [ack(end=9)]), VIEW, ROWS, shard=0)
-    assert {0: (1, None, None, False), 1: (None, None, None, False), 2: (None, None, None, False)} == by_segment(
-        counted
-    )
+    found = counted(spark, tables(tmp_path, None, [ack(end=9)]))
+    assert {0: (1, None, None, False), 1: (None, None, None, False), 2: (None, None, None, False)} == by_segment(found)
 
 
 def test_without_a_table_of_acknowledgements_those_in_the_ledger_count(spark, tmp_path: Path) -> None:
     rows = (*ROWS, StateRow(1, 2, 0, seek_generation=3, position=10), StateRow(1, 2, 1, seek_generation=3, position=3))
-    counted = count_external(spark, tables(tmp_path, entry_rows(), None), VIEW, rows, shard=0)
-    assert {0: (0, 0, None, True), 1: (1, 7, 2003, False), 2: (0, 0, None, False)} == by_segment(counted)
+    found = counted(spark, tables(tmp_path, entry_rows(), None), rows)
+    assert {0: (0, 0, None, True), 1: (1, 7, 2003, False), 2: (0, 0, None, False)} == by_segment(found)
 
 
-def test_rows_of_segments_that_are_not_imported_yet_are_left_out(spark, tmp_path: Path) -> None:
+def test_rows_of_segments_that_are_not_imported_yet_are_ignored(spark, tmp_path: Path) -> None:
     entries = [*entry_rows(), {"shard": "d", "seq": 0, "bytes": 1, "at": 1}]
-    counted = count_external(spark, tables(tmp_path, entries, [ack(), ack("d", 0, 1)]), VIEW, ROWS, shard=0)
-    assert 3 == len(counted)
-    assert counted[0].drained
+    found = counted(spark, tables(tmp_path, entries, [ack(), ack("d", 0, 1)]))
+    assert 3 == len(found)
+    assert found[0].drained
 
 
 def changed(**columns: Any) -> list[dict[str, Any]]:
-    """The entries, with the second row changed."""
+    """Return the entries with the second row changed."""
     rows = entry_rows()
     rows[1] = rows[1] | columns
     return rows
@@ -151,15 +128,15 @@ ENTRY_FAULTS = {
 }
 
 
-@pytest.mark.parametrize(("rows", "said"), ENTRY_FAULTS.values(), ids=ENTRY_FAULTS.keys())
-def test_a_fault_among_the_entries_is_told_with_the_tables_name_and_an_example(
-    spark, tmp_path: Path, rows: list[dict[str, Any]], said: str
+@pytest.mark.parametrize(("rows", "fault"), ENTRY_FAULTS.values(), ids=ENTRY_FAULTS.keys())
+def test_a_fault_of_the_entries_is_reported_with_the_table_and_an_example(
+    spark, tmp_path: Path, rows: list[dict[str, Any]], fault: str
 ) -> None:
     given = tables(tmp_path, rows, [ack()])
     with pytest.raises(TableError) as caught:
-        count_external(spark, given, VIEW, ROWS, shard=0)
+        counted(spark, given)
     assert str(caught.value).startswith(f"external.orders.entries ({tmp_path}/entries): ")
-    assert said in str(caught.value)
+    assert fault in str(caught.value)
 
 
 ACK_FAULTS = {
@@ -173,68 +150,59 @@ ACK_FAULTS = {
 }
 
 
-@pytest.mark.parametrize(("rows", "said"), ACK_FAULTS.values(), ids=ACK_FAULTS.keys())
-def test_a_fault_among_the_acknowledgements_is_told(spark, tmp_path: Path, rows: Any, said: str) -> None:
+@pytest.mark.parametrize(("rows", "fault"), ACK_FAULTS.values(), ids=ACK_FAULTS.keys())
+def test_a_fault_of_the_acknowledgements_is_reported(spark, tmp_path: Path, rows: Any, fault: str) -> None:
     with pytest.raises(TableError, match=r"external.orders.acknowledgements") as caught:
-        count_external(spark, tables(tmp_path, None, rows), VIEW, ROWS, shard=0)
-    assert said in str(caught.value)
+        counted(spark, tables(tmp_path, None, rows))
+    assert fault in str(caught.value)
 
 
-def test_with_a_version_what_goes_backward_is_a_fault(spark, tmp_path: Path) -> None:
+def test_with_a_version_decreasing_offsets_are_a_fault(spark, tmp_path: Path) -> None:
     rising = [row | {"version": n} for n, row in enumerate(entry_rows())]
     acks = [ack(end=4, commit=1), ack(end=6, commit=2)]
-    count_external(spark, tables(tmp_path, rising, acks, versions=True), VIEW, ROWS, shard=0)
+    counted(spark, tables(tmp_path, rising, acks, versions=True))
 
-    (tmp_path / "again").mkdir()
     falling = [row | {"version": 100 - n} for n, row in enumerate(entry_rows())]
     with pytest.raises(TableError, match=r"offsets go backward \(12 times"):
-        count_external(spark, tables(tmp_path / "again", falling, acks, versions=True), VIEW, ROWS, shard=0)
-    (tmp_path / "acks-back").mkdir()
+        counted(spark, tables(tmp_path / "again", falling, acks, versions=True))
     with pytest.raises(TableError, match=r"acknowledged offsets go backward \(1 times.*before"):
-        count_external(
-            spark,
-            tables(tmp_path / "acks-back", None, [ack(end=6), ack(end=4, commit=2)], versions=True),
-            VIEW,
-            ROWS,
-            shard=0,
-        )
+        counted(spark, tables(tmp_path / "acks-back", None, [ack(end=6), ack(end=4, commit=2)], versions=True))
 
 
-def test_csv_with_a_word_for_a_number_is_a_fault(spark, tmp_path: Path) -> None:
+def test_a_text_in_a_number_column_of_csv_is_a_fault(spark, tmp_path: Path) -> None:
     with pytest.raises(TableError, match=r"seq is not a whole number \(1 times"):
-        count_external(spark, tables(tmp_path, changed(seq="many"), None, "csv"), VIEW, ROWS, shard=0)
+        counted(spark, tables(tmp_path, changed(seq="many"), None, "csv"))
 
 
-def test_a_line_of_json_that_cannot_be_read_is_a_fault(spark, tmp_path: Path) -> None:
+def test_an_unreadable_line_of_json_is_a_fault(spark, tmp_path: Path) -> None:
     given = tables(tmp_path, entry_rows(), None, "json")
     (tmp_path / "entries" / "part-1.json").write_text('{"shard": "a", "seq": \n')
     with pytest.raises(TableError, match=r"external.orders.entries .*Spark could not count"):
-        count_external(spark, given, VIEW, ROWS, shard=0)
+        counted(spark, given)
 
 
-def test_a_table_that_is_not_there_is_named(spark, tmp_path: Path) -> None:
+def test_a_missing_table_is_named(spark, tmp_path: Path) -> None:
     given = ExternalTables(entries=EntriesTable(path=str(tmp_path / "nowhere"), segment="s", offset="o"))
     with pytest.raises(TableError, match=r"external.orders.entries .*nowhere"):
-        count_external(spark, given, VIEW, ROWS, shard=0)
+        counted(spark, given)
 
 
-def test_a_format_without_its_jars_says_so(spark, tmp_path: Path) -> None:
+def test_a_format_without_its_jars_is_named(spark, tmp_path: Path) -> None:
     given = ExternalTables(entries=EntriesTable(path=str(tmp_path), format="delta", segment="s", offset="o"))
     with pytest.raises(TableError, match="delta"):
-        count_external(spark, given, VIEW, ROWS, shard=0)
+        counted(spark, given)
 
 
-def test_without_a_time_no_age_is_told_and_without_sizes_no_bytes(spark, tmp_path: Path) -> None:
-    parquet(tmp_path / "entries", entry_rows())
+def test_without_times_and_sizes_ages_and_bytes_are_unknown(spark, tmp_path: Path) -> None:
+    write_table(tmp_path / "entries", entry_rows())
     given = ExternalTables(entries=EntriesTable(path=str(tmp_path / "entries"), segment="shard", offset="seq"))
-    counted = count_external(spark, given, VIEW, ROWS, shard=0)
-    assert {0: (10, None, None, False), 1: (4, None, None, False), 2: (0, 0, None, False)} == by_segment(counted)
+    found = counted(spark, given)
+    assert {0: (10, None, None, False), 1: (4, None, None, False), 2: (0, 0, None, False)} == by_segment(found)
 
 
-def test_a_table_that_is_at_fault_leaves_the_next_one_alone(spark, tmp_path: Path) -> None:
-    (tmp_path / "good").mkdir()
+def test_after_a_failing_table_another_one_can_be_counted(spark, tmp_path: Path) -> None:
     broken = tables(tmp_path, changed(seq=None), None)
     with pytest.raises(TableError, match="seq is null"):
-        count_external(spark, broken, VIEW, ROWS, shard=0)
-    counted = count_external(spark, tables(tmp_path / "good", entry_rows(), None), VIEW, ROWS, shard=0)
-    assert [10, 4, 0] == [row.records for row in counted]
+        counted(spark, broken)
+    found = counted(spark, tables(tmp_path / "good", entry_rows(), None))
+    assert [10, 4, 0] == [row.records for row in found]

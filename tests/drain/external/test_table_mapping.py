@@ -1,4 +1,4 @@
-"""The file that names the tables of external topics."""
+"""The file that maps the tables of external topics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def test_the_example_of_the_module_is_read_as_it_stands(tmp_path: Path) -> None:
+def test_the_documented_example_is_valid(tmp_path: Path) -> None:
     text = DOCUMENTED.read_text()
     block = text[text.index("    [external.orders.entries]") : text.index("``delta``")]
 
@@ -43,8 +43,8 @@ def test_the_documented_example_with_opaque_positions_is_valid(tmp_path: Path) -
     text = DOCUMENTED.read_text()
     block = text[text.index("    [external.clicks.entries]") : text.index('"""', 3)]
 
-    mark = "sequence_number"
-    entries = EntriesTable(path="/srv/clicks/entries", segment="shard_id", offset=mark, version=mark)
+    column = "sequence_number"
+    entries = EntriesTable(path="/srv/clicks/entries", segment="shard_id", offset=column, version=column)
     assert {"clicks": ExternalTables(entries=entries)} == read_tables(written(tmp_path, block))
 
 

@@ -1,4 +1,5 @@
-"""Which queries need tables; what is told of a backlog, when it is counted, and whose fault is whose."""
+"""Counting external topics: which queries need tables, when topics are counted, and how errors are
+reported."""
 
 from __future__ import annotations
 
@@ -44,10 +45,10 @@ ORDERS, CLICKS = ExternalBacklogQuery(0, 1, names()), ExternalBacklogQuery(0, 7,
 
 
 class Tables:
-    """What a count returns, what it was asked, and the ledger that it is settled with."""
+    """A fake count, its calls, and the ledger's result."""
 
     def __init__(self) -> None:
-        self.asked: list[Any] = []
+        self.calls: list[Any] = []
         self.counts: list[tuple[float, str]] = []
         self.faults: dict[str, Exception] = {}
         self.takes_seconds = 0.0
@@ -57,7 +58,7 @@ class Tables:
         self.topics = ExternalTopicCounter(MAPPED, self.count)
 
     async def count(self, tables, view, rows, shard) -> tuple[Backlog, ...]:
-        self.asked.append((view.topic, rows, shard))
+        self.calls.append((view.topic, rows, shard))
         self.counts.append((asyncio.get_running_loop().time(), view.topic))
         await asyncio.sleep(self.takes_seconds)
         if view.topic in self.faults:
@@ -77,8 +78,8 @@ class Tables:
         task.cancel()
         await asyncio.wait({task})
 
-    async def told(self, query: ExternalBacklogQuery = ORDERS, as_of_ms: int = 1000, *, wait: float = 0.0):
-        """Ask, and ask again once that has been counted, without a second count."""
+    async def counted(self, query: ExternalBacklogQuery = ORDERS, as_of_ms: int = 1000, *, wait: float = 0.0):
+        """Query, wait for the count, and return the reply to a second query, which is not counted."""
         self.topics.backlog(query, RESULT, as_of_ms)
         await asyncio.sleep(wait)
         await asyncio.sleep(0)
@@ -92,16 +93,16 @@ def tables() -> Tables:
     return Tables()
 
 
-# --- what is drained --------------------------------------------------------------------------------------------------
+# Drain queries
 
 
-def test_only_a_topic_with_tables_is_covered(tables: Tables) -> None:
+def test_only_a_topic_with_tables_needs_them(tables: Tables) -> None:
     assert [True, False, False] == [
         tables.topics.needs_tables(drain_query(topic)) for topic in ("orders", "other", None)
     ]
 
 
-def test_entries_of_an_opaque_topic_decide_nothing_but_a_table_that_cannot_be_counted_is_told() -> None:
+def test_of_an_opaque_topic_entries_are_not_needed_but_acknowledgements_are_rejected() -> None:
     acknowledged = AcknowledgementsTable(path="p", segment="s", subscription="a", end_offset="e")
     topics = ExternalTopicCounter({"orders": ExternalTables(entries=ENTRIES)}, Tables().count)
     assert not topics.needs_tables(drain_query(opaque=True))
@@ -109,55 +110,55 @@ def test_entries_of_an_opaque_topic_decide_nothing_but_a_table_that_cannot_be_co
     assert topics.needs_tables(drain_query(opaque=True))
 
 
-async def test_the_rows_of_one_subscription_come_from_the_topics_own_part_of_the_result(tables: Tables) -> None:
+async def test_a_drain_query_counts_the_rows_of_its_topic(tables: Tables) -> None:
     found = await tables.topics.rows(drain_query(), RESULT)
     assert [(2, 0)] == [(row.subscription_id, row.segment) for row in found]
-    assert [("orders", list(ROWS[:3]), 0)] == tables.asked
+    assert [("orders", list(ROWS[:3]), 0)] == tables.calls
 
 
-async def test_a_topic_that_the_ledger_does_not_show_yet_has_no_rows(tables: Tables) -> None:
+async def test_a_topic_that_is_not_in_the_result_yet_has_no_rows(tables: Tables) -> None:
     assert () == await tables.topics.rows(drain_query(topic_id=9), RESULT)
-    assert [] == tables.asked
+    assert [] == tables.calls
 
 
-async def test_a_fault_is_told_to_whoever_asks_what_is_drained(tables: Tables) -> None:
+async def test_an_error_is_reported_to_the_drain_query(tables: Tables) -> None:
     tables.faults["orders"] = TableError("external.orders.entries: rubbish")
     with pytest.raises(TableError, match="rubbish"):
         await tables.topics.rows(drain_query(), RESULT)
 
 
-# --- backlogs ---------------------------------------------------------------------------------------------------------
+# Backlogs
 
 
-async def test_the_first_who_asks_waits_for_nothing_and_the_next_is_told_the_count(tables: Tables) -> None:
+async def test_the_first_query_does_not_wait_and_a_later_one_returns_the_count(tables: Tables) -> None:
     tables.takes_seconds = 30.0
     async with tables.working():
         first = tables.topics.backlog(ORDERS, RESULT, 1000)
         assert (first.rows, first.as_of_ms, first.reason, first.failing) == ([], None, NOT_YET, False)
         await asyncio.sleep(31)
-        told = tables.topics.backlog(ORDERS, RESULT, 32_000)
+        later = tables.topics.backlog(ORDERS, RESULT, 32_000)
 
-    assert [(row.subscription_id, row.records, row.watermark) for row in told.rows] == [(2, 10, 5), (3, 10, 5)]
-    assert (told.as_of_ms, told.reason) == (1000, "")
+    assert [(row.subscription_id, row.records, row.watermark) for row in later.rows] == [(2, 10, 5), (3, 10, 5)]
+    assert (later.as_of_ms, later.reason) == (1000, "")
 
 
-async def test_nothing_is_counted_that_nobody_asks_for(tables: Tables) -> None:
+async def test_only_requested_topics_are_counted(tables: Tables) -> None:
     async with tables.working():
         await asyncio.sleep(3600)
     assert tables.counts == []
 
 
-async def test_a_topic_without_tables_is_told_from_the_ledger_and_never_counted(tables: Tables) -> None:
+async def test_a_topic_without_tables_is_reported_from_the_ledger(tables: Tables) -> None:
     async with tables.working():
-        told = await tables.told(ExternalBacklogQuery(0, 7, names("other")), wait=1.0)
-        unseen = await tables.told(ExternalBacklogQuery(0, 9, names()))
+        unmapped = await tables.counted(ExternalBacklogQuery(0, 7, names("other")), wait=1.0)
+        unseen = await tables.counted(ExternalBacklogQuery(0, 9, names()))
 
-    assert ([row.records for row in told.rows], told.reason) == ([None], NOT_MAPPED)
+    assert ([row.records for row in unmapped.rows], unmapped.reason) == ([None], NOT_MAPPED)
     assert unseen.rows == []
     assert tables.counts == []
 
 
-async def test_tables_take_a_fifth_of_the_session_however_often_one_asks(tables: Tables) -> None:
+async def test_tables_use_a_fifth_of_the_session_however_often_they_are_requested(tables: Tables) -> None:
     tables.takes_seconds = 2.0
     async with tables.working():
         for _ in range(49):
@@ -166,47 +167,47 @@ async def test_tables_take_a_fifth_of_the_session_however_often_one_asks(tables:
             await asyncio.sleep(1)
 
     turns = [0, *((IDLE_FACTOR + 1) * 2 * at for at in range(1, 5))]
-    assert tables.counts == list(zip(turns, ["orders", "clicks"] * 2 + ["orders"], strict=True)), "each in its turn"
+    assert tables.counts == list(zip(turns, ["orders", "clicks"] * 2 + ["orders"], strict=True)), "in turns"
 
 
-async def test_a_count_that_had_to_wait_is_settled_with_the_ledger_as_it_is_by_then(tables: Tables) -> None:
-    """Else what was stored since the query would count, and what was acknowledged since would not."""
+async def test_a_count_that_had_to_wait_uses_a_new_result_of_the_ledger(tables: Tables) -> None:
+    """Otherwise records since the query would count, and acknowledgements since then would not."""
     tables.takes_seconds = 2.0
     tables.result = Result(0, 6, ROWS[:2])
     async with tables.working():
         tables.topics.backlog(ORDERS, RESULT, 1000)
         tables.topics.backlog(CLICKS, RESULT, 1000)
         await asyncio.sleep(8)
-        assert tables.runs == 0, "the first did not wait"
+        assert tables.runs == 0, "the first one did not wait"
         tables.topics.backlog(ORDERS, RESULT, 9_000)
         await asyncio.sleep(5)
-        told = tables.topics.backlog(ORDERS, RESULT, 14_000)
+        reply = tables.topics.backlog(ORDERS, RESULT, 14_000)
 
     assert tables.runs == 2
-    assert [topic for _, topic in tables.counts] == ["orders", "orders"], "clicks is gone from the newer result"
-    assert tables.asked[-1] == ("orders", list(ROWS[:2]), 0)
-    assert (told.as_of_ms, told.rows[0].watermark) == (11_000, 6)
+    assert [topic for _, topic in tables.counts] == ["orders", "orders"], "clicks is not in the newer result"
+    assert tables.calls[-1] == ("orders", list(ROWS[:2]), 0)
+    assert (reply.as_of_ms, reply.rows[0].watermark) == (11_000, 6)
 
 
-async def test_a_ledger_that_cannot_be_counted_is_no_fault_of_the_tables(tables: Tables) -> None:
+async def test_an_error_of_the_ledger_is_not_reported_as_one_of_the_tables(tables: Tables) -> None:
     async with tables.working():
-        await tables.told()
+        await tables.counted()
         tables.takes_seconds = 1.0
         tables.topics.backlog(CLICKS, RESULT, 0)
         tables.topics.backlog(ORDERS, RESULT, 0)
         tables.result = RunError("a hole in the ledger")
         await asyncio.sleep(100)
-        told = tables.topics.backlog(ORDERS, RESULT, 0)
+        reply = tables.topics.backlog(ORDERS, RESULT, 0)
 
-    assert (told.failing, len(told.rows)) == (False, 2)
+    assert (reply.failing, len(reply.rows)) == (False, 2)
 
 
-async def test_a_fault_is_told_for_its_topic_alone_and_is_forgotten_once_mended(tables: Tables) -> None:
+async def test_an_error_is_reported_for_its_topic_only_until_a_count_succeeds(tables: Tables) -> None:
     tables.faults["orders"] = TableError("external.orders.entries (/srv/o): seq is null (1 times)")
     async with tables.working():
-        broken, sound = await tables.told(ORDERS), await tables.told(CLICKS)
+        broken, sound = await tables.counted(ORDERS), await tables.counted(CLICKS)
         tables.faults.clear()
-        recovered = await tables.told(ORDERS)
+        recovered = await tables.counted(ORDERS)
 
     assert (broken.rows, broken.failing) == ([], True)
     assert broken.reason == "external.orders.entries (/srv/o): seq is null (1 times)"
@@ -214,28 +215,28 @@ async def test_a_fault_is_told_for_its_topic_alone_and_is_forgotten_once_mended(
     assert ([row.records for row in recovered.rows], recovered.failing, recovered.reason) == ([10, 10], False, "")
 
 
-async def test_a_run_that_fails_names_the_topic_and_its_text_is_bounded(tables: Tables) -> None:
+async def test_a_failed_run_names_the_topic_in_a_bounded_text(tables: Tables) -> None:
     tables.faults["orders"] = RunError("the run took longer than 60 s " + "x" * 5000)
     async with tables.working():
-        told = await tables.told()
+        reply = await tables.counted()
 
-    assert told.reason.startswith("external.orders: the run took longer than 60 s")
-    assert len(told.reason) == MAX_REASON_LENGTH
+    assert reply.reason.startswith("external.orders: the run took longer than 60 s")
+    assert len(reply.reason) == MAX_REASON_LENGTH
 
 
-async def test_rates_are_between_counts_of_the_tables_and_outlive_a_fault(tables: Tables) -> None:
+async def test_rates_are_computed_between_counts_and_survive_an_error(tables: Tables) -> None:
     async with tables.working():
-        await tables.told(as_of_ms=0)
+        await tables.counted(as_of_ms=0)
         tables.faults["orders"] = TableError("broken for a moment")
-        await tables.told(as_of_ms=5_000)
+        await tables.counted(as_of_ms=5_000)
         tables.faults.clear()
         tables.left = 5
-        told = await tables.told(as_of_ms=10_000)
+        reply = await tables.counted(as_of_ms=10_000)
 
-    assert [(row.stored_per_second, row.acknowledged_per_second) for row in told.rows] == [(0.0, 0.5), (0.0, 0.5)]
+    assert [(row.stored_per_second, row.acknowledged_per_second) for row in reply.rows] == [(0.0, 0.5), (0.0, 0.5)]
 
 
-async def test_a_jvm_that_is_gone_is_told_to_whoever_asks_next(tables: Tables) -> None:
+async def test_the_next_query_raises_if_the_jvm_is_gone(tables: Tables) -> None:
     tables.faults["orders"] = JvmGoneError("gone")
     async with tables.working():
         tables.topics.backlog(ORDERS, RESULT, 0)
@@ -244,11 +245,11 @@ async def test_a_jvm_that_is_gone_is_told_to_whoever_asks_next(tables: Tables) -
             tables.topics.backlog(CLICKS, RESULT, 0)
 
 
-async def test_a_topic_that_is_gone_from_the_ledger_is_forgotten(tables: Tables) -> None:
+async def test_a_topic_that_is_not_in_the_ledger_is_dropped(tables: Tables) -> None:
     other_shard = ExternalBacklogQuery(4, 7, names("clicks"))
     async with tables.working():
         for query in (ORDERS, CLICKS, other_shard):
-            await tables.told(query)
+            await tables.counted(query)
         tables.topics.remove_deleted_topics(Result(0, 6, ROWS[:3]))
 
     assert tables.topics._counted.keys() == {(0, 1), (4, 7)}

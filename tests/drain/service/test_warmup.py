@@ -1,4 +1,4 @@
-"""What a fresh JVM is made to do before it is asked."""
+"""The warm-up of a fresh JVM."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from drain.service import warmup
 pytestmark = pytest.mark.spark
 
 
-def test_both_ways_to_count_are_warm_when_it_is_done(spark, tmp_path, monkeypatch):
-    ways = Counter()
+def test_the_warm_up_counts_with_both_readers(spark, tmp_path, monkeypatch):
+    readers = Counter()
 
-    def noted(session, source, batches):
+    def recorded(session, source, batches):
         plan = aggregation_plan(session, source, batches)._jdf.queryExecution().executedPlan().toString()
-        ways["scan" if "FileScan" in plan else "few"] += 1
+        readers["scan" if "FileScan" in plan else "small"] += 1
         (rows,) = aggregate_chunks(session, source, batches).values()
         assert sum(item.row.records for item in rows) == 1
 
-    monkeypatch.setattr(warmup, "aggregate_chunks", noted)
+    monkeypatch.setattr(warmup, "aggregate_chunks", recorded)
     warmup.warm_up(spark, tmp_path)
 
-    assert ways == {"few": warmup.RUNS, "scan": warmup.RUNS}
+    assert readers == {"small": warmup.RUNS, "scan": warmup.RUNS}

@@ -1,4 +1,5 @@
-"""The object reader on Spark's workers returns the same rows as a folder, and its errors name objects."""
+"""The object reader on Spark's workers returns the same rows as a folder, and its errors name
+objects."""
 
 from __future__ import annotations
 
