@@ -81,9 +81,9 @@ def at_the_root(monkeypatch):
 
 
 def runs(pid):
+    """Return whether a process runs. One that has ended and is not collected yet has no command line."""
     with contextlib.suppress(psutil.NoSuchProcess):
-        # The process that inherits it may take a while to collect its exit status.
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        return bool(psutil.Process(pid).cmdline())
     return False
 
 
