@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from controller.devices.session_port import Delivery, DeviceSession
@@ -28,6 +29,15 @@ class Devices:
     def open_session(self, shard: int, handler: Callable[[Delivery], None]) -> DeviceSession:
         assert shard == 0
         return self.broker.session(SESSION, handler)
+
+    @asynccontextmanager
+    async def running(self, topic: str | None = "orders") -> AsyncIterator[tuple[ShardLeader, BareClient]]:
+        """Run a leader with a connected device session and one topic; yields it and a client."""
+        async with self.shard.leader("a") as leader, self.shard.client() as client:
+            await devices_connected(leader)
+            if topic is not None:
+                await create_topic(client, topic)
+            yield leader, client
 
     def publish(self, name: str, payload: bytes, *, retain: bool = False) -> bool:
         """Return whether the device session gets the message."""

@@ -22,9 +22,7 @@ pytestmark = pytest.mark.looptime
 
 async def test_a_message_becomes_a_record_and_its_key_can_contain_slashes() -> None:
     devices = Devices()
-    async with devices.shard.leader() as leader, devices.shard.client() as client:
-        await devices_connected(leader)
-        await create_topic(client)
+    async with devices.running():
         published_ms = now_ms()
         devices.publish("orders/site-1/room 2/über", b"21.5")
         devices.publish("orders//", b"")
@@ -38,9 +36,7 @@ async def test_a_message_becomes_a_record_and_its_key_can_contain_slashes() -> N
 
 async def test_a_message_is_acknowledged_once_its_record_is_durable() -> None:
     devices = Devices()
-    async with devices.shard.leader() as leader, devices.shard.client() as client:
-        await devices_connected(leader)
-        await create_topic(client)
+    async with devices.running():
         devices.shard.store.freeze()
         devices.publish("orders/a", b"1")
         devices.publish("orders/a", b"2")
@@ -60,9 +56,7 @@ async def test_a_message_is_acknowledged_once_its_record_is_durable() -> None:
 
 async def test_no_message_is_lost_without_a_leader_or_when_a_leader_dies() -> None:
     devices = Devices()
-    async with devices.shard.leader("a") as leader, devices.shard.client() as client:
-        await devices_connected(leader)
-        await create_topic(client)
+    async with devices.running():
         devices.publish("orders/a", b"1")
         await devices.all_acknowledged()
         devices.shard.store.freeze()
@@ -82,9 +76,7 @@ async def test_no_message_is_lost_without_a_leader_or_when_a_leader_dies() -> No
 async def test_a_deposed_leader_acknowledges_nothing() -> None:
     """It takes the session back, without harm."""
     devices = Devices()
-    async with devices.shard.leader("a") as leader, devices.shard.client() as client:
-        await devices_connected(leader)
-        await create_topic(client)
+    async with devices.running():
         task = next(task for task in asyncio.all_tasks() if task.get_name() == "devices-0")
         await devices.shard.begin("b")  # Its term chunk takes the number, unknown to a.
         devices.publish("orders/a", b"1")
@@ -98,9 +90,7 @@ async def test_a_deposed_leader_acknowledges_nothing() -> None:
 
 async def test_after_a_handover_begins_messages_go_to_the_next_leader() -> None:
     devices = Devices()
-    async with devices.shard.leader("a") as leader, devices.shard.client() as client:
-        await devices_connected(leader)
-        await create_topic(client)
+    async with devices.running() as (leader, _):
         devices.publish("orders/a", b"1")
         await asyncio.sleep(0.0015)
         await leader.hand_over()
@@ -144,9 +134,7 @@ async def test_a_message_that_cannot_be_stored_is_counted_and_acknowledged(
 
 async def test_the_largest_record_is_stored() -> None:
     devices = Devices()
-    async with devices.shard.leader() as leader, devices.shard.client() as client:
-        await devices_connected(leader)
-        await create_topic(client)
+    async with devices.running():
         devices.publish("orders/abc", bytes(m.MAX_RECORD_BYTES - 3))
         await devices.all_acknowledged()
 
@@ -156,9 +144,7 @@ async def test_the_largest_record_is_stored() -> None:
 async def test_a_retained_message_is_stored_once_across_leaders() -> None:
     """Each subscription, so each leader, gets a copy of it."""
     devices = Devices()
-    async with devices.shard.leader("a") as leader, devices.shard.client() as client:
-        await devices_connected(leader)
-        await create_topic(client)
+    async with devices.running():
         devices.publish("orders/a", b"1", retain=True)
         await devices.all_acknowledged()
     for instance in ("b", "c"):
@@ -171,9 +157,7 @@ async def test_a_retained_message_is_stored_once_across_leaders() -> None:
 
 async def test_rejections_are_logged_once_per_minute() -> None:
     devices = Devices()
-    async with devices.shard.leader() as leader, devices.shard.client() as client:
-        await devices_connected(leader)
-        await create_topic(client)
+    async with devices.running():
         with capture_logs() as logs:
             for _ in range(1000):
                 devices.publish("orders/" + "x" * 5000, bytes(m.MAX_RECORD_BYTES))
@@ -191,9 +175,7 @@ async def test_rejections_are_logged_once_per_minute() -> None:
 async def test_a_topic_is_subscribed_to_from_the_reply_to_its_creation_until_its_deletion() -> None:
     # Subscribing takes far longer than a commit.
     devices = Devices(FakeDeviceBroker(delay_seconds=1.0))
-    async with devices.shard.leader() as leader, devices.shard.client() as client:
-        await devices_connected(leader)
-        await create_topic(client)
+    async with devices.running() as (_, client):
         assert {m.publish_filter(CLUSTER, "orders")} == devices.broker.filters(SESSION)
         devices.publish("orders/a", b"1")
         devices.publish("external/a", b"unmatched")
@@ -222,9 +204,7 @@ async def test_creating_a_topic_does_not_wait_for_an_unreachable_broker() -> Non
 async def test_a_message_for_an_unknown_topic_is_discarded_after_a_barrier() -> None:
     """The successor of a deposed leader may have created the topic."""
     devices = Devices()
-    async with devices.shard.leader("a") as leader, devices.shard.client() as client:
-        await devices_connected(leader)
-        await create_topic(client)
+    async with devices.running():
         # A filter that an earlier term left at the broker.
         devices.broker._sessions[SESSION].filters.add(m.publish_filter(CLUSTER, "gone"))
         devices.shard.store.freeze()
@@ -240,9 +220,7 @@ async def test_a_message_for_an_unknown_topic_is_discarded_after_a_barrier() -> 
 
 async def test_an_external_topic_is_not_subscribed_to_and_rejects_messages() -> None:
     devices = Devices()
-    async with devices.shard.leader() as leader, devices.shard.client() as client:
-        await devices_connected(leader)
-        await create_topic(client)
+    async with devices.running() as (_, client):
         fields = {"topic": "external", "token": "x", "segments": [m.SegmentImport(segment="a")]}
         assert isinstance(await client.call(m.ImportTopic, **fields), m.TopicImportReply)
         await until(lambda: devices.broker.filters(SESSION) == {m.publish_filter(CLUSTER, "orders")})
@@ -263,8 +241,7 @@ async def test_a_filter_that_the_broker_rejects_affects_no_other_topic() -> None
 
     devices = Devices()
     devices.shard.open_session = lambda _, handler: RestrictedSession(devices.broker, SESSION, handler)
-    async with devices.shard.leader() as leader, devices.shard.client() as client:
-        await devices_connected(leader)
+    async with devices.running(topic=None) as (_, client):
         await create_topic(client, "secret")
         await create_topic(client, "orders")
         devices.publish("orders/a", b"1")

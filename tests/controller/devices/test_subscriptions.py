@@ -13,7 +13,7 @@ from controller.leader.leader import ShardLeader
 from controller.settings.load import IngestSettings
 from headgate.protocol import messages as m
 from tests.support.device_broker import FakeDeviceBroker, FakeDeviceSession
-from tests.support.device_environment import SESSION, Devices, create_topic, devices_connected
+from tests.support.device_environment import SESSION, Devices, create_topic
 from tests.support.one_shard import CLUSTER
 from tests.support.waiting import never, until
 
@@ -39,9 +39,7 @@ async def session_closed(devices: Devices, leader: ShardLeader) -> None:
 async def test_disabling_stores_the_queued_messages_and_empties_the_session() -> None:
     """With more messages than the broker delivers at once, and a frozen store."""
     devices = Devices(FakeDeviceBroker(window=3))
-    async with devices.shard.leader() as leader, devices.shard.client() as client:
-        await devices_connected(leader)
-        await create_topic(client)
+    async with devices.running() as (leader, _):
         assert devices.metric("device_session_open", shard="0") == 1
         devices.shard.store.freeze()
         assert all(devices.publish("orders/a", number) for number in numbers(50))
@@ -58,9 +56,7 @@ async def test_disabling_stores_the_queued_messages_and_empties_the_session() ->
 
 async def test_the_session_gets_no_messages_after_its_filters_are_removed() -> None:
     devices = Devices(FakeDeviceBroker(delay_seconds=1.0))
-    async with devices.shard.leader() as leader, devices.shard.client() as client:
-        await devices_connected(leader)
-        await create_topic(client)
+    async with devices.running() as (leader, _):
         devices.publish("orders/a", b"before")
         leader.devices.subscriptions.set_enabled(enabled=False)
         await until(lambda: ORDERS not in devices.broker.filters(SESSION))
@@ -72,9 +68,7 @@ async def test_the_session_gets_no_messages_after_its_filters_are_removed() -> N
 
 async def test_enabling_again_subscribes_to_the_current_topics() -> None:
     devices = Devices()
-    async with devices.shard.leader() as leader, devices.shard.client() as client:
-        await devices_connected(leader)
-        await create_topic(client)
+    async with devices.running() as (leader, client):
         began = asyncio.get_running_loop().time()
         for round_number in range(3):
             leader.devices.subscriptions.set_enabled(enabled=False)
@@ -96,9 +90,7 @@ async def test_enabling_again_subscribes_to_the_current_topics() -> None:
 async def test_enabling_again_before_the_session_is_closed_loses_nothing(seconds: float) -> None:
     """At any step: each exchange with the broker takes a second."""
     devices = Devices(FakeDeviceBroker(delay_seconds=1.0))
-    async with devices.shard.leader() as leader, devices.shard.client() as client:
-        await devices_connected(leader)
-        await create_topic(client)
+    async with devices.running() as (leader, _):
         devices.publish("orders/a", b"0")
         leader.devices.subscriptions.set_enabled(enabled=False)
         await asyncio.sleep(seconds)
@@ -113,9 +105,8 @@ async def test_enabling_again_before_the_session_is_closed_loses_nothing(seconds
 
 async def test_a_term_that_starts_disabled_stores_the_messages_of_an_earlier_term() -> None:
     devices = Devices()
-    async with devices.shard.leader("a") as leader, devices.shard.client() as client:
-        await devices_connected(leader)
-        await create_topic(client)
+    async with devices.running():
+        pass
     for number in numbers(5):
         devices.publish("orders/a", number)
     devices.shard.ingest = OFF
@@ -140,9 +131,7 @@ async def test_a_deposed_leader_removes_no_filter_of_its_successor() -> None:
     """It is disabled, or deletes a topic, before it notices, and takes the session back."""
     for disable in (True, False):
         devices = Devices()
-        async with devices.shard.leader("a") as leader, devices.shard.client() as client:
-            await devices_connected(leader)
-            await create_topic(client)
+        async with devices.running() as (leader, client):
             await devices.shard.begin("b")  # Its term chunk takes the number, unknown to a.
             task = next(task for task in asyncio.all_tasks() if task.get_name() == "devices-0")
             if disable:
@@ -158,9 +147,7 @@ async def test_a_deposed_leader_removes_no_filter_of_its_successor() -> None:
 async def test_a_topic_can_be_created_at_any_moment_of_disabling(tenths: int) -> None:
     """The request gets its reply, and enabling again subscribes to the topic."""
     devices = Devices(FakeDeviceBroker(delay_seconds=1.0))
-    async with devices.shard.leader() as leader, devices.shard.client() as client:
-        await devices_connected(leader)
-        await create_topic(client)
+    async with devices.running() as (leader, client):
         leader.devices.subscriptions.set_enabled(enabled=False)
         await asyncio.sleep(tenths / 10)
         await create_topic(client, "late")
@@ -171,9 +158,7 @@ async def test_a_topic_can_be_created_at_any_moment_of_disabling(tenths: int) ->
 
 async def test_the_filter_of_a_topic_deleted_during_an_outage_is_removed_after_it() -> None:
     devices = Devices()
-    async with devices.shard.leader() as leader, devices.shard.client() as client:
-        await devices_connected(leader)
-        await create_topic(client)
+    async with devices.running() as (_, client):
         devices.broker.stop()
         await client.call(m.DeleteTopic, topic="orders", token="d")
         assert {ORDERS} == devices.broker.filters(SESSION)
@@ -216,9 +201,7 @@ def with_session(devices: Devices) -> list[Session]:
 async def test_a_filter_is_removed_only_on_a_connection_older_than_a_chunk() -> None:
     devices = Devices()
     opened = with_session(devices)
-    async with devices.shard.leader() as leader, devices.shard.client() as client:
-        await devices_connected(leader)
-        await create_topic(client)
+    async with devices.running() as (leader, _):
         devices.shard.store.freeze()
         leader.devices.subscriptions.set_enabled(enabled=False)
         await asyncio.sleep(1)
@@ -236,9 +219,7 @@ async def test_a_filter_is_removed_only_on_a_connection_older_than_a_chunk() -> 
 async def test_a_filter_that_is_wanted_again_before_a_chunk_is_created_stays() -> None:
     devices = Devices()
     opened = with_session(devices)
-    async with devices.shard.leader() as leader, devices.shard.client() as client:
-        await devices_connected(leader)
-        await create_topic(client)
+    async with devices.running() as (leader, _):
         devices.shard.store.freeze()
         leader.devices.subscriptions.set_enabled(enabled=False)
         await asyncio.sleep(1)
@@ -267,9 +248,7 @@ async def test_no_sentinel_is_sent_while_another_filter_exists() -> None:
             return await super().remove_subscriptions(topic_filters, connection)
 
     devices.shard.open_session = lambda _, handler: BreakingSession(devices, handler)
-    async with devices.shard.leader() as leader, devices.shard.client() as client:
-        await devices_connected(leader)
-        await create_topic(client)
+    async with devices.running() as (leader, _):
         leader.devices.subscriptions.set_enabled(enabled=False)
         await session_closed(devices, leader)
 
@@ -280,9 +259,7 @@ async def test_a_sentinel_from_before_enabling_again_is_invalid() -> None:
     """It is queued between older and newer messages."""
     devices = Devices(FakeDeviceBroker(window=1, delay_seconds=0.1))
     opened = with_session(devices)
-    async with devices.shard.leader() as leader, devices.shard.client() as client:
-        await devices_connected(leader)
-        await create_topic(client)
+    async with devices.running() as (leader, _):
         for number in numbers(40):
             devices.publish("orders/a", number)
         leader.devices.subscriptions.set_enabled(enabled=False)
@@ -302,9 +279,7 @@ async def test_a_sentinel_from_before_enabling_again_is_invalid() -> None:
 async def test_a_sentinel_that_the_broker_dropped_is_sent_again() -> None:
     devices = Devices()
     opened = with_session(devices)
-    async with devices.shard.leader() as leader, devices.shard.client() as client:
-        await devices_connected(leader)
-        await create_topic(client)
+    async with devices.running() as (leader, _):
         opened[0].lost_sentinels = 2
         began = asyncio.get_running_loop().time()
         leader.devices.subscriptions.set_enabled(enabled=False)
@@ -318,9 +293,7 @@ async def test_messages_without_a_confirmed_acknowledgement_are_read_again_befor
     """The sentinel is back, but no acknowledgement reached the broker, which delivers all again."""
     devices = Devices()
     opened = with_session(devices)
-    async with devices.shard.leader() as leader, devices.shard.client() as client:
-        await devices_connected(leader)
-        await create_topic(client)
+    async with devices.running() as (leader, _):
         leader.devices.subscriptions.set_enabled(enabled=False)
         await until(lambda: ORDERS not in devices.broker.filters(SESSION))
         devices.shard.store.freeze()
@@ -340,9 +313,7 @@ async def test_messages_without_a_confirmed_acknowledgement_are_read_again_befor
 async def test_a_forged_or_outdated_sentinel_is_ignored() -> None:
     devices = Devices()
     opened = with_session(devices)
-    async with devices.shard.leader() as leader, devices.shard.client() as client:
-        await devices_connected(leader)
-        await create_topic(client)
+    async with devices.running() as (leader, _):
         leader.devices.subscriptions.set_enabled(enabled=False)
         await session_closed(devices, leader)
         earlier = opened[0].sentinels[-1]
@@ -360,9 +331,7 @@ async def test_a_forged_or_outdated_sentinel_is_ignored() -> None:
 
 async def test_disabling_waits_for_an_unreachable_broker() -> None:
     devices = Devices()
-    async with devices.shard.leader() as leader, devices.shard.client() as client:
-        await devices_connected(leader)
-        await create_topic(client)
+    async with devices.running() as (leader, _):
         devices.broker.stop()
         leader.devices.subscriptions.set_enabled(enabled=False)
         await never(lambda: leader.devices.subscriptions._session is None, 60)
