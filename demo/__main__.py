@@ -1,6 +1,6 @@
 """``python -m demo``: run the scenario on real servers, then check the result from the outside.
 
-Exit code 0 if every guarantee held, 1 if not, or if a step failed. ``--keep`` keeps the folder of the run.
+Exit code 0 if every guarantee held, 1 if not, or if a step failed. ``--keep`` preserves the folder of the run.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class CommandContext:
         return self.run(answer())
 
     async def require_topic(self, topic: str) -> None:
-        """Raise HeadgateError, which says how to create the topic, if it does not exist."""
+        """Raise HeadgateError if the topic does not exist; the text names the command that creates it."""
         async with self.open_admin() as admin:
             try:
                 await admin.describe_topic(topic)

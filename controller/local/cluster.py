@@ -4,7 +4,7 @@ The demo, the benchmarks and the system tests run on it. Every process can be st
 The cluster reserves all ports when it is created, so that a daemon can start before its servers, and each server and
 daemon comes back on its port. Everything is on loopback and in one folder. Process NAME writes its log to ``NAME.log``.
 
-`headgate up` does not use it: it runs its daemon inside its own process and keeps its ports across runs.
+`headgate up` does not use it: its daemon runs inside its own process, and its ports stay the same across runs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from headgate.model.entries import TermStarted
 from headgate.storage.object_store import open_store
 
 STOP_SECONDS = 20.0
-"""Longest wait for a process to end after SIGTERM; a daemon hands over its shards meanwhile."""
+"""Longest wait for a process to end after SIGTERM; in this time a daemon hands over its shards."""
 SPARK_START_SECONDS = 120.0
 """Longest wait for Spark: about 8 s on an idle machine, 20 s of one core on a busy one."""
 

@@ -55,12 +55,15 @@ log = structlog.get_logger(__name__)
 class EmbeddedServer:
     """A server as a supervised child process. Entering starts it, leaving stops it; it can be started again."""
 
-    def __init__(self, name: str, folder: Path, port: int) -> None:
+    def __init__(
+        self, name: str, folder: Path, port: int, reserve_port: Callable[[int], ReservedPort] = ReservedPort
+    ) -> None:
         """``folder`` is created if it is missing; ``port`` 0 means any free port, which a restart keeps."""
         self.host = HOST
         self.name = name
         self.folder = folder.absolute()
         self.port = port
+        self._reserve = reserve_port
         self._server: SupervisedProcess | None = None
         self._reserved_port: ReservedPort | None = None
 
@@ -78,12 +81,12 @@ class EmbeddedServer:
         """Start the server; return when it serves.
 
         Raises:
-            ProcessStartError: it cannot run here; the text says why.
+            ProcessStartError: it cannot run here; the text gives the reason.
             ConfigError: ZooKeeper finds no suitable Java.
 
         """
         _prepare_folder(self.name, self.folder)
-        self._server, self._reserved_port = await _start_on_free_port(self.name, self.port, await self._spec_factory())
+        self._server, self._reserved_port = await self._start_on_free_port(await self._spec_factory())
         self.port = self._reserved_port.number
 
     async def stop(self) -> None:
@@ -116,6 +119,32 @@ class EmbeddedServer:
     async def _spec_factory(self) -> Callable[[int], ProcessSpec]:
         """Return how to run the server on a given port."""
         raise NotImplementedError
+
+    async def _start_on_free_port(
+        self, make_spec: Callable[[int], ProcessSpec]
+    ) -> tuple[SupervisedProcess, ReservedPort]:
+        """Start the server; return it and its port, which stays reserved while the server is down."""
+        for attempt in range(1, PORT_ATTEMPTS + 1):
+            reserved = self._reserve_port()
+            try:
+                return await SupervisedProcess(make_spec(reserved.number)).__aenter__(), reserved
+            except BaseException as error:
+                reserved.close()
+                # Another port helps only if this one was taken.
+                port_taken = isinstance(error, ProcessStartError) and not port_is_free(reserved.number)
+                if self.port != 0 or not port_taken or attempt == PORT_ATTEMPTS:
+                    raise
+                log.warning("server.port_taken", server=self.name, port=reserved.number, attempt=attempt)
+        raise AssertionError("unreachable")
+
+    def _reserve_port(self) -> ReservedPort:
+        try:
+            return self._reserve(self.port)
+        except OSError as error:
+            raise ProcessStartError(
+                f"{self.name} cannot listen on {self.address} ({error.strerror}): "
+                "stop the program that uses the port, or choose another port"
+            ) from error
 
     def _signal(self, number: signal.Signals) -> None:
         assert self.pid is not None, "not running"
@@ -157,10 +186,17 @@ class EmbeddedZooKeeper(EmbeddedServer):
 class EmbeddedBroker(EmbeddedServer):
     """An MQTT broker."""
 
-    def __init__(self, folder: Path, port: int = 0, *, kind: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        port: int = 0,
+        *,
+        kind: str | None = None,
+        reserve_port: Callable[[int], ReservedPort] = ReservedPort,
+    ) -> None:
         """``kind`` is ``mosquitto`` or ``amqtt``. Default: mosquitto if it is installed."""
         self.kind = kind or ("mosquitto" if find_mosquitto() else "amqtt")
-        super().__init__(self.kind, folder, port)
+        super().__init__(self.kind, folder, port, reserve_port)
 
     async def _spec_factory(self) -> Callable[[int], ProcessSpec]:
         return self._process_spec
@@ -270,36 +306,7 @@ async def _probe(port: int, question: bytes, answer_bytes: int, goodbye: bytes =
             await writer.wait_closed()
 
 
-# Ports and folders
-
-
-async def _start_on_free_port(
-    name: str, port: int, make_spec: Callable[[int], ProcessSpec]
-) -> tuple[SupervisedProcess, ReservedPort]:
-    """Start the server; return it and its port, which stays reserved while the server is down."""
-    for attempt in range(1, PORT_ATTEMPTS + 1):
-        reserved = _reserve_port(name, port)
-        try:
-            return await SupervisedProcess(make_spec(reserved.number)).__aenter__(), reserved
-        except BaseException as error:
-            reserved.close()
-            # Another port helps only if this one was taken.
-            if not isinstance(error, ProcessStartError) or port != 0 or port_is_free(reserved.number):
-                raise
-            if attempt == PORT_ATTEMPTS:
-                raise
-            log.warning("server.port_taken", server=name, port=reserved.number, attempt=attempt)
-    raise AssertionError("unreachable")
-
-
-def _reserve_port(name: str, port: int) -> ReservedPort:
-    try:
-        return ReservedPort(port)
-    except OSError as error:
-        raise ProcessStartError(
-            f"{name} cannot listen on {HOST}:{port} ({error.strerror}): "
-            "stop the program that uses the port, or choose another port"
-        ) from error
+# Folders
 
 
 def _prepare_folder(name: str, folder: Path) -> None:

@@ -11,19 +11,29 @@ be free. A program that asks for this very port number can always take it.
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from typing import Final, Self
 
 LOOPBACK: Final = "127.0.0.1"
 
 
+def port_is_free(port: int) -> bool:
+    """Whether a server could listen on ``port`` now; a reserved port is free."""
+    try:
+        _bind(port).close()
+    except OSError:
+        return False
+    return True
+
+
 class ReservedPort:
     """A port, reserved until `close` or the end of its context."""
 
-    def __init__(self, port: int = 0) -> None:
-        """Reserve ``port``; 0: any free port. Raises OSError if it is in use."""
+    def __init__(self, port: int = 0, is_free: Callable[[int], bool] = port_is_free) -> None:
+        """Reserve ``port``; 0: any free port. ``is_free`` checks a bound port. Raises OSError if it is in use."""
         self._socket = _bind(port)
         self.number: int = self._socket.getsockname()[1]
-        if not port_is_free(self.number):
+        if not is_free(self.number):
             self.close()
 
     def close(self) -> None:
@@ -36,15 +46,6 @@ class ReservedPort:
     def __exit__(self, *_: object) -> None:
         """Release the port."""
         self.close()
-
-
-def port_is_free(port: int) -> bool:
-    """Whether a server could listen on ``port`` now; a reserved port is free."""
-    try:
-        _bind(port).close()
-    except OSError:
-        return False
-    return True
 
 
 def _bind(port: int) -> socket.socket:

@@ -1,6 +1,6 @@
 """Keep one server running as a child process: start it, wait until it is ready, restart it when it dies.
 
-A server that dies is started again with growing pauses, and the log says so. An error about a server that did not
+A server that dies is started again with growing pauses, and that is logged. An error about a server that did not
 start quotes the end of its log. The caller supplies the command and the readiness check.
 """
 

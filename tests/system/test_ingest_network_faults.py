@@ -210,15 +210,15 @@ async def test_a_producer_with_an_old_epoch_is_fenced_and_stores_nothing(ingest:
     async with (
         ingest.client() as one,
         ingest.client() as two,
-        Producer(one, name=f"loader-{topic}", settings=QUICK) as zombie,
+        Producer(one, name=f"loader-{topic}", settings=QUICK) as stale,
         Producer(two, name=f"loader-{topic}", settings=QUICK) as successor,
     ):
-        results = await outcomes(await send(zombie, topic, range(10)))
+        results = await outcomes(await send(stale, topic, range(10)))
         results += await outcomes(await send(successor, topic, range(10, 20)))
-        (fenced,) = await outcomes([await zombie.send(topic, b"key-0", b"777")])
+        (fenced,) = await outcomes([await stale.send(topic, b"key-0", b"777")])
         results += await outcomes(await send(successor, topic, range(20, 30)))
         with pytest.raises(FencedError):
-            await zombie.open(topic)
+            await stale.open(topic)
 
     assert isinstance(fenced, RequestRejectedError)
     assert "fenced" == fenced.verdict

@@ -70,7 +70,7 @@ async def test_pipelining_can_be_switched_off_and_on_under_a_producer(tmp_path: 
         restart = daemon.log_entries("settings.needs_restart")
         (tmp_path / "only.toml").write_text("[ingest]\npipelinig = true\n")
         daemon.process.send_signal(signal.SIGHUP)
-        await wait_until(lambda: daemon.log_entries("settings.invalid"), "the log says what is wrong")
+        await wait_until(lambda: daemon.log_entries("settings.invalid"), "the log names the error")
         assert "pipelinig" in daemon.log_entries("settings.invalid")[0]["error"]
         assert await daemon.leads() == 2
 

@@ -206,9 +206,9 @@ async def test_the_backlog_of_the_stream_is_counted_from_its_tables(counting: No
         return broken["failing"] and [segment["records"] for segment in broken["segments"]] == [0, None, None]
 
     await wait_until(faulty, "the error of the other topic is reported", 60)
-    said = await counting.commands.succeed("backlog")
-    assert "rubbish could not be counted: external.rubbish.entries (" in said.err
-    assert "sequence_number is null (1 times" in said.err
+    result = await counting.commands.succeed("backlog")
+    assert "rubbish could not be counted: external.rubbish.entries (" in result.err
+    assert "sequence_number is null (1 times" in result.err
 
     status, body = await get(counting.http_address, "/backlog?topic=orders")
     assert (status, json.loads(body)["backlogs"][0]["records"]) == (200, 2 * KEYS)

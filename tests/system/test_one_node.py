@@ -180,7 +180,7 @@ async def test_three_consumers_share_one_segment_and_each_key_is_read_in_order_b
         described = await node.commands.finish("subscription", "describe", "crowd", "billing", "--json")
         if described.code != 0:
             return False  # No consumer has registered yet.
-        return [share["status"] for share in described.document()["segments"][0]["bucket_ranges"]] == ["granted"] * 3
+        return [part["status"] for part in described.document()["segments"][0]["bucket_ranges"]] == ["granted"] * 3
 
     await wait_until(shared, "every consumer has a part of the segment")
     events = [{"id": f"key-{key}", "n": n} for n in range(5) for key in range(40)]
@@ -252,8 +252,8 @@ async def test_promtool_accepts_the_metrics_and_they_count_what_happened(node: N
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    said, _ = await checked.communicate((await get(node.http_address, "/metrics"))[1].encode())
-    assert (checked.returncode, said.decode()) == (0, "")
+    output, _ = await checked.communicate((await get(node.http_address, "/metrics"))[1].encode())
+    assert (checked.returncode, output.decode()) == (0, "")
 
 
 async def test_a_failed_test_leaves_no_programs_on_the_node(node: Node):

@@ -145,8 +145,8 @@ async def test_segments_move_when_a_consumer_joins_and_leaves(ingest: IngestClus
 
         await ada.ask(m.LeaveConsumer)
         await wait_until(lambda: sorted(bob.held) == [0, 1], "the other consumer has both segments", GRACE_SECONDS / 8)
-        gone = [entry for _, entry in await ingest.entries(ada.shard) if isinstance(entry, e.ConsumerRemoved)]
-        assert "left" == gone[-1].reason
+        removed = [entry for _, entry in await ingest.entries(ada.shard) if isinstance(entry, e.ConsumerRemoved)]
+        assert "left" == removed[-1].reason
 
 
 async def test_the_will_reports_a_disconnect_and_a_reconnect_in_time_moves_nothing(ingest: IngestCluster) -> None:
@@ -251,9 +251,9 @@ async def test_a_leader_change_moves_nothing_and_does_not_restart_the_grace_peri
         seen = await ingest.entries(ada.shard)
         silent = max(at for at, entry in seen if isinstance(entry, e.ConsumerDisconnected) and entry.consumer == "bob")
         began = max(at for at, entry in seen if isinstance(entry, e.TermStarted))
-        gone = max(at for at, entry in seen if isinstance(entry, e.ConsumerRemoved) and entry.consumer == "bob")
+        removed = max(at for at, entry in seen if isinstance(entry, e.ConsumerRemoved) and entry.consumer == "bob")
         assert silent < began, "the grace period continued during the leader change"
-        assert gone < began + GRACE_SECONDS * 1000, "and was not renewed"
+        assert removed < began + GRACE_SECONDS * 1000, "and was not renewed"
         await bob.proxy.heal()
         with pytest.raises(RequestRejectedError, match="register first"):
             await bob.ask(m.Heartbeat)

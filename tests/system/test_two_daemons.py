@@ -188,6 +188,6 @@ async def test_a_daemon_with_another_ledger_url_exits_with_one_line(cluster: Clu
     second = await cluster.start_daemon("second")
 
     assert await second.ended() == 1
-    said = second.log()
-    assert "Traceback" not in said
-    assert said.splitlines()[-1].startswith(f"headgate: ledger.url is '{cluster.ledger_url}', but cluster 'test'")
+    text = second.log()
+    assert "Traceback" not in text
+    assert text.splitlines()[-1].startswith(f"headgate: ledger.url is '{cluster.ledger_url}', but cluster 'test'")

@@ -15,8 +15,8 @@ from headgate.protocol.backlog import SegmentBacklog, summarize_backlog
 class Admin:
     """Has one subscription, and records requests for backlogs."""
 
-    def __init__(self, asked, found):
-        self.asked = asked
+    def __init__(self, requests, found):
+        self.requests = requests
         self.found = found
 
     async def __aenter__(self):
@@ -26,8 +26,8 @@ class Admin:
         return None
 
     async def backlog(self, topic, subscription):
-        self.asked.append((topic, subscription))
-        if self.asked.count((topic, subscription)) > 2:
+        self.requests.append((topic, subscription))
+        if self.requests.count((topic, subscription)) > 2:
             raise KeyboardInterrupt
         return self.found
 
@@ -53,7 +53,7 @@ class Admin:
 
 
 @pytest.fixture
-def asked(context):
+def requests(context):
     """The requests to a cluster with one subscription, which the leader counts."""
     found = summarize_backlog(
         topic="orders",
@@ -63,10 +63,10 @@ def asked(context):
         as_of_ms=1,
         segments=[SegmentBacklog(segment=3, sealed=True, records=1234, size_bytes=10)],
     )
-    asked: list[tuple[str | None, str | None]] = []
-    admin = Admin(asked, [public_value(found, BacklogInfo)])
+    requests: list[tuple[str | None, str | None]] = []
+    admin = Admin(requests, [public_value(found, BacklogInfo)])
     context.open_admin = lambda: admin
-    return asked
+    return requests
 
 
 @pytest.fixture
@@ -90,23 +90,23 @@ def run(context):
         (["orders", "--subscription", "billing"], ("orders", "billing")),
     ],
 )
-def test_a_topic_needs_no_subcommand(run, context, asked, arguments, wanted):
+def test_a_topic_needs_no_subcommand(run, context, requests, arguments, wanted):
     assert run("backlog", *arguments) == 0
-    assert asked == [wanted]
+    assert requests == [wanted]
 
 
-def test_the_table_goes_to_standard_output_and_notes_go_to_standard_error(run, context, asked, capsys):
+def test_the_table_goes_to_standard_output_and_notes_go_to_standard_error(run, context, requests, capsys):
     assert run("backlog", "orders", "--segments") == 0
 
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     assert ["orders", "billing", "stream", "1", "234", "10", "B", "?", "?", "?", "?"] in [
-        line.split() for line in said.out.splitlines()
+        line.split() for line in output.out.splitlines()
     ]
-    assert "segment 3" in said.out
-    assert "counted by the leader" in said.err
+    assert "segment 3" in output.out
+    assert "counted by the leader" in output.err
 
 
-def test_json_has_null_for_unknown_values(run, context, asked, capsys):
+def test_json_has_null_for_unknown_values(run, context, requests, capsys):
     assert run("backlog", "--json") == 0
 
     (found,) = json.loads(capsys.readouterr().out)
@@ -114,27 +114,27 @@ def test_json_has_null_for_unknown_values(run, context, asked, capsys):
     assert (found["oldest_ms"], found["segments"][0]["oldest_ms"]) == (None, None), "null, not omitted"
 
 
-def test_watch_runs_until_it_is_interrupted(run, context, asked, capsys):
+def test_watch_runs_until_it_is_interrupted(run, context, requests, capsys):
     context.watch_interval_seconds = 0
 
     assert run("backlog", "orders", "--watch", "--json") == 130
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
-def test_a_subscription_without_a_topic_is_wrong_usage(run, context, asked, capsys):
+def test_a_subscription_without_a_topic_is_wrong_usage(run, context, requests, capsys):
     assert run("backlog", "-s", "billing") == 2
     assert "--subscription requires a TOPIC" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("code", [0, 1])
-def test_verify_counts_the_clusters_ledger_and_returns_the_verdict(run, context, asked, code):
+def test_verify_counts_the_clusters_ledger_and_returns_the_verdict(run, context, requests, code):
     context.recount = code, "noise"
 
     assert run("backlog", "verify") == code
     assert context.commands[0][-2:] == ["--ledger", "file:///the/ledger"]
 
 
-def test_verify_passes_spark_options_on(run, context, asked):
+def test_verify_passes_spark_options_on(run, context, requests):
 
     spark = ("--master", "spark://m:7077", "--reader", "spark", "--conf", "a=1", "--conf", "b=2")
     assert run("backlog", "verify", "--ledger", "s3a://x", *spark) == 0
@@ -142,7 +142,7 @@ def test_verify_passes_spark_options_on(run, context, asked):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "output"),
     [
         ([], "external topics, whose tables are not read: clicks\n"),
         (["clicks"], "external topics, whose tables are not read: clicks\n"),
@@ -151,14 +151,14 @@ def test_verify_passes_spark_options_on(run, context, asked):
     ],
     ids=["all topics", "an external one", "a stored one", "a ledger without a cluster"],
 )
-def test_verify_names_the_topics_whose_tables_it_does_not_read(run, context, asked, capsys, arguments, said):
+def test_verify_names_the_topics_whose_tables_it_does_not_read(run, context, requests, capsys, arguments, output):
     assert run("backlog", "verify", *arguments) == 0
-    assert capsys.readouterr().err == said
+    assert capsys.readouterr().err == output
 
 
-def test_a_failed_recount_prints_its_log(run, context, asked, capsys):
+def test_a_failed_recount_prints_its_log(run, context, requests, capsys):
     context.recount = 2, "no JVM\n"
 
     assert run("backlog", "verify", "--ledger", "file:///x") == 1
-    said = capsys.readouterr().err
-    assert said.startswith("no JVM\nheadgate: the recount failed with exit code 2")
+    output = capsys.readouterr().err
+    assert output.startswith("no JVM\nheadgate: the recount failed with exit code 2")

@@ -121,14 +121,14 @@ def test_a_record_in_transit_when_caught_up_is_printed_before_exit(
 ):
     """The consumer counts a record as delivered before the command's queue has it."""
 
-    asked = asyncio.Event()
+    polled = asyncio.Event()
 
     async def always(_: FakeConsumer) -> bool:
-        asked.set()
+        polled.set()
         return True
 
     async def late(consumer: FakeConsumer) -> AsyncIterator[Record]:
-        await asked.wait()
+        await polled.wait()
         yield consumer.cluster.records[0]
         await asyncio.Event().wait()
 

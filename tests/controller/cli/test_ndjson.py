@@ -33,7 +33,7 @@ def record(text: bytes, field: str | None = "id", key: bytes | None = None) -> K
 
 
 def problem(text: bytes, field: str | None = "id", key: bytes | None = None) -> str:
-    """Return why ``text`` makes no record."""
+    """Return why ``text`` is invalid."""
     found = record(text, field, key)
     assert isinstance(found, BadLine)
     assert found.number == 3

@@ -1,4 +1,4 @@
-"""`headgate topic` and `headgate subscription`: what is asked of the client, and what is printed."""
+"""`headgate topic` and `headgate subscription`: requests and output."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_subscription_describe_shows_weights_and_capacities_if_balanced_by_load(
 
 
 def test_subscription_describe_shows_bucket_ranges_and_why_a_consumer_is_idle(invoke: Invoke, cluster: FakeCluster):
-    shares = [
+    parts = [
         BucketRangeAssignment(
             first_bucket=0, end_bucket=8, status="granted", acknowledged_offset=7, consumer="a", generation=2
         ),
@@ -149,13 +149,13 @@ def test_subscription_describe_shows_bucket_ranges_and_why_a_consumer_is_idle(in
             subscription("orders", "billing"),
             segments=[
                 SegmentAssignment(
-                    segment=3, status="shared", acknowledged_offset=5, next_offset=9, bucket_ranges=shares
+                    segment=3, status="shared", acknowledged_offset=5, next_offset=9, bucket_ranges=parts
                 ),
                 SegmentAssignment(segment=4, status="granted", acknowledged_offset=9, next_offset=9, consumer="a"),
             ],
             consumers=[
                 ConsumerInfo(consumer="a", incarnation=1, connected=True, segments=[3, 4], bucket_ranges=[(3, 0, 8)]),
-                ConsumerInfo(consumer="b", incarnation=1, connected=True, segments=[], idle="no room"),
+                ConsumerInfo(consumer="b", incarnation=1, connected=True, segments=[], idle="no segment"),
             ],
         )
     )
@@ -165,7 +165,7 @@ def test_subscription_describe_shows_bucket_ranges_and_why_a_consumer_is_idle(in
     assert ["3[0-7]", "granted", "7", "9", "a", "2"] in shown
     assert ["3[8-15]", "waiting", "5", "9"] in shown
     assert ["a", "yes", "4,", "3[0-7]"] in shown
-    assert ["b", "yes", "none:", "no", "room"] in shown
+    assert ["b", "yes", "none:", "no", "segment"] in shown
 
 
 def test_names_in_a_table_are_not_parsed_as_markup(invoke: Invoke, cluster: FakeCluster):
@@ -175,7 +175,7 @@ def test_names_in_a_table_are_not_parsed_as_markup(invoke: Invoke, cluster: Fake
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ((), "give at least one option"),
         (("--auto-split", "yes"), "is not one of on, off, default"),
@@ -185,12 +185,12 @@ def test_names_in_a_table_are_not_parsed_as_markup(invoke: Invoke, cluster: Fake
     ids=["nothing named", "switch", "count", "duration"],
 )
 def test_an_invalid_policy_is_rejected_without_a_request(
-    words: tuple[str, ...], told: str, invoke: Invoke, orders: FakeCluster
+    words: tuple[str, ...], message: str, invoke: Invoke, orders: FakeCluster
 ):
     result = invoke("topic", "set", "orders", *words)
 
     assert result.exit_code == 2
-    assert told in result.stderr
+    assert message in result.stderr
     assert orders.calls == []
 
 

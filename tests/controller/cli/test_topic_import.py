@@ -1,4 +1,4 @@
-"""`headgate topic import`: what is read, what is asked, and what people see of external topics."""
+"""`headgate topic import`: formats, requests, and the display of external topics."""
 
 from __future__ import annotations
 

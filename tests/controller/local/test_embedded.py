@@ -171,19 +171,19 @@ async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.contract
-async def test_a_free_port_that_another_program_took_first_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_free_port_that_another_program_took_first_is_replaced(tmp_path: Path) -> None:
     """Possible where a port cannot be reserved until the server listens."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         lost = ReservedPort()
         lost.close()
         lost.number = taken.getsockname()[1]
         offers = [lost]
-        monkeypatch.setattr(embedded, "ReservedPort", lambda port: offers.pop() if offers else ReservedPort(port))
+
+        def reserve(port: int) -> ReservedPort:
+            return offers.pop() if offers else ReservedPort(port)
 
         with capture_logs() as logs:
-            async with EmbeddedBroker(tmp_path) as broker:
+            async with EmbeddedBroker(tmp_path, reserve_port=reserve) as broker:
                 assert broker.port != lost.number
                 assert await answers(broker.host, broker.port)
     assert [("server.port_taken", lost.number)] == [(each["event"], each["port"]) for each in logs]
