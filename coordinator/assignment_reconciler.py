@@ -10,6 +10,7 @@ a cache: it can be recomputed from the `Subscription` and the topic.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
@@ -160,9 +161,7 @@ class AssignmentReconciler:
             )
         )
         self._apply_moves(moves, reason, requester)
-        self._next_owner = {
-            segment_slice: target[segment_slice] for segment_slice in self._revoking if segment_slice in target
-        }
+        self._next_owner = {revoked: target[revoked] for revoked in self._revoking if revoked in target}
 
     def confirm(self, segment: int, name: str, generation: int) -> None:
         """Release a revoked slice whose holder has finished. Any other confirmation changes nothing."""
@@ -184,25 +183,20 @@ class AssignmentReconciler:
 
     def release_all(self) -> dict[SegmentSlice, Sequence[str]]:
         """Release all holdings because positions moved; return the former holders."""
-        former = {segment_slice: (holding.consumer,) for segment_slice, holding in self._subscription.holdings.items()}
+        former: dict[SegmentSlice, Sequence[str]] = {
+            held: (holding.consumer,) for held, holding in self._subscription.holdings.items()
+        }
         self._gate = None
-        releases: list[tuple[SegmentSlice, e.ReleaseReason]] = [
-            (segment_slice, "rewound") for segment_slice in sorted(former)
-        ]
-        self._apply_moves(handover.Moves(releases=tuple(releases)), "positions changed", None)
-        return dict(former)
+        self._release(sorted(former), "rewound", "positions changed")
+        return former
 
     def release_pruned(self, segments: Iterable[int]) -> None:
         """Release ``segments``, which are about to be pruned, without granting them again."""
         pruned = set(segments)
-        releases: list[tuple[SegmentSlice, e.ReleaseReason]] = [
-            (segment_slice, "pruned")
-            for segment_slice in sorted(self._subscription.holdings)
-            if segment_of(segment_slice) in pruned
-        ]
-        for segment_slice, _ in releases:
-            self._revoking.pop(segment_slice, None)
-        self._apply_moves(handover.Moves(releases=tuple(releases)), "pruned", None)
+        released = [held for held in sorted(self._subscription.holdings) if segment_of(held) in pruned]
+        for held in released:
+            self._revoking.pop(held, None)
+        self._release(released, "pruned", "pruned")
 
     def overdue_revocations(self, now_ms: int, timeout_seconds: float) -> frozenset[SegmentSlice]:
         """Return the revoked slices whose holder did not confirm in time."""
@@ -211,7 +205,7 @@ class AssignmentReconciler:
             self._subscription.holdings,
             now_ms=now_ms,
             timeout_seconds=timeout_seconds,
-            waited_seconds={segment_slice: now - since for segment_slice, since in self._revoking.items()},
+            waited_seconds={revoked: now - since for revoked, since in self._revoking.items()},
         )
 
     def resend(self, name: str, known: Iterable[tuple[int, int]] | None) -> None:
@@ -226,10 +220,7 @@ class AssignmentReconciler:
         if known is not None:
             reported = set(known)
             granted = [grant for grant in self.grants(name) if (grant.segment, grant.generation) not in reported]
-            held = {
-                (segment_of(segment_slice), holdings[segment_slice].generation)
-                for segment_slice in self._slices_held_by(name)
-            }
+            held = {(segment_of(each), holdings[each].generation) for each in self._slices_held_by(name)}
             revoked += [m.Revocation(segment=s, generation=g, final=True) for s, g in sorted(reported - held)]
         if granted or revoked:
             self._notify(self._subscription.consumers[name], granted, revoked)
@@ -237,6 +228,9 @@ class AssignmentReconciler:
     def close(self) -> None:
         """Remove this subscription's blocked segments from the total."""
         self._report_blocked(0)
+
+    def _release(self, slices: Iterable[SegmentSlice], how: e.ReleaseReason, reason: str) -> None:
+        self._apply_moves(handover.Moves(releases=tuple((held, how) for held in slices)), reason, None)
 
     def _compute_target(
         self, gate: Gate, preferred_owners: Mapping[SegmentSlice, Sequence[str]]
@@ -256,24 +250,20 @@ class AssignmentReconciler:
         if not moves:
             return
         holdings, consumers = self._subscription.holdings, self._subscription.consumers
-        revoked: dict[str, list[m.Revocation]] = {}
-        for segment_slice, how in moves.releases:
+        revoked: defaultdict[str, list[m.Revocation]] = defaultdict(list)
+        for held, how in moves.releases:
             if how != "confirmed":
-                revoked.setdefault(holdings[segment_slice].consumer, []).append(
-                    self._build_revocation(segment_slice, final=True)
-                )
-        for segment_slice in moves.revocations:
-            revoked.setdefault(holdings[segment_slice].consumer, []).append(self._build_revocation(segment_slice))
+                revoked[holdings[held].consumer].append(self._build_revocation(held, final=True))
+        for held in moves.revocations:
+            revoked[holdings[held].consumer].append(self._build_revocation(held))
         self._propose_moves(moves)
         self._record_moves(moves)
-        granted: dict[str, list[SegmentSlice]] = {}
-        for segment_slice, name in moves.grants:
+        granted: defaultdict[str, list[m.Grant]] = defaultdict(list)
+        for free, name in moves.grants:
             if name != requester:
-                granted.setdefault(name, []).append(segment_slice)
+                granted[name].append(self._build_grant(free))
         for name in sorted(consumers.keys() & (revoked.keys() | granted.keys())):
-            self._notify(
-                consumers[name], [self._build_grant(each) for each in granted.get(name, ())], revoked.get(name, [])
-            )
+            self._notify(consumers[name], granted[name], revoked[name])
         self._log.info(
             "assignment.changed",
             reason=reason,
@@ -286,18 +276,16 @@ class AssignmentReconciler:
     def _propose_moves(self, moves: handover.Moves) -> None:
         holdings = self._subscription.holdings
         entries: list[e.AnyEntry] = [
-            e.SegmentReleased(
-                **self._entry_fields(segment_slice), generation=holdings[segment_slice].generation, reason=how
-            )
-            for segment_slice, how in moves.releases
+            e.SegmentReleased(**self._entry_fields(held), generation=holdings[held].generation, reason=how)
+            for held, how in moves.releases
         ]
         entries += [
-            e.SegmentRevoked(**self._entry_fields(segment_slice), generation=holdings[segment_slice].generation)
-            for segment_slice in moves.revocations
+            e.SegmentRevoked(**self._entry_fields(held), generation=holdings[held].generation)
+            for held in moves.revocations
         ]
         entries += [
-            e.SegmentGranted(**self._entry_fields(segment_slice), consumer=name, generation=generation)
-            for generation, (segment_slice, name) in enumerate(moves.grants, self._subscription.next_generation)
+            e.SegmentGranted(**self._entry_fields(free), consumer=name, generation=generation)
+            for generation, (free, name) in enumerate(moves.grants, self._subscription.next_generation)
         ]
         self._ledger.propose(*entries)
         self._held_by_consumer = None

@@ -136,9 +136,8 @@ def _even_out_sizes(slices: list[SegmentSlice], current_holders: Mapping[Segment
         if largest <= 2 * smallest:
             return slices
         count = min(sizes[smallest] // 2, sizes[largest])
-        slices = _split_largest(
-            _merge_smallest(slices, current_holders, len(slices) - count), current_holders, len(slices)
-        )
+        merged = _merge_smallest(slices, current_holders, len(slices) - count)
+        slices = _split_largest(merged, current_holders, len(slices))
 
 
 def _split_largest(
@@ -146,13 +145,7 @@ def _split_largest(
 ) -> list[SegmentSlice]:
     """Halve the largest slices until there are ``wanted`` (rule 4)."""
     heap = [
-        (
-            -len(buckets_of(segment_slice)),
-            segment_slice in current_holders,
-            segment_of(segment_slice),
-            buckets_of(segment_slice).start,
-        )
-        for segment_slice in slices
+        (-len(buckets_of(each)), each in current_holders, segment_of(each), buckets_of(each).start) for each in slices
     ]
     heapify(heap)
     while len(heap) < wanted:
@@ -175,15 +168,8 @@ def _merge_smallest(
         if enclosing is not None:
             halves = [_slice(segment_of(segment_slice), half) for half in _halves(enclosing)]
             if remaining.issuperset(halves):
-                heappush(
-                    pairs,
-                    (
-                        len(enclosing),
-                        sum(half in current_holders for half in halves),
-                        segment_of(segment_slice),
-                        enclosing.start,
-                    ),
-                )
+                held = sum(half in current_holders for half in halves)
+                heappush(pairs, (len(enclosing), held, segment_of(segment_slice), enclosing.start))
 
     for segment_slice in slices:
         if buckets_of(segment_slice).start % (2 * len(buckets_of(segment_slice))) == 0:

@@ -1,5 +1,6 @@
 """The handover, rule by rule, then random interleavings of targets, confirmations, timeouts and leaves."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,101 +9,96 @@ from coordinator.state.subscription import Holding
 from headgate.model.bucket_ranges import BucketRange
 
 BOTH = {"ada", "bob"}
+ADA, BOB, REMOVED = Holding("ada", 1), Holding("bob", 1), Holding("removed", 1)
+ADA_REVOKED, BOB_REVOKED = Holding("ada", 1, 5), Holding("bob", 1, 5)
+LOW, HIGH = BucketRange(0, 0, 8), BucketRange(0, 8, 16)
+HALVES = {LOW: ADA_REVOKED, HIGH: BOB_REVOKED}
 
 
-def held(consumer: str, generation: int = 1, revoked_at_ms: int | None = None) -> Holding:
-    return Holding(consumer, generation, revoked_at_ms)
+def case(name: str, target: dict, holdings: dict, releases=(), revocations=(), grants=(), **state) -> object:
+    return pytest.param(HandoverState(target, holdings, BOTH, **state), Moves(releases, revocations, grants), id=name)
 
 
-def test_rule_1_a_free_segment_is_granted() -> None:
-    assert Moves(grants=((0, "ada"),)) == plan(HandoverState({0: "ada"}, {}, BOTH))
-
-
-def test_rule_1_a_held_segment_is_revoked_and_not_granted() -> None:
-    assert Moves(revocations=(0,)) == plan(HandoverState({0: "bob"}, {0: held("ada")}, BOTH))
-
-
-def test_rule_1_a_released_segment_is_granted_in_the_same_step() -> None:
-    moves = plan(HandoverState({0: "bob"}, {0: held("ada", revoked_at_ms=5)}, BOTH, confirmed={0}))
-
-    assert Moves(releases=((0, "confirmed"),), grants=((0, "bob"),)) == moves
-
-
-def test_rule_1_a_bucket_range_waits_for_all_holders_of_its_buckets() -> None:
-    low, high = BucketRange(0, 0, 8), BucketRange(0, 8, 16)
-    target = {low: "ada", high: "bob"}
-
-    assert Moves(revocations=(0,)) == plan(HandoverState(target, {0: held("ada")}, BOTH))
-    cut = plan(HandoverState(target, {0: held("ada", revoked_at_ms=5)}, BOTH, confirmed={0}))
-    assert Moves(releases=((0, "confirmed"),), grants=((low, "ada"), (high, "bob"))) == cut
-    halves = {low: held("ada", revoked_at_ms=5), high: held("bob", revoked_at_ms=5)}
-    assert Moves(releases=((low, "confirmed"),)) == plan(HandoverState({0: "ada"}, halves, BOTH, confirmed={low}))
-    joined = plan(HandoverState({0: "ada"}, halves, BOTH, confirmed={low, high}))
-    assert ((0, "ada"),) == joined.grants
-
-
-def test_rule_1_other_buckets_and_segments_do_not_delay_a_grant() -> None:
-    low, high = BucketRange(0, 0, 8), BucketRange(0, 8, 16)
-    holdings = {low: held("ada", revoked_at_ms=5), 1: held("ada", revoked_at_ms=5)}
-
-    assert Moves(grants=((high, "bob"),)) == plan(HandoverState({high: "bob"}, holdings, BOTH))
-
-
-def test_rule_2_a_bucket_range_of_a_retired_segment_is_released_at_once() -> None:
-    moves = plan(HandoverState({}, {BucketRange(0, 0, 8): held("ada")}, BOTH, retired={0}))
-
-    assert Moves(releases=((BucketRange(0, 0, 8), "drained"),)) == moves
-
-
-def test_rule_2_a_retired_segment_is_released_at_once_even_while_revoked() -> None:
-    for holding in (held("ada"), held("ada", revoked_at_ms=5)):
-        assert Moves(releases=((0, "drained"),)) == plan(HandoverState({}, {0: holding}, BOTH, retired={0}))
-
-
-def test_rule_3_a_removed_consumer_is_released() -> None:
-    moves = plan(HandoverState({0: "bob"}, {0: held("removed")}, BOTH))
-
-    assert Moves(releases=((0, "holder_left"),), grants=((0, "bob"),)) == moves
-
-
-def test_rule_4_a_holder_that_times_out_is_released() -> None:
-    moves = plan(HandoverState({0: "bob"}, {0: held("ada", revoked_at_ms=5)}, BOTH, timed_out={0}))
-
-    assert Moves(releases=((0, "timed_out"),), grants=((0, "bob"),)) == moves
-
-
-def test_rule_4_only_a_revoked_holder_can_confirm_or_time_out() -> None:
-    standing = HandoverState({0: "ada"}, {0: held("ada")}, BOTH, confirmed={0}, timed_out={0})
-
-    assert not plan(standing)
-
-
-def test_rule_5_a_segment_that_may_not_be_read_is_revoked() -> None:
-    """A child that is blocked again is revoked."""
-    assert Moves(revocations=(0,)) == plan(HandoverState({}, {0: held("ada")}, BOTH))
-
-
-def test_rules_5_and_6_a_revoked_holder_is_not_revoked_again() -> None:
-    for owner in BOTH:
-        assert not plan(HandoverState({0: owner}, {0: held("ada", revoked_at_ms=5)}, BOTH))
-
-
-def test_rule_6_a_holder_that_owns_the_segment_again_must_confirm_first() -> None:
-    moves = plan(HandoverState({0: "ada"}, {0: held("ada", revoked_at_ms=5)}, BOTH, confirmed={0}))
-
-    assert Moves(releases=((0, "confirmed"),), grants=((0, "ada"),)) == moves
-
-
-def test_rule_7_holdings_that_match_the_target_stay_untouched() -> None:
-    moves = plan(HandoverState({0: "ada", 1: "bob", 2: "ada"}, {0: held("ada"), 1: held("bob")}, BOTH))
-
-    assert Moves(grants=((2, "ada"),)) == moves
-    assert not plan(HandoverState({0: "ada"}, {0: held("ada")}, BOTH))
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        case("1: a free segment is granted", {0: "ada"}, {}, grants=((0, "ada"),)),
+        case("1: a held segment is revoked, not granted", {0: "bob"}, {0: ADA}, revocations=(0,)),
+        case(
+            "1: a released segment is granted in the same step",
+            {0: "bob"},
+            {0: ADA_REVOKED},
+            confirmed={0},
+            releases=((0, "confirmed"),),
+            grants=((0, "bob"),),
+        ),
+        case("1: a segment is revoked before it is divided", {LOW: "ada", HIGH: "bob"}, {0: ADA}, revocations=(0,)),
+        case(
+            "1: a segment is divided once its holder has confirmed",
+            {LOW: "ada", HIGH: "bob"},
+            {0: ADA_REVOKED},
+            confirmed={0},
+            releases=((0, "confirmed"),),
+            grants=((LOW, "ada"), (HIGH, "bob")),
+        ),
+        case("1: one half is not enough", {0: "ada"}, HALVES, confirmed={LOW}, releases=((LOW, "confirmed"),)),
+        case(
+            "1: halves are joined once both holders have confirmed",
+            {0: "ada"},
+            HALVES,
+            confirmed={LOW, HIGH},
+            releases=((LOW, "confirmed"), (HIGH, "confirmed")),
+            grants=((0, "ada"),),
+        ),
+        case(
+            "1: other buckets and segments do not delay a grant",
+            {HIGH: "bob"},
+            {LOW: ADA_REVOKED, 1: ADA_REVOKED},
+            grants=((HIGH, "bob"),),
+        ),
+        case("2: a retired segment is released", {}, {0: ADA}, retired={0}, releases=((0, "drained"),)),
+        case("2: also while it is revoked", {}, {0: ADA_REVOKED}, retired={0}, releases=((0, "drained"),)),
+        case("2: also a bucket range of it", {}, {LOW: ADA}, retired={0}, releases=((LOW, "drained"),)),
+        case(
+            "3: a removed consumer is released",
+            {0: "bob"},
+            {0: REMOVED},
+            releases=((0, "holder_left"),),
+            grants=((0, "bob"),),
+        ),
+        case(
+            "4: a holder that times out is released",
+            {0: "bob"},
+            {0: ADA_REVOKED},
+            timed_out={0},
+            releases=((0, "timed_out"),),
+            grants=((0, "bob"),),
+        ),
+        case("4: only a revoked holder confirms or times out", {0: "ada"}, {0: ADA}, confirmed={0}, timed_out={0}),
+        case("5: a segment that may not be read is revoked", {}, {0: ADA}, revocations=(0,)),
+        case("5: a revoked holder is not revoked again", {0: "bob"}, {0: ADA_REVOKED}),
+        case("6: a revoked holder is not granted the segment again", {0: "ada"}, {0: ADA_REVOKED}),
+        case(
+            "6: it must confirm first",
+            {0: "ada"},
+            {0: ADA_REVOKED},
+            confirmed={0},
+            releases=((0, "confirmed"),),
+            grants=((0, "ada"),),
+        ),
+        case("7: a holding that matches the target stays", {0: "ada"}, {0: ADA}),
+        case(
+            "7: only differences are returned", {0: "ada", 1: "bob", 2: "ada"}, {0: ADA, 1: BOB}, grants=((2, "ada"),)
+        ),
+    ],
+)
+def test_rules(state: HandoverState, expected: Moves) -> None:
+    assert expected == plan(state)
 
 
 def test_moves_are_sorted_by_segment_for_any_input_order() -> None:
     target = {3: "ada", 1: "bob", 2: "ada"}
-    holdings = {9: held("ada"), 7: held("ada"), 8: held("removed"), 6: held("removed")}
+    holdings = {9: ADA, 7: ADA, 8: REMOVED, 6: REMOVED}
 
     moves = plan(HandoverState(target, holdings, BOTH))
 
@@ -117,17 +113,17 @@ def late(now_ms: int, waited_seconds: float, holding: Holding) -> frozenset[int]
 
 def test_the_confirmation_timeout_runs_by_the_ledgers_clock() -> None:
     """The new leader has seen the revocation for one second, the ledger for 30."""
-    assert frozenset() == late(40_999, 1, held("ada", revoked_at_ms=11_000))
-    assert {0} == late(41_000, 1, held("ada", revoked_at_ms=11_000))
+    assert frozenset() == late(40_999, 1, Holding("ada", 1, 11_000))
+    assert {0} == late(41_000, 1, Holding("ada", 1, 11_000))
 
 
 def test_a_ledger_clock_ahead_does_not_extend_the_timeout() -> None:
-    assert {0} == late(0, 30, held("ada", revoked_at_ms=11_000_000))
-    assert frozenset() == late(0, 29.9, held("ada", revoked_at_ms=11_000_000))
+    assert {0} == late(0, 30, Holding("ada", 1, 11_000_000))
+    assert frozenset() == late(0, 29.9, Holding("ada", 1, 11_000_000))
 
 
 def test_a_valid_grant_never_times_out() -> None:
-    assert frozenset() == late(10**9, 10**6, held("ada"))
+    assert frozenset() == late(10**9, 10**6, ADA)
     assert frozenset() == timed_out({}, now_ms=10**9, timeout_seconds=30, waited_seconds={0: 10**6})
 
 

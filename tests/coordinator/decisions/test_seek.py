@@ -21,8 +21,26 @@ def seek(wanted: SeekTarget, positions: dict[int, int] | None = None, *, gated: 
     return seek_positions(wanted, layout=layout(), ends=ENDS, positions=positions or {}, gated=gated)
 
 
-def test_rule_1_earliest_is_the_first_record_of_each_segment() -> None:
-    assert dict.fromkeys(range(5), 0) == seek("earliest", ENDS)
+@pytest.mark.parametrize(
+    ("wanted", "positions", "gated", "expected"),
+    [
+        pytest.param("earliest", ENDS, True, dict.fromkeys(range(5), 0), id="1: earliest is each first record"),
+        pytest.param("latest", {}, True, ENDS, id="1: latest is each current end"),
+        pytest.param({2: 3}, ENDS, True, {2: 3}, id="2: the end is a valid position"),
+        pytest.param({0: 2}, ENDS, True, {0: 2, 1: 0, 2: 0, 3: 0, 4: 0}, id="3: descendants at any depth restart"),
+        pytest.param({1: 6}, ENDS, True, {1: 6, 3: 0, 4: 0}, id="3: only descendants restart"),
+        pytest.param({1: 7}, ENDS, True, {1: 7}, id="3: a position at the end moves no descendant"),
+        pytest.param({0: 2}, ENDS, False, {0: 2}, id="3: without a gate only named segments move"),
+        pytest.param({3: 2, 0: 5, 1: 7}, {0: 1}, True, {0: 5, 1: 7, 3: 2}, id="4: named ancestors may be skipped"),
+        pytest.param({3: 0}, {}, True, {3: 0}, id="4: position zero is always valid"),
+        pytest.param({3: 2}, {}, False, {3: 2}, id="4: without a gate any position is valid"),
+        pytest.param({2: 1}, {0: 5, 1: 4, 2: 3}, True, {2: 1}, id="5: other segments keep their positions"),
+    ],
+)
+def test_rules_1_to_5_the_new_positions(
+    wanted: SeekTarget, positions: dict[int, int], gated: bool, expected: dict[int, int]
+) -> None:
+    assert expected == seek(wanted, positions, gated=gated)
 
 
 def test_rule_1_earliest_covers_the_segments_that_still_exist() -> None:
@@ -31,10 +49,6 @@ def test_rule_1_earliest_covers_the_segments_that_still_exist() -> None:
     assert dict.fromkeys(range(1, 5), 0) == seek_positions(
         "earliest", layout=pruned, ends=ENDS, positions={}, gated=True
     )
-
-
-def test_rule_1_latest_is_the_current_end_of_each_segment() -> None:
-    assert ENDS == seek("latest")
 
 
 @pytest.mark.parametrize(
@@ -54,23 +68,6 @@ def test_rule_2_an_impossible_position_is_rejected_with_the_choices(
     assert reason in seek(wanted, ENDS, gated=gated)
 
 
-def test_rule_2_the_end_is_a_valid_position() -> None:
-    assert {2: 3} == seek({2: 3}, ENDS)
-
-
-def test_rule_3_descendants_at_any_depth_restart() -> None:
-    assert {0: 2, 1: 0, 2: 0, 3: 0, 4: 0} == seek({0: 2}, ENDS)
-    assert {1: 6, 3: 0, 4: 0} == seek({1: 6}, ENDS)
-
-
-def test_rule_3_a_position_at_the_end_moves_no_descendant() -> None:
-    assert {1: 7} == seek({1: 7}, ENDS)
-
-
-def test_rule_3_without_a_gate_only_named_segments_move() -> None:
-    assert {0: 2} == seek({0: 2}, ENDS, gated=False)
-
-
 def test_rule_4_unread_records_are_not_skipped_implicitly() -> None:
     reason = seek({3: 2}, {0: 5, 1: 4})
 
@@ -80,25 +77,12 @@ def test_rule_4_unread_records_are_not_skipped_implicitly() -> None:
 
 def test_rule_4_every_unread_ancestor_is_named() -> None:
     assert "add 0=5 1=7 to skip 11 records" in seek({3: 2}, {0: 1})
-    assert {0: 5, 1: 7, 3: 2} == seek({3: 2, 0: 5, 1: 7}, {0: 1})
 
 
 def test_rule_4_an_ancestor_moved_back_by_the_same_seek_counts() -> None:
     """Whether it is named or a descendant of a named segment."""
     assert "of segment 1 (6 of 7)" in seek({3: 2, 1: 6}, ENDS)
     assert "of segment 0 (4 of 5), 1 (0 of 7)" in seek({3: 2, 0: 4}, ENDS)
-
-
-def test_rule_4_position_zero_is_always_valid() -> None:
-    assert {3: 0} == seek({3: 0}, {})
-
-
-def test_rule_4_without_a_gate_any_position_is_valid() -> None:
-    assert {3: 2} == seek({3: 2}, {}, gated=False)
-
-
-def test_rule_5_other_segments_keep_their_positions() -> None:
-    assert {2: 1} == seek({2: 1}, {0: 5, 1: 4, 2: 3})
 
 
 def test_rule_6_sealed_segments_at_their_ends_are_drained() -> None:
