@@ -128,7 +128,9 @@ def split_segment(request: m.SplitSegment, state: ShardState) -> Decision | Refu
     return entry if isinstance(entry, Refusal) else Decision((entry,), _describe(request.topic))
 
 
-def split_entry(topic: Topic, segment: int, *, token: str, reason: str = "") -> e.SegmentSplit | Refusal:
+def split_entry(
+    topic: Topic, segment: int, *, token: str, reason: str = "", max_segments: int = MAX_SEGMENTS
+) -> e.SegmentSplit | Refusal:
     """Return the entry that splits ``segment``. An automatic split has a ``reason`` and an empty ``token``."""
     if topic.external is not None:
         return _refuse_external(topic)
@@ -136,8 +138,8 @@ def split_entry(topic: Topic, segment: int, *, token: str, reason: str = "") -> 
         topic.layout.split(segment, 0, 0)
     except LayoutError as error:
         return Refusal("invalid", str(error), after_barrier=True)
-    if len(topic.layout.segments) + 2 > MAX_SEGMENTS:
-        return _refuse_segment_limit(topic)
+    if len(topic.layout.segments) + 2 > max_segments:
+        return _refuse_segment_limit(topic, max_segments)
     return e.SegmentSplit(
         topic_id=topic.topic_id,
         segment=segment,
@@ -158,7 +160,9 @@ def merge_segments(request: m.MergeSegments, state: ShardState) -> Decision | Re
     return entry if isinstance(entry, Refusal) else Decision((entry,), _describe(request.topic))
 
 
-def merge_entry(topic: Topic, first: int, second: int, *, token: str, reason: str = "") -> e.SegmentsMerged | Refusal:
+def merge_entry(
+    topic: Topic, first: int, second: int, *, token: str, reason: str = "", max_segments: int = MAX_SEGMENTS
+) -> e.SegmentsMerged | Refusal:
     """Return the entry that merges two segments. An automatic merge has a ``reason`` and an empty ``token``."""
     if topic.external is not None:
         return _refuse_external(topic)
@@ -166,8 +170,8 @@ def merge_entry(topic: Topic, first: int, second: int, *, token: str, reason: st
         topic.layout.merge(first, second, {first: 0, second: 0}, 0)
     except LayoutError as error:
         return Refusal("invalid", str(error), after_barrier=True)
-    if len(topic.layout.segments) + 1 > MAX_SEGMENTS:
-        return _refuse_segment_limit(topic)
+    if len(topic.layout.segments) + 1 > max_segments:
+        return _refuse_segment_limit(topic, max_segments)
     return e.SegmentsMerged(
         topic_id=topic.topic_id,
         segments=(first, second),
@@ -304,9 +308,9 @@ def _refuse_external(topic: Topic) -> Refusal:
     )
 
 
-def _refuse_segment_limit(topic: Topic) -> Refusal:
+def _refuse_segment_limit(topic: Topic, max_segments: int) -> Refusal:
     return Refusal(
-        "invalid", f"topic {topic.name!r} holds {len(topic.layout.segments)} segments; the limit is {MAX_SEGMENTS}"
+        "invalid", f"topic {topic.name!r} holds {len(topic.layout.segments)} segments; the limit is {max_segments}"
     )
 
 

@@ -52,6 +52,7 @@ class Autoscaler:
         settings: ScalingSettings,
         observer: events.Observer,
         now_ms: Callable[[], int],
+        max_layout_segments: int = commands.MAX_SEGMENTS,
     ) -> None:
         """``apply_entries`` applies entries, adds them to the next chunk and updates the subscriptions."""
         self.settings = settings
@@ -60,6 +61,7 @@ class Autoscaler:
         self._apply_entries = apply_entries
         self._observer = observer
         self._now_ms = now_ms
+        self._max_layout_segments = max_layout_segments
         self._sampler = HotKeySampler()
         self._sampled_at = self._evaluated_at = asyncio.get_running_loop().time()
         self._reported: set[tuple[int, int, str]] = set()
@@ -118,10 +120,14 @@ class Autoscaler:
             self._report_suppressed(topic, suppressed)
         match plan.change:
             case Split(segment, why, detail):
-                entry = commands.split_entry(topic, segment, token="", reason=detail)
+                entry = commands.split_entry(
+                    topic, segment, token="", reason=detail, max_segments=self._max_layout_segments
+                )
                 self._change(topic, "split", why, detail, entry)
             case Merge(first, second, why, detail):
-                merged = commands.merge_entry(topic, first, second, token="", reason=detail)
+                merged = commands.merge_entry(
+                    topic, first, second, token="", reason=detail, max_segments=self._max_layout_segments
+                )
                 self._change(topic, "merge", why, detail, merged)
 
     def _change(

@@ -163,11 +163,11 @@ async def test_a_segment_with_one_hot_key_is_not_split_and_logged_once() -> None
     assert shard.registry.get_sample_value("headgate_splits_suppressed_total", {"limit": "hot_key"}) == 1
 
 
-async def test_a_full_layout_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.decisions.topic_commands.MAX_SEGMENTS", 2)
+async def test_a_full_layout_is_logged_once() -> None:
     shard = OneShard(scaling=QUICK)
     with structlog.testing.capture_logs() as logged:
         async with shard.leader() as leader, shard.client() as client:
+            leader.autoscaler._max_layout_segments = 2
             await client.call(m.CreateTopic, topic="orders", token="1")
             await produce(client, 40, 50)
             assert len(leader.state.topics["orders"].layout.segments) == 1
