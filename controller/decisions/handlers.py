@@ -52,6 +52,11 @@ Registration = tuple[type[m.RequestBody], Handler]
 BodyT = TypeVar("BodyT", bound=m.RequestBody)
 
 
+def done(_: ShardState) -> m.AnyReplyBody:
+    """Return `Done`: the `Answer` of commands without a result."""
+    return m.Done()
+
+
 def command(kind: type[BodyT], decide: Callable[[BodyT, ShardState], Decision | Refusal]) -> Registration:
     """Register a pure decision on the shard's state for requests of type ``kind``."""
 

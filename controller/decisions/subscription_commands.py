@@ -1,4 +1,4 @@
-"""Decide commands that seek a subscription or change its order while its consumers run.
+"""Decide commands about subscriptions: create, delete, seek, and change the order, while consumers run.
 
 Pure, like controller.decisions.topic_commands. The coordinator derives the pushes to consumers from
 the entries. All entries of a command are in one chunk, so no half-done state exists.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from controller.decisions.handlers import Answer, Decision, command
-from controller.decisions.topic_commands import no_subscription, no_topic
+from controller.decisions.handlers import Answer, Decision, command, done
+from controller.decisions.lookup import find_subscription
 from controller.state.shard_state import ShardState, Topic
 from coordinator.decisions.external_topics import seekable_ends
 from coordinator.decisions.gate import compute_gate, is_gated
@@ -17,14 +17,50 @@ from coordinator.decisions.refusal import Refusal
 from coordinator.decisions.registration import order_error
 from coordinator.decisions.seek import SeekTarget, drained_by_seek, seek_positions
 from coordinator.reporting.description import describe
-from coordinator.state.subscription import Subscription
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 
 
+def create_subscription(request: m.RegisterConsumer, topic: Topic, subscription_id: int) -> e.SubscriptionCreated:
+    """Return the entry that creates a subscription at the earliest record, or at the present end of each segment."""
+    positions: dict[int, int] = {}
+    if request.start == "latest":
+        positions = {segment: tail.next_offset for segment, tail in topic.tails.items()}
+    return e.SubscriptionCreated(
+        topic_id=topic.topic_id,
+        subscription_id=subscription_id,
+        subscription=request.subscription,
+        subscription_type=request.subscription_type,
+        order=request.order or ("strict" if request.subscription_type == e.SubscriptionType.STREAM else "none"),
+        balance=request.balance or "count",
+        positions=positions,
+    )
+
+
+def delete_subscription(request: m.DeleteSubscription, state: ShardState) -> Decision | Refusal:
+    """Delete a subscription. ``force`` is required while it has consumers."""
+    if request.token in state.commands:
+        return Decision((), done)
+    found = find_subscription(request.topic, request.subscription, state)
+    if isinstance(found, Refusal):
+        return found
+    topic, subscription = found
+    if subscription.consumers and not request.force:
+        names = ", ".join(sorted(subscription.consumers))
+        return Refusal(
+            "invalid", f"subscription {request.subscription!r} has consumers {names}: stop them, or use force"
+        )
+    entry = e.SubscriptionDeleted(
+        topic_id=topic.topic_id,
+        subscription_id=subscription.subscription_id,
+        token=request.token,
+    )
+    return Decision((entry,), done)
+
+
 def seek_subscription(request: m.SeekSubscription, state: ShardState) -> Decision | Refusal:
     """Move a subscription; coordinator.decisions.seek computes the positions and what is rejected."""
-    found = _find(request.topic, request.subscription, state)
+    found = find_subscription(request.topic, request.subscription, state)
     if isinstance(found, Refusal):
         return found
     topic, subscription = found
@@ -75,7 +111,7 @@ def seek_subscription(request: m.SeekSubscription, state: ShardState) -> Decisio
 
 def set_order(request: m.SetSubscriptionOrder, state: ShardState) -> Decision | Refusal:
     """Change the order of a subscription. Setting its present order again is allowed."""
-    found = _find(request.topic, request.subscription, state)
+    found = find_subscription(request.topic, request.subscription, state)
     if isinstance(found, Refusal):
         return found
     topic, subscription = found
@@ -141,25 +177,17 @@ def _described(topic_id: int, subscription_id: int) -> Answer:
     def answer(state: ShardState) -> m.AnyReplyBody:
         topic, subscription = state.topics_by_id[topic_id], state.subscriptions[subscription_id]
         gate = compute_gate(topic.layout, subscription.drained, subscription.type, subscription.order)
-        return m.SubscriptionReply(
-            subscription=describe(subscription, topic, gate),
-        )
+        return m.SubscriptionReply(subscription=describe(subscription, topic, gate))
 
     return answer
-
-
-def _find(topic_name: str, name: str, state: ShardState) -> tuple[Topic, Subscription] | Refusal:
-    topic = state.topics.get(topic_name)
-    if topic is None:
-        return no_topic(topic_name, state)
-    subscription = topic.subscriptions.get(name)
-    if subscription is None:
-        return no_subscription(name, topic)
-    return topic, subscription
 
 
 def _invalid(reason: str) -> Refusal:
     return Refusal("invalid", reason, after_barrier=True)
 
 
-COMMANDS: Final = (command(m.SeekSubscription, seek_subscription), command(m.SetSubscriptionOrder, set_order))
+COMMANDS: Final = (
+    command(m.DeleteSubscription, delete_subscription),
+    command(m.SeekSubscription, seek_subscription),
+    command(m.SetSubscriptionOrder, set_order),
+)

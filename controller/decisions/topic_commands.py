@@ -1,4 +1,4 @@
-"""Decide commands about topics, subscriptions and producer identities.
+"""Decide commands about topics and their segments.
 
 Pure: each decision returns the entries to write and how to build the reply once they are applied. A
 command carries a token. A command that was executed before gets its reply again and is not executed
@@ -11,7 +11,8 @@ from typing import Final, get_args
 
 import msgspec
 
-from controller.decisions.handlers import Answer, Decision, command
+from controller.decisions.handlers import Answer, Decision, command, done
+from controller.decisions.lookup import find_topic
 from controller.state.shard_state import ShardState, Topic
 from coordinator.decisions.refusal import Refusal
 from headgate.errors import LayoutError
@@ -19,70 +20,8 @@ from headgate.model import entries as e
 from headgate.model.external_topic import ExternalTopic
 from headgate.protocol import messages as m
 
-LAST_PRODUCER_EPOCH = 2**31 - 1
-"""An identity that has used all its epochs gets a new id. The epoch never wraps (librdkafka #3720)."""
 MAX_SEGMENTS = 4096
 """Limit for the segments of a layout, including sealed ones, so that one topic cannot exhaust the shard's memory."""
-
-
-def open_producer(request: m.OpenProducer, state: ShardState) -> Decision | Refusal:
-    """Return a producer identity (the table of KIP-360, with a token instead of its "last epoch").
-
-    * The token of the current incarnation: the same reply again, regardless of the other fields.
-    * The token of an earlier incarnation: fenced. It is a delayed copy and must not fence a later
-      incarnation.
-    * A name: its next incarnation, which fences the previous one.
-    * An id, alone or with a name, at its current epoch: the next epoch. An id that is not the
-      name's, or any other epoch: fenced. Its sender is a stale producer, even if that id was
-      forgotten and the epoch numbers match.
-    * An unknown name or id, or no epochs left: a new id at epoch 0.
-    """
-    known_id = request.producer_id if request.name is None else state.producer_names.get(request.name)
-    known = state.producers.get(known_id) if known_id is not None else None
-    if known is None:
-        return _opened(state.next_id, 0, request)
-    if known.token == request.token:
-        return Decision((), _identity(known.producer_id))
-    if request.token in known.earlier_tokens:
-        return Refusal(
-            "fenced",
-            f"this open request of producer {known.producer_id} is outdated: the producer is at epoch "
-            f"{known.producer_epoch}",
-            after_barrier=True,
-        )
-    current = known.producer_id, known.producer_epoch
-    if request.producer_id is not None and (request.producer_id, request.producer_epoch) != current:
-        return Refusal(
-            "fenced",
-            f"producer {known.producer_id} is at epoch {known.producer_epoch}; this request is for epoch "
-            f"{request.producer_epoch} of producer {request.producer_id}",
-            after_barrier=True,
-        )
-    if known.producer_epoch >= LAST_PRODUCER_EPOCH:
-        return _opened(state.next_id, 0, request)
-    return _opened(known.producer_id, known.producer_epoch + 1, request)
-
-
-def _opened(producer_id: int, producer_epoch: int, request: m.OpenProducer) -> Decision:
-    entry = e.ProducerOpened(
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        token=request.token,
-        name=request.name,
-    )
-    return Decision((entry,), _identity(producer_id))
-
-
-def _identity(producer_id: int) -> Answer:
-    def answer(state: ShardState) -> m.AnyReplyBody:
-        producer = state.producers[producer_id]
-        return m.ProducerIdentity(
-            producer_id=producer_id,
-            producer_epoch=producer.producer_epoch,
-            source_position=producer.source_position,
-        )
-
-    return answer
 
 
 def create_topic(request: m.CreateTopic, state: ShardState) -> Decision | Refusal:
@@ -103,10 +42,10 @@ def create_topic(request: m.CreateTopic, state: ShardState) -> Decision | Refusa
 def delete_topic(request: m.DeleteTopic, state: ShardState) -> Decision | Refusal:
     """Delete a topic. ``force`` is required while consumers use it."""
     if request.token in state.commands:
-        return Decision((), _done)
-    topic = state.topics.get(request.topic)
-    if topic is None:
-        return no_topic(request.topic, state)
+        return Decision((), done)
+    topic = find_topic(request.topic, state)
+    if isinstance(topic, Refusal):
+        return topic
     users = sorted(
         f"{subscription.name} ({', '.join(sorted(subscription.consumers))})"
         for subscription in topic.subscriptions.values()
@@ -114,14 +53,14 @@ def delete_topic(request: m.DeleteTopic, state: ShardState) -> Decision | Refusa
     )
     if users and not request.force:
         return Refusal("invalid", f"topic {request.topic!r} is in use by {'; '.join(users)}: stop them, or use force")
-    return Decision((e.TopicDeleted(topic_id=topic.topic_id, token=request.token),), _done)
+    return Decision((e.TopicDeleted(topic_id=topic.topic_id, token=request.token),), done)
 
 
 def split_segment(request: m.SplitSegment, state: ShardState) -> Decision | Refusal:
     """Split a segment at the middle of its range."""
-    topic = state.topics.get(request.topic)
-    if topic is None:
-        return no_topic(request.topic, state)
+    topic = find_topic(request.topic, state)
+    if isinstance(topic, Refusal):
+        return topic
     if request.token in state.commands:
         return Decision((), _describe(request.topic))
     entry = split_entry(topic, request.segment, token=request.token)
@@ -151,9 +90,9 @@ def split_entry(
 
 def merge_segments(request: m.MergeSegments, state: ShardState) -> Decision | Refusal:
     """Merge two adjacent segments."""
-    topic = state.topics.get(request.topic)
-    if topic is None:
-        return no_topic(request.topic, state)
+    topic = find_topic(request.topic, state)
+    if isinstance(topic, Refusal):
+        return topic
     if request.token in state.commands:
         return Decision((), _describe(request.topic))
     entry = merge_entry(topic, *request.segments, token=request.token)
@@ -183,9 +122,9 @@ def merge_entry(
 
 def set_topic_policy(request: m.SetTopicPolicy, state: ShardState) -> Decision | Refusal:
     """Set the given fields of a topic's policy, and reset others to the cluster's settings."""
-    topic = state.topics.get(request.topic)
-    if topic is None:
-        return no_topic(request.topic, state)
+    topic = find_topic(request.topic, state)
+    if isinstance(topic, Refusal):
+        return topic
     if request.token in state.commands:
         return Decision((), _describe(request.topic))
     given = {field: value for field in get_args(m.PolicyField) if (value := getattr(request, field)) is not None}
@@ -201,45 +140,6 @@ def set_topic_policy(request: m.SetTopicPolicy, state: ShardState) -> Decision |
     return Decision((entry,), _describe(request.topic))
 
 
-def create_subscription(request: m.RegisterConsumer, topic: Topic, subscription_id: int) -> e.SubscriptionCreated:
-    """Return the entry that creates a subscription at the earliest record, or at the present end of each segment."""
-    positions: dict[int, int] = {}
-    if request.start == "latest":
-        positions = {segment: tail.next_offset for segment, tail in topic.tails.items()}
-    return e.SubscriptionCreated(
-        topic_id=topic.topic_id,
-        subscription_id=subscription_id,
-        subscription=request.subscription,
-        subscription_type=request.subscription_type,
-        order=request.order or ("strict" if request.subscription_type == e.SubscriptionType.STREAM else "none"),
-        balance=request.balance or "count",
-        positions=positions,
-    )
-
-
-def delete_subscription(request: m.DeleteSubscription, state: ShardState) -> Decision | Refusal:
-    """Delete a subscription. ``force`` is required while it has consumers."""
-    if request.token in state.commands:
-        return Decision((), _done)
-    topic = state.topics.get(request.topic)
-    if topic is None:
-        return no_topic(request.topic, state)
-    subscription = topic.subscriptions.get(request.subscription)
-    if subscription is None:
-        return no_subscription(request.subscription, topic)
-    if subscription.consumers and not request.force:
-        names = ", ".join(sorted(subscription.consumers))
-        return Refusal(
-            "invalid", f"subscription {request.subscription!r} has consumers {names}: stop them, or use force"
-        )
-    entry = e.SubscriptionDeleted(
-        topic_id=topic.topic_id,
-        subscription_id=subscription.subscription_id,
-        token=request.token,
-    )
-    return Decision((entry,), _done)
-
-
 def list_topics(_: m.ListTopics, __: ShardState) -> Decision:
     """List every topic of the shard."""
     return Decision(
@@ -250,7 +150,8 @@ def list_topics(_: m.ListTopics, __: ShardState) -> Decision:
 
 def describe_topic(request: m.DescribeTopic, state: ShardState) -> Decision | Refusal:
     """Describe one topic."""
-    return Decision((), _describe(request.topic)) if request.topic in state.topics else no_topic(request.topic, state)
+    topic = find_topic(request.topic, state)
+    return topic if isinstance(topic, Refusal) else Decision((), _describe(topic.name))
 
 
 def describe(topic: Topic, shard: int) -> m.TopicDescription:
@@ -286,19 +187,6 @@ def _source_of(external: ExternalTopic) -> m.ExternalDescription:
     return m.ExternalDescription(source=external.source, positions=external.positions, hash_bits=external.hash_bits)
 
 
-def no_subscription(name: str, topic: Topic) -> Refusal:
-    """Return a refusal that lists the existing subscriptions."""
-    known = ", ".join(sorted(topic.subscriptions)) or "none"
-    return Refusal("invalid", f"topic {topic.name!r} has no subscription {name!r}; it has: {known}", after_barrier=True)
-
-
-def no_topic(name: str, state: ShardState) -> Refusal:
-    """Return a refusal that lists some of the existing topics."""
-    known = ", ".join(sorted(state.topics)[:10])
-    hint = f"; this shard has: {known}" if known else ""
-    return Refusal("invalid", f"there is no topic {name!r}{hint}", after_barrier=True)
-
-
 def _refuse_external(topic: Topic) -> Refusal:
     return Refusal(
         "invalid",
@@ -318,12 +206,7 @@ def _describe(name: str) -> Answer:
     return lambda state: m.TopicReply(topic=describe(state.topics[name], state.shard))
 
 
-def _done(_: ShardState) -> m.AnyReplyBody:
-    return m.Done()
-
-
 COMMANDS: Final = (
-    command(m.OpenProducer, open_producer),
     command(m.CreateTopic, create_topic),
     command(m.DeleteTopic, delete_topic),
     command(m.SplitSegment, split_segment),
@@ -331,5 +214,4 @@ COMMANDS: Final = (
     command(m.SetTopicPolicy, set_topic_policy),
     command(m.ListTopics, list_topics),
     command(m.DescribeTopic, describe_topic),
-    command(m.DeleteSubscription, delete_subscription),
 )

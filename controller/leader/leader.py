@@ -20,7 +20,7 @@ import structlog
 
 from controller.backlog.service import BacklogService
 from controller.commit import GroupCommit, TermEndedError
-from controller.decisions import subscription_commands, topic_commands, topic_import
+from controller.decisions import producer_commands, subscription_commands, topic_commands, topic_import
 from controller.decisions.handlers import AfterChunk, Decision, Deferred, Handler, Outcome, handler
 from controller.decisions.placement import oversized_reason, route_batch
 from controller.decisions.verdicts import Accept, Batch, Duplicate, judge_batch, judge_term
@@ -148,6 +148,7 @@ class ShardLeader:
 
     def _all_handlers(self) -> dict[type[m.RequestBody], Handler]:
         registrations = [
+            *producer_commands.COMMANDS,
             *topic_commands.COMMANDS,
             *topic_import.COMMANDS,
             *subscription_commands.COMMANDS,

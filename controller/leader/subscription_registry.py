@@ -12,8 +12,9 @@ import random
 from collections.abc import Callable, Iterable
 
 from controller.commit import GroupCommit
-from controller.decisions import topic_commands as commands
 from controller.decisions.handlers import Registration, handler
+from controller.decisions.lookup import find_subscription, find_topic
+from controller.decisions.subscription_commands import create_subscription
 from controller.leader.drain_check import DrainChecker, LedgerDrainCheck
 from controller.state.shard_state import ShardState, Topic
 from coordinator.decisions import external_topics
@@ -153,18 +154,15 @@ class SubscriptionRegistry:
         """Return the refusal if the topic, or the subscription ``name`` in it, does not exist."""
         if topic_name is None:
             return None
-        topic = self._state.topics.get(topic_name)
-        if topic is None:
-            return commands.no_topic(topic_name, self._state)
-        if name is not None and name not in topic.subscriptions:
-            return commands.no_subscription(name, topic)
-        return None
+        found = (
+            find_topic(topic_name, self._state) if name is None else find_subscription(topic_name, name, self._state)
+        )
+        return found if isinstance(found, Refusal) else None
 
     def _register(self, request: m.RegisterConsumer, client_id: str) -> m.Registered | Refusal:
-        refusal = self.refuse_unknown(request.topic, None)
-        if refusal is not None:
-            return refusal
-        topic = self._state.topics[request.topic]
+        topic = find_topic(request.topic, self._state)
+        if isinstance(topic, Refusal):
+            return topic
         known = topic.subscriptions.get(request.subscription)
         refusal = judge_deleted_subscription(
             known, topic.deleted_registrations(request.subscription), request, client_id
@@ -179,7 +177,7 @@ class SubscriptionRegistry:
             reason = order_error(request.subscription_type, request.order)
             if reason is not None:
                 return Refusal("invalid", reason)
-            self._commit.propose(commands.create_subscription(request, topic, self._state.next_id))
+            self._commit.propose(create_subscription(request, topic, self._state.next_id))
             known = topic.subscriptions[request.subscription]
             self._add_coordinator(known)
         return self._coordinators[known.subscription_id].register(request, client_id)
@@ -233,10 +231,8 @@ class SubscriptionRegistry:
         return m.PlanReply(plan=plan)
 
     def _find(self, topic_name: str, name: str) -> SubscriptionCoordinator | Refusal:
-        refusal = self.refuse_unknown(topic_name, name)
-        if refusal is not None:
-            return refusal
-        return self._coordinators[self._state.topics[topic_name].subscriptions[name].subscription_id]
+        found = find_subscription(topic_name, name, self._state)
+        return found if isinstance(found, Refusal) else self._coordinators[found[1].subscription_id]
 
     def _add_coordinator(self, subscription: Subscription) -> None:
         topic: Topic = self._state.topics_by_id[subscription.topic_id]

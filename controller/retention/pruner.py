@@ -21,7 +21,7 @@ import structlog
 
 from controller.commit import GroupCommit
 from controller.decisions.handlers import Answer, Decision, Registration, handler
-from controller.decisions.topic_commands import no_topic
+from controller.decisions.lookup import find_topic
 from controller.retention.policy import KEEP_FOREVER, PruneDecision, RetentionRules, decide_pruning
 from controller.settings.load import RetentionSettings
 from controller.state.shard_state import ShardState, Topic
@@ -103,9 +103,9 @@ class Pruner:
 
     def prune_topic(self, request: m.PruneTopic, _: str) -> Decision | Refusal:
         """Prune one topic now, regardless of its retention time, or return what would be pruned."""
-        topic = self._state.topics.get(request.topic)
-        if topic is None:
-            return no_topic(request.topic, self._state)
+        topic = find_topic(request.topic, self._state)
+        if isinstance(topic, Refusal):
+            return topic
         pruning = decide_pruning(topic.layout, topic.subscriptions.values(), self._rules(0), self._time_ms())
         if request.token in self._state.commands:
             return Decision((), _answer(pruning, self._segments_pruned_by(topic, request.token)))
