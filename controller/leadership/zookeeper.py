@@ -82,9 +82,19 @@ class ZooKeeperElections:
     """One ZooKeeper session; see `controller.leadership.election.Elections`."""
 
     def __init__(
-        self, hosts: str, *, root: str, instance: str, session_timeout_seconds: float, on_event: EventHandler
+        self,
+        hosts: str,
+        *,
+        root: str,
+        instance: str,
+        session_timeout_seconds: float,
+        on_event: EventHandler,
+        reconcile_interval_seconds: float = RECONCILE_INTERVAL_SECONDS,
+        connect_warning_seconds: float = CONNECT_WARNING_SECONDS,
     ) -> None:
         """``hosts``: ``host:port,host:port``. ``root``: absolute node path. ``instance``: prefix of queue nodes."""
+        self._reconcile_interval_seconds = reconcile_interval_seconds
+        self._connect_warning_seconds = connect_warning_seconds
         self._hosts = hosts
         self._root = root.rstrip("/")
         self._instance = instance
@@ -218,7 +228,7 @@ class ZooKeeperElections:
 
     async def _warn_if_slow(self) -> None:
         try:
-            async with asyncio.timeout(CONNECT_WARNING_SECONDS):
+            async with asyncio.timeout(self._connect_warning_seconds):
                 await self._in_contact.wait()
         except TimeoutError:
             self._log.warning("zookeeper.unreachable", advice="check [zookeeper] hosts; headgate keeps trying")
@@ -231,7 +241,7 @@ class ZooKeeperElections:
             self._log.warning(
                 "zookeeper.request_rejected", error=repr(error), advice="check the access rules below the root"
             )
-            await asyncio.sleep(RECONCILE_INTERVAL_SECONDS)
+            await asyncio.sleep(self._reconcile_interval_seconds)
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> _Task:
         task = self._loop.create_task(work, name=name)
@@ -267,7 +277,7 @@ class ZooKeeperElections:
                     continue
                 joined = True
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(RECONCILE_INTERVAL_SECONDS):
+                    async with asyncio.timeout(self._reconcile_interval_seconds):
                         await wakeup.wait()
         finally:
             # A create without a response may have left a node: delete all nodes with this prefix.

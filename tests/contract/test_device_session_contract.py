@@ -12,10 +12,11 @@ import aiomqtt  # noqa: TID251 - an MQTT device is any client
 import pytest
 
 from controller.devices.session_port import Delivery, DeviceSession
-from controller.local.embedded import EmbeddedBroker, find_mosquitto
+from controller.local.embedded import EmbeddedBroker
 from headgate.transport.mqtt import MqttTiming
 from headgate.transport.mqtt_persistent_session import UNSUBSCRIBE_TIMEOUT_SECONDS, MqttPersistentSession
 from tests.support.device_broker import FakeDeviceBroker
+from tests.support.real_brokers import BROKERS, real_broker
 from tests.support.tcp_proxy import Proxy
 from tests.support.waiting import never, until
 
@@ -72,21 +73,13 @@ class MosquittoHarness:
         await self._proxy.heal()
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("fake", marks=pytest.mark.looptime),
-        pytest.param("mosquitto", marks=pytest.mark.contract),
-        pytest.param("amqtt", marks=pytest.mark.contract),
-    ]
-)
+@pytest.fixture(params=BROKERS)
 async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BrokerHarness]:
     async with AsyncExitStack() as stack:
         if request.param == "fake":
             yield FakeBrokerHarness()
             return
-        if request.param == "mosquitto" and find_mosquitto() is None:
-            pytest.skip("mosquitto is not installed here; CI installs it")
-        broker = await stack.enter_async_context(EmbeddedBroker(tmp_path, kind=request.param))
+        broker = await stack.enter_async_context(real_broker(tmp_path, request.param))
         yield MosquittoHarness(stack, broker)
 
 
@@ -327,10 +320,8 @@ async def test_a_sentinel_is_not_sent_without_a_connection(harness: BrokerHarnes
 @pytest.mark.contract
 async def test_removing_a_filter_fails_if_the_connection_is_lost_before_the_confirmation(tmp_path: Path) -> None:
     """It fails when the connection is lost, not when the time-out expires."""
-    if find_mosquitto() is None:
-        pytest.skip("mosquitto is not installed here; CI installs it")
     async with AsyncExitStack() as stack:
-        harness = MosquittoHarness(stack, await stack.enter_async_context(EmbeddedBroker(tmp_path, kind="mosquitto")))
+        harness = MosquittoHarness(stack, await stack.enter_async_context(real_broker(tmp_path)))
         async with await harness.session(Intake()) as session:
             await connected(session)
             await session.add_subscription("publish/orders/#")
@@ -349,11 +340,9 @@ async def test_removing_a_filter_fails_if_the_connection_is_lost_before_the_conf
 @pytest.mark.contract
 async def test_reading_pauses_at_the_unacknowledged_bytes_limit_and_loses_nothing(tmp_path: Path) -> None:
     """The rest stays with the broker. Acknowledging resumes reading, and the session can be closed while it pauses."""
-    if find_mosquitto() is None:
-        pytest.skip("mosquitto is not installed here; CI installs it")
     timing = MqttTiming(close_timeout_seconds=CLOSE_SECONDS)
     async with AsyncExitStack() as stack:
-        broker = await stack.enter_async_context(EmbeddedBroker(tmp_path, kind="mosquitto"))
+        broker = await stack.enter_async_context(real_broker(tmp_path))
         intake = Intake(acknowledges=False)
         session = MqttPersistentSession(
             broker.host, broker.port, SESSION, intake, timing=timing, max_unacknowledged_bytes=100_000
@@ -381,10 +370,8 @@ async def test_reading_pauses_at_the_unacknowledged_bytes_limit_and_loses_nothin
 
 @pytest.mark.contract
 async def test_mosquitto_keeps_waiting_messages_across_a_restart(tmp_path: Path) -> None:
-    if find_mosquitto() is None:
-        pytest.skip("mosquitto is not installed here; CI installs it")
     async with AsyncExitStack() as stack:
-        broker = await stack.enter_async_context(EmbeddedBroker(tmp_path, kind="mosquitto"))
+        broker = await stack.enter_async_context(real_broker(tmp_path))
         harness = MosquittoHarness(stack, broker)
         async with await harness.session(Intake()) as session:
             await connected(session)

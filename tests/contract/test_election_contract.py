@@ -1,4 +1,4 @@
-"""What every `Elections` does: the same tests on the fake and on a real ZooKeeper behind proxies."""
+"""The contract of `Elections`: the same tests on the fake and on a real ZooKeeper behind proxies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from contextlib import AsyncExitStack
 import pytest
 from structlog.testing import capture_logs
 
-from controller.leadership import zookeeper as zookeeper_module
 from controller.leadership.election import Acquired, Connected, Lost, Released, Suspended
 from controller.leadership.zookeeper import ZooKeeperElections
 from headgate.errors import ConfigError
@@ -71,7 +70,7 @@ def join(harness: ElectionHarness, stack: AsyncExitStack) -> Join:
     return join
 
 
-async def first_and_next(join: Join) -> tuple[Candidate, Candidate]:
+async def leader_and_contender(join: Join) -> tuple[Candidate, Candidate]:
     a, b = await join("a"), await join("b")
     a.elections.contend(0)
     await until(lambda: a.first == {0})
@@ -80,8 +79,8 @@ async def first_and_next(join: Join) -> tuple[Candidate, Candidate]:
     return a, b
 
 
-async def test_whoever_withdraws_makes_the_next_one_first(join: Join) -> None:
-    a, b = await first_and_next(join)
+async def test_withdrawing_makes_the_next_contender_first(join: Join) -> None:
+    a, b = await leader_and_contender(join)
 
     a.withdraw(0)
 
@@ -89,8 +88,8 @@ async def test_whoever_withdraws_makes_the_next_one_first(join: Join) -> None:
     assert Released(0) not in a.events
 
 
-async def test_whoever_contends_again_queues_at_the_end(join: Join) -> None:
-    a, b = await first_and_next(join)
+async def test_contending_again_queues_at_the_end(join: Join) -> None:
+    a, b = await leader_and_contender(join)
 
     a.withdraw(0)
     a.elections.contend(0)
@@ -101,8 +100,8 @@ async def test_whoever_contends_again_queues_at_the_end(join: Join) -> None:
     await until(lambda: a.first == {0})
 
 
-async def test_one_who_waits_can_leave_the_queue(join: Join) -> None:
-    a, b = await first_and_next(join)
+async def test_a_waiting_contender_can_leave_the_queue(join: Join) -> None:
+    a, b = await leader_and_contender(join)
     c = await join("c")
     c.elections.contend(0)
 
@@ -113,8 +112,8 @@ async def test_one_who_waits_can_leave_the_queue(join: Join) -> None:
     assert b.first == set()
 
 
-async def test_shards_are_won_separately(join: Join) -> None:
-    a, b = await first_and_next(join)
+async def test_shards_have_separate_queues(join: Join) -> None:
+    a, b = await leader_and_contender(join)
 
     b.elections.contend(1)
     a.elections.contend(2)
@@ -122,8 +121,8 @@ async def test_shards_are_won_separately(join: Join) -> None:
     await until(lambda: a.first == {0, 2} and b.first == {1})
 
 
-async def test_contending_twice_is_contending_once(join: Join) -> None:
-    a, b = await first_and_next(join)
+async def test_contending_twice_has_the_effect_of_contending_once(join: Join) -> None:
+    a, b = await leader_and_contender(join)
     a.elections.contend(0)
 
     a.withdraw(0)
@@ -132,9 +131,9 @@ async def test_contending_twice_is_contending_once(join: Join) -> None:
 
 
 @pytest.mark.usefixtures("short_sessions")
-async def test_a_partition_longer_than_the_session_gives_the_place_away(harness: ElectionHarness, join: Join) -> None:
-    """The one cut off learns of it only on return: that is why nothing may rest on being told in time."""
-    a, b = await first_and_next(join)
+async def test_a_partition_longer_than_the_session_ends_the_queue_place(harness: ElectionHarness, join: Join) -> None:
+    """The partitioned client learns of it only when it reconnects, so no guarantee may depend on the event."""
+    a, b = await leader_and_contender(join)
 
     await harness.partition("a")
     await until(lambda: b.first == {0})
@@ -150,8 +149,8 @@ async def test_a_partition_longer_than_the_session_gives_the_place_away(harness:
     await until(lambda: a.first == {0})
 
 
-async def test_a_short_outage_costs_nobody_a_place(harness: ElectionHarness, join: Join) -> None:
-    a, b = await first_and_next(join)
+async def test_a_short_outage_ends_no_queue_place(harness: ElectionHarness, join: Join) -> None:
+    a, b = await leader_and_contender(join)
 
     await harness.stop()
     await until(lambda: Suspended() in a.events and Suspended() in b.events)
@@ -160,13 +159,13 @@ async def test_a_short_outage_costs_nobody_a_place(harness: ElectionHarness, joi
 
     await never(lambda: b.first, 0.3)
     assert a.events == [Connected(), Acquired(0), Suspended(), Connected()]
-    # And the queue still moves.
+    # The queue still works.
     a.withdraw(0)
     await until(lambda: b.first == {0})
 
 
-async def test_withdrawing_while_cut_off_takes_effect_on_return(harness: ElectionHarness, join: Join) -> None:
-    a, b = await first_and_next(join)
+async def test_withdrawing_while_partitioned_takes_effect_on_reconnection(harness: ElectionHarness, join: Join) -> None:
+    a, b = await leader_and_contender(join)
     await harness.stop()
     await until(lambda: Suspended() in a.events and Suspended() in b.events)
 
@@ -177,7 +176,9 @@ async def test_withdrawing_while_cut_off_takes_effect_on_return(harness: Electio
     assert Lost() not in a.events
 
 
-async def test_a_service_that_is_down_at_first_is_waited_for(harness: ElectionHarness, stack: AsyncExitStack) -> None:
+async def test_a_client_waits_for_a_service_that_is_down_at_first(
+    harness: ElectionHarness, stack: AsyncExitStack
+) -> None:
     candidate = Candidate()
     candidate.elections = await harness.build("a", candidate.on_event)
     await harness.stop()
@@ -192,7 +193,7 @@ async def test_a_service_that_is_down_at_first_is_waited_for(harness: ElectionHa
     assert await config == {"shards": 4}
 
 
-async def test_closing_gives_the_places_up_at_once(harness: ElectionHarness, join: Join) -> None:
+async def test_closing_leaves_the_queues_immediately(harness: ElectionHarness, join: Join) -> None:
     a = Candidate()
     a.elections = await harness.build("a", a.on_event)
     async with a.elections:
@@ -202,12 +203,12 @@ async def test_closing_gives_the_places_up_at_once(harness: ElectionHarness, joi
         b.elections.contend(0)
         await never(lambda: b.first, 0.3)
 
-    # And not with the end of the session.
+    # Not only when the session ends.
     await until(lambda: b.first == {0}, harness.session_seconds / 2)
 
 
 @pytest.mark.usefixtures("short_sessions")
-async def test_closing_while_cut_off_takes_seconds_at_most(harness: ElectionHarness) -> None:
+async def test_closing_while_partitioned_takes_a_few_seconds(harness: ElectionHarness) -> None:
     a = Candidate()
     a.elections = await harness.build("a", a.on_event)
     async with a.elections:
@@ -216,13 +217,13 @@ async def test_closing_while_cut_off_takes_seconds_at_most(harness: ElectionHarn
         await harness.partition("a")
         await until(lambda: Suspended() in a.events)
         began = asyncio.get_running_loop().time()
-    # kazoo alone takes ten and more.
+    # kazoo alone takes ten seconds or more.
     assert asyncio.get_running_loop().time() - began < 9
     await harness.heal("a")
 
 
-async def test_a_place_deleted_by_hand_is_released_and_queued_for_again(harness: ElectionHarness, join: Join) -> None:
-    a, b = await first_and_next(join)
+async def test_a_deleted_queue_node_is_released_and_created_again(harness: ElectionHarness, join: Join) -> None:
+    a, b = await leader_and_contender(join)
 
     await harness.delete_queue_node("a", 0)
 
@@ -232,7 +233,7 @@ async def test_a_place_deleted_by_hand_is_released_and_queued_for_again(harness:
     await until(lambda: a.first == {0})
 
 
-async def test_the_first_cluster_config_stays(join: Join) -> None:
+async def test_the_first_cluster_config_is_kept(join: Join) -> None:
     a, b = await join("a"), await join("b")
 
     assert await a.elections.cluster_config({"shards": 4, "ledger_url": "file:///a"}) == {
@@ -242,7 +243,7 @@ async def test_the_first_cluster_config_stays(join: Join) -> None:
     assert await b.elections.cluster_config({"shards": 8}) == {"shards": 4, "ledger_url": "file:///a"}
 
 
-async def test_instances_are_listed_for_as_long_as_they_live(harness: ElectionHarness, join: Join) -> None:
+async def test_instances_are_listed_while_they_are_open(harness: ElectionHarness, join: Join) -> None:
     a = await join("a")
     await a.elections.register_instance("a", b"at a")
     b = Candidate()
@@ -268,10 +269,10 @@ async def test_an_instance_is_listed_again_after_its_session_expired(harness: El
 
 
 @pytest.mark.usefixtures("short_sessions")
-async def test_a_name_held_by_an_older_session_is_taken_over_when_that_ends(
+async def test_the_name_of_an_older_session_is_registered_when_that_session_ends(
     harness: ElectionHarness, join: Join
 ) -> None:
-    """A daemon that was killed and started again finds its own name there."""
+    """A daemon that was killed and restarted finds its own name registered."""
     a, b = await join("a"), await join("b")
     await a.elections.register_instance("same", b"old")
     await listed(harness, {"same": b"old"})
@@ -289,11 +290,11 @@ async def listed(harness: ElectionHarness, expected: dict[str, bytes]) -> None:
         await asyncio.sleep(0.02)
 
 
-# --- what only a real server can show ---------------------------------------------------------------------------------
+# Properties of the real server only
 
 
 @pytest.mark.contract
-async def test_a_config_that_is_no_config_is_refused(zookeeper: Server, stack: AsyncExitStack) -> None:
+async def test_an_invalid_cluster_config_is_rejected(zookeeper: Server, stack: AsyncExitStack) -> None:
     harness = ZooKeeperHarness(stack, zookeeper)
     await asyncio.to_thread(
         harness.with_zookeeper_client,
@@ -306,7 +307,7 @@ async def test_a_config_that_is_no_config_is_refused(zookeeper: Server, stack: A
 
 
 @pytest.mark.contract
-async def test_a_frozen_server_is_noticed_and_elects_again_when_it_goes_on(
+async def test_the_client_detects_a_frozen_server_and_recovers_when_it_continues(
     zookeeper: Server, stack: AsyncExitStack
 ) -> None:
     harness = ZooKeeperHarness(stack, zookeeper)
@@ -322,12 +323,12 @@ async def test_a_frozen_server_is_noticed_and_elects_again_when_it_goes_on(
     finally:
         os.kill(zookeeper.pid, signal.SIGCONT)
 
-    # Whether the session outlives it depends on how long it took.
+    # The session may or may not have expired.
     await until(lambda: a.events[-1] in {Connected(), Acquired(0)} and a.first == {0})
 
 
 @pytest.mark.contract
-async def test_places_survive_a_restart_of_the_server(zookeeper: Server, stack: AsyncExitStack) -> None:
+async def test_queue_places_survive_a_restart_of_the_server(zookeeper: Server, stack: AsyncExitStack) -> None:
     harness = ZooKeeperHarness(stack, zookeeper)
     a = Candidate()
     a.elections = await stack.enter_async_context(await harness.build("a", a.on_event))
@@ -342,8 +343,8 @@ async def test_places_survive_a_restart_of_the_server(zookeeper: Server, stack: 
 
 
 @pytest.mark.contract
-async def test_closing_a_long_session_in_the_moment_of_a_partition_takes_seconds_at_most(zookeeper: Server) -> None:
-    """kazoo waits for the goodbye to be answered, for as long as the session lasts."""
+async def test_closing_a_long_session_at_the_moment_of_a_partition_takes_a_few_seconds(zookeeper: Server) -> None:
+    """kazoo waits for the answer to its close request as long as the session lasts."""
     connected = asyncio.Event()
     async with Proxy("127.0.0.1", zookeeper.port) as proxy:
         async with ZooKeeperElections(
@@ -361,12 +362,12 @@ async def test_closing_a_long_session_in_the_moment_of_a_partition_takes_seconds
 
 
 @pytest.mark.contract
-async def test_a_watch_that_never_fires_costs_seconds_only(
+async def test_reconciliation_replaces_a_watch_that_never_fires(
     zookeeper: Server, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(zookeeper_module, "RECONCILE_INTERVAL_SECONDS", 0.3)
     monkeypatch.setattr(ZooKeeperElections, "_watcher", lambda *_: lambda _event: None)
     harness = ZooKeeperHarness(stack, zookeeper)
+    harness.reconcile_interval_seconds = 0.3
     a, b = Candidate(), Candidate()
     for name, candidate in (("a", a), ("b", b)):
         candidate.elections = await stack.enter_async_context(await harness.build(name, candidate.on_event))
@@ -381,7 +382,7 @@ async def test_a_watch_that_never_fires_costs_seconds_only(
 
 
 @pytest.mark.contract
-async def test_a_name_held_by_another_is_said_once(zookeeper: Server, stack: AsyncExitStack) -> None:
+async def test_a_name_in_use_is_logged_once(zookeeper: Server, stack: AsyncExitStack) -> None:
     harness = ZooKeeperHarness(stack, zookeeper)
     a, b = Candidate(), Candidate()
     for name, candidate in (("a", a), ("b", b)):
@@ -395,13 +396,17 @@ async def test_a_name_held_by_another_is_said_once(zookeeper: Server, stack: Asy
 
 
 @pytest.mark.contract
-async def test_a_service_that_cannot_be_reached_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zookeeper_module, "CONNECT_WARNING_SECONDS", 0.2)
+async def test_an_unreachable_service_is_logged_once() -> None:
     async with Proxy("127.0.0.1", 1) as proxy:
         await proxy.cut()
         with capture_logs() as logs:
             async with ZooKeeperElections(
-                proxy.address, root="/x", instance="a", session_timeout_seconds=2, on_event=lambda event: None
+                proxy.address,
+                root="/x",
+                instance="a",
+                session_timeout_seconds=2,
+                on_event=lambda event: None,
+                connect_warning_seconds=0.2,
             ):
                 await until(lambda: logs)
                 await never(lambda: len(logs) > 1, 0.5)

@@ -1,4 +1,4 @@
-"""What only the fakes can do: fail on demand, and the same way each time."""
+"""The faults of the fakes: they occur on demand and reproducibly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def connected(broker: FakeBroker, client_id: str, will: tuple[str, bytes, 
 
 
 async def run_once(seed: int) -> list[tuple[float, bytes]]:
-    """One schedule with every fault, a drop and a pause; returns what arrived and when."""
+    """Run one schedule with every fault, a drop and a pause; return the messages and their times."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     broker = FakeBroker(random.Random(seed), Faults((0.001, 0.1), loss=0.1, duplication=0.1, reorder=True))
@@ -44,7 +44,7 @@ async def run_once(seed: int) -> list[tuple[float, bytes]]:
     return got
 
 
-async def test_one_seed_gives_one_schedule() -> None:
+async def test_one_seed_produces_one_schedule() -> None:
     first = await run_once(7)
 
     again = await run_once(7)
@@ -55,7 +55,7 @@ async def test_one_seed_gives_one_schedule() -> None:
     assert [payload for _, payload in other] != [payload for _, payload in first]
 
 
-async def test_messages_are_lost_doubled_and_overtaken_as_often_as_asked() -> None:
+async def test_messages_are_lost_duplicated_and_reordered_with_the_set_probabilities() -> None:
     broker = FakeBroker(random.Random(1), Faults((0.001, 0.05), loss=0.2, duplication=0.2, reorder=True))
     a = await connected(broker, "a")
     got: list[int] = []
@@ -64,13 +64,13 @@ async def test_messages_are_lost_doubled_and_overtaken_as_often_as_asked() -> No
         a.publish("x", b"%d" % n)
     await asyncio.sleep(1)
 
-    # Two ways: 0.8 * 0.8 get through each time; a copy comes of 0.2 of those, each way.
+    # Two directions: 0.8 * 0.8 of the messages arrive, and 0.2 of them are duplicated in each direction.
     assert 560 < len(set(got)) < 720
     assert 780 < len(got) < 1050
     assert got != sorted(got)
 
 
-async def test_retained_messages_are_late_but_never_lost_or_doubled() -> None:
+async def test_retained_messages_are_delayed_but_never_lost_or_duplicated() -> None:
     broker = FakeBroker(random.Random(1), Faults(loss=1.0, duplication=1.0))
     a = await connected(broker, "a")
     got: list[bytes] = []
@@ -83,7 +83,7 @@ async def test_retained_messages_are_late_but_never_lost_or_doubled() -> None:
     assert got == [b"%d" % n for n in range(20)]
 
 
-async def test_a_frozen_client_gets_and_sends_everything_late_and_in_order() -> None:
+async def test_messages_of_a_frozen_client_are_transferred_later_in_order() -> None:
     broker = FakeBroker()
     a, b = await connected(broker, "a"), await connected(broker, "b")
     at_a: list[bytes] = []
@@ -103,7 +103,7 @@ async def test_a_frozen_client_gets_and_sends_everything_late_and_in_order() -> 
     assert at_a == at_b == [b"%d" % n for n in range(20)]
 
 
-async def test_a_frozen_client_that_is_dropped_leaves_its_will_and_loses_what_was_held() -> None:
+async def test_dropping_a_frozen_client_publishes_its_will_and_loses_queued_messages() -> None:
     broker = FakeBroker()
     seen: list[Message] = []
     broker.spies.append(seen.append)
@@ -113,14 +113,14 @@ async def test_a_frozen_client_that_is_dropped_leaves_its_will_and_loses_what_wa
     broker.drop("b")
 
     assert seen == [Message("gone", b"b", True, "b")]
-    # Frozen, it cannot come back either.
+    # A frozen client cannot reconnect.
     await never(lambda: b.connected, 10)
     broker.resume("b")
     await until(lambda: b.connected)
     assert len(seen) == 1
 
 
-async def test_a_client_that_is_cut_off_comes_back_when_healed() -> None:
+async def test_a_cut_client_reconnects_when_healed() -> None:
     broker = FakeBroker()
     a = await connected(broker, "a")
     broker.cut("a")
@@ -131,7 +131,7 @@ async def test_a_client_that_is_cut_off_comes_back_when_healed() -> None:
     await until(lambda: a.connected)
 
 
-async def test_what_the_broker_retained_outlives_it() -> None:
+async def test_retained_messages_survive_a_stop_of_the_broker() -> None:
     broker = FakeBroker()
     a = await connected(broker, "a", ("gone", b"", False))
     seen: list[Message] = []
@@ -149,7 +149,7 @@ async def test_what_the_broker_retained_outlives_it() -> None:
     await until(lambda: got == [b"kept"])
 
 
-async def test_a_store_fails_as_told_and_then_no_more() -> None:
+async def test_a_store_fails_the_requested_number_of_times() -> None:
     store = FakeStore()
     store.fail_next("unavailable")
     store.fail_next("unknown_lost")
@@ -166,7 +166,7 @@ async def test_a_store_fails_as_told_and_then_no_more() -> None:
     await store.create("a/2", b"")
 
 
-async def test_an_outage_of_the_store_stops_everything_and_writes_nothing() -> None:
+async def test_every_call_fails_during_a_store_outage() -> None:
     store = FakeStore()
     await store.create("a/1", b"")
     store.outage()
@@ -179,7 +179,7 @@ async def test_an_outage_of_the_store_stops_everything_and_writes_nothing() -> N
     assert await store.names("a") == ["1"]
 
 
-async def test_a_frozen_store_answers_when_it_goes_on() -> None:
+async def test_a_frozen_store_completes_calls_when_it_continues() -> None:
     store = FakeStore()
     store.freeze()
     write = asyncio.create_task(store.create("a/1", b"x"))
@@ -192,7 +192,7 @@ async def test_a_frozen_store_answers_when_it_goes_on() -> None:
     assert store.objects == {"a/1": b"x"}
 
 
-async def test_stores_that_share_their_objects_are_clients_of_one_bucket() -> None:
+async def test_stores_with_shared_objects_are_clients_of_one_bucket() -> None:
     one = FakeStore(latency_seconds=(0.1, 0.2))
     other = FakeStore(objects=one.objects)
     slow = asyncio.create_task(one.create("a/1", b"slow"))
@@ -207,7 +207,7 @@ async def test_stores_that_share_their_objects_are_clients_of_one_bucket() -> No
         await other.read("a/2")
 
 
-async def test_a_stores_faults_come_as_often_as_asked() -> None:
+async def test_store_faults_occur_with_the_set_probabilities() -> None:
     store = FakeStore(random.Random(3))
     store.probabilities |= {"unavailable": 0.1, "unknown_lost": 0.1}
     outcomes = await asyncio.gather(*(store.create(f"a/{n}", b"") for n in range(1000)), return_exceptions=True)

@@ -10,10 +10,11 @@ from typing import Protocol
 
 import pytest
 
-from controller.local.embedded import EmbeddedBroker, find_mosquitto
+from controller.local.embedded import EmbeddedBroker
 from headgate.transport.mqtt import MqttTiming, MqttTransport
 from headgate.transport.port import Transport
 from tests.support.broker import FakeBroker
+from tests.support.real_brokers import BROKERS, real_broker
 from tests.support.tcp_proxy import Proxy
 from tests.support.waiting import never, until
 
@@ -86,21 +87,13 @@ async def opened(stack: AsyncExitStack, transport: Transport) -> Transport:
     return transport
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("fake", marks=pytest.mark.looptime),
-        pytest.param("mosquitto", marks=pytest.mark.contract),
-        pytest.param("amqtt", marks=pytest.mark.contract),
-    ]
-)
+@pytest.fixture(params=BROKERS)
 async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BrokerHarness]:
     async with AsyncExitStack() as stack:
         if request.param == "fake":
             yield FakeBrokerHarness(stack)
             return
-        if request.param == "mosquitto" and find_mosquitto() is None:
-            pytest.skip("mosquitto is not installed here; CI installs it, and amqtt stands in")
-        broker = await stack.enter_async_context(EmbeddedBroker(tmp_path, kind=request.param))
+        broker = await stack.enter_async_context(real_broker(tmp_path, request.param))
         yield MosquittoHarness(stack, broker)
 
 

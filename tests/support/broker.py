@@ -1,18 +1,18 @@
-"""An MQTT broker in memory, as unreliable as one is asked to be.
+"""An MQTT broker in memory, with configurable faults.
 
-`FakeBroker.transport` gives `headgate.transport.port.Transport`s. All delivery goes through the loop's ``call_later``, all
-chance through ``rng``: with one seed and virtual time a run repeats exactly.
+`FakeBroker.transport` returns `headgate.transport.port.Transport`s. All deliveries use the loop's ``call_later`` and all
+random numbers come from ``rng``, so a run with one seed in virtual time is reproducible.
 
-It behaves as the real ones do where it matters:
+It behaves like real brokers:
 
-* a client's messages reach the broker in order, and the broker's reach a client in order, unless `Faults.reorder`
-* what is under way when a connection ends is gone, in both directions
-* a connection that ends without a goodbye publishes its last will; a second connection of the same client id ends the
-  first, and that too publishes the will
-* retained messages outlive everything, `stop` included, and come again with each subscription
-* a frozen client (`pause`) is still connected: messages queue up and arrive when it goes on
+* Messages from a client reach the broker in order, and messages to a client arrive in order, unless `Faults.reorder`.
+* Messages in flight when a connection ends are lost, in both directions.
+* A connection that ends without DISCONNECT publishes its will. A second connection of the same client id ends the first,
+  which publishes its will too.
+* Retained messages survive everything, `stop` included, and are delivered again with each subscription.
+* A frozen client (`pause`) stays connected: its messages are queued and arrive when it continues.
 
-Loss and duplication spare retained messages: those travel at QoS 1, over a connection that either works or ends.
+Retained messages are never lost or duplicated: they use QoS 1, over a connection that either works or ends.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from headgate.transport.port import MessageHandler
 
 @dataclass(slots=True)
 class Faults:
-    """How messages travel, each way. Change it at any time."""
+    """How messages are transferred, in each direction. It may be changed at any time."""
 
     delay_seconds: tuple[float, float] = (0.0005, 0.002)
     loss: float = 0.0
-    """Probability that an ordinary message vanishes, for each of its two ways."""
+    """Probability that an ordinary message is lost, in each direction."""
     duplication: float = 0.0
-    """Probability that it arrives twice, for each of its two ways."""
+    """Probability that it is duplicated, in each direction."""
     reorder: bool = False
     """Whether messages of one connection may overtake each other."""
     reconnect_seconds: tuple[float, float] = (0.05, 1.0)
-    """How long a client takes to connect, and to try again."""
+    """Time until a client connects or tries again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What the broker saw; ``sender`` is a client id."""
+    """A message at the broker; ``sender`` is a client id."""
 
     topic: str
     payload: bytes
@@ -74,23 +74,23 @@ class FakeBroker:
         return FakeTransport(self, client_id, will)
 
     def connected(self) -> list[str]:
-        """Return the ids of the clients that the broker holds a connection with."""
+        """Return the ids of the connected clients."""
         return sorted(self._links)
 
-    # --- what an operator or the weather does -------------------------------------------------------------------------
+    # Faults
 
     def drop(self, client_id: str) -> None:
-        """End a client's connection; its will is published, and it connects again by itself."""
+        """End a client's connection: its will is published, and it reconnects."""
         if (link := self._links.get(client_id)) is not None:
             self._end(link, publish_will=True)
 
     def cut(self, client_id: str) -> None:
-        """End a client's connection and let it not come back before `heal`."""
+        """End a client's connection and prevent a new one until `heal`."""
         self._cut.add(client_id)
         self.drop(client_id)
 
     def heal(self, client_id: str) -> None:
-        """Let a client connect again."""
+        """Allow a client to connect again."""
         self._cut.discard(client_id)
 
     def pause(self, client_id: str) -> None:
@@ -98,29 +98,29 @@ class FakeBroker:
         self._paused.add(client_id)
 
     def resume(self, client_id: str) -> None:
-        """Let a client go on: what was held travels now, in order."""
+        """Continue a client: queued messages are transferred now, in order."""
         self._paused.discard(client_id)
         if (link := self._links.get(client_id)) is not None:
             link.release()
 
     def stop(self) -> None:
-        """The broker dies: all connections end, no will is published, retained messages stay on its disk."""
+        """Kill the broker: all connections end without wills, and retained messages are kept."""
         self.running = False
         for link in list(self._links.values()):
             self._end(link, publish_will=False)
 
     def start(self) -> None:
-        """The broker is back; clients return one by one."""
+        """Start the broker; clients reconnect one by one."""
         self.running = True
 
-    # --- for the transports -------------------------------------------------------------------------------------------
+    # For the transports
 
     def is_paused(self, client_id: str) -> bool:
         """Return whether a client is frozen."""
         return client_id in self._paused
 
     def admit(self, transport: FakeTransport) -> _Link | None:
-        """Return a new connection, None if the broker is out of reach."""
+        """Return a new connection; None if the broker is unreachable."""
         if not self.running or transport.client_id in self._cut or transport.client_id in self._paused:
             return None
         self.drop(transport.client_id)
@@ -129,7 +129,7 @@ class FakeBroker:
         return link
 
     def release(self, link: _Link, *, publish_will: bool) -> None:
-        """Take a connection out that its client closes."""
+        """End a connection that its client closes."""
         if self._links.get(link.client_id) is link:
             self._end(link, publish_will=publish_will)
 
@@ -156,7 +156,7 @@ class FakeBroker:
 
 
 class _Link:
-    """One connection: two directions, each in order, both gone when it ends."""
+    """One connection: two directions, each in order. Messages in flight are lost when it ends."""
 
     def __init__(self, broker: FakeBroker, transport: FakeTransport) -> None:
         self.client_id = transport.client_id
@@ -174,33 +174,33 @@ class _Link:
             del self.filters[topic_filter]
 
     def submit(self, message: Message) -> None:
-        """Carry a message from the client to the broker."""
+        """Transfer a message from the client to the broker."""
         for _ in range(self._copies(lossy=not message.retain)):
             self.up(lambda: self._broker.route(message))
 
     def deliver(self, topic: str, payload: bytes, *, lossy: bool) -> None:
-        """Carry a message from the broker to the client."""
+        """Transfer a message from the broker to the client."""
         for _ in range(self._copies(lossy=lossy)):
             self.down(lambda: self.transport.receive(topic, payload))
 
     def up(self, act: Callable[[], None]) -> None:
-        """Do ``act`` when something sent now has reached the broker."""
+        """Call ``act`` when a message sent now reaches the broker."""
         self._due_up = self._schedule(act, self._due_up)
 
     def down(self, act: Callable[[], None]) -> None:
-        """Do ``act`` when something sent now has reached the client."""
+        """Call ``act`` when a message sent now reaches the client."""
         self._due_down = self._schedule(act, self._due_down)
 
     def end(self) -> None:
-        """Lose everything under way and tell the client."""
+        """Drop everything in flight and notify the client."""
         self.open = False
         self._paused_actions.clear()
         self.transport.lost(self)
 
     def release(self) -> None:
-        """Let go of what a pause held."""
-        held, self._paused_actions = self._paused_actions, []
-        for act in held:
+        """Transfer the messages that a pause queued."""
+        queued, self._paused_actions = self._paused_actions, []
+        for act in queued:
             self._loop.call_soon(self._arrive, act)
 
     def _copies(self, *, lossy: bool) -> int:
@@ -213,7 +213,7 @@ class _Link:
         faults = self._broker.faults
         due = self._loop.time() + self._broker.rng.uniform(*faults.delay_seconds)
         if not faults.reorder and due <= not_before:
-            # Timers of one instant fire in no promised order.
+            # The loop does not guarantee the order of timers with the same time.
             due = not_before + 1e-6
         self._loop.call_at(due, self._arrive, act)
         return max(due, not_before)
@@ -254,7 +254,7 @@ class FakeTransport:
     async def subscribe(self, topic_filter: str, handler: MessageHandler) -> None:
         """See `Transport.subscribe`."""
         self._handlers[topic_filter] = self._matcher[topic_filter] = handler
-        await self._confirmed(lambda link: self._stand(link, topic_filter))
+        await self._confirmed(lambda link: self._add_subscription(link, topic_filter))
 
     async def unsubscribe(self, topic_filter: str) -> None:
         """See `Transport.unsubscribe`."""
@@ -276,7 +276,7 @@ class FakeTransport:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close once the broker has all that was published; a frozen client's connection ends without a goodbye."""
+        """Close once the broker has all published messages; a frozen client closes without DISCONNECT."""
         self._opened = False
         if self._connecting is not None:
             self._connecting.cancel()
@@ -286,15 +286,15 @@ class FakeTransport:
         if self._link is not None:
             self._broker.release(self._link, publish_will=self._broker.is_paused(self.client_id))
 
-    # --- for the broker -----------------------------------------------------------------------------------------------
+    # For the broker
 
     def receive(self, topic: str, payload: bytes) -> None:
-        """Pass a message on to all handlers it is for."""
+        """Call the handlers of all matching filters."""
         for handler in list(self._matcher.iter_match(topic)):
             handler(topic, payload)
 
     def lost(self, link: _Link) -> None:
-        """Learn that the connection has ended."""
+        """Handle the end of the connection."""
         if self._link is not link:
             return
         self._link = None
@@ -304,8 +304,6 @@ class FakeTransport:
         if self._opened:
             self._connect_later()
         self._notify_connection(connected=False)
-
-    # --- how ----------------------------------------------------------------------------------------------------------
 
     def _connect_later(self) -> None:
         delay = self._broker.rng.uniform(*self._broker.faults.reconnect_seconds)
@@ -319,11 +317,11 @@ class FakeTransport:
         self._connecting = None
         self._link = link
         for topic_filter in list(self._handlers):
-            self._stand(link, topic_filter)
+            self._add_subscription(link, topic_filter)
         self._notify_connection(connected=True)
 
-    def _stand(self, link: _Link, topic_filter: str) -> None:
-        """Let a subscription stand at the broker, which sends what is retained."""
+    def _add_subscription(self, link: _Link, topic_filter: str) -> None:
+        """Add a subscription at the broker, which delivers retained messages."""
         link.filters[topic_filter] = True
         for topic, payload in sorted(self._broker.retained.items()):
             if topic_matches_sub(topic_filter, topic):
@@ -334,7 +332,7 @@ class FakeTransport:
             watcher(connected)
 
     async def _confirmed(self, act: Callable[[_Link], object]) -> None:
-        """Do ``act`` at the broker and return once its confirmation is here, or the connection is not."""
+        """Call ``act`` at the broker; return when its confirmation arrives or the connection ends."""
         link = self._link
         if link is None:
             return

@@ -1,7 +1,7 @@
-"""The part of an MQTT broker that plain devices rely on, in memory: persistent sessions, QoS 1, retained messages.
+"""The features of an MQTT broker that MQTT devices use, in memory: persistent sessions, QoS 1, retained messages.
 
-As mosquitto does it: a session outlives its connections and the broker's outages; whatever matches its filters waits
-for it; at most ``window`` deliveries are under way, and those without an acknowledgement come again, first and in
+It behaves like mosquitto. A session survives its connections and the broker's outages, and messages that match its
+filters wait for it. At most ``window`` deliveries are in flight; unacknowledged ones are delivered again, first and in
 order, on the next connection. A second connection of the same client id ends the first. Deliveries take
 ``delay_seconds``, through the loop's ``call_later``.
 """
@@ -19,7 +19,7 @@ from paho.mqtt.client import topic_matches_sub
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What waits for a session."""
+    """A message that waits for a session."""
 
     topic: str
     payload: bytes
@@ -28,7 +28,7 @@ class Published:
 
 @dataclass(slots=True)
 class _PersistentSession:
-    """One session as the broker keeps it."""
+    """One session at the broker."""
 
     filters: set[str] = field(default_factory=set)
     waiting: deque[Published] = field(default_factory=deque)
@@ -36,7 +36,7 @@ class _PersistentSession:
 
 
 class FakeDeviceBroker:
-    """Takes what devices publish and keeps it for sessions."""
+    """Stores messages of devices for sessions."""
 
     def __init__(self, *, window: int = 1000, delay_seconds: float = 0.001, reconnect_seconds: float = 0.2) -> None:
         self.running = True
@@ -47,52 +47,52 @@ class FakeDeviceBroker:
         self._retained: dict[str, bytes] = {}
 
     def session(self, client_id: str, handler: Callable[[FakeDelivery], None]) -> FakeDeviceSession:
-        """Return one side of a session, not yet entered."""
+        """Return the client side of a session, not yet entered."""
         return FakeDeviceSession(self, client_id, handler)
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
-        """Do what a device does at QoS 1; on return it has its PUBACK. Returns whether a session keeps it."""
-        assert self.running, "no PUBACK from a broker that is away"
+        """Publish as a device at QoS 1; the return is the PUBACK. Returns whether a session stores the message."""
+        assert self.running, "a stopped broker sends no PUBACK"
         if retain:
             self._retained[topic] = payload
-        keeping = [
+        matching = [
             broker_session
             for broker_session in self._sessions.values()
             if any(topic_matches_sub(name, topic) for name in broker_session.filters)
         ]
-        for broker_session in keeping:
+        for broker_session in matching:
             self._enqueue(broker_session, Published(topic, payload, retained=False))
-        return bool(keeping)
+        return bool(matching)
 
     def filters(self, client_id: str) -> set[str]:
-        """Return what a session is subscribed to."""
+        """Return the filters of a session."""
         return self._sessions[client_id].filters
 
     def waiting(self, client_id: str) -> int:
-        """Return how many messages wait for a session, those under way included."""
+        """Return how many messages wait for a session, including those in flight."""
         broker_session = self._sessions[client_id]
         return len(broker_session.waiting) + (
-            len(broker_session.link.under_way) if broker_session.link is not None else 0
+            len(broker_session.link.in_flight) if broker_session.link is not None else 0
         )
 
     def stop(self) -> None:
-        """Go away; sessions stay on disk."""
+        """Stop; sessions are kept."""
         self.running = False
         for broker_session in self._sessions.values():
             self._end(broker_session)
 
     def start(self) -> None:
-        """Come back."""
+        """Start again."""
         self.running = True
 
     def drop(self, client_id: str) -> None:
         """End a connection."""
         self._end(self._sessions[client_id])
 
-    # --- for the sessions ---------------------------------------------------------------------------------------------
+    # For the sessions
 
     def connect(self, session: FakeDeviceSession) -> _Link | None:
-        """Return a connection, or None while the broker is away."""
+        """Return a connection, or None while the broker is stopped."""
         if not self.running:
             return None
         broker_session = self._sessions.setdefault(session.client_id, _PersistentSession())
@@ -101,7 +101,7 @@ class FakeDeviceBroker:
         return broker_session.link
 
     def subscribe(self, broker_session: _PersistentSession, topic_filter: str) -> None:
-        """Let a filter stand and send what is retained, whether or not it stood already."""
+        """Add a filter and deliver retained messages, even if the filter exists."""
         broker_session.filters.add(topic_filter)
         for topic, payload in sorted(self._retained.items()):
             if topic_matches_sub(topic_filter, topic):
@@ -115,7 +115,7 @@ class FakeDeviceBroker:
     def _end(self, broker_session: _PersistentSession) -> None:
         link, broker_session.link = broker_session.link, None
         if link is not None:
-            broker_session.waiting.extendleft(reversed(link.under_way.values()))
+            broker_session.waiting.extendleft(reversed(link.in_flight.values()))
             link.session.lost(link)
 
 
@@ -127,26 +127,26 @@ class _Link:
     ) -> None:
         self.session = session
         self.broker_session = broker_session
-        self.under_way: dict[int, Published] = {}
+        self.in_flight: dict[int, Published] = {}
         self._broker = broker
         self._next = 0
         self._due = 0.0
 
     def fill(self) -> None:
-        """Deliver what the window has room for."""
-        while self.broker_session.waiting and len(self.under_way) < self._broker.window:
+        """Deliver messages up to the window."""
+        while self.broker_session.waiting and len(self.in_flight) < self._broker.window:
             message = self.broker_session.waiting.popleft()
             self._next += 1
-            self.under_way[self._next] = message
+            self.in_flight[self._next] = message
             delivery = FakeDelivery(self, self._next, message)
             loop = asyncio.get_running_loop()
-            # Timers of one instant fire in no promised order.
+            # The loop does not guarantee the order of timers with the same time.
             self._due = max(loop.time() + self._broker.delay_seconds, self._due + 1e-6)
             loop.call_at(self._due, self._arrive, delivery)
 
     def acknowledge(self, number: int) -> None:
-        """Take a PUBACK; one that comes over an ended connection never arrives."""
-        if self.broker_session.link is self and self.under_way.pop(number, None) is not None:
+        """Handle a PUBACK; one on an ended connection is lost."""
+        if self.broker_session.link is self and self.in_flight.pop(number, None) is not None:
             self.fill()
 
     def _arrive(self, delivery: FakeDelivery) -> None:
@@ -210,7 +210,7 @@ class FakeDeviceSession:
         if link is None or connection != self._connections:
             return False
         await asyncio.sleep(self._broker.delay_seconds)
-        # What was sent on a connection arrives if that still stands at the broker, whatever the sender knows of it.
+        # A packet arrives if its connection still exists at the broker, whatever the sender knows.
         if link.broker_session.link is not link:
             return False
         link.broker_session.filters.difference_update(topic_filters)
@@ -218,12 +218,12 @@ class FakeDeviceSession:
         return True
 
     def publish_sentinel(self, topic: str, payload: bytes) -> None:
-        """See `DeviceSession.mark`."""
+        """See `DeviceSession.publish_sentinel`."""
         if self._link is not None:
             loop = asyncio.get_running_loop()
-            loop.call_later(self._broker.delay_seconds, self._mark, self._link, topic, payload)
+            loop.call_later(self._broker.delay_seconds, self._publish_sentinel, self._link, topic, payload)
 
-    def _mark(self, link: _Link, topic: str, payload: bytes) -> None:
+    def _publish_sentinel(self, link: _Link, topic: str, payload: bytes) -> None:
         if link.broker_session.link is link:
             self._broker.publish(topic, payload)
 
@@ -242,7 +242,7 @@ class FakeDeviceSession:
             self._broker.drop(self.client_id)
 
     def lost(self, link: _Link) -> None:
-        """Learn that a connection has ended; come back if that was not our own doing."""
+        """Handle the end of a connection; reconnect while the session is open."""
         if self._link is link:
             self._link = None
             self._notify_connection(connected=False)

@@ -1,4 +1,4 @@
-"""The two worlds of the election contract: the fake, and a real ZooKeeper behind proxies; and a candidate of either."""
+"""The election services of the contract suite: the fake, and a real ZooKeeper behind proxies; and a candidate."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from controller.leadership.election import Acquired, Connected, ElectionEvent, Elections, Released
-from controller.leadership.zookeeper import ZooKeeperElections
+from controller.leadership.zookeeper import RECONCILE_INTERVAL_SECONDS, ZooKeeperElections
 from controller.local.embedded import EmbeddedZooKeeper
 from tests.support.tcp_proxy import Proxy
 from tests.support.zookeeper import FakeZooKeeper
 
 SESSION_SECONDS = 20.0
-"""Longer than a busy machine stands still: nobody loses a place unless a test wants it."""
+"""Longer than a busy machine pauses: no session ends unless a test ends it."""
 SHORT_SESSION_SECONDS = 2.0
-"""For the tests that wait for the end of a session."""
+"""For tests that wait for the end of a session."""
 
 
 class ElectionHarness(Protocol):
-    """An election service, and ways to break it."""
+    """An election service whose clients and server can fail."""
 
     session_seconds: float
-    """Of those who are built from now on."""
+    """Session timeout of clients that are built from now on."""
 
     def build(self, name: str, on_event: Callable[[ElectionEvent], None]) -> Awaitable[Elections]: ...
     async def partition(self, name: str) -> None: ...
@@ -74,9 +74,9 @@ class FakeElectionHarness:
 
 
 class Server:
-    """A ZooKeeper that serves all tests of this file, on a loop and a thread of its own.
+    """A ZooKeeper for all tests of a file, on its own loop and thread.
 
-    The thread must outlive the server: the kernel ends a child with the thread that started it.
+    The thread must outlive the server: the kernel ends a child process with the thread that started it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -123,7 +123,7 @@ class Server:
 
 
 class ZooKeeperHarness:
-    """Each client goes through a proxy of its own; each test has a root of its own."""
+    """Each client connects through its own proxy, and each test has its own root."""
 
     roots = 0
 
@@ -134,6 +134,7 @@ class ZooKeeperHarness:
         self._proxies: dict[str, Proxy] = {}
         self.server = server
         self.session_seconds = SESSION_SECONDS
+        self.reconcile_interval_seconds = RECONCILE_INTERVAL_SECONDS
 
     async def build(self, name: str, on_event: Callable[[ElectionEvent], None]) -> Elections:
         proxy = await self._stack.enter_async_context(Proxy("127.0.0.1", self.server.port))
@@ -144,6 +145,7 @@ class ZooKeeperHarness:
             instance=name,
             session_timeout_seconds=self.session_seconds,
             on_event=on_event,
+            reconcile_interval_seconds=self.reconcile_interval_seconds,
         )
 
     async def partition(self, name: str) -> None:
@@ -194,7 +196,7 @@ class ZooKeeperHarness:
 
 
 class Candidate:
-    """One daemon's end, and what it was told."""
+    """The client of one daemon, and the events it received."""
 
     def __init__(self) -> None:
         self.elections: Elections
@@ -208,7 +210,7 @@ class Candidate:
                 assert shard not in self.first, "acquired twice"
                 self.first.add(shard)
             case Released(shard):
-                assert shard in self.first, "released what it did not have"
+                assert shard in self.first, "released without an acquisition"
                 self.first.discard(shard)
             case _:
                 pass

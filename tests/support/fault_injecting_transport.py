@@ -1,8 +1,8 @@
-"""A transport over a real broker that does to chosen messages what networks do: lose, delay, double, overtake.
+"""A transport over a real broker that loses, delays, duplicates and reorders selected messages.
 
-A rule takes one message and returns what travels in its place, as (delay in seconds, message) pairs: nothing loses it,
-two double it, a delay lets others overtake it. `announced` may hold back word of a leader. What no rule is about
-travels as it is.
+A rule takes one message and returns the messages to transfer, as (delay in seconds, message) pairs. No pair loses it, two
+pairs duplicate it, and a delay lets others overtake it. Leader announcements can be delayed. Messages without a rule are
+transferred unchanged.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ def pass_through(message: Copy) -> Sequence[tuple[float, Copy]]:
 
 
 def dropped(_: Copy) -> Sequence[tuple[float, Copy]]:
-    """The rule of a network that carries nothing."""
+    """The rule of a network that loses everything."""
     return []
 
 
 class FaultInjectingTransport:
-    """`headgate.transport.port.Transport`, with somebody in between."""
+    """A `headgate.transport.port.Transport` with rules for requests and replies."""
 
     def __init__(self, inner: MqttTransport) -> None:
         self.on_request: Rule[m.Request] = pass_through
         self.on_reply: Rule[m.AnyReply] = pass_through
         self.requests: list[m.Request] = []
-        """What the client sent, lost ones included."""
+        """Requests of the client, including lost ones."""
         self.replies: list[m.AnyReply] = []
-        """What the leaders sent, lost ones included."""
+        """Replies of the leaders, including lost ones."""
         self._inner = inner
         self._held_announcements: dict[str, list[tuple[MessageHandler, bytes]]] = {}
         self._timers: set[asyncio.TimerHandle] = set()
 
     def hold_leader_announcements(self, leader_topic: str) -> None:
-        """Let no word of who leads through, until `release_leader_announcements`."""
+        """Delay announcements on ``leader_topic`` until `release_leader_announcements`."""
         self._held_announcements[leader_topic] = []
 
     def release_leader_announcements(self, leader_topic: str) -> None:
-        """Let it through."""
+        """Deliver the delayed announcements."""
         for handler, payload in self._held_announcements.pop(leader_topic):
             handler(leader_topic, payload)
 
     @property
     def pending(self) -> bool:
-        """Whether a copy is still on its way."""
+        """Whether a delayed message has not been delivered yet."""
         now = asyncio.get_running_loop().time()
         return any(timer.when() >= now and not timer.cancelled() for timer in self._timers)
 
@@ -100,11 +100,13 @@ class FaultInjectingTransport:
             timer.cancel()
         await self._inner.__aexit__(None, None, None)
 
-    def _apply_rule(self, message: Copy, seen: list[Copy], rule: Rule[Copy], carry: Callable[[bytes], object]) -> None:
+    def _apply_rule(
+        self, message: Copy, seen: list[Copy], rule: Rule[Copy], transfer: Callable[[bytes], object]
+    ) -> None:
         seen.append(message)
         for delay_seconds, copy in rule(message):
             assert isinstance(copy, msgspec.Struct)
             if delay_seconds == 0.0:
-                carry(m.encode(copy))
+                transfer(m.encode(copy))
             else:
-                self._timers.add(asyncio.get_running_loop().call_later(delay_seconds, carry, m.encode(copy)))
+                self._timers.add(asyncio.get_running_loop().call_later(delay_seconds, transfer, m.encode(copy)))

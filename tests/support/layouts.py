@@ -14,7 +14,7 @@ _CHANGES = st.lists(
 
 
 def change(layout: Layout, verb: str, pick: int) -> Layout:
-    """Return ``layout`` after one change; ``pick`` chooses where. The same layout if it allows no such change there."""
+    """Return ``layout`` after one change; ``pick`` selects the segment. An impossible change returns the same layout."""
     active = sorted(layout.active(), key=lambda segment: segment.first_hash)
     at = pick % len(active)
     try:
@@ -30,7 +30,7 @@ def change(layout: Layout, verb: str, pick: int) -> Layout:
 
 @st.composite
 def layouts(draw: st.DrawFn) -> Layout:
-    """Draw a layout: up to four segments at first, then up to ten splits, merges and prunes."""
+    """Draw a layout: one to four initial segments, then up to ten splits, merges and prunes."""
     layout = Layout.initial(draw(st.integers(1, 4)), 0)
     for verb, pick in draw(_CHANGES):
         layout = change(layout, verb, pick)

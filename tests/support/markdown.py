@@ -1,4 +1,4 @@
-"""Reading our own documents in tests: sections, tables and fenced examples of a Markdown file."""
+"""Read documents of docs/ in tests: sections, tables and fenced examples."""
 
 import re
 from dataclasses import dataclass, field
@@ -9,15 +9,15 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 @dataclass
 class Section:
-    """One heading with the text below it, up to the next heading of any level."""
+    """One heading and the text up to the next heading of any level."""
 
     heading: str
     lines: list[str] = field(default_factory=list)
 
     def table(self) -> list[list[str]]:
-        """Return the rows of the section's only table, without its head; no rows where there is none."""
+        """Return the rows of the section's only table, without its head; no rows if it has no table."""
         rows = [_cells(line) for line in self.lines if line.startswith("|")]
-        assert sum(set(row) == {"---"} for row in rows) <= 1, f"{self.heading}: one table a section"
+        assert sum(set(row) == {"---"} for row in rows) <= 1, f"{self.heading}: more than one table in the section"
         return rows[2:]
 
     def fenced(self, language: str) -> list[str]:
@@ -36,12 +36,12 @@ def sections(name: str) -> dict[str, Section]:
         else:
             found[-1].lines.append(line)
     by_heading = {section.heading: section for section in found}
-    assert len(by_heading) == len(found), "every heading once"
+    assert len(by_heading) == len(found), "a heading occurs twice"
     return by_heading
 
 
 def ticked(cell: str) -> list[str]:
-    """Return what stands between backticks in a cell, in order."""
+    """Return the texts between backticks in a cell, in order."""
     return re.findall(r"`([^`]*)`", cell)
 
 

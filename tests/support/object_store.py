@@ -1,15 +1,15 @@
 """An object store in memory, with the faults of a real one.
 
-Several stores that share ``objects`` are several clients of one bucket. Everything happens on the loop's clock, so it
-runs in virtual time; all chance comes from ``rng``.
+Stores that share ``objects`` are clients of one bucket. All delays use the loop's clock, so it runs in virtual time. All
+random numbers come from ``rng``.
 
-The faults of a write, by name:
+The faults of a write:
 
 ``unavailable``      StoreUnavailableError, nothing was written
-``unknown_written``  OutcomeUnknownError, and it was written
-``unknown_lost``     OutcomeUnknownError, and it was not
+``unknown_written``  OutcomeUnknownError, and the object was written
+``unknown_lost``     OutcomeUnknownError, and it was not written
 
-Reads, listings and deletions know ``unavailable`` only.
+Reads, listings and deletions have only ``unavailable``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class FakeStore:
         objects: dict[str, bytes] | None = None,
         latency_seconds: tuple[float, float] = (0.0, 0.0),
     ) -> None:
-        """``latency_seconds`` is the range that each call's duration is drawn from, half of it before the effect."""
+        """``latency_seconds``: range of the random duration of each call; the effect occurs after half of it."""
         self.objects: dict[str, bytes] = {} if objects is None else objects
         self.latency_seconds = latency_seconds
         self.probabilities: dict[Fault, float] = dict.fromkeys(FAULTS, 0.0)
@@ -47,47 +47,47 @@ class FakeStore:
         self._running = asyncio.Event()
         self._running.set()
 
-    # --- what an operator or the weather does -------------------------------------------------------------------------
+    # Faults
 
     def fail_next(self, fault: Fault, operation: Operation = "create", times: int = 1) -> None:
-        """Let the next ``times`` calls of ``operation`` fail in the way ``fault`` says."""
-        assert operation == "create" or fault == "unavailable", f"{operation} has no outcome to be unknown"
+        """Let the next ``times`` calls of ``operation`` fail with ``fault``."""
+        assert operation == "create" or fault == "unavailable", f"the outcome of {operation} cannot be unknown"
         self._next[operation].extend([fault] * times)
 
     def outage(self, out: bool = True) -> None:
-        """Begin or end a time in which every call fails with StoreUnavailableError."""
+        """Start or end an outage, in which every call raises StoreUnavailableError."""
         self._out = out
 
     def freeze(self) -> None:
-        """Hold every call, those under way included, until `thaw`."""
+        """Block every call, including running ones, until `thaw`."""
         self._running.clear()
 
     def thaw(self) -> None:
-        """Let held calls go on."""
+        """Continue blocked calls."""
         self._running.set()
 
-    # --- Store --------------------------------------------------------------------------------------------------------
+    # Store
 
     async def create(self, path: str, data: bytes) -> None:
         """See `Store.create`."""
         fault = await self._begin("create", path)
         if fault == "unknown_lost":
-            await self._travel()
-            raise OutcomeUnknownError(f"cannot tell whether {path} was written")
+            await self._delay()
+            raise OutcomeUnknownError(f"unknown whether {path} was written")
         exists = path in self.objects
         if not exists:
             self.objects[path] = bytes(data)
-        await self._travel()
+        await self._delay()
         if fault == "unknown_written":
-            raise OutcomeUnknownError(f"cannot tell whether {path} was written")
+            raise OutcomeUnknownError(f"unknown whether {path} was written")
         if exists:
-            raise ObjectExistsError(f"{path} exists already")
+            raise ObjectExistsError(f"{path} already exists")
 
     async def read(self, path: str) -> bytes:
         """See `Store.read`."""
         await self._begin("read", path)
         data = self.objects.get(path)
-        await self._travel()
+        await self._delay()
         if data is None:
             raise ObjectMissingError(f"{path} does not exist")
         return data
@@ -97,7 +97,7 @@ class FakeStore:
         await self._begin("names", prefix)
         folder = f"{prefix}/"
         inside = {path[len(folder) :] for path in self.objects if path.startswith(folder)}
-        await self._travel()
+        await self._delay()
         return sorted(name for name in inside if "/" not in name and name > after)
 
     async def folders(self, prefix: str) -> list[str]:
@@ -108,25 +108,23 @@ class FakeStore:
     async def paths(self, prefix: str) -> list[str]:
         """See `Store.paths`."""
         await self._begin("names", prefix)
-        found = sorted(path for path in self.objects if path.startswith(f"{prefix}/"))
-        await self._travel()
-        return found
+        paths = sorted(path for path in self.objects if path.startswith(f"{prefix}/"))
+        await self._delay()
+        return paths
 
     async def delete(self, path: str) -> None:
         """See `Store.delete`."""
         await self._begin("delete", path)
         self.objects.pop(path, None)
-        await self._travel()
-
-    # --- how ----------------------------------------------------------------------------------------------------------
+        await self._delay()
 
     async def _begin(self, operation: Operation, path: str) -> Fault | None:
-        """Travel to the store; raises StoreUnavailableError, or returns the fault that the write is to have."""
+        """Delay the request; raise StoreUnavailableError, or return the fault of the write."""
         self.calls[operation] += 1
         fault = self._draw(operation)
-        await self._travel()
+        await self._delay()
         if self._out or fault == "unavailable":
-            raise StoreUnavailableError(f"cannot {operation} {path}: the store is out of reach")
+            raise StoreUnavailableError(f"cannot {operation} {path}: the store is unreachable")
         return fault
 
     def _draw(self, operation: Operation) -> Fault | None:
@@ -137,7 +135,7 @@ class FakeStore:
                 return fault
         return None
 
-    async def _travel(self) -> None:
-        """One way: half of the latency, or one turn of the loop."""
+    async def _delay(self) -> None:
+        """Delay one direction: half of the latency, at least one turn of the loop."""
         await asyncio.sleep(self._rng.uniform(*self.latency_seconds) / 2)
         await self._running.wait()

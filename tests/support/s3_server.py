@@ -1,8 +1,8 @@
-"""An S3 server on loopback: moto's, whose put-if-absent is made as atomic as Amazon's.
+"""An S3 server on loopback: moto with an atomic put-if-absent.
 
-moto looks whether the key exists and then writes, so two threads may both find nothing. Here one request is carried out at
-a time, which is what S3 promises of one key. The server lives in this process, keeps everything in memory, and takes any
-credentials. Clients find it by the environment: `environment()`.
+moto checks whether the key exists and then writes, so two concurrent requests could both succeed. Here requests run one
+at a time, which gives the guarantee of S3 for one key. The server runs in this process, stores everything in memory, and
+accepts any credentials. Clients find it through environment variables, see `environment()`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BUCKET = "bucket"
 
 class QuietHandler(WSGIRequestHandler):
     def log_request(self, *_: object) -> None:
-        """Say nothing: a test's output is for what went wrong."""
+        """Log nothing: the output of a test is for errors."""
 
 
 class S3Server:
@@ -43,7 +43,7 @@ class S3Server:
         return f"http://127.0.0.1:{self._server.server_port}"
 
     def environment(self) -> dict[str, str]:
-        """Return what a client needs in its environment, the secret included."""
+        """Return the environment variables of a client, including the secret."""
         return {
             "AWS_ENDPOINT_URL": self.url,
             "AWS_ALLOW_HTTP": "true",
@@ -57,11 +57,11 @@ class S3Server:
         self.make_bucket(BUCKET)
 
     def make_bucket(self, name: str) -> None:
-        with urllib.request.urlopen(urllib.request.Request(f"{self.url}/{name}", method="PUT")) as answer:
-            assert answer.status == 200
+        with urllib.request.urlopen(urllib.request.Request(f"{self.url}/{name}", method="PUT")) as response:
+            assert response.status == 200
 
     def fill(self, keys: Iterable[str]) -> None:
-        """Put empty objects into the bucket, without a request for each."""
+        """Create empty objects without requests."""
         bucket = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
         for key in keys:
             bucket.put_object(BUCKET, key, b"")
@@ -79,7 +79,7 @@ class S3Server:
 
 @contextlib.contextmanager
 def s3_server() -> Iterator[S3Server]:
-    """A server, from entering to leaving."""
+    """Run a server."""
     server = S3Server()
     server.start()
     try:

@@ -1,8 +1,8 @@
-"""A network between a client and a real server, that can fail in the ways networks do.
+"""A TCP proxy between a client and a real server, with network faults.
 
-``hole``: what is sent vanishes and nobody is told, as with a cable pulled out. New connections are accepted and silent.
-``cut``:  connections are reset and new ones refused, as with a firewall that answers.
-``heal``: all is well for new connections; those that went through a hole are reset, as their bytes are gone.
+``blackhole``: data is dropped without an error, as with an unplugged cable. New connections are accepted and silent.
+``cut``:       connections are reset and new ones rejected, as by a firewall that answers.
+``heal``:      new connections work; connections that lost data are reset.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from controller.local.reserved_port import LOOPBACK, ReservedPort
 
 
 class Proxy:
-    """Listens on a loopback port, its own while it is entered, and passes everything on to ``host:port``."""
+    """Listens on a reserved loopback port and forwards to ``host:port``."""
 
     def __init__(self, host: str, port: int) -> None:
         self.port = 0
-        self._held = ExitStack()
+        self._reserved = ExitStack()
         self._target = (host, port)
         self._state: Literal["healthy", "hole", "cut"] = "healthy"
         self._server: asyncio.Server | None = None
@@ -29,21 +29,21 @@ class Proxy:
 
     @property
     def address(self) -> str:
-        """``host:port`` of this end."""
+        """``host:port`` of the proxy."""
         return f"{LOOPBACK}:{self.port}"
 
     async def blackhole(self) -> None:
-        """Swallow everything from now on."""
+        """Drop all data from now on."""
         self._state = "hole"
 
     async def cut(self) -> None:
-        """Reset all connections, refuse new ones."""
+        """Reset all connections and reject new ones."""
         self._state = "cut"
         await self._close_listener()
         await self._reset()
 
     async def heal(self) -> None:
-        """Work again."""
+        """Forward again."""
         broken, self._state = self._state != "healthy", "healthy"
         if broken:
             await self._reset()
@@ -51,13 +51,13 @@ class Proxy:
             await self._listen()
 
     async def __aenter__(self) -> Self:
-        # Held while it does not listen, too: whoever waits for it must not find somebody else.
-        self.port = self._held.enter_context(ReservedPort()).number
+        # Reserved also while it does not listen, so that no other process uses the port.
+        self.port = self._reserved.enter_context(ReservedPort()).number
         await self._listen()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        with self._held:
+        with self._reserved:
             await self._close_listener()
             await self._reset()
 
@@ -91,11 +91,11 @@ class Proxy:
         for end in (writer, far_writer):
             end.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for source, sink in ((reader, far_writer), (far_reader, writer)):
-            task = asyncio.create_task(self._pass_on(source, sink))
+            task = asyncio.create_task(self._forward(source, sink))
             self._pipes.add(task)
             task.add_done_callback(self._pipes.discard)
 
-    async def _pass_on(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def _forward(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             while data := await source.read(65536):
                 if self._state != "healthy":

@@ -1,7 +1,7 @@
-"""Waiting for a condition, in real and in virtual time.
+"""Wait for a condition, in real or in virtual time.
 
-A limit that passes is a failure, so a long one costs nothing while things work: the machine may be slow and busy. Only
-a test that is about "how soon" names a limit of its own, one that a slow machine keeps all the same.
+The default limit is long because the machine may be busy, and it costs nothing while tests pass. A test states its own
+limit only if the property is a time limit.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 
 async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    """Return once ``condition()`` holds; fails the test if it does not within ``seconds``."""
+    """Return when ``condition()`` is true; fail the test after ``seconds``."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     while not condition():
@@ -20,9 +20,9 @@ async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
 
 
 async def never(condition: Callable[[], object], seconds: float) -> None:
-    """Return after ``seconds``; fails the test if ``condition()`` holds before."""
+    """Return after ``seconds``; fail the test if ``condition()`` becomes true."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     while loop.time() < deadline:
-        assert not condition(), "it happened"
+        assert not condition(), "the condition became true"
         await asyncio.sleep(max(0.005, seconds / 100))

@@ -1,13 +1,14 @@
-"""An election service in memory: sessions, places in queues, and clients that lose contact.
+"""An election service in memory: sessions, queues, and clients that lose contact.
 
-`FakeZooKeeper.elections` gives `controller.leadership.election.Elections`. Time is the loop's, chance comes from ``rng``.
+`FakeZooKeeper.elections` returns `controller.leadership.election.Elections`. It uses the loop's clock and takes random
+numbers from ``rng``.
 
-As with the real one:
+It behaves like the real service:
 
-* a client out of contact hears `Suspended` after a while, and nothing more until it is back: not even that its session
-  has expired meanwhile. That it hears on return: `Released`, `Lost`, then `Connected` under a new session
-* the service expires a session that it has not heard of for ``session_timeout_seconds``, and gives its places away
-* while the whole ensemble is down no session expires; time starts again when it is back
+* A client without contact receives `Suspended` after a while, and nothing more until it reconnects, not even the expiry
+  of its session. After the reconnection it receives `Released`, `Lost`, then `Connected` with a new session.
+* The service expires a session without contact for ``session_timeout_seconds``, and removes it from the queues.
+* While the whole ensemble is down no session expires. Its time limit starts again when the ensemble is back.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, Self
 from controller.leadership.election import Acquired, Connected, EventHandler, Lost, Released, Suspended
 
 NOTICE_FRACTION = 0.4
-"""A silent connection is noticed after this share of the session timeout (measured with kazoo: 0.3 to 0.45)."""
+"""A dead connection is detected after this part of the session timeout (measured with kazoo: 0.3 to 0.45)."""
 
 
 @dataclass(eq=False, slots=True)
@@ -32,7 +33,7 @@ class _Session:
 
 @dataclass(slots=True)
 class _ServiceState:
-    """What the service keeps."""
+    """The stored state of the service."""
 
     config: dict[str, Any] | None = None
     queues: dict[int, list[_Session]] = field(default_factory=dict)
@@ -64,14 +65,14 @@ class FakeZooKeeper:
         return client
 
     def first(self, shard: int) -> str | None:
-        """Return who is first in a shard's queue, as the service sees it."""
+        """Return the first instance in a shard's queue, as the service sees it."""
         queue = self.service_state.queues.get(shard)
         return queue[0].owner.instance if queue else None
 
-    # --- what an operator or the weather does -------------------------------------------------------------------------
+    # Faults
 
     def expire_session(self, instance: str) -> None:
-        """End a client's session at once; if it is in contact it is told at once."""
+        """End a client's session now; a client in contact is notified now."""
         client = self._clients[instance]
         if client.session is not None:
             self.end(client.session)
@@ -79,24 +80,24 @@ class FakeZooKeeper:
                 client.on_session_expired()
 
     def delete_queue_node(self, instance: str, shard: int) -> None:
-        """Delete a client's place in a queue, as an operator might by hand."""
+        """Delete a client's queue node, as an operator might do manually."""
         session = self._clients[instance].session
         if session in self.service_state.queues.get(shard, []):
             self.service_state.queues[shard].remove(session)
             self.changed()
 
     def partition(self, instance: str) -> None:
-        """Cut a client off; its session expires at the service unless it is healed in time."""
+        """End a client's contact; its session expires unless `heal` comes in time."""
         self._partitioned.add(instance)
         self._lose_contact(self._clients[instance])
 
     def heal(self, instance: str) -> None:
-        """Let a client through again."""
+        """Restore a client's contact."""
         self._partitioned.discard(instance)
         self._regain_contact(self._clients[instance])
 
     def stop(self) -> None:
-        """The whole ensemble goes down."""
+        """Stop the whole ensemble."""
         self.running = False
         for client in self._clients.values():
             self._lose_contact(client)
@@ -105,7 +106,7 @@ class FakeZooKeeper:
                 client.session.expiry = None
 
     def start(self) -> None:
-        """It comes back with everything it kept; silent sessions get a whole timeout again."""
+        """Start it with its stored state; sessions without contact get a full timeout again."""
         self.running = True
         for client in self._clients.values():
             if self.can_reach(client):
@@ -113,18 +114,18 @@ class FakeZooKeeper:
             elif client.session is not None:
                 self._expire_later(client.session)
 
-    # --- for the clients ----------------------------------------------------------------------------------------------
+    # For the clients
 
     def can_reach(self, client: FakeElections) -> bool:
-        """Return whether a client and the service can talk."""
+        """Return whether a client can reach the service."""
         return self.running and client.instance not in self._partitioned
 
     def later(self, act: Any, *arguments: Any) -> asyncio.TimerHandle:
-        """Do something after one way of travel."""
+        """Call ``act`` after the delay of one message."""
         return asyncio.get_running_loop().call_later(self.rng.uniform(*self.delay_seconds), act, *arguments)
 
     def end(self, session: _Session) -> None:
-        """End a session and give its places away."""
+        """End a session and remove it from the queues."""
         if not session.alive:
             return
         session.alive = False
@@ -138,7 +139,7 @@ class FakeZooKeeper:
         self.changed()
 
     def changed(self) -> None:
-        """Tell every client, one way of travel later, to look at the queues again."""
+        """Let every client reconcile after the delay of one message."""
         for client in self._clients.values():
             self.later(client.reconcile)
 
@@ -155,7 +156,7 @@ class FakeZooKeeper:
 
     def _regain_contact(self, client: FakeElections) -> None:
         if not client.open:
-            # Nobody is there any more to keep the session: it runs out like any silent one.
+            # A closed client does not renew its session, which expires.
             if client.session is not None:
                 self._expire_later(client.session)
             return
@@ -180,8 +181,6 @@ class FakeElections:
         self._first: set[int] = set()
         self._registration: tuple[str, bytes] | None = None
         self._suspending: asyncio.TimerHandle | None = None
-
-    # --- Elections ----------------------------------------------------------------------------------------------------
 
     def contend(self, shard: int) -> None:
         """See `Elections.contend`."""
@@ -214,7 +213,7 @@ class FakeElections:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """See `Elections.__aexit__`. Out of contact nobody learns of it, and the session expires in its time."""
+        """See `Elections.__aexit__`. Without contact the session expires after its timeout."""
         self.open = False
         self._wanted.clear()
         self._first.clear()
@@ -222,10 +221,10 @@ class FakeElections:
         if self.session is not None and self._service.can_reach(self):
             self._service.end(self.session)
 
-    # --- for the service ----------------------------------------------------------------------------------------------
+    # For the service
 
     def connect(self) -> None:
-        """Get in contact: with the old session if it stands, else with a new one."""
+        """Connect: with the old session if it exists, otherwise with a new one."""
         if not self.open or not self._service.can_reach(self):
             return
         self._stop_suspending()
@@ -240,7 +239,7 @@ class FakeElections:
         self.reconcile()
 
     def on_session_expired(self) -> None:
-        """Hear that the session is gone, and get a new one."""
+        """Report the end of the session, and get a new one."""
         if self.session is None or self.session.alive:
             return
         self.session = None
@@ -252,12 +251,12 @@ class FakeElections:
         self._service.later(self.connect)
 
     def suspend_later(self, seconds: float) -> None:
-        """Notice the silence after a while."""
+        """Report the lost contact after ``seconds``."""
         if self.open and self._suspending is None and self._in_contact.is_set():
             self._suspending = asyncio.get_running_loop().call_later(seconds, self._suspend)
 
     def reconcile(self) -> None:
-        """Compare what is there with what should be, and tell what has changed."""
+        """Compare the actual with the wanted state, and report changes."""
         session = self.session
         if not self.open or session is None or not session.alive or not self._service.can_reach(self):
             return
@@ -273,8 +272,6 @@ class FakeElections:
             name, data = self._registration
             if name not in service_state.instances:
                 service_state.instances[name] = (session, data)
-
-    # --- how ----------------------------------------------------------------------------------------------------------
 
     def _reconcile_shard(self, shard: int, queue: list[_Session], session: _Session) -> None:
         if session not in queue:

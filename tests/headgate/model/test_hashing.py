@@ -1,4 +1,4 @@
-"""The hash: fixed for ever, because every client and every stored layout rests on it."""
+"""The hash must never change: every client and every stored layout depends on it."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from headgate.model.hashing import key_bucket, key_hash, segment_hash, shard_of
 
 
-def test_the_hash_is_murmur3_as_others_compute_it() -> None:
-    """Published vectors of MurmurHash3 x86 32-bit with seed 0."""
+def test_the_hash_equals_published_murmur3_vectors() -> None:
+    """MurmurHash3 x86 32-bit with seed 0."""
     assert [0, 0x248BFA47, 0x149BBB7F] == [key_hash(b""), key_hash(b"hello"), key_hash(b"hello, world")]
 
 
@@ -21,8 +21,8 @@ def test_segment_and_bucket_use_different_bits(key: bytes, buckets: int) -> None
     assert 0 <= key_bucket(key, buckets) < buckets
 
 
-def test_the_shard_is_fixed_by_the_name() -> None:
-    """A change here would move every topic."""
+def test_the_shard_depends_only_on_the_name() -> None:
+    """A change would move every topic."""
     assert [shard_of(name, 4) for name in ("orders", "telemetry", "a", "b")] == [
         key_hash(name.encode()) % 4 for name in ("orders", "telemetry", "a", "b")
     ]

@@ -12,7 +12,7 @@ from headgate.model.layout import Layout, SegmentState
 
 
 def changed(layout: Layout, choices: list[tuple[str, int]]) -> Layout:
-    """Apply splits, merges and prunes, choosing by number among what is possible; what is impossible is skipped."""
+    """Apply splits, merges and prunes to segments chosen by number; skip impossible changes."""
     for verb, choice in choices:
         active = sorted(layout.active(), key=lambda segment: segment.first_hash)
         segment = active[choice % len(active)]
@@ -73,8 +73,8 @@ def test_a_split_halves_the_range_and_seals_the_parent() -> None:
     assert [(0,), (0,)] == [layout.segments[n].parents for n in (1, 2)]
 
 
-def test_neighbours_that_are_not_siblings_merge() -> None:
-    """Rule 3: touching is enough, in whatever order they are named."""
+def test_neighbors_that_are_not_siblings_merge() -> None:
+    """Rule 3, in any order of the arguments."""
     layout = Layout.initial(3, 0)
 
     merged = layout.merge(2, 1, {1: 5, 2: 6}, 7)
@@ -83,20 +83,20 @@ def test_neighbours_that_are_not_siblings_merge() -> None:
     assert (5, 6) == (merged.segments[1].end_offset, merged.segments[2].end_offset)
 
 
-def test_strangers_do_not_merge_and_the_refusal_names_the_neighbours() -> None:
+def test_segments_that_do_not_touch_cannot_merge_and_the_error_names_the_neighbors() -> None:
     """Rule 3."""
     with pytest.raises(LayoutError, match=r"segment 0 can merge with: 1$"):
         Layout.initial(4, 0).merge(0, 2, {0: 0, 2: 0}, 0)
 
 
-def test_a_segment_does_not_merge_with_itself() -> None:
+def test_a_segment_cannot_merge_with_itself() -> None:
     """Rule 3."""
     with pytest.raises(LayoutError, match="not neighbors"):
         Layout.initial(2, 0).merge(1, 1, {1: 0}, 0)
 
 
-def test_a_segment_of_one_hash_is_not_split() -> None:
-    """Rule 4: sixteen splits use up the ring."""
+def test_a_segment_of_one_hash_cannot_be_split() -> None:
+    """Rule 4: a segment has one hash after sixteen splits."""
     layout = Layout.initial(1, 0)
     for _ in range(16):
         layout = layout.split(layout.route(0), 0, 0)
@@ -106,14 +106,14 @@ def test_a_segment_of_one_hash_is_not_split() -> None:
 
 
 @pytest.mark.parametrize("segment", [0, 99], ids=["sealed", "unknown"])
-def test_only_active_segments_split(segment: int) -> None:
-    """The refusal names the valid choices."""
+def test_only_active_segments_can_be_split(segment: int) -> None:
+    """The error names the valid choices."""
     with pytest.raises(LayoutError, match="active segments are 1, 2"):
         Layout.initial(1, 0).split(0, 0, 0).split(segment, 0, 0)
 
 
-def test_pruning_goes_ancestors_first() -> None:
-    """Rule 5: a segment with ancestors stays until they are gone."""
+def test_ancestors_are_pruned_first() -> None:
+    """Rule 5."""
     layout = Layout.initial(1, 0).split(0, 1, 0).split(1, 1, 0)
 
     with pytest.raises(LayoutError, match="prune those first"):
@@ -125,7 +125,7 @@ def test_pruning_goes_ancestors_first() -> None:
     assert frozenset({1}) == pruned.ancestors(3)
 
 
-def test_ancestors_reach_through_every_generation() -> None:
+def test_ancestors_are_found_at_any_depth() -> None:
     """A grandchild of a merge has both sides' parents as ancestors."""
     layout = Layout.initial(2, 0).split(0, 1, 0).merge(3, 1, {3: 1, 1: 1}, 0).split(4, 1, 0)
 
