@@ -81,7 +81,6 @@ NOT_YET_REWRITTEN: tuple[str, ...] = (
     "docs/protocol.md",
     "headgate/protocol/",
     "metrics/",
-    "tests/contract/",
     "tests/controller/",
     "tests/demo/",
     "tests/deploy/",

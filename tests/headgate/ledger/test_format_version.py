@@ -141,7 +141,7 @@ async def test_the_backlog_job_names_an_older_chunk_by_its_path(store: LocalStor
 
 async def test_an_older_object_is_refused_before_its_other_fields_are_read(store: LocalStore) -> None:
     """The names of fields differ between formats."""
-    await rewrite(store, MANIFEST_PATH, lambda _: b'{"format": 1, "reign": 3}')
+    await rewrite(store, MANIFEST_PATH, lambda _: b'{"format": 1, "term": 3}')
 
     with pytest.raises(LedgerFormatError, match="has format 1"):
         await read_manifest(store, 0, ChunkRange(1, 1))
