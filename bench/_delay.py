@@ -12,6 +12,7 @@ import asyncio
 import socket
 import sys
 from collections import deque
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 HOST = "127.0.0.1"
@@ -112,15 +113,22 @@ class _ClientSide(_DelayedProtocol):
         far.feed(near)
 
 
-async def serve(host: str, port: int, delays_ms: list[float]) -> None:
-    """Listen for each delay, print the ports, and serve until standard input ends."""
+async def standard_input_ended() -> None:
+    """Wait until standard input is closed."""
+    await asyncio.to_thread(sys.stdin.read)
+
+
+async def serve(
+    host: str, port: int, delays_ms: list[float], *, ended: Callable[[], Awaitable[object]] = standard_input_ended
+) -> None:
+    """Listen for each delay, print the ports, and serve until ``ended`` returns."""
     loop = asyncio.get_running_loop()
     servers = [
         await loop.create_server(partial(_ClientSide, delay_ms / 1000, host, port), HOST, 0) for delay_ms in delays_ms
     ]
     try:
         print(*(server.sockets[0].getsockname()[1] for server in servers), flush=True)
-        await asyncio.to_thread(sys.stdin.read)
+        await ended()
     finally:
         for server in servers:
             server.close()

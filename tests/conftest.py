@@ -1,10 +1,10 @@
-"""What all tests share.
+"""Settings of all tests.
 
 ``--engine`` chooses where the tests marked ``engines`` count: see tests/drain/conftest.py.
 
-Hypothesis plays the same examples each time, so that a run says something about the change and not about the day;
-``--hypothesis-profile explore`` plays others. It measures no time: how long an example takes says more about who else
-uses the machine than about the code. A test that hangs is ended by pytest's own time-out.
+Hypothesis plays the same examples in each run, so that a result depends on the change only;
+``--hypothesis-profile explore`` plays others. It measures no time, because the duration of an
+example depends on other load. pytest's time-out ends a test that hangs.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ settings.load_profile("headgate")
 
 
 def pytest_collection_finish() -> None:
-    """Keep the collector of garbage from looking at all that was imported and collected, again and again."""
+    """Exempt everything imported and collected from garbage collection."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
-def logs_as_they_were(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Undo what a command did that ran in this process: it points all logs at a stream that is closed when it ends.
+def restored_logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Restore the logs after a command that ran in this process and redirected them to a stream that is closed later.
 
-    No logger is kept either, for the one of a module would go on writing there in every test that follows.
+    Loggers are not cached, because a cached one would write to that stream in all later tests.
     """
     configure = structlog.configure
     monkeypatch.setattr(structlog, "configure", lambda **how: configure(**how | {"cache_logger_on_first_use": False}))

@@ -114,16 +114,9 @@ def test_a_chart_is_well_formed_and_has_a_named_line_for_each_series() -> None:
 
 
 async def test_the_proxy_adds_its_delay_in_each_direction_and_keeps_the_order(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """An echo behind the proxy receives everything in order; no byte returns before two delays."""
-    never = asyncio.Event()
-
-    async def wait_until_cancelled(*_: object) -> None:
-        await never.wait()
-
-    monkeypatch.setattr("bench._delay.asyncio.to_thread", wait_until_cancelled)
-
     lost = asyncio.Event()
 
     class Echo(asyncio.Protocol):
@@ -137,7 +130,8 @@ async def test_the_proxy_adds_its_delay_in_each_direction_and_keeps_the_order(
             lost.set()
 
     server = await asyncio.get_running_loop().create_server(Echo, "127.0.0.1", 0)
-    proxy = asyncio.create_task(serve("127.0.0.1", server.sockets[0].getsockname()[1], [30.0]))
+    port = server.sockets[0].getsockname()[1]
+    proxy = asyncio.create_task(serve("127.0.0.1", port, [30.0], ended=asyncio.Event().wait))
     printed = ""
 
     def listening() -> bool:

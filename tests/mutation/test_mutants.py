@@ -59,7 +59,7 @@ def test_applying_a_mutant_changes_the_source(mutant: Mutant) -> None:
     assert mutant.new.removeprefix("return ") in changed
 
 
-def test_equal_faults_of_a_function_are_told_apart() -> None:
+def test_equal_faults_of_a_function_have_different_keys() -> None:
     twice = "def f(a: int) -> int:\n    b = a + 1\n    c = a + 1\n    return b * c\n"
 
     assert len({mutant.key for mutant in mutants_of(twice, "m")}) == len(mutants_of(twice, "m"))
