@@ -30,7 +30,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal
 
 import msgspec
 
@@ -40,9 +39,7 @@ from coordinator.decisions.gate import is_gated
 from coordinator.state.subscription import Subscription
 from headgate.model.entries import TopicPolicy
 from headgate.model.layout import Layout, Segment
-
-Reason = Literal["rate", "bytes", "size", "consumers", "quiet"]
-Limit = Literal["hot_key", "max_segments", "waiting", "single_hash", "layout_full"]
+from metrics.events import LayoutChangeReason, SplitLimit
 
 MIN_REMAINING_LOAD = 0.5
 """Load beside the hottest hash, as a fraction of a threshold, that makes a split worth it."""
@@ -80,7 +77,7 @@ class Split:
     """Split ``segment``."""
 
     segment: int
-    why: Reason
+    why: LayoutChangeReason
     detail: str
 
 
@@ -90,7 +87,7 @@ class Merge:
 
     first: int
     second: int
-    why: Reason
+    why: LayoutChangeReason
     detail: str
 
 
@@ -99,7 +96,7 @@ class SuppressedSplit:
     """``limit`` prevents a split of ``segment``."""
 
     segment: int
-    limit: Limit
+    limit: SplitLimit
     detail: str
 
 
@@ -182,13 +179,13 @@ def _split(
 
 def _overloaded(
     topic: TopicLoad, eligible: list[Segment], settings: ScalingSettings
-) -> list[tuple[Segment, Reason, str]]:
+) -> list[tuple[Segment, LayoutChangeReason, str]]:
     """Return the segments above a threshold, the furthest above first."""
     window = f"over {settings.split_window_seconds:g} s"
-    found: list[tuple[float, Segment, Reason, str]] = []
+    found: list[tuple[float, Segment, LayoutChangeReason, str]] = []
     for segment in eligible:
         load = topic.segments[segment.segment_id]
-        measurements: list[tuple[float, float, Reason, str]] = [
+        measurements: list[tuple[float, float, LayoutChangeReason, str]] = [
             (load.rate.records, settings.split_records_per_second, "rate", f"records/s {window}"),
             (load.rate.bytes, settings.split_bytes_per_second, "bytes", f"bytes/s {window}"),
         ]
@@ -204,7 +201,7 @@ def _overloaded(
 
 def _for_consumers(
     topic: TopicLoad, active: list[Segment], eligible: list[Segment], settings: ScalingSettings
-) -> list[tuple[Segment, Reason, str]]:
+) -> list[tuple[Segment, LayoutChangeReason, str]]:
     """Return the busiest segment, if consumers are without a segment and its load is worth a split."""
     if not settings.split_for_consumers or topic.consumers <= len(active):
         return []
@@ -216,8 +213,8 @@ def _for_consumers(
 
 
 def _limit(
-    topic: TopicLoad, segment: Segment, why: Reason, active: int, settings: ScalingSettings
-) -> tuple[Limit, str] | None:
+    topic: TopicLoad, segment: Segment, why: LayoutChangeReason, active: int, settings: ScalingSettings
+) -> tuple[SplitLimit, str] | None:
     """Return the limit that prevents a split of ``segment``, and details; None if no limit does."""
     load = topic.segments[segment.segment_id]
     if segment.first_hash == segment.last_hash:
@@ -236,7 +233,7 @@ def _limit(
         return "max_segments", f"the topic has its maximum of {settings.max_segments} segments"
     if load.undrained_generations >= settings.max_undrained_depth:
         return (
-            "waiting",
+            "undrained_ancestors",
             f"a STREAM subscription has not drained {load.undrained_generations} generations of its ancestors",
         )
     return None

@@ -221,7 +221,7 @@ def test_a_single_hash_is_not_split() -> None:
 def test_nothing_changes_behind_too_many_undrained_generations() -> None:
     deep, fine = load(1500, undrained_generations=8), load(1500, undrained_generations=7)
 
-    assert _limit(decide(topic(TWO, deep, HALF), ON, LATER)) == "waiting"
+    assert _limit(decide(topic(TWO, deep, HALF), ON, LATER)) == "undrained_ancestors"
     assert change(TWO, fine, HALF).segment == 0
     assert change(FOUR, *[load(undrained_generations=8)] * 4) is None
 
