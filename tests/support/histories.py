@@ -1,4 +1,4 @@
-"""Random histories of one shard: every kind of entry, valid and unlikely; the same seed gives the same history."""
+"""Random histories of one shard with every kind of entry. The same seed gives the same history."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class History(RandomLedger):
         self._pending += entries
 
     def commit(self) -> int:
-        """Keep the chunk."""
-        if not self._begun:
+        """Finish the chunk."""
+        if not self._open:
             self.epochs += 1
             self.add(e.TermStarted(leader_epoch=self.epochs, instance=f"d{self.epochs % 3}"))
         self.chunks.append(self._pending)
-        self._pending, self._begun = [], False
+        self._pending, self._open = [], False
         return self.state.chunk
 
     def subscribe(self, topic_id: int, kind: e.SubscriptionType | None, positions: dict[int, int] | None = None) -> int:
@@ -49,7 +49,7 @@ class History(RandomLedger):
         return subscription_id
 
     def at_ms(self, chunk: int) -> int:
-        """Return the time of a chunk, as it was folded."""
+        """Return the time at which a chunk was applied."""
         return (chunk - 1) * 1000
 
     def _step(self) -> None:
@@ -63,7 +63,7 @@ class History(RandomLedger):
         elif chance < 0.97:
             self._coordinate()
         elif chance < 0.985:
-            self._open()
+            self._open_producer()
         elif self.state.topics_by_id and chance < 0.988:
             self._set_policy()
         elif self.state.tombstones and chance < 0.9885:
@@ -74,7 +74,7 @@ class History(RandomLedger):
         else:
             self.add(e.LedgerTrimmed(below=self.rng.randrange(1, self.state.chunk + 2)))
 
-    def _open(self) -> None:
+    def _open_producer(self) -> None:
         name = self.rng.choice((None, "loader", "gateway"))
         known = self.state.producer_names.get(name or "")
         if known is not None and self.rng.random() < 0.7:
@@ -96,9 +96,9 @@ class History(RandomLedger):
         self.add(e.TopicPolicySet(topic_id=topic_id, policy=policy, token=self.token()))
 
     def _produce(self) -> None:
-        """A batch with an identity: records, or acknowledgements."""
+        """Add a batch of an identity: records or acknowledgements."""
         if not self.state.producers or not self.stored():
-            self._open()
+            self._open_producer()
             return
         producer = self.state.producers[self.rng.choice(sorted(self.state.producers))]
         topic = self.state.topics_by_id[self.rng.choice(self.stored())]
@@ -139,7 +139,7 @@ class History(RandomLedger):
             )
 
     def _external(self) -> None:
-        """A topic of a source elsewhere: imported, extended, acknowledged with a checkpoint, pruned, deleted."""
+        """Import an external topic, extend it, acknowledge it with a checkpoint, prune it, or delete it."""
         external = sorted(topic_id for topic_id, topic in self.state.topics_by_id.items() if topic.external is not None)
         chance = self.rng.random()
         if len(external) < 2 and (not external or chance < 0.2):
@@ -189,21 +189,21 @@ class History(RandomLedger):
             self.delete_topic(topic.topic_id)
 
     def _coordinate(self) -> None:
-        """Consumers come, go and hold segments."""
+        """Register, disconnect and remove consumers, and grant and revoke segments."""
         if not self.state.subscriptions:
             super()._step()
             return
         known = self.state.subscriptions[self.rng.choice(sorted(self.state.subscriptions))]
-        about = {"topic_id": known.topic_id, "subscription_id": known.subscription_id}
+        ids = {"topic_id": known.topic_id, "subscription_id": known.subscription_id}
         chance, consumers = self.rng.random(), sorted(known.consumers)
         if not consumers or chance < 0.15:
             name = f"c{self.rng.randrange(4)}"
             incarnation = self.state.chunk
-            person = {"consumer": name, "incarnation": incarnation, "client_id": f"client-{name}"}
+            member = {"consumer": name, "incarnation": incarnation, "client_id": f"client-{name}"}
             self.add(
                 e.ConsumerRegistered(
-                    **about,
-                    **person,
+                    **ids,
+                    **member,
                     supports_bucket_ranges=self.rng.random() < 0.5,
                     capacity=self.rng.choice((50, 100)),
                 )
@@ -211,37 +211,39 @@ class History(RandomLedger):
             return
         if chance < 0.20:
             tails = self.state.topics_by_id[known.topic_id].tails
-            self.add(
-                e.SegmentWeightsSet(**about, weights={self.rng.choice(sorted(tails)): self.rng.randrange(16, 999)})
-            )
+            self.add(e.SegmentWeightsSet(**ids, weights={self.rng.choice(sorted(tails)): self.rng.randrange(16, 999)}))
             return
         consumer = known.consumers[self.rng.choice(consumers)]
-        person = {**about, "consumer": consumer.consumer, "incarnation": consumer.incarnation}
+        member = {**ids, "consumer": consumer.consumer, "incarnation": consumer.incarnation}
         if chance < 0.30:
-            self.add(e.ConsumerDisconnected(**person))
+            self.add(e.ConsumerDisconnected(**member))
         elif chance < 0.40:
-            self.add(e.ConsumerReconnected(**person))
+            self.add(e.ConsumerReconnected(**member))
         elif chance < 0.45:
-            self.add(e.ConsumerRemoved(**person, reason="left"))
+            self.add(e.ConsumerRemoved(**member, reason="left"))
         elif chance < 0.70:
             tails = self.state.topics_by_id[known.topic_id].tails
             wanted = [slice_of(n, *bounds) for n in tails for bounds in ((0, 0), (0, 8), (8, 16))]
-            free = sorted(place for place in wanted if not any(overlaps(place, other) for other in known.holdings))
+            free = sorted(
+                segment_slice
+                for segment_slice in wanted
+                if not any(overlaps(segment_slice, other) for other in known.holdings)
+            )
             if free:
                 grant = {"consumer": consumer.consumer, "generation": known.next_generation}
-                self.add(e.SegmentGranted(**about, **_named(self.rng.choice(free)), **grant))
+                self.add(e.SegmentGranted(**ids, **_named(self.rng.choice(free)), **grant))
         elif known.holdings and chance < 0.90:
-            place = self.rng.choice(sorted(known.holdings))
-            held = {**_named(place), "generation": known.holdings[place].generation}
+            segment_slice = self.rng.choice(sorted(known.holdings))
+            held = {**_named(segment_slice), "generation": known.holdings[segment_slice].generation}
             if self.rng.random() < 0.6:
-                self.add(e.SegmentRevoked(**about, **held))
+                self.add(e.SegmentRevoked(**ids, **held))
             else:
-                self.add(e.SegmentReleased(**about, **held, reason="confirmed"))
+                self.add(e.SegmentReleased(**ids, **held, reason="confirmed"))
         else:
             segments = [self.rng.choice(sorted(self.state.topics_by_id[known.topic_id].tails))]
-            self.add(e.SegmentsDrained(**about, segments=segments, seek_generation=known.seek_generation))
+            self.add(e.SegmentsDrained(**ids, segments=segments, seek_generation=known.seek_generation))
 
 
-def _named(place: SegmentSlice) -> dict[str, int]:
-    first_bucket, end_bucket = bucket_bounds(place)
-    return {"segment": segment_of(place), "first_bucket": first_bucket, "end_bucket": end_bucket}
+def _named(segment_slice: SegmentSlice) -> dict[str, int]:
+    first_bucket, end_bucket = bucket_bounds(segment_slice)
+    return {"segment": segment_of(segment_slice), "first_bucket": first_bucket, "end_bucket": end_bucket}

@@ -4,29 +4,19 @@ from typing import Any
 
 import pytest
 
-from controller.decisions.handlers import Decision
 from controller.decisions.producer_commands import LAST_PRODUCER_EPOCH, open_producer
-from controller.state.shard_state import MAX_EARLIER_TOKENS, ShardState
+from controller.state.shard_state import MAX_EARLIER_TOKENS
 from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
 from headgate.protocol import messages as m
+from tests.support.command_shard import CommandShard
 
 
-class Shard:
-    """A state to which decisions are applied as the leader does."""
-
-    def __init__(self) -> None:
-        self.state = ShardState(0)
-        self.state.apply_all([e.TermStarted(leader_epoch=3, instance="a")], chunk=1, at_ms=0)
-
-    def do(self, request: m.OpenProducer) -> m.AnyReplyBody:
-        decision = open_producer(request, self.state)
-        assert isinstance(decision, Decision), decision
-        self.state.apply_all(decision.entries, chunk=self.state.chunk + 1, at_ms=1)
-        return decision.answer(self.state)
+class Shard(CommandShard):
+    """Opens producers."""
 
     def open(self, token: str, **kwargs: Any) -> tuple[int, int]:
-        reply = self.do(m.OpenProducer(token=token, **kwargs))
+        reply = self.do(open_producer(m.OpenProducer(token=token, **kwargs), self.state))
         assert isinstance(reply, m.ProducerIdentity)
         return reply.producer_id, reply.producer_epoch
 
@@ -134,7 +124,7 @@ def test_an_unused_name_gets_a_new_id_regardless_of_the_given_id(shard: Shard) -
 def test_opening_a_name_returns_its_source_position(shard: Shard) -> None:
     shard.open("a", name="loader")
     shard.state.producers[1].source_position = b"line 7"
-    reply = shard.do(m.OpenProducer(token="b", name="loader"))
+    reply = shard.do(open_producer(m.OpenProducer(token="b", name="loader"), shard.state))
 
     assert isinstance(reply, m.ProducerIdentity)
     assert (1, b"line 7") == (reply.producer_epoch, reply.source_position)

@@ -4,23 +4,20 @@ from typing import Any
 
 import pytest
 
-from controller.decisions.handlers import Decision
 from controller.decisions.subscription_commands import seek_subscription, set_order
-from controller.state.shard_state import ShardState
 from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
 from headgate.protocol import messages as m
+from tests.support.command_shard import CommandShard
 
 IDS = {"topic_id": 1, "subscription_id": 2}
 
 
-class Shard:
+class Shard(CommandShard):
     """Topic orders: 0 (5 records) was split into 1 and 2 (3 records); billing has read 0 and one record of 2."""
 
     def __init__(self, kind: Any = "STREAM", order: Any = "strict") -> None:
-        self.state = ShardState(0)
-        self.fold(
-            e.TermStarted(leader_epoch=3, instance="a"),
+        super().__init__(
             e.TopicCreated(topic_id=1, topic="orders", segments=1, token="t0"),
             e.SubscriptionCreated(**IDS, subscription="billing", subscription_type=kind, order=order, positions={}),
             e.RecordsStored(topic_id=1, count=5, placements=[e.Placement(0, 0, 65535, 0, 5)], size_bytes=5),
@@ -32,14 +29,6 @@ class Shard:
             e.SegmentsDrained(**IDS, segments=[0], seek_generation=0),
         )
         self.subscription = self.state.subscriptions[2]
-
-    def fold(self, *entries: e.AnyEntry) -> None:
-        self.state.apply_all(entries, chunk=self.state.chunk + 1, at_ms=0)
-
-    def do(self, decision: Any) -> Any:
-        assert isinstance(decision, Decision), decision
-        self.fold(*decision.entries)
-        return decision.answer(self.state)
 
     def seek(self, token: str = "s1", **fields: Any) -> Any:
         return seek_subscription(ask(m.SeekSubscription, token=token, **fields), self.state)
@@ -91,7 +80,7 @@ def test_without_order_only_the_named_segments_move() -> None:
 def test_a_repeated_seek_gets_its_reply_and_is_not_executed_again() -> None:
     shard = Shard()
     first = shard.do(shard.seek(positions=[(2, 3)]))
-    shard.fold(e.RecordsStored(topic_id=1, count=1, placements=[e.Placement(2, 32768, 65535, 3, 1)], size_bytes=1))
+    shard.apply(e.RecordsStored(topic_id=1, count=1, placements=[e.Placement(2, 32768, 65535, 3, 1)], size_bytes=1))
     again = shard.seek(positions=[(2, 3)])
 
     assert () == again.entries

@@ -8,37 +8,24 @@ import pytest
 from controller.decisions import subscription_commands
 from controller.decisions import topic_commands as commands
 from controller.decisions.handlers import Decision
-from controller.state.shard_state import ShardState
 from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
 from headgate.protocol import messages as m
-
-
-class Shard:
-    """A state to which decisions are applied as the leader does."""
-
-    def __init__(self) -> None:
-        self.state = ShardState(0)
-        self.state.apply_all([e.TermStarted(leader_epoch=3, instance="a")], chunk=1, at_ms=0)
-
-    def do(self, decision: Any) -> m.AnyReplyBody:
-        assert isinstance(decision, Decision), decision
-        self.state.apply_all(decision.entries, chunk=self.state.chunk + 1, at_ms=1)
-        return decision.answer(self.state)
+from tests.support.command_shard import CommandShard
 
 
 @pytest.fixture
-def shard() -> Shard:
-    return Shard()
+def shard() -> CommandShard:
+    return CommandShard()
 
 
 @pytest.fixture
-def topic(shard: Shard) -> Shard:
+def topic(shard: CommandShard) -> CommandShard:
     shard.do(commands.create_topic(m.CreateTopic(topic="orders", token="t0", segments=2), shard.state))
     return shard
 
 
-def test_a_topic_is_created_once(topic: Shard) -> None:
+def test_a_topic_is_created_once(topic: CommandShard) -> None:
     """The same command gets its reply again; another command with that name is rejected."""
     again = m.CreateTopic(topic="orders", token="t0", segments=2)
     decision = commands.create_topic(again, topic.state)
@@ -51,7 +38,7 @@ def test_a_topic_is_created_once(topic: Shard) -> None:
     assert "already exists" in refusal.reason
 
 
-def test_a_split_is_one_entry_and_is_not_executed_twice(topic: Shard) -> None:
+def test_a_split_is_one_entry_and_is_not_executed_twice(topic: CommandShard) -> None:
     request = m.SplitSegment(topic="orders", segment=0, token="s1")
     reply = topic.do(commands.split_segment(request, topic.state))
     assert isinstance(reply, m.TopicReply)
@@ -62,7 +49,7 @@ def test_a_split_is_one_entry_and_is_not_executed_twice(topic: Shard) -> None:
     assert () == repeated.entries
 
 
-def test_a_merge_is_one_entry_and_is_not_executed_twice(topic: Shard) -> None:
+def test_a_merge_is_one_entry_and_is_not_executed_twice(topic: CommandShard) -> None:
     request = m.MergeSegments(topic="orders", segments=(0, 1), token="m1")
     topic.do(commands.merge_segments(request, topic.state))
 
@@ -108,7 +95,7 @@ def test_a_merge_is_one_entry_and_is_not_executed_twice(topic: Shard) -> None:
         "no subscription",
     ],
 )
-def test_a_refusal_lists_the_valid_choices(topic: Shard, decide: Any, said: str) -> None:
+def test_a_refusal_lists_the_valid_choices(topic: CommandShard, decide: Any, said: str) -> None:
     refusal = decide(topic.state)
 
     assert isinstance(refusal, Refusal)
@@ -116,7 +103,7 @@ def test_a_refusal_lists_the_valid_choices(topic: Shard, decide: Any, said: str)
     assert said in refusal.reason
 
 
-def test_deleting_what_consumers_use_requires_force(topic: Shard) -> None:
+def test_deleting_what_consumers_use_requires_force(topic: CommandShard) -> None:
     register = m.RegisterConsumer(
         topic="orders",
         subscription="s",
@@ -128,7 +115,7 @@ def test_deleting_what_consumers_use_requires_force(topic: Shard) -> None:
     registered = e.ConsumerRegistered(
         topic_id=1, subscription_id=created.subscription_id, consumer="c1", incarnation=1, client_id="c"
     )
-    topic.state.apply_all([created, registered], chunk=3, at_ms=0)
+    topic.apply(created, registered)
     delete_topic = m.DeleteTopic(topic="orders", token="x")
     delete_subscription = m.DeleteSubscription(topic="orders", subscription="s", token="y")
 
@@ -144,7 +131,9 @@ def test_deleting_what_consumers_use_requires_force(topic: Shard) -> None:
 
 
 @pytest.mark.parametrize(("start", "positions"), [("earliest", {}), ("latest", {0: 4, 1: 0, 2: 0, 3: 0})])
-def test_a_subscription_starts_at_the_requested_position(topic: Shard, start: Any, positions: dict[int, int]) -> None:
+def test_a_subscription_starts_at_the_requested_position(
+    topic: CommandShard, start: Any, positions: dict[int, int]
+) -> None:
     """LATEST starts at the present end of every segment, also of sealed ones, which are thus drained."""
     topic.state.begin_chunk(3, 0)
     topic.state.topics["orders"].tails[0].next_offset = 4
@@ -167,11 +156,11 @@ def test_a_subscription_starts_at_the_requested_position(topic: Shard, start: An
     assert "load" == by_load.balance
 
 
-def _set(shard: Shard, token: str, **fields: Any) -> Any:
+def _set(shard: CommandShard, token: str, **fields: Any) -> Any:
     return commands.set_topic_policy(m.SetTopicPolicy(topic="orders", token=token, **fields), shard.state)
 
 
-def test_setting_a_policy_changes_only_the_given_fields(topic: Shard) -> None:
+def test_setting_a_policy_changes_only_the_given_fields(topic: CommandShard) -> None:
     topic.do(_set(topic, "p1", auto_split=True, max_segments=8))
     reply = topic.do(_set(topic, "p2", retention_ms=1000, reset=["max_segments"]))
 
@@ -179,7 +168,7 @@ def test_setting_a_policy_changes_only_the_given_fields(topic: Shard) -> None:
     assert topic.state.topics["orders"].policy == reply.topic.policy
 
 
-def test_a_repeated_change_of_policy_is_not_executed_twice(topic: Shard) -> None:
+def test_a_repeated_change_of_policy_is_not_executed_twice(topic: CommandShard) -> None:
     topic.do(_set(topic, "p1", auto_split=True))
     topic.do(_set(topic, "p2", auto_split=False))
 
@@ -196,7 +185,7 @@ def test_a_repeated_change_of_policy_is_not_executed_twice(topic: Shard) -> None
     ],
     ids=["with what was set before", "both at once"],
 )
-def test_a_contradictory_policy_is_refused(topic: Shard, fields: dict[str, Any], reason: str) -> None:
+def test_a_contradictory_policy_is_refused(topic: CommandShard, fields: dict[str, Any], reason: str) -> None:
     topic.do(_set(topic, "p1", max_segments=8))
 
     refusal = _set(topic, "p2", **fields)
@@ -204,7 +193,7 @@ def test_a_contradictory_policy_is_refused(topic: Shard, fields: dict[str, Any],
     assert reason in refusal.reason
 
 
-def test_a_policy_of_an_unknown_topic_is_refused(shard: Shard) -> None:
+def test_a_policy_of_an_unknown_topic_is_refused(shard: CommandShard) -> None:
     refusal = _set(shard, "p1", auto_split=True)
 
     assert isinstance(refusal, Refusal)

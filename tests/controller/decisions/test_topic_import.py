@@ -11,49 +11,39 @@ from controller.decisions import topic_commands as commands
 from controller.decisions.handlers import Decision
 from controller.decisions.topic_import import import_topic
 from controller.snapshots.format import encode_snapshot
-from controller.state.shard_state import ShardState
 from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
 from headgate.model.layout import SegmentState
 from headgate.protocol import messages as m
+from tests.support.command_shard import CommandShard
 from tests.support.whole_state import decode_snapshot
 
 
-class Shard:
-    """A state to which imports are applied as the leader does."""
+class Shard(CommandShard):
+    """Imports listings."""
 
     def __init__(self) -> None:
-        self.state = ShardState(0)
-        self.state.apply_all([e.TermStarted(leader_epoch=3, instance="a")], chunk=1, at_ms=0)
+        super().__init__()
         self.tokens = 0
-        self.folded: list[e.AnyEntry] = []
-
-    def fold(self, *entries: e.AnyEntry) -> None:
-        self.folded += entries
-        self.state.apply_all(entries, chunk=self.state.chunk + 1, at_ms=1)
 
     def ask(self, *segments: m.SegmentImport, **fields: Any) -> Decision | Refusal:
         self.tokens += 1
         given = {"topic": "orders", "token": f"t{self.tokens}", "hash_bits": 4, "positions": "opaque"} | fields
         request = m.ImportTopic(segments=list(segments), **given)
-        # What a leader judges has been through the wire.
+        # As the leader gets it: encoded and decoded.
         decoded = m.decode_request(m.encode(m.Request(request_id=1, client_id="c", body=request))).body
         assert isinstance(decoded, m.ImportTopic)
         return import_topic(decoded, self.state)
 
-    def take(self, *segments: m.SegmentImport, **fields: Any) -> m.TopicImportReply:
-        decision = self.ask(*segments, **fields)
-        assert isinstance(decision, Decision), decision.reason
-        if decision.entries:
-            self.fold(*decision.entries)
-        answer = decision.answer(self.state)
-        assert isinstance(answer, m.TopicImportReply)
-        return answer
+    def imported(self, *segments: m.SegmentImport, **fields: Any) -> m.TopicImportReply:
+        reply = self.do(self.ask(*segments, **fields))
+        assert isinstance(reply, m.TopicImportReply)
+        return reply
 
     def rejected(self, *segments: m.SegmentImport, **fields: Any) -> str:
         before = dict(self.state.topics)
         outcome = self.ask(*segments, **fields)
-        assert isinstance(outcome, Refusal), "it was taken"
+        assert isinstance(outcome, Refusal), "it was accepted"
         assert (outcome.verdict, outcome.after_barrier) == ("invalid", True)
         assert before == self.state.topics
         return outcome.reason
@@ -80,7 +70,7 @@ def shard() -> Shard:
 @pytest.fixture
 def split(shard: Shard) -> Shard:
     """Return topic orders with segment a, which is split into b and c."""
-    shard.take(A, B, C)
+    shard.imported(A, B, C)
     return shard
 
 
@@ -92,7 +82,7 @@ def ids(shard: Shard) -> dict[str, int]:
 
 
 def test_the_first_import_creates_the_topic_with_parents_before_children(shard: Shard) -> None:
-    answer = shard.take(D, C_SEALED, B_SEALED, A, source="kinesis:orders")
+    answer = shard.imported(D, C_SEALED, B_SEALED, A, source="kinesis:orders")
     layout = shard.state.topics["orders"].layout
 
     assert {"a": 0, "b": 1, "c": 2, "d": 3} == ids(shard)
@@ -107,7 +97,7 @@ def test_the_first_import_creates_the_topic_with_parents_before_children(shard: 
 
 def test_ranges_are_scaled_to_16_bits_and_have_at_least_one_hash(shard: Shard) -> None:
     size = 2**128
-    shard.take(
+    shard.imported(
         seg("wide", 0, size // 3),
         seg("narrow", size // 3 + 1, size // 3 + 2),
         seg("rest", size // 3 + 3, size - 1),
@@ -127,14 +117,14 @@ def test_the_same_listing_again_changes_nothing(split: Shard) -> None:
 
 
 def test_a_repeated_import_gets_its_reply_and_is_not_executed_twice(split: Shard) -> None:
-    answer = split.take(A, seg("b", 0, 7, "a"), C, token="t1")
+    answer = split.imported(A, seg("b", 0, 7, "a"), C, token="t1")
 
     assert [] == answer.created
     assert {"a", "b", "c"} == ids(split).keys()
 
 
 def test_a_later_listing_seals_and_adds_segments(split: Shard) -> None:
-    answer = split.take(A, B_SEALED, C_SEALED, D)
+    answer = split.imported(A, B_SEALED, C_SEALED, D)
     layout = split.state.topics["orders"].layout
 
     assert (["d"], ["b", "c"]) == (answer.created, answer.sealed)
@@ -143,7 +133,7 @@ def test_a_later_listing_seals_and_adds_segments(split: Shard) -> None:
 
 
 def test_a_partial_listing_keeps_unlisted_segments(split: Shard) -> None:
-    split.take(B_SEALED, seg("e", 0, 3, "b"), seg("f", 4, 7, "b"), complete=False)
+    split.imported(B_SEALED, seg("e", 0, 3, "b"), seg("f", 4, 7, "b"), complete=False)
 
     assert {"c", "e", "f"} == {segment.label for segment in split.state.topics["orders"].layout.active()}
     assert "'c' is active, has no children and is not listed" in split.rejected(
@@ -152,7 +142,7 @@ def test_a_partial_listing_keeps_unlisted_segments(split: Shard) -> None:
 
 
 def test_a_dry_run_reports_and_changes_nothing(split: Shard) -> None:
-    answer = split.take(A, B_SEALED, C_SEALED, D, dry_run=True)
+    answer = split.imported(A, B_SEALED, C_SEALED, D, dry_run=True)
 
     assert (["d"], ["b", "c"]) == (answer.created, answer.sealed)
     assert 4 == len(answer.topic.segments)
@@ -160,51 +150,51 @@ def test_a_dry_run_reports_and_changes_nothing(split: Shard) -> None:
 
 
 def test_a_dry_run_of_a_first_import_creates_nothing(shard: Shard) -> None:
-    assert ["a", "b", "c"] == shard.take(A, B, C, dry_run=True).created
+    assert ["a", "b", "c"] == shard.imported(A, B, C, dry_run=True).created
     assert {} == shard.state.topics
 
 
 def test_a_source_without_hashes_may_add_roots(shard: Shard) -> None:
     """For example a log to which partitions are added."""
-    shard.take(seg("0", hashes=None), hash_bits=0, positions="offsets")
-    shard.take(seg("0", hashes=None), seg("1", hashes=None), hash_bits=0, positions="offsets")
+    shard.imported(seg("0", hashes=None), hash_bits=0, positions="offsets")
+    shard.imported(seg("0", hashes=None), seg("1", hashes=None), hash_bits=0, positions="offsets")
 
     assert {"0": 0, "1": 1} == ids(shard)
 
 
 def test_a_parent_that_its_source_no_longer_lists_stays_undrained(split: Shard) -> None:
     """Kinesis lists a closed shard until its records expire; that does not make it drained."""
-    answer = split.take(B_SEALED, C_SEALED, D)
+    answer = split.imported(B_SEALED, C_SEALED, D)
 
     assert [] == answer.expired_parents
     assert frozenset({0, 1, 2}) == split.state.topics["orders"].layout.ancestors(3)
 
 
 def test_an_unlisted_active_parent_is_sealed_when_its_children_appear(split: Shard) -> None:
-    assert ["b", "c"] == split.take(D).sealed
+    assert ["b", "c"] == split.imported(D).sealed
     assert (1, 2) == split.state.topics["orders"].layout.segments[3].parents
 
 
 def test_the_first_import_may_declare_unlisted_parents_expired(shard: Shard) -> None:
     assert "'a', which is not listed" in shard.rejected(B, C)
 
-    assert ["a"] == shard.take(B, C, missing_parents="expired").expired_parents
+    assert ["a"] == shard.imported(B, C, missing_parents="expired").expired_parents
     assert () == shard.state.topics["orders"].layout.segments[0].parents
 
 
 def test_a_pruned_segment_is_not_added_again(split: Shard) -> None:
-    split.fold(e.SegmentsPruned(topic_id=split.state.topics["orders"].topic_id, segments=[0]))
+    split.apply(e.SegmentsPruned(topic_id=split.state.topics["orders"].topic_id, segments=[0]))
 
-    assert [] == split.take(A, B, C).created
-    split.take(A, B_SEALED, C_SEALED, D)
+    assert [] == split.imported(A, B, C).created
+    split.imported(A, B_SEALED, C_SEALED, D)
     assert {"b": 1, "c": 2, "d": 3} == ids(split)
-    split.fold(e.SegmentsPruned(topic_id=split.state.topics["orders"].topic_id, segments=[1, 2]))
-    split.take(seg("d", sealed=True, parents="bc"), seg("e", parents="d"))
+    split.apply(e.SegmentsPruned(topic_id=split.state.topics["orders"].topic_id, segments=[1, 2]))
+    split.imported(seg("d", sealed=True, parents="bc"), seg("e", parents="d"))
     assert {"d": 3, "e": 4} == ids(split)
 
 
 def test_offsets_come_from_the_listing(shard: Shard) -> None:
-    shard.take(seg("a", end_offset=1041), B, C, positions="offsets")
+    shard.imported(seg("a", end_offset=1041), B, C, positions="offsets")
     topic = shard.state.topics["orders"]
 
     assert (1041, 1041) == (topic.layout.segments[0].end_offset, topic.tails[0].next_offset)
@@ -285,7 +275,7 @@ def test_a_listing_that_contradicts_the_topic_is_refused(
 
 
 def test_the_end_offset_of_a_sealed_segment_cannot_change(shard: Shard) -> None:
-    shard.take(seg("a", end_offset=10), B, C, positions="offsets")
+    shard.imported(seg("a", end_offset=10), B, C, positions="offsets")
 
     assert "'a' is sealed at 11; it was sealed at 10" in shard.rejected(
         seg("a", end_offset=11), B, C, positions="offsets"
@@ -293,7 +283,7 @@ def test_the_end_offset_of_a_sealed_segment_cannot_change(shard: Shard) -> None:
 
 
 def test_an_unlisted_parent_must_be_listed_where_positions_are_offsets(shard: Shard) -> None:
-    shard.take(seg("a", end_offset=10), B, C, positions="offsets")
+    shard.imported(seg("a", end_offset=10), B, C, positions="offsets")
 
     assert "'b' has children but is not listed" in shard.rejected(
         C, seg("d", 0, 7, "b"), positions="offsets", complete=False
@@ -301,9 +291,9 @@ def test_an_unlisted_parent_must_be_listed_where_positions_are_offsets(shard: Sh
 
 
 def test_an_end_offset_below_an_acknowledged_one_is_refused(shard: Shard) -> None:
-    shard.take(seg("a", end_offset=10), B, C, positions="offsets")
+    shard.imported(seg("a", end_offset=10), B, C, positions="offsets")
     topic_id = shard.state.topics["orders"].topic_id
-    shard.fold(
+    shard.apply(
         e.SubscriptionCreated(
             topic_id=topic_id,
             subscription_id=9,
@@ -320,18 +310,18 @@ def test_an_end_offset_below_an_acknowledged_one_is_refused(shard: Shard) -> Non
 
     said = shard.rejected(*later, seg("b", 0, 7, "a", end_offset=90), positions="offsets")
     assert "'b' ends at 90, but subscription 'billing' has acknowledged it to 100" in said
-    assert ["b"] == shard.take(*later, seg("b", 0, 7, "a", end_offset=100), positions="offsets").sealed
+    assert ["b"] == shard.imported(*later, seg("b", 0, 7, "a", end_offset=100), positions="offsets").sealed
 
 
 def test_an_import_does_not_replace_a_stored_topic(shard: Shard) -> None:
-    shard.fold(e.TopicCreated(topic_id=1, topic="orders", segments=1, token="x"))
+    shard.apply(e.TopicCreated(topic_id=1, topic="orders", segments=1, token="x"))
 
     assert "headgate stores its records" in shard.rejected(A, B, C)
 
 
 def test_the_number_of_segments_of_a_topic_is_limited(shard: Shard) -> None:
     roots = [seg(f"r{n}", hashes=None) for n in range(commands.MAX_SEGMENTS)]
-    shard.take(*roots, hash_bits=0)
+    shard.imported(*roots, hash_bits=0)
 
     one_more = seg("one-more", hashes=None)
     assert "4097 segments; the limit is 4096" in shard.rejected(one_more, hash_bits=0, complete=False)
@@ -351,10 +341,10 @@ def test_splits_and_merges_of_external_topics_are_refused(command: str, split: S
 
 def test_replaying_the_ledger_gives_the_same_topic(split: Shard) -> None:
     """A new leader applies the decoded entries."""
-    split.take(A, B_SEALED, C_SEALED, D)
+    split.imported(A, B_SEALED, C_SEALED, D)
     again = Shard()
-    for entry in split.folded:
-        again.fold(e.decode_entry(e.encode_entry(entry)))
+    for entry in split.entries:
+        again.apply(e.decode_entry(e.encode_entry(entry)))
     before, after = split.state.topics["orders"], again.state.topics["orders"]
 
     assert (before.layout, before.external) == (after.layout, after.external)
@@ -372,8 +362,8 @@ def test_automatic_splits_and_merges_of_external_topics_are_refused(split: Shard
 
 def test_a_snapshot_holds_the_source_with_hashes_of_128_bits(shard: Shard) -> None:
     top = 2**128 - 1
-    shard.take(seg("a", 0, top, sealed=True), seg("b", 0, top, "a"), hash_bits=128)
-    shard.fold(e.SegmentsPruned(topic_id=shard.state.topics["orders"].topic_id, segments=[0]))
+    shard.imported(seg("a", 0, top, sealed=True), seg("b", 0, top, "a"), hash_bits=128)
+    shard.apply(e.SegmentsPruned(topic_id=shard.state.topics["orders"].topic_id, segments=[0]))
     data = encode_snapshot(shard.state, written_at_ms=0)
     restored = decode_snapshot(data, shard=0, chunk=shard.state.chunk)
 

@@ -1,0 +1,31 @@
+"""A shard state to which the decisions of commands are applied, as the leader does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controller.decisions.handlers import Decision
+from controller.state.shard_state import ShardState
+from headgate.model import entries as e
+
+
+class CommandShard:
+    """State after a term entry, ``entries``, and everything applied since."""
+
+    def __init__(self, *entries: e.AnyEntry) -> None:
+        self.state = ShardState(0)
+        self.entries: list[e.AnyEntry] = []
+        """Everything that `apply` and `do` applied since."""
+        self.state.apply_all([e.TermStarted(leader_epoch=3, instance="a"), *entries], chunk=1, at_ms=0)
+
+    def apply(self, *entries: e.AnyEntry) -> None:
+        """Apply ``entries`` as the next chunk."""
+        self.entries += entries
+        self.state.apply_all(entries, chunk=self.state.chunk + 1, at_ms=1)
+
+    def do(self, decision: Any) -> Any:
+        """Apply a decision and return its reply body; fails for a refusal."""
+        assert isinstance(decision, Decision), decision
+        if decision.entries:
+            self.apply(*decision.entries)
+        return decision.answer(self.state)
