@@ -213,7 +213,7 @@ async def test_the_backlog_of_the_stream_is_counted_from_its_tables(counting: No
     status, body = await get(counting.http_address, "/backlog?topic=orders")
     assert (status, json.loads(body)["backlogs"][0]["records"]) == (200, 2 * KEYS)
     _, page = await get(counting.http_address, "/")
-    assert f"{2 * KEYS} records, {2 * KEYS} bytes not acknowledged" in page
+    assert f"{2 * KEYS} records, {2 * KEYS} bytes unacknowledged" in page
     assert "sequence_number is null" in page
     await wait_until(_exports(counting, headgate_external_tables_failing=1), "the error is exported")
     await wait_until(_exports(counting, headgate_backlog_records=2 * KEYS), "the backlog is exported")
