@@ -96,10 +96,12 @@ class ChildProcess:
     async def stop(self, timeout_seconds: float, *, whole_group: bool = False) -> bool:
         """Send SIGTERM; after ``timeout_seconds``, kill the child. Return whether it ended in time.
 
-        Processes that the child started in its own session are always killed once the child has ended.
-        ``whole_group`` sends SIGTERM to them as well.
+        Processes that the child started in its own session are killed once the child has ended. ``whole_group`` sends
+        SIGTERM to them as well, and kills them even if the child had ended before this call.
         """
         if self.returncode is not None:
+            if whole_group:
+                self._signal_group(signal.SIGKILL)
             return True
         if whole_group:
             self._signal_group(signal.SIGTERM)

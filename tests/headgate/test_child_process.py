@@ -48,6 +48,17 @@ async def test_what_a_child_started_ends_with_it(tmp_path: Path) -> None:
     await until(lambda: not _runs(grandchild))
 
 
+async def test_stopping_the_group_kills_what_an_ended_child_left_behind(tmp_path: Path) -> None:
+    child = await started(tmp_path, "sleep 600 & echo $!")
+    grandchild = int(child.output_path.read_text())
+    await child.wait()
+    assert _runs(grandchild)
+
+    await child.stop(30, whole_group=True)
+
+    await until(lambda: not _runs(grandchild))
+
+
 async def test_a_frozen_child_can_be_resumed_and_killed(tmp_path: Path) -> None:
     child = await started(tmp_path, "echo; exec sleep 600")
     child.freeze()
