@@ -4,6 +4,7 @@ import pytest
 
 from coordinator.balancing.affinity import preferred_owners_of
 from coordinator.reporting.idle_reasons import idle_reasons
+from headgate.model import entries as e
 from headgate.model.bucket_ranges import BucketRange
 from headgate.model.layout import Layout
 from headgate.protocol import messages as m
@@ -80,6 +81,14 @@ async def test_a_grant_of_a_joined_segment_names_the_start_of_each_bucket(harnes
     assert [10, 7] == [harness.subscription.acknowledged_in(0, bucket).position for bucket in (0, 15)]
     assert harness.acknowledge("ada", 0, 10) is None
     assert {} == harness.subscription.progress_by_bucket
+
+
+async def test_a_grant_names_the_start_of_a_single_bucket(lead: Lead) -> None:
+    harness = lead("ada", records=10)
+    last = e.AcknowledgedRange(0, 0, 7, 15, 16)
+    harness.propose(e.RecordsAcknowledged(topic_id=1, subscription_id=2, seek_generation=0, ranges=[last]))
+
+    assert [m.BucketStart(15, 16, 7)] == harness.register("ada").grants[0].starts
 
 
 @pytest.mark.parametrize("harness", ["QUEUE"], indirect=True)

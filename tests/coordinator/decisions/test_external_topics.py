@@ -8,18 +8,14 @@ from controller.state.shard_state import ShardState, Topic
 from coordinator.decisions.external_topics import acknowledgeable_end, registration_error
 from headgate.model import entries as e
 from headgate.protocol import messages as m
+from tests.support.imported_topic import imported_topic
 
 
 def topic(positions: e.Positions) -> Topic:
     """Segment 0 is sealed at 10 (or at "read to its end"), segment 1 is active."""
-    state = ShardState(0)
-    segments = [
-        e.ImportedSegment(segment=0, label="a", end_offset=10 if positions == "offsets" else 1),
-        e.ImportedSegment(segment=1, label="b", parents=[0]),
-    ]
-    entry = e.TopicImported(topic_id=1, topic="t", token="x", segments=segments, positions=positions)
-    state.apply_all([entry], chunk=1, at_ms=0)
-    return state.topics["t"]
+    end_offset = 10 if positions == "offsets" else 1
+    sealed = e.ImportedSegment(segment=0, label="a", end_offset=end_offset)
+    return imported_topic(sealed, e.ImportedSegment(segment=1, label="b", parents=[0]), positions=positions)
 
 
 def stored() -> Topic:

@@ -43,7 +43,7 @@ def test_rule_1_a_delayed_copy_does_not_bring_a_consumer_back(reason: str) -> No
     rejected = judge(known)
 
     assert isinstance(rejected, Refusal)
-    assert "fenced" == rejected.verdict
+    assert ("fenced", True) == (rejected.verdict, rejected.after_proposed)
     assert "left as incarnation 5; register with a higher one to return" in rejected.reason
 
 
@@ -90,7 +90,8 @@ def test_rule_2_a_replaced_incarnation_is_fenced() -> None:
     rejected = judge(subscription(), incarnation=4)
 
     assert isinstance(rejected, Refusal)
-    assert ("fenced", True) == (rejected.verdict, "now incarnation 5 at client 'client-ada'" in rejected.reason)
+    assert ("fenced", True) == (rejected.verdict, rejected.after_proposed)
+    assert "now incarnation 5 at client 'client-ada'" in rejected.reason
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,8 @@ def test_rule_3_another_type_or_an_invalid_order_is_rejected(kind: str, fields: 
     rejected = judge(subscription(kind, "none"), **fields)
 
     assert isinstance(rejected, Refusal)
-    assert ("invalid", True) == (rejected.verdict, reason in rejected.reason)
+    assert ("invalid", True) == (rejected.verdict, rejected.after_proposed)
+    assert reason in rejected.reason
 
 
 @pytest.mark.parametrize(

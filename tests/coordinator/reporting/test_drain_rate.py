@@ -27,6 +27,9 @@ def test_samples_too_close_together_give_no_rate():
 
     assert rate.rates() == {}
 
+    rate.add_sample(SAMPLE_INTERVAL_SECONDS, {0: 50})
+    assert rate.rates() == {0: 50 / SAMPLE_INTERVAL_SECONDS}
+
 
 def test_a_seek_starts_a_new_window_and_unblocked_segments_are_dropped():
     rate = DrainRate()

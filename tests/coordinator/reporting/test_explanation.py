@@ -6,9 +6,13 @@ import asyncio
 
 import pytest
 
-from coordinator.reporting.explanation import duration, explain
+from coordinator.decisions.gate import compute_gate
+from coordinator.reporting.explanation import ExplanationContext, duration, explain
+from coordinator.state.subscription import Subscription
+from headgate.model import entries as e
 from headgate.protocol import messages as m
 from tests.coordinator.conftest import Lead
+from tests.support.imported_topic import imported_topic
 from tests.support.subscription_environment import CoordinatorHarness
 
 pytestmark = pytest.mark.looptime
@@ -153,6 +157,37 @@ async def test_without_consumers_the_explanation_says_so(lead: Lead) -> None:
     assert "is readable and has no consumer, because none is registered" in explained.segments[0].sentences[0]
 
 
+async def test_a_segment_that_waits_for_a_reconciliation_says_so(lead: Lead) -> None:
+    """The new leader finds the drained parent in the ledger, and has not granted the children yet."""
+    harness = lead("ada", records=3)
+    harness.split(0)
+    harness.propose(e.SegmentsDrained(topic_id=1, subscription_id=2, segments=[0], seek_generation=0))
+    await harness.change_leader()
+
+    segment = explain_all(harness).segments[1]
+    assert segment.status == "waiting"
+    assert "is readable and will be assigned at the next reconciliation" in segment.sentences[0]
+
+
+def test_an_active_ancestor_of_an_external_topic_cannot_be_drained() -> None:
+    """A source may report children before the parent has ended."""
+    topic = imported_topic(
+        e.ImportedSegment(segment=0, label="a"), e.ImportedSegment(segment=1, label="b", parents=[0])
+    )
+    created = e.SubscriptionCreated(
+        topic_id=1, subscription_id=2, subscription="s", subscription_type="STREAM", order="strict", positions={}
+    )
+    subscription = Subscription.created(created, "t")
+    gate = compute_gate(topic.layout, set(), subscription.type, subscription.order)
+    context = ExplanationContext(now_ms=0, revoke_timeout_seconds=30, grace_seconds=60, held={})
+    (child,) = explain(subscription, topic, gate, context, segments=[1], consumers=[]).segments
+
+    assert child.sentences == [
+        "Segment 1 (b) is blocked until segment 0 is drained.",
+        "Segment 0 (a) is active: it still receives records and cannot be drained yet.",
+    ]
+
+
 async def test_an_untracked_subscription_has_no_backlog(lead: Lead) -> None:
     explained = explain_all(lead("ada", type="CHECKPOINT", records=4))
 
@@ -174,7 +209,16 @@ async def test_a_drained_segment_is_explained_in_one_sentence(lead: Lead) -> Non
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.04, "0.0 s"), (0.44, "0.4 s"), (12.2, "12 s"), (180, "3 min"), (7200, "2 h"), (300_000, "3 days")],
+    [
+        (0.04, "0.0 s"),
+        (0.44, "0.4 s"),
+        (12.2, "12 s"),
+        (119, "119 s"),
+        (120, "2 min"),
+        (7199, "120 min"),
+        (7200, "2 h"),
+        (300_000, "3 days"),
+    ],
 )
 def test_durations_have_one_unit(seconds: float, text: str) -> None:
     assert duration(seconds) == text

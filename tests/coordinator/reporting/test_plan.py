@@ -12,6 +12,7 @@ from headgate.model import entries as e
 from headgate.model.bucket_ranges import SegmentSlice, slice_of
 from headgate.protocol import messages as m
 from tests.coordinator.conftest import Lead
+from tests.support.imported_topic import imported_topic
 from tests.support.subscription_environment import CoordinatorHarness
 
 pytestmark = pytest.mark.looptime
@@ -120,6 +121,14 @@ async def test_a_planned_split_names_the_created_segments_and_their_blockers(lea
         ("ada", 1, 1, 1),
         ("bob", 0, 0, 1),
     ]
+
+
+@pytest.mark.parametrize("changes", [{"splits": [0]}, {"merges": [(0, 1)]}])
+async def test_an_external_topic_cannot_be_split_or_merged(lead: Lead, changes) -> None:
+    topic = imported_topic(e.ImportedSegment(segment=0, label="a"), e.ImportedSegment(segment=1, label="b"))
+
+    with pytest.raises(LayoutError, match="only its source splits and merges"):
+        plan_changes(lead("ada").subscription, topic, asked(**changes))
 
 
 @pytest.mark.parametrize(
