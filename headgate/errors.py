@@ -13,11 +13,17 @@ class HeadgateError(Exception):
 
 
 class ConfigError(HeadgateError):
-    """A setting is missing, unknown or invalid. The text names the setting, and its file if it has one."""
+    """A setting is missing, unknown or invalid.
+
+    The text names the setting, and its file if it has one.
+    """
 
 
 class InvalidNameError(HeadgateError):
-    """The name of a topic, subscription, consumer or cluster is invalid. The text gives the rule."""
+    """The name of a topic, subscription, consumer or cluster is invalid.
+
+    The text gives the rule.
+    """
 
 
 class LayoutError(HeadgateError):
@@ -41,7 +47,10 @@ class StoreUnavailableError(StoreError):
 
 
 class OutcomeUnknownError(StoreError):
-    """A write may or may not have happened. In the ledger this ends the term; the next one reads the outcome."""
+    """A write may or may not have happened.
+
+    In the ledger this ends the term; the next one reads the outcome.
+    """
 
 
 class ChunkError(HeadgateError):
@@ -49,11 +58,17 @@ class ChunkError(HeadgateError):
 
 
 class LedgerFormatError(ChunkError):
-    """An object in the ledger was written by another version; the text names it, its format, and what to do."""
+    """An object in the ledger was written by another version.
+
+    The text names it, its format, and what to do.
+    """
 
 
 class ProtocolError(HeadgateError):
-    """The cluster runs another version of the protocol. The text names both, or the field that differs."""
+    """The cluster runs another version of the protocol.
+
+    The text names both, or the field that differs.
+    """
 
 
 class TransportError(HeadgateError):

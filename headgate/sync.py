@@ -70,7 +70,7 @@ class EventLoopThread:
         self.close()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run ``coroutine`` in the loop and return its result; an exception here, such as Ctrl-C, cancels it.
+        """Run ``coroutine`` in the loop and return its result. Ctrl-C cancels it.
 
         Raises:
             HeadgateError: the loop is closed.
@@ -155,7 +155,7 @@ class _Facade(Generic[ClientT]):
         return self._loop.run(coroutine)
 
     def _read(self, read: Callable[[], T]) -> T:
-        """Return what ``read`` returns in the loop's thread, where the values do not change meanwhile."""
+        """Call ``read`` in the loop's thread, where values do not change meanwhile."""
 
         async def call() -> T:
             return read()
@@ -197,7 +197,8 @@ class Delivery:
         """Wait until the record is durable.
 
         Raises:
-            TimeoutError: the outcome is unknown after ``timeout_seconds``; it can be asked for again.
+            TimeoutError: the outcome is unknown after ``timeout_seconds``; it can be asked for
+                again.
             every error of headgate.Delivery.
 
         """
@@ -250,7 +251,7 @@ class Producer(_Facade[producer.Producer]):
         return self._client.report()
 
     def close(self, timeout_seconds: float | None = None) -> CloseReport:
-        """Send what is pending, for at most ``timeout_seconds`` (None: the delivery timeout), and close."""
+        """Flush for at most ``timeout_seconds`` (None: the delivery timeout), and close."""
         if not self._closed:
             try:
                 self._run(self._client.close(timeout_seconds))
@@ -277,7 +278,10 @@ class Consumer(_Facade[consumer.Consumer]):
         capacity: float = 1.0,
         loop: EventLoopThread | None = None,
     ) -> None:
-        """Connect and register. ``loop``: the thread to use; the other arguments are those of `headgate.Consumer`."""
+        """Connect and register.
+
+        ``loop``: the thread to use; the other arguments are those of `headgate.Consumer`.
+        """
 
         def create() -> consumer.Consumer:
             return consumer.Consumer(
@@ -296,7 +300,10 @@ class Consumer(_Facade[consumer.Consumer]):
         super().__init__(create, loop)
 
     def __iter__(self) -> Iterator[ConsumedRecord]:
-        """Iterate over records as they arrive; ends when the consumer is closed by another thread."""
+        """Iterate over records as they arrive.
+
+        Ends when the consumer is closed by another thread.
+        """
         return self
 
     def __next__(self) -> ConsumedRecord:

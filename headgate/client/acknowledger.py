@@ -129,18 +129,18 @@ class Acknowledger:
         self.acknowledge_range(segment, generation, offset, offset + 1)
 
     def acknowledge_range(self, segment: int, generation: int, first_offset: int, end_offset: int) -> None:
-        """Acknowledge ``first_offset``, which STREAM ignores, up to, not including, ``end_offset``."""
+        """Acknowledge the offsets below ``end_offset``: QUEUE from ``first_offset`` on, STREAM all."""
         self._add(m.Acknowledgement(segment, generation, first_offset, end_offset))
         self._schedule_flush()
 
     def checkpoint(self, segment: int, generation: int, end_offset: int, checkpoint: str | None) -> None:
-        """Acknowledge an external segment up to ``end_offset``, with the checkpoint of its source."""
+        """Acknowledge an external segment up to ``end_offset``, with its checkpoint."""
         if checkpoint is not None:
             self._checkpoints[segment] = (generation, checkpoint)
         self.acknowledge_range(segment, generation, 0, end_offset)
 
     def checkpoints_of(self, acknowledgements: list[m.Acknowledgement]) -> dict[int, str]:
-        """Return the newest checkpoint of each acknowledged segment, also for a batch that is repeated."""
+        """Return the newest checkpoint of each acknowledged segment, also for a repeated batch."""
         found = {}
         for acknowledgement in acknowledgements:
             generation, checkpoint = self._checkpoints.get(acknowledgement.segment, (-1, ""))

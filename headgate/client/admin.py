@@ -89,12 +89,13 @@ class Admin:
         complete: bool = True,
         dry_run: bool = False,
     ) -> TopicImportResult:
-        """Create the external ``topic``, or update it to the present state of its source; returns what changes.
+        """Create the external ``topic``, or update it from its source; returns what changes.
 
         Args:
             topic: its name in headgate.
             layout: the segments at the source, see headgate.client.source_listing.
-            complete: ``layout`` lists every segment of the source. False: only those that changed; the others stay.
+            complete: ``layout`` lists every segment of the source. False: only those that changed;
+                the others stay.
             dry_run: only return what would change.
 
         """
@@ -158,8 +159,10 @@ class Admin:
             auto_merge: whether quiet neighbors are merged automatically.
             min_segments: fewest active segments that automatic merges leave.
             max_segments: most active segments that automatic splits create.
-            retention_ms: how long a sealed segment is kept after every subscription has drained it; -1: without limit.
-            reset: fields that return to the cluster's settings. A field that is None and not in ``reset`` is unchanged.
+            retention_ms: how long a sealed segment is kept after every subscription has drained it;
+                -1: without limit.
+            reset: fields that return to the cluster's settings. A field that is None and not in
+                ``reset`` is unchanged.
 
         """
         request = m.SetTopicPolicy(
@@ -175,7 +178,7 @@ class Admin:
         return await self._change_topic(topic, request)
 
     async def prune_topic(self, topic: str, *, dry_run: bool = False) -> PruneResult:
-        """Prune the segments that every subscription of ``topic`` has drained, regardless of its retention.
+        """Prune the segments that every subscription of ``topic`` has drained, despite its retention.
 
         Returns what was deleted, and why each other sealed segment was not.
         """
@@ -197,7 +200,7 @@ class Admin:
         return sorted(found, key=lambda info: (info.topic, info.subscription))
 
     async def backlog(self, topic: str | None = None, subscription: str | None = None) -> list[BacklogInfo]:
-        """Return what is unacknowledged in one subscription, in all of ``topic``, or in all topics, by name."""
+        """Return the backlogs of one subscription, of all of ``topic``, or of all topics, by name."""
         if subscription is not None:
             m.require_name("subscription", subscription)
         request = m.DescribeBacklog(topic=topic, subscription=subscription)
@@ -206,7 +209,7 @@ class Admin:
         return sorted(found, key=lambda info: (info.topic, info.subscription))
 
     async def describe_subscription(self, topic: str, subscription: str) -> SubscriptionInfo:
-        """Return the consumers of a subscription, its positions, and which ancestors block which segments."""
+        """Return the consumers of a subscription, its positions, and which segments are blocked."""
         request = m.DescribeSubscription(**self._new(topic, subscription))
         reply = await self._request(self._shard(topic), request, m.SubscriptionReply)
         return public_value(reply.subscription, SubscriptionInfo)
@@ -214,7 +217,7 @@ class Admin:
     async def explain(
         self, topic: str, subscription: str, *, segment: SegmentId | None = None, consumer: str | None = None
     ) -> Explanation:
-        """Return why segments are, or are not, assigned: one segment, one consumer, or everything."""
+        """Return why segments are, or are not, assigned: for one segment, one consumer, or all."""
         if consumer is not None:
             m.require_name("consumer", consumer)
         request = m.ExplainSubscription(**self._new(topic, subscription), segment=segment, consumer=consumer)
@@ -258,21 +261,24 @@ class Admin:
         positions: Mapping[SegmentId, Offset] | None = None,
         dry_run: bool = False,
     ) -> SeekResult:
-        """Move a subscription while its consumers run. Records from its new positions on are delivered again.
+        """Move a subscription while its consumers run.
 
-        Give exactly one of ``to``, ``timestamp_ms`` and ``positions``.
+        Records from its new positions on are delivered again. Give exactly one of ``to``,
+        ``timestamp_ms`` and ``positions``.
 
         Args:
             topic: whose records.
             subscription: whose positions.
             to: "earliest" or "latest", for every segment.
-            timestamp_ms: the first record of each segment that was stored at that time or later, by the leader's clock.
-                The timestamps that producers set do not count.
-            positions: segment → offset. Other segments keep their positions, unless they descend from one of these.
+            timestamp_ms: the first record of each segment that was stored at that time or later, by
+                the leader's clock. The timestamps that producers set do not count.
+            positions: segment → offset. Other segments keep their positions, unless they descend
+                from one of these.
             dry_run: only return what would move.
 
         Raises, besides the errors of every method:
-            ConfigError: not exactly one target is given, the timestamp is in the future, or the topic is external.
+            ConfigError: not exactly one target is given, the timestamp is in the future, or the
+                topic is external.
             StoreError, ChunkError: the ledger cannot be read to find a timestamp.
 
         """
@@ -291,7 +297,7 @@ class Admin:
         return public_value(await self._request(self._shard(topic), request, m.SeekReply), SeekResult)
 
     async def set_order(self, topic: str, subscription: str, order: Order) -> SubscriptionInfo:
-        """Set whether the children of a split wait for their ancestors ("strict") or not ("none")."""
+        """Set whether children wait for their ancestors ("strict") or not ("none")."""
         request = m.SetSubscriptionOrder(**self._new(topic, subscription), order=order, token=self._client.new_token())
         reply = await self._request(self._shard(topic), request, m.SubscriptionReply)
         return public_value(reply.subscription, SubscriptionInfo)
@@ -311,7 +317,10 @@ class Admin:
         return self._shards
 
     def _new(self, topic: str, subscription: str | None = None) -> dict[str, Any]:
-        """Return the fields that the requests about a topic or subscription share; raises InvalidNameError."""
+        """Return the fields that the requests about a topic or subscription share.
+
+        Raises InvalidNameError.
+        """
         m.require_name("topic", topic)
         fields: dict[str, Any] = {"topic": topic}
         if subscription is not None:

@@ -23,7 +23,7 @@ from headgate.protocol.backlog import CountedBy, Outlook
 SegmentState = Literal["active", "sealed"]
 """A sealed segment takes no more records: it was split or merged."""
 AssignmentStatus = Literal["granted", "revoking", "waiting", "shared", "blocked", "drained"]
-"""``waiting``: ready to be read, but no consumer holds it. ``shared``: consumers hold ranges of its key buckets.
+"""``waiting``: no consumer holds it yet. ``shared``: consumers hold ranges of its key buckets.
 ``blocked``: its ancestors are not drained. ``drained``: sealed, and every record is acknowledged."""
 ValueT = TypeVar("ValueT")
 
@@ -95,7 +95,10 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicImportResult:
-    """What an import changed, or would change after a dry run. Segments are named as at their source."""
+    """What an import changed, or would change after a dry run.
+
+    Segments are named as at their source.
+    """
 
     topic: TopicInfo
     """The topic after the import."""
@@ -148,7 +151,8 @@ class ConsumerInfo:
     idle: str = ""
     """Why it reads nothing; empty if it reads something."""
     capacity: int = 100
-    """Share of an ordinary consumer's load, in percent; used when the subscription is balanced by load."""
+    """Share of an ordinary consumer's load, in percent; used when the subscription is balanced by
+    load."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +211,10 @@ class SubscriptionInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentSeek:
-    """Movement of one segment's position. Records that a move forward skips count as acknowledged."""
+    """Movement of one segment's position.
+
+    Records that a move forward skips count as acknowledged.
+    """
 
     segment: SegmentId
     from_offset: Offset
@@ -217,7 +224,10 @@ class SegmentSeek:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeekResult:
-    """What a seek moved, or would move after a dry run. Segments that are not among ``moves`` keep their positions."""
+    """What a seek moved, or would move after a dry run.
+
+    Segments that are not among ``moves`` keep their positions.
+    """
 
     seek_generation: int
     moves: tuple[SegmentSeek, ...]
@@ -267,7 +277,7 @@ class BacklogInfo:
 
     @property
     def external(self) -> bool:
-        """Whether the records are stored elsewhere: only segments of external topics have labels."""
+        """Whether the records are stored elsewhere: only external segments have labels."""
         return any(segment.label is not None for segment in self.segments)
 
 
@@ -351,7 +361,10 @@ class ProposedSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSegmentCount:
-    """How many segments a consumer holds at each stage of a plan; None: it is not a member at that stage."""
+    """How many segments a consumer holds at each stage of a plan.
+
+    None: it is not a member at that stage.
+    """
 
     consumer: str
     before: int | None

@@ -66,7 +66,10 @@ class Client:
         now_ms: Callable[[], int] = _wall_clock_ms,
         rng: random.Random | None = None,
     ) -> None:
-        """``transport`` has this client's `will`, if it supports one. ``store`` is for consumers."""
+        """``transport`` has this client's `will`, if it supports one.
+
+        ``store`` is for consumers.
+        """
         self.transport = transport
         self.cluster = cluster
         self.client_id = m.require_name("client", client_id)
@@ -76,7 +79,8 @@ class Client:
         self.leader_waits = 0
         """Number of requests that had to wait because no leader was known."""
         self.undecodable_messages = 0
-        # Starts at random, so that replies to an earlier program of the same client id match no request.
+        # Starts at random, so that replies to an earlier program of the same client id match no
+        # request.
         self.request_ids: Iterator[int] = itertools.count(self.rng.getrandbits(40) << 20)
         self._store = store
         self._cluster_known = asyncio.Event()
@@ -208,11 +212,17 @@ class Client:
         return self._leaders.get(shard)
 
     def on_leader(self, shard: int, handler: Callable[[m.LeaderAnnouncement], None]) -> Callable[[], None]:
-        """Call ``handler`` with each announcement that is not stale; returns a function that removes it."""
+        """Call ``handler`` with each announcement that is not stale.
+
+        Returns a function that removes it.
+        """
         return _add_handler(self._leader_watchers.setdefault(shard, []), handler)
 
     async def watch_head(self, shard: int, handler: Callable[[m.HeadAnnouncement], None]) -> Callable[[], None]:
-        """Call ``handler`` with each announced chunk of ``shard``; returns a function that removes it."""
+        """Call ``handler`` with each announced chunk of ``shard``.
+
+        Returns a function that removes it.
+        """
         remove = _add_handler(self._head_watchers.setdefault(shard, []), handler)
         if shard not in self._watched_heads:
             self._watched_heads.add(shard)
@@ -248,7 +258,7 @@ class Client:
         make: MakeRequest,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     ) -> m.Reply:
-        """Send a request to the leader of ``shard`` until it replies. Repeating it must be harmless.
+        """Repeat a request to the leader of ``shard`` until it replies; that must be harmless.
 
         Raises:
             NoLeaderError: no leader replied in time.

@@ -44,7 +44,8 @@ from headgate.protocol import messages as m
 
 ACK_INTERVAL_SECONDS: Final = 0.1
 REVOCATION_TIMEOUT_SECONDS: Final = 10.0
-"""How long the records delivered from a revoked segment can be acknowledged; well below the leader's limit."""
+"""How long the records delivered from a revoked segment can be acknowledged; well below the
+leader's limit."""
 CLOSE_TIMEOUT_SECONDS: Final = 5.0
 """For the last acknowledgements, and again for leaving."""
 
@@ -54,7 +55,10 @@ log = structlog.get_logger(__name__)
 
 
 class Consumer:
-    """Receives records of one subscription. Use it as an async context manager, and iterate over it."""
+    """Receives records of one subscription.
+
+    Use it as an async context manager, and iterate over it.
+    """
 
     _reads_source = False
     """Whether it reads an external topic's source (headgate.client.external_consumer)."""
@@ -86,9 +90,9 @@ class Consumer:
             order: "strict": a segment waits for its ancestors; "none": it does not. None: "strict"
                 for STREAM, "none" otherwise.
             positions: CHECKPOINT only: segment → next offset to read, as `positions` returned it.
-            balance: how to balance segments across the consumers of the subscription: by "count", or
-                by "load" (traffic and backlog, damped). None: the subscription's current setting,
-                initially "count".
+            balance: how to balance segments across the consumers of the subscription: by "count",
+                or by "load" (traffic and backlog, damped). None: the subscription's current
+                setting, initially "count".
             capacity: load of this consumer relative to an ordinary one, 0.01 to 10. Used when the
                 subscription is balanced by load.
 
@@ -117,7 +121,8 @@ class Consumer:
         self._start: m.Start = start
         self._order: Order | None = order
         self.incarnation = 0
-        """Rises with every start of the program: the time at which the consumer was entered, in milliseconds."""
+        """Rises with every start of the program: the time at which the consumer was entered, in
+        milliseconds."""
         self._subscription_id: int | None = None
         """Id of its subscription; None before the first registration."""
         self._held_segments = HeldSegments()
@@ -238,7 +243,7 @@ class Consumer:
                 return record
 
     async def get_many(self, max_records: int = 500, timeout_seconds: float = 0.0) -> list[ConsumedRecord]:
-        """Return the records that are available, at most ``max_records``, without waiting for a full batch.
+        """Return the records that are available, at most ``max_records``.
 
         Waits up to ``timeout_seconds`` for the first record, and for no further one. Returns an
         empty list if none came. Records of one segment are in the order of their offsets.
@@ -290,13 +295,14 @@ class Consumer:
         timestamp_ms: int | None = None,
         positions: Mapping[SegmentId, Offset] | None = None,
     ) -> SeekResult:
-        """Move the subscription, for all its consumers; the arguments and errors are those of `Admin.seek`.
+        """Move the subscription, for all its consumers.
 
-        The move is durable when this returns. The leader revokes every grant that it affects and
-        issues new ones, with higher generations, at the new positions. A consumer learns of that by
-        a message, so it may still deliver a few records from before the seek; their generations are
-        lower than those of the records that follow. An acknowledgement of a record from before the
-        seek is rejected and counted in `rejected`.
+        The arguments and errors are those of `Admin.seek`. The move is durable when this returns.
+        The leader revokes every grant that it affects and issues new ones, with higher generations,
+        at the new positions. A consumer learns of that by a message, so it may still deliver a few
+        records from before the seek; their generations are lower than those of the records that
+        follow. An acknowledgement of a record from before the seek is rejected and counted in
+        `rejected`.
 
         A CHECKPOINT subscription cannot be moved: open a new consumer with other ``positions``.
         """
@@ -307,7 +313,7 @@ class Consumer:
 
     @property
     def positions(self) -> dict[SegmentId, Offset]:
-        """Segment → next offset to read, for every segment that was granted or given to the constructor."""
+        """Segment → next offset to read, for every segment granted so far or passed at creation."""
         return dict(self._feed.positions)
 
     @property
@@ -326,9 +332,10 @@ class Consumer:
         return self._acknowledger.rejected
 
     async def caught_up(self) -> bool:
-        """Return whether every record that is durable now was delivered, and no segment is blocked or moving.
+        """Return whether this consumer has delivered every record that is durable now.
 
-        Segments of other consumers do not count.
+        False also while a segment of the subscription is blocked or moving. Segments of other
+        consumers do not count.
 
         Raises:
             NoLeaderError: no leader replies.
@@ -338,7 +345,8 @@ class Consumer:
         alive = await self._heartbeat()
         if alive.blocked or not alive.stable or not self._feed.has_delivered(alive.head):
             return False
-        # Without a grant whose push was lost, there seems to be nothing to read: compare the whole list.
+        # Without a grant whose push was lost, there seems to be nothing to read: compare the whole
+        # list.
         held = self._feed.generations()
         await self._register()
         return held == self._feed.generations() and self._feed.has_delivered(alive.head)
@@ -425,7 +433,8 @@ class Consumer:
 
     def _on_push(self, push: m.Push) -> None:
         if push.incarnation != self.incarnation or not self._feed.is_open:
-            # Before the first registration: its reply lists these changes, or the leader repeats them.
+            # Before the first registration: its reply lists these changes, or the leader repeats
+            # them.
             return
         if isinstance(push, m.AssignmentChanged):
             self._apply_changes(self._held_segments.changed(push))
@@ -434,7 +443,8 @@ class Consumer:
             known = self._client.leader(self._shard)
             if known is None or push.leader_epoch >= known.leader_epoch:
                 self._apply_changes(self._held_segments.drop_all())
-                # The reply shows whether another program has this name, or this one was only evicted.
+                # The reply shows whether another program has this name, or this one was only
+                # evicted.
                 self._registration_needed.set()
 
     # Segments

@@ -1,4 +1,4 @@
-"""The consumer of an external topic: headgate grants segments, and the program reads its own source.
+"""The consumer of an external topic: headgate grants segments, the program reads its source.
 
     async def read(shard: GrantedSegment) -> None:
         async for batch in my_source(shard.label, after=shard.checkpoint):
@@ -42,7 +42,8 @@ from headgate.protocol import messages as m
 from headgate.storage.object_store import Store
 
 Read = Callable[["GrantedSegment"], Awaitable[None]]
-"""The program's function. It reads one segment from its checkpoint, to its end or until it is cancelled."""
+"""The program's function. It reads one segment from its checkpoint, to its end or until it is
+cancelled."""
 
 __all__ = ["ExternalConsumer", "GrantedSegment"]
 
@@ -57,7 +58,8 @@ class GrantedSegment:
         self.label = grant.external.label
         """Its name at the source."""
         self.checkpoint = grant.external.checkpoint
-        """Where to continue: the last checkpoint that any holder acknowledged. None: start at the beginning."""
+        """Where to continue: the last checkpoint that any holder acknowledged. None: start at the
+        beginning."""
         self.start_offset = grant.start_offset
         """With ``offsets`` positions: the first offset that is not acknowledged."""
         self.end_offset = grant.end_offset
@@ -75,7 +77,8 @@ class GrantedSegment:
 
         Args:
             checkpoint: where the next holder continues, at most 1024 characters.
-            end_offset: with ``offsets`` positions, the offset after the last record that was handled.
+            end_offset: with ``offsets`` positions, the offset after the last record that was
+                handled.
 
         Raises:
             HeadgateError: ``end_offset`` is missing, or is given with opaque positions.
@@ -112,7 +115,10 @@ class GrantedSegment:
 
 
 class ExternalConsumer:
-    """Reads segments of an external topic for one subscription. Use it as an async context manager, and `run` it."""
+    """Reads segments of an external topic for one subscription.
+
+    Use it as an async context manager, and `run` it.
+    """
 
     def __init__(
         self,

@@ -42,7 +42,8 @@ from headgate.protocol import messages as m
 __all__ = ["CloseReport", "Delivery", "Producer", "ProducerSettings", "RecordMetadata"]
 
 YIELD_BYTES: Final = 256 * 1024
-"""After this many bytes without a pause `send` yields to the event loop, so that batches can be sent."""
+"""After this many bytes without a pause `send` yields to the event loop, so that batches can be
+sent."""
 MAX_SOURCE_POSITION_BYTES: Final = 1024
 
 log = structlog.get_logger(__name__)
@@ -56,7 +57,8 @@ class ProducerSettings:
     """How long a batch that is not full waits for more records. 0: until the next turn of the event
     loop; while another batch is queued, it grows anyway."""
     batch_bytes: int = 50 * 1024
-    """Size at which a batch is full: large enough for little overhead, small enough for short delays."""
+    """Size at which a batch is full: large enough for little overhead, small enough for short
+    delays."""
     max_in_flight: int = 128
     """Most batches of one shard in flight; the leader can announce fewer. This many batches per round
     trip bound the throughput. Half of them are being committed while the other half travel, because
@@ -66,7 +68,8 @@ class ProducerSettings:
     request_timeout_seconds: float = 5.0
     """After this long without a reply a batch is sent again. Longer than any commit takes."""
     delivery_timeout_seconds: float = 120.0
-    """Time from `send` to the outcome. Longer than an election, a restart and a bad network together."""
+    """Time from `send` to the outcome. Longer than an election, a restart and a bad network
+    together."""
     buffer_bytes: int = 32 * 1024 * 1024
     """Most bytes buffered for all shards, besides the guaranteed minimum of each."""
     guaranteed_bytes: int = 1024 * 1024
@@ -121,7 +124,10 @@ class CloseReport:
 
 
 class Producer:
-    """Sends keyed records. Use it as an async context manager; leaving it flushes, within the delivery timeout."""
+    """Sends keyed records.
+
+    Use it as an async context manager; leaving it flushes, within the delivery timeout.
+    """
 
     def __init__(
         self,
@@ -204,9 +210,9 @@ class Producer:
         batches = self._batches_of_topic.get(topic) or await self._open_shard(topic)
         size_bytes = self._checked_size(topic, key, value, timestamp_ms, source_position)
         if batches.starts_new_batch(topic, size_bytes):
-            # One turn of the loop reads one reply, so a caller that sends without a pause gets one turn
-            # per batch. Otherwise most of the window stays unused until the buffer is full. This
-            # precedes the reservation: a caller that is cancelled here has reserved nothing.
+            # One turn of the loop reads one reply, so a caller that sends without a pause gets one
+            # turn per batch. Otherwise most of the window stays unused until the buffer is full.
+            # This precedes the reservation: a caller that is cancelled here has reserved nothing.
             await asyncio.sleep(0)
         if not self._budget.try_reserve(batches.shard, size_bytes):
             await self._wait_for_buffer_space(batches.shard, size_bytes, started_at)
@@ -243,7 +249,7 @@ class Producer:
         return await delivery
 
     async def open(self, topic: str) -> None:
-        """Get this producer's identity on the shard of ``topic``, and with it its `source_position`.
+        """Get the identity on the shard of ``topic``, and with it the `source_position`.
 
         Raises:
             NoLeaderError: no leader granted one within the delivery timeout.
@@ -268,7 +274,7 @@ class Producer:
             await asyncio.wait(pending)
 
     async def close(self, timeout_seconds: float | None = None) -> CloseReport:
-        """Send what is pending, for at most ``timeout_seconds`` (None: the delivery timeout), and close."""
+        """Flush for at most ``timeout_seconds`` (None: the delivery timeout), and close."""
         if not self._closed:
             self._closed = True
             try:
@@ -323,7 +329,10 @@ class Producer:
         timestamp_ms: int | None,
         source_position: bytes | None,
     ) -> int:
-        """Return the bytes that a record takes of the budget; reject an invalid one before it spoils its batch."""
+        """Return the bytes that a record takes of the budget.
+
+        Reject an invalid one before it spoils its batch.
+        """
         if type(key) is not bytes or type(value) is not bytes:
             raise TypeError(f"key and value must be bytes, not {type(key).__name__} and {type(value).__name__}")
         size = len(key) + len(value)
@@ -421,7 +430,7 @@ class _ShardBatches:
         self._filled = False
 
     def starts_new_batch(self, topic: str, size_bytes: int) -> bool:
-        """Return, once per batch, whether a record of ``size_bytes`` starts a new one because one is full."""
+        """Return, once per batch, whether ``size_bytes`` more start a new one."""
         batch = self._open.get(topic)
         if batch is not None:
             return not batch.fits(size_bytes, self._settings.batch_bytes)
@@ -436,7 +445,10 @@ class _ShardBatches:
         source_position: bytes | None,
         started_at: float,
     ) -> Delivery:
-        """Add a record to its topic's open batch. ``started_at``: loop time at which `send` was called."""
+        """Add a record to its topic's open batch.
+
+        ``started_at``: loop time at which `send` was called.
+        """
         if source_position is not None:
             for other in [name for name in self._open if name != topic]:
                 self._seal(other)

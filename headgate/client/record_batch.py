@@ -33,7 +33,8 @@ class RecordMetadata:
     """Where a durable record is stored."""
 
     segment: SegmentId | None
-    """None: the record is stored, but the leader no longer remembers where. The same holds for ``offset``."""
+    """None: the record is stored, but the leader no longer remembers where. The same holds for
+    ``offset``."""
     offset: Offset | None
     duplicate: bool
     """Whether an earlier try had already stored the record."""
@@ -159,9 +160,10 @@ class RecordBatch:
 
 
 def record_locations(records: list[m.Record], placements: list[Placement]) -> list[tuple[int, int] | None]:
-    """Return (segment, offset) of each record. Inside a placement offsets rise by one in batch order.
+    """Return (segment, offset) of each record.
 
-    None for a record that no placement covers. No leader replies so, but the commit counts anyway.
+    Inside a placement offsets rise by one in batch order. None for a record that no placement
+    covers. No leader replies so, but the commit counts anyway.
     """
     next_offsets = {placement.segment: placement.first_offset for placement in placements}
     if len(placements) == 1:
@@ -180,7 +182,7 @@ def record_locations(records: list[m.Record], placements: list[Placement]) -> li
 
 
 class Delivery:
-    """The outcome of one record. Await it for a `RecordMetadata`: at any time, repeatedly, or never.
+    """The outcome of one record. Await it for a `RecordMetadata`, repeatedly if you like, or never.
 
     Raises:
         DeliveryFailedError: the record is certainly not stored.

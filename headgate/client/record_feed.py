@@ -27,7 +27,8 @@ from headgate.storage.object_store import Store
 QUEUE_RECORDS: Final = 1000
 """Most records that are queued for the program, over all segments."""
 SKIP_REPORT_INTERVAL_SECONDS: Final = 1.0
-"""How often a bucket range without deliveries reports how many records of other ranges it has skipped."""
+"""How often a bucket range without deliveries reports how many records of other ranges it has
+skipped."""
 
 OnGrantSkipped = Callable[[Grant, int, int], None]
 """(grant, first offset, end offset)."""
@@ -97,7 +98,8 @@ class RecordFeed:
         self.head = Head()
         self.holdings: dict[HeldKey, HeldSegment] = {}
         self.on_skipped: OnGrantSkipped = lambda *_: None
-        """Called for records that can be acknowledged without a delivery: their keys are in other buckets."""
+        """Called for records that can be acknowledged without a delivery: their keys are in other
+        buckets."""
         self.positions: dict[SegmentId, Offset] = dict(positions)
         self._topic = topic
         self._kind = kind
@@ -156,7 +158,8 @@ class RecordFeed:
 
     async def _read(self, holding: HeldSegment) -> None:
         await holding.reader.run()
-        # The reader is at the end of a sealed segment. Without an acknowledgement it is never drained.
+        # The reader is at the end of a sealed segment. Without an acknowledgement it is never
+        # drained.
         self.acknowledge_skipped(holding.grant.segment, holding.grant.generation)
 
     def stop(self, holding: HeldSegment) -> None:
@@ -197,7 +200,10 @@ class RecordFeed:
         await self._queue.put((holding, record))
 
     def _record_skipped(self, grant: Grant, first_offset: int, end_offset: int) -> None:
-        """Record how far a bucket range was read; report the skipped records that can be acknowledged."""
+        """Record how far a bucket range was read.
+
+        Report the skipped records that can be acknowledged.
+        """
         holding = self.holdings.get((grant.segment, grant.generation))
         if holding is None or holding.stopped:
             return
@@ -212,7 +218,7 @@ class RecordFeed:
                 self.acknowledge_skipped(grant.segment, grant.generation)
 
     def acknowledge_skipped(self, segment: int, generation: int) -> None:
-        """STREAM: acknowledge a bucket range up to where it was read, if every delivery is acknowledged."""
+        """STREAM: acknowledge the skipped records of a bucket range, unless a delivery is pending."""
         holding = self.holdings.get((segment, generation))
         # A stopped holding may have discarded queued records, so its read offset proves nothing.
         if holding is None or holding.stopped or self._kind != SubscriptionType.STREAM:

@@ -64,7 +64,7 @@ class ShardSession:
         request_timeout_seconds: float,
         on_progress: Callable[[], None] = lambda: None,
     ) -> None:
-        """``on_progress`` is called after every event, because the session may be ready for a batch."""
+        """``on_progress`` is called after every event: the session may be ready for a batch."""
         self.shard = shard
         self.source_position: bytes | None = None
         self.sent_batches = 0

@@ -103,7 +103,7 @@ def read_layout(data: bytes) -> ExternalLayout:
 
 
 def read_list_shards(data: bytes, source: str = "kinesis") -> ExternalLayout:
-    """Return the listing in ``data``, the output of Kinesis' ListShards, or a JSON list of its pages."""
+    """Return the listing in ``data``: Kinesis' ListShards, or a JSON list of its pages."""
     found = _parsed(data)
     pages = [_converted(page, _Page) for page in (found if isinstance(found, list) else [found])]
     if not pages or pages[-1].next_token is not None:

@@ -1,4 +1,4 @@
-"""Distinct types for the numbers of the public API, so that a type checker tells a segment from an offset."""
+"""Distinct types for segments, offsets and generations, so that a type checker tells them apart."""
 
 from __future__ import annotations
 
@@ -9,4 +9,5 @@ SegmentId = NewType("SegmentId", int)
 Offset = NewType("Offset", int)
 """Number of a record inside its segment, from 0, without gaps."""
 Generation = NewType("Generation", int)
-"""Number of a grant. Of two holders of the same keys, the one with the higher generation is valid."""
+"""Number of a grant. Of two holders of the same keys, the one with the higher generation is
+valid."""

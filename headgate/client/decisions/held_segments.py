@@ -36,7 +36,8 @@ from headgate.protocol.messages import AssignmentChanged, Grant, Registered, Rev
 HeldKey = tuple[int, int]
 """(segment, generation)."""
 MAX_FENCED_REMEMBERED = 1000
-"""Final revocations of grants that never arrived. A broker does not delay such a grant any longer."""
+"""Final revocations of grants that never arrived. A broker does not delay such a grant any
+longer."""
 
 
 @dataclass(slots=True)
@@ -156,7 +157,7 @@ class HeldSegments:
         changes.confirm.append(revocation)
 
     def _overlapping_generations(self, segment_slice: SegmentSlice, segment: int) -> list[int]:
-        """Return the generations of the holdings that have a bucket in common with ``segment_slice``."""
+        """Return the generations of the holdings that share a bucket with ``segment_slice``."""
         return [
             generation
             for generation, held in self._by_segment.get(segment, {}).items()

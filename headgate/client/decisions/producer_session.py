@@ -153,7 +153,7 @@ class ProducerSession:
 
     @property
     def ready_for_batch(self) -> bool:
-        """Whether the queue is empty, so that offering a batch now is better than letting it grow."""
+        """Whether the queue is empty. Otherwise a batch should grow instead of being offered."""
         return not self._queue
 
     # Events
@@ -167,7 +167,10 @@ class ProducerSession:
         return self._advance(now)
 
     def open(self, now: float) -> list[Command]:
-        """Request an identity before there is a batch; `Identified` or `IdentityRejected` follows."""
+        """Request an identity before there is a batch.
+
+        `Identified` or `IdentityRejected` follows.
+        """
         self._identity.wanted = self._needs_identity()
         return self._advance(now)
 
@@ -242,7 +245,10 @@ class ProducerSession:
         return self._advance(now)
 
     def _meaning(self, verdict: m.Verdict, batch: SessionBatch | None) -> Event:
-        """Return the event that a refusal by the present leader is; ``batch`` None: of the identity."""
+        """Return the event that a refusal by the present leader is.
+
+        ``batch`` None: of the identity.
+        """
         if verdict == "fenced":
             return Event.FENCED
         if verdict == "invalid":
@@ -306,7 +312,10 @@ class ProducerSession:
                 self._resolve_all(Outcome.UNKNOWN, Outcome.FAILED, occurrence.reason)
 
     def _advance(self, now: float) -> list[Command]:
-        """Raise the events that follow from the clock and from the state itself; return the commands."""
+        """Raise the events that follow from the clock and from the state itself.
+
+        Return the commands.
+        """
         self._expire(now)
         if self._in_flight and all(batch.resolved for batch in self._in_flight):  # rule 9
             for batch in self._in_flight:
@@ -509,7 +518,10 @@ class ProducerSession:
                 self._resolve(lost, Outcome.UNKNOWN, f"the leader does not know this producer's history: {reason}")
 
     def _renumber(self, last_first: list[SessionBatch]) -> None:
-        """Return batches that are certainly not stored to the front of the queue; rules 12 and 13."""
+        """Return batches that are certainly not stored to the front of the queue.
+
+        Rules 12 and 13.
+        """
         for batch in last_first:
             # Late replies refer to a sequence that the batch no longer has.
             self._forget_requests(batch)

@@ -92,7 +92,8 @@ class Action(StrEnum):
     FAIL_BATCH = "fail_batch"
     """Resolve the refused batch as invalid, and renumber those behind it."""
     RESTART_HISTORY = "restart_history"
-    """Renumber what is certainly not stored; otherwise try once more, then resolve it as unknown."""
+    """Renumber what is certainly not stored; otherwise try once more, then resolve it as
+    unknown."""
     COUNT_BUMP = "count_bump"
     FENCE_ALL = "fence_all"
     """Resolve every batch as fenced."""

@@ -16,7 +16,8 @@ from headgate.protocol import messages as m
 RETRY_BACKOFF: Final = Backoff(first_seconds=0.025, longest_seconds=1.0, jitter=1.0, shortest_seconds=0.0125)
 """Between two attempts of a client."""
 PROBE_AFTER_SILENCE_SECONDS: Final = 10.0
-"""After this long without an answer the leader may have forgotten the producer, so one batch is sent alone first."""
+"""After this long without an answer the leader may have forgotten the producer, so one batch is
+sent alone first."""
 MISSING_REPLY_TIMEOUT_SECONDS: Final = 0.1
 """How long the head's own reply may arrive after the commit of a later batch."""
 
@@ -61,7 +62,10 @@ class OpenIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Resolve:
-    """Report the outcome of ``batch``. ``reply`` is set if the batch is committed and its offsets are known."""
+    """Report the outcome of ``batch``.
+
+    ``reply`` is set if the batch is committed and its offsets are known.
+    """
 
     batch: object
     outcome: Outcome
