@@ -1,4 +1,4 @@
-"""Send what a leader says: replies, pushes and announcements, each once the chunk it depends on is durable.
+"""Send replies, pushes and announcements, each once the chunk it depends on is durable.
 
 The outbox decides nothing. Delivery is not guaranteed either: clients repeat requests whose reply
 is lost.

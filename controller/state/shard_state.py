@@ -110,15 +110,14 @@ class Topic:
     def remove_subscription(self, subscription: Subscription, at_ms: int) -> None:
         """Remove a deleted subscription, and keep its consumers for `REMOVED_CONSUMER_RETENTION_MS`."""
         del self.subscriptions[subscription.name]
-        kept = [
-            (name, gone) for name, gone in self.deleted_members if at_ms - gone.at_ms < REMOVED_CONSUMER_RETENTION_MS
-        ]
-        kept += [(subscription.name, gone) for gone in subscription.known_consumers(at_ms)]
-        self.deleted_members = kept[-MAX_REMOVED_CONSUMERS:]
+        earliest_ms = at_ms - REMOVED_CONSUMER_RETENTION_MS
+        members = [(name, member) for name, member in self.deleted_members if member.at_ms > earliest_ms]
+        members += [(subscription.name, member) for member in subscription.known_consumers(at_ms)]
+        self.deleted_members = members[-MAX_REMOVED_CONSUMERS:]
 
     def deleted_registrations(self, subscription: str) -> list[RemovedConsumer]:
         """Return the consumers of deleted subscriptions of that name."""
-        return [gone for name, gone in self.deleted_members if name == subscription]
+        return [member for name, member in self.deleted_members if name == subscription]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +142,7 @@ class ShardState:
         self.trimmed_below = 1
         """Chunks below this number are deleted or about to be, except `term_start_chunks`."""
         self.term_start_chunks: list[int] = []
-        """The first chunk of every term, ascending; kept permanently (docs/decisions/fencing-after-trim.md)."""
+        """The first chunk of every term, ascending; members permanently (docs/decisions/fencing-after-trim.md)."""
         self.term_started_at_ms = 0
         """Ledger time of the newest term chunk."""
         self.next_id = 1

@@ -44,7 +44,7 @@ class Traffic:
             return
         slots.append((slot, records, size_bytes))
         if slots[0][0] <= slot - SLOTS:
-            self.slots = [kept for kept in slots if kept[0] > slot - SLOTS]
+            self.slots = [each for each in slots if each[0] > slot - SLOTS]
 
     def rate(self, now_ms: int, window_ms: int) -> Rate:
         """Return the mean over the window that ends with the last complete slot before ``now_ms``."""

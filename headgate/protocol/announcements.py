@@ -1,4 +1,4 @@
-"""Announcements: what daemons and clients publish for all to read. The MQTT topic of each says what it is."""
+"""Announcements that daemons and clients publish. The MQTT topic identifies the kind of each."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ To add a request, change:
 
 1. headgate/protocol/requests.py (and replies.py for a new kind of reply): the struct, and its line
    in the union;
-2. its handler: a function or method that returns the reply body, with its line in the ``handlers``
-   beside it;
+2. its handler: a function or method that returns the reply body, with its line in the ``COMMANDS`` or
+   ``handlers()`` of the same module;
 3. headgate/client/admin.py and a command in controller/cli, if people use it;
 4. docs/protocol.md;
 5. a test of the handler, and its line in the conversation of

@@ -58,12 +58,12 @@ class Shard:
             on_durable=self.heads.append,
             on_records=lambda _: None,
         )
-        self.said: list[str] = []
+        self.sent: list[str] = []
 
     def create(self, name: str) -> None:
         """Propose a topic, and say its name once that is durable."""
         self.commit.propose(e.TopicCreated(topic_id=self.state.next_id, topic=name, segments=1, token=name))
-        self.commit.when_durable(self.commit.newest, lambda: self.said.append(name))
+        self.commit.when_durable(self.commit.newest, lambda: self.sent.append(name))
 
 
 @asynccontextmanager
@@ -90,11 +90,11 @@ async def test_entries_proposed_during_a_write_share_the_next_chunk(looptime: An
         await asyncio.sleep(0.1)
         shard.create("b")
         shard.create("c")
-        assert {"a", "b", "c"} == set(shard.state.topics), "folded at once"
-        assert [] == shard.said, "said only when durable"
+        assert {"a", "b", "c"} == set(shard.state.topics), "applied at once"
+        assert [] == shard.sent, "sent only when durable"
         await shard.commit.flush()
 
-    assert ["a", "b", "c"] == shard.said
+    assert ["a", "b", "c"] == shard.sent
     assert [2, 3] == shard.heads
     assert 2 == looptime
     replayed = ShardState(0)
@@ -153,7 +153,7 @@ async def test_the_commit_time_excludes_the_time_of_the_replies(
         await shard.commit.flush()
         await asyncio.sleep(0)
 
-    assert ["a", "b"] == shard.said
+    assert ["a", "b"] == shard.sent
     assert [1.0, 1.0] == pytest.approx(shard.observer.commit_seconds)
     assert [1.0, 4.75] == pytest.approx(shard.observer.batch_seconds)
 
@@ -176,7 +176,7 @@ async def test_a_taken_number_ends_the_term_without_a_reply() -> None:
     async with running(shard) as task:
         shard.create("a")
         assert Event.NUMBER_TAKEN is await ended(task)
-    assert [] == shard.said
+    assert [] == shard.sent
 
 
 @pytest.mark.parametrize("fault", ["unknown_written", "unknown_lost"])
@@ -187,7 +187,7 @@ async def test_an_unknown_outcome_ends_the_term_without_a_reply(fault: Any) -> N
     async with running(shard) as task:
         shard.create("a")
         assert Event.OUTCOME_UNKNOWN is await ended(task)
-    assert [] == shard.said
+    assert [] == shard.sent
 
 
 async def test_a_write_that_times_out_has_an_unknown_outcome(looptime: Any) -> None:
@@ -207,7 +207,7 @@ async def test_a_write_that_certainly_failed_is_retried() -> None:
         shard.create("a")
         await shard.commit.flush()
 
-    assert ["a"] == shard.said
+    assert ["a"] == shard.sent
     assert ["create"] * 3 == shard.observer.failed_operations
     assert 1 == len(shard.observer.of(events.StoreOperationSucceeded)), "the store is reported as reachable again"
 
@@ -226,19 +226,19 @@ async def test_a_barrier_is_a_chunk_created_afterwards() -> None:
     async with running(shard):
         shard.create("a")
         await asyncio.sleep(0.9)
-        shard.commit.when_durable(shard.commit.barrier(), lambda: shard.said.append("proved"))
+        shard.commit.when_durable(shard.commit.barrier(), lambda: shard.sent.append("after barrier"))
         assert 3 == shard.commit.newest
         await shard.commit.flush()
 
-    assert ["a", "proved"] == shard.said
+    assert ["a", "after barrier"] == shard.sent
     assert () == (await shard.ledger.read(3)).entries
 
 
 async def test_callbacks_of_durable_chunks_run_at_once() -> None:
     shard = Shard()
-    shard.commit.when_durable(1, lambda: shard.said.append("now"))
+    shard.commit.when_durable(1, lambda: shard.sent.append("now"))
 
-    assert ["now"] == shard.said
+    assert ["now"] == shard.sent
 
 
 async def test_a_leader_that_yields_pauses_between_commits(looptime: Any) -> None:
@@ -266,10 +266,10 @@ async def test_a_leaders_own_chunk_is_not_mistaken_for_a_successors() -> None:
     """It was written during the check."""
     shard = Shard()
     async with running(shard), asyncio.TaskGroup() as tasks:
-        look = tasks.create_task(shard.commit.check_for_successor())
+        check = tasks.create_task(shard.commit.check_for_successor())
         await asyncio.sleep(0.2)
         shard.create("a")
-    assert look.exception() is None
+    assert check.exception() is None
 
 
 async def test_an_unreadable_store_does_not_end_an_idle_term() -> None:

@@ -60,7 +60,7 @@ def test_a_merge_is_one_entry_and_is_not_executed_twice(topic: CommandShard) -> 
 
 
 @pytest.mark.parametrize(
-    ("decide", "said"),
+    ("decide", "reason"),
     [
         (
             lambda s: commands.split_segment(m.SplitSegment(topic="no", segment=0, token="x"), s),
@@ -95,12 +95,12 @@ def test_a_merge_is_one_entry_and_is_not_executed_twice(topic: CommandShard) -> 
         "no subscription",
     ],
 )
-def test_a_refusal_lists_the_valid_choices(topic: CommandShard, decide: Any, said: str) -> None:
+def test_a_refusal_lists_the_valid_choices(topic: CommandShard, decide: Any, reason: str) -> None:
     refusal = decide(topic.state)
 
     assert isinstance(refusal, Refusal)
     assert "invalid" == refusal.verdict
-    assert said in refusal.reason
+    assert reason in refusal.reason
 
 
 def test_deleting_what_consumers_use_requires_force(topic: CommandShard) -> None:

@@ -78,7 +78,7 @@ def ids(shard: Shard) -> dict[str, int]:
     return {segment.label: number for number, segment in shard.state.topics["orders"].layout.segments.items()}
 
 
-# What is taken
+# Accepted listings
 
 
 def test_the_first_import_creates_the_topic_with_parents_before_children(shard: Shard) -> None:
@@ -201,9 +201,9 @@ def test_offsets_come_from_the_listing(shard: Shard) -> None:
     assert 0 == topic.tails[1].next_offset
 
 
-# What is rejected
+# Rejected listings
 
-WRONG_ALONE = {
+INVALID_LISTINGS = {
     "listed twice": ([A, A, B, C], {}, "'a' is listed twice"),
     "a parent twice": ([A, seg("b", 0, 7, "aa"), C], {}, "'b' names a parent twice"),
     "a parent that is nowhere": ([A, B, seg("c", 8, 15, "x")], {}, "'c' has the parent 'x', which is not listed"),
@@ -243,11 +243,11 @@ WRONG_ALONE = {
 }
 
 
-@pytest.mark.parametrize(("segments", "fields", "said"), WRONG_ALONE.values(), ids=WRONG_ALONE.keys())
+@pytest.mark.parametrize(("segments", "fields", "reason"), INVALID_LISTINGS.values(), ids=INVALID_LISTINGS.keys())
 def test_an_invalid_listing_is_refused_and_creates_nothing(
-    segments: list[m.SegmentImport], fields: dict[str, Any], said: str, shard: Shard
+    segments: list[m.SegmentImport], fields: dict[str, Any], reason: str, shard: Shard
 ) -> None:
-    assert said in shard.rejected(*segments, **fields)
+    assert reason in shard.rejected(*segments, **fields)
 
 
 CONTRADICTIONS = {
@@ -267,11 +267,11 @@ CONTRADICTIONS = {
 }
 
 
-@pytest.mark.parametrize(("segments", "fields", "said"), CONTRADICTIONS.values(), ids=CONTRADICTIONS.keys())
+@pytest.mark.parametrize(("segments", "fields", "reason"), CONTRADICTIONS.values(), ids=CONTRADICTIONS.keys())
 def test_a_listing_that_contradicts_the_topic_is_refused(
-    segments: list[m.SegmentImport], fields: dict[str, Any], said: str, split: Shard
+    segments: list[m.SegmentImport], fields: dict[str, Any], reason: str, split: Shard
 ) -> None:
-    assert said in split.rejected(*segments, **fields)
+    assert reason in split.rejected(*segments, **fields)
 
 
 def test_the_end_offset_of_a_sealed_segment_cannot_change(shard: Shard) -> None:
@@ -308,8 +308,8 @@ def test_an_end_offset_below_an_acknowledged_one_is_refused(shard: Shard) -> Non
     )
     later = [seg("a", end_offset=10), C, seg("d", 0, 7, "b")]
 
-    said = shard.rejected(*later, seg("b", 0, 7, "a", end_offset=90), positions="offsets")
-    assert "'b' ends at 90, but subscription 'billing' has acknowledged it to 100" in said
+    reason = shard.rejected(*later, seg("b", 0, 7, "a", end_offset=90), positions="offsets")
+    assert "'b' ends at 90, but subscription 'billing' has acknowledged it to 100" in reason
     assert ["b"] == shard.imported(*later, seg("b", 0, 7, "a", end_offset=100), positions="offsets").sealed
 
 
@@ -356,8 +356,8 @@ def test_automatic_splits_and_merges_of_external_topics_are_refused(split: Shard
     outcome = commands.set_topic_policy(request, split.state)
 
     assert isinstance(outcome, Refusal)
-    kept = msgspec.structs.replace(request, auto_split=None, retention_ms=5)
-    assert isinstance(commands.set_topic_policy(kept, split.state), Decision)
+    changed = msgspec.structs.replace(request, auto_split=None, retention_ms=5)
+    assert isinstance(commands.set_topic_policy(changed, split.state), Decision)
 
 
 def test_a_snapshot_holds_the_source_with_hashes_of_128_bits(shard: Shard) -> None:

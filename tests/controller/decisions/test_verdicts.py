@@ -194,7 +194,7 @@ def test_a_repeated_batch_of_acknowledgements_gets_its_rejected_segments_again()
     created = e.SubscriptionCreated(
         topic_id=1, subscription_id=9, subscription="s", subscription_type="STREAM", order="strict", positions={}
     )
-    taken = e.RecordsAcknowledged(
+    accepted = e.RecordsAcknowledged(
         topic_id=1,
         subscription_id=9,
         seek_generation=0,
@@ -203,7 +203,7 @@ def test_a_repeated_batch_of_acknowledgements_gets_its_rejected_segments_again()
         producer_id=PRODUCER,
         rejected=[0],
     )
-    state.apply_all([created, taken], chunk=state.chunk + 1, at_ms=0)
+    state.apply_all([created, accepted], chunk=state.chunk + 1, at_ms=0)
 
     assert Duplicate(state.chunk, None, (0,)) == judge_batch(acknowledgements(0), state, state.chunk)
 

@@ -205,7 +205,7 @@ def addressed(body: object, **envelope: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("payload", "said"),
+    ("payload", "reason"),
     [
         (b"\xc1", None),
         (b"", None),
@@ -225,15 +225,15 @@ def addressed(body: object, **envelope: int) -> bytes:
         *("not UTF-8", "deeply nested in a field", "another protocol", "unknown to this protocol", "line break"),
     ],
 )
-async def test_a_malformed_message_is_refused_and_the_leader_continues(payload: bytes, said: str | None) -> None:
+async def test_a_malformed_message_is_refused_and_the_leader_continues(payload: bytes, reason: str | None) -> None:
     """It is counted once, refused if the client is known, and the next request is served."""
     shard = OneShard()
     async with shard.leader(), shard.client() as client:
         client.send_raw(payload)
-        if said is not None:
+        if reason is not None:
             rejected = await client.reply(9)
             assert "invalid" == rejected.verdict
-            assert said in rejected.reason
+            assert reason in rejected.reason
         await created(client)
 
     counted = [
@@ -434,14 +434,14 @@ async def test_the_producer_table_survives_a_change_of_leader() -> None:
 async def test_switching_pipelining_is_announced_at_once_without_a_new_term() -> None:
     shard = OneShard()
     async with shard.leader() as leader, shard.client():
-        said = []
+        announced = []
         for on in (False, True):
             leader.switch_pipelining(on)
             await asyncio.sleep(0.1)
             retained = shard.broker.retained[m.leader_topic(CLUSTER, 0)]
-            said.append(msgspec.msgpack.decode(retained, type=m.LeaderAnnouncement))
+            announced.append(msgspec.msgpack.decode(retained, type=m.LeaderAnnouncement))
 
-    assert [(1, False), (1, True)] == [(each.leader_epoch, each.pipelining) for each in said]
+    assert [(1, False), (1, True)] == [(each.leader_epoch, each.pipelining) for each in announced]
 
 
 async def test_a_leader_announces_nothing_after_its_term() -> None:

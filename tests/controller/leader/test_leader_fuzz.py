@@ -41,7 +41,7 @@ VALID = [
         (m.DeleteTopic, {"topic": "orders", "token": "6"}),
     )
 ]
-SAID = ("not a request of protocol 1: ", "not msgpack: ", "a request of protocol ", "a message has ")
+REASONS = ("not a request of protocol 1: ", "not msgpack: ", "a request of protocol ", "a message has ")
 
 
 def is_malformed(payload: bytes) -> bool:
@@ -65,7 +65,7 @@ def malformed_count(shard: OneShard) -> float:
     )
 
 
-async def folded(shard: OneShard) -> ShardState:
+async def replayed(shard: OneShard) -> ShardState:
     """Return the state with which a successor would start."""
     state = ShardState(0)
     while (found := await shard.ledger.read_or_none(state.chunk + 1)) is not None:
@@ -82,11 +82,11 @@ async def prepared(client: BareClient) -> None:
 async def confront(payloads: list[bytes]) -> None:
     """Send the payloads one by one to a leader, and check the effect of each."""
     shard = OneShard(ingest=IngestSettings(missing_epoch_rejection_delay_seconds=0))
-    said: list[m.AnyReply] = []
+    received: list[m.AnyReply] = []
 
     def listen(message: Message) -> None:
         if message.topic.endswith("/replies"):
-            said.append(m.decode_reply(message.payload))
+            received.append(m.decode_reply(message.payload))
 
     async with shard.leader() as leader, shard.client() as client:
         # Hostile requests have ids of their own.
@@ -95,20 +95,20 @@ async def confront(payloads: list[bytes]) -> None:
         shard.broker.spies.append(listen)
         for payload in payloads:
             before, counted = held(leader.state), malformed_count(shard)
-            said.clear()
+            received.clear()
             client.send_raw(payload)
             await asyncio.sleep(0.1)
-            answers = [message.body for message in said if isinstance(message, m.Reply)]
+            answers = [message.body for message in received if isinstance(message, m.Reply)]
             assert len(answers) <= 1
             assert is_malformed(payload) == malformed_count(shard) - counted
             if is_malformed(payload):
-                assert all(isinstance(answer, m.Rejected) and answer.reason.startswith(SAID) for answer in answers)
+                assert all(isinstance(answer, m.Rejected) and answer.reason.startswith(REASONS) for answer in answers)
             if is_malformed(payload) or any(isinstance(answer, m.Rejected) for answer in answers):
                 assert before == held(leader.state)
             assert all(answer.reason for answer in answers if isinstance(answer, m.Rejected))
             assert isinstance(await client.call(m.ListTopics), m.TopicList), "it carries on"
         await leader.commit.flush()
-        assert held(await folded(shard)) == held(leader.state), "and its successor will know the same"
+        assert held(await replayed(shard)) == held(leader.state), "and its successor will know the same"
 
 
 @pytest.mark.simulation

@@ -16,7 +16,7 @@ from coordinator.state.subscription import REMOVED_CONSUMER_RETENTION_MS, Remove
 from headgate.model import entries as e
 
 
-def folded(*chunks: list[Any]) -> ShardState:
+def state_after(*chunks: list[Any]) -> ShardState:
     state = ShardState(0)
     for number, entries in enumerate(chunks, start=1):
         state.apply_all(entries, chunk=number, at_ms=number * 1000)
@@ -40,14 +40,14 @@ def stored(sequence: int, first_offset: int, count: int = 2, **kwargs: Any) -> e
 
 
 def test_records_advance_the_segment_and_the_producer() -> None:
-    state = folded([CREATED, OPENED], [stored(0, 0), stored(1, 2, source_position=b"line 4")])
+    state = state_after([CREATED, OPENED], [stored(0, 0), stored(1, 2, source_position=b"line 4")])
 
     assert (4, 40) == (state.topics["orders"].tails[0].next_offset, state.topics["orders"].tails[0].size_bytes)
     assert (2, b"line 4") == (state.producers[2].next_sequence, state.producers[2].source_position)
 
 
 def test_a_batch_without_a_source_position_keeps_the_last_one() -> None:
-    state = folded([CREATED, OPENED], [stored(0, 0, source_position=b"a"), stored(1, 2)])
+    state = state_after([CREATED, OPENED], [stored(0, 0, source_position=b"a"), stored(1, 2)])
 
     assert b"a" == state.producers[2].source_position
 
@@ -55,14 +55,14 @@ def test_a_batch_without_a_source_position_keeps_the_last_one() -> None:
 def test_an_offset_or_sequence_that_is_not_the_next_one_is_a_bug() -> None:
     """Applying it would hide a gap, so the term ends."""
     with pytest.raises(AssertionError, match="offset 5"):
-        folded([CREATED, OPENED], [stored(0, 5)])
+        state_after([CREATED, OPENED], [stored(0, 5)])
     with pytest.raises(AssertionError, match="sequence 3"):
-        folded([CREATED, OPENED], [stored(3, 0)])
+        state_after([CREATED, OPENED], [stored(3, 0)])
 
 
 def test_chunks_are_applied_without_gaps() -> None:
     with pytest.raises(AssertionError, match="chunk 3 after 1"):
-        folded([CREATED]).begin_chunk(3, 0)
+        state_after([CREATED]).begin_chunk(3, 0)
 
 
 def test_ledger_time_never_decreases() -> None:
@@ -75,7 +75,7 @@ def test_ledger_time_never_decreases() -> None:
 
 
 def test_opening_an_identity_restarts_its_sequence_and_keeps_its_source_position() -> None:
-    state = folded(
+    state = state_after(
         [CREATED, e.ProducerOpened(producer_id=2, producer_epoch=0, token="a", name="loader")],
         [stored(0, 0, source_position=b"7")],
         [e.ProducerOpened(producer_id=2, producer_epoch=1, token="b", name="loader")],
@@ -91,7 +91,7 @@ def test_opening_an_identity_restarts_its_sequence_and_keeps_its_source_position
 
 def test_a_name_that_gets_a_new_id_keeps_its_source_position() -> None:
     """The position of the source must survive a change of id."""
-    state = folded(
+    state = state_after(
         [CREATED, e.ProducerOpened(producer_id=2, producer_epoch=5, token="a", name="loader")],
         [
             stored(0, 0, source_position=b"7").__class__(
@@ -113,13 +113,13 @@ def test_opening_again_counts_as_use() -> None:
     third = e.ProducerOpened(producer_id=3, producer_epoch=0, token="c")
     again = e.ProducerOpened(producer_id=2, producer_epoch=1, token="d")
 
-    assert [3, 2] == list(folded([OPENED, third], [again]).producers)
+    assert [3, 2] == list(state_after([OPENED, third], [again]).producers)
 
 
 def test_a_batch_of_a_higher_epoch_restarts_the_sequence() -> None:
     """Batches of the earlier epoch take no space in its window."""
     bumped = stored(0, 4).__class__(**{**_fields(stored(0, 4)), "producer_epoch": 1})
-    state = folded([CREATED, OPENED], [stored(0, 0), stored(1, 2)], [bumped])
+    state = state_after([CREATED, OPENED], [stored(0, 0), stored(1, 2)], [bumped])
 
     assert [(0, 4)] == [(batch.sequence, batch.chunk + 1) for batch in state.producers[2].finished]
     assert (1, 1) == (state.producers[2].producer_epoch, state.producers[2].next_sequence)
@@ -127,7 +127,7 @@ def test_a_batch_of_a_higher_epoch_restarts_the_sequence() -> None:
 
 def test_opening_by_id_alone_keeps_the_name() -> None:
     """The id and the name expire together."""
-    state = folded(
+    state = state_after(
         [e.ProducerOpened(producer_id=2, producer_epoch=0, token="a", name="loader")],
         [e.ProducerOpened(producer_id=2, producer_epoch=1, token="b")],
     )
@@ -140,7 +140,7 @@ def test_opening_by_id_alone_keeps_the_name() -> None:
 def test_tokens_of_earlier_open_requests_are_replayed_from_the_ledger() -> None:
     """Therefore a successor recognizes a delayed copy too."""
     tokens = [f"t{n}" for n in range(MAX_EARLIER_TOKENS + 3)]
-    state = folded(
+    state = state_after(
         *([e.ProducerOpened(producer_id=2, producer_epoch=n, token=token)] for n, token in enumerate(tokens))
     )
 
@@ -151,13 +151,13 @@ def test_tokens_of_earlier_open_requests_are_replayed_from_the_ledger() -> None:
 def test_producers_are_ordered_by_use() -> None:
     """The least recently used producer expires first."""
     third = e.ProducerOpened(producer_id=3, producer_epoch=0, token="c")
-    state = folded([CREATED, OPENED, third], [stored(0, 0)])
+    state = state_after([CREATED, OPENED, third], [stored(0, 0)])
 
     assert [3, 2] == list(state.producers)
 
 
 def test_an_expired_producer_releases_its_name() -> None:
-    state = folded(
+    state = state_after(
         [e.ProducerOpened(producer_id=2, producer_epoch=0, token="a", name="loader")],
         [e.ProducersExpired(producer_ids=[2])],
     )
@@ -170,7 +170,7 @@ def test_a_topic_created_again_is_another_topic() -> None:
     subscribed = e.SubscriptionCreated(
         topic_id=1, subscription_id=2, subscription="s", subscription_type="STREAM", order="strict", positions={}
     )
-    state = folded([CREATED, subscribed], [e.TopicDeleted(topic_id=1, token="gone")])
+    state = state_after([CREATED, subscribed], [e.TopicDeleted(topic_id=1, token="gone")])
     assert 3 == state.next_id
     assert ({}, {}, {}) == (state.topics, state.topics_by_id, state.subscriptions)
 
@@ -179,7 +179,7 @@ def test_a_topic_created_again_is_another_topic() -> None:
 
 
 def test_a_split_and_a_merge_give_their_children_empty_tails() -> None:
-    state = folded(
+    state = state_after(
         [CREATED, OPENED],
         [stored(0, 0)],
         [e.SegmentSplit(topic_id=1, segment=0, end_offset=2, token="split")],
@@ -197,7 +197,7 @@ def test_pruning_removes_every_reference_to_a_segment() -> None:
         topic_id=1, subscription_id=2, subscription="s", subscription_type="STREAM", order="strict", positions={0: 3}
     )
     drained = e.SegmentsDrained(topic_id=1, subscription_id=2, segments=[0], seek_generation=0)
-    state = folded(
+    state = state_after(
         [CREATED, subscribed],
         [e.SegmentSplit(topic_id=1, segment=0, end_offset=0, token="s")],
         [drained],
@@ -210,7 +210,7 @@ def test_pruning_removes_every_reference_to_a_segment() -> None:
 
 
 def test_stored_commands_are_limited() -> None:
-    state = folded([e.TopicCreated(topic_id=n, topic=f"t{n}", segments=1, token=f"k{n}") for n in range(1, 400)])
+    state = state_after([e.TopicCreated(topic_id=n, topic=f"t{n}", segments=1, token=f"k{n}") for n in range(1, 400)])
 
     assert MAX_REMEMBERED_COMMANDS == len(state.commands)
     assert "k399" in state.commands
@@ -237,7 +237,7 @@ SPLIT = e.SegmentSplit(topic_id=1, segment=0, end_offset=0, token="split")
 
 
 def test_a_pruned_segment_has_a_tombstone_until_its_data_is_deleted() -> None:
-    state = folded([CREATED], [SPLIT], [e.SegmentsPruned(topic_id=1, segments=[0], token="prune")])
+    state = state_after([CREATED], [SPLIT], [e.SegmentsPruned(topic_id=1, segments=[0], token="prune")])
 
     assert {(1, 0): Tombstone(3, 3000)} == state.tombstones
     assert "prune" in state.commands
@@ -247,7 +247,7 @@ def test_a_pruned_segment_has_a_tombstone_until_its_data_is_deleted() -> None:
 
 def test_a_deleted_topic_leaves_a_tombstone_for_each_segment() -> None:
     """Its data is deleted after all other state of the topic."""
-    state = folded([CREATED], [SPLIT, e.TopicDeleted(topic_id=1, token="delete")])
+    state = state_after([CREATED], [SPLIT, e.TopicDeleted(topic_id=1, token="delete")])
 
     assert {(1, segment): Tombstone(2, 2000) for segment in range(4)} == state.tombstones
     state.apply_all([e.DataDeleted(topic_id=1, segments=[0, 1, 2, 3])], chunk=3, at_ms=3000)
@@ -255,7 +255,7 @@ def test_a_deleted_topic_leaves_a_tombstone_for_each_segment() -> None:
 
 
 def test_traffic_is_counted_until_a_segment_is_sealed() -> None:
-    state = folded([CREATED, OPENED], [stored(0, 0)])
+    state = state_after([CREATED, OPENED], [stored(0, 0)])
     assert [(0, 2, 20)] == state.topics["orders"].tails[0].traffic.slots
 
     state.apply_all([e.SegmentSplit(topic_id=1, segment=0, end_offset=2, token="s")], chunk=3, at_ms=3000)
@@ -264,7 +264,7 @@ def test_traffic_is_counted_until_a_segment_is_sealed() -> None:
 
 def test_an_automatic_change_is_not_stored_as_a_command() -> None:
     """Otherwise automatic changes would displace commands that clients may still repeat."""
-    state = folded([CREATED], [e.SegmentSplit(topic_id=1, segment=0, end_offset=0, token="", reason="busy")])
+    state = state_after([CREATED], [e.SegmentSplit(topic_id=1, segment=0, end_offset=0, token="", reason="busy")])
 
     assert {"create"} == set(state.commands)
 
@@ -274,13 +274,13 @@ def test_a_new_subscription_counts_as_unused() -> None:
         topic_id=1, subscription_id=2, subscription="s", subscription_type="STREAM", order="strict", positions={}
     )
 
-    assert 1000 == folded([CREATED, created]).subscriptions[2].unused_since_ms
+    assert 1000 == state_after([CREATED, created]).subscriptions[2].unused_since_ms
 
 
 def test_only_a_term_entry_starts_a_term() -> None:
-    began = [e.TermStarted(leader_epoch=1, instance="a")]
+    term = [e.TermStarted(leader_epoch=1, instance="a")]
 
-    assert folded([CREATED], began, [e.LedgerTrimmed(below=2)], [OPENED]).term_started_at_ms == 2000
+    assert state_after([CREATED], term, [e.LedgerTrimmed(below=2)], [OPENED]).term_started_at_ms == 2000
 
 
 def test_consumers_of_a_deleted_subscription_are_stored_by_its_name_for_a_limited_time() -> None:
@@ -292,7 +292,7 @@ def test_consumers_of_a_deleted_subscription_are_stored_by_its_name_for_a_limite
         ada = e.ConsumerRegistered(**ids, consumer="ada", incarnation=number, client_id="c")
         return [created, ada, e.SubscriptionDeleted(**ids, token=f"delete {number}")]
 
-    state = folded([CREATED], subscription(2, "billing"), subscription(3, "alarms"))
+    state = state_after([CREATED], subscription(2, "billing"), subscription(3, "alarms"))
     topic = state.topics["orders"]
     assert [RemovedConsumer("ada", 2, "c", 2000)] == topic.deleted_registrations("billing")
 
