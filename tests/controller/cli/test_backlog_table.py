@@ -1,4 +1,4 @@
-"""How a backlog reads in a terminal."""
+"""The format of backlogs in a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`headgate consume`: the form of a line, acknowledging what was printed, and when to stop."""
+"""`headgate consume`: format of a line, acknowledgements, and exit conditions."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def split(*blocks: bytes, **options: int) -> list[Line]:
 
 
 def record(text: bytes, field: str | None = "id", key: bytes | None = None) -> KeyedRecord | BadLine:
-    """Return what line 3 with ``text`` makes."""
+    """Return the result for line 3 with ``text``."""
     return keyed_record(Line(3, 100, text), field, key)
 
 

@@ -1,4 +1,4 @@
-"""A topic's policy as people write and read it."""
+"""Parsing and formatting of a topic's policy."""
 
 import pytest
 

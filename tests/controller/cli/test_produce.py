@@ -1,4 +1,4 @@
-"""`headgate produce`: what is sent, what is counted, what stops it, and resuming."""
+"""`headgate produce`: sent records, counts, errors that stop it, and resuming."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def orders(cluster: FakeCluster) -> FakeCluster:
 
 @pytest.fixture
 def events(tmp_path: Path) -> Path:
-    """A file of three good lines."""
+    """A file of three valid lines."""
     path = tmp_path / "events.ndjson"
     path.write_bytes(GOOD)
     return path

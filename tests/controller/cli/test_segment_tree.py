@@ -1,4 +1,4 @@
-"""The picture of a topic's segments."""
+"""The drawing of a topic's segments."""
 
 from __future__ import annotations
 

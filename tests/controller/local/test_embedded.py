@@ -1,4 +1,4 @@
-"""The embedded servers as real processes: start, kill, restart, orphaned children and refused starts."""
+"""The embedded servers as real processes: start, kill, restart, orphaned children and failed starts."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def test_zookeeper_serves_and_restarts_until_it_is_stopped(tmp_path: Path)
     assert first is not None
     assert second is not None
     assert [runs(first), runs(second)] == [False, False]
-    # A small cluster must not take a large file to begin with.
+    # A new cluster must not allocate large files.
     assert size_of(tmp_path) < 4 << 20
 
 
@@ -154,7 +154,7 @@ async def test_servers_do_not_outlive_a_killed_parent(tmp_path: Path, kind: str)
     assert parent.stdout is not None
     child = int(await parent.stdout.readline())
     assert runs(child)
-    # A Ctrl-C at the terminal goes to a process group: the child has one of its own.
+    # Ctrl-C at the terminal signals the process group of the terminal. The child has its own group.
     assert os.getpgid(child) == child
 
     parent.kill()
