@@ -55,11 +55,17 @@ class EventLoopThread:
     """An event loop in a daemon thread. Use it as a context manager, or call `close`."""
 
     def __init__(self) -> None:
-        self._runner = asyncio.Runner()
+        # With a loop factory, the runner leaves the creating thread's own event loop alone.
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
         self._closed = False
-        self._thread = threading.Thread(target=self._loop.run_forever, name="headgate-sync", daemon=True)
+        self._thread = threading.Thread(target=self._run_loop, name="headgate-sync", daemon=True)
         self._thread.start()
+
+    def _run_loop(self) -> None:
+        # The runner cleans up in this thread: the closing one may run an event loop of its own.
+        with self._runner:
+            self._loop.run_forever()
 
     def __enter__(self) -> Self:
         """Return itself; the thread is running already."""
@@ -92,7 +98,6 @@ class EventLoopThread:
         self._closed = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._runner.close()
 
 
 class _AsyncClient(Protocol):

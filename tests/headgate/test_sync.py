@@ -79,6 +79,16 @@ def test_errors_of_the_asyncio_client_arrive_as_they_are():
                 producer.send("orders", b"key", b"2")
 
 
+async def test_a_thread_that_runs_an_event_loop_can_use_the_facade():
+    """A notebook does; its own loop must neither break the clean-up nor be replaced."""
+    own = asyncio.get_running_loop()
+    with running() as (loop, cluster, _), Producer(cluster.client("p"), loop=loop) as producer:
+        assert 0 == producer.send_and_wait("orders", b"key", b"0").offset
+
+    assert own is asyncio.get_event_loop_policy().get_event_loop()
+    assert [] == threads()
+
+
 def test_an_exception_in_the_block_discards_what_is_pending_and_is_raised():
     with running() as (loop, cluster, leader):
         leader.script.append("drop")
