@@ -2,9 +2,10 @@
 
 ``--engine`` chooses where the tests marked ``engines`` count: see tests/drain/conftest.py.
 
-Hypothesis plays the same examples in each run, so that a result depends on the change only;
-``--hypothesis-profile explore`` plays others. It measures no time, because the duration of an
-example depends on other load. pytest's time-out ends a test that hangs.
+Hypothesis plays the same examples in each run, so that a result depends on the change only. `make
+unit` plays 40 per test and `make test` 100 (``--hypothesis-profile thorough``);
+``--hypothesis-profile explore`` plays others. Hypothesis measures no time, because the duration of
+an example depends on other load. pytest's time-out ends a test that hangs.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from hypothesis import HealthCheck, settings
 
 ENGINES = ("local", "standalone", "connect")
 
-settings.register_profile("headgate", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
-settings.register_profile("explore", settings.get_profile("headgate"), derandomize=False)
+settings.register_profile("thorough", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+settings.register_profile("headgate", settings.get_profile("thorough"), max_examples=40)
+settings.register_profile("explore", settings.get_profile("thorough"), derandomize=False)
 settings.load_profile("headgate")
 
 

@@ -105,7 +105,7 @@ def test_an_object_that_cannot_connect_leaves_no_thread_behind():
     assert [] == threads()
 
 
-def test_an_interrupted_call_is_cancelled():
+def test_an_interrupted_call_is_cancelled(request: pytest.FixtureRequest):
     """Ctrl-C raises in the thread that waits; the coroutine must not go on without it."""
     cancelled = threading.Event()
 
@@ -115,6 +115,9 @@ def test_an_interrupted_call_is_cancelled():
         finally:
             cancelled.set()
 
+    # A process in the background starts with SIGINT ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     main = threading.main_thread().ident
     ctrl_c = threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT))
     with EventLoopThread() as loop:

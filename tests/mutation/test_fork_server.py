@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.mutation.fork_server import _in_child
 
 ROOT = Path(__file__).parents[2]
@@ -37,6 +39,7 @@ def test_hundreds_do_not_count():
 RUN = "import sys; from pathlib import Path; from tests.mutation.__main__ import main; sys.exit(main(sys.argv[1:], Path.cwd()))"
 
 
+@pytest.mark.simulation
 def test_a_run_tells_which_mutants_no_test_notices(tmp_path: Path) -> None:
     files = {
         "coordinator/__init__.py": "",

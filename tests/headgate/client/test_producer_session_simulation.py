@@ -83,7 +83,7 @@ def check(simulation: ProducerSessionSimulation) -> None:
 chances = st.sampled_from([0.0, 0.05, 0.3])
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=settings().max_examples * 5 // 2)
 @given(seed=st.integers(0, 2**32), loss=chances, doubling=chances, reorder=st.booleans())
 def test_without_a_deadline_every_batch_is_stored_once_in_order(seed, loss, doubling, reorder):
     simulation = run(seed, loss=loss, doubling=doubling, reorder=reorder, deadline=1000.0, refusals=False)
@@ -94,7 +94,7 @@ def test_without_a_deadline_every_batch_is_stored_once_in_order(seed, loss, doub
     assert simulation.session.epoch_bumps == 0
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=settings().max_examples * 5 // 2)
 @given(seed=st.integers(0, 2**32), loss=chances, doubling=chances, reorder=st.booleans(), refusals=st.booleans())
 def test_with_short_deadlines_every_outcome_is_true_and_in_time(seed, loss, doubling, reorder, refusals):
     simulation = run(seed, loss=loss, doubling=doubling, reorder=reorder, deadline=0.6, refusals=refusals)
@@ -102,7 +102,6 @@ def test_with_short_deadlines_every_outcome_is_true_and_in_time(seed, loss, doub
     check(simulation)
 
 
-@settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 2**32), loss=chances)
 def test_a_refusal_followed_by_an_acceptance_in_the_same_epoch_loses_nothing(seed, loss):
     """Restate F10, F12: an acceptance can follow any refusal in the same epoch."""
@@ -116,7 +115,7 @@ def test_a_refusal_followed_by_an_acceptance_in_the_same_epoch_loses_nothing(see
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=settings().max_examples * 3 // 2)
 @given(seed=st.integers(0, 2**32), loss=chances, doubling=chances, reorder=st.booleans())
 def test_invalid_batches_fail_alone(seed, loss, doubling, reorder):
     simulation = run(seed, loss=loss, doubling=doubling, reorder=reorder, deadline=1000.0, refusals=False, invalid=True)
