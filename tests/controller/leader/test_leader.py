@@ -1,6 +1,8 @@
 """The leader with a broker: verdicts, and nothing is sent before it is durable."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -29,6 +31,14 @@ async def opened(client: BareClient, token: str = "x") -> m.ProducerIdentity:
     return reply
 
 
+@asynccontextmanager
+async def producing(shard: OneShard) -> AsyncIterator[tuple[BareClient, m.ProducerIdentity]]:
+    """A client with a topic and a producer identity."""
+    async with shard.client() as client:
+        await created(client)
+        yield client, await opened(client)
+
+
 def batch(identity: m.ProducerIdentity, sequence: int, **kwargs: Any) -> dict[str, Any]:
     return {
         "topic": "orders",
@@ -41,9 +51,7 @@ def batch(identity: m.ProducerIdentity, sequence: int, **kwargs: Any) -> dict[st
 
 async def test_a_batch_is_replied_to_only_once_it_is_durable() -> None:
     shard = OneShard()
-    async with shard.leader(), shard.client() as client:
-        await created(client)
-        identity = await opened(client)
+    async with shard.leader(), producing(shard) as (client, identity):
         shard.store.freeze()
         request = client.send(m.ProduceBatch, **batch(identity, 0))
         await asyncio.sleep(5)
@@ -58,9 +66,7 @@ async def test_replies_are_sent_before_the_head_announcement() -> None:
     """Producers that wait for a commit are served before consumers."""
     shard = OneShard()
     order: list[str] = []
-    async with shard.leader(), shard.client() as client:
-        await created(client)
-        identity = await opened(client)
+    async with shard.leader(), producing(shard) as (client, identity):
         head, replies = m.head_topic(CLUSTER, 0), m.replies_topic(CLUSTER, client.client_id)
         shard.broker.spies.append(
             lambda message: order.append(message.topic) if message.topic in (head, replies) else None
@@ -74,9 +80,7 @@ async def test_replies_are_sent_before_the_head_announcement() -> None:
 async def test_the_reply_to_a_duplicate_in_flight_waits_for_the_original() -> None:
     """Row 8: the same result, sent later."""
     shard = OneShard()
-    async with shard.leader(), shard.client() as client:
-        await created(client)
-        identity = await opened(client)
+    async with shard.leader(), producing(shard) as (client, identity):
         shard.store.freeze()
         first = client.send(m.ProduceBatch, **batch(identity, 0))
         again = client.send(m.ProduceBatch, **batch(identity, 0))
@@ -88,12 +92,41 @@ async def test_the_reply_to_a_duplicate_in_flight_waits_for_the_original() -> No
     assert (original.placements, False, True) == (repeated.placements, original.duplicate, repeated.duplicate)
 
 
+async def test_a_durable_duplicate_is_replied_to_while_a_later_chunk_is_in_flight() -> None:
+    """Row 7: its reply depends on the original's chunk only."""
+    shard = OneShard()
+    async with shard.leader(), producing(shard) as (client, identity):
+        await client.call(m.ProduceBatch, **batch(identity, 0))
+        shard.store.freeze()
+        later = client.send(m.ProduceBatch, **batch(identity, 1))
+        repeated = await client.call(m.ProduceBatch, **batch(identity, 0))
+        assert later not in client.replies
+        shard.store.thaw()
+        await client.reply(later)
+
+    assert repeated.duplicate
+
+
+async def test_a_consumer_is_fenced_only_once_its_successor_is_durable() -> None:
+    consumer = {"topic": "orders", "subscription": "s", "consumer": "c"}
+    shard = OneShard()
+    async with shard.leader(), shard.client() as client:
+        await created(client)
+        await client.call(m.RegisterConsumer, **consumer, incarnation=1, subscription_type="STREAM")
+        shard.store.freeze()
+        client.send(m.RegisterConsumer, **consumer, incarnation=2, subscription_type="STREAM")
+        heartbeat = client.send(m.Heartbeat, **consumer, incarnation=1)
+        await asyncio.sleep(5)
+        assert heartbeat not in client.replies
+        shard.store.thaw()
+
+        assert "fenced" == (await client.reply(heartbeat)).verdict
+
+
 async def test_a_refusal_that_ends_a_session_waits_for_a_barrier() -> None:
     """A deposed leader cannot create a chunk, so it cannot say ``fenced`` or ``out_of_order``."""
     shard = OneShard()
-    async with shard.leader() as leader, shard.client() as client:
-        await created(client)
-        identity = await opened(client)
+    async with shard.leader() as leader, producing(shard) as (client, identity):
         durable = leader.commit.durable
         shard.store.freeze()
         request = client.send(m.ProduceBatch, **batch(identity, 5))
@@ -109,9 +142,7 @@ async def test_a_refusal_that_ends_a_session_waits_for_a_barrier() -> None:
 async def test_a_deposed_leader_never_says_out_of_order() -> None:
     """Its barrier fails: the number is taken, the term ends, and no reply is sent."""
     shard = OneShard()
-    async with shard.leader() as leader, shard.client() as client:
-        await created(client)
-        identity = await opened(client)
+    async with shard.leader() as leader, producing(shard) as (client, identity):
         number = leader.commit.durable + 1
         shard.store.objects[f"ledger/shard=0000/{number:012d}.parquet"] = b"another term's"
         request = client.send(m.ProduceBatch, **batch(identity, 5))
@@ -259,9 +290,7 @@ async def test_a_message_above_the_limit_is_not_decoded() -> None:
 async def test_an_oversized_record_fails_only_its_batch() -> None:
     """Restate lost a batch by accepting the next one. Here the sequence prevents that."""
     shard = OneShard()
-    async with shard.leader(), shard.client() as client:
-        await created(client)
-        identity = await opened(client)
+    async with shard.leader(), producing(shard) as (client, identity):
         big = [m.Record(b"k", b"v" * m.MAX_RECORD_BYTES, 0)]
         rejected = await client.call(m.ProduceBatch, **batch(identity, 0, records=big))
         behind = await client.call(m.ProduceBatch, **batch(identity, 1))
@@ -273,9 +302,7 @@ async def test_an_oversized_record_fails_only_its_batch() -> None:
 
 async def test_a_full_queue_refuses_batches_until_it_drains() -> None:
     shard = OneShard(ingest=IngestSettings(queue_bytes=4 * 1024 * 1024))
-    async with shard.leader(), shard.client() as client:
-        await created(client)
-        identity = await opened(client)
+    async with shard.leader(), producing(shard) as (client, identity):
         shard.store.freeze()
         big = [m.Record(b"k", b"v" * 1_000_000, 0)] * 3
         requests = [client.send(m.ProduceBatch, **batch(identity, n, records=big)) for n in range(4)]
@@ -381,9 +408,7 @@ async def test_an_idle_producer_with_a_batch_in_flight_does_not_expire() -> None
     """A slow write can take longer than the idle limit."""
     patient = IngestSettings(producer_idle_seconds=60, write_timeout_seconds=300, unreachable_seconds=300)
     shard = OneShard(ingest=patient)
-    async with shard.leader() as leader, shard.client() as client:
-        await created(client)
-        identity = await opened(client)
+    async with shard.leader() as leader, producing(shard) as (client, identity):
         shard.store.freeze()
         request = client.send(m.ProduceBatch, **batch(identity, 0))
         await asyncio.sleep(100)
@@ -397,9 +422,7 @@ async def test_an_idle_producer_with_a_batch_in_flight_does_not_expire() -> None
 
 async def test_an_expired_producer_must_open_a_new_identity() -> None:
     shard = OneShard(ingest=IngestSettings(producer_idle_seconds=60))
-    async with shard.leader(), shard.client() as client:
-        await created(client)
-        identity = await opened(client)
+    async with shard.leader(), producing(shard) as (client, identity):
         await client.call(m.ProduceBatch, **batch(identity, 0))
         await asyncio.sleep(70)
         rejected = await client.call(m.ProduceBatch, **batch(identity, 1))
