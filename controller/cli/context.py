@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from controller.settings.load import LogSettings, Settings
     from headgate import Admin, Consumer, Producer
     from headgate.child_process import ChildProcess
+    from headgate.model.entries import Balance, SubscriptionType
+    from headgate.protocol.messages import Start
 
 Result = TypeVar("Result")
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -74,11 +76,30 @@ class CommandContext:
 
         return Producer(self.client_config(), name=name)
 
-    def open_consumer(self, **options: Any) -> Consumer:
-        """Return a Consumer with ``options``, not yet entered."""
+    def open_consumer(
+        self,
+        *,
+        topic: str,
+        subscription: str,
+        type: SubscriptionType,  # noqa: A002 - as Consumer names it
+        name: str | None,
+        start: Start,
+        balance: Balance | None,
+        capacity: float,
+    ) -> Consumer:
+        """Return a Consumer, not yet entered."""
         from headgate import Consumer  # noqa: PLC0415
 
-        return Consumer(self.client_config(), **options)
+        return Consumer(
+            self.client_config(),
+            topic=topic,
+            subscription=subscription,
+            type=type,
+            name=name,
+            start=start,
+            balance=balance,
+            capacity=capacity,
+        )
 
     def ask(self, question: Callable[[Admin], Awaitable[Result]]) -> Result:
         """Run ``question`` with an Admin; return its result."""
