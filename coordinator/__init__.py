@@ -1,1 +1,1 @@
-"""One subscription: which segments may be read, who should read them, and how they change hands."""
+"""One subscription: which segments may be read, which consumer reads each, and how they move."""

@@ -42,10 +42,12 @@ from coordinator.load_monitor import LoadMonitor
 from coordinator.ports import CoordinatorSettings, DrainCheck, LedgerPort, PushMessage
 from coordinator.reporting.description import describe, fenced_push
 from coordinator.reporting.drain_rate import DrainRate
-from coordinator.reporting.explanation import ExplanationContext
+from coordinator.reporting.explanation import ExplanationContext, explain
 from coordinator.reporting.idle_reasons import idle_reasons
+from coordinator.reporting.plan import plan_changes
 from coordinator.state.subscription import RegisteredConsumer, Subscription
 from coordinator.state.topic_view import TopicView
+from headgate.errors import LayoutError
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import SegmentSlice
 from headgate.protocol import messages as m
@@ -146,6 +148,30 @@ class SubscriptionCoordinator:
             rates=self._drain_rate.rates(),
             idle=idle_reasons(self._subscription, self.gate),
         )
+
+    def explain(self, request: m.ExplainSubscription) -> m.ExplanationReply | Refusal:
+        """Explain the requested segment or consumer; everything if neither is named."""
+        subscription, topic = self._subscription, self._topic
+        segments, consumers = sorted(topic.layout.segments), sorted(subscription.consumers)
+        if request.segment is not None and request.segment not in topic.layout.segments:
+            return Refusal("invalid", f"topic {topic.name!r} has no segment {request.segment}; segments: {segments}")
+        if request.consumer is not None and request.consumer not in subscription.consumers:
+            known = ", ".join(consumers) or "none"
+            reason = f"{subscription.name!r} has no consumer {request.consumer!r}; consumers: {known}"
+            return Refusal("invalid", reason, after_barrier=True)
+        if request.segment is not None or request.consumer is not None:
+            segments = [] if request.segment is None else [request.segment]
+            consumers = [] if request.consumer is None else [request.consumer]
+        context = self.explanation_context()
+        explanation = explain(subscription, topic, self.gate, context, segments=segments, consumers=consumers)
+        return m.ExplanationReply(explanation=explanation)
+
+    def plan(self, request: m.PlanChanges) -> m.PlanReply | Refusal:
+        """Return the moves that the requested changes would cause."""
+        try:
+            return m.PlanReply(plan=plan_changes(self._subscription, self._topic, request))
+        except LayoutError as error:
+            return Refusal("invalid", str(error), after_barrier=True)
 
     def install_drain_checker(self, drain_check: DrainCheck | None) -> None:
         """Start polling ``drain_check``, at once if an end is reached. No-op if it is None or one is installed."""

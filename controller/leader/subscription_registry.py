@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from controller.commit import GroupCommit
-from controller.decisions.handlers import Registration, handler
+from controller.decisions.handlers import Outcome, Registration, handler
 from controller.decisions.lookup import find_subscription, find_topic
 from controller.decisions.subscription_commands import create_subscription
 from controller.leader.drain_check import DrainChecker, LedgerDrainCheck
@@ -21,14 +22,21 @@ from coordinator.decisions import external_topics
 from coordinator.decisions.refusal import Refusal
 from coordinator.decisions.registration import judge_deleted_subscription, order_error
 from coordinator.ports import CoordinatorSettings, PushMessage
-from coordinator.reporting.explanation import explain
-from coordinator.reporting.plan import plan_changes
 from coordinator.state.subscription import Subscription
 from coordinator.subscription_coordinator import SubscriptionCoordinator
-from headgate.errors import LayoutError
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from metrics.events import Observer
+
+RequestT = TypeVar(
+    "RequestT",
+    m.Heartbeat,
+    m.LeaveConsumer,
+    m.ConfirmRevoked,
+    m.DescribeSubscription,
+    m.ExplainSubscription,
+    m.PlanChanges,
+)
 
 
 class SubscriptionRegistry:
@@ -111,7 +119,7 @@ class SubscriptionRegistry:
             elif isinstance(entry, e.SubscriptionConfigured):
                 self._coordinators[entry.subscription_id].order_changed()
             elif isinstance(entry, e.TopicDeleted | e.SubscriptionDeleted):
-                for subscription_id in self._coordinators.keys() - self._state.subscriptions.keys():
+                for subscription_id in sorted(self._coordinators.keys() - self._state.subscriptions.keys()):
                     deleted = self._coordinators.pop(subscription_id)
                     deleted.subscription_deleted()
                     self._close_later(deleted)
@@ -125,30 +133,25 @@ class SubscriptionRegistry:
         """Return the handlers of consumers' requests and of queries about subscriptions."""
         return (
             handler(m.RegisterConsumer, self._register),
-            handler(m.Heartbeat, self._heartbeat),
-            handler(m.LeaveConsumer, self._leave),
-            handler(m.ConfirmRevoked, self._confirm_revoked),
             handler(m.ListSubscriptions, self._list),
-            handler(m.DescribeSubscription, self._describe),
-            handler(m.ExplainSubscription, self._explain),
-            handler(m.PlanChanges, self._plan),
+            self._handler(m.Heartbeat, SubscriptionCoordinator.heartbeat),
+            self._handler(m.LeaveConsumer, SubscriptionCoordinator.leave),
+            self._handler(m.ConfirmRevoked, SubscriptionCoordinator.confirm_revoked),
+            self._handler(m.DescribeSubscription, lambda found, *_: m.SubscriptionReply(subscription=found.describe())),
+            self._handler(m.ExplainSubscription, lambda found, request, _: found.explain(request)),
+            self._handler(m.PlanChanges, lambda found, request, _: found.plan(request)),
         )
 
-    def _heartbeat(self, request: m.Heartbeat, client_id: str) -> m.HeartbeatReply | Refusal:
-        found = self._find(request.topic, request.subscription)
-        return found if isinstance(found, Refusal) else found.heartbeat(request, client_id)
+    def _handler(
+        self, kind: type[RequestT], respond: Callable[[SubscriptionCoordinator, RequestT, str], Outcome]
+    ) -> Registration:
+        """Register a handler that calls ``respond`` with the coordinator of the named subscription."""
 
-    def _leave(self, request: m.LeaveConsumer, client_id: str) -> m.Done | Refusal:
-        found = self._find(request.topic, request.subscription)
-        return found if isinstance(found, Refusal) else found.leave(request, client_id)
+        def find_and_respond(request: RequestT, client_id: str) -> Outcome:
+            found = self._find(request.topic, request.subscription)
+            return found if isinstance(found, Refusal) else respond(found, request, client_id)
 
-    def _confirm_revoked(self, request: m.ConfirmRevoked, client_id: str) -> m.Done | Refusal:
-        found = self._find(request.topic, request.subscription)
-        return found if isinstance(found, Refusal) else found.confirm_revoked(request, client_id)
-
-    def _describe(self, request: m.DescribeSubscription, _: str) -> m.SubscriptionReply | Refusal:
-        found = self._find(request.topic, request.subscription)
-        return found if isinstance(found, Refusal) else m.SubscriptionReply(subscription=found.describe())
+        return handler(kind, find_and_respond)
 
     def refuse_unknown(self, topic_name: str | None, name: str | None) -> Refusal | None:
         """Return the refusal if the topic, or the subscription ``name`` in it, does not exist."""
@@ -193,42 +196,6 @@ class SubscriptionRegistry:
             for _, subscription in sorted(topic.subscriptions.items())
         ]
         return m.SubscriptionList(subscriptions=found)
-
-    def _explain(self, request: m.ExplainSubscription, _: str) -> m.ExplanationReply | Refusal:
-        found = self._find(request.topic, request.subscription)
-        if isinstance(found, Refusal):
-            return found
-        topic = self._state.topics[request.topic]
-        subscription, gate = topic.subscriptions[request.subscription], found.gate
-        segments, consumers = sorted(topic.layout.segments), sorted(subscription.consumers)
-        if request.segment is not None and request.segment not in topic.layout.segments:
-            return Refusal("invalid", f"topic {topic.name!r} has no segment {request.segment}; segments: {segments}")
-        if request.consumer is not None and request.consumer not in subscription.consumers:
-            known = ", ".join(consumers) or "none"
-            return Refusal(
-                "invalid",
-                f"{subscription.name!r} has no consumer {request.consumer!r}; consumers: {known}",
-                after_barrier=True,
-            )
-        if request.segment is not None or request.consumer is not None:
-            segments = [] if request.segment is None else [request.segment]
-            consumers = [] if request.consumer is None else [request.consumer]
-        return m.ExplanationReply(
-            explanation=explain(
-                subscription, topic, gate, found.explanation_context(), segments=segments, consumers=consumers
-            )
-        )
-
-    def _plan(self, request: m.PlanChanges, _: str) -> m.PlanReply | Refusal:
-        found = self._find(request.topic, request.subscription)
-        if isinstance(found, Refusal):
-            return found
-        topic = self._state.topics[request.topic]
-        try:
-            plan = plan_changes(topic.subscriptions[request.subscription], topic, request)
-        except LayoutError as error:
-            return Refusal("invalid", str(error), after_barrier=True)
-        return m.PlanReply(plan=plan)
 
     def _find(self, topic_name: str, name: str) -> SubscriptionCoordinator | Refusal:
         found = find_subscription(topic_name, name, self._state)

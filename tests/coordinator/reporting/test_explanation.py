@@ -54,6 +54,10 @@ async def test_a_held_segment_names_its_consumer_and_its_backlog(lead: Lead) -> 
     assert consumer_sentences(explained) == {"ada": ["ada reads segment 0."]}
 
 
+async def test_a_consumer_lists_its_segments(lead: Lead) -> None:
+    assert consumer_sentences(explain_all(lead("ada", segments=2))) == {"ada": ["ada reads segments 0, 1."]}
+
+
 async def test_a_blocked_segment_names_its_ancestor_with_backlog_and_time_left(lead: Lead) -> None:
     harness = lead("ada", records=120)
     harness.split(0)
@@ -147,6 +151,13 @@ async def test_a_consumer_without_a_segment_gets_a_reason(lead: Lead) -> None:
     harness.split(0)
 
     assert consumer_sentences(explain_all(harness))["bob"][0].startswith("bob has no segment: ")
+
+
+async def test_blocked_segments_without_consumers_have_no_scheduled_check(lead: Lead) -> None:
+    harness = lead(records=1)
+    harness.split(0)
+
+    assert explain_all(harness).summary[-1] == "No drain check is scheduled."
 
 
 async def test_without_consumers_the_explanation_says_so(lead: Lead) -> None:
