@@ -39,7 +39,7 @@ from controller.status import daemon_status
 from coordinator.ports import CoordinatorSettings
 from drain.checker.checker import SparkDrainChecker
 from drain.checker.results_checker import ResultsChecker
-from drain.checker.supervisor import DrainSupervisor
+from drain.checker.supervisor import DrainSupervisor, service_command
 from drain.protocol import BacklogResponse, ExternalBacklogQuery
 from headgate.errors import ConfigError
 from headgate.ledger.compacted import delete_compacted_segments
@@ -342,7 +342,7 @@ class Daemon:
                 log.warning(
                     "drain.ledger_unreachable_from_executors", master=settings.master, ledger=self.settings.ledger.url
                 )
-            supervisor = DrainSupervisor(
+            command = service_command(
                 ledger_url=self.settings.ledger.url,
                 socket=settings.socket,
                 folder=Path(settings.folder),
@@ -352,8 +352,13 @@ class Daemon:
                 driver_memory=settings.driver_memory,
                 run_timeout_seconds=settings.run_timeout_seconds,
                 external=settings.external,
-                on_state=self._on_drain_state,
                 compaction_arguments=compaction_arguments(self.settings.compaction),
+            )
+            supervisor = DrainSupervisor(
+                command=command,
+                socket=settings.socket,
+                folder=Path(settings.folder),
+                on_state=self._on_drain_state,
                 on_restart=lambda: self.instruments.observe(events.DrainServiceRestarted()),
                 rng=self._rng,
             )

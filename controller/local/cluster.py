@@ -35,7 +35,7 @@ from controller.settings.load import (
     ZooKeeperSettings,
 )
 from controller.settings.write import client_toml, settings_toml
-from drain.checker.supervisor import LOG_NAME, DrainSupervisor
+from drain.checker.supervisor import LOG_NAME, DrainSupervisor, service_command
 from headgate.child_process import ChildProcess
 from headgate.config import ClientConfig
 from headgate.errors import HeadgateError
@@ -144,7 +144,7 @@ class LocalCluster:
         folder = self.folder / "spark"
         await self._spark.enter_async_context(
             DrainSupervisor(
-                ledger_url=self.ledger_url,
+                command=service_command(ledger_url=self.ledger_url, socket=self.drain_socket, folder=folder),
                 socket=self.drain_socket,
                 folder=folder,
                 on_state=lambda state, _: ready.set() if state == "ready" else None,

@@ -12,7 +12,8 @@ chunks.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -70,12 +71,8 @@ def aggregate_chunks(
         JvmGoneError: the JVM is gone.
 
     """
-    try:
+    with run_errors():
         table = _collect(*_plan(session, source, batches), MAX_ROWS_PER_TASK)
-    except ENGINE_ERRORS as error:
-        if is_gone(error):
-            raise JvmGoneError(f"Spark does not answer: {str(error) or type(error).__name__}") from error
-        raise RunError(error_summary(error)) from error
     _check_all_counted(table, batches)
     return merged_rows(table)
 
@@ -117,6 +114,17 @@ def _collect(aggregates: DataFrame, contributions: DataFrame | None, limit: int)
     if contributions is None or (pc.max(table.column(backlog.ROW_NUMBER)).as_py() or 0) < limit:
         return table
     return backlog.aggregate_joined(contributions).toArrow()
+
+
+@contextmanager
+def run_errors(prefix: str = "") -> Iterator[None]:
+    """Raise RunError, its text after ``prefix``, or JvmGoneError instead of the engine's errors."""
+    try:
+        yield
+    except ENGINE_ERRORS as error:
+        if is_gone(error):
+            raise JvmGoneError(f"Spark does not answer: {str(error) or type(error).__name__}") from error
+        raise RunError(prefix + error_summary(error)) from error
 
 
 def error_summary(error: Exception) -> str:

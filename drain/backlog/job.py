@@ -23,10 +23,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -37,12 +35,10 @@ from drain.backlog.compacted_facts import read_compacted_facts
 from drain.backlog.counting import ChunkBatch, JvmGoneError, RunError, aggregate_chunks
 from drain.backlog.merge import MergedRow, merge_rows, outstanding, previous_rows
 from drain.backlog.results import Result, newest_result, publish_result, read_result, result_path
+from drain.command_line import add_ledger_options, add_spark_options, run_command, spark_session
 from drain.spark.chunks import LedgerChunks
-from drain.spark.fact_source import READERS
-from drain.spark.master import DEFAULT_MASTER, VALID_MASTERS, conf_pair
-from drain.spark.session import build_session, submitted_session
 from drain.spark.small_chunk_reader import SMALL_READ_MAX_ROWS
-from headgate.errors import ChunkError, ConfigError, HeadgateError, ObjectMissingError, StoreError
+from headgate.errors import ChunkError, HeadgateError, ObjectMissingError, StoreError
 from headgate.storage.object_store import Store, open_store
 
 MAX_CHUNKS_PER_JOB: Final = 4000
@@ -255,20 +251,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m drain.backlog.job", description="Count the backlog of a ledger, once."
     )
-    parser.add_argument("--ledger", required=True, help="URL of the ledger, e.g. file:///var/lib/headgate/ledger")
+    add_ledger_options(parser)
     parser.add_argument("--out", metavar="URL", help="where to publish the results (default: beside the ledger)")
-    parser.add_argument("--shard", type=int, action="append", help="count this shard only (may be repeated)")
     parser.add_argument("--full", action="store_true", help="count from the first chunk, and compare")
     parser.add_argument("--json", action="store_true", help="print one JSON line per subscription and segment")
-    parser.add_argument("--master", help=f"one of {VALID_MASTERS} (default: {DEFAULT_MASTER})")
-    parser.add_argument("--conf", type=conf_pair, action="append", default=[], help="KEY=VALUE for Spark (repeatable)")
-    parser.add_argument("--reader", choices=READERS, default="auto", help="auto, or spark: Spark's own file systems")
-    arguments = parser.parse_args(argv)
-    try:
-        return asyncio.run(_run(arguments))
-    except (ConfigError, JvmGoneError, StoreError) as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201 - a command speaks to its terminal
-        return 2
+    add_spark_options(parser, default_master=None)
+    return run_command(_run(parser.parse_args(argv)))
 
 
 async def _run(arguments: argparse.Namespace) -> int:
@@ -277,13 +265,9 @@ async def _run(arguments: argparse.Namespace) -> int:
     )
     results = chunks.store if arguments.out is None else open_store(arguments.out)
     shards = arguments.shard or await chunks.shards()
-    with tempfile.TemporaryDirectory(prefix="headgate-java-") as folder:
-        session = await asyncio.to_thread(_session, arguments, Path(folder))
-        try:
-            backlog_job = BacklogJob(chunks, count_on(session, chunks), results=results)
-            outcome = await backlog_job.run(shards, full=arguments.full)
-        finally:
-            await asyncio.to_thread(session.stop)
+    async with spark_session(arguments) as session:
+        backlog_job = BacklogJob(chunks, count_on(session, chunks), results=results)
+        outcome = await backlog_job.run(shards, full=arguments.full)
     differing = await differences(results, outcome) if arguments.full else {}
     for text in [*outcome.failures.values(), *differing.values()]:
         print(f"error: {text}", file=sys.stderr)  # noqa: T201
@@ -291,17 +275,6 @@ async def _run(arguments: argparse.Namespace) -> int:
         for line in _lines(shard, result, as_json=arguments.json):
             print(line)  # noqa: T201
     return 1 if outcome.failures or differing else 0
-
-
-def _session(arguments: argparse.Namespace, folder: Path) -> SparkSession:
-    submitted = submitted_session() if arguments.master is None else None
-    if submitted is not None:
-        return submitted
-    return build_session(
-        master=arguments.master or DEFAULT_MASTER,
-        wrapper_folder=folder,
-        extra=dict(arguments.conf),
-    )
 
 
 def _lines(shard: int, result: Result, *, as_json: bool) -> list[str]:

@@ -19,25 +19,18 @@ invalid.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from drain.backlog.counting import JvmGoneError
 from drain.backlog.job import BacklogJob, count_on
 from drain.backlog.merge import Backlog, StateRow, outstanding
 from drain.backlog.results import Result
+from drain.command_line import add_ledger_options, add_spark_options, run_command, spark_session
 from drain.spark.chunks import LedgerChunks
-from drain.spark.fact_source import READERS
-from drain.spark.master import DEFAULT_MASTER, conf_pair
-from drain.spark.session import build_session
-from headgate.errors import ConfigError
 
 MAX_PRINTED_DIFFERENCES: Final = 50
 """Differences that are printed. Of the others only the number is."""
@@ -183,19 +176,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m drain.backlog.verify", description="Compare incremental results with a full count."
     )
-    parser.add_argument("--ledger", required=True, help="URL of the ledger, e.g. file:///var/lib/headgate/ledger")
-    parser.add_argument("--shard", type=int, action="append", help="compare this shard only (may be repeated)")
+    add_ledger_options(parser)
     parser.add_argument("--topic-id", type=int, help="compare this topic only (with --shard)")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--master", default=DEFAULT_MASTER, help="Spark master (default: %(default)s)")
-    parser.add_argument("--conf", type=conf_pair, action="append", default=[], help="KEY=VALUE for Spark (repeatable)")
-    parser.add_argument("--reader", choices=READERS, default="auto", help="auto, or spark: Spark's own file systems")
-    arguments = parser.parse_args(argv)
-    try:
-        return asyncio.run(_run(arguments))
-    except (ConfigError, JvmGoneError) as error:
-        print(f"headgate: {error}", file=sys.stderr)  # noqa: T201 - a command speaks to its terminal
-        return 2
+    add_spark_options(parser)
+    return run_command(_run(parser.parse_args(argv)))
 
 
 async def _run(arguments: argparse.Namespace) -> int:
@@ -206,22 +191,16 @@ async def _run(arguments: argparse.Namespace) -> int:
     scanned = LedgerChunks(arguments.ledger, arguments.reader, small_read_max_rows=0)
     shards = arguments.shard or await chunks.shards()
     progress("starting Spark")
-    with tempfile.TemporaryDirectory(prefix="headgate-java-") as folder:
-        session = await asyncio.to_thread(
-            build_session, master=arguments.master, wrapper_folder=Path(folder), extra=dict(arguments.conf)
+    async with spark_session(arguments) as session:
+        verdicts, failures = await verify(
+            BacklogJob(chunks, count_on(session, chunks)),
+            BacklogJob(scanned, count_on(session, scanned)),
+            shards,
+            topic_id=arguments.topic_id,
+            progress=progress,
         )
-        try:
-            verdicts, failures = await verify(
-                BacklogJob(chunks, count_on(session, chunks)),
-                BacklogJob(scanned, count_on(session, scanned)),
-                shards,
-                topic_id=arguments.topic_id,
-                progress=progress,
-            )
-        finally:
-            await asyncio.to_thread(session.stop)
     for shard, reason in sorted(failures.items()):
-        print(f"headgate: shard {shard} could not be counted: {reason}", file=sys.stderr)  # noqa: T201
+        print(f"error: shard {shard} could not be counted: {reason}", file=sys.stderr)  # noqa: T201
     for line in report(verdicts, failures, as_json=arguments.json):
         print(line)  # noqa: T201
     return 1 if failures or any(verdict.differences for verdict in verdicts) else 0

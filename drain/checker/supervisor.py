@@ -1,9 +1,9 @@
 """Supervise the Spark process: start it, ping it, restart it with back-off, stop it.
 
-The process has a process group of its own, so that its JVM is stopped with it. The kernel kills it when the daemon ends
-(headgate.child_process). A ping without a reply in time (the process or its JVM hangs) counts as a crash. The
-state is ``starting``, ``ready`` or ``degraded`` and is reported for readiness. No other part of the daemon waits for
-the process. Imports no Spark.
+The process has a process group of its own, so that its JVM is stopped with it. The kernel kills it
+when the daemon ends (headgate.child_process). A ping without a reply in time (the process or its
+JVM hangs) counts as a crash. The state is ``starting``, ``ready`` or ``degraded`` and is reported
+for readiness. No other part of the daemon waits for the process. Imports no Spark.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class SupervisorTimes:
     """From start to the first reply: typically 8 s, far more on a cold and busy machine."""
     ping_interval: float = 5.0
     ping: float = 20.0
-    """Longest wait for a ping: long enough for a full garbage collection, short enough to notice a hung JVM."""
+    """Longest wait for a ping: long enough for a full garbage collection, short enough to notice a
+    hung JVM."""
     retry: float = 0.25
     """Between two connection attempts while the process starts."""
     stop: float = 15.0
@@ -50,16 +51,30 @@ def service_command(
     *,
     ledger_url: str,
     socket: str,
-    master: str,
     folder: Path,
-    driver_memory: str,
-    run_timeout_seconds: float,
+    master: str = "local[*]",
+    driver_memory: str = "1g",
+    run_timeout_seconds: float = 60.0,
     compaction_arguments: Sequence[str] = (),
     reader: str = "auto",
     spark_conf: Mapping[str, str] | None = None,
     external: str | None = None,
 ) -> list[str]:
-    """Return the command that starts the Spark process as a child of this process."""
+    """Return the command that starts the Spark process as a child of this process.
+
+    Args:
+        ledger_url: the ledger to count.
+        socket: the address on which the process listens.
+        folder: for scratch files.
+        master: Spark master.
+        driver_memory: heap of the JVM, in Spark's notation.
+        run_timeout_seconds: the process cancels runs that take longer.
+        compaction_arguments: ``--compaction-…`` options; none: it does not compact.
+        reader: how Spark reads the ledger, see drain.spark.fact_source.
+        spark_conf: further Spark settings; no secrets, because the command line shows them.
+        external: TOML file that maps the tables of external topics.
+
+    """
     return [
         *(sys.executable, "-m", "drain.service.service"),
         *("--ledger", ledger_url),
@@ -76,63 +91,40 @@ def service_command(
 
 
 class DrainSupervisor(BackgroundService):
-    """One supervised Spark process. An async context manager: the process runs while it is entered."""
+    """One supervised Spark process.
+
+    An async context manager: the process runs while it is entered.
+    """
 
     task_name = "drain supervisor"
 
     def __init__(
         self,
         *,
-        ledger_url: str,
+        command: Sequence[str],
         socket: str,
         folder: Path,
-        master: str = "local[*]",
-        driver_memory: str = "1g",
-        run_timeout_seconds: float = 60.0,
-        compaction_arguments: Sequence[str] = (),
-        reader: str = "auto",
-        spark_conf: Mapping[str, str] | None = None,
-        external: str | None = None,
         on_state: Callable[[events.DrainState, str], None] | None = None,
         on_restart: Callable[[], None] | None = None,
-        command: Sequence[str] | None = None,
         times: SupervisorTimes | None = None,
         rng: random.Random | None = None,
     ) -> None:
         """Prepare, without starting anything.
 
         Args:
-            ledger_url: the ledger to count.
-            socket: address on which the process listens, ``unix:/path`` or ``tcp:host:port``.
-            folder: for scratch files and the process's log; created if missing.
-            master: Spark master.
-            driver_memory: heap of the JVM, in Spark's notation.
-            run_timeout_seconds: the process cancels runs that take longer.
-            compaction_arguments: the process's ``--compaction-…`` options; none: it does not compact.
-            reader: how Spark reads the ledger, see drain.spark.fact_source.
-            spark_conf: further Spark settings; no secrets, because the command line shows them.
-            external: TOML file that maps the tables of external topics.
-            on_state: called with ``starting``, ``ready`` or ``degraded`` and a reason whenever the state changes.
+            command: starts the process, see `service_command`.
+            socket: the address on which the process listens, ``unix:/path`` or ``tcp:host:port``.
+            folder: for the process's log; created if missing.
+            on_state: called with ``starting``, ``ready`` or ``degraded`` and a reason whenever the
+                state changes.
             on_restart: called at every start except the first.
-            command: the command to start instead of the service.
             times: time-outs and intervals.
             rng: source of the jitter.
 
         """
         self._address = Address.parse(socket)
         self._folder = folder
-        self._command = command or service_command(
-            ledger_url=ledger_url,
-            socket=socket,
-            master=master,
-            folder=folder,
-            driver_memory=driver_memory,
-            run_timeout_seconds=run_timeout_seconds,
-            compaction_arguments=compaction_arguments,
-            reader=reader,
-            spark_conf=spark_conf,
-            external=external,
-        )
+        self._command = command
         self._on_state = on_state
         self._on_restart = on_restart
         self._times = times or SupervisorTimes()

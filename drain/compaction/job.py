@@ -21,7 +21,6 @@ import os
 import re
 import secrets
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,20 +33,20 @@ import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import types as t
 
 from drain.backlog import plans as backlog_plans
 from drain.backlog.aggregates import merged_table
 from drain.backlog.compacted_facts import encode_range_facts, read_range_facts
 from drain.backlog.counting import RunError
 from drain.backlog.results import newest_result
+from drain.command_line import add_ledger_options, add_spark_options, run_command, spark_session
 from drain.compaction import plans
 from drain.compaction.policy import PlannedCompaction, next_compaction
-from drain.spark.master import DEFAULT_MASTER
+from drain.spark.chunks import LedgerChunks
+from drain.spark.fact_source import hadoop_url
 from drain.spark.schemas import FACTS, MERGED
-from drain.spark.session import build_session
 from drain.spark.spark_schemas import spark_frame, spark_schema
-from headgate.errors import ChunkError, ConfigError, HeadgateError, ObjectExistsError, ObjectMissingError, StoreError
+from headgate.errors import ChunkError, HeadgateError, ObjectExistsError, ObjectMissingError
 from headgate.ledger.chunk_ranges import FANOUT, ChunkRange, compacted_through, ranges_to_read
 from headgate.ledger.compacted import (
     CompactedObject,
@@ -68,34 +67,18 @@ transfer, small enough that a consumer can hold one per segment."""
 MAX_CONCURRENT_READS: Final = 16
 ORPHAN_MAX_AGE_SECONDS: Final = 6 * 3600.0
 """Age at which a folder that no manifest names is deleted: far longer than any run takes."""
-_HADOOP_SCHEMES: Final = {"s3": "s3a", "az": "abfss"}
 _OBJECT_PATH: Final = re.compile(r"topic_id=(\d+)/segment=(\d+)/part=(\d+)/[^/]+\.parquet$")
 _RUN_FOLDER: Final = re.compile(r"\d{12}-\d{12}-(\d+)-[0-9a-f]+")
-_COMPACTED_SCHEMA: Final = t.StructType(
-    [
-        t.StructField("offset", t.LongType()),
-        t.StructField("timestamp_ms", t.LongType()),
-        t.StructField("stored_at_ms", t.LongType()),
-        t.StructField("size_bytes", t.LongType()),
-        t.StructField("key", t.BinaryType()),
-        t.StructField("value", t.BinaryType()),
-        t.StructField("topic_id", t.LongType()),
-        t.StructField("segment", t.LongType()),
-    ]
+_COMPACTED_SCHEMA: Final = (
+    "offset long, timestamp_ms long, stored_at_ms long, size_bytes long, key binary, value binary, "
+    "topic_id long, segment long"
 )
-_WRITTEN_SCHEMA: Final = t.StructType([*_COMPACTED_SCHEMA.fields, t.StructField("part", t.LongType())])
-_CHUNK_SCHEMA: Final = t.StructType(
-    [
-        t.StructField("fact", t.StringType()),
-        t.StructField("topic_id", t.LongType()),
-        t.StructField("segment", t.LongType()),
-        t.StructField("offset", t.LongType()),
-        t.StructField("timestamp_ms", t.LongType()),
-        t.StructField("size_bytes", t.LongType()),
-        t.StructField("key", t.BinaryType()),
-        t.StructField("value", t.BinaryType()),
-    ]
+_WRITTEN_SCHEMA: Final = f"{_COMPACTED_SCHEMA}, part long"
+_CHUNK_SCHEMA: Final = (
+    "fact string, topic_id long, segment long, offset long, timestamp_ms long, size_bytes long, "
+    "key binary, value binary"
 )
+_SUCCESS_FILE_OPTION: Final = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +109,7 @@ class CompactionJob:
         self.store: Store = open_store(ledger_url)
         parts = urlsplit(ledger_url)
         self._folder = Path(unquote(parts.path)) if parts.scheme == "file" else None
-        scheme = _HADOOP_SCHEMES.get(parts.scheme, parts.scheme)
-        self._root = f"{scheme}://{parts.netloc}{unquote(parts.path).rstrip('/')}"
+        self._root = hadoop_url(ledger_url)
         self._session = session
         self._settings = settings
         self._now_ms = now_ms
@@ -318,9 +300,7 @@ class CompactionJob:
 
     def records(self, work: _CompactionWork) -> DataFrame:
         """Return the records of the range."""
-        alive = self._session.createDataFrame(
-            work.alive, t.StructType([t.StructField(name, t.LongType()) for name in ("topic_id", "segment")])
-        )
+        alive = self._session.createDataFrame(work.alive, "topic_id long, segment long")
         if work.sources:
             paths = [
                 f"{self._root}/{item.path}"
@@ -372,9 +352,6 @@ class CompactionJob:
     async def _delete_folder(self, folder: str) -> None:
         for path in await self.store.paths(folder):
             await self.store.delete(path)
-
-
-_SUCCESS_FILE_OPTION: Final = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,8 +420,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m drain.compaction.job", description="Compact the old chunks of a ledger into large objects."
     )
-    parser.add_argument("--ledger", required=True, help="URL of the ledger, e.g. file:///var/lib/headgate/ledger")
-    parser.add_argument("--shard", type=int, action="append", help="compact this shard only (may be repeated)")
+    add_ledger_options(parser)
     parser.add_argument("--chunks", type=int, default=CHUNKS, help="chunks in one range (default: %(default)s)")
     parser.add_argument(
         "--delay-seconds", type=float, default=300.0, help="minimum age of a chunk (default: %(default)s)"
@@ -455,39 +431,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         default=6 * 3600.0,
         help="how long replaced ranges are kept (default: %(default)s)",
     )
-    parser.add_argument("--master", default=DEFAULT_MASTER, help="Spark master (default: %(default)s)")
+    add_spark_options(parser)
     arguments = parser.parse_args(argv)
     if arguments.chunks < 1:
         parser.error(f"--chunks {arguments.chunks}: must be at least 1")
-    try:
-        return asyncio.run(_run(arguments))
-    except (ConfigError, StoreError) as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201 - a command speaks to its terminal
-        return 2
+    return run_command(_run(arguments))
 
 
 async def _run(arguments: argparse.Namespace) -> int:
-    shards = arguments.shard or await _shards(open_store(arguments.ledger), arguments.ledger)
+    shards = arguments.shard or await LedgerChunks(arguments.ledger, arguments.reader).shards()
     settings = CompactionSettings(
         chunks=arguments.chunks,
         delay_seconds=arguments.delay_seconds,
         delete_after_seconds=arguments.delete_after_seconds,
     )
     code = 0
-    with tempfile.TemporaryDirectory(prefix="headgate-java-") as folder:
-        session = await asyncio.to_thread(build_session, master=arguments.master, wrapper_folder=Path(folder))
+    async with spark_session(arguments) as session:
         compaction_job = CompactionJob(arguments.ledger, session, settings, now_ms=wall_clock_ms)
-        try:
-            for shard in shards:
-                try:
-                    for manifest in await compaction_job.run(shard):
-                        print(summary_line(manifest))  # noqa: T201
-                except HeadgateError as error:
-                    print(f"error: shard {shard}: {error}", file=sys.stderr)  # noqa: T201
-                    code = 1
-        finally:
-            compaction_job.close()
-            await asyncio.to_thread(session.stop)
+        for shard in shards:
+            try:
+                for manifest in await compaction_job.run(shard):
+                    print(summary_line(manifest))  # noqa: T201 - a command prints to its terminal
+            except HeadgateError as error:
+                print(f"error: shard {shard}: {error}", file=sys.stderr)  # noqa: T201
+                code = 1
+        compaction_job.close()
     return code
 
 
@@ -499,15 +467,6 @@ def summary_line(manifest: Manifest) -> str:
         f"shard {manifest.shard}: chunks {manifest.first} to {manifest.last} compacted at level {manifest.level}: "
         f"{records} records, {size} bytes in {len(manifest.objects)} objects"
     )
-
-
-async def _shards(store: Store, url: str) -> list[int]:
-    found = [
-        int(match[1]) for name in await store.folders("ledger") if (match := re.fullmatch(r"shard=(\d{4,})", name))
-    ]
-    if not found:
-        raise ConfigError(f"no shard found at {url}: check the ledger's URL, or name the shards with --shard")
-    return found
 
 
 if __name__ == "__main__":

@@ -20,13 +20,13 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import types as t
 
 from drain.backlog import plans as backlog
 from drain.backlog.aggregates import merged_rows
-from drain.backlog.counting import JvmGoneError, RunError, aggregate_contributions, error_summary
+from drain.backlog.counting import aggregate_contributions, error_summary, run_errors
 from drain.backlog.merge import Backlog, MergedRow, StateRow, merge_rows, previous_rows
 from drain.external import offset_facts as external_facts
 from drain.external import opaque_facts
@@ -40,13 +40,7 @@ _READ_OPTIONS = {
     "json": {"mode": "FAILFAST"},
     "csv": {"mode": "FAILFAST", "header": "true", "inferSchema": "false"},
 }
-_SUBSCRIPTIONS = t.StructType(
-    [
-        t.StructField("subscription", t.StringType()),
-        t.StructField("subscription_id", t.LongType()),
-        t.StructField("seek_generation", t.LongType()),
-    ],
-)
+_SUBSCRIPTION_SCHEMA: Final = "subscription string, subscription_id long, seek_generation long"
 
 
 def count_external(
@@ -66,15 +60,11 @@ def count_external(
             "positions are opaque, so a table of acknowledgements cannot be counted; remove it, and the "
             "acknowledgements sent to headgate count"
         )
-    try:
+    with run_errors(f"external.{view.topic}: "):
         if view.opaque:
             remaining = {} if tables.entries is None else _count_remaining(session, tables.entries, view)
             return opaque_backlog(rows, view.checkpoints, remaining)
         merged = _merged(session, tables, view, rows, shard)
-    except ENGINE_ERRORS as error:
-        if is_gone(error):
-            raise JvmGoneError(f"Spark does not answer: {str(error) or type(error).__name__}") from error
-        raise RunError(f"external.{view.topic}: {error_summary(error)}") from error
     return offset_backlog(merge_rows([*previous_rows(rows), *merged]), tables.entries)
 
 
@@ -140,7 +130,7 @@ def _merged(
         known = {row.subscription_id: row.seek_generation for row in rows if row.segment is None}
         subscriptions = session.createDataFrame(
             [(name, number, known.get(number, 0)) for number, name in sorted(view.subscriptions.items())],
-            _SUBSCRIPTIONS,
+            _SUBSCRIPTION_SCHEMA,
         )
         with _table_errors(tables.acknowledgements, view):
             found = external_facts.acknowledgements(_read(session, tables.acknowledgements), tables.acknowledgements)

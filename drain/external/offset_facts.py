@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
+from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
@@ -33,13 +34,7 @@ from headgate.errors import HeadgateError
 
 _WHOLE = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
 
-SEGMENT_SCHEMA = t.StructType(
-    [
-        t.StructField("label", t.StringType()),
-        t.StructField("segment", t.LongType()),
-        t.StructField("sealed_end_offset", t.LongType()),
-    ],
-)
+SEGMENT_SCHEMA: Final = "label string, segment long, sealed_end_offset long"
 """The topic's segments: name at the source, segment number, and the end if it is sealed."""
 
 

@@ -11,6 +11,8 @@ Positions and versions are texts or whole numbers: a number with a fraction may 
 
 from __future__ import annotations
 
+from typing import Final
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
@@ -18,14 +20,7 @@ from pyspark.sql import types as t
 from drain.external.offset_facts import TableError, counted, example, is_whole, mapped
 from drain.external.table_mapping import EntriesTable
 
-CHECKPOINT_SCHEMA = t.StructType(
-    [
-        t.StructField("segment", t.LongType()),
-        t.StructField("label", t.StringType()),
-        t.StructField("checkpoint", t.StringType()),
-        t.StructField("after", t.StringType()),
-    ],
-)
+CHECKPOINT_SCHEMA: Final = "segment long, label string, checkpoint string, after string"
 """A checkpoint: segment number and label, its text (null: the beginning), and the version of its
 entry."""
 

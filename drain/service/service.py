@@ -29,6 +29,7 @@ from pyspark.sql import SparkSession
 
 from drain.backlog.counting import JvmGoneError
 from drain.backlog.job import BacklogJob
+from drain.command_line import add_spark_options
 from drain.compaction.job import CompactionJob, CompactionSettings, wall_clock_ms
 from drain.compaction.schedule import CHECK_INTERVAL_SECONDS, CompactionScheduler
 from drain.external.table_mapping import read_tables
@@ -52,8 +53,7 @@ from drain.service.runner import SparkRunner
 from drain.service.warmup import warm_up
 from drain.spark.chunks import LedgerChunks
 from drain.spark.engines import ENGINE_ERRORS
-from drain.spark.fact_source import READERS
-from drain.spark.master import DEFAULT_MASTER, VALID_MASTERS, conf_pair, engine_of
+from drain.spark.master import engine_of
 from drain.spark.session import build_session
 from headgate.background import cancel_and_wait
 from headgate.errors import ConfigError, HeadgateError
@@ -251,9 +251,7 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--ledger", required=True, help="URL of the ledger, e.g. file:///var/lib/headgate/ledger")
     parser.add_argument("--listen", required=True, help="unix:/absolute/path or tcp:127.0.0.1:port (0: any free port)")
-    parser.add_argument("--master", default=DEFAULT_MASTER, help=f"one of {VALID_MASTERS} (default: %(default)s)")
-    parser.add_argument("--conf", type=conf_pair, action="append", default=[], help="KEY=VALUE for Spark (repeatable)")
-    parser.add_argument("--reader", choices=READERS, default="auto", help="auto, or spark: Spark's own file systems")
+    add_spark_options(parser)
     parser.add_argument("--driver-memory", default="1g", help="heap size of the JVM (default: %(default)s)")
     parser.add_argument(
         "--run-timeout-seconds", type=float, default=60.0, help="time limit of one run (default: %(default)s)"

@@ -49,6 +49,13 @@ class FactSource(Protocol):
         """Return the same rows, read in this process; None if they are too many or cannot be read here."""
 
 
+def hadoop_url(ledger_url: str) -> str:
+    """Return the URL of the ledger for Spark's file systems, which do not decode paths."""
+    parts = urlsplit(ledger_url)
+    scheme = _HADOOP_SCHEMES.get(parts.scheme, parts.scheme)
+    return f"{scheme}://{parts.netloc}{unquote(parts.path).rstrip('/')}"
+
+
 class SparkFiles:
     """Chunks that Spark reads. It fills missing columns with nulls, and does not check headers."""
 
@@ -58,9 +65,7 @@ class SparkFiles:
         """Up to ``small_read_max_rows`` rows of a folder are read in this process; 0: Spark reads all of them."""
         parts = urlsplit(ledger_url)
         self._small_read_max_rows = small_read_max_rows if parts.scheme == "file" else 0
-        scheme = _HADOOP_SCHEMES.get(parts.scheme, parts.scheme)
-        # Hadoop does not decode paths.
-        self._root = f"{scheme}://{parts.netloc}{unquote(parts.path).rstrip('/')}"
+        self._root = hadoop_url(ledger_url)
         self.base = f"{self._root}/ledger"
 
     def path(self, shard: int, number: int) -> str:

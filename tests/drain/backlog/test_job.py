@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from drain import command_line
 from drain.backlog import job as job_module
 from drain.backlog.counting import JvmGoneError, RunError
 from drain.backlog.job import BacklogJob, count_on, main
@@ -306,7 +307,7 @@ async def test_an_unreachable_store_fails_the_shard(ledger, monkeypatch):
 @pytest.fixture
 def main_on(spark, monkeypatch):
     """`main` with the session of these tests, which it does not stop."""
-    monkeypatch.setattr(job_module, "build_session", lambda **settings: spark)
+    monkeypatch.setattr(command_line, "build_session", lambda **_: spark)
     monkeypatch.setattr(type(spark), "stop", lambda self: None)
     return main
 

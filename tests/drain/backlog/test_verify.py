@@ -9,7 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from drain.backlog import verify as verify_module
+from drain import command_line
 from drain.backlog.job import BacklogJob, count_on
 from drain.backlog.merge import StateRow
 from drain.backlog.results import Result, encode_result, read_result, result_path
@@ -103,7 +103,7 @@ async def test_a_changed_result_is_detected(counting, spark, monkeypatch, capsys
     rows = (replace(good.rows[0], records=good.rows[0].records + 1), *good.rows[1:])
     (ledger.root / result_path(0, watermark)).write_bytes(encode_result(replace(good, rows=rows)))
     built = []
-    monkeypatch.setattr(verify_module, "build_session", lambda **settings: built.append(settings) or spark)
+    monkeypatch.setattr(command_line, "build_session", lambda **settings: built.append(settings) or spark)
     monkeypatch.setattr(type(spark), "stop", lambda self: None)
 
     assert await asyncio.to_thread(main, ["--ledger", ledger.url, "--reader", "spark", "--conf", "spark.a=1"]) == 1
@@ -126,7 +126,7 @@ async def test_an_error_of_one_reader_is_detected_by_the_other(counting, spark, 
         return table.set_column(sizes, "size_bytes", pa.nulls(len(table), pa.int64()))
 
     monkeypatch.setattr("drain.spark.fact_source.read_small_chunks", misread)
-    monkeypatch.setattr(verify_module, "build_session", lambda **_: spark)
+    monkeypatch.setattr(command_line, "build_session", lambda **_: spark)
     monkeypatch.setattr(type(spark), "stop", lambda self: None)
 
     assert await asyncio.to_thread(main, ["--ledger", ledger.url]) == 1

@@ -48,7 +48,6 @@ class Supervised:
             mode,
         ]
         self.supervisor = DrainSupervisor(
-            ledger_url="file:///nowhere",
             socket=f"unix:{tmp_path / 's'}",
             folder=tmp_path / "folder",
             on_state=self._on_state,
@@ -81,7 +80,10 @@ def at_the_root(monkeypatch):
 
 
 def runs(pid):
-    """Return whether a process runs. One that has ended and is not collected yet has no command line."""
+    """Return whether a process runs.
+
+    One that has ended and is not collected yet has no command line.
+    """
     with contextlib.suppress(psutil.NoSuchProcess):
         return bool(psutil.Process(pid).cmdline())
     return False
@@ -175,7 +177,7 @@ async def test_the_process_is_killed_when_its_parent_is_killed(tmp_path):
             report = lambda state, reason: print(state, supervisor.pid, flush=True)
             command = [sys.executable, "-m", "tests.support.fake_drain_service", f"{folder}/s", "well"]
             supervisor = DrainSupervisor(
-                ledger_url="", socket=f"unix:{folder}/s", folder=folder, command=command, on_state=report
+                socket=f"unix:{folder}/s", folder=folder, command=command, on_state=report
             )
             async with supervisor:
                 await asyncio.Event().wait()

@@ -1,0 +1,62 @@
+"""What the commands of drain/ have in common: options, the Spark session, and exit code 2."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from drain.backlog.counting import JvmGoneError
+from drain.spark.fact_source import READERS
+from drain.spark.master import DEFAULT_MASTER, VALID_MASTERS, conf_pair
+from drain.spark.session import build_session, submitted_session
+from headgate.errors import ConfigError, StoreError
+
+
+def add_ledger_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that select the ledger and its shards."""
+    parser.add_argument("--ledger", required=True, help="URL of the ledger, e.g. file:///var/lib/headgate/ledger")
+    parser.add_argument("--shard", type=int, action="append", help="only this shard (may be repeated; default: all)")
+
+
+def add_spark_options(parser: argparse.ArgumentParser, *, default_master: str | None = DEFAULT_MASTER) -> None:
+    """Add the options of the Spark session and of reading the ledger."""
+    parser.add_argument("--master", default=default_master, help=f"one of {VALID_MASTERS} (default: {DEFAULT_MASTER})")
+    parser.add_argument("--conf", type=conf_pair, action="append", default=[], help="KEY=VALUE for Spark (repeatable)")
+    parser.add_argument("--reader", choices=READERS, default="auto", help="auto, or spark: Spark's own file systems")
+
+
+@asynccontextmanager
+async def spark_session(arguments: argparse.Namespace) -> AsyncIterator[SparkSession]:
+    """Yield the session for the parsed Spark options, and stop it at the end.
+
+    Without a master, the session of `spark-submit` is used if there is one. Raises ConfigError.
+    """
+    session = submitted_session() if arguments.master is None else None
+    with tempfile.TemporaryDirectory(prefix="headgate-java-") as folder:
+        if session is None:
+            session = await asyncio.to_thread(
+                build_session,
+                master=arguments.master or DEFAULT_MASTER,
+                wrapper_folder=Path(folder),
+                extra=dict(arguments.conf),
+            )
+        try:
+            yield session
+        finally:
+            await asyncio.to_thread(session.stop)
+
+
+def run_command(command: Coroutine[None, None, int]) -> int:
+    """Run ``command`` and return its exit code; 2 if a setting is invalid or a server unreachable."""
+    try:
+        return asyncio.run(command)
+    except (ConfigError, JvmGoneError, StoreError) as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201 - a command prints to its terminal
+        return 2
