@@ -1,14 +1,12 @@
 """Merge the backlogs that Spark has counted with those that the leader knows.
 
-Spark's counts have ages and rates. The leader's have neither, but they are always available and
-current. Every backlog says where it comes from (``counted_by``). A subscription that is newer than
-Spark's count has the leader's.
+Spark's counts have ages and rates. The leader's have neither, but are always available and current.
+``counted_by`` names the origin. A subscription that is newer than Spark's count has the leader's.
 
-The leader knows the backlog of a segment of an external topic only if it was acknowledged to its
-end: 0. Everything else comes from the tables of the topic, or is unknown. Counts from before a seek
-are not used after it.
+Of an external topic the leader only knows segments that were acknowledged to their end: 0. Other
+values come from its tables or are unknown. Counts from before a seek are not used after it.
 
-Pure: state and rows in, values out. The formulas are in headgate.protocol.backlog.
+Pure: state and rows in, values out.
 """
 
 from __future__ import annotations

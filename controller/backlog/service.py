@@ -1,12 +1,11 @@
-"""Answer backlog requests of one leader term, within a bounded time, from a cache that Spark refreshes.
+"""Answer backlog requests of one leader term in bounded time, from a cache that Spark refreshes.
 
-At most one query to the Spark process is in flight. A request waits for it for up to `REFRESH_TIMEOUT_SECONDS`. The
-reply then uses Spark's last count if it is not older than `MAX_RESPONSE_AGE_SECONDS`, and the leader's own count
-otherwise (controller.backlog.merge). So people get numbers even without a Spark process.
+At most one query to the Spark process is in flight. A request waits for it for up to
+`REFRESH_TIMEOUT_SECONDS`. The reply uses Spark's last count if it is not older than
+`MAX_RESPONSE_AGE_SECONDS`, and the leader's own count otherwise (controller.backlog.merge).
 
-The service also queries every `interval_seconds`, so that rates are known before the first request, and for metrics.
-
-External topics are queried by name. A failing table is logged once when it starts to fail and once when it recovers.
+The service also queries every `interval_seconds`, for metrics, and so that rates are known before
+the first request. A failing table is logged when it starts to fail and when it recovers.
 """
 
 from __future__ import annotations

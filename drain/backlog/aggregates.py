@@ -1,21 +1,17 @@
-"""Keys, kinds and columns of the aggregates that Spark computes, and their conversion to rows of a merge.
+"""Keys, kinds and columns of the aggregates, and their conversion to rows of a merge. No Spark.
 
-A *key* is (shard, topic, subscription, segment, key bucket, seek generation). An aggregate without
-a bucket applies to all buckets, one without a subscription to a segment, one without a segment to a
-subscription, and one with neither to a topic. The seek generation is part of the key because only
-drain.backlog.merge, which sees all of a subscription, can decide which generations count.
+A *key* is (shard, topic, subscription, segment, key bucket, seek generation). Without a bucket it
+covers all buckets, without a subscription for a segment, without a segment for a subscription,
+and without both for a topic. The seek generation is part of it because only drain.backlog.merge,
+which sees all of a subscription, can decide which generations count.
 
 The *kind* of a fact is a number:
 
-* of a segment, from 0: a record, by its slot of the timestamp index
-  (drain.backlog.timestamp_index). The last record of each slot is kept: some sixty per segment,
-  from which the age of any backlog follows;
-* of a subscription in a segment, from 0: acknowledged from this offset on; 0 is a cumulative
-  acknowledgement;
+* of a segment, from 0: a record, by its slot of the timestamp index, to keep the last one of each;
+* of a subscription in a segment, from 0: acknowledged from this offset on (0: cumulatively);
 * below 0: one of POSITION, PRESENT, REMOVED, SEALED, NO_FACT.
 
-All columns are whole numbers without nulls, including the subscription type; drain.backlog.plans
-explains why. This module imports no Spark.
+All columns are whole numbers without nulls (drain.backlog.plans explains why).
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-"""Aggregate chunks on a Spark session: the adapter between values and the plans of drain.backlog.plans.
+"""Aggregate chunks on a Spark session: the adapter between values and drain.backlog.plans.
 
-The result has a few rows per segment, subscription and pair of them, and one per range that was
-acknowledged out of order. Its size is bounded by these and not by the ledger, so it is collected
-into this process. Besides, one small object that is created with put-if-absent cannot be written by
-many tasks. Up to MAX_ROWS_PER_TASK rows, ranges are returned as they were acknowledged and joined
-in drain.backlog.merge, because joining them in Spark takes a second shuffle. The previous result is
-added there as well: sending it to Spark and back took longer than counting a second's worth of
-chunks.
+The rows are collected into this process: their number is bounded by segments, subscriptions and
+ranges acknowledged out of order, and a result has to be one object. Up to MAX_ROWS_PER_TASK, ranges
+are joined in drain.backlog.merge, which saves a second shuffle. The previous result is added there
+too: sending it to Spark and back took longer than counting a second's worth of chunks.
 """
 
 from __future__ import annotations

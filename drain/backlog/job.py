@@ -1,21 +1,16 @@
 """Bring the published results up to date.
 
 A run lists the chunks after each shard's last watermark, checks and counts exactly those, merges
-them with the last result, and publishes the new one. It does not decide how facts count
-(drain.backlog.plans and drain.backlog.merge do). Runs are idempotent: without new chunks, nothing
-changes. A killed run leaves the previous result. Of two concurrent runs, one publishes and the
-other reads that result.
+them with the last result, and publishes the new one. Runs are idempotent. A killed run leaves the
+previous result. Of two concurrent runs, one publishes and the other reads that result. If the
+ledger or the result of a shard is damaged, only that shard fails, with the object's name.
 
-If the ledger or the result of a shard is damaged, that shard fails with the object's name, and the
-others continue.
+    python -m drain.backlog.job --ledger file:///var/lib/headgate/ledger [--out URL] [--shard 3 …]
+        [--full] [--json]
 
-    python -m drain.backlog.job --ledger file:///var/lib/headgate/ledger [--out URL] [--shard 3 …] [--full] [--json]
-
-``--full`` counts from the first chunk and compares: the exit code is 1 if the published result
-differs. Spark reads every chunk then, however few there are, because counting twice in the same way
-proves nothing. Of external topics the job counts what the ledger contains, as published results do:
-no records, and no end of an active segment. ``--out`` publishes to another location than beside the
-ledger. Under `spark-submit`, Spark's own master is used.
+``--full`` counts from the first chunk, with Spark reading every chunk, and compares: the exit code
+is 1 if the published result differs. ``--out`` publishes elsewhere than beside the ledger. Of
+external topics only the ledger's part is counted. Under `spark-submit`, Spark's own master is used.
 """
 
 from __future__ import annotations

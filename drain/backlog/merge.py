@@ -1,39 +1,29 @@
 """Merge rows into the next result, and derive backlogs from a result.
 
-`merge_rows` adds the rows of one run to the previous result. `outstanding` and `drained` read a
-result. They run beside Spark and not in it, because their input is bounded by segments times
-subscriptions, and by the timestamp index of a segment (drain.backlog.timestamp_index). Pure: values
-in, values out.
+This runs beside Spark, because its input is bounded by segments times subscriptions. Pure.
 
 A result has these kinds of rows:
 
-* a segment (no subscription): records, size_bytes, end_offset, timestamp_index, and
-  sealed_end_offset once it is sealed;
-* a subscription (no segment): its type, and the highest seek generation that was seen;
-* a subscription in a segment: its position, and the disjoint ranges acknowledged above it. Without
-  such a row the position is 0;
-* a subscription in one key bucket of a segment, only while that bucket is ahead of the row for all
-  buckets.
+* a segment: records, size_bytes, end_offset, timestamp_index, and sealed_end_offset if sealed;
+* a subscription: its type, and the highest seek generation that was seen;
+* a subscription in a segment: its position (0 without a row), and the disjoint ranges acknowledged
+  above it;
+* a subscription in one key bucket, only while that bucket is ahead of the row for all buckets.
 
 Rules:
 
 1. A ``position`` fact resets its segment: only that seek generation and later ones count there.
-2. Once a result has a subscription's seek generation, facts of older generations that are found
-   later do not count. All rows of the subscription are raised to that generation, since each has
-   passed rule 1.
-3. A removed row is deleted together with everything that depends on it. Ids are never reused, so no
+2. Once a result has a subscription's seek generation, new facts of older generations do not count.
+   All rows of the subscription are raised to that generation, since each has passed rule 1.
+3. A removed row is deleted with everything that depends on it. Ids are never reused, so no
    tombstone is kept.
-4. Acknowledged in a bucket is what is acknowledged for all buckets or for that one. What is
-   acknowledged in every bucket is acknowledged for all.
-5. A segment is drained for a subscription if it is sealed, the position of every bucket has reached
-   the sealed end, and the seek generation is the requested one. CHECKPOINT and unknown types never
-   drain a segment.
+4. A bucket has acknowledged what all buckets or that one have. What every bucket has acknowledged
+   counts for all.
+5. A segment is drained if it is sealed, every bucket has reached the sealed end, and the seek
+   generation is the requested one. CHECKPOINT and unknown types never drain a segment.
 
-The formulas of a backlog are in headgate.protocol.backlog.
-
-Rule 2 cannot tell an acknowledgement of the older generation that follows a seek in the same run,
-in a segment that the seek did not name, from one that precedes the seek. The leader rejects such
-acknowledgements, so there are none.
+In one run, rule 2 cannot tell whether an acknowledgement of the older generation, in a segment that
+the seek did not name, precedes the seek. The leader rejects such late acknowledgements.
 """
 
 from __future__ import annotations

@@ -1,22 +1,17 @@
-"""Rates of a backlog key (one subscription in one segment): the difference between two counts.
-
-The number of stored and of acknowledged records of a key only grows as long as the seek generation
-stays. A rate is the difference to a count about a minute earlier.
+"""Rates of a subscription in a segment: the difference between two counts about a minute apart.
 
 Rules:
 
-1. Time is the leader's clock: the time of the newest counted chunk, or the time in the request,
-   because a count that found nothing newer holds for that time too. So the rates of an idle ledger
-   fall to 0.
-2. A count is compared with the newest one that is at least `WINDOW_MS` older. If there is none, it
-   is compared with the oldest one, if that is at least `MIN_SPAN_MS` older. Otherwise the rate is
-   unknown.
-3. A segment that the older count does not have started at 0. A subscription that it does not have,
-   or that had a seek in between, is not compared with it.
+1. Time is the leader's: that of the newest counted chunk, or the time in the request, because a
+   count that found nothing newer holds for that time too. So rates of an idle ledger fall to 0.
+2. A count is compared with the newest one at least `WINDOW_MS` older, or else with the oldest one,
+   if that is at least `MIN_SPAN_MS` older. Otherwise the rate is unknown.
+3. A segment that the older count does not have started at 0. A new subscription, or one with a seek
+   in between, has no rate.
 4. Counts more than `MAX_SPAN_MS` apart are not compared: a mean over hours is not a current rate.
 
-Pure: times and counts in, rates out. Rates depend on when counts were made, so a full count does
-not repeat them.
+Pure: times and counts in, rates out. A full count does not repeat rates, which depend on when
+counts were made.
 """
 
 from __future__ import annotations

@@ -1,16 +1,12 @@
 """Prove that incremental counting and a full count agree.
 
-The results are first brought up to date, as by any run. Then every shard is counted from its first
-chunk to the same watermark without a previous result, and both are compared: each row of the
-result, and each backlog derived from it (records, bytes, position, age, …). Rates are not compared,
-because they depend on when counts were made and are not part of a result. In the full count Spark
-reads every chunk, while an incremental run reads a few small ones itself. So both ways do not share
-an error.
+The results are brought up to date. Then every shard is counted from its first chunk to the same
+watermark, and all rows and backlogs are compared, except rates, which no result contains. In the
+full count Spark reads every chunk, while an incremental run reads small ones in this process, so
+both do not share an error. Tables of external topics are not read, because no result contains them.
 
-Tables of external topics are not read. They are always counted as a whole, and no result contains
-them.
-
-    python -m drain.backlog.verify --ledger file:///var/lib/headgate/ledger [--shard 3 ...] [--topic-id 5] [--json]
+    python -m drain.backlog.verify --ledger file:///var/lib/headgate/ledger [--shard 3 ...]
+        [--topic-id 5] [--json]
 
 Exit codes: 0: no difference; 1: a difference, or a shard could not be counted; 2: a setting is
 invalid.

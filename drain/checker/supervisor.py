@@ -1,9 +1,8 @@
 """Supervise the Spark process: start it, ping it, restart it with back-off, stop it.
 
-The process has a process group of its own, so that its JVM is stopped with it. The kernel kills it
-when the daemon ends (headgate.child_process). A ping without a reply in time (the process or its
-JVM hangs) counts as a crash. The state is ``starting``, ``ready`` or ``degraded`` and is reported
-for readiness. No other part of the daemon waits for the process. Imports no Spark.
+The process and its JVM share a process group, and the kernel kills them when the daemon ends
+(headgate.child_process). A ping without a reply in time counts as a crash. The state ``starting``,
+``ready`` or ``degraded`` is reported for readiness. Imports no Spark.
 """
 
 from __future__ import annotations

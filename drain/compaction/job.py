@@ -2,14 +2,14 @@
 
 A run writes its objects into a folder of its own, reads them back, and compares them with the
 facts. Then one manifest, created with put-if-absent, makes the whole range visible. A killed run
-leaves nothing visible. Of two concurrent runs one succeeds. Runs are idempotent. Objects that no
-manifest names are deleted later, as are ranges that a wider one has replaced, each after a delay
-that lets readers finish.
+leaves nothing visible, and of two concurrent runs one succeeds. Objects that no manifest names, and
+ranges that a wider one has replaced, are deleted after a delay for their readers.
 
-    python -m drain.compaction.job --ledger file:///var/lib/headgate/ledger [--shard 3 …] [--chunks 1024]
+    python -m drain.compaction.job --ledger file:///var/lib/headgate/ledger [--shard 3 …]
+        [--chunks 1024]
 
-Spark itself writes the objects, so its file systems must reach the ledger: a folder always, a
-bucket only with Hadoop's jars for it.
+Spark writes the objects, so its file systems must reach the ledger: a folder, or a bucket with
+Hadoop's jars.
 """
 
 from __future__ import annotations

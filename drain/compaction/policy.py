@@ -1,14 +1,11 @@
 """Decide which chunks to compact next. Pure: values in, values out.
 
-Rules:
-
 1. Only counted chunks are compacted: a range never exceeds the watermark of the published result.
 2. ``fanout`` adjacent ranges of one level become one of the next level, before anything else.
 3. Otherwise the next ``chunks`` chunks after the last range become one range of level 0.
 
-So once nothing is due, there are at most ``fanout - 1`` ranges of a level, and a level is
-``fanout`` times as wide as the one below. The number of ranges grows with the logarithm of the
-ledger's length.
+Once nothing is due, a level has at most ``fanout - 1`` ranges, so the number of ranges grows with
+the logarithm of the ledger's length.
 """
 
 from __future__ import annotations

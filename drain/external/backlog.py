@@ -2,15 +2,15 @@
 
 Rules:
 
-1. Unknown values are None, never 0. Untracked values (CHECKPOINT) are None as well.
-2. For a topic with offsets, a backlog ends at the end of a sealed segment, or at the last entry in
-   the table. Without a table of entries, only the source knows the end of an active segment.
+1. Unknown values and untracked ones (CHECKPOINT) are None, never 0.
+2. With offsets, a backlog ends at the end of a sealed segment, or at the last entry in the table.
+   Without a table of entries, only the source knows the end of an active segment.
 3. Bytes are known if the table has sizes and entries of that segment. An empty backlog has 0 bytes.
-4. For a topic with opaque positions, a segment that was read to its end has an empty backlog. A
-   segment without a checkpoint has all of its entries left, one with a checkpoint those after it.
-   Without a table that is unknown. Only a segment that was read to its end is drained.
+4. With opaque positions, a segment that was read to its end has an empty backlog. Without a
+   checkpoint all of its entries are left, otherwise those after it; without a table that is
+   unknown. Only a segment that was read to its end is drained.
 
-Pure: rows of a result and counts in, backlogs out. Imports no Spark, so that the daemon can use it.
+Pure, without Spark, so that the daemon can use it.
 """
 
 from __future__ import annotations

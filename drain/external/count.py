@@ -1,17 +1,12 @@
 """Count the tables of one external topic on a Spark session: read, validate, merge with the ledger.
 
-The ledger contains the topic's segments, their ends and its subscriptions. Records come from the
-table of entries, and acknowledgements from their table if one is mapped. Both are merged with the
-ledger's rows (drain.backlog.merge), and the outcome is not published: results are the ledger's
-alone. Each count reads the tables as a whole. Which values are known is decided in
-drain.external.backlog.
+Segments, their ends and subscriptions come from the ledger, records from the table of entries, and
+acknowledgements from the ledger and, if mapped, from their table. They are merged as usual
+(drain.backlog.merge), but not published: results contain the ledger only. Tables are read as a
+whole. With opaque positions, the entries after the stored checkpoints are counted instead.
 
-For a topic with opaque positions there is nothing to merge: entries after the stored checkpoints
-are counted.
-
-A table of acknowledgements is the source of truth: its rows count at the current seek generation of
-the subscription, so a seek has to be done in the table. Acknowledgements sent to headgate count as
-well.
+A table of acknowledgements is the source of truth: its rows count at the current seek generation,
+so a seek has to be done in the table.
 """
 
 from __future__ import annotations

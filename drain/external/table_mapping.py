@@ -1,11 +1,11 @@
 """The tables with the entries and acknowledgements of external topics, and the meaning of their columns.
 
-The mapping is in the daemon's configuration, or in a TOML file: ``python -m drain.service.service
---external FILE``.
+The mapping is in the daemon's configuration, or in the file of ``--external FILE``.
+drain.external.offset_facts has the rules for the rows.
 
-    [external.orders.entries]                 # one row per record; omit it if there is no such table
+    [external.orders.entries]                 # one row per record; optional
     path = "/srv/orders/entries"
-    format = "parquet"                        # parquet, json (one object per line), csv (with a header), delta, iceberg
+    format = "parquet"                        # json (lines), csv (with header), delta, iceberg
     segment = "shard"                         # text: the segment's name at its source
     offset = "seq"                            # whole number, from 0
     size_bytes = "bytes"                      # optional
@@ -15,16 +15,15 @@ The mapping is in the daemon's configuration, or in a TOML file: ``python -m dra
     path = "/srv/orders/acks"
     subscription = "app"                      # text: the subscription's name in headgate
     segment = "shard"
-    end_offset = "next"                       # everything from first_offset up to here (exclusive) is acknowledged
+    end_offset = "next"                       # acknowledged up to here (exclusive)
     first_offset = "first"                    # optional, default 0: each row is cumulative
-    version = "commit"                        # optional: rises with each row; a falling end_offset is then an error
+    version = "commit"                        # optional: rises; end_offset must not fall
 
-``delta`` and ``iceberg`` need their jars in the Spark session. drain.external.offset_facts has the
-rules for the rows.
+``delta`` and ``iceberg`` need their jars in the Spark session.
 
 For a topic with opaque positions (Kinesis) only entries can be counted. ``offset`` is then the
-source's own position as text. ``version`` defines the order of the positions: a whole number of any
-length, possibly the position itself. drain.external.opaque_facts has the rules for the rows.
+source's position as text. ``version`` orders the positions: a whole number of any length, possibly
+the position itself. drain.external.opaque_facts has the rules for the rows.
 
     [external.clicks.entries]
     path = "/srv/clicks/entries"

@@ -1,22 +1,16 @@
-"""Count external topics whose entries or acknowledgements are in tables (drain.external.table_mapping).
+"""Schedule the counts of external topics that have tables (drain.external.table_mapping).
 
-Two kinds of queries are answered differently:
-
-* A drain query is counted at once, one after the other on the session, because a gate waits for it.
-  An error is reported to the query and keeps the gate closed.
-* A backlog query is answered at once with the last count, and triggers another one in the
-  background. Tables that take a minute delay other requests only while they are counted, and not at
-  each query.
+A drain query is counted at once, because a gate waits for it; an error keeps the gate closed. A
+backlog query returns the last count at once, and triggers another one in the background, so that
+slow tables do not delay other requests at each query.
 
 Rules for backlogs:
 
-1. Only requested topics are counted. A topic that is requested again while it waits for its turn is
-   counted once.
-2. Topics are counted one at a time. After a count, counting rests for `IDLE_FACTOR` times its
-   duration: tables are read as a whole each time, and use at most a fifth of the session, however
-   many there are and however often they are requested.
-3. An error is reported for its own topic, in place of its rows, until a count succeeds. Other
-   topics keep their rows.
+1. Only requested topics are counted. A topic that is requested again while it waits is counted
+   once.
+2. Topics are counted one at a time. Then counting rests for `IDLE_FACTOR` times the duration:
+   tables are read as a whole, and may use at most a fifth of the session.
+3. An error is reported for its own topic, in place of its rows, until a count succeeds.
 4. The counts of topics that are no longer in the ledger are dropped.
 """
 

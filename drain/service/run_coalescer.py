@@ -1,10 +1,12 @@
 """Coalesce concurrent requests into as few Spark runs as possible.
 
-This is the only place that merges requests: it protects Spark from all connected daemons together. Requests that arrive
-during a run share the next one, so every reply is based on a listing that began after its request arrived. A shard that
-could not be counted is reported as an error to the requests that named it, and to no others.
+This is the only place that merges requests: it protects Spark from all connected daemons together.
+Requests that arrive during a run share the next one, so every reply is based on a listing that
+began after its request arrived. A shard that could not be counted is reported as an error to the
+requests that named it, and to no others.
 
-Backlogs of external topics are reported separately, as they were last counted (drain.external.topics).
+Backlogs of external topics are reported separately, as they were last counted
+(drain.external.topics).
 """
 
 from __future__ import annotations
@@ -38,11 +40,13 @@ from headgate.background import BackgroundService
 from headgate.errors import ChunkError, HeadgateError, StoreUnavailableError
 
 BATCHING_DELAY_SECONDS: Final = 0.02
-"""From the first request to the run, if no run is under way. Requests made together then share one run."""
+"""From the first request to the run, if no run is under way. Requests made together then share one
+run."""
 EAGER_COUNT_INTERVAL_SECONDS: Final = 2.0
 """How often an idle process checks whether a ledger has grown."""
 EAGER_COUNT_CHUNKS: Final = 64
-"""New chunks that are counted before the next request. A run over so many costs little more than one over none."""
+"""New chunks that are counted before the next request. A run over so many costs little more than
+one over none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,10 @@ class _IndexedResult:
 
 
 class RunCoalescer(BackgroundService):
-    """Answers requests from the runs of one job. An async context manager: runs happen while it is entered."""
+    """Answers requests from the runs of one job.
+
+    An async context manager: runs happen while it is entered.
+    """
 
     task_name = "backlog runs"
 
@@ -104,7 +111,8 @@ class RunCoalescer(BackgroundService):
         outcome = await self._await_run(shards)
         failures = {shard: reason for shard, reason in outcome.failures.items() if shard in shards}
         results = {shard: outcome.results[shard] for shard in sorted(outcome.results) if shard in shards}
-        # The run listed the ledger after the request arrived, so its result holds for the time of the request too.
+        # The run listed the ledger after the request arrived, so its result holds for the time of
+        # the request too.
         as_of_ms = {shard: max(result.at_ms, request.now_ms or 0) for shard, result in results.items()}
         external = {query.topic_key: query for query in request.external if query.shard in results}
         rows = [row for result in results.values() for row in self._rows(result, as_of_ms[result.shard])]

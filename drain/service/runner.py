@@ -1,8 +1,7 @@
-"""Run Spark jobs on one warm session, each within a time limit, and check that the JVM is alive.
+"""Run Spark jobs on one warm session, each within a time limit, and ping the JVM.
 
-Spark's calls block, so runs have a thread of their own. Pings have another, so that they work
-during a run. A run that takes too long is cancelled as its engine requires (drain.spark.engines).
-If cancelling fails as well, the JVM hangs: JvmGoneError, and the process exits.
+Spark's calls block, so runs and pings have a thread each. A run that takes too long is cancelled.
+If that fails too, the JVM hangs: JvmGoneError, and the process exits.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """Warm up a fresh JVM with a few runs before the first request.
 
-The first run of a JVM loads and compiles most of Spark. It takes as long as hundreds of later runs,
-and the children of the first split would wait for it. The warm-up counts a ledger of one generated
-chunk in the process's own folder. It counts it both ways: as a small chunk read in this process, as
-nearly every run does, and by a scan, as the first run after an outage does.
+The first run of a JVM loads and compiles most of Spark and takes as long as hundreds of later ones;
+the children of the first split would wait for it. The warm-up counts a generated chunk with both
+readers: read in this process, as in most runs, and by a scan, as after an outage.
 
-Only for engines that see this machine's files. The executors of a cluster do not, and stay warm by
-themselves.
+Only for engines that see this machine's files. Executors of a cluster stay warm on their own.
 """
 
 from __future__ import annotations

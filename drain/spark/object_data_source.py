@@ -1,19 +1,17 @@
-"""Read chunks from an object store on Spark's workers, without a jar: a data source that yields Arrow batches.
+"""Read chunks from an object store on Spark's workers, without a jar: a data source of Arrow batches.
 
-PySpark's JVM can only read folders. Its file systems for S3, GCS and Azure are jars that pip does
-not install. Here each task fetches some objects through obstore and returns the requested columns
-as Arrow. So the job runs on a cluster and on Spark Connect as it does locally, and the ledger's
-bytes do not pass through the driver. Workers need pyarrow and obstore, and the store's credentials
-in their environment. They do not need headgate: this module is sent with the query (`register`), so
-it must not import other headgate modules.
+PySpark's own file systems for S3, GCS and Azure are jars that pip does not install. Here each task
+fetches some objects through obstore and returns the requested columns, so the job runs on a cluster
+and on Spark Connect as it does locally, and no byte of the ledger passes through the driver.
+Workers need pyarrow, obstore and the store's credentials in their environment, but not headgate:
+this module is sent with the query (`register`), so it must not import other headgate modules.
 
 Rules:
 
-1. The header of each object is compared with its path before its rows count. A mismatch fails the
-   run.
+1. The header of each object is compared with its path before its rows count.
 2. Every error is one line that names its object: `ObjectError`.
 3. Memory on a worker is bounded: max_concurrent_fetches objects of up to max_whole_read_bytes. Of
-   larger objects only the ranges of the requested columns are fetched.
+   larger objects only the requested columns are fetched.
 """
 
 from __future__ import annotations

@@ -1,20 +1,13 @@
 """The backlog of a subscription: the formulas, and the values that replies carry.
 
-The leader, the Spark process and the reports all compute backlogs with these functions. Pure:
-values in, values out.
+The leader, the Spark process and the reports use these formulas. Pure: values in, values out.
 
-Rules:
-
-1. Untracked values are None, never 0: CHECKPOINT acknowledges nothing. So are unknown values: the
-   entries of an external topic may be known only at its source.
-2. The backlog of a segment in records is the mean over its key buckets, rounded up: keys spread
-   evenly over buckets.
-3. Its size is an estimate from the mean size of the segment's records.
-4. A total is the sum over the segments, and unknown if one of them is unknown. Its oldest record is
-   the oldest of all segments. Its rate is the sum of the known ones: the other segments are too new
-   to have a rate.
-5. A backlog is drained in ``records / (acknowledged rate - incoming rate)`` seconds, if it shrinks
-   at all.
+1. Untracked values (CHECKPOINT) and unknown ones are None, never 0.
+2. The records of a segment are the mean over its key buckets, rounded up: keys spread evenly.
+3. Their size is an estimate from the mean size of the segment's records.
+4. A total is unknown if a segment's value is. A total rate is the sum of the known ones: segments
+   without a rate are too new.
+5. A backlog is drained in ``records / (acknowledged rate - incoming rate)`` seconds, if it shrinks.
 """
 
 from __future__ import annotations
