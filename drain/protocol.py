@@ -159,10 +159,7 @@ class Pong(Response, frozen=True, kw_only=True, tag="pong"):
 
 
 class DrainedResponse(Response, frozen=True, kw_only=True, tag="drained", omit_defaults=True):
-    """The drained segments among those in the query.
-
-    With ``error``, the shard or a table could not be counted.
-    """
+    """The drained segments of the query; with ``error``, a shard or table was not counted."""
 
     drained: frozenset[int] = frozenset()
     watermark: int = 0

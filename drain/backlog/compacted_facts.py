@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from drain.spark.schemas import MERGED
+from drain.spark.schemas import MERGED, with_schema
 from headgate.errors import ChunkError, ObjectMissingError
 from headgate.ledger.chunk_ranges import ranges_to_read
 from headgate.ledger.compacted import Manifest, manifest_ranges, read_manifest
@@ -55,12 +55,7 @@ async def read_range_facts(store: Store, manifest: Manifest) -> pa.Table:
         raise ChunkError(f"{manifest.facts} cannot be read: {error}") from error
     if (header.shard, header.first, header.last) != (manifest.shard, manifest.first, manifest.last):
         raise ChunkError(f"{manifest.facts} says that it is of chunks {header.first} to {header.last}")
-    # A column that the writer did not have is null, as in a chunk.
-    columns = [
-        table.column(field.name) if field.name in table.column_names else pa.nulls(len(table), field.type)
-        for field in MERGED
-    ]
-    return pa.Table.from_arrays(columns, schema=MERGED)
+    return with_schema(table, MERGED)
 
 
 @dataclass(frozen=True, slots=True)

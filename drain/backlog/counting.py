@@ -39,10 +39,7 @@ class RunError(HeadgateError):
 
 
 class JvmGoneError(RunError):
-    """The JVM or the Connect server does not answer.
-
-    A session cannot be restored, so the process exits.
-    """
+    """The JVM or Connect server is gone. A session cannot be restored, so the process exits."""
 
 
 @dataclass(frozen=True, slots=True)

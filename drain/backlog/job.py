@@ -195,10 +195,7 @@ class BacklogJob:
                 self._last[shard] = progress.result
 
     async def _count_shards(self, batches: dict[int, ChunkBatch]) -> tuple[dict[int, list[MergedRow]], dict[int, str]]:
-        """Return the aggregated rows and the failures, by shard.
-
-        If the job fails, every shard is retried alone.
-        """
+        """Return rows and failures by shard. A failed job is retried for each shard alone."""
         if not batches:
             return {}, {}
         try:
@@ -239,10 +236,7 @@ async def differences(results: Store, outcome: RunOutcome) -> dict[int, str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run once.
-
-    Exit codes: 0: up to date; 1: a shard failed, or a full count differs; 2: a setting is invalid.
-    """
+    """Run once. 0: up to date; 1: a shard failed, or a full count differs; 2: invalid setting."""
     parser = argparse.ArgumentParser(
         prog="python -m drain.backlog.job", description="Count the backlog of a ledger, once."
     )

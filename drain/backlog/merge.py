@@ -75,10 +75,7 @@ class MergedRow:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """The backlog of one subscription in one segment.
-
-    Counts are None if nothing is tracked, or if they are unknown.
-    """
+    """The backlog of one subscription in one segment. Untracked or unknown counts are None."""
 
     topic_id: int
     subscription_id: int

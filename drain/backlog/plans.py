@@ -137,10 +137,7 @@ _AGGREGATED_JOINED: Final = f"""
 
 
 def contributions(facts: DataFrame) -> DataFrame:
-    """Return the contribution of each fact (schemas.FACTS) to its kind.
-
-    An unknown subscription type fails the run.
-    """
+    """Return each fact (schemas.FACTS) as a contribution. An unknown subscription type fails."""
     return facts.sparkSession.sql(_CONTRIBUTIONS, facts=facts)
 
 

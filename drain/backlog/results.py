@@ -32,10 +32,7 @@ _CONVERTED_COLUMNS: Final = frozenset({"shard", "above", "timestamp_index"})
 
 
 class ResultError(HeadgateError):
-    """A published result is unusable; the text names the object.
-
-    Counting from the first chunk does not need it.
-    """
+    """A published result is unusable; the text names it. A count from chunk 1 needs no result."""
 
 
 class _Header(msgspec.Struct, frozen=True, kw_only=True):

@@ -45,10 +45,7 @@ CONNECT_SECONDS: Final = 5.0
 
 
 class SparkDrainChecker(BackgroundService):
-    """Queries the Spark process at one address.
-
-    An async context manager: enter it before the first query.
-    """
+    """Queries the Spark process at one address, while entered as a context manager."""
 
     task_name = "drain checker"
 

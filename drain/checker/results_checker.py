@@ -61,10 +61,7 @@ class _ShardState:
 
 
 class ResultsChecker(BackgroundService):
-    """Answers from the results in one store.
-
-    An async context manager: enter it before the first query.
-    """
+    """Answers from the results in one store, while entered as a context manager."""
 
     task_name = "drain results"
 

@@ -90,10 +90,7 @@ def service_command(
 
 
 class DrainSupervisor(BackgroundService):
-    """One supervised Spark process.
-
-    An async context manager: the process runs while it is entered.
-    """
+    """One supervised Spark process, which runs while this context manager is entered."""
 
     task_name = "drain supervisor"
 

@@ -98,10 +98,7 @@ class CompactionSettings:
 
 
 class CompactionJob:
-    """Compacts the shards of one ledger, one range at a time.
-
-    Other runs may use the session concurrently.
-    """
+    """Compacts the shards of one ledger, one range at a time, on a session that may be shared."""
 
     def __init__(
         self, ledger_url: str, session: SparkSession, settings: CompactionSettings, *, now_ms: Callable[[], int]
@@ -234,10 +231,7 @@ class CompactionJob:
         return self._manifests[key]
 
     async def _chunk_times(self, shard: int, chunks: ChunkRange) -> dict[int, int]:
-        """Return chunk → its time.
-
-        Every header is checked, because Spark ignores missing columns of a foreign file.
-        """
+        """Return chunk → its time. Checks headers: Spark ignores missing columns of foreign files."""
         ledger, slots = Ledger(self.store, shard), asyncio.Semaphore(MAX_CONCURRENT_READS)
 
         async def time_of(number: int) -> int:
@@ -413,10 +407,7 @@ def wall_clock_ms() -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Compact every range that is due.
-
-    Exit codes: 0: done; 1: a shard failed; 2: a setting is invalid.
-    """
+    """Compact every range that is due. 0: done; 1: a shard failed; 2: invalid setting."""
     parser = argparse.ArgumentParser(
         prog="python -m drain.compaction.job", description="Compact the old chunks of a ledger into large objects."
     )

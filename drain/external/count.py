@@ -146,10 +146,7 @@ def _merged(
 
 @contextlib.contextmanager
 def _table_errors(table: EntriesTable | AcknowledgementsTable, view: ExternalView) -> Iterator[None]:
-    """Prefix errors with the table's name.
-
-    Spark's errors about its files are errors of the table.
-    """
+    """Prefix errors, including those of Spark about its files, with the table's name."""
     kind = "entries" if isinstance(table, EntriesTable) else "acknowledgements"
     where = f"external.{view.topic}.{kind} ({table.path})"
     try:

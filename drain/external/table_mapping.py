@@ -74,10 +74,7 @@ class AcknowledgementsTable(_Table, frozen=True, kw_only=True):
 
 
 class ExternalTables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The tables of one topic.
-
-    Without a table of acknowledgements, those sent to headgate count.
-    """
+    """The tables of one topic. Without ``acknowledgements``, those sent to headgate count."""
 
     entries: EntriesTable | None = None
     acknowledgements: AcknowledgementsTable | None = None

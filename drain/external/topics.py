@@ -91,10 +91,7 @@ class ExternalTopicCounter:
     # Drain queries
 
     def needs_tables(self, query: DrainQuery) -> bool:
-        """Return whether ``query`` depends on tables.
-
-        Entries with opaque positions decide nothing.
-        """
+        """Return whether ``query`` depends on tables. Opaque entries decide nothing."""
         view = query.external
         if view is None or view.topic not in self._tables:
             return False

@@ -59,10 +59,7 @@ class _IndexedResult:
 
 
 class RunCoalescer(BackgroundService):
-    """Answers requests from the runs of one job.
-
-    An async context manager: runs happen while it is entered.
-    """
+    """Answers requests from the runs of one job, while entered as a context manager."""
 
     task_name = "backlog runs"
 

@@ -86,10 +86,7 @@ class SparkRunner:
         raise RunError(f"the run took longer than {self._run_timeout_seconds:g} s and was cancelled")
 
     async def ping(self) -> None:
-        """Return once the JVM has answered; raises JvmGoneError if it is gone.
-
-        A hung JVM never answers.
-        """
+        """Return once the JVM answers (never, if it hangs); raises JvmGoneError if it is gone."""
         loop = asyncio.get_running_loop()
         if self._pinging is None or self._pinging.done():
             # Concurrent pings share one call: calls to a hung JVM must not queue up.

@@ -72,10 +72,7 @@ class DrainServer:
         """Set to the reason when the JVM is found dead."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection until it ends.
-
-        At MAX_OPEN_REQUESTS, reading pauses until a request completes.
-        """
+        """Serve one connection. At MAX_OPEN_REQUESTS, reading pauses until one completes."""
         slots = asyncio.Semaphore(MAX_OPEN_REQUESTS)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -228,10 +225,7 @@ async def _run(arguments: argparse.Namespace) -> int:
 
 
 def _spark_folders(folder: Path, master: str) -> dict[str, str]:
-    """Return the settings that keep Spark's files in ``folder``.
-
-    A Connect server has folders of its own.
-    """
+    """Return settings that keep Spark's files in ``folder``. A Connect server has its own."""
     if engine_of(master) == "connect":
         return {}
     return {"spark.local.dir": str(folder / "scratch"), "spark.sql.warehouse.dir": str(folder / "warehouse")}
@@ -286,10 +280,7 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until a signal.
-
-    Exit codes: 0: stopped by a signal; 1: the JVM is gone; 2: a setting is invalid.
-    """
+    """Serve until a signal. 0: stopped by a signal; 1: the JVM is gone; 2: invalid setting."""
     arguments = parsed(argv)
     with tempfile.TemporaryDirectory(prefix="headgate-drain-", ignore_cleanup_errors=True) as scratch:
         arguments.folder = Path(arguments.folder or scratch).absolute()

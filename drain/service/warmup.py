@@ -25,10 +25,7 @@ RUNS = 3
 
 
 def warm_up(session: SparkSession, folder: Path) -> None:
-    """Count a generated ledger below ``folder`` a few times; blocks for seconds.
-
-    Raises RunError.
-    """
+    """Count a generated ledger below ``folder`` for some seconds. Raises RunError."""
     path = folder / chunk_folder(0) / chunk_name(1)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(_chunk())

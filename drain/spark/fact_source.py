@@ -70,10 +70,7 @@ class SparkFiles:
         return f"{self._root}/{chunk_folder(shard)}/{chunk_name(number)}"
 
     def frame(self, session: SparkSession, paths: Sequence[str]) -> DataFrame:
-        """See `FactSource.frame`.
-
-        Spark takes the column shard from the folder ``shard=0003`` below the base.
-        """
+        """See `FactSource.frame`. Spark takes the column shard from the folder ``shard=0003``."""
         return session.read.schema(_FACTS).option("basePath", self.base).parquet(*paths)
 
     def small_frame(self, session: SparkSession, paths: Sequence[str]) -> DataFrame | None:

@@ -73,3 +73,14 @@ MERGED: Final = pa.schema(
 )
 """Merged facts, as input of the next merge. A segment has a row for each slot of its timestamp
 index."""
+
+
+def with_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return ``table`` with the columns of ``schema``; a missing column is null."""
+    columns = [
+        table.column(field.name).cast(field.type)
+        if field.name in table.column_names
+        else pa.nulls(len(table), field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)

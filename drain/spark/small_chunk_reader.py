@@ -14,7 +14,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from drain.spark.schemas import FACT_COLUMNS, FACTS
+from drain.spark.schemas import FACT_COLUMNS, FACTS, with_schema
 
 SMALL_READ_MAX_ROWS: Final = 25_000
 """The driver converts each row, and one task counts all of them, while a scan distributes files
@@ -42,16 +42,6 @@ def read_small_chunks(paths: Sequence[str], max_rows: int, max_chunks: int = SMA
             match = _SHARD.search(path)
             assert match is not None, f"{path} is not the path of a chunk"
             tables.append(table.append_column("shard", pa.repeat(int(match[1]), len(table))))
-        return _as_facts(pa.concat_tables(tables, promote_options="default"))
+        return with_schema(pa.concat_tables(tables, promote_options="default"), FACTS)
     except (pa.ArrowException, OSError):
         return None
-
-
-def _as_facts(table: pa.Table) -> pa.Table:
-    columns = [
-        table.column(field.name).cast(field.type)
-        if field.name in table.column_names
-        else pa.nulls(len(table), field.type)
-        for field in FACTS
-    ]
-    return pa.table(columns, schema=FACTS)

@@ -86,10 +86,7 @@ def estimate_size_bytes(records: int, stored_records: int, stored_bytes: int) ->
 
 
 def document(backlog: SubscriptionBacklog) -> dict[str, Any]:
-    """Return ``backlog`` as a JSON document with every field.
-
-    Unknown values are null and not left out.
-    """
+    """Return ``backlog`` as a JSON document with every field; unknown values are null."""
     return msgspec.structs.asdict(backlog) | {
         "segments": [msgspec.structs.asdict(segment) for segment in backlog.segments]
     }

@@ -174,10 +174,7 @@ def key_of(row):
 
 
 def random_facts(seed):
-    """Return facts of two subscriptions in two segments.
-
-    Many of the ranges touch, overlap or repeat.
-    """
+    """Return facts of two subscriptions in two segments, with many equal or adjacent ranges."""
     rng = random.Random(seed)
 
     def random_key():

@@ -34,10 +34,7 @@ from tests.support.waiting import until
 
 
 class FakeDrainService:
-    """Reports the segments in ``drained`` as drained.
-
-    Connections are served one request at a time.
-    """
+    """Reports ``drained`` as drained, one request at a time per connection."""
 
     def __init__(self) -> None:
         self.drained: frozenset[int] = frozenset()

@@ -158,7 +158,7 @@ async def test_a_query_fails_at_once_during_an_outage_of_the_store():
     fixture = CheckerFixture()
     fixture.store.outage()
     async with fixture.checker as checker:
-        with pytest.raises(DrainCheckError, match="out of reach"):
+        with pytest.raises(DrainCheckError, match="unreachable"):
             await checker.drained(query())
 
 

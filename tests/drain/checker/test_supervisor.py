@@ -80,10 +80,7 @@ def at_the_root(monkeypatch):
 
 
 def runs(pid):
-    """Return whether a process runs.
-
-    One that has ended and is not collected yet has no command line.
-    """
+    """Return whether a process runs. After its end it has no command line."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return bool(psutil.Process(pid).cmdline())
     return False

@@ -1,7 +1,8 @@
 """Coalescing of requests, eager counting, and external topics, which are reported separately."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -48,11 +49,12 @@ def query(shard: int = 0) -> DrainedRequest:
     return DrainedRequest(id=1, query=DrainQuery(shard, 1, 2, 0, frozenset({0}), 1))
 
 
-async def asked(ledger: Any) -> RunCoalescer:
-    coalescer = RunCoalescer(ledger, ledger)
-    await coalescer.__aenter__()
-    await coalescer.reply(query())
-    return coalescer
+@asynccontextmanager
+async def opened(ledger: Any) -> AsyncIterator[RunCoalescer]:
+    """A coalescer that has served one request."""
+    async with RunCoalescer(ledger, ledger) as coalescer:
+        await coalescer.reply(query())
+        yield coalescer
 
 
 async def test_requests_made_together_share_a_run() -> None:
@@ -86,48 +88,27 @@ async def test_a_cancelled_request_does_not_cancel_the_run_for_the_others() -> N
         assert (await other).watermark == ledger.length
 
 
-async def test_a_shard_that_has_grown_is_counted_before_the_next_request() -> None:
+@pytest.mark.parametrize(("new_chunks", "runs"), [(EAGER_COUNT_CHUNKS - 1, [[0]]), (EAGER_COUNT_CHUNKS, [[0], [0]])])
+async def test_a_requested_shard_is_counted_once_it_has_grown_enough(new_chunks: int, runs: list[list[int]]) -> None:
+    """Other shards are not counted: the process may serve daemons that lead only some of them."""
     ledger = Ledger()
-    coalescer = await asked(ledger)
-    ledger.length += EAGER_COUNT_CHUNKS
-    await asyncio.sleep(3)
-    await coalescer.__aexit__(None, None, None)
+    async with opened(ledger):
+        ledger.length += new_chunks
+        await asyncio.sleep(60)
 
-    assert [[0], [0]] == ledger.runs
-
-
-async def test_a_shard_that_has_hardly_grown_is_not_counted() -> None:
-    ledger = Ledger()
-    coalescer = await asked(ledger)
-    ledger.length += EAGER_COUNT_CHUNKS - 1
-    await asyncio.sleep(60)
-    await coalescer.__aexit__(None, None, None)
-
-    assert [[0]] == ledger.runs
+    assert runs == ledger.runs
 
 
-async def test_a_shard_that_was_never_requested_is_not_counted() -> None:
-    """This process may serve daemons that lead other shards."""
-    ledger = Ledger()
-    coalescer = await asked(ledger)
-    ledger.length += 1000
-    await asyncio.sleep(60)
-    await coalescer.__aexit__(None, None, None)
-
-    assert {0} == {shard for run in ledger.runs for shard in run}
-
-
-@pytest.mark.parametrize("fault", [ChunkError("a hole"), JvmGoneError("gone")], ids=["bad ledger", "dead JVM"])
+@pytest.mark.parametrize("fault", [ChunkError("a gap"), JvmGoneError("gone")], ids=["bad ledger", "dead JVM"])
 async def test_an_error_in_an_eager_count_is_left_to_the_next_request(fault: Exception) -> None:
     ledger = Ledger()
-    coalescer = await asked(ledger)
-    ledger.fault = fault
-    ledger.length += 1000
-    await asyncio.sleep(10)
-    assert not coalescer.worker.done()
-    ledger.fault = None
-    await coalescer.reply(query())
-    await coalescer.__aexit__(None, None, None)
+    async with opened(ledger) as coalescer:
+        ledger.fault = fault
+        ledger.length += 1000
+        await asyncio.sleep(10)
+        assert not coalescer.worker.done()
+        ledger.fault = None
+        await coalescer.reply(query())
 
 
 STORED = (StateRow(1, None, 0, end_offset=4), StateRow(1, 2, None, subscription_type="STREAM"))
