@@ -21,9 +21,7 @@ from pyspark.sql import SparkSession
 from bench._facts import FactsLedger
 from bench._harness import Benchmark, Effort, Measurement, run_alternating_async
 from bench._svg import line_chart
-from drain.backlog.counting import ChunkBatch, aggregate_chunks
-from drain.backlog.job import BacklogJob
-from drain.backlog.merge import MergedRow
+from drain.backlog.job import BacklogJob, count_on
 from drain.spark.chunks import LedgerChunks
 from drain.spark.session import build_session
 
@@ -38,11 +36,7 @@ class _Side:
     def __init__(self, ledger: FactsLedger, session: SparkSession) -> None:
         self.ledger = ledger
         chunks = LedgerChunks(ledger.url)
-
-        async def count(batches: Sequence[ChunkBatch]) -> Mapping[int, list[MergedRow]]:
-            return await asyncio.to_thread(aggregate_chunks, session, chunks.source, batches)
-
-        self._job = BacklogJob(chunks, count)
+        self._job = BacklogJob(chunks, count_on(session, chunks))
 
     async def run(self, *, full: bool = False) -> None:
         outcome = await self._job.run([0], full=full)

@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from statistics import median
@@ -33,9 +33,8 @@ from typing import Any, Self
 from bench import _peers
 from bench._facts import FactsLedger
 from bench._harness import Benchmark, Effort, Measurement, Rounds, run_alternating
-from drain.backlog.counting import ChunkBatch, aggregate_chunks
-from drain.backlog.job import BacklogJob
-from drain.backlog.merge import MergedRow, StateRow
+from drain.backlog.job import BacklogJob, count_on
+from drain.backlog.merge import StateRow
 from drain.spark.chunks import LedgerChunks
 from drain.spark.schemas import FACTS
 from drain.spark.session import build_session
@@ -150,10 +149,7 @@ class _Ours:
         return _answer(asyncio.run(self._count()))
 
     async def _count(self) -> Sequence[StateRow]:
-        async def count(batches: Sequence[ChunkBatch]) -> Mapping[int, list[MergedRow]]:
-            return await asyncio.to_thread(aggregate_chunks, self._session, self._chunks.source, batches)
-
-        outcome = await BacklogJob(self._chunks, count).run([0], full=True)
+        outcome = await BacklogJob(self._chunks, count_on(self._session, self._chunks)).run([0], full=True)
         assert not outcome.failures, outcome.failures
         return outcome.results[0].rows
 

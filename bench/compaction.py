@@ -19,8 +19,7 @@ from pathlib import Path
 
 from bench._harness import Benchmark, Effort, Measurement, run_alternating
 from bench._workload import AT_MS, Shard, batches
-from drain.backlog.counting import aggregate_chunks
-from drain.backlog.job import BacklogJob
+from drain.backlog.job import BacklogJob, count_on
 from drain.compaction.job import CompactionJob, CompactionSettings
 from drain.spark.chunks import LedgerChunks
 from drain.spark.session import build_session
@@ -122,10 +121,7 @@ async def _compact(url: str, chunks: int, folder: Path) -> tuple[float, int]:
     compaction_job = CompactionJob(url, session, settings, now_ms=lambda: AT_MS + 1000)
     try:
         ledger = LedgerChunks(url)
-        counting = BacklogJob(
-            ledger, lambda batches: asyncio.to_thread(aggregate_chunks, session, ledger.source, batches)
-        )
-        outcome = await counting.run([0])
+        outcome = await BacklogJob(ledger, count_on(session, ledger)).run([0])
         assert not outcome.failures, outcome.failures
         first = await compaction_job.compact_next(0)
         began = time.perf_counter()
