@@ -1,6 +1,6 @@
 """Check headgate's guarantees from the outside. Pure.
 
-The input is what the producer was told, what the ledger contains and what the consumers received; the output is a list
+The input is the outcomes at the producer, the ledger and the deliveries to consumers; the output is a list
 of violations. Nothing that a daemon reports is used. The counter of each key rises by one, so loss, duplication and
 reordering are visible without knowledge of segments.
 """

@@ -11,7 +11,7 @@ Rules:
    unreachable. It can neither lead nor take over.
 3. A daemon is degraded, but ready, while ZooKeeper is unreachable (leaders continue, no new leader
    is elected) or the drain service is (blocked segments wait, everything else continues).
-4. A daemon that leads no shard is ready: it stands by.
+4. A daemon that leads no shard is ready, on standby.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The helpers that run programs: no program outlives its test, and forks are told from their parents. No servers."""
+"""The helpers that run programs: no program outlives its test, and forks are distinguished from their parents. No servers."""
 
 from __future__ import annotations
 

@@ -53,11 +53,11 @@ async def test_no_acknowledged_message_of_a_device_is_lost_when_the_leader_dies(
         leader = await cluster.leader()
         successor = "two" if leader == "one" else "one"
         await cluster.commands.succeed("topic", "create", "orders", "--segments", "2")
-        await publish(cluster, "site-1/room-2", range(100))
-        during = asyncio.create_task(publish(cluster, "site-1/room-3", range(2000)))
+        await publish(cluster, "site-1/floor-2", range(100))
+        during = asyncio.create_task(publish(cluster, "site-1/floor-3", range(2000)))
         cluster.freeze(successor)  # no daemon leads until it is resumed, however long the devices take
         await cluster.kill(leader)
-        await publish(cluster, "site-1/room-2", range(100, 200))
+        await publish(cluster, "site-1/floor-2", range(100, 200))
         await during
         terms_before = await cluster.past_leaders()
         cluster.thaw(successor)
@@ -67,7 +67,7 @@ async def test_no_acknowledged_message_of_a_device_is_lost_when_the_leader_dies(
             for key, value in await cluster.stored():
                 found.setdefault(key, []).append(int(value))
             counts = {key: len(set(values)) for key, values in found.items()}
-            return found if counts == {b"site-1/room-2": 200, b"site-1/room-3": 2000} else None
+            return found if counts == {b"site-1/floor-2": 200, b"site-1/floor-3": 2000} else None
 
         records = await wait_until(stored, "every record is in the ledger", 30)
         terms = await cluster.past_leaders()
