@@ -144,12 +144,14 @@ def decode_steps(data: bytes, *, shard: int, chunk: int) -> Generator[None, None
     state.term_started_at_ms = core.term_started_at_ms
     state.next_id, state.trimmed_below = core.next_id, core.trimmed_below
     state.term_start_chunks = core.term_start_chunks
-    state.tombstones = {(topic_id, segment): Tombstone(gone, at) for topic_id, segment, gone, at in core.tombstones}
+    state.tombstones = {
+        (topic_id, segment): Tombstone(chunk, at_ms) for topic_id, segment, chunk, at_ms in core.tombstones
+    }
     state.commands.update(core.commands)
     for part in file.topics:
         topic = _decompress(part, Topic, where)
         state.topics[topic.name] = state.topics_by_id[topic.topic_id] = topic
-        state.subscriptions.update((known.subscription_id, known) for known in topic.subscriptions.values())
+        state.subscriptions.update((each.subscription_id, each) for each in topic.subscriptions.values())
         yield
     for part in file.producers:
         for producer in _decompress(part, list[ProducerState], where):

@@ -46,9 +46,9 @@ class ExternalTopic:
     @classmethod
     def imported(cls, entry: e.TopicImported) -> ExternalTopic:
         """Return the state after ``entry``."""
-        known = cls(entry.source, entry.hash_bits, entry.positions)
-        known.add(entry.segments)
-        return known
+        topic = cls(entry.source, entry.hash_bits, entry.positions)
+        topic.add(entry.segments)
+        return topic
 
     def add(self, segments: Iterable[e.ImportedSegment]) -> None:
         """Record the ranges of ``segments``."""

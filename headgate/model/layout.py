@@ -124,14 +124,14 @@ class Layout:
 
     def ancestors(self, segment_id: int) -> frozenset[int]:
         """Return all ancestors in the layout, at any depth. Pruned ancestors are not in it, and are drained."""
-        found: set[int] = set()
+        ancestors: set[int] = set()
         pending = list(self.segments[segment_id].parents)
         while pending:
             ancestor = pending.pop()
-            if ancestor in self.segments and ancestor not in found:
-                found.add(ancestor)
+            if ancestor in self.segments and ancestor not in ancestors:
+                ancestors.add(ancestor)
                 pending.extend(self.segments[ancestor].parents)
-        return frozenset(found)
+        return frozenset(ancestors)
 
     def split(self, segment_id: int, end_offset: int, at_ms: int) -> Layout:
         """Seal ``segment_id`` at ``end_offset`` and create its two halves.

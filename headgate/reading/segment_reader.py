@@ -76,10 +76,10 @@ class ChunkCache:
 
     async def rows(self, number: int) -> dict[int, Rows]:
         """Return segment → rows of chunk ``number``; raises what `Ledger.read_records` raises."""
-        known = self._chunks.get(number)
-        if known is not None:
+        cached = self._chunks.get(number)
+        if cached is not None:
             self._chunks.move_to_end(number)
-            return known[1]
+            return cached[1]
         task = self._loading.get(number)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._load(number), name=f"read-chunk-{number}")
@@ -104,7 +104,7 @@ class ChunkCache:
     async def _load(self, number: int) -> dict[int, Rows]:
         self.loads += 1
         table = await self._ledger.read_records(number)
-        found: dict[int, Rows] = {}
+        rows_by_segment: dict[int, Rows] = {}
         columns = zip(
             table.column("topic_id").to_pylist(),
             table.column("segment").to_pylist(),
@@ -117,20 +117,20 @@ class ChunkCache:
         for topic_id, segment, offset, timestamp_ms, key, value in columns:
             if topic_id != self._topic_id:
                 continue
-            rows = found.get(segment)
+            rows = rows_by_segment.get(segment)
             if rows is None:
-                rows = found[segment] = Rows([], [], [], [])
+                rows = rows_by_segment[segment] = Rows([], [], [], [])
             rows.offsets.append(offset)
             rows.timestamps_ms.append(timestamp_ms)
             rows.keys.append(key)
             rows.values.append(value)
         size = table.nbytes + 256
-        self._chunks[number] = (size, found)
+        self._chunks[number] = (size, rows_by_segment)
         self._bytes += size
         while self._bytes > self._budget_bytes and len(self._chunks) > 1:
             _, (dropped, _) = self._chunks.popitem(last=False)
             self._bytes -= dropped
-        return found
+        return rows_by_segment
 
 
 Deliver = Callable[[int, int, bytes, bytes], Awaitable[None]]
@@ -213,10 +213,10 @@ class SegmentReader:
 
     async def _on_missing_chunk(self, error: ObjectMissingError) -> None:
         """Handle a missing next chunk: it does not exist yet, or was deleted after compaction."""
-        known = self.next_chunk <= self._head.number
-        if not known and asyncio.get_running_loop().time() - self._compaction_checked_at < COMPACTION_RECHECK_SECONDS:
+        exists = self.next_chunk <= self._head.number
+        if not exists and asyncio.get_running_loop().time() - self._compaction_checked_at < COMPACTION_RECHECK_SECONDS:
             return
-        if not await self._read_compacted(fresh=True) and known:
+        if not await self._read_compacted(fresh=True) and exists:
             await self._wait_for(error)
 
     async def _read_compacted(self, *, fresh: bool) -> bool:

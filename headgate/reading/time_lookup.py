@@ -76,11 +76,11 @@ class _Search:
         self._positions = {segment.segment: segment.next_offset for segment in topic.segments}
         self._open: set[int] = set()
         """Segments that existed and were not sealed then, and whose first record has not been found."""
-        for known in topic.segments:
-            if known.created_at_ms >= timestamp_ms:
-                self._positions[known.segment] = 0
-            elif known.sealed_at_ms is None or known.sealed_at_ms >= timestamp_ms:
-                self._open.add(known.segment)
+        for segment in topic.segments:
+            if segment.created_at_ms >= timestamp_ms:
+                self._positions[segment.segment] = 0
+            elif segment.sealed_at_ms is None or segment.sealed_at_ms >= timestamp_ms:
+                self._open.add(segment.segment)
 
     async def run(self) -> dict[int, int]:
         """Return segment → offset; raises ObjectMissingError if an object was replaced meanwhile."""

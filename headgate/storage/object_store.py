@@ -110,8 +110,8 @@ class LocalStore:
 
     def _names(self, prefix: str, after: str) -> list[str]:
         try:
-            with os.scandir(self._root / prefix) as found:
-                return sorted(item.name for item in found if not item.name.startswith(".") and item.name > after)
+            with os.scandir(self._root / prefix) as items:
+                return sorted(item.name for item in items if not item.name.startswith(".") and item.name > after)
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -119,8 +119,8 @@ class LocalStore:
 
     def _folders(self, prefix: str) -> list[str]:
         try:
-            with os.scandir(self._root / prefix) as found:
-                return sorted(item.name for item in found if item.is_dir() and not item.name.startswith("."))
+            with os.scandir(self._root / prefix) as items:
+                return sorted(item.name for item in items if item.is_dir() and not item.name.startswith("."))
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -131,13 +131,13 @@ class LocalStore:
             if not isinstance(error, FileNotFoundError):
                 raise StoreUnavailableError(f"cannot list {self._root / prefix}: {error.strerror or error}") from error
 
-        found = [
+        paths = [
             os.path.join(folder, name)  # noqa: PTH118 - many names, and pathlib is slow
             for folder, _, names in os.walk(self._root / prefix, onerror=fail)
             for name in names
             if not name.startswith(".")
         ]
-        return sorted(os.path.relpath(path, self._root) for path in found)
+        return sorted(os.path.relpath(path, self._root) for path in paths)
 
     def _delete(self, path: str) -> None:
         try:
@@ -178,32 +178,32 @@ class RemoteStore:
 
     async def names(self, prefix: str, after: str = "") -> list[str]:
         """See `Store.names`."""
-        found: list[str] = []
+        names: list[str] = []
         try:
             offset = f"{prefix}/{after}" if after else None
             async for page in obstore.list(self._bucket, prefix=f"{prefix}/", offset=offset):
-                found.extend(item["path"].removeprefix(f"{prefix}/") for item in page)
+                names.extend(item["path"].removeprefix(f"{prefix}/") for item in page)
         except obstore.exceptions.BaseError as error:
             raise StoreUnavailableError(f"cannot list {prefix}: {_reason(error)}") from error
-        return sorted(name for name in found if name > after and "/" not in name)
+        return sorted(name for name in names if name > after and "/" not in name)
 
     async def folders(self, prefix: str) -> list[str]:
         """See `Store.folders`."""
         try:
-            found = await obstore.list_with_delimiter_async(self._bucket, prefix)
+            listing = await obstore.list_with_delimiter_async(self._bucket, prefix)
         except obstore.exceptions.BaseError as error:
             raise StoreUnavailableError(f"cannot list {prefix}: {_reason(error)}") from error
-        return sorted(path.rsplit("/", 1)[-1] for path in found["common_prefixes"])
+        return sorted(path.rsplit("/", 1)[-1] for path in listing["common_prefixes"])
 
     async def paths(self, prefix: str) -> list[str]:
         """See `Store.paths`."""
-        found: list[str] = []
+        paths: list[str] = []
         try:
             async for page in obstore.list(self._bucket, prefix=f"{prefix}/"):
-                found.extend(item["path"] for item in page)
+                paths.extend(item["path"] for item in page)
         except obstore.exceptions.BaseError as error:
             raise StoreUnavailableError(f"cannot list {prefix}: {_reason(error)}") from error
-        return sorted(found)
+        return sorted(paths)
 
     async def delete(self, path: str) -> None:
         """See `Store.delete`."""
