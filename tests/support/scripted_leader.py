@@ -93,14 +93,19 @@ class ScriptedLeader:
         return [request.body for request in self.requests if isinstance(request.body, kind)]
 
     def push(self, request: m.RegisterConsumer, *, granted=(), revoked=(), epoch: int | None = None) -> None:
-        message = m.AssignmentChanged(
+        self._push(request, m.AssignmentChanged, epoch, granted=list(granted), revoked=list(revoked))
+
+    def push_fenced(self, request: m.RegisterConsumer, reason: str) -> None:
+        self._push(request, m.ConsumerFenced, reason=reason)
+
+    def _push(self, request: m.RegisterConsumer, kind: type[m.Push], epoch: int | None = None, **fields) -> None:
+        message = kind(
             topic=request.topic,
             subscription=request.subscription,
             consumer=request.consumer,
             incarnation=request.incarnation,
             leader_epoch=self.epoch if epoch is None else epoch,
-            granted=list(granted),
-            revoked=list(revoked),
+            **fields,
         )
         client_id = next(each.client_id for each in self.requests if each.body is request)
         self.transport.publish(m.replies_topic(CLUSTER, client_id), m.encode(message))

@@ -23,8 +23,7 @@ def describe() -> m.DescribeTopic:
     return m.DescribeTopic(topic="orders")
 
 
-async def test_presence_follows_the_connection():
-    cluster = ScriptedCluster()
+async def test_presence_follows_the_connection(cluster):
     async with cluster.client():
         await asyncio.sleep(2)
         assert here(cluster)
@@ -37,15 +36,13 @@ async def test_presence_follows_the_connection():
     assert not here(cluster)
 
 
-async def test_a_request_carries_the_current_leader_epoch():
-    cluster = ScriptedCluster()
+async def test_a_request_carries_the_current_leader_epoch(cluster):
     async with cluster.leader(7) as leader, cluster.client() as client:
         await client.request(0, describe)
         assert [7] == [request.leader_epoch for request in leader.requests]
 
 
-async def test_a_request_without_a_reply_is_repeated():
-    cluster = ScriptedCluster()
+async def test_a_request_without_a_reply_is_repeated(cluster):
     async with cluster.leader() as leader, cluster.client() as client:
         leader.answers = False
         asking = asyncio.create_task(client.request(0, describe))
@@ -55,8 +52,7 @@ async def test_a_request_without_a_reply_is_repeated():
         assert 2 <= len({request.request_id for request in leader.requests})
 
 
-async def test_a_request_is_repeated_at_once_when_the_leader_changes():
-    cluster = ScriptedCluster()
+async def test_a_request_is_repeated_at_once_when_the_leader_changes(cluster):
     async with cluster.leader() as old, cluster.client() as client:
         await client.request(0, describe)
         old.answers = False
@@ -68,8 +64,7 @@ async def test_a_request_is_repeated_at_once_when_the_leader_changes():
             assert 0.2 > asyncio.get_running_loop().time() - began
 
 
-async def test_a_stale_announcement_changes_nothing():
-    cluster = ScriptedCluster()
+async def test_a_stale_announcement_changes_nothing(cluster):
     async with cluster.leader(5) as leader, cluster.client() as client:
         await client.request(0, describe)
         stale = m.LeaderAnnouncement(shard=0, leader_epoch=4, instance="old", pipelining=True, window=1)
@@ -78,8 +73,7 @@ async def test_a_stale_announcement_changes_nothing():
         assert 5 == client.leader(0).leader_epoch
 
 
-async def test_a_refusal_by_a_deposed_leader_is_ignored():
-    cluster = ScriptedCluster()
+async def test_a_refusal_by_a_deposed_leader_is_ignored(cluster):
     async with cluster.leader(2) as leader, cluster.client() as client:
         leader.answers = False
         asking = asyncio.create_task(client.request(0, describe))
@@ -89,8 +83,7 @@ async def test_a_refusal_by_a_deposed_leader_is_ignored():
         assert isinstance((await asking).body, m.TopicReply)
 
 
-async def test_a_leader_older_than_the_highest_epoch_seen_is_not_asked():
-    cluster = ScriptedCluster()
+async def test_a_leader_older_than_the_highest_epoch_seen_is_not_asked(cluster):
     async with cluster.leader(1) as old, cluster.client() as client:
         old.answers = False
         asking = asyncio.create_task(client.request(0, describe))
@@ -102,8 +95,7 @@ async def test_a_leader_older_than_the_highest_epoch_seen_is_not_asked():
             assert isinstance((await asking).body, m.TopicReply)
 
 
-async def test_waiting_for_a_leader_is_bounded_and_counted():
-    cluster = ScriptedCluster()
+async def test_waiting_for_a_leader_is_bounded_and_counted(cluster):
     async with cluster.client() as client:
         began = asyncio.get_running_loop().time()
         with pytest.raises(NoLeaderError, match=r"shard 0 of cluster 'test': it has no leader \(waited 3 s\)"):
@@ -112,8 +104,7 @@ async def test_waiting_for_a_leader_is_bounded_and_counted():
         assert 1 == client.leader_waits
 
 
-async def test_the_error_names_an_unreachable_broker():
-    cluster = ScriptedCluster()
+async def test_the_error_names_an_unreachable_broker(cluster):
     async with cluster.leader(), cluster.client() as client:
         await client.request(0, describe)
         cluster.broker.stop()
@@ -121,8 +112,7 @@ async def test_the_error_names_an_unreachable_broker():
             await client.request(0, describe, timeout_seconds=3)
 
 
-async def test_undecodable_messages_are_counted_and_ignored():
-    cluster = ScriptedCluster()
+async def test_undecodable_messages_are_counted_and_ignored(cluster):
     async with cluster.leader() as leader, cluster.client() as client:
         await client.request(0, describe)
         for topic in (m.replies_topic(CLUSTER, "client"), m.leader_topic(CLUSTER, 0), m.cluster_topic(CLUSTER)):
@@ -132,8 +122,7 @@ async def test_undecodable_messages_are_counted_and_ignored():
         assert isinstance((await client.request(0, describe)).body, m.TopicReply)
 
 
-async def test_a_cluster_with_another_protocol_version_is_an_error_at_once():
-    cluster = ScriptedCluster()
+async def test_a_cluster_with_another_protocol_version_is_an_error_at_once(cluster):
     async with cluster.client() as client:
         other = {"protocol": 99, "shards": 1, "ledger_url": "file:///x"}
         cluster.broker.retained[m.cluster_topic(CLUSTER)] = msgspec.msgpack.encode(other)
@@ -146,8 +135,7 @@ async def test_a_cluster_with_another_protocol_version_is_an_error_at_once():
 # Commands
 
 
-async def test_a_command_keeps_its_token_over_all_attempts():
-    cluster = ScriptedCluster()
+async def test_a_command_keeps_its_token_over_all_attempts(cluster):
     async with cluster.leader() as leader, Admin(cluster.client()) as admin:
         leader.answers = False
         creating = asyncio.create_task(admin.create_topic("orders", segments=4))
@@ -161,24 +149,21 @@ async def test_a_command_keeps_its_token_over_all_attempts():
         assert tries[0].token != leader.seen(m.CreateTopic)[-1].token
 
 
-async def test_a_refused_command_raises_the_error_of_its_verdict():
-    cluster = ScriptedCluster()
+async def test_a_refused_command_raises_the_error_of_its_verdict(cluster):
     async with cluster.leader() as leader, Admin(cluster.client()) as admin:
         leader.fence.add("SplitSegment")
         with pytest.raises(FencedError, match="scripted fenced"):
             await admin.split("orders", 1)
 
 
-async def test_commands_without_a_result_return_none_and_lists_cover_all_shards():
-    cluster = ScriptedCluster()
+async def test_commands_without_a_result_return_none_and_lists_cover_all_shards(cluster):
     async with cluster.leader(), Admin(cluster.client()) as admin:
         assert await admin.delete_topic("orders") is None
         assert await admin.delete_subscription("orders", "billing") is None
         assert [] == await admin.list_topics()
 
 
-async def test_a_command_without_a_reply_times_out():
-    cluster = ScriptedCluster()
+async def test_a_command_without_a_reply_times_out(cluster):
     async with cluster.leader() as leader, Admin(cluster.client(), timeout_seconds=3) as admin:
         leader.answers = False
         with pytest.raises(NoLeaderError, match="does not reply"):

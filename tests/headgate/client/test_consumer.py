@@ -18,8 +18,7 @@ pytestmark = pytest.mark.looptime
 # Reading
 
 
-async def test_records_are_delivered_in_order_from_the_start_of_the_grant_as_they_are_stored():
-    cluster = ScriptedCluster()
+async def test_records_are_delivered_in_order_from_the_start_of_the_grant_as_they_are_stored(cluster):
     cluster.store_records(records("0", "1"))
     cluster.store_records(records("2", "3"))
     async with cluster.leader() as leader:
@@ -33,8 +32,7 @@ async def test_records_are_delivered_in_order_from_the_start_of_the_grant_as_the
             assert {0: 5} == reader.positions
 
 
-async def test_get_many_returns_what_is_available_and_waits_only_for_the_first_record():
-    cluster = ScriptedCluster()
+async def test_get_many_returns_what_is_available_and_waits_only_for_the_first_record(cluster):
     cluster.store_records(records("0", "1", "2"))
     async with cluster.leader() as leader:
         leader.grants = [grant()]
@@ -54,8 +52,7 @@ async def test_get_many_returns_what_is_available_and_waits_only_for_the_first_r
             await reader.get_many()
 
 
-async def test_a_lost_head_announcement_delays_records_by_a_second_at_most():
-    cluster = ScriptedCluster()
+async def test_a_lost_head_announcement_delays_records_by_a_second_at_most(cluster):
     async with cluster.leader() as leader:
         leader.grants = [grant()]
         async with consumer(cluster) as reader:
@@ -88,8 +85,7 @@ async def test_only_granted_segments_are_read_and_each_chunk_is_read_once():
     assert len(keys) + 5 > reads
 
 
-async def test_queue_skips_acknowledged_records():
-    cluster = ScriptedCluster()
+async def test_queue_skips_acknowledged_records(cluster):
     cluster.store_records(records(*"0123456"))
     async with cluster.leader() as leader:
         leader.grants = [grant(start_offset=1, acknowledged=[(2, 4), (5, 6)])]
@@ -97,8 +93,7 @@ async def test_queue_skips_acknowledged_records():
             assert ["1", "4", "6"] == await take(reader, 3)
 
 
-async def test_reading_continues_when_the_store_is_reachable_again():
-    cluster = ScriptedCluster()
+async def test_reading_continues_when_the_store_is_reachable_again(cluster):
     cluster.store_records(records("0"))
     async with cluster.leader() as leader:
         leader.grants = [grant()]
@@ -109,8 +104,7 @@ async def test_reading_continues_when_the_store_is_reachable_again():
             assert ["0"] == await take(reader, 1)
 
 
-async def test_missing_records_are_an_error():
-    cluster = ScriptedCluster()
+async def test_missing_records_are_an_error(cluster):
     cluster.store_records(records("0"))
     cluster.store_records(records("1"))
     async with cluster.leader() as leader:
@@ -120,8 +114,7 @@ async def test_missing_records_are_an_error():
                 await anext(reader)
 
 
-async def test_a_checkpoint_consumer_resumes_at_its_own_positions():
-    cluster = ScriptedCluster()
+async def test_a_checkpoint_consumer_resumes_at_its_own_positions(cluster):
     cluster.store_records(records("0", "1"))
     cluster.store_records(records("2", "3"))
     async with cluster.leader() as leader:
@@ -139,8 +132,7 @@ async def test_positions_are_accepted_only_for_checkpoint():
         consumer(ScriptedCluster(), positions={0: 1})
 
 
-async def test_every_registration_carries_balance_and_capacity():
-    cluster = ScriptedCluster()
+async def test_every_registration_carries_balance_and_capacity(cluster):
     async with cluster.leader() as leader:
         async with consumer(cluster):
             assert (None, 100) == (registration(leader).balance, registration(leader).capacity)
@@ -157,8 +149,7 @@ async def test_an_invalid_balance_or_capacity_is_refused(wrong: dict):
 # Acknowledging
 
 
-async def test_stream_acknowledgements_are_collected_and_cumulative():
-    cluster = ScriptedCluster()
+async def test_stream_acknowledgements_are_collected_and_cumulative(cluster):
     cluster.store_records(records(*"01234"))
     async with cluster.leader() as leader:
         leader.grants = [grant(generation=4)]
@@ -171,8 +162,7 @@ async def test_stream_acknowledgements_are_collected_and_cumulative():
             assert 1 == reader.acknowledged
 
 
-async def test_acknowledgements_survive_an_outage_longer_than_their_deadline():
-    cluster = ScriptedCluster()
+async def test_acknowledgements_survive_an_outage_longer_than_their_deadline(cluster):
     cluster.store_records(records(*"0123"))
     async with cluster.leader() as leader:
         leader.grants = [grant()]
@@ -188,8 +178,7 @@ async def test_acknowledgements_survive_an_outage_longer_than_their_deadline():
             assert (0, 1, 4) == acknowledged(cluster)[-1]
 
 
-async def test_a_sealed_segment_is_not_read_beyond_its_end():
-    cluster = ScriptedCluster()
+async def test_a_sealed_segment_is_not_read_beyond_its_end(cluster):
     cluster.store_records(records(*"01"))
     async with cluster.leader() as leader:
         leader.grants = [grant(end_offset=2)]
@@ -203,8 +192,7 @@ async def test_a_sealed_segment_is_not_read_beyond_its_end():
             assert await reader.caught_up()
 
 
-async def test_queue_acknowledgements_are_merged_into_ranges():
-    cluster = ScriptedCluster()
+async def test_queue_acknowledgements_are_merged_into_ranges(cluster):
     cluster.store_records(records(*"01234"))
     async with cluster.leader() as leader:
         leader.grants = [grant()]
@@ -219,8 +207,7 @@ async def test_queue_acknowledgements_are_merged_into_ranges():
 @pytest.mark.parametrize(
     "script", [["silent"], ["drop"], ["unavailable"], ["double"], ["out_of_order"]], ids=lambda s: s[0]
 )
-async def test_acknowledgements_survive_every_behavior_of_the_leader(script):
-    cluster = ScriptedCluster()
+async def test_acknowledgements_survive_every_behavior_of_the_leader(script, cluster):
     cluster.store_records(records(*"012"))
     async with cluster.leader() as leader:
         leader.grants = [grant()]
@@ -231,8 +218,7 @@ async def test_acknowledgements_survive_every_behavior_of_the_leader(script):
             assert [(0, 1, 3)] == acknowledged(cluster)
 
 
-async def test_a_refused_acknowledgement_is_counted_and_is_no_error():
-    cluster = ScriptedCluster()
+async def test_a_refused_acknowledgement_is_counted_and_is_no_error(cluster):
     cluster.store_records(records(*"01"))
     async with cluster.leader() as leader:
         leader.grants = [grant()]
@@ -246,8 +232,7 @@ async def test_a_refused_acknowledgement_is_counted_and_is_no_error():
             assert [(0, 1, 2)] == acknowledged(cluster)
 
 
-async def test_closing_flushes_acknowledgements_before_it_leaves():
-    cluster = ScriptedCluster()
+async def test_closing_flushes_acknowledgements_before_it_leaves(cluster):
     cluster.store_records(records(*"012"))
     async with cluster.leader() as leader:
         leader.grants = [grant()]
@@ -263,8 +248,7 @@ async def test_closing_flushes_acknowledgements_before_it_leaves():
 # Revocations
 
 
-async def test_a_revocation_is_confirmed_after_every_delivered_record_is_acknowledged():
-    cluster = ScriptedCluster()
+async def test_a_revocation_is_confirmed_after_every_delivered_record_is_acknowledged(cluster):
     cluster.store_records(records(*"012"))
     async with cluster.leader() as leader:
         leader.grants = [grant()]
@@ -283,8 +267,7 @@ async def test_a_revocation_is_confirmed_after_every_delivered_record_is_acknowl
             assert [] == reader.segments
 
 
-async def test_a_revocation_is_confirmed_after_the_timeout_even_if_records_are_unacknowledged():
-    cluster = ScriptedCluster()
+async def test_a_revocation_is_confirmed_after_the_timeout_even_if_records_are_unacknowledged(cluster):
     cluster.store_records(records(*"012"))
     async with cluster.leader() as leader:
         leader.grants = [grant()]
@@ -297,8 +280,7 @@ async def test_a_revocation_is_confirmed_after_the_timeout_even_if_records_are_u
             assert 1 == len(leader.seen(m.ConfirmRevoked))
 
 
-async def test_a_final_revocation_stops_at_once_without_a_confirmation():
-    cluster = ScriptedCluster()
+async def test_a_final_revocation_stops_at_once_without_a_confirmation(cluster):
     cluster.store_records(records(*"012"))
     async with cluster.leader() as leader:
         leader.grants = [grant()]
@@ -311,8 +293,7 @@ async def test_a_final_revocation_stops_at_once_without_a_confirmation():
             assert [] == reader.segments
 
 
-async def test_a_confirmation_is_repeated_until_the_leader_replies():
-    cluster = ScriptedCluster()
+async def test_a_confirmation_is_repeated_until_the_leader_replies(cluster):
     async with cluster.leader() as leader:
         leader.grants = [grant()]
         async with consumer(cluster) as reader:
@@ -325,16 +306,14 @@ async def test_a_confirmation_is_repeated_until_the_leader_replies():
             assert [] == reader.segments
 
 
-async def test_the_revocation_of_a_lost_grant_is_confirmed_at_once():
-    cluster = ScriptedCluster()
+async def test_the_revocation_of_a_lost_grant_is_confirmed_at_once(cluster):
     async with cluster.leader() as leader, consumer(cluster):
         leader.push(registration(leader), revoked=[m.Revocation(segment=3, generation=7)])
         await asyncio.sleep(0.1)
         assert [(3, 7)] == [(c.segment, c.generation) for c in leader.seen(m.ConfirmRevoked)]
 
 
-async def test_a_segment_granted_again_at_a_higher_generation_is_read_again():
-    cluster = ScriptedCluster()
+async def test_a_segment_granted_again_at_a_higher_generation_is_read_again(cluster):
     cluster.store_records(records(*"01"))
     async with cluster.leader() as leader:
         leader.grants = [grant()]

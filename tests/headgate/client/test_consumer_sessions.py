@@ -9,13 +9,12 @@ import pytest
 from headgate.errors import FencedError, NoLeaderError, RequestRejectedError
 from headgate.protocol import messages as m
 from tests.support.consuming import acknowledged, consumer, nothing_more, records, registration, take
-from tests.support.scripted_leader import ScriptedCluster, grant
+from tests.support.scripted_leader import grant
 
 pytestmark = pytest.mark.looptime
 
 
-async def test_a_leader_change_causes_no_duplicate_and_no_pause():
-    cluster = ScriptedCluster()
+async def test_a_leader_change_causes_no_duplicate_and_no_pause(cluster):
     cluster.store_records(records(*"01"))
     async with cluster.leader() as old:
         old.grants = [grant()]
@@ -31,8 +30,7 @@ async def test_a_leader_change_causes_no_duplicate_and_no_pause():
                 assert (0, 1, 3) == acknowledged(cluster)[-1]
 
 
-async def test_a_segment_that_a_new_leader_does_not_list_is_dropped():
-    cluster = ScriptedCluster()
+async def test_a_segment_that_a_new_leader_does_not_list_is_dropped(cluster):
     cluster.store_records(records(*"01"))
     async with cluster.leader() as old:
         old.grants = [grant()]
@@ -45,16 +43,14 @@ async def test_a_segment_that_a_new_leader_does_not_list_is_dropped():
                 await nothing_more(reader)
 
 
-async def test_pushes_of_a_deposed_leader_are_ignored():
-    cluster = ScriptedCluster()
+async def test_pushes_of_a_deposed_leader_are_ignored(cluster):
     async with cluster.leader() as leader, consumer(cluster) as reader:
         leader.push(registration(leader), granted=[grant(5, generation=9)], epoch=0)
         await asyncio.sleep(0.5)
         assert [] == reader.segments
 
 
-async def test_a_reconnected_consumer_registers_again_and_keeps_reading():
-    cluster = ScriptedCluster()
+async def test_a_reconnected_consumer_registers_again_and_keeps_reading(cluster):
     cluster.store_records(records(*"01"))
     async with cluster.leader() as leader:
         leader.grants = [grant()]
@@ -67,8 +63,7 @@ async def test_a_reconnected_consumer_registers_again_and_keeps_reading():
             assert [0] == reader.segments
 
 
-async def test_heartbeats_list_the_held_segments():
-    cluster = ScriptedCluster()
+async def test_heartbeats_list_the_held_segments(cluster):
     async with cluster.leader() as leader:
         leader.grants = [grant(2, generation=6)]
         async with consumer(cluster):
@@ -76,29 +71,18 @@ async def test_heartbeats_list_the_held_segments():
             assert [(2, 6)] == leader.seen(m.Heartbeat)[-1].held
 
 
-async def test_a_newer_program_of_the_same_name_fences_this_one():
-    cluster = ScriptedCluster()
+async def test_a_newer_program_of_the_same_name_fences_this_one(cluster):
     async with cluster.leader() as leader:
         async with consumer(cluster) as reader:
             leader.fence.add("RegisterConsumer")
-            request = registration(leader)
-            fenced = m.ConsumerFenced(
-                topic="orders",
-                subscription="billing",
-                consumer="c",
-                incarnation=request.incarnation,
-                leader_epoch=1,
-                reason="replaced",
-            )
-            leader.transport.publish(m.replies_topic("test", "client"), m.encode(fenced))
+            leader.push_fenced(registration(leader), "replaced")
             with pytest.raises(FencedError):
                 async with asyncio.timeout(5):
                     await anext(reader)
         assert [] == leader.seen(m.LeaveConsumer), "another program has the name"
 
 
-async def test_an_evicted_consumer_registers_again_and_continues():
-    cluster = ScriptedCluster()
+async def test_an_evicted_consumer_registers_again_and_continues(cluster):
     cluster.store_records(records(*"01"))
     async with cluster.leader() as leader:
         leader.grants = [grant()]
@@ -107,23 +91,14 @@ async def test_an_evicted_consumer_registers_again_and_continues():
             request = registration(leader)
             leader.answers = False
             leader.grants = [grant(generation=2, start_offset=1)]
-            fenced = m.ConsumerFenced(
-                topic="orders",
-                subscription="billing",
-                consumer="c",
-                incarnation=request.incarnation,
-                leader_epoch=1,
-                reason="silent for too long",
-            )
-            leader.transport.publish(m.replies_topic("test", "client"), m.encode(fenced))
+            leader.push_fenced(request, "silent for too long")
             await asyncio.sleep(0.1)
             assert [] == reader.segments
             leader.answers = True
             assert ["1"] == await take(reader, 1)
 
 
-async def test_registering_without_a_leader_is_a_clear_error():
-    cluster = ScriptedCluster()
+async def test_registering_without_a_leader_is_a_clear_error(cluster):
     async with cluster.leader() as leader:
         leader.answers = False
         with pytest.raises(NoLeaderError, match="shard 0 of cluster 'test': its leader does not reply"):
@@ -132,8 +107,7 @@ async def test_registering_without_a_leader_is_a_clear_error():
     assert [] == [client for client in cluster.broker.connected() if client == "client"]
 
 
-async def test_a_refused_registration_raises():
-    cluster = ScriptedCluster()
+async def test_a_refused_registration_raises(cluster):
     async with cluster.leader() as leader:
         leader.fence.add("RegisterConsumer")
         with pytest.raises(RequestRejectedError):
@@ -144,8 +118,7 @@ async def test_a_refused_registration_raises():
 # Caught up
 
 
-async def test_caught_up_is_true_only_when_every_durable_record_was_delivered():
-    cluster = ScriptedCluster()
+async def test_caught_up_is_true_only_when_every_durable_record_was_delivered(cluster):
     cluster.store_records(records(*"01"))
     async with cluster.leader() as leader:
         leader.grants = [grant()]
@@ -160,16 +133,14 @@ async def test_caught_up_is_true_only_when_every_durable_record_was_delivered():
 
 
 @pytest.mark.parametrize(("blocked", "settled"), [(1, True), (0, False)])
-async def test_caught_up_is_false_while_a_segment_is_blocked_or_moving(blocked, settled):
-    cluster = ScriptedCluster()
+async def test_caught_up_is_false_while_a_segment_is_blocked_or_moving(blocked, settled, cluster):
     async with cluster.leader() as leader:
         leader.blocked, leader.stable = blocked, settled
         async with consumer(cluster) as reader:
             assert not await reader.caught_up()
 
 
-async def test_caught_up_is_false_if_a_pushed_grant_was_lost():
-    cluster = ScriptedCluster()
+async def test_caught_up_is_false_if_a_pushed_grant_was_lost(cluster):
     async with cluster.leader() as leader, consumer(cluster) as reader:
         assert await reader.caught_up()
         leader.grants = [grant()]

@@ -52,8 +52,7 @@ async def test_consumers_support_bucket_ranges_except_checkpoint():
 
 
 @pytest.mark.parametrize("kind", ["STREAM", "QUEUE"])
-async def test_a_bucket_range_delivers_its_own_keys_and_acknowledges_the_others(kind):
-    cluster = ScriptedCluster()
+async def test_a_bucket_range_delivers_its_own_keys_and_acknowledges_the_others(kind, cluster):
     async with cluster.leader() as leader:
         leader.grants = [grant(**LOW_HALF)]
         store(cluster, leader, HIGH, LOW, HIGH, HIGH, LOW, HIGH)
@@ -64,9 +63,8 @@ async def test_a_bucket_range_delivers_its_own_keys_and_acknowledges_the_others(
 
 @pytest.mark.parametrize("kind", ["STREAM", "QUEUE"])
 @pytest.mark.parametrize("end_offset", [None, 3])
-async def test_a_bucket_range_without_records_is_acknowledged_to_its_end(kind, end_offset):
+async def test_a_bucket_range_without_records_is_acknowledged_to_its_end(kind, end_offset, cluster):
     """Otherwise its segment is never drained. The grant may or may not contain the end."""
-    cluster = ScriptedCluster()
     async with cluster.leader() as leader:
         leader.grants = [grant(end_offset=end_offset, **LOW_HALF)]
         store(cluster, leader, HIGH, HIGH, HIGH)
@@ -74,8 +72,7 @@ async def test_a_bucket_range_without_records_is_acknowledged_to_its_end(kind, e
             await reached(cluster, 1, 3)
 
 
-async def test_nothing_is_skipped_while_a_delivered_record_is_unacknowledged():
-    cluster = ScriptedCluster()
+async def test_nothing_is_skipped_while_a_delivered_record_is_unacknowledged(cluster):
     async with cluster.leader() as leader:
         leader.grants = [grant(**LOW_HALF)]
         store(cluster, leader, HIGH, LOW, HIGH)
@@ -85,8 +82,7 @@ async def test_nothing_is_skipped_while_a_delivered_record_is_unacknowledged():
             assert all(a.end_offset <= 1 for a in cluster.acknowledged)
 
 
-async def test_queued_records_of_a_revoked_bucket_range_are_not_acknowledged():
-    cluster = ScriptedCluster()
+async def test_queued_records_of_a_revoked_bucket_range_are_not_acknowledged(cluster):
     async with cluster.leader() as leader:
         leader.grants = [grant(**LOW_HALF)]
         store(cluster, leader, LOW, HIGH, LOW, HIGH)
@@ -104,9 +100,8 @@ async def test_queued_records_of_a_revoked_bucket_range_are_not_acknowledged():
             assert leader.seen(m.ConfirmRevoked)
 
 
-async def test_reading_starts_in_each_bucket_at_the_offset_of_the_grant():
+async def test_reading_starts_in_each_bucket_at_the_offset_of_the_grant(cluster):
     """Also for a whole segment that was shared before."""
-    cluster = ScriptedCluster()
     async with cluster.leader() as leader:
         leader.grants = [grant(starts=[m.BucketStart(0, 8, 3)])]
         store(cluster, leader, LOW, HIGH, LOW, HIGH, LOW)
@@ -114,8 +109,7 @@ async def test_reading_starts_in_each_bucket_at_the_offset_of_the_grant():
             assert ["1", "3", "4"] == await take(reader, 3, acknowledge=True)
 
 
-async def test_a_queue_skips_the_acknowledged_records_of_each_bucket():
-    cluster = ScriptedCluster()
+async def test_a_queue_skips_the_acknowledged_records_of_each_bucket(cluster):
     async with cluster.leader() as leader:
         leader.grants = [grant(starts=[m.BucketStart(0, 8, 0, [(2, 3)]), m.BucketStart(8, 16, 2)])]
         store(cluster, leader, LOW, HIGH, LOW, HIGH, LOW)
@@ -123,8 +117,7 @@ async def test_a_queue_skips_the_acknowledged_records_of_each_bucket():
             assert ["0", "3", "4"] == await take(reader, 3, acknowledge=True)
 
 
-async def test_two_bucket_ranges_of_one_segment_are_read_concurrently():
-    cluster = ScriptedCluster()
+async def test_two_bucket_ranges_of_one_segment_are_read_concurrently(cluster):
     async with cluster.leader() as leader:
         leader.grants = [grant(generation=1, **LOW_HALF), grant(generation=2, first_bucket=8, end_bucket=16)]
         store(cluster, leader, LOW, HIGH, LOW, HIGH)

@@ -33,8 +33,7 @@ async def send_all(producer: Producer, count: int, topic: str = "orders") -> lis
     return [await producer.send(topic, b"key", str(n).encode()) for n in range(count)]
 
 
-async def test_records_are_stored_in_order_and_deliveries_return_their_offsets():
-    cluster = ScriptedCluster()
+async def test_records_are_stored_in_order_and_deliveries_return_their_offsets(cluster):
     async with cluster.leader(), Producer(cluster.client()) as producer:
         deliveries = await send_all(producer, 5)
         places = [await delivery for delivery in deliveries]
@@ -43,8 +42,7 @@ async def test_records_are_stored_in_order_and_deliveries_return_their_offsets()
     assert [b"0", b"1", b"2", b"3", b"4"] == cluster.stored
 
 
-async def test_send_and_wait_returns_where_the_record_is_stored_and_raises_what_a_delivery_raises():
-    cluster = ScriptedCluster()
+async def test_send_and_wait_returns_where_the_record_is_stored_and_raises_what_a_delivery_raises(cluster):
     async with cluster.leader() as leader, Producer(cluster.client()) as producer:
         assert RecordMetadata(0, 0, duplicate=False) == await producer.send_and_wait("orders", b"key", b"0")
         assert RecordMetadata(0, 1, duplicate=False) == await producer.send_and_wait("orders", b"key", b"1")
@@ -70,8 +68,7 @@ async def test_offsets_follow_the_key_if_a_batch_spans_several_segments():
     assert 4 == len({place.segment for place in places})
 
 
-async def test_records_of_one_loop_turn_share_a_batch():
-    cluster = ScriptedCluster()
+async def test_records_of_one_loop_turn_share_a_batch(cluster):
     async with cluster.leader() as leader, Producer(cluster.client()) as producer:
         await send_all(producer, 100)
         await producer.flush()
@@ -79,9 +76,8 @@ async def test_records_of_one_loop_turn_share_a_batch():
 
 
 @pytest.mark.parametrize("batch_bytes", [4 * 100, 4 * 100 + 50], ids=["full to the last byte", "one more does not fit"])
-async def test_sending_without_a_pause_yields_to_the_loop_between_batches(batch_bytes):
+async def test_sending_without_a_pause_yields_to_the_loop_between_batches(batch_bytes, cluster):
     """Each turn reads one reply; without turns the window stays closed while the buffer fills. A turn never splits a batch."""
-    cluster = ScriptedCluster()
     settings = ProducerSettings(batch_bytes=batch_bytes)
     turns: set[int] = set()
     sent = 0
@@ -102,8 +98,7 @@ async def test_sending_without_a_pause_yields_to_the_loop_between_batches(batch_
     assert {0, 5, 9, 13, 17, 21, 24} == turns, "at the first record of each batch but the first, and at the end"
 
 
-async def test_a_cancelled_await_of_a_delivery_does_not_affect_the_others():
-    cluster = ScriptedCluster()
+async def test_a_cancelled_await_of_a_delivery_does_not_affect_the_others(cluster):
     async with cluster.leader(), Producer(cluster.client()) as producer:
         delivery = await producer.send("orders", b"k", b"v")
         patient, impatient = (asyncio.ensure_future(_stored(delivery)) for _ in range(2))
@@ -120,9 +115,8 @@ async def _stored(delivery: Delivery) -> RecordMetadata:
     return await delivery
 
 
-async def test_a_cancelled_send_reserves_no_bytes():
+async def test_a_cancelled_send_reserves_no_bytes(cluster):
     """A caller that cancels `send` repeatedly must not use up the buffer."""
-    cluster = ScriptedCluster()
     settings = ProducerSettings(batch_bytes=100)
     async with cluster.leader(), Producer(cluster.client(), settings=settings) as producer:
         await producer.open("orders")
@@ -137,8 +131,7 @@ async def test_a_cancelled_send_reserves_no_bytes():
     assert 1 == len(cluster.stored)
 
 
-async def test_a_batch_grows_while_another_one_is_queued():
-    cluster = ScriptedCluster()
+async def test_a_batch_grows_while_another_one_is_queued(cluster):
     async with cluster.leader(window=1) as leader, Producer(cluster.client()) as producer:
         for n in range(30):
             await producer.send("orders", b"key", str(n).encode())
@@ -148,8 +141,7 @@ async def test_a_batch_grows_while_another_one_is_queued():
     assert [str(n).encode() for n in range(30)] == cluster.stored
 
 
-async def test_linger_delays_a_batch_until_more_records_arrive():
-    cluster = ScriptedCluster()
+async def test_linger_delays_a_batch_until_more_records_arrive(cluster):
     settings = ProducerSettings(linger_seconds=0.5)
     async with cluster.leader() as leader, Producer(cluster.client(), settings=settings) as producer:
         await producer.send("orders", b"key", b"first")
@@ -175,8 +167,7 @@ async def test_linger_delays_a_batch_until_more_records_arrive():
     ],
     ids=" ".join,
 )
-async def test_records_are_stored_once_in_order_whatever_the_leader_does(script):
-    cluster = ScriptedCluster()
+async def test_records_are_stored_once_in_order_whatever_the_leader_does(script, cluster):
     async with cluster.leader() as leader, Producer(cluster.client(), settings=ONE_A_BATCH) as producer:
         leader.script.extend(script)
         deliveries = await send_all(producer, 12)
@@ -186,8 +177,7 @@ async def test_records_are_stored_once_in_order_whatever_the_leader_does(script)
     assert [str(n).encode() for n in range(12)] == cluster.stored
 
 
-async def test_a_leader_change_with_a_full_window_replays_in_order():
-    cluster = ScriptedCluster()
+async def test_a_leader_change_with_a_full_window_replays_in_order(cluster):
     async with cluster.leader() as old, Producer(cluster.client(), settings=ONE_A_BATCH) as producer:
         await (await producer.send("orders", b"key", b"first"))
         old.answers = False
@@ -199,8 +189,7 @@ async def test_a_leader_change_with_a_full_window_replays_in_order():
     assert [b"first", *(str(n).encode() for n in range(20))] == cluster.stored
 
 
-async def test_a_leader_without_pipelining_is_sent_one_at_a_time():
-    cluster = ScriptedCluster()
+async def test_a_leader_without_pipelining_is_sent_one_at_a_time(cluster):
     async with cluster.leader(pipelining=False) as leader, Producer(cluster.client(), settings=ONE_A_BATCH) as producer:
         leader.script.extend(["delay"] * 3)
         await send_all(producer, 3)
@@ -210,8 +199,7 @@ async def test_a_leader_without_pipelining_is_sent_one_at_a_time():
     assert [b"0", b"1", b"2"] == cluster.stored
 
 
-async def test_a_lost_connection_loses_and_doubles_no_record():
-    cluster = ScriptedCluster()
+async def test_a_lost_connection_loses_and_doubles_no_record(cluster):
     async with cluster.leader(), Producer(cluster.client("me"), settings=ONE_A_BATCH) as producer:
         deliveries = []
         for n in range(40):
@@ -229,8 +217,7 @@ async def test_a_lost_connection_loses_and_doubles_no_record():
 SHORT = ProducerSettings(batch_bytes=1, request_timeout_seconds=1, delivery_timeout_seconds=3, max_in_flight=2)
 
 
-async def test_at_the_deadline_sent_records_are_unknown_and_the_others_failed():
-    cluster = ScriptedCluster()
+async def test_at_the_deadline_sent_records_are_unknown_and_the_others_failed(cluster):
     async with cluster.leader() as leader, Producer(cluster.client(), settings=SHORT) as producer:
         await (await producer.send("orders", b"key", b"probe"))
         leader.answers = False
@@ -246,8 +233,7 @@ async def test_at_the_deadline_sent_records_are_unknown_and_the_others_failed():
     assert [b"probe", b"after"] == cluster.stored
 
 
-async def test_without_a_leader_records_fail_at_the_deadline():
-    cluster = ScriptedCluster()
+async def test_without_a_leader_records_fail_at_the_deadline(cluster):
     async with cluster.leader():
         producer = Producer(cluster.client(), settings=SHORT)
         await producer.__aenter__()
@@ -260,8 +246,7 @@ async def test_without_a_leader_records_fail_at_the_deadline():
         await producer.close()
 
 
-async def test_close_with_a_timeout_reports_every_record():
-    cluster = ScriptedCluster()
+async def test_close_with_a_timeout_reports_every_record(cluster):
     settings = ProducerSettings(batch_bytes=1, max_in_flight=2)
     async with cluster.leader() as leader:
         producer = Producer(cluster.client(), settings=settings)
@@ -279,8 +264,7 @@ async def test_close_with_a_timeout_reports_every_record():
         await producer.send("orders", b"key", b"late")
 
 
-async def test_leaving_the_block_flushes():
-    cluster = ScriptedCluster()
+async def test_leaving_the_block_flushes(cluster):
     async with cluster.leader():
         async with Producer(cluster.client()) as producer:
             delivery = await producer.send("orders", b"key", b"value")
@@ -299,8 +283,7 @@ async def _outcome(delivery) -> type:
 # Names and positions
 
 
-async def test_a_named_producer_gets_its_source_position_back():
-    cluster = ScriptedCluster()
+async def test_a_named_producer_gets_its_source_position_back(cluster):
     cluster.last_position = b"line 7"
     async with cluster.leader() as leader, Producer(cluster.client(), name="loader") as producer:
         assert producer.source_position is None
@@ -309,8 +292,7 @@ async def test_a_named_producer_gets_its_source_position_back():
         assert "loader" == leader.seen(m.OpenProducer)[0].name
 
 
-async def test_a_batch_carries_the_position_of_its_last_record():
-    cluster = ScriptedCluster()
+async def test_a_batch_carries_the_position_of_its_last_record(cluster):
     async with cluster.leader(), Producer(cluster.client(), name="loader") as producer:
         for n in range(3):
             await producer.send("orders", b"key", b"value", source_position=f"line {n}".encode())
@@ -318,8 +300,7 @@ async def test_a_batch_carries_the_position_of_its_last_record():
     assert [b"line 2"] == cluster.positions
 
 
-async def test_positions_are_committed_in_the_order_of_sending_over_topics():
-    cluster = ScriptedCluster()
+async def test_positions_are_committed_in_the_order_of_sending_over_topics(cluster):
     async with cluster.leader(), Producer(cluster.client(), name="loader") as producer:
         for n, topic in enumerate(["a", "b", "a"]):
             await producer.send(topic, b"key", b"value", source_position=f"line {n}".encode())
@@ -327,8 +308,7 @@ async def test_positions_are_committed_in_the_order_of_sending_over_topics():
     assert [b"line 0", b"line 1", b"line 2"] == cluster.positions
 
 
-async def test_a_fenced_producer_raises_on_every_path():
-    cluster = ScriptedCluster()
+async def test_a_fenced_producer_raises_on_every_path(cluster):
     async with cluster.leader() as leader, Producer(cluster.client(), name="loader") as producer:
         leader.script.append("fenced")
         with pytest.raises(FencedError):
@@ -340,16 +320,14 @@ async def test_a_fenced_producer_raises_on_every_path():
     assert [] == cluster.stored
 
 
-async def test_an_identity_that_is_refused_raises_at_open():
-    cluster = ScriptedCluster()
+async def test_an_identity_that_is_refused_raises_at_open(cluster):
     async with cluster.leader() as leader, Producer(cluster.client(), name="loader") as producer:
         leader.fence.add("OpenProducer")
         with pytest.raises(FencedError):
             await producer.open("orders")
 
 
-async def test_opening_without_a_leader_is_bounded():
-    cluster = ScriptedCluster()
+async def test_opening_without_a_leader_is_bounded(cluster):
     async with cluster.leader() as leader, Producer(cluster.client(), settings=SHORT) as producer:
         leader.answers = False
         with pytest.raises(NoLeaderError, match="shard 0 of cluster 'test'"):
@@ -359,8 +337,7 @@ async def test_opening_without_a_leader_is_bounded():
 # Bad input and back-pressure
 
 
-async def test_send_refuses_an_oversized_record_with_its_size_and_the_limit():
-    cluster = ScriptedCluster()
+async def test_send_refuses_an_oversized_record_with_its_size_and_the_limit(cluster):
     settings = ProducerSettings(max_record_bytes=10)
     async with cluster.leader(), Producer(cluster.client(), settings=settings) as producer:
         with pytest.raises(RequestRejectedError, match=r"11 bytes .* limit of 10"):
@@ -370,29 +347,25 @@ async def test_send_refuses_an_oversized_record_with_its_size_and_the_limit():
 
 
 @pytest.mark.parametrize("wrong", [{"timestamp_ms": -1}, {"timestamp_ms": 2**63}, {"source_position": b"x" * 1025}])
-async def test_send_refuses_what_would_invalidate_a_whole_batch(wrong):
-    cluster = ScriptedCluster()
+async def test_send_refuses_what_would_invalidate_a_whole_batch(wrong, cluster):
     async with cluster.leader(), Producer(cluster.client()) as producer:
         with pytest.raises(RequestRejectedError):
             await producer.send("orders", b"key", b"value", **wrong)
 
 
-async def test_send_refuses_text_instead_of_bytes():
-    cluster = ScriptedCluster()
+async def test_send_refuses_text_instead_of_bytes(cluster):
     async with cluster.leader(), Producer(cluster.client()) as producer:
         with pytest.raises(TypeError, match="key and value must be bytes, not str and bytes"):
             await producer.send("orders", "key", b"value")
 
 
-async def test_send_refuses_an_invalid_topic_name():
-    cluster = ScriptedCluster()
+async def test_send_refuses_an_invalid_topic_name(cluster):
     async with cluster.leader(), Producer(cluster.client()) as producer:
         with pytest.raises(InvalidNameError):
             await producer.send("no/slashes", b"key", b"value")
 
 
-async def test_an_unknown_topic_fails_only_its_own_records():
-    cluster = ScriptedCluster()
+async def test_an_unknown_topic_fails_only_its_own_records(cluster):
     async with cluster.leader() as leader, Producer(cluster.client(), settings=ONE_A_BATCH) as producer:
         await (await producer.send("orders", b"key", b"0"))
         leader.script.extend(["accept", "invalid"])
@@ -404,8 +377,7 @@ async def test_an_unknown_topic_fails_only_its_own_records():
     assert [b"0", b"1", b"2"] == cluster.stored
 
 
-async def test_send_waits_for_buffer_space():
-    cluster = ScriptedCluster()
+async def test_send_waits_for_buffer_space(cluster):
     settings = ProducerSettings(batch_bytes=1, buffer_bytes=300, guaranteed_bytes=100)
     async with cluster.leader() as leader, Producer(cluster.client(), settings=settings) as producer:
         await (await producer.send("orders", b"key", b"probe"))
@@ -416,8 +388,7 @@ async def test_send_waits_for_buffer_space():
     assert 21 == len(cluster.stored)
 
 
-async def test_send_fails_at_once_with_when_full_fail():
-    cluster = ScriptedCluster()
+async def test_send_fails_at_once_with_when_full_fail(cluster):
     settings = ProducerSettings(batch_bytes=1, buffer_bytes=300, guaranteed_bytes=100, when_full="fail")
     async with cluster.leader() as leader, Producer(cluster.client(), settings=settings) as producer:
         await (await producer.send("orders", b"key", b"probe"))
@@ -428,8 +399,7 @@ async def test_send_fails_at_once_with_when_full_fail():
             await producer.send("orders", b"key", b"x" * 50)
 
 
-async def test_waiting_for_buffer_space_is_bounded_by_the_delivery_timeout():
-    cluster = ScriptedCluster()
+async def test_waiting_for_buffer_space_is_bounded_by_the_delivery_timeout(cluster):
     settings = ProducerSettings(
         batch_bytes=1, buffer_bytes=100, guaranteed_bytes=100, request_timeout_seconds=1, delivery_timeout_seconds=3
     )
@@ -466,8 +436,7 @@ async def test_invalid_settings_are_refused_with_their_values(settings, names):
         ProducerSettings(**settings)
 
 
-async def test_a_missing_cluster_is_a_clear_error():
-    cluster = ScriptedCluster()
+async def test_a_missing_cluster_is_a_clear_error(cluster):
     with pytest.raises(NoLeaderError, match="cluster 'test': found no daemon after 30 s"):
         async with Producer(cluster.client()):
             pass
