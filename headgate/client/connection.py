@@ -16,6 +16,7 @@ import itertools
 import random
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final, Self, TypeVar
 
 import msgspec
@@ -35,6 +36,7 @@ DEFAULT_TIMEOUT_SECONDS: Final = 30.0
 REPLY_TIMEOUT_SECONDS: Final = 2.0
 """After this long without a reply a request is repeated, which is harmless."""
 
+MessageT = TypeVar("MessageT")
 ReplyHandler = Callable[[m.Reply], None]
 PushHandler = Callable[[m.Push], None]
 
@@ -145,8 +147,8 @@ class Client:
         self.entered = True
         self.transport.on_connection(self._on_connection)
         await self.transport.__aenter__()
-        await self.transport.subscribe(m.replies_topic(self.cluster, self.client_id), self._on_reply)
-        await self.transport.subscribe(m.cluster_topic(self.cluster), self._on_cluster)
+        await self._subscribe(m.replies_topic(self.cluster, self.client_id), "reply", m.decode_reply, self._on_reply)
+        await self._subscribe(m.cluster_topic(self.cluster), "cluster", partial(m.decode, _CLUSTER), self._on_cluster)
         if self.transport.connected:
             self._publish_presence(online=True)
         return self
@@ -205,7 +207,9 @@ class Client:
         """Subscribe to the leader announcements of ``shard``."""
         if shard not in self._watched_leaders:
             self._watched_leaders.add(shard)
-            await self.transport.subscribe(m.leader_topic(self.cluster, shard), self._on_leader)
+            await self._subscribe(
+                m.leader_topic(self.cluster, shard), "leader", partial(m.decode, _LEADER), self._on_leader
+            )
 
     def leader(self, shard: int) -> m.LeaderAnnouncement | None:
         """Return the newest announcement for ``shard``; None if there is none."""
@@ -226,7 +230,7 @@ class Client:
         remove = _add_handler(self._head_watchers.setdefault(shard, []), handler)
         if shard not in self._watched_heads:
             self._watched_heads.add(shard)
-            await self.transport.subscribe(m.head_topic(self.cluster, shard), self._on_head)
+            await self._subscribe(m.head_topic(self.cluster, shard), "head", partial(m.decode, _HEAD), self._on_head)
         return remove
 
     # Requests
@@ -349,12 +353,7 @@ class Client:
 
     # Messages
 
-    def _on_cluster(self, _: str, payload: bytes) -> None:
-        try:
-            description = m.decode(_CLUSTER, payload)
-        except msgspec.DecodeError as error:
-            self._undecodable("cluster", error)
-            return
+    def _on_cluster(self, description: m.ClusterDescription) -> None:
         if description.protocol != m.PROTOCOL_VERSION:
             # Requests that are in progress are refused: each one carries this client's version.
             self._log.error(
@@ -365,12 +364,7 @@ class Client:
             self._description, self._incompatible_protocol = description, None
         self._cluster_known.set()
 
-    def _on_leader(self, _: str, payload: bytes) -> None:
-        try:
-            announcement = m.decode(_LEADER, payload)
-        except msgspec.DecodeError as error:
-            self._undecodable("leader", error)
-            return
+    def _on_leader(self, announcement: m.LeaderAnnouncement) -> None:
         known = self._leaders.get(announcement.shard)
         if known is not None and announcement.leader_epoch < known.leader_epoch:
             return
@@ -382,21 +376,11 @@ class Client:
     def _observe_epoch(self, shard: int, leader_epoch: int) -> None:
         self._highest_epochs[shard] = max(self._highest_epochs.get(shard, 0), leader_epoch)
 
-    def _on_head(self, _: str, payload: bytes) -> None:
-        try:
-            head = m.decode(_HEAD, payload)
-        except msgspec.DecodeError as error:
-            self._undecodable("head", error)
-            return
+    def _on_head(self, head: m.HeadAnnouncement) -> None:
         for handler in list(self._head_watchers.get(head.shard, ())):
             handler(head)
 
-    def _on_reply(self, _: str, payload: bytes) -> None:
-        try:
-            message = m.decode_reply(payload)
-        except msgspec.DecodeError as error:
-            self._undecodable("reply", error)
-            return
+    def _on_reply(self, message: m.Reply | m.Push) -> None:
         if isinstance(message, m.Push):
             push_handler = self._pushes.get((message.topic, message.subscription, message.consumer))
             if push_handler is not None:
@@ -406,10 +390,22 @@ class Client:
         if reply_handler is not None:
             reply_handler(message)
 
-    def _undecodable(self, kind: str, error: msgspec.DecodeError) -> None:
-        self.undecodable_messages += 1
-        if self.undecodable_messages == 1:
-            self._log.warning("message.undecodable", kind=kind, reason=str(error))
+    async def _subscribe(
+        self, topic: str, kind: str, decode: Callable[[bytes], MessageT], handle: Callable[[MessageT], None]
+    ) -> None:
+        """Subscribe to ``topic``; count messages that cannot be decoded, and log the first one."""
+
+        def on_message(_: str, payload: bytes) -> None:
+            try:
+                message = decode(payload)
+            except msgspec.DecodeError as error:
+                self.undecodable_messages += 1
+                if self.undecodable_messages == 1:
+                    self._log.warning("message.undecodable", kind=kind, reason=str(error))
+                return
+            handle(message)
+
+        await self.transport.subscribe(topic, on_message)
 
 
 HandlerT = TypeVar("HandlerT")
