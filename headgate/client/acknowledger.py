@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 
 class _AcknowledgementBatch:
-    """Implements `headgate.client.shard_session.Sendable`."""
+    """Implements `headgate.client.decisions.session_types.Sendable`."""
 
     def __init__(self, owner: Acknowledger, deadline: float, acknowledgements: list[m.Acknowledgement]) -> None:
         self.deadline = deadline

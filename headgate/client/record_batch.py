@@ -41,7 +41,7 @@ class RecordMetadata:
 
 
 class RecordBatch:
-    """Records of one topic; implements `headgate.client.shard_session.Sendable`."""
+    """Records of one topic; implements `headgate.client.decisions.session_types.Sendable`."""
 
     __slots__ = (
         "_locations",

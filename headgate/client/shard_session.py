@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Protocol
 
 import structlog
 
@@ -22,33 +21,14 @@ from headgate.client.decisions.session_types import (
     Identified,
     IdentityRejected,
     OpenIdentity,
-    Outcome,
     Resolve,
+    Sendable,
     SendBatch,
 )
 from headgate.errors import FencedError, HeadgateError, NoLeaderError, RequestRejectedError
 from headgate.protocol import messages as m
 
 log = structlog.get_logger(__name__)
-
-
-class Sendable(Protocol):
-    """A batch that a session can send."""
-
-    deadline: float
-    """Loop time at which its outcome must be known."""
-
-    def request(
-        self,
-        *,
-        producer_id: int,
-        producer_epoch: int,
-        sequence: int,
-    ) -> m.AnyRequestBody:
-        """Return the body of one send. Its other fields are the same in every send."""
-
-    def resolve(self, outcome: Outcome, reply: m.Committed | None, reason: str) -> None:
-        """Receive the outcome. Called exactly once."""
 
 
 class ShardSession:
@@ -195,7 +175,7 @@ class ShardSession:
                     if not self._send_identity_request(command):
                         failed.append(command.request_id)
                 case Resolve(batch, outcome, reply, reason):
-                    batch.resolve(outcome, reply, reason)  # type: ignore[attr-defined]  # what was offered
+                    batch.resolve(outcome, reply, reason)
                 case ForgetRequests(request_ids):
                     for request_id in request_ids:
                         self._client.remove_reply_handler(request_id)
@@ -219,7 +199,7 @@ class ShardSession:
     def _send_batch(self, command: SendBatch) -> bool:
         self.sent_batches += 1
         self._client.on_reply(command.request_id, partial(self._on_reply, command.request_id))
-        body = command.batch.request(  # type: ignore[attr-defined]  # what was offered
+        body = command.batch.request(
             producer_id=command.producer_id,
             producer_epoch=command.producer_epoch,
             sequence=command.sequence,

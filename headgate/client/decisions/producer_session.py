@@ -72,6 +72,7 @@ from headgate.client.decisions.session_types import (
     OpenIdentity,
     Outcome,
     Resolve,
+    Sendable,
     SendBatch,
     SentRequest,
     SessionBatch,
@@ -158,7 +159,7 @@ class ProducerSession:
 
     # Events
 
-    def offer(self, payload: object, deadline: float, now: float) -> list[Command]:
+    def offer(self, payload: Sendable, deadline: float, now: float) -> list[Command]:
         """Queue a batch. Deadlines must not fall from one call to the next."""
         assert self.phase is not Phase.CLOSED, "offered to a closed session"
         if self.phase is Phase.FENCED:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, Protocol
 
 from headgate.backoff import Backoff
 from headgate.protocol import messages as m
@@ -33,6 +33,25 @@ class Outcome(StrEnum):
     FENCED = "fenced"
 
 
+class Sendable(Protocol):
+    """A batch that a session can send."""
+
+    deadline: float
+    """Loop time at which its outcome must be known."""
+
+    def request(
+        self,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        sequence: int,
+    ) -> m.AnyRequestBody:
+        """Return the body of one send. Its other fields are the same in every send."""
+
+    def resolve(self, outcome: Outcome, reply: m.Committed | None, reason: str) -> None:
+        """Receive the outcome. Called exactly once."""
+
+
 # Commands
 
 
@@ -40,7 +59,7 @@ class Outcome(StrEnum):
 class SendBatch:
     """Send ``batch`` once."""
 
-    batch: object
+    batch: Sendable
     request_id: int
     leader_epoch: int
     producer_id: int
@@ -67,7 +86,7 @@ class Resolve:
     ``reply`` is set if the batch is committed and its offsets are known.
     """
 
-    batch: object
+    batch: Sendable
     outcome: Outcome
     reply: m.Committed | None = None
     reason: str = ""
@@ -105,7 +124,7 @@ Command = SendBatch | OpenIdentity | Resolve | ForgetRequests | Identified | Ide
 class SessionBatch:
     """One batch. ``sequence`` None: never sent under the current identity."""
 
-    payload: object
+    payload: Sendable
     deadline: float
     sequence: int | None = None
     attempt: int = 0
