@@ -1,9 +1,10 @@
-"""Coordinate one subscription on the leader of its shard: consumers, assignments and drained segments.
+"""Coordinate one subscription on the leader of its shard: its consumers and what they are notified of.
 
 Gate, target, handover, sessions and acknowledgements are decided in pure modules. This module keeps
-the time, calls them, proposes the resulting ledger entries and notifies consumers. The state that
-survives a leader is in `Subscription`, which only ledger entries change. The state here (last
-heartbeats, pending polls) starts empty in each leader term.
+the time, calls them, proposes the resulting ledger entries and notifies consumers. It is composed
+of coordinator.assignment_reconciler, coordinator.drain_monitor and coordinator.load_monitor. The
+state that survives a leader is in `Subscription`, which only ledger entries change. The state here
+(last heartbeats, pending polls) starts empty in each leader term.
 
 The rules:
 
@@ -17,8 +18,7 @@ The rules:
 5. The gate follows the recorded type and order. The drain check is installed for types that
    acknowledge, once the type is known, and is never removed. Without a drain check the gate of a
    STREAM still blocks its children.
-6. Polling runs only while there are consumers and undrained sealed segments.
-7. A lost message is sent again with the heartbeat that shows its absence.
+6. A lost message is sent again with the heartbeat that shows its absence.
 
 Methods do not wait, except `close`. They return complete responses; the leader sends them.
 """
@@ -28,16 +28,15 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 
 import structlog
 
 from coordinator.assignment_reconciler import AssignmentReconciler
 from coordinator.decisions import acknowledgements, sessions
-from coordinator.decisions.gate import Gate, tracks_acknowledgements, undrained_sealed
+from coordinator.decisions.gate import Gate, tracks_acknowledgements
 from coordinator.decisions.refusal import Refusal
 from coordinator.decisions.registration import judge_registration, replaced_reason
-from coordinator.drain_poller import DrainPoller
+from coordinator.drain_monitor import DrainMonitor
 from coordinator.load_monitor import LoadMonitor
 from coordinator.ports import CoordinatorSettings, DrainCheck, LedgerPort, PushMessage
 from coordinator.reporting.description import describe, fenced_push
@@ -86,20 +85,13 @@ class SubscriptionCoordinator:
         self._leader_epoch = leader_epoch
         self._settings = settings
         self._now_ms = now_ms
-        self._rng = rng
         self._observer: events.Observer = events.NoopObserver() if observer is None else observer
         self._log = log.bind(topic=topic.name, subscription=subscription.name)
         self._ids = {"topic_id": topic.topic_id, "subscription_id": subscription.subscription_id}
         self._loop = asyncio.get_running_loop()
-        now = self._loop.time()
-        self._started_at = now
-        self._last_seen_at = dict.fromkeys(subscription.consumers, now)
-        self._end_reached_at: dict[int, float] = {}
-        """Sealed segment, not recorded as drained → when this leader saw its last acknowledgement."""
+        self._last_seen_at = dict.fromkeys(subscription.consumers, self._loop.time())
         self._restored = False
         self._drain_rate = DrainRate()
-        self._poller: DrainPoller | None = None
-        self._checked_seek_generation = subscription.seek_generation
         self._reconciler = AssignmentReconciler(
             subscription=subscription,
             topic=topic,
@@ -111,6 +103,15 @@ class SubscriptionCoordinator:
         )
         self._load_monitor = LoadMonitor(
             subscription=subscription, topic=topic, ledger=ledger, settings=settings, observer=self._observer
+        )
+        self._drain = DrainMonitor(
+            subscription=subscription,
+            topic=topic,
+            ledger=ledger,
+            settings=settings,
+            rng=rng,
+            observer=self._observer,
+            on_drained=self._segments_drained,
         )
         if tracks_acknowledgements(subscription.type):
             self.install_drain_checker(drain_check)
@@ -143,8 +144,8 @@ class SubscriptionCoordinator:
             revoke_timeout_seconds=self._settings.revoke_timeout_seconds,
             grace_seconds=self._settings.grace_seconds,
             held=self._reconciler.holders(),
-            has_drain_checker=self._poller is not None,
-            next_poll_seconds=None if self._poller is None else self._poller.next_poll_seconds,
+            has_drain_checker=self._drain.installed,
+            next_poll_seconds=self._drain.next_poll_seconds,
             rates=self._drain_rate.rates(),
             idle=idle_reasons(self._subscription, self.gate),
         )
@@ -174,31 +175,13 @@ class SubscriptionCoordinator:
             return Refusal("invalid", str(error), after_barrier=True)
 
     def install_drain_checker(self, drain_check: DrainCheck | None) -> None:
-        """Start polling ``drain_check``, at once if an end is reached. No-op if it is None or one is installed."""
-        if drain_check is None:
-            self._log.warning("drain_checker.missing", reason="children of sealed segments stay blocked")
-            return
-        if self._poller is not None:
-            return
-        self._poller = DrainPoller(
-            pending=self._undrained,
-            check=partial(self._run_drain_check, drain_check),
-            on_drained=self._on_drained,
-            on_poll=lambda outcome: self._observer.observe(events.DrainPollCompleted(outcome=outcome)),
-            min_seconds=self._settings.poll_min_seconds,
-            max_seconds=self._settings.poll_max_seconds,
-            check_timeout_seconds=self._settings.poll_check_timeout_seconds,
-            rng=self._rng,
-            name=f"{self._topic.name}/{self._subscription.name}",
-        )
-        self._log.debug("drain_checker.installed", type=self._subscription.type)
-        self._wake_poller()
+        """Start polling ``drain_check``. Does nothing if it is None or one is installed."""
+        self._drain.install(drain_check)
 
     async def close(self) -> None:
         """Stop polling; return once no task runs."""
         self._reconciler.close()
-        if self._poller is not None:
-            await self._poller.close()
+        await self._drain.close()
 
     # Requests of consumers
 
@@ -219,7 +202,7 @@ class SubscriptionCoordinator:
             self._reconciler.resend(request.consumer, None)
         else:
             self._join(request, client_id, known)
-        self._wake_poller()
+        self._drain.wake()
         return m.Registered(
             topic_id=self._topic.topic_id,
             subscription_id=self._subscription.subscription_id,
@@ -239,7 +222,7 @@ class SubscriptionCoordinator:
         if sessions.judge_claim(known, request.incarnation, client_id) is not sessions.Claim.CURRENT:
             return Refusal("fenced", replaced_reason(self._subscription, request.consumer), after_proposed=True)
         if self._record_contact(request.consumer):
-            self._wake_poller()
+            self._drain.wake()
         self._reconciler.resend(request.consumer, request.held)
         return m.HeartbeatReply(head=self._ledger.durable, blocked=len(self.blocked), stable=self.handovers_complete)
 
@@ -262,10 +245,7 @@ class SubscriptionCoordinator:
         """
         judgement = acknowledgements.judge(self._subscription, self._topic, batch)
         self._ledger.propose(judgement.entry)
-        reached = {part.segment for part in judgement.entry.ranges if self._is_end_reached(part.segment)}
-        if reached and self._poller is not None:
-            self._record_reached_ends(reached)
-            self._poller.poll_now()
+        self._drain.acknowledged(accepted.segment for accepted in judgement.entry.ranges)
         return judgement.rejected
 
     # Events from the leader
@@ -292,24 +272,24 @@ class SubscriptionCoordinator:
     def layout_changed(self) -> None:
         """Adapt to a split, merge or prune. Its entry is already applied."""
         self._reconciler.layout_changed()
-        self._end_reached_at = {s: at for s, at in self._end_reached_at.items() if s in self._topic.layout.segments}
+        self._drain.layout_changed()
         self._reconciler.reconcile("layout changed")
-        self._wake_poller()
+        self._drain.wake()
 
     def positions_changed(self) -> None:
         """Adapt to a seek, already applied: all grants are reissued at the new positions, with new generations."""
         self._log.warning("subscription.seek_completed", seek_generation=self._subscription.seek_generation)
         self._observer.observe(events.SubscriptionSeekCompleted())
-        self._end_reached_at.clear()
+        self._drain.positions_changed()
         self._reconciler.reconcile("positions changed", preferred_owners=self._reconciler.release_all())
-        self._wake_poller()
+        self._drain.wake()
 
     def order_changed(self) -> None:
         """Adapt to a new order, already applied: segments that are now blocked are revoked."""
         self._log.warning("subscription.order_changed", order=self._subscription.order)
         self._reconciler.invalidate_gate()
         self._reconciler.reconcile("order changed")
-        self._wake_poller()
+        self._drain.wake()
 
     def subscription_deleted(self) -> None:
         """Notify all consumers that the subscription was deleted. Its entry is already applied."""
@@ -320,12 +300,11 @@ class SubscriptionCoordinator:
 
     def drain_checker_ready(self) -> None:
         """Poll again: the drain checker is available now, and may have failed before."""
-        self._wake_poller()
+        self._drain.wake()
 
     def tick(self) -> None:
         """Check all deadlines. Raises what a bug in the drain poller raised."""
-        if self._poller is not None:
-            self._poller.raise_failure()
+        self._drain.raise_failure()
         if not self._restored:
             self._restored = True
             self._reconciler.reconcile("restored")
@@ -349,6 +328,10 @@ class SubscriptionCoordinator:
         if late:
             self._log.warning("revocation.timed_out", segments=[str(segment_slice) for segment_slice in sorted(late)])
             self._reconciler.reconcile("revocation timed out", timed_out=late)
+
+    def _segments_drained(self) -> None:
+        self._reconciler.invalidate_gate()
+        self._reconciler.reconcile("drained")
 
     # Consumers
 
@@ -408,7 +391,7 @@ class SubscriptionCoordinator:
         self._log.info("consumer.removed", consumers=list(names), reason=reason)
         self._unregister(names, reason, fenced)
         self._reconciler.reconcile(f"consumer {reason}")
-        self._wake_poller()
+        self._drain.wake()
 
     def _unregister(self, names: Iterable[str], reason: e.LeaveReason, fenced: str | None) -> None:
         """Remove ``names`` and their holdings. ``fenced`` is the message to them; None: send none."""
@@ -436,67 +419,10 @@ class SubscriptionCoordinator:
         )
         self._ledger.propose(configured)
         self._reconciler.invalidate_gate()
-        if tracks_acknowledgements(subscription.type) and self._poller is None:
+        if tracks_acknowledgements(subscription.type) and not self._drain.installed:
             self.install_drain_checker(self._drain_check)
 
     def _is_current(self, request: m.LeaveConsumer | m.ConfirmRevoked, client_id: str) -> bool:
         known = self._subscription.consumers.get(request.consumer)
         claim = sessions.judge_claim(known, request.incarnation, client_id)
         return claim is sessions.Claim.CURRENT
-
-    # Drained segments
-
-    def _undrained(self) -> frozenset[int]:
-        """Return the segments to poll: none without consumers, or if the type acknowledges nothing."""
-        subscription = self._subscription
-        if not subscription.consumers or not tracks_acknowledgements(subscription.type):
-            return frozenset()
-        return undrained_sealed(self._topic.layout, subscription.drained)
-
-    async def _run_drain_check(self, drain_check: DrainCheck, segments: frozenset[int]) -> frozenset[int]:
-        # The result holds for the current positions: a seek before it arrives invalidates it.
-        self._checked_seek_generation = self._subscription.seek_generation
-        return await drain_check(self._subscription, segments)
-
-    def _on_drained(self, found: frozenset[int]) -> None:
-        """Record the drained segments and unblock their children."""
-        if self._checked_seek_generation != self._subscription.seek_generation:
-            return
-        segments = sorted(found & undrained_sealed(self._topic.layout, self._subscription.drained))
-        if not segments:
-            return
-        self._ledger.propose(
-            e.SegmentsDrained(**self._ids, segments=segments, seek_generation=self._checked_seek_generation)
-        )
-        now = self._loop.time()
-        last = max((self._end_reached_at.pop(segment, self._started_at) for segment in segments), default=now)
-        self._log.info("segments.drained", segments=segments, waited_seconds=round(now - last, 3))
-        self._observer.observe(events.SegmentsDrained(count=len(segments), waited_seconds=now - last))
-        self._reconciler.invalidate_gate()
-        # No wake-up: after a drained segment the poller continues at its shortest pause.
-        self._reconciler.reconcile("drained")
-
-    def _is_end_reached(self, segment: int) -> bool:
-        """Return whether a sealed segment is acknowledged to its end but not recorded as drained."""
-        known = self._topic.layout.segments.get(segment)
-        return (
-            known is not None
-            and known.end_offset is not None
-            and segment not in self._subscription.drained
-            and self._subscription.position(segment) >= known.end_offset
-        )
-
-    def _wake_poller(self) -> None:
-        """Restart polling after progress: at once if a sealed segment is acknowledged to its end."""
-        if self._poller is None:
-            return
-        reached = [segment for segment in self._undrained() if self._is_end_reached(segment)]
-        self._record_reached_ends(reached)
-        if reached:
-            self._poller.poll_now()
-        else:
-            self._poller.reset()
-
-    def _record_reached_ends(self, segments: Iterable[int]) -> None:
-        for segment in segments:
-            self._end_reached_at.setdefault(segment, self._loop.time())

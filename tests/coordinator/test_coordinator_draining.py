@@ -226,7 +226,7 @@ async def test_polling_stops_with_the_last_consumer_and_restarts_with_the_next(h
     await harness.run(3)
     harness.leave("ada")
     await asyncio.sleep(0)
-    assert not harness.coordinator._poller.running
+    assert harness.coordinator.explanation_context().next_poll_seconds is None
     harness.checker.checks.clear()
     await harness.run_with_heartbeats(1000)
     assert [] == harness.checker.checks
@@ -259,7 +259,7 @@ async def test_a_checker_that_misses_a_drained_segment_only_delays_its_children(
 
 async def test_a_result_for_a_segment_that_is_not_sealed_is_ignored(harness: CoordinatorHarness) -> None:
     """The coordinator does not rely on the poller for this."""
-    harness.coordinator._on_drained(frozenset({1, 2, 77}))
+    harness.coordinator._drain.record(frozenset({1, 2, 77}))
 
     assert [] == harness.proposed(e.SegmentsDrained)
 

@@ -1,0 +1,175 @@
+"""Poll the drain check of one subscription, and record the segments that it reports as drained.
+
+coordinator.drain_poller decides when to poll. This module decides which segments to check, and
+proposes the entry. The rules:
+
+1. Polling runs only while there are consumers and undrained sealed segments, and only for types
+   that acknowledge.
+2. A sealed segment that is acknowledged to its end is checked at once.
+3. A result counts only at the seek generation at which its check started.
+4. A drain check is installed once and never removed. Without one, no segment becomes drained.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import structlog
+
+from coordinator.decisions.gate import tracks_acknowledgements, undrained_sealed
+from coordinator.drain_poller import DrainPoller
+from coordinator.ports import CoordinatorSettings, DrainCheck, LedgerPort
+from coordinator.state.subscription import Subscription
+from coordinator.state.topic_view import TopicView
+from headgate.model import entries as e
+from metrics import events
+
+log = structlog.get_logger(__name__)
+
+
+class DrainMonitor:
+    """The drained segments of one subscription during one leader term."""
+
+    def __init__(
+        self,
+        *,
+        subscription: Subscription,
+        topic: TopicView,
+        ledger: LedgerPort,
+        settings: CoordinatorSettings,
+        rng: random.Random,
+        observer: events.Observer,
+        on_drained: Callable[[], None],
+    ) -> None:
+        """``on_drained`` is called after drained segments have been proposed."""
+        self._subscription = subscription
+        self._topic = topic
+        self._ledger = ledger
+        self._settings = settings
+        self._rng = rng
+        self._observer = observer
+        self._on_drained = on_drained
+        self._log = log.bind(topic=topic.name, subscription=subscription.name)
+        self._loop = asyncio.get_running_loop()
+        self._started_at = self._loop.time()
+        self._end_reached_at: dict[int, float] = {}
+        """Sealed segment, not recorded as drained → when this leader saw its last acknowledgement."""
+        self._checked_seek_generation = subscription.seek_generation
+        self._poller: DrainPoller | None = None
+
+    @property
+    def installed(self) -> bool:
+        """Whether there is a drain check."""
+        return self._poller is not None
+
+    @property
+    def next_poll_seconds(self) -> float | None:
+        """Time until the next poll; 0 during a poll, None if none is scheduled."""
+        return None if self._poller is None else self._poller.next_poll_seconds
+
+    def install(self, drain_check: DrainCheck | None) -> None:
+        """Start polling ``drain_check``. Does nothing if it is None or one is installed."""
+        if drain_check is None:
+            self._log.warning("drain_checker.missing", reason="children of sealed segments stay blocked")
+            return
+        if self._poller is not None:
+            return
+        self._poller = DrainPoller(
+            pending=self._undrained,
+            check=partial(self._check, drain_check),
+            on_drained=self.record,
+            on_poll=lambda outcome: self._observer.observe(events.DrainPollCompleted(outcome=outcome)),
+            min_seconds=self._settings.poll_min_seconds,
+            max_seconds=self._settings.poll_max_seconds,
+            check_timeout_seconds=self._settings.poll_check_timeout_seconds,
+            rng=self._rng,
+            name=f"{self._topic.name}/{self._subscription.name}",
+        )
+        self._log.debug("drain_checker.installed", type=self._subscription.type)
+        self.wake()
+
+    def wake(self) -> None:
+        """Restart polling after progress: at once if a sealed segment is acknowledged to its end."""
+        if self._poller is None:
+            return
+        reached = [segment for segment in self._undrained() if self._is_end_reached(segment)]
+        self._record_reached_ends(reached)
+        if reached:
+            self._poller.poll_now()
+        else:
+            self._poller.reset()
+
+    def acknowledged(self, segments: Iterable[int]) -> None:
+        """Poll at once if an acknowledgement in ``segments``, already applied, reached a sealed end."""
+        reached = {segment for segment in segments if self._is_end_reached(segment)}
+        if reached and self._poller is not None:
+            self._record_reached_ends(reached)
+            self._poller.poll_now()
+
+    def layout_changed(self) -> None:
+        """Drop the state of segments that left the layout."""
+        self._end_reached_at = {s: at for s, at in self._end_reached_at.items() if s in self._topic.layout.segments}
+
+    def positions_changed(self) -> None:
+        """Forget the ends that were reached before a seek."""
+        self._end_reached_at.clear()
+
+    def raise_failure(self) -> None:
+        """Raise what a bug in the reaction to a result raised."""
+        if self._poller is not None:
+            self._poller.raise_failure()
+
+    async def close(self) -> None:
+        """Stop polling; return once no task runs."""
+        if self._poller is not None:
+            await self._poller.close()
+
+    def record(self, found: frozenset[int]) -> None:
+        """Propose the segments ``found`` by the last check, as far as they are sealed and not yet recorded."""
+        if self._checked_seek_generation != self._subscription.seek_generation:
+            return
+        segments = sorted(found & undrained_sealed(self._topic.layout, self._subscription.drained))
+        if not segments:
+            return
+        self._ledger.propose(
+            e.SegmentsDrained(
+                topic_id=self._topic.topic_id,
+                subscription_id=self._subscription.subscription_id,
+                segments=segments,
+                seek_generation=self._checked_seek_generation,
+            )
+        )
+        waited_seconds = self._loop.time() - max(
+            self._end_reached_at.pop(segment, self._started_at) for segment in segments
+        )
+        self._log.info("segments.drained", segments=segments, waited_seconds=round(waited_seconds, 3))
+        self._observer.observe(events.SegmentsDrained(count=len(segments), waited_seconds=waited_seconds))
+        # No wake-up: after a drained segment the poller continues at its shortest pause.
+        self._on_drained()
+
+    async def _check(self, drain_check: DrainCheck, segments: frozenset[int]) -> frozenset[int]:
+        # The result holds for the current positions: a seek before it arrives invalidates it.
+        self._checked_seek_generation = self._subscription.seek_generation
+        return await drain_check(self._subscription, segments)
+
+    def _undrained(self) -> frozenset[int]:
+        if not self._subscription.consumers or not tracks_acknowledgements(self._subscription.type):
+            return frozenset()
+        return undrained_sealed(self._topic.layout, self._subscription.drained)
+
+    def _is_end_reached(self, segment: int) -> bool:
+        """Return whether a sealed segment is acknowledged to its end but not recorded as drained."""
+        known = self._topic.layout.segments.get(segment)
+        return (
+            known is not None
+            and known.end_offset is not None
+            and segment not in self._subscription.drained
+            and self._subscription.position(segment) >= known.end_offset
+        )
+
+    def _record_reached_ends(self, segments: Iterable[int]) -> None:
+        for segment in segments:
+            self._end_reached_at.setdefault(segment, self._loop.time())
