@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -160,28 +161,23 @@ def test_checkpoint_is_not_tracked_and_never_drained():
     assert (found.records, found.size_bytes, found.holes, found.drained) == (None, None, None, False)
 
 
-def test_an_unknown_type_is_never_drained():
-    found = backlog_of(replace(SEGMENT, end_offset=0, sealed_end_offset=0), replace(STREAM, subscription_type=""))
-
-    assert not found.drained
+EMPTY = StateRow(TOPIC, None, 0, sealed_end_offset=0)
 
 
-def test_drained_means_sealed_and_acknowledged_to_the_end():
-    whole = replace(PROGRESS, position=10)
-
-    assert backlog_of(SEGMENT, STREAM, whole).drained
-    assert not backlog_of(SEGMENT, STREAM, replace(PROGRESS, position=9)).drained
-    assert not backlog_of(replace(SEGMENT, sealed_end_offset=None), STREAM, whole).drained
-
-
-def test_a_sealed_empty_segment_is_drained_at_once():
-    empty = StateRow(TOPIC, None, 0, sealed_end_offset=0)
-
-    assert backlog_of(empty, STREAM).drained
-
-
-def test_a_position_beyond_the_sealed_end_is_drained():
-    assert backlog_of(SEGMENT, STREAM, replace(PROGRESS, position=11)).drained
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ((SEGMENT, STREAM, replace(PROGRESS, position=10)), True),
+        ((SEGMENT, STREAM, replace(PROGRESS, position=11)), True),
+        ((SEGMENT, STREAM, replace(PROGRESS, position=9)), False),
+        ((replace(SEGMENT, sealed_end_offset=None), STREAM, replace(PROGRESS, position=10)), False),
+        ((EMPTY, STREAM), True),
+        ((EMPTY, replace(STREAM, subscription_type="")), False),
+    ],
+    ids=["to the end", "beyond the end", "a record left", "not sealed", "sealed and empty", "an unknown type"],
+)
+def test_drained_means_sealed_and_acknowledged_to_the_end(rows, expected):
+    assert backlog_of(*rows).drained == expected
 
 
 def test_drained_returns_requested_segments_at_the_requested_generation():
