@@ -58,16 +58,16 @@ def workloads(consumers: int) -> dict[str, Workload]:
     """Return all workloads for a number of consumers and ten times as many segments."""
     names = [f"consumer-{number:05}" for number in range(consumers)]
     segments = range(consumers * SEGMENTS_EACH)
-    stood = assign(AssignmentInput(segments, names, {}))
+    holders = assign(AssignmentInput(segments, names, {}))
     split = [*segments[1:], len(segments), len(segments) + 1]
-    parent = [stood[0]]
+    parent = [holders[0]]
     return {
         "full": Workload(names, segments, {}),
-        "stable": Workload(names, segments, stood),
-        "join_one": Workload([*names, "new"], segments, stood),
-        "leave_one": Workload(names[:-1], segments, stood),
-        "split_one": Workload(names, split, stood, {len(segments): parent, len(segments) + 1: parent}),
-        "join_many": Workload([*names, *(f"new-{number}" for number in range(consumers // 10))], segments, stood),
+        "stable": Workload(names, segments, holders),
+        "join_one": Workload([*names, "new"], segments, holders),
+        "leave_one": Workload(names[:-1], segments, holders),
+        "split_one": Workload(names, split, holders, {len(segments): parent, len(segments) + 1: parent}),
+        "join_many": Workload([*names, *(f"new-{number}" for number in range(consumers // 10))], segments, holders),
     }
 
 

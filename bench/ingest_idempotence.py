@@ -50,7 +50,7 @@ class _Sender:
             began = self._loop.time()
             self._client.on_reply(request_id, partial(on_reply, request_id, began))
             assert self._client.send(SHARD, request_id, leader_epoch(self._client), self._batch(with_id)), (
-                "the broker is out of reach"
+                "the broker is unreachable"
             )
 
         def on_reply(request_id: int, began: float, reply: m.Reply) -> None:

@@ -48,7 +48,7 @@ class _Echo:
     async def round_trip(self, topic: str, payload: bytes) -> None:
         """Send ``payload`` and wait for it."""
         self._back = self._loop.create_future()
-        assert self._transport.publish(topic, payload), "the broker is out of reach"
+        assert self._transport.publish(topic, payload), "the broker is unreachable"
         async with asyncio.timeout(ANSWER_SECONDS):
             await self._back
 

@@ -106,7 +106,7 @@ def test_an_object_that_cannot_connect_leaves_no_thread_behind():
 
 
 def test_an_interrupted_call_is_cancelled(request: pytest.FixtureRequest):
-    """Ctrl-C raises in the thread that waits; the coroutine must not go on without it."""
+    """Ctrl-C raises in the thread that waits; the coroutine must not continue without it."""
     cancelled = threading.Event()
 
     async def wait() -> None:

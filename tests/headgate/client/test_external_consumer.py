@@ -233,12 +233,12 @@ async def test_a_call_that_returns_before_the_end_is_an_error_and_releases_no_ch
 
 async def test_a_call_that_raises_ends_the_consumer_with_the_cause() -> None:
     async def breaks(segment: GrantedSegment) -> None:
-        raise OSError(f"{segment.label} is out of reach")
+        raise OSError(f"{segment.label} is unreachable")
 
     async with world() as (cluster, admin):
         await admin.import_topic("orders", SPLIT)
         async with ExternalConsumer(client(cluster, "one"), topic="orders", subscription="s") as consumer:
-            with pytest.raises(HeadgateError, match="out of reach") as caught:
+            with pytest.raises(HeadgateError, match="unreachable") as caught:
                 await consumer.run(breaks)
     assert isinstance(caught.value.__cause__, OSError)
 
