@@ -109,18 +109,15 @@ class LocalStore:
             raise StoreUnavailableError(f"cannot read {self._root / path}: {error.strerror or error}") from error
 
     def _names(self, prefix: str, after: str) -> list[str]:
-        try:
-            with os.scandir(self._root / prefix) as items:
-                return sorted(item.name for item in items if not item.name.startswith(".") and item.name > after)
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise StoreUnavailableError(f"cannot list {self._root / prefix}: {error.strerror or error}") from error
+        return sorted(item.name for item in self._scan(prefix) if item.name > after)
 
     def _folders(self, prefix: str) -> list[str]:
+        return sorted(item.name for item in self._scan(prefix) if item.is_dir())
+
+    def _scan(self, prefix: str) -> list[os.DirEntry[str]]:
         try:
             with os.scandir(self._root / prefix) as items:
-                return sorted(item.name for item in items if item.is_dir() and not item.name.startswith("."))
+                return [item for item in items if not item.name.startswith(".")]
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -169,8 +166,8 @@ class RemoteStore:
     async def read(self, path: str) -> bytes:
         """See `Store.read`."""
         try:
-            answer = await obstore.get_async(self._bucket, path)
-            return bytes(await answer.bytes_async())
+            response = await obstore.get_async(self._bucket, path)
+            return bytes(await response.bytes_async())
         except (obstore.exceptions.NotFoundError, FileNotFoundError):
             raise ObjectMissingError(f"{path} does not exist") from None
         except obstore.exceptions.BaseError as error:
@@ -178,13 +175,8 @@ class RemoteStore:
 
     async def names(self, prefix: str, after: str = "") -> list[str]:
         """See `Store.names`."""
-        names: list[str] = []
-        try:
-            offset = f"{prefix}/{after}" if after else None
-            async for page in obstore.list(self._bucket, prefix=f"{prefix}/", offset=offset):
-                names.extend(item["path"].removeprefix(f"{prefix}/") for item in page)
-        except obstore.exceptions.BaseError as error:
-            raise StoreUnavailableError(f"cannot list {prefix}: {_reason(error)}") from error
+        paths = await self._list(prefix, f"{prefix}/{after}" if after else None)
+        names = (path.removeprefix(f"{prefix}/") for path in paths)
         return sorted(name for name in names if name > after and "/" not in name)
 
     async def folders(self, prefix: str) -> list[str]:
@@ -197,13 +189,7 @@ class RemoteStore:
 
     async def paths(self, prefix: str) -> list[str]:
         """See `Store.paths`."""
-        paths: list[str] = []
-        try:
-            async for page in obstore.list(self._bucket, prefix=f"{prefix}/"):
-                paths.extend(item["path"] for item in page)
-        except obstore.exceptions.BaseError as error:
-            raise StoreUnavailableError(f"cannot list {prefix}: {_reason(error)}") from error
-        return sorted(paths)
+        return sorted(await self._list(prefix))
 
     async def delete(self, path: str) -> None:
         """See `Store.delete`."""
@@ -213,6 +199,14 @@ class RemoteStore:
             return
         except obstore.exceptions.BaseError as error:
             raise StoreUnavailableError(f"cannot delete {path}: {_reason(error)}") from error
+
+    async def _list(self, prefix: str, offset: str | None = None) -> list[str]:
+        """Return the paths of all objects below the folder ``prefix`` that are greater than ``offset``."""
+        try:
+            pages = obstore.list(self._bucket, prefix=f"{prefix}/", offset=offset)
+            return [item["path"] async for page in pages for item in page]
+        except obstore.exceptions.BaseError as error:
+            raise StoreUnavailableError(f"cannot list {prefix}: {_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:
