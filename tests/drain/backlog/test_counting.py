@@ -54,7 +54,7 @@ def test_an_empty_chunk_does_not_hide_later_ones(spark, tmp_path, empty_chunks):
 
 
 @pytest.mark.parametrize("pieces", [[0], [0, 2], [2, 0, 3], [1, 0, 0], [4]])
-def test_a_concatenated_table_empty_chunkses_spark_completely(spark, pieces):
+def test_a_concatenated_table_reaches_spark_completely(spark, pieces):
     schema = pa.schema([("n", pa.int64())])
     table = pa.concat_tables(pa.table({"n": range(rows)}, schema=schema) for rows in pieces)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 
 import pyarrow as pa
@@ -224,8 +225,7 @@ async def test_a_damaged_ledger_fails_its_shard_only_and_names_the_object(spark,
     outcome = await job.run([0, 1])
 
     assert list(outcome.failures) == [0]
-    with pytest.raises(AssertionError, match=reason):
-        raise AssertionError(outcome.failures[0])
+    assert re.search(reason, outcome.failures[0])
     assert outcome.results[1].watermark == 1
     assert published(ledger) == ["000000000002.parquet"]
 
