@@ -1,0 +1,77 @@
+"""The formulas of a backlog."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.model.hashing import KEY_BUCKETS
+from headgate.model.offset_ranges import OffsetRanges
+from headgate.protocol.backlog import (
+    SegmentBacklog,
+    document,
+    estimate_drain,
+    estimate_size_bytes,
+    mean_over_buckets,
+    summarize_backlog,
+    unacknowledged_records,
+)
+
+RANGES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=6)
+
+
+@given(st.integers(0, 30), st.integers(0, 30), RANGES)
+def test_unacknowledged_records_are_neither_below_the_position_nor_in_a_range(
+    end: int, position: int, ranges: list[tuple[int, int]]
+) -> None:
+    above = OffsetRanges(ranges)
+    position = above.pop_prefix(position)
+    acknowledged = {*range(position), *(offset for first, last in above for offset in range(first, last))}
+
+    assert unacknowledged_records(end, position, above) == len(set(range(end)) - acknowledged)
+
+
+@pytest.mark.parametrize(("total", "mean"), [(0, 0), (1, 1), (KEY_BUCKETS, 1), (KEY_BUCKETS + 1, 2)])
+def test_the_mean_over_the_buckets_is_rounded_up(total: int, mean: int) -> None:
+    assert mean_over_buckets([total, *[0] * (KEY_BUCKETS - 1)]) == mean
+
+
+def test_the_size_is_estimated_from_the_mean_size_of_all_records() -> None:
+    assert estimate_size_bytes(3, stored_records=10, stored_bytes=105) == 31
+    assert estimate_size_bytes(0, stored_records=0, stored_bytes=0) == 0
+
+
+@pytest.mark.parametrize(
+    ("records", "stored", "acknowledged", "expected"),
+    [
+        (None, 1.0, 2.0, ("unknown", None)),
+        (0, None, None, ("empty", 0.0)),
+        (5, None, 2.0, ("unknown", None)),
+        (5, 1.0, None, ("unknown", None)),
+        (5, 2.0, 2.0, ("never", None)),
+        (5, 3.0, 2.0, ("never", None)),
+        (5, 0.0, 2.0, ("shrinking", 2.5)),
+    ],
+)
+def test_the_outlook_follows_from_records_and_rates(
+    records: int | None, stored: float | None, acknowledged: float | None, expected: tuple[str, float | None]
+) -> None:
+    assert estimate_drain(records, stored, acknowledged, tracked=True) == expected
+    assert estimate_drain(records, stored, acknowledged, tracked=False) == ("not_tracked", None)
+
+
+def test_totals_are_unknown_if_a_segment_is_and_rates_are_the_sum_of_the_known_ones() -> None:
+    known = SegmentBacklog(
+        segment=1, sealed=False, records=4, size_bytes=40, oldest_ms=7, stored_per_second=1.0, acknowledged_per_second=3
+    )
+    unknown = SegmentBacklog(segment=0, sealed=True)
+    about = {"topic": "t", "subscription": "s", "subscription_type": "STREAM", "counted_by": "spark", "as_of_ms": 9}
+
+    alone = summarize_backlog(segments=[known], **about)
+    assert (alone.records, alone.size_bytes, alone.outlook, alone.drained_in_seconds) == (4, 40, "shrinking", 2.0)
+    both = summarize_backlog(segments=[known, unknown], **about)
+    assert [each.segment for each in both.segments] == [0, 1]
+    assert (both.records, both.size_bytes, both.oldest_ms, both.outlook) == (None, None, 7, "unknown")
+    assert (both.stored_per_second, both.acknowledged_per_second) == (1.0, 3)
+    assert document(both)["segments"][0]["records"] is None
