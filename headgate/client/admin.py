@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from headgate.client.admin_values import (
     BacklogInfo,
@@ -78,7 +78,7 @@ class Admin:
 
     async def create_topic(self, topic: str, segments: int = 1) -> TopicInfo:
         """Create ``topic`` with ``segments`` equal segments."""
-        request = m.CreateTopic(**self._new(topic), segments=segments, token=self._client.new_token())
+        request = m.CreateTopic(topic=topic, segments=segments, token=self._client.new_token())
         return await self._change_topic(topic, request)
 
     async def import_topic(
@@ -100,7 +100,7 @@ class Admin:
 
         """
         request = m.ImportTopic(
-            **self._new(topic),
+            topic=topic,
             token=self._client.new_token(),
             segments=list(layout.segments),
             positions=layout.positions,
@@ -132,12 +132,12 @@ class Admin:
 
     async def split(self, topic: str, segment: SegmentId) -> TopicInfo:
         """Split an active segment at the middle of its hash range; returns the new layout."""
-        request = m.SplitSegment(**self._new(topic), segment=segment, token=self._client.new_token())
+        request = m.SplitSegment(topic=topic, segment=segment, token=self._client.new_token())
         return await self._change_topic(topic, request)
 
     async def merge(self, topic: str, first: SegmentId, second: SegmentId) -> TopicInfo:
         """Merge two active neighbors; returns the new layout."""
-        request = m.MergeSegments(**self._new(topic), segments=(first, second), token=self._client.new_token())
+        request = m.MergeSegments(topic=topic, segments=(first, second), token=self._client.new_token())
         return await self._change_topic(topic, request)
 
     async def set_topic_policy(
@@ -166,7 +166,7 @@ class Admin:
 
         """
         request = m.SetTopicPolicy(
-            **self._new(topic),
+            topic=topic,
             token=self._client.new_token(),
             auto_split=auto_split,
             auto_merge=auto_merge,
@@ -182,12 +182,12 @@ class Admin:
 
         Returns what was deleted, and why each other sealed segment was not.
         """
-        request = m.PruneTopic(**self._new(topic), token=self._client.new_token(), dry_run=dry_run)
+        request = m.PruneTopic(topic=topic, token=self._client.new_token(), dry_run=dry_run)
         return public_value(await self._request(self._shard(topic), request, m.Pruned), PruneResult)
 
     async def delete_topic(self, topic: str, *, force: bool = False) -> None:
         """Delete ``topic``; with ``force`` also while consumers use it."""
-        request = m.DeleteTopic(**self._new(topic), force=force, token=self._client.new_token())
+        request = m.DeleteTopic(topic=topic, force=force, token=self._client.new_token())
         await self._request(self._shard(topic), request, m.Done)
 
     # Subscriptions
@@ -210,7 +210,7 @@ class Admin:
 
     async def describe_subscription(self, topic: str, subscription: str) -> SubscriptionInfo:
         """Return the consumers of a subscription, its positions, and which segments are blocked."""
-        request = m.DescribeSubscription(**self._new(topic, subscription))
+        request = m.DescribeSubscription(topic=topic, subscription=m.require_name("subscription", subscription))
         reply = await self._request(self._shard(topic), request, m.SubscriptionReply)
         return public_value(reply.subscription, SubscriptionInfo)
 
@@ -220,7 +220,9 @@ class Admin:
         """Return why segments are, or are not, assigned: for one segment, one consumer, or all."""
         if consumer is not None:
             m.require_name("consumer", consumer)
-        request = m.ExplainSubscription(**self._new(topic, subscription), segment=segment, consumer=consumer)
+        request = m.ExplainSubscription(
+            topic=topic, subscription=m.require_name("subscription", subscription), segment=segment, consumer=consumer
+        )
         reply = await self._request(self._shard(topic), request, m.ExplanationReply)
         return public_value(reply.explanation, Explanation)
 
@@ -238,7 +240,8 @@ class Admin:
         for name in (*add_consumers, *remove_consumers):
             m.require_name("consumer", name)
         request = m.PlanChanges(
-            **self._new(topic, subscription),
+            topic=topic,
+            subscription=m.require_name("subscription", subscription),
             splits=list(splits),
             merges=list(merges),
             add_consumers=list(add_consumers),
@@ -248,7 +251,12 @@ class Admin:
 
     async def delete_subscription(self, topic: str, subscription: str, *, force: bool = False) -> None:
         """Delete a subscription and its positions; with ``force`` also while consumers use it."""
-        request = m.DeleteSubscription(**self._new(topic, subscription), force=force, token=self._client.new_token())
+        request = m.DeleteSubscription(
+            topic=topic,
+            subscription=m.require_name("subscription", subscription),
+            force=force,
+            token=self._client.new_token(),
+        )
         await self._request(self._shard(topic), request, m.Done)
 
     async def seek(
@@ -288,7 +296,8 @@ class Admin:
         if timestamp_ms is not None:
             pairs = sorted((await self._positions_at(topic, timestamp_ms)).items())
         request = m.SeekSubscription(
-            **self._new(topic, subscription),
+            topic=topic,
+            subscription=m.require_name("subscription", subscription),
             token=self._client.new_token(),
             to=to,
             positions=pairs,
@@ -298,7 +307,12 @@ class Admin:
 
     async def set_order(self, topic: str, subscription: str, order: Order) -> SubscriptionInfo:
         """Set whether children wait for their ancestors ("strict") or not ("none")."""
-        request = m.SetSubscriptionOrder(**self._new(topic, subscription), order=order, token=self._client.new_token())
+        request = m.SetSubscriptionOrder(
+            topic=topic,
+            subscription=m.require_name("subscription", subscription),
+            order=order,
+            token=self._client.new_token(),
+        )
         reply = await self._request(self._shard(topic), request, m.SubscriptionReply)
         return public_value(reply.subscription, SubscriptionInfo)
 
@@ -316,19 +330,8 @@ class Admin:
             raise HeadgateError("this Admin is not open; use it as an async context manager")
         return self._shards
 
-    def _new(self, topic: str, subscription: str | None = None) -> dict[str, Any]:
-        """Return the fields that the requests about a topic or subscription share.
-
-        Raises InvalidNameError.
-        """
-        m.require_name("topic", topic)
-        fields: dict[str, Any] = {"topic": topic}
-        if subscription is not None:
-            fields["subscription"] = m.require_name("subscription", subscription)
-        return fields
-
     async def _describe_topic(self, topic: str) -> m.TopicDescription:
-        request = m.DescribeTopic(**self._new(topic))
+        request = m.DescribeTopic(topic=topic)
         return (await self._request(self._shard(topic), request, m.TopicReply)).topic
 
     async def _change_topic(self, topic: str, request: m.AnyRequestBody) -> TopicInfo:

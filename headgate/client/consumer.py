@@ -23,8 +23,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Mapping
-from typing import Any, Final, Self
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final, Self, TypedDict
 
 import structlog
 
@@ -52,6 +52,15 @@ CLOSE_TIMEOUT_SECONDS: Final = 5.0
 __all__ = ["ConsumedRecord", "Consumer"]
 
 log = structlog.get_logger(__name__)
+
+
+class _RequestFields(TypedDict):
+    """The fields that every request of a consumer has."""
+
+    topic: str
+    subscription: str
+    consumer: str
+    incarnation: int
 
 
 class Consumer:
@@ -132,7 +141,7 @@ class Consumer:
         self._closed = False
         self._registration_needed = asyncio.Event()
         self._interval_seconds = 5.0
-        self._cleanup_callbacks: list[Any] = []
+        self._cleanup_callbacks: list[Callable[[], None]] = []
         self._log = log.bind(topic=topic, subscription=subscription, consumer=self.name)
 
     def _new_feed(self, positions: Mapping[SegmentId, Offset]) -> RecordFeed:
@@ -357,7 +366,7 @@ class Consumer:
     def _push_key(self) -> tuple[str, str, str]:
         return self._topic, self._subscription, self.name
 
-    def _request_fields(self) -> dict[str, Any]:
+    def _request_fields(self) -> _RequestFields:
         return {
             "topic": self._topic,
             "subscription": self._subscription,
