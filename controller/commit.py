@@ -1,12 +1,8 @@
 """Group commit: write one chunk while the next one collects entries.
 
-Accepted entries are applied to the state at once and added to the open chunk. Replies that depend
-on them wait until that chunk is durable. There is no artificial delay: a chunk is written as soon
-as the previous write completes.
-
-This module decides nothing about requests. `GroupCommit.run` ends by raising `TermEndedError`: the
-number was taken, the outcome of a write is unknown, or the store stayed unreachable. The caller
-must then discard the state, because it may be ahead of the ledger.
+Accepted entries are applied at once; replies wait until their chunk is durable. A chunk is written
+as soon as the previous write completes. When `GroupCommit.run` raises `TermEndedError`, the caller
+must discard the state, because it may be ahead of the ledger.
 """
 
 from __future__ import annotations

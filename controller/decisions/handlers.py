@@ -1,11 +1,7 @@
 """What a request handler returns, and how handlers are registered by request type.
 
-A handler returns the body of the reply, or a `Refusal`; the leader puts it into the reply envelope
-and sends it when it is durable. A handler that is a pure decision returns a `Decision` instead: the
+A handler returns the body of the reply, or a `Refusal`. A pure decision returns a `Decision`: the
 entries to write, and how to build the body once they are applied.
-
-Each module registers its handlers beside their definitions, with `command` (pure, decides on the
-state) or `handler` (a method of an object of this term). The leader joins them to one table.
 """
 
 from __future__ import annotations

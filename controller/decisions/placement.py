@@ -1,7 +1,6 @@
-"""Route the records of an accepted batch: to the active segment of each key's hash, at that segment's next offset.
+"""Route the records of a batch: to the active segment of each key's hash, at its next offset.
 
-Pure: nothing is reserved or counted here; applying the returned entry does that. Records are routed
-in the order of the batch, which keeps the order of each key.
+Pure: applying the returned entry reserves the offsets. The order of the batch is kept.
 """
 
 from __future__ import annotations

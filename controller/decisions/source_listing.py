@@ -1,7 +1,6 @@
-"""Validate a listing of a source's segments on its own: each segment, and the graph they form.
+"""Validate a listing of a source's segments: each segment, and the graph they form.
 
-controller.decisions.topic_import compares the listing with the topic, and numbers the rules. Raises
-LayoutError, whose text names the segment by the source's name.
+The rules are those of controller.decisions.topic_import. A LayoutError names the segment.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Decide commands about subscriptions: create, delete, seek, and change the order, while consumers run.
+"""Decide commands about subscriptions: delete, seek, and change the order, while consumers run.
 
-Pure, like controller.decisions.topic_commands. The coordinator derives the pushes to consumers from
-the entries. All entries of a command are in one chunk, so no half-done state exists.
+Pure. All entries of a command are in one chunk, so no half-done state exists.
 """
 
 from __future__ import annotations

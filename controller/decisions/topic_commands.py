@@ -1,8 +1,7 @@
-"""Decide commands about topics and their segments.
+"""Decide commands about topics and their segments. Pure.
 
-Pure: each decision returns the entries to write and how to build the reply once they are applied. A
-command carries a token. A command that was executed before gets its reply again and is not executed
-twice. A split or merge is one entry, so no half-done state exists.
+A command that was executed before (same token) gets its reply again and is not executed twice. A
+split or merge is one entry, so no half-done state exists.
 """
 
 from __future__ import annotations

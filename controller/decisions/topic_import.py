@@ -1,25 +1,21 @@
-"""Decide an import of an external topic: create the topic from a listing of its source, or update it.
+"""Decide an import of an external topic: create it from a listing of its source, or update it.
 
-Pure. The first import creates the topic. A later import may add segments and seal others, nothing
-else. Importing the same listing twice changes nothing. A listing is rejected, with the name of the
-segment, if it violates a rule:
+Pure. Importing a listing twice changes nothing. An update only adds and seals segments. Rules:
 
 1. No segment is listed twice, every parent exists, and there are no cycles.
-2. A sealed segment has an end offset where positions are offsets, and none where they are opaque.
-   It has a hash range exactly if the source has hashes, and the range is neither empty nor beyond
-   the source's bits.
+2. A sealed segment has an end offset exactly if positions are offsets. A segment has a hash range
+   exactly if the source has hashes; it is not empty and within the source's bits.
 3. A segment with children is sealed.
 4. A child has only hashes that a parent had, and shares a hash with each parent.
 5. The active segments cover every hash exactly once.
-6. Nothing contradicts the topic: no other range, parents or end offset, no sealed segment that is
-   active again, no active segment that is missing, and no end offset below an acknowledged one.
-7. A new segment of a topic with hashes has parents. Otherwise its predecessors would be unknown.
+6. Nothing contradicts the topic: ranges, parents and end offsets stay, a sealed segment stays
+   sealed, no active segment is missing, and no end offset is below an acknowledged one.
+7. A new segment of a topic with hashes has parents.
 
-Sources forget segments: Kinesis lists a closed shard until its records expire. Therefore a known
-parent that is no longer listed stays as it is, and a segment that was pruned here is not added
-again. Only at the first import, and only if the listing says so (``missing_parents``), an unlisted
-parent counts as expired with all its records. KCL treats every parent that it cannot find as
-finished, including one it has not discovered yet; children can then overtake their parent.
+Sources forget segments: Kinesis lists a closed shard until its records expire. An unlisted known
+parent therefore stays, and a segment pruned here is not added again. Only the first import can
+declare unlisted parents expired (``missing_parents``). KCL treats every parent that it cannot find
+as finished, so children can overtake a parent not discovered yet.
 """
 
 from __future__ import annotations

@@ -1,28 +1,24 @@
 """Judge a batch: accept it, recognize a duplicate, or refuse it.
 
-A batch is judged against the state that includes what is in flight, so exactly-once storage costs no
-waiting. First match wins:
+The state includes what is in flight, so exactly-once storage costs no waiting. First match wins:
 
-1.  malformed, too large, unknown topic, or
-    records for an external topic            → ``invalid``
-2.  for another term                         → ``not_leader`` with the known epoch
-3.  for no term (a client that is too old)   → ``not_leader``, delayed
-4.  producer epoch below the stored one      → ``fenced``, after a barrier
-5.  producer epoch above it, sequence 0      → accept
-6.  producer epoch above it, other sequence  → ``out_of_order``, after a barrier
-7.  one of the last W finished               → duplicate, with the original offsets
-8.  in flight                                → duplicate, replied to when the original is durable
-9.  the next sequence                        → accept
-10. further ahead                            → ``out_of_order``, after a barrier
-11. older than the window                    → duplicate, offsets unknown
+1.  malformed, too large, unknown or external topic → ``invalid``
+2.  for another term                        → ``not_leader`` with the known epoch
+3.  for no term (a client that is too old)  → ``not_leader``, delayed
+4.  producer epoch below the stored one     → ``fenced``, after a barrier
+5.  producer epoch above it, sequence 0     → accept
+6.  producer epoch above it, other sequence → ``out_of_order``, after a barrier
+7.  one of the last W finished              → duplicate, with the original offsets
+8.  in flight                               → duplicate, replied to when the original is durable
+9.  the next sequence                       → accept
+10. further ahead                           → ``out_of_order``, after a barrier
+11. older than the window                   → duplicate, offsets unknown
 
-An unknown producer is refused at sequence 0 too. Identities are opened by an entry, so an unknown one
-was forgotten, and its sequence 0 may be a delayed copy. An unknown topic is looked up after row 2 and
-refused after a barrier, because a deposed leader may not know the topic. A repeated sequence with a
-different number of records is ``invalid``: the client changed that batch.
+An unknown producer was forgotten: it is refused at sequence 0 too, which may be a delayed copy. A
+repeated sequence with another number of records is ``invalid``.
 
-Refusals that can end a producer's session wait for a barrier. A leader that does not know that it has
-been deposed judges on an outdated state (Redpanda #12712).
+Topics are looked up after row 3. Refusals that end a producer's session, or of unknown topics, wait
+for a barrier: a deposed leader judges on an outdated state (Redpanda #12712).
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""Lead one shard for one term: handle requests, write chunk after chunk, reply when they are durable.
+"""Lead one shard for one term: handle requests, and reply once their chunks are durable.
 
-A request is decoded, decided and applied in one synchronous step, in order of arrival. Its reply is
-sent once the chunk it depends on is durable. The decisions are made elsewhere: verdicts, placement,
-commands, and one SubscriptionCoordinator per subscription. This module finds the handler of each
-request and carries out what it returns.
-
-A term ends with an exception from `ShardLeader.serve` (`TermEndedError`) or with a handover. A bug
-in a handler ends the term and the process.
+A request is decoded, decided and applied in one synchronous step, in order of arrival. A term ends
+with an exception from `ShardLeader.serve` (`TermEndedError`) or with a handover. A bug in a handler
+ends the term and the process.
 """
 
 from __future__ import annotations

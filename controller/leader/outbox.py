@@ -1,7 +1,6 @@
 """Send replies, pushes and announcements, each once the chunk it depends on is durable.
 
-The outbox decides nothing. Delivery is not guaranteed either: clients repeat requests whose reply
-is lost.
+Delivery is not guaranteed: clients repeat requests.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Decode a message on the request topic: a request, or what is wrong with it and which client to tell.
+"""Decode a message on the request topic: a request, or what is wrong with it and its sender.
 
-Pure: the leader decides whether and what to reply. The bytes may come from any source; no other
-outcome is possible.
+Pure. Accepts bytes from any source.
 """
 
 from __future__ import annotations

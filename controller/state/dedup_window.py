@@ -1,8 +1,7 @@
-"""The deduplication window: the last finished batches of one producer.
+"""The deduplication window: the last finished batches of one producer. Pure.
 
-It holds as many batches as a producer may have in flight (Redpanda holds five). Most are never
-read, and a shard may have 100,000 producers, so each batch is stored as msgpack: 140 bytes instead
-of 340 for a batch in one segment. Pure.
+Each batch is stored as msgpack, 140 bytes instead of 340: a shard may have 100,000 producers, and
+most batches are never read.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import msgspec
 from headgate.model import entries as e
 
 WINDOW: Final = 128
-"""Finished batches stored per producer, and the limit for batches in flight."""
+"""Finished batches stored per producer, and the limit for batches in flight (Redpanda: five)."""
 
 
 @dataclass(slots=True)

@@ -1,12 +1,8 @@
 """The state of a shard: a pure fold over the entries of its ledger.
 
-The leader applies an entry when it decides it; a contender applies the same entries when it reads
-the ledger. Both reach the same state: `ShardState.apply` validates nothing (controller.decisions
-does), uses no randomness, and takes its time from the chunk.
-
-The leader's state is ahead of the ledger by the entries in flight. That is safe because the leader
-sends nothing before its chunk is durable, and because a failed commit ends the term and discards
-this object.
+`ShardState.apply` validates nothing, uses no randomness, and takes its time from the chunk, so
+leader and contender reach the same state. The leader's state is ahead of the ledger by the entries
+in flight. Nothing is sent before its chunk is durable, and a failed commit discards the state.
 """
 
 from __future__ import annotations

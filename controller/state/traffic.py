@@ -1,13 +1,9 @@
-"""Traffic of a segment: records and bytes stored per ten seconds of ledger time, for the last ten minutes.
+"""Traffic of a segment: records and bytes stored per ten seconds of ledger time, for ten minutes.
 
-Traffic is part of the shard's state, so a new leader knows the rates of the minutes before its
-term. Ledger time is the ``at_ms`` of chunks.
+It is part of the shard's state, so a new leader knows the rates from before its term.
 
-Rules:
-
-1. A rate is the mean over complete slots. The current slot is in no rate, because it would look
-   like a drop in traffic.
-2. A slot without records counts as zero, because the state sees every stored record.
+1. A rate is the mean over complete slots. The current slot would look like a drop in traffic.
+2. A slot without records counts as zero: the state sees every stored record.
 3. Memory is bounded: `SLOTS` slots per segment.
 """
 

@@ -1,7 +1,6 @@
 """Encode messages as msgpack, and decode them.
 
-Each message is decoded in one pass, body included. Decoders accept bytes from any source: whatever
-is wrong with them surfaces as `msgspec.DecodeError` and nothing else.
+Decoders accept any bytes: whatever is wrong with them surfaces as `msgspec.DecodeError`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Parts of replies that explain a subscription, or a plan of changes.
-
-coordinator.reporting.explanation and coordinator.reporting.plan build them.
-"""
+"""Parts of replies that explain a subscription (ExplainSubscription) or plan changes (PlanChanges)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""MQTT topics of headgate, as functions of cluster, shard and client. Pure.
-
-docs/protocol.md lists who publishes to each topic; a test holds both together.
-"""
+"""MQTT topics as functions of cluster, shard and client; docs/protocol.md lists the publishers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Replies and pushes: what the leader of a shard sends to clients.
-
-A `Reply` is an envelope around one body. A push is a message of its own, which a consumer gets
-without asking. The leader sends neither before the change it reports is durable.
-"""
+"""Replies and pushes: what a leader sends to clients, once the change it reports is durable."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""Requests: what clients send to the leader of a shard, with the limits of each field.
+"""Requests: what clients send to the leader of a shard.
 
-A `Request` is an envelope around one body. Decoding enforces the limits, so handlers need not check
-them again. Every request is safe to repeat, because of its token, its sequence, or because
-repeating it has no further effect. headgate.protocol.messages lists what to change when a request
-is added.
+Decoding enforces the limits of each field. Every request is safe to repeat: it has a token or a
+sequence, or repeating it has no further effect.
 """
 
 from __future__ import annotations
