@@ -1,20 +1,12 @@
-"""Encode and decode the state of a shard, so that a restore need not fold the ledger from its first chunk.
+"""Encode and decode the state of a shard. A snapshot of chunk 42 is the state after chunks 1 to 42.
 
-A snapshot of chunk 42 is the state after chunks 1 to 42, whichever process wrote it: two snapshots
-of one number have the same state. controller.snapshots.restore decides which snapshot is read, and
-controller.snapshots.job when one is written and deleted.
+No I/O. Raises SnapshotError for an unusable object, LedgerFormatError for an older format.
 
-Rules:
-
-1. A snapshot names all fields it contains. A snapshot with an unknown field was written by a newer
-   version and is rejected, because ignoring the field would lose state. A missing field takes its
-   default, which must have the meaning of its absence. Where that is impossible, raise `FORMAT`.
+1. A snapshot names all its fields. One with an unknown field was written by a newer version and is
+   rejected: ignoring the field would lose state. A missing field takes its default, which must mean
+   its absence. Where that is impossible, raise `FORMAT`.
 2. Damage is detected: every part has a checksum, and the header counts the parts.
-3. It is decoded part by part, some milliseconds each, so that a daemon can serve other shards
-   meanwhile.
-
-No I/O. Raises SnapshotError for an object that is not a usable snapshot, LedgerFormatError for one
-of an older format.
+3. It is decoded part by part, some milliseconds each, so that a daemon can serve other shards.
 """
 
 from __future__ import annotations

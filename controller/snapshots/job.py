@@ -1,15 +1,10 @@
 """Write the snapshots that are due, in a separate process.
 
-Encoding a large state takes a second, in which a daemon could do nothing else, and a state can only
-be captured between two chunks. The job reads the newest snapshot and the chunks after it, so a
-snapshot is never ahead of the ledger, and the job needs nothing from the daemon that started it.
-Any number of jobs may run at once: snapshots of one number have the same state, so a job that loses
-put-if-absent has nothing left to do.
-
     python -m controller.snapshots.job --ledger file:///var/lib/headgate/ledger --shard 0 [--shard 3 …] [--chunks 2000]
 
-It prints one line per snapshot. The exit code is 1 if a shard failed; the snapshots of other shards
-are still written.
+Encoding a large state takes a second, which would block a daemon. The job reads the ledger, so a
+snapshot is never ahead of it. Jobs may run concurrently: snapshots of one number have the same
+state. The exit code is 1 if a shard failed; other shards are still written.
 """
 
 from __future__ import annotations

@@ -1,15 +1,9 @@
 """Restore the state of a shard from the newest usable snapshot and the chunks after it.
 
-The cost depends on the number of chunks since that snapshot, not on the age of the ledger.
-
-Rules:
-
-1. An unusable snapshot is reported and the one before it is read; then the whole ledger, if it was
-   not trimmed. A snapshot of an older format stops the restore, because the chunks have an older
-   format too.
-2. A snapshot is valid only if its own chunk exists. A snapshot ahead of the ledger belongs to
-   another ledger, or the ledger has lost its end. Continuing would contradict replies that clients
-   have received.
+1. If a snapshot is unusable, the one before it is read, and finally the whole ledger, if it was not
+   trimmed. A snapshot of an older format stops the restore: the chunks have an older format too.
+2. A snapshot without its own chunk belongs to another ledger, or the ledger has lost its end.
+   Continuing would contradict replies that clients have received.
 3. A missing next number may be the end, a gap, or trimmed: a listing decides. Chunks that were
    trimmed before a slow reader read them are in a newer snapshot.
 """

@@ -1,8 +1,6 @@
-"""Start the snapshot job when a shard led by this daemon needs a snapshot.
+"""Start the snapshot job when a shard led by this daemon needs a snapshot: one job at a time.
 
-The job is a separate process (controller.snapshots.job), one at a time for all due shards, so the
-daemon does not wait for it. No guarantee depends on snapshots: without them the next restore takes
-longer, and old chunks are kept.
+No guarantee depends on snapshots: without them restores take longer, and old chunks are kept.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Build Arrow arrays directly in their buffers from Python lists.
 
-pyarrow's own conversion inspects the type of every value. For a chunk of two rows, which a client
-waits for, that took half of the encoding time. `PaddedColumns` knows which rows have values, so one
-null bitmap serves all columns.
+pyarrow's conversion inspects the type of every value, which took half of the encoding time of a
+chunk of two rows. One null bitmap serves all columns.
 """
 
 from __future__ import annotations

@@ -1,35 +1,17 @@
 """Encode and decode a chunk: one Parquet object, one commit.
 
-A chunk is a table of rows. A row with a ``body`` is an entry (headgate.model.entries); daemons fold
-entries into state. A row with a ``fact`` states a fact in columns; the Spark jobs count facts and
-consumers read records. One entry can state several facts. Readers of facts never need a body, and
-readers of bodies never need a fact.
+A row with a ``body`` is an entry (headgate.model.entries), which daemons fold into state. A row
+with a ``fact`` states a fact in columns: Spark jobs count facts, consumers read records. One entry
+can state several facts. Readers of facts never need a body, and readers of bodies never a fact.
+docs/ledger.md lists the facts and their columns.
 
-====================  ===========================================================================================
-fact                  columns that are set beside ``fact``
-====================  ===========================================================================================
-``record``            topic_id, segment, offset, key, value, timestamp_ms, size_bytes (of key and value)
-``acknowledged``      topic_id, subscription_id, segment, bucket (null: all), offset (first), end_offset,
-                      seek_generation
-``created``           topic_id, segment (a segment exists from here on)
-``sealed``            topic_id, segment, end_offset
-``pruned``            topic_id, segment
-``topic_deleted``     topic_id
-``subscribed``        topic_id, subscription_id, subscription_type (empty: unknown)
-``position``          topic_id, subscription_id, segment, offset (everything below counts as acknowledged),
-                      seek_generation
-``unsubscribed``      topic_id, subscription_id
-====================  ===========================================================================================
+* Of the facts with an offset, only a record has no subscription_id, and only a position has one and
+  no end_offset. Counting distinguishes them by these columns: a new fact must not set an offset.
+* A segment without a ``position`` fact for a subscription begins at 0 there.
+* Records are the last rows.
+* ``at_ms`` in the header is the leader's clock, milliseconds since 1970.
 
-Of the facts with an offset, only a record has no subscription_id, and only a position has one and
-no end_offset. Counting distinguishes them by these columns, so a new fact must not set an offset.
-
-A segment without a ``position`` fact for a subscription begins at 0 there. The file's metadata
-under ``headgate`` is JSON: format, shard, number, leader_epoch, at_ms (the leader's clock,
-milliseconds since 1970), entries, records. Records are the last rows.
-
-No I/O. Raises ChunkError for an object that is not a chunk, LedgerFormatError for a chunk of
-another format.
+No I/O. Raises ChunkError for an object that is not a chunk, LedgerFormatError for another format.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ranges of chunks that were compacted, and which of them a reader reads. Pure values."""
+"""Compacted ranges of chunks, and which ones a reader reads."""
 
 from __future__ import annotations
 

@@ -1,16 +1,11 @@
 """Compacted objects, and the manifests that make them visible.
 
-A manifest describes a range of chunks. It names, for each segment, the objects that contain the
-segment's records of the range, in offset order, and one object that aggregates all other facts. It
-is created with put-if-absent once everything it names is durable. A range is therefore compacted as
-a whole or not at all, and only one of two concurrent runs counts. Objects that no manifest names do
-not count and are deleted later.
+A manifest describes a range of chunks: for each segment, the objects with its records in offset
+order, and one object that aggregates all other facts. It is created with put-if-absent once these
+are durable. A range is therefore compacted as a whole or not at all, and only one of two concurrent
+runs counts. Objects without a manifest are deleted later.
 
-FANOUT adjacent ranges of one level are rewritten into one of the next, so the number of ranges
-stays small. Readers read the ranges of `ranges_to_read`, then the chunks after them.
-
-This module defines names and formats. drain.compaction.job writes manifests;
-headgate.reading.compacted_reader reads records.
+FANOUT adjacent ranges of one level are rewritten into one of the next, so there are few ranges.
 """
 
 from __future__ import annotations

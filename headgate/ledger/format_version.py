@@ -1,8 +1,6 @@
 """Refuse objects of the ledger that another version of headgate wrote.
 
-Every object states its format number. headgate reads one format of each kind and converts none: a
-reader that meets another one stops with a single line that names the object, its format, and what
-to do.
+headgate reads one format of each kind and converts none.
 """
 
 from __future__ import annotations

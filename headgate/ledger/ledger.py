@@ -1,14 +1,9 @@
 """The numbered chunks of a shard: the only source of truth.
 
-Numbers begin at 1 and have no gaps. Old chunks may be deleted, oldest first, once a snapshot
-includes them. The first chunk of every leader term is kept permanently
-(docs/decisions/fencing-after-trim.md). The remaining chunks end in a run without gaps. If that run
+Numbers begin at 1 and have no gaps. Appending is put-if-absent under the next number: the commit
+and the fence. Chunks may be deleted, oldest first, once a snapshot includes them, except the first
+of every term (docs/decisions/fencing-after-trim.md). The rest end in a run without gaps; if it
 begins after the newest snapshot, chunks were lost and not trimmed.
-
-Appending is put-if-absent under the next number. It is the commit and the fence: two leaders can
-never both write number 43. This module handles names and numbers. controller.state.shard_state
-interprets entries, and controller.leadership.transitions decides what a leader does after a failed
-append.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The records of one chunk as columns, before they are encoded as Parquet."""
+"""The records of one chunk as columns, before encoding as Parquet."""
 
 from __future__ import annotations
 

@@ -1,11 +1,7 @@
-"""Name what one consumer reads: a whole segment, or a range of its key buckets.
+"""Name what one consumer reads: a `SegmentSlice`, a whole segment or a range of key buckets. Pure.
 
-A whole segment is its number; a `BucketRange` is a contiguous range of its key buckets. A
-`SegmentSlice` is either. Slices are hashable and sort by segment, the whole segment first, then by
-bucket. Entries and messages write a slice as (segment, first_bucket, end_bucket), where 0, 0 means
-all buckets.
-
-Pure: values in, values out. coordinator.balancing.bucket_split decides how a segment is divided.
+A whole segment is its number. Slices sort by segment, the whole segment first, then by bucket.
+Entries and messages write a slice as (segment, first_bucket, end_bucket); 0, 0 means all buckets.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""The kinds of ledger entries, as values.
+"""Ledger entries: decided facts, which the fold applies without checks.
 
-State is a pure fold over entries, so everything that must survive a leader is one. An entry is a
-decided fact: the fold applies it without checking it. Entries are msgpack maps with a ``type`` tag.
-Fields may be added with a default; they are never renamed or given another meaning.
-
-Ids (``topic_id``, ``subscription_id``, ``producer_id``) are never reused on a shard. A topic that
-is deleted and created again has another id, so nothing of the old topic applies to it.
+Everything that must survive a leader is an entry. Fields may be added with a default; they are
+never renamed or given another meaning. Ids (``topic_id``, ``subscription_id``, ``producer_id``) are
+never reused on a shard, so nothing of a deleted topic applies to a later one of that name.
 """
 
 from __future__ import annotations

@@ -1,18 +1,13 @@
 """State of an external topic beside its layout: a fold over its ledger entries.
 
-headgate does not store the records of an external topic. They are in a source, for example a
-Kinesis stream, and headgate grants its segments in the order of their ancestry. The layout is
-imported from the source (controller.decisions.topic_import checks it), and producers cannot write
-to the topic.
+Its records are in a source, for example a Kinesis stream; producers cannot write to it. A source
+has one kind of positions:
 
-A source has one of two kinds of positions:
-
-* ``offsets``: the source numbers a segment's records with rising integers. A consumer acknowledges
-  them as usual, and a sealed segment is drained when its end offset is acknowledged. The end of an
-  active segment is not known here.
-* ``opaque``: headgate cannot interpret the positions; Kinesis sequence numbers exceed 63 bits and
-  have gaps. A segment is either read to its end or not, so its end offset is 1. A checkpoint holds
-  the reader's position in the source's terms. It is stored for the next holder and decides nothing.
+* ``offsets``: rising integers, acknowledged as usual. A sealed segment is drained when its end
+  offset is acknowledged. The end of an active segment is unknown.
+* ``opaque``: not interpreted; Kinesis sequence numbers exceed 63 bits and have gaps. A segment is
+  read to its end or not, so its end offset is 1. A checkpoint holds the reader's position for the
+  next holder and decides nothing.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""Map a key to a segment and a key bucket with one 32-bit hash.
+"""Map a key to a segment and a key bucket with one 32-bit hash. Pure.
 
-The high 16 bits choose the segment, the low 16 the key bucket inside it. Splits and merges change
-only ranges of the high part, so a key keeps its bucket. The hash is MurmurHash3 x86 32-bit with
-seed 0, unsigned, because every language has it. Pulsar's scalable topics divide the same hash in
-the same way (PIP-486).
-
-Pure: bytes in, numbers out.
+The high 16 bits choose the segment, the low 16 the bucket inside it, so a key keeps its bucket
+across splits and merges. The hash is MurmurHash3 x86 32-bit with seed 0, unsigned, as in Pulsar's
+scalable topics (PIP-486): every language has it.
 """
 
 from __future__ import annotations

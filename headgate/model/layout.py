@@ -1,22 +1,18 @@
 """The segments of a topic, and how they split and merge.
 
-A layout is an immutable value: each change returns a new layout with the next ``layout_epoch``.
-Segment ids rise and are never reused. Records, subscriptions and clocks are outside; end offsets
-and times are arguments.
-
-Rules:
+A layout is immutable: each change returns a new one with the next ``layout_epoch``. Segment ids
+rise and are never reused.
 
 1. The active segments tile the 16-bit ring: every hash belongs to exactly one.
 2. A split seals one active segment and creates two children at the midpoint of its range.
-3. A merge seals two active neighbors and creates one child. Neighbors touch; they need not be
+3. A merge seals two active segments with adjacent ranges and creates one child. They need not be
    siblings.
 4. A segment of a single hash cannot be split.
 5. Only a sealed segment without ancestors in the layout can be pruned. Its children lose it as a
    parent: a pruned segment counts as drained.
 
-The layout of an external topic comes from its source (`imported`, `extended`).
-controller.decisions.topic_import checks its ancestry. Ranges are those of the source, scaled to the
-ring for display only; no record is routed by them.
+The layout of an external topic comes from its source. Its ranges are scaled to the ring for display
+only; no record is routed by them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
-"""A set of offsets, stored as ranges.
+"""A set of offsets, stored as half-open ranges: sorted, disjoint, not touching. Pure.
 
-Ranges are half open, sorted, disjoint, and do not touch: equal sets have equal ranges. Adding at
-the end costs constant time, adding elsewhere a binary search and a shift of the ranges behind.
-
-Pure: values in, values out.
+Adding at the end costs constant time, elsewhere a binary search and a shift of the ranges behind.
 """
 
 from __future__ import annotations

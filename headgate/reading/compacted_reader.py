@@ -1,9 +1,8 @@
 """Locate and read the records of one topic in compacted objects.
 
-A reader passes its next offset and its next chunk. It gets the objects that contain the segment's
-records from that offset on, and the last chunk they include; it continues with the chunk after
-that. Manifests never change, so each is read once. The list of manifests is read again when a
-reader misses a chunk or an object.
+Returns the objects that contain a segment's records from an offset on, and the last chunk they
+include. Manifests never change, so each is read once. Their list is read again when a reader misses
+a chunk or an object.
 """
 
 from __future__ import annotations

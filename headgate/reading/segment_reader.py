@@ -1,14 +1,11 @@
-"""Read granted segments from the ledger without the leader: compacted objects first, then chunk by chunk.
+"""Read granted segments from the ledger without the leader: compacted objects, then chunk by chunk.
 
-A reader begins in the compacted object that contains its first record, if one exists, and continues
-with the chunks after the compacted ranges. A deleted chunk was compacted before, so a slow reader
-continues in compacted objects. It continues by offset, so no record is skipped or repeated.
+A chunk is deleted only after compaction, so a slow reader returns to compacted objects. It
+continues by offset: no record is skipped or repeated.
 
-Each reader reads all these chunks of the shard and selects its segment, and, for a bucket range,
-the keys of its own buckets. It skips the records of other buckets and reports how far it has read.
-Chunks are decoded once and shared between readers through a cache bounded in bytes. At the tail a
-reader waits for the announcement of a newer head. It also polls every second, because an
-announcement may be lost.
+Readers read all chunks of the shard, decoded once and shared through a cache bounded in bytes. They
+report how far they have read past records of other buckets. At the tail a reader waits for a newer
+head, and polls every second because an announcement may be lost.
 """
 
 from __future__ import annotations

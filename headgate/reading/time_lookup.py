@@ -1,15 +1,12 @@
 """Find the offset of each segment of a topic at a point in time, by the ledger's clock.
 
-A record is stored at the ``at_ms`` of its chunk: the leader's clock, which never falls from one
-chunk to the next. The timestamps of records come from their producers and need not rise.
+A record is stored at the ``at_ms`` of its chunk, which never falls. Timestamps of records come from
+producers and need not rise. The result is consistent with splits and merges: all records of a
+parent are stored before those of its children.
 
-Manifests state when compacted records were stored. After the compacted ranges, a binary search over
-chunk headers finds the first chunk at that time. From there chunks are read until each segment that
-was open then has a record or was sealed. For a busy segment that is one chunk. For an idle segment
-it is the chunks that its reader must read anyway.
-
-The result is consistent with splits and merges. A child is created after its parents are sealed, so
-all records of a parent are stored before those of its children.
+Manifests state when compacted records were stored. After them, a binary search over headers finds
+the first chunk, and chunks are read until each segment open then has a record or was sealed: one
+chunk for a busy segment, those that its reader must read anyway for an idle one.
 """
 
 from __future__ import annotations

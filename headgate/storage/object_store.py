@@ -1,10 +1,8 @@
 """The object store as headgate needs it: create once, read, list, delete.
 
-The rest of the program uses `Store`. `LocalStore` is a folder; `RemoteStore` is any bucket that
-obstore can open. Put-if-absent has exactly three outcomes: created and durable, already present
-(ObjectExistsError), or an error that states whether anything can have been written. Nothing here
-retries. The caller decides whether to try again; for a chunk it must not. obstore repeats requests
-to a busy bucket, see RETRIES.
+Put-if-absent has three outcomes: created and durable, already present (ObjectExistsError), or an
+error that states whether anything can have been written. Nothing here retries, except obstore (see
+RETRIES). The caller decides whether to try again; for a chunk it must not.
 """
 
 from __future__ import annotations

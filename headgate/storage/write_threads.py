@@ -1,9 +1,7 @@
-"""Threads for the disk writes that a reply waits for.
+"""Threads for the disk writes that a reply waits for, and for preparing later writes.
 
-They are not the loop's default pool. There a commit would wait behind reads, and a round trip costs
-twice as much (0.23 ms against 0.13 ms on an otherwise idle machine). A thread is started when all
-others are busy, up to a limit; beyond it writes are queued. Background preparation of later writes
-runs here too. The threads end with their owner.
+In the loop's default pool a commit would wait behind reads, and a round trip takes 0.23 ms instead
+of 0.13 ms. A thread is started when all are busy, up to a limit; beyond it writes are queued.
 """
 
 from __future__ import annotations

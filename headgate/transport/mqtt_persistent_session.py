@@ -1,25 +1,16 @@
 """A persistent MQTT session: messages that arrive while no client is connected wait at the broker.
 
-`MqttTransport` promises nothing. This connection is for messages that the broker's PUBACK promised
-to their publisher. Its client id is fixed, its session is not clean, its subscriptions are QoS 1,
-and a message is acknowledged to the broker only when its consumer acknowledges the delivery. The
-broker delivers unacknowledged messages again to the next connection of the same client id: at least
-once.
+At least once: client id and session are fixed, subscriptions are QoS 1, and a message is
+acknowledged to the broker only when its consumer acknowledges it.
 
-Rules:
-
-1. A connection with the same client id takes over the session; the broker ends the older
-   connection.
-2. A delivery is acknowledged on the connection that it arrived on, or not at all. The broker
-   numbers deliveries per session, and on a later connection the number may belong to another
-   message.
-3. Filters are removed on the connection that the caller names, or not at all. On a later connection
-   another client may have used the session in between and may need them.
-4. While more than ``max_unacknowledged_bytes`` are unacknowledged, nothing is read; the rest stays
-   with the broker. The broker bounds the number of messages (mosquitto: ``max_inflight_messages``).
+1. A connection with the same client id takes over the session; the older one ends.
+2. A delivery is acknowledged on the connection that it arrived on, or not at all: later its number
+   may belong to another message.
+3. Filters are removed on the connection that the caller names, or not at all: another client may
+   have used the session since, and may need them.
+4. Nothing is read while more than ``max_unacknowledged_bytes`` are unacknowledged. The broker
+   bounds their number (mosquitto: ``max_inflight_messages``).
 5. Closing leaves the session and its subscriptions at the broker.
-
-It does not decide what happens to a message, and does not detect repetitions.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""The broker as headgate needs it.
+"""The broker as headgate needs it. One contract suite tests all implementations.
 
-headgate.transport.mqtt implements `Transport` over a real broker and tests/support/broker.py in
-memory. One contract suite runs against both. A transport promises little: a published message may
-be lost, duplicated or delayed. It reconnects and subscribes again automatically, and reports both,
-because a client that waits for a reply must then send its request again.
+Messages may be lost, duplicated or delayed. A transport reconnects and subscribes again
+automatically, and reports both: a client that waits for a reply must then repeat its request.
 """
 
 from __future__ import annotations
