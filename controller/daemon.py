@@ -1,8 +1,7 @@
 """The daemon: creates its components, runs them, and stops them in order.
 
-It decides nothing. One transport, one ZooKeeper session, one store and one drain checker serve all
-shards of this process. Each shard has a `ShardController`. All of them run in one task group: an
-exception there is a bug, ends the process, and systemd restarts it.
+One transport, ZooKeeper session, store and drain checker serve all shards. An exception in the task
+group is a bug: it ends the process, and systemd restarts it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Configures logging: one event per line on standard error, as JSON, or as text on a terminal.
 
-Events are dotted nouns with fields. Every line contains the instance name. Log records of libraries
-get the same format, above a level per library: kazoo logs every reconnection attempt, while the
-daemon logs the loss and the recovery.
+Every line contains the instance name. Each library has its own level: kazoo logs every reconnection
+attempt, while the daemon logs the loss and the recovery.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Collects the status of this daemon as values for the status page and the gauges."""
+"""Collects the status of this daemon as values."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Decides how long to pause after each of several failures in a row: exponential backoff with jitter.
+"""Exponential backoff with jitter. Pure: randomness is passed in, so that a simulation repeats.
 
-Pure: randomness is passed in, so that a simulation repeats. Jitter prevents clients that lost the
-same leader from retrying at the same moment.
+Jitter prevents clients that lost the same leader from retrying at the same moment.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The client's configuration: where a cluster is.
+"""The client's configuration: where a cluster is. A small TOML file.
 
-It is a small TOML file, at the path that the caller gives, or at ``$HEADGATE_CONFIG``, or at
-``headgate-data/client.toml`` below the working directory, where ``headgate up`` writes it. It never
-contains the password, so it can be shown and logged. Nothing here connects to anything.
+Its path is given, or ``$HEADGATE_CONFIG``, or ``headgate-data/client.toml``, which ``headgate up``
+writes. It never contains the password, so it can be shown and logged.
 """
 
 from __future__ import annotations

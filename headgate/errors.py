@@ -1,8 +1,6 @@
-"""The errors that headgate raises on purpose.
+"""The errors that headgate raises on purpose. Each text says what is wrong, where, and what to do.
 
-Adapters and the edges of the program raise them, and callers catch them by name. A bug is an
-assertion or an ordinary exception, and ends the leader's term or the process. Each text says what
-is wrong, where, and what to do.
+A bug is an assertion or an ordinary exception, and ends the leader's term or the process.
 """
 
 from __future__ import annotations

@@ -10,17 +10,14 @@
         for record in consumer.get_many(100, timeout_seconds=5):
             consumer.acknowledge(record)
 
-Each object connects when it is created. It runs the asyncio client of the same name in an event
-loop in its own thread, so heartbeats and retries continue while the program computes. Several
-objects can share one `EventLoopThread`. Methods have the arguments, results and errors of their
-asyncio counterparts, and may be called from any thread.
+Each object runs the asyncio client of the same name in an event loop in its own thread, or in a
+shared `EventLoopThread`, so heartbeats continue while the program computes. Methods may be called
+from any thread.
 
-Leaving the ``with`` block closes the object; an exception that leaves the block discards what a
-producer has not sent. An object that is never closed is closed when the interpreter exits. Ctrl-C
-cancels the call that is waiting and raises KeyboardInterrupt.
+An exception that leaves the ``with`` block discards what a producer has not sent. An object that is
+never closed is closed when the interpreter exits. Ctrl-C cancels the waiting call.
 
-The cost: every call is handed to the other thread and back, some 0.1 ms. For throughput use
-`Producer.send` and `Consumer.get_many`, or asyncio.
+A call costs some 0.1 ms. For throughput use `Producer.send` and `Consumer.get_many`, or asyncio.
 """
 
 from __future__ import annotations

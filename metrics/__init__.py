@@ -1,1 +1,1 @@
-"""Events, the metrics that they update, and the HTTP endpoint that exports them."""
+"""Events, the metrics they update, and the HTTP server."""

@@ -1,16 +1,11 @@
-"""Judges whether this daemon is alive, and whether it is ready.
+"""Decides whether this daemon is alive, and whether it is ready. Pure.
 
-Pure: facts in, components with reasons out. Live means only that the event loop runs, because a
-restart does not help a daemon that is disconnected. Ready means that this daemon can take part in
-its cluster, as a leader or not.
-
-Rules:
-
-1. A loop that has not ticked for `STALLED_SECONDS` makes the daemon neither live nor ready.
+1. Live means that the event loop ticked within `STALLED_SECONDS`: a restart helps against nothing
+   else. A daemon that is not live is not ready.
 2. A daemon is not ready before it joined the cluster, or while the broker or the object store is
-   unreachable. It can neither lead nor take over.
-3. A daemon is degraded, but ready, while ZooKeeper is unreachable (leaders continue, no new leader
-   is elected) or the drain service is (blocked segments wait, everything else continues).
+   unreachable: it can neither lead nor take over.
+3. It is degraded, but ready, while ZooKeeper is unreachable (no new leader is elected) or the drain
+   service is (blocked segments wait).
 4. A daemon that leads no shard is ready, on standby.
 """
 

@@ -7,12 +7,9 @@
     /backlog  backlogs on the shards that this daemon leads, as JSON; ?topic=NAME for one topic
     /         health and status as an HTML page
 
-The server runs in the caller's event loop and installs no signal handlers. `metrics.health` judges,
-and `metrics.status_page` renders. The server answers only GET and HEAD. It has no authentication,
-so bind it to loopback or put an authenticating proxy in front of it.
-
-Metrics are rendered in a worker thread, because thousands of lines would block the loop. Requests
-are rendered one at a time, and share a rendering for a second.
+There is no authentication: bind it to loopback, or use an authenticating proxy. Metrics are
+rendered in a worker thread, because thousands of lines would block the loop, one rendering at a
+time.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
-"""Observes the daemon's events, and exports them as Prometheus metrics.
-
-Nothing is decided here. Rules:
+"""Exports the daemon's events as Prometheus metrics.
 
 1. Names are ``headgate_<noun>_<unit>``, with ``_total`` for counters. Units are seconds, bytes, or
-   a count of the noun.
-2. Labels are bounded: the shard, or a listed value. Other values count as ``other``. Names of
-   topics, subscriptions, consumers and clients are not labels, except for the topics that the
-   settings name (`metrics.families.backlogs`).
-3. Series with known labels exist from the start, at 0, so that a rate shows the first failure.
-4. What a daemon holds (consumers, producers, batches in flight) is read from a status every few
-   seconds, so that it cannot drift.
+   a count.
+2. Labels are bounded: the shard, or a listed value, else ``other``. Only the topics that the
+   settings name are labels (`metrics.families.backlogs`).
+3. Series with known labels start at 0, so that a rate shows the first failure.
+4. What a daemon holds (consumers, batches in flight) is read from its status every few seconds, so
+   that it cannot drift.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """Draws a topic's segments, and the bucket ranges of shared segments, as SVG. Pure.
 
-Each segment is a box. The horizontal axis is the range of key hashes, so a box is as wide as its
-part of the keys. The vertical axis is the generation: a split shows as two halves below their
-parent, a merge as one box below two. Lines join parents and children. Text that does not fit into a
-box is in its title.
-
-A segment that several consumers share is a bar over its key buckets, with one box per bucket range.
-
-Only the newest `MAX_DRAWN_SEGMENTS` segments are drawn, which bounds the page.
+Horizontally: the range of key hashes. Vertically: the generation, so a split shows as two boxes
+below their parent, a merge as one below two. A shared segment is a bar over its key buckets with
+one box per bucket range. Text that does not fit into a box is in its title. Only the newest
+`MAX_DRAWN_SEGMENTS` segments are drawn.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The status of one daemon at one moment, as values for the status page, ``/status`` and the gauges.
+"""The status of one daemon at one moment, as values.
 
-The controller fills them in. Topics and subscriptions are included only for shards that this daemon
-leads, because a follower's state can be a second old.
+Topics and subscriptions are included only for shards that this daemon leads, because a follower's
+state can be a second old.
 """
 
 from __future__ import annotations

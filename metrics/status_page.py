@@ -1,9 +1,7 @@
 """Renders a daemon's status and health as an HTML page. Pure; all text is escaped.
 
-The page has no script and loads nothing, so it works behind any proxy and under the strictest
-content security policy. It shows topics and subscriptions of the shards that this daemon leads, at
-most `MAX_ROWS` topics and `MAX_ROWS` subscriptions per topic. For other shards, open the page of
-their leader.
+The page has no script and loads nothing, so it works under the strictest content security policy.
+It shows at most `MAX_ROWS` topics, and as many subscriptions of each.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Notifies systemd that the daemon is ready, alive or stopping, and sends a status line.
 
-Without ``NOTIFY_SOCKET`` (in a terminal, a container, a test) every call does nothing. A message
-that cannot be sent is dropped: the next keep-alive replaces a lost one.
+Without ``NOTIFY_SOCKET`` every call does nothing. A message that cannot be sent is dropped.
 
-Rules:
-
-1. Until READY, each keep-alive extends the start time-out. systemd does not kill a daemon that
-   waits for ZooKeeper while its loop runs, and does kill it when the loop stalls.
+1. Until READY, each keep-alive extends the start time-out: a daemon that waits for ZooKeeper is not
+   killed while its loop runs.
 2. After STOPPING no keep-alive is sent, so that the unit's stop time-out applies.
 """
 

@@ -1,7 +1,4 @@
-"""Queries about the backlogs of external topics: the names and checkpoints that the ledger's facts do not contain.
-
-Pure: state in, values out.
-"""
+"""Builds queries about external topics: the names and checkpoints that facts lack. Pure."""
 
 from __future__ import annotations
 

@@ -1,12 +1,10 @@
-"""Merge the backlogs that Spark has counted with those that the leader knows.
+"""Merges backlogs that Spark has counted with those that the leader knows. Pure.
 
-Spark's counts have ages and rates. The leader's have neither, but are always available and current.
-``counted_by`` names the origin. A subscription that is newer than Spark's count has the leader's.
-
-Of an external topic the leader only knows segments that were acknowledged to their end: 0. Other
-values come from its tables or are unknown. Counts from before a seek are not used after it.
-
-Pure: state and rows in, values out.
+1. Spark's counts have ages and rates. The leader's have neither, but are always current.
+   ``counted_by`` names the origin.
+2. A subscription that is newer than Spark's count has the leader's.
+3. Of an external topic the leader knows only segments acknowledged to their end: 0. Other values
+   come from its tables or are unknown. Counts from before a seek are not used.
 """
 
 from __future__ import annotations

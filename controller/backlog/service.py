@@ -1,11 +1,9 @@
-"""Answer backlog requests of one leader term in bounded time, from a cache that Spark refreshes.
+"""Answers backlog requests of one leader term in bounded time, from a cache that Spark refreshes.
 
-At most one query to the Spark process is in flight. A request waits for it for up to
-`REFRESH_TIMEOUT_SECONDS`. The reply uses Spark's last count if it is not older than
-`MAX_RESPONSE_AGE_SECONDS`, and the leader's own count otherwise (controller.backlog.merge).
-
-The service also queries every `interval_seconds`, for metrics, and so that rates are known before
-the first request. A failing table is logged when it starts to fail and when it recovers.
+At most one query to Spark is in flight. A request waits for it up to `REFRESH_TIMEOUT_SECONDS`.
+Without a count younger than `MAX_RESPONSE_AGE_SECONDS` the reply has the leader's own. A query
+every `interval_seconds` provides metrics and rates. A failing table is logged when it starts to
+fail and when it recovers.
 """
 
 from __future__ import annotations

@@ -1,24 +1,16 @@
 """Stores what MQTT devices publish to ``headgate/<cluster>/publish/<topic>/<key>``.
 
-One intake per term. Each message of the shard's session takes the same routing and commit as a
-batch without a producer id, and is acknowledged to the broker once its chunk is durable. The broker
-delivers unacknowledged messages to the next leader: at least once, in the broker's order. Messages
-that arrive while the intake is being switched off were queued at the broker before, and are stored
-too. `DeviceSubscriptions` decides which topics the session subscribes to.
-
-Rules:
+Each message takes the route of a batch without a producer id. The broker delivers unacknowledged
+messages to the next leader: at least once, in the broker's order. Duplicates are not detected: MQTT
+3.1.1 has no identifier for that.
 
 1. No message is acknowledged before the chunk that contains it is durable.
-2. A message that cannot be stored (empty key, too large) is counted, logged at a limited rate, and
-   acknowledged, so that it is not delivered again. The same holds for copies of retained messages,
-   which are not publications.
-3. An unknown topic may have been created by a successor of this leader. Such a message is
-   acknowledged only after a barrier. The filter that matched it, left by an earlier term, is
-   removed.
-4. No message is accepted once the term stops serving (the leader stops calling `accept`): the next
-   leader gets it.
-
-It does not detect duplicates: MQTT 3.1.1 has no identifier for that.
+2. A message that cannot be stored (empty key, too large, a copy of a retained message) is counted,
+   logged at a limited rate, and acknowledged, so that it is not delivered again.
+3. A successor of this leader may have created an unknown topic: such a message is acknowledged only
+   after a barrier. The filter that matched it is removed.
+4. The leader calls `accept` only while the term serves: later messages are for the next leader.
+   Messages that arrive while devices are being disabled are stored.
 """
 
 from __future__ import annotations

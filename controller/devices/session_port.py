@@ -1,7 +1,4 @@
-"""The MQTT session that the intake of MQTT devices needs: one per shard, under a fixed name.
-
-`headgate.transport.mqtt_persistent_session` implements it.
-"""
+"""The MQTT session that the device intake needs: one per shard, under a fixed name."""
 
 from __future__ import annotations
 

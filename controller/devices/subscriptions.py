@@ -1,29 +1,19 @@
-"""Maintains the MQTT subscriptions of a shard's device session.
+"""Maintains the MQTT subscriptions of a shard's device session during one term.
 
-One object per term, beside the `DeviceIntake` that stores the messages. While enabled, it
-subscribes to every topic of the shard. When disabled, it unsubscribes from all of them, so that the
-broker queues no more messages for the session, and reads until every message with a PUBACK is
-stored. Then it closes the session. A term that starts disabled does the same, because an earlier
-term may have left subscriptions or messages.
+While enabled, it subscribes to every topic of the shard. Otherwise it unsubscribes from all, reads
+until every message with a PUBACK is stored, and closes the session; earlier terms may have left
+subscriptions or messages.
 
-Rules:
-
-1. A filter is removed only on a connection that was established before a chunk of this term was
-   created. A deposed leader that has not noticed takes the session away from its successor by
-   reconnecting, and would remove the successor's filters: devices would get PUBACKs for messages
-   that no session queues. The chunk proves that there was no successor yet. A later successor takes
-   over the session, which ends this connection, and subscribes again. For the same reason a topic
-   stays subscribed until its deletion is durable.
-2. The queue is empty once a sentinel comes back that was sent while only the sentinel topic was
-   subscribed to. The session is closed once the broker has confirmed a packet on the connection
-   that delivered the sentinel, after a chunk that was created since: then all messages before the
-   sentinel are durable and acknowledged.
-3. The sentinel is sent again periodically, because a broker with a full queue drops it, and
-   connections break.
-
-It does not delete the session at the broker. That needs a new connection, which nothing fences: a
-leader that was paused before that call would delete messages that the broker confirmed to its
-successor's devices. A session without filters costs the broker nothing.
+1. A filter is removed only on a connection older than a chunk of this term: the chunk proves that
+   there was no successor yet, and a later one takes over the session, which ends the connection.
+   Otherwise a deposed leader could remove its successor's filters, and devices would get PUBACKs
+   for messages that no session queues. A topic stays subscribed until its deletion is durable.
+2. The queue is empty once a sentinel returns that was sent while only its topic was subscribed to.
+   The session closes once the broker has confirmed a packet on that connection, after a later
+   chunk: then all messages before the sentinel are acknowledged.
+3. The sentinel is repeated: a full queue drops it, and connections break.
+4. The session is never deleted at the broker. Nothing fences that call: a paused leader would
+   delete messages that the broker confirmed to its successor's devices.
 """
 
 from __future__ import annotations

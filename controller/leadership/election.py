@@ -1,9 +1,7 @@
-"""The election service that headgate needs.
+"""The election service that headgate needs: it decides which daemon may *try* to lead a shard.
 
-controller.leadership.zookeeper implements `Elections` over ZooKeeper, and
-tests/support/zookeeper.py in memory; one contract suite runs against both. The service decides
-which daemon may *try* to lead a shard. The ledger decides which one leads, and losing contact with
-the service ends no term (see controller.leadership.transitions).
+The ledger decides which one leads. Losing contact with the service ends no term (see
+`transitions`). One contract suite tests all implementations.
 """
 
 from __future__ import annotations

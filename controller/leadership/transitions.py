@@ -1,18 +1,14 @@
-"""Leadership of a shard as a transition table: what a daemon must do on each event.
+"""Leadership of a shard as a transition table. Pure.
 
-`TRANSITIONS` lists all transitions. An event that a state does not list changes nothing. This
-module does not depend on ZooKeeper, MQTT, chunks or time.
-
-The rules:
+An event that a state does not list has no effect.
 
 1. The lock decides which daemon may try. Creating the term chunk makes it the leader.
-2. A taken number or an unknown outcome ends the term at once: the state in memory may be wrong.
+2. A taken number or an unknown outcome ends the term: the state in memory may be wrong.
 3. A broker or store that stays unreachable ends the term: another daemon may be able to serve.
-4. Losing ZooKeeper does not end the term. Each reply waits for a put-if-absent, which would fail if
-   a newer term existed. But a leader without contact or without the lock pauses between commits, so
-   that a contender can create the next number.
-5. A daemon whose term has ended releases the lock before it contends again, so that others get
-   their turn.
+4. Losing ZooKeeper does not end it: each reply waits for a put-if-absent, which fails if a newer
+   term exists. Without contact or lock the leader pauses between commits, so that a contender can
+   create the next number.
+5. After a term the daemon releases the lock before it contends again.
 """
 
 from __future__ import annotations

@@ -6,18 +6,15 @@ Nodes, below the root node of the cluster:
 ``instances/<name>``          ephemeral, one for each live instance
 ``shards/0003/<contender>-0000000007``  ephemeral and numbered: the queue for a shard, lowest number first
 
-For each contended shard a task reconciles the queue: it compares the nodes with the wanted state.
-It does so after each watch that fires (kazoo fires all watches when the connection is lost), and
-every few seconds. A lost watch therefore costs a few seconds at most.
+A task per contended shard reconciles the queue with the wanted state, after each watch and every
+few seconds, which bounds the cost of a lost watch.
 
 kazoo's recipes are not used: `Election` does not interrupt a leader whose node is gone;
-`Lock.release` and `Lock.cancel` block during a partition; a `Lock` whose session has expired is
-never acquired again. This module uses kazoo's ``*_async`` calls only. kazoo runs listeners and
-watches on its own threads; here they only post to the event loop.
+`Lock.release` and `Lock.cancel` block during a partition; a `Lock` with an expired session is never
+acquired again. Only ``*_async`` calls are used. kazoo's threads only post to the event loop.
 
-kazoo never reports LOST to a partitioned client, because only the server can report an expired
-session. It reports SUSPENDED. controller.leadership.transitions decides what that means for the
-term.
+kazoo reports SUSPENDED to a partitioned client, never LOST: only the server can report an expired
+session.
 """
 
 from __future__ import annotations

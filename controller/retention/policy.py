@@ -1,21 +1,15 @@
-"""Decides which segments of a topic are pruned now, and why each other sealed segment is retained.
+"""Decides which sealed segments of a topic are pruned now, and why the others are retained. Pure.
 
-Pure: values in, a `PruneDecision` out. `controller.retention.pruner` carries it out and deletes the
-data.
-
-Rules:
-
-1. Only sealed segments are pruned, ancestors first. A segment with a retained ancestor is retained.
-   So a parent that is missing from the layout was drained, as the gate assumes.
-2. A segment is retained for the retention time after it was sealed.
-3. It is retained until every STREAM and QUEUE subscription, and every subscription of unknown type,
-   has acknowledged all of it: the ledger has a drained fact, or the position is at the sealed end.
-   The latter covers a consumer that finished and left before a drain check.
-4. CHECKPOINT subscriptions acknowledge nothing. They retain a segment for a bounded time after it
-   was sealed. (Pulsar's scalable topics retain everything while such a subscription exists.)
-5. If subscription expiry is enabled, a subscription without consumers for that long retains
-   nothing. It is named, because it loses its unread records.
-6. In a topic without subscriptions, a segment is retained for the retention time only.
+1. Only sealed segments are pruned, ancestors first. A segment with a retained ancestor is retained,
+   so a parent that is missing from the layout was drained, as the gate assumes.
+2. A segment is retained for the retention time after it was sealed; without subscriptions, no
+   longer.
+3. It is retained until every STREAM, QUEUE and untyped subscription has acknowledged all of it: it
+   is drained, or the position is at the sealed end (the consumer left before a drain check).
+4. CHECKPOINT subscriptions retain a segment for a bounded time after it was sealed. (Pulsar's
+   scalable topics: as long as the subscription exists.)
+5. A subscription that had no consumers for the subscription expiry retains nothing. It is reported,
+   because it loses its unread records.
 """
 
 from __future__ import annotations

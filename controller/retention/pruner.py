@@ -1,14 +1,10 @@
-"""Prunes segments that need not be retained, and deletes their data until the deletion succeeds.
+"""Prunes segments, periodically and on command, and deletes their data.
 
-`controller.retention.policy` decides, periodically and on command. Pruning takes two steps, each an
-entry. First `SegmentsPruned` removes the segments from the layout and leaves tombstones in the
-state. After a delay, when no reader can still be reading them, their data is deleted, and
-`DataDeleted` removes the tombstones. A deletion that fails, or whose leader stops, is repeated,
-which is harmless. Deleting a topic leaves the same tombstones.
-
-Data of pruned segments is deleted from compacted objects. Compaction drops it from chunks that were
-not compacted yet. Segments of an external topic leave no tombstones, because their data is stored
-elsewhere.
+`SegmentsPruned` removes segments from the layout and leaves tombstones, as does the deletion of a
+topic. After a delay, when no reader can still be reading them, their data is deleted from compacted
+objects, and `DataDeleted` removes the tombstones. Deletions are repeated until they succeed.
+Compaction drops the data of chunks that it has not compacted yet. Segments of external topics leave
+no tombstones.
 """
 
 from __future__ import annotations

@@ -2,17 +2,15 @@
 
 A chunk can be deleted when none of these needs it:
 
-1. Restore. It is below the oldest retained snapshot, so every retained snapshot keeps the chunks
-   after it, and a damaged snapshot costs only time. The chunk of that snapshot itself is kept as
-   evidence that the snapshot is not ahead of the ledger.
-2. Readers, and a drain service that counts from the first chunk. A manifest has covered the chunk
-   for the whole delay. A manifest covers only counted chunks. The last chunk of such a range is
-   kept as evidence for the count.
-3. Fencing. It is not the first chunk of a term. Those are kept permanently, because a deposed
-   leader's next number must stay taken (slatedb/slatedb#352).
+1. Restore: it is below the oldest retained snapshot, so a damaged newer one costs only time. That
+   snapshot's own chunk is kept, as evidence that the snapshot is not ahead of the ledger.
+2. Readers: a manifest, which covers only counted chunks, has covered it for the whole delay. The
+   last chunk of such a range is kept as evidence for the count.
+3. Fencing: it is not the first chunk of a term. A deposed leader's next number must stay taken
+   (slatedb/slatedb#352).
 
-The decision is an entry (`LedgerTrimmed`) before any chunk is deleted. So a trimmed beginning can
-be distinguished from a loss, and the next leader can finish the deletion.
+`LedgerTrimmed` is durable before any chunk is deleted, so a trimmed beginning can be distinguished
+from a loss.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Deletes old chunks of a shard that this daemon leads.
+"""Deletes a shard's old chunks, oldest first, up to the point that `trim_policy` decides.
 
-`controller.retention.trim_policy` decides. Each round lists snapshots and manifests, commits how
-far chunks can be deleted, and deletes them once that entry is durable, oldest first. A later round,
-of this leader or the next, deletes what a failure left behind. No promise depends on timely
-deletion.
+The point is committed first; chunks are deleted once that entry is durable. A later round, of this
+leader or the next, deletes what a failure left behind.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Splits and merges the topics of one shard automatically.
+"""Measures the topics of one shard, and carries out what `controller.scaling.policy` decides.
 
-It measures, asks `controller.scaling.policy`, carries out the decision and logs the reason. It
-decides nothing itself. All measurements come from the shard's state, which a new leader restores
-from the ledger, except the sample of key hashes, which starts empty in each term. An automatic
-change is applied like a command: one entry.
+A change is one entry, as for a command. Except for the sample of key hashes, all measurements come
+from the ledger and survive a change of leader.
 """
 
 from __future__ import annotations

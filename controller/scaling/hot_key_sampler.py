@@ -1,16 +1,12 @@
 """Estimates the fraction of a segment's records that has the most frequent key hash.
 
-Splitting cannot separate records of one hash. A sample of a few records per second and segment
-shows early enough whether a split would help. Samples do not outlive a term: a new leader samples
-for a whole split window before it decides.
+Splitting cannot separate records of one hash. Samples start empty in each term.
 
-Rules:
-
-1. At most `MAX_SAMPLES_PER_CHUNK` records per segment are taken from a chunk, spread over the
-   chunk, so that one batch or one busy moment does not count for the whole.
-2. Only the newest `RETAINED_SAMPLES` samples of a segment count. With fewer than `MIN_SAMPLES` the
-   result is unknown.
-3. Memory is bounded by the number of active segments. Samples of sealed segments are dropped.
+1. A chunk gives at most `MAX_SAMPLES_PER_CHUNK` records per segment, spread over the chunk, so that
+   one batch does not count for the whole.
+2. Only the newest `RETAINED_SAMPLES` samples of a segment count. Below `MIN_SAMPLES` the result is
+   unknown.
+3. Samples of sealed segments are dropped.
 """
 
 from __future__ import annotations

@@ -1,27 +1,22 @@
-"""Decides whether a topic splits or merges now, and gives the reason.
+"""Decides whether a topic splits or merges now, and gives the reason. Pure, without memory.
 
-Pure: measurements in, a `ScalingDecision` out, no memory. Cool-downs are counted from times in the
-layout and rates come from the ledger, so a new leader decides as its predecessor would.
+Times come from the layout and rates from the ledger, so a new leader decides as its predecessor
+would.
 
-Rules:
-
-1. At most one change per evaluation, and none within the topic's cool-down after the last change.
-   Splits come first.
-2. A segment splits if its records or bytes per second, over a whole split window, or its size
-   exceed a threshold. The segment that exceeds a threshold most comes first. Otherwise the busiest
-   segment splits if consumers are without a segment and its load is worth a split.
-3. A segment is judged only after its cool-down and one whole window since its creation, and no
-   segment before a whole window of this term: producers that were disconnected send their backlog,
-   which is not their rate.
-4. A split must help. If the load without the segment's hottest hash is below half a threshold, the
-   segment is not split for its rate: one key stays in one segment, however often that is split.
-5. Two neighbors merge if their combined load in the busiest split window of the last merge window
-   is below the merge ratio, both are older than the merge window, the term is too, and the topic's
-   last split is longer ago than the merge cool-down. A pair that serves consumers merges only below
-   half the load at which a split for consumers is worth it.
-6. Never above the most segments, below the fewest, or behind more undrained generations than
-   allowed. A segment splits although its ancestors are undrained: as many consumers can read a
-   backlog as it has segments.
+1. At most one change per evaluation, none within the topic's cool-down. Splits come first.
+2. A segment splits if its records/s or bytes/s over a whole split window, or its size, exceed a
+   threshold: the one furthest above first. Otherwise the busiest segment splits if consumers are
+   without a segment and its load is worth it.
+3. A segment is judged one cool-down and one window after its creation, and one window after the
+   start of the term: producers that were disconnected send their backlog, which is not their rate.
+4. A segment whose load without its hottest hash is below half a threshold does not split for its
+   rate: one key stays in one segment.
+5. Two neighbors merge if their combined load in the busiest split window of the merge window is
+   below the merge ratio, both and the term are older than the merge window, and the last split is
+   longer ago than the merge cool-down. While consumers need the pair, the limit is half the load
+   that is worth a split.
+6. Never above the most segments, below the fewest, or behind too many undrained generations. Some
+   are allowed: a backlog is read by as many consumers as it has segments.
 7. A split that a limit prevents is reported with that limit.
 """
 

@@ -1,15 +1,11 @@
 """Metrics of backlogs, per shard and for the topics that the settings name.
 
-Rules:
-
-1. Per shard: sums, and the age of the oldest record. Sums cover known values only. Separate gauges
-   show how many subscriptions of external topics are unknown, and for how many topics a table
-   fails.
-2. Names of topics and subscriptions are labels only for the topics in ``metrics.backlog_topics``,
-   and only for the first `MAX_SUBSCRIPTIONS` subscriptions of each by name. This bounds the number
-   of series.
-3. A daemon that does not lead a shard exports no backlog of it, so a sum over all daemons counts
-   each backlog once.
+1. Sums cover known values only. Separate gauges count the subscriptions of external topics with
+   unknown backlogs, and the topics with a failing table.
+2. Topic and subscription names are labels only for ``metrics.backlog_topics``, and for the first
+   `MAX_SUBSCRIPTIONS` subscriptions of each by name.
+3. A daemon exports backlogs only of shards that it leads, so a sum over all daemons counts each
+   once.
 """
 
 from __future__ import annotations
