@@ -60,6 +60,8 @@ TICK_INTERVAL_SECONDS = 0.25
 GAUGE_INTERVAL_SECONDS = 5.0
 """Pause between two updates of the gauges that show the state."""
 
+LeaderType = Callable[[ShardState, LeaderContext, Callable[[], bool]], ShardLeader]
+
 log = structlog.get_logger(__name__)
 
 
@@ -80,7 +82,6 @@ def compaction_arguments(settings: CompactionSettings) -> list[str]:
 
 
 def coordinator_settings(settings: Settings) -> CoordinatorSettings:
-    """Return the coordinators' part of ``settings``."""
     return CoordinatorSettings(
         grace_seconds=settings.subscriptions.grace_seconds,
         revoke_timeout_seconds=settings.subscriptions.revoke_timeout_seconds,
@@ -95,8 +96,7 @@ def coordinator_settings(settings: Settings) -> CoordinatorSettings:
 class Daemon:
     """One headgate process. It contends for every shard of its cluster."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Prepare, without starting anything."""
+    def __init__(self, settings: Settings, leader_type: LeaderType = ShardLeader) -> None:
         self.settings = settings
         self.instance = settings.instance.name or f"{socket.gethostname()}-{os.getpid()}"
         self.http_address = ""
@@ -104,6 +104,7 @@ class Daemon:
         self.instruments = Instruments(self.registry, settings.metrics.backlog_topics)
         self.instruments.observe(events.IngestQueueLimitSet(size_bytes=settings.ingest.queue_bytes))
         self._rng = random.Random()  # noqa: S311 - jitter
+        self._leader_type = leader_type
         self._controllers: list[ShardController] = []
         self._ticked_at = 0.0
         self._suspended: asyncio.TimerHandle | None = None
@@ -194,11 +195,9 @@ class Daemon:
         log.info("daemon.stopped", instance=self.instance)
 
     def status(self) -> DaemonStatus:
-        """Return the current status."""
         return daemon_status(self.instance, self.settings.cluster.name, self._controllers)
 
     def health(self) -> Health:
-        """Return the current health."""
         connected = self._transport is not None and self._transport.connected
         return judge_health(
             HealthFacts(
@@ -260,7 +259,7 @@ class Daemon:
                 backlog_source=self._query_backlog,
                 backlog_interval_seconds=settings.metrics.backlog_interval_seconds,
             )
-            return ShardLeader(state, context, yields_to_contender)
+            return self._leader_type(state, context, yields_to_contender)
 
         return ShardController(
             ledger=ledger,

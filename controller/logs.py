@@ -45,8 +45,6 @@ _threshold = _Threshold()
 
 
 class _Forward(logging.Handler):
-    """Forwards the log records of libraries to structlog."""
-
     def emit(self, record: logging.LogRecord) -> None:
         log = structlog.get_logger()
         write = log.error if record.levelno >= logging.ERROR else log.warning

@@ -10,7 +10,6 @@ from metrics.status import DaemonStatus, ShardStatus
 
 
 def daemon_status(instance: str, cluster: str, controllers: Iterable[ShardController]) -> DaemonStatus:
-    """Return the current status of ``controllers``."""
     return DaemonStatus(
         instance=instance,
         cluster=cluster,

@@ -50,7 +50,6 @@ class BackoffSchedule:
     """Counts failures in a row, and returns the pause after each."""
 
     def __init__(self, backoff: Backoff, draw: Callable[[], float]) -> None:
-        """``draw`` returns a random number from 0 to 1."""
         self._backoff = backoff
         self._draw = draw
         self._failures = 0
@@ -67,5 +66,4 @@ class BackoffSchedule:
         return seconds
 
     def reset(self) -> None:
-        """Start with the shortest pauses again, after a success."""
         self._failures = 0

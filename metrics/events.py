@@ -61,8 +61,6 @@ class NoopObserver:
 
 
 class BatchJudged(Event, frozen=True):
-    """The leader decided what to do with a producer's batch."""
-
     shard: int
     verdict: BatchVerdict
 
@@ -97,8 +95,6 @@ class IngestQueueLimitSet(Event, frozen=True):
 
 
 class MalformedMessageReceived(Event, frozen=True):
-    """A message did not follow the protocol and was dropped or rejected."""
-
     reason: MalformedReason
 
 
@@ -115,8 +111,6 @@ class DeviceRecordStored(Event, frozen=True):
 
 
 class DeviceMessageRejected(Event, frozen=True):
-    """A message of an MQTT device was dropped."""
-
     reason: DeviceRejectionReason
 
 
@@ -128,14 +122,10 @@ class PendingDeviceRecordsChanged(Event, frozen=True):
 
 
 class DeviceSessionOpened(Event, frozen=True):
-    """The leader reads the MQTT session of the shard's devices."""
-
     shard: int
 
 
 class DeviceSessionClosed(Event, frozen=True):
-    """The leader stopped reading the MQTT session of the shard's devices."""
-
     shard: int
 
 
@@ -143,8 +133,6 @@ class DeviceSessionClosed(Event, frozen=True):
 
 
 class TermStarted(Event, frozen=True):
-    """This daemon became the leader of a shard."""
-
     shard: int
     leader_epoch: int
 
@@ -172,8 +160,6 @@ class HeadAdvanced(Event, frozen=True):
 
 
 class ZooKeeperStateChanged(Event, frozen=True):
-    """The ZooKeeper session entered ``state``."""
-
     state: ZooKeeperState
 
 
@@ -193,8 +179,6 @@ class ConsumerDisconnected(Event, frozen=True):
 
 
 class ConsumerRemoved(Event, frozen=True):
-    """A consumer left, was replaced, or was evicted."""
-
     reason: LeaveReason
 
 
@@ -225,14 +209,10 @@ class SubscriptionSeekCompleted(Event, frozen=True):
 
 
 class SegmentWeightChanged(Event, frozen=True):
-    """The weight of a segment that is balanced by load changed."""
-
     change: WeightChange
 
 
 class DrainPollCompleted(Event, frozen=True):
-    """The coordinator asked the drain checker once."""
-
     outcome: PollOutcome
 
 
@@ -246,8 +226,6 @@ class BlockedSegmentsChanged(Event, frozen=True):
 
 
 class LayoutChangedAutomatically(Event, frozen=True):
-    """The autoscaler split or merged segments."""
-
     kind: LayoutChangeKind
     reason: LayoutChangeReason
 
@@ -259,8 +237,6 @@ class SplitSuppressed(Event, frozen=True):
 
 
 class SegmentsPruned(Event, frozen=True):
-    """Retention removed ``count`` segments from a layout."""
-
     count: int
 
 
@@ -304,8 +280,6 @@ class SnapshotRejected(Event, frozen=True):
 
 
 class ObjectsCounted(Event, frozen=True):
-    """A shard has ``count`` objects of this kind."""
-
     shard: int
     kind: ObjectKind
     count: int
@@ -320,8 +294,6 @@ class CompactionAdvanced(Event, frozen=True):
 
 
 class ChunksDeleted(Event, frozen=True):
-    """``count`` compacted chunks were deleted."""
-
     shard: int
     count: int
 
@@ -336,8 +308,6 @@ class TrimFailed(Event, frozen=True):
 
 
 class DrainServiceStateChanged(Event, frozen=True):
-    """The drain service entered ``state``."""
-
     state: DrainState
 
 
@@ -346,14 +316,10 @@ class DrainServiceRestarted(Event, frozen=True):
 
 
 class DrainCheckCompleted(Event, frozen=True):
-    """The drain service answered after ``seconds``."""
-
     seconds: float
 
 
 class DrainCheckFailed(Event, frozen=True):
-    """The drain service did not answer a query."""
-
     reason: DrainFailure
 
 
@@ -388,8 +354,6 @@ class StoreOperationSucceeded(Event, frozen=True):
 
 
 class StoreOperationFailed(Event, frozen=True):
-    """The object store failed an operation."""
-
     operation: StoreOperation
 
 

@@ -20,8 +20,6 @@ STALLED_SECONDS = 10.0
 
 
 class ComponentState(StrEnum):
-    """The state of a component."""
-
     OK = "ok"
     DEGRADED = "degraded"
     FAILED = "failed"
@@ -29,8 +27,6 @@ class ComponentState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthFacts:
-    """The facts of one moment."""
-
     tick_age_seconds: float
     """Time since the loop last ticked."""
     zookeeper: str
@@ -48,8 +44,6 @@ class HealthFacts:
 
 @dataclass(frozen=True, slots=True)
 class ComponentHealth:
-    """The state of a component, and the reason."""
-
     name: str
     state: ComponentState
     reason: str
@@ -57,15 +51,12 @@ class ComponentHealth:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The health of a daemon."""
-
     live: bool
     live_reason: str
     components: tuple[ComponentHealth, ...]
 
     @property
     def ready(self) -> bool:
-        """Whether no component has failed."""
         return all(component.state is not ComponentState.FAILED for component in self.components)
 
     @property
@@ -77,7 +68,6 @@ class Health:
 
 
 def judge_health(facts: HealthFacts) -> Health:
-    """Return the health that follows from ``facts``."""
     live = facts.tick_age_seconds <= STALLED_SECONDS
     live_reason = f"the event loop ticked {facts.tick_age_seconds:.1f} s ago"
     if not live:

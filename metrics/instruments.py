@@ -55,7 +55,6 @@ class Instruments:
         self._handlers = metrics.handlers
 
     def observe(self, event: events.Event) -> None:
-        """Update the metrics of ``event``."""
         for handler in self._handlers[type(event)]:
             handler(event)
 

@@ -13,8 +13,6 @@ from headgate.protocol.messages import SubscriptionBacklog, SubscriptionDescript
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardStatus:
-    """The status of one shard on this daemon."""
-
     shard: int
     role: str
     """``following``, ``catching_up``, ``leading`` or ``stopped``."""
@@ -34,14 +32,11 @@ class ShardStatus:
 
     @property
     def leading(self) -> bool:
-        """Whether this daemon leads the shard."""
         return self.role == "leading"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonStatus:
-    """The status of one daemon."""
-
     instance: str
     shards: tuple[ShardStatus, ...] = ()
     cluster: str = ""

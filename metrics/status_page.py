@@ -29,7 +29,6 @@ STYLE = (
 
 
 def status_page(status: DaemonStatus, health: Health) -> str:
-    """Return the whole page."""
     body = [
         f"<h1>headgate {escape(status.instance)}</h1>",
         f'<p>This daemon is <strong class="{escape(health.state)}">{escape(health.state.replace("_", " "))}</strong>'

@@ -45,7 +45,6 @@ class SystemdNotifier:
         self._send("WATCHDOG=1")
 
     def stopping(self) -> None:
-        """Report that the stop has begun."""
         self._stopping = True
         self._send("STOPPING=1", "STATUS=stopping")
 

@@ -85,7 +85,6 @@ class BacklogService:
         task.add_done_callback(self._pending_answers.discard)
 
     def latest(self) -> tuple[SubscriptionBacklog, ...]:
-        """Return the backlogs from the cache, without a query."""
         response = None
         if (
             self._response is not None

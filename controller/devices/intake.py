@@ -59,7 +59,6 @@ class DeviceIntake:
         now_ms: Callable[[], int],
         enabled: bool = True,
     ) -> None:
-        """``state`` and ``commit`` are those of the term."""
         self.subscriptions = DeviceSubscriptions(
             cluster=cluster, state=state, commit=commit, observer=observer, enabled=enabled
         )

@@ -7,8 +7,6 @@ from typing import Protocol, Self
 
 
 class Delivery(Protocol):
-    """One message from a device."""
-
     @property
     def topic(self) -> str:
         """The MQTT topic."""

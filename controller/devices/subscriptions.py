@@ -50,7 +50,6 @@ class DeviceSubscriptions:
         observer: events.Observer,
         enabled: bool,
     ) -> None:
-        """``state`` and ``commit`` are those of the term."""
         self.sentinel_topic = m.device_sentinel_topic(cluster, state.shard)
         """Messages with this topic are passed to `on_sentinel`."""
         self._cluster = cluster

@@ -18,8 +18,6 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """The role of this daemon in one shard."""
-
     FOLLOWING = "following"
     CATCHING_UP = "catching_up"
     LEADING = "leading"
@@ -27,8 +25,6 @@ class Role(StrEnum):
 
 
 class Event(StrEnum):
-    """An event that may change the role."""
-
     LOCK_ACQUIRED = "lock_acquired"
     LOCK_LOST = "lock_lost"
     CONTACT_LOST = "contact_lost"
@@ -42,8 +38,6 @@ class Event(StrEnum):
 
 
 class Action(StrEnum):
-    """What the daemon must do."""
-
     CATCH_UP = "catch_up"
     """Read the ledger to its end and write the term chunk."""
     SERVE = "serve"

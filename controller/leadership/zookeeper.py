@@ -117,13 +117,11 @@ class ZooKeeperElections:
     # Elections
 
     def contend(self, shard: int) -> None:
-        """See `Elections.contend`."""
         if shard not in self._contenders:
             self._wakeups[shard] = asyncio.Event()
             self._contenders[shard] = self._start(self._contend(shard), f"contender-{shard}")
 
     def withdraw(self, shard: int) -> None:
-        """See `Elections.withdraw`."""
         task = self._contenders.pop(shard, None)
         if task is None:
             return
@@ -132,13 +130,11 @@ class ZooKeeperElections:
         self._acquired.discard(shard)
 
     async def register_instance(self, name: str, data: bytes) -> None:
-        """See `Elections.register_instance`."""
         if self._registering is not None:
             self._registering.cancel()
         self._registering = self._start(self._keep_registered(name, data), "zookeeper-registration")
 
     async def cluster_config(self, default: dict[str, Any]) -> dict[str, Any]:
-        """See `Elections.cluster_config`."""
         while True:
             await self._in_contact.wait()
             try:
@@ -155,7 +151,6 @@ class ZooKeeperElections:
             return config
 
     async def __aenter__(self) -> Self:
-        """See `Elections.__aenter__`."""
         self._loop = asyncio.get_running_loop()
         self._client = KazooClient(
             hosts=self._hosts,

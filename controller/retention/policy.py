@@ -28,8 +28,6 @@ KEEP_FOREVER = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionRules:
-    """The retention times of one topic."""
-
     retention_ms: int
     """Time after sealing; `KEEP_FOREVER`: nothing is pruned."""
     checkpoint_retention_ms: int
@@ -39,8 +37,6 @@ class RetentionRules:
 
 @dataclass(frozen=True, slots=True)
 class PruneDecision:
-    """Which segments are pruned and which are retained."""
-
     segments: tuple[int, ...]
     """Ancestors first."""
     retained: Mapping[int, str]
@@ -52,7 +48,6 @@ class PruneDecision:
 def decide_pruning(
     layout: Layout, subscriptions: Iterable[Subscription], rules: RetentionRules, now_ms: int
 ) -> PruneDecision:
-    """Return which segments of ``layout`` are pruned at ``now_ms``."""
     subscriptions = sorted(subscriptions, key=lambda subscription: subscription.name)
     abandoned = [subscription for subscription in subscriptions if _is_abandoned(subscription, rules, now_ms)]
     retaining = [subscription for subscription in subscriptions if subscription not in abandoned]

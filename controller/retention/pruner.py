@@ -71,7 +71,6 @@ class Pruner:
         """Ids of expired subscriptions that were logged."""
 
     async def run(self) -> None:
-        """Prune and delete until cancelled."""
         schedule = BackoffSchedule(DELETION_BACKOFF, self._rng.random)
         retry_at = 0.0
         loop = asyncio.get_running_loop()
@@ -94,7 +93,6 @@ class Pruner:
                 retry_at = loop.time() + schedule.next_seconds()
 
     def handlers(self) -> tuple[Registration, ...]:
-        """Return the handlers of this object's requests."""
         return (handler(m.PruneTopic, self.prune_topic),)
 
     def prune_topic(self, request: m.PruneTopic, _: str) -> Decision | Refusal:

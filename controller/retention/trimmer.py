@@ -59,7 +59,6 @@ class Trimmer:
         self._readable: dict[int, bool] = {}
 
     async def run(self) -> None:
-        """Run a round periodically until cancelled."""
         while True:
             await asyncio.sleep(self._interval_seconds)
             await self.trim_once()

@@ -66,14 +66,12 @@ class Autoscaler:
         """(topic id, segment, limit) that were logged."""
 
     def sample(self, records: RecordColumns) -> None:
-        """Sample the records of a chunk, if a sample is due."""
         now = asyncio.get_running_loop().time()
         if now - self._sampled_at >= SAMPLE_INTERVAL_SECONDS:
             self._sampled_at = now
             self._sampler.sample(records)
 
     def tick(self) -> None:
-        """Evaluate all topics, if an evaluation is due."""
         now = asyncio.get_running_loop().time()
         if now - self._evaluated_at < EVALUATION_INTERVAL_SECONDS:
             return

@@ -25,14 +25,11 @@ MIN_SAMPLES = 32
 
 
 class HotKeySampler:
-    """Samples of the active segments of one shard."""
-
     def __init__(self) -> None:
         self._samples: dict[tuple[int, int], deque[int]] = {}
         self._next_start = 0
 
     def sample(self, records: RecordColumns) -> None:
-        """Sample the records of one chunk."""
         count = len(records)
         if not count:
             return

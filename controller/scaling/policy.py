@@ -42,8 +42,6 @@ MIN_REMAINING_LOAD = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentLoad:
-    """Measurements of one active segment."""
-
     rate: Rate
     """Over the split window."""
     peak: Rate
@@ -57,8 +55,6 @@ class SegmentLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicLoad:
-    """Measurements of one topic."""
-
     layout: Layout
     segments: Mapping[int, SegmentLoad]
     """All active segments."""
@@ -69,8 +65,6 @@ class TopicLoad:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Split ``segment``."""
-
     segment: int
     why: LayoutChangeReason
     detail: str
@@ -78,8 +72,6 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Merge the neighbors ``first`` and ``second``."""
-
     first: int
     second: int
     why: LayoutChangeReason
@@ -88,8 +80,6 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class SuppressedSplit:
-    """``limit`` prevents a split of ``segment``."""
-
     segment: int
     limit: SplitLimit
     detail: str

@@ -39,8 +39,6 @@ _TOPIC_GAUGES: Final = {
 
 
 class BacklogMetrics:
-    """Exports the backlogs of the shards that this daemon leads."""
-
     def __init__(self, metrics: MetricFactory, topics: Collection[str]) -> None:
         """``topics``: those whose backlogs are exported by name."""
         self._topics = frozenset(topics)

@@ -14,7 +14,6 @@ LAG_BUCKETS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 
 def add_dependency_metrics(metrics: MetricFactory) -> None:
-    """Create the metrics of the process and its dependencies."""
     broker = metrics.gauge("broker_connected", "1 while the MQTT broker is connected.").child()
     metrics.on(events.BrokerConnected, lambda _: broker.set(1))
     metrics.on(events.BrokerDisconnected, lambda _: broker.set(0))

@@ -11,7 +11,6 @@ DRAIN_STATES: Final = get_args(events.DrainState)
 
 
 def add_drain_metrics(metrics: MetricFactory) -> None:
-    """Create the metrics of the drain service."""
     state = StateGauge(
         metrics.gauge("drain_service_state", "1 for the state of the drain service.", state=DRAIN_STATES), "off"
     )

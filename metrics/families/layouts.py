@@ -12,7 +12,6 @@ LAYOUT_CHANGE_REASONS: Final = get_args(events.LayoutChangeReason)
 
 
 def add_layout_metrics(metrics: MetricFactory) -> None:
-    """Create the metrics of layouts."""
     changes = metrics.counter(
         "layout_changes",
         "Automatic splits and merges, by kind and reason.",

@@ -18,7 +18,6 @@ TERM_END_REASONS: Final = (
 
 
 def add_leadership_metrics(metrics: MetricFactory) -> None:
-    """Create the metrics of leadership."""
     is_leader = metrics.gauge("shard_is_leader", "1 if this daemon leads the shard.", shard=None)
     epoch = metrics.gauge_of(
         events.TermStarted,

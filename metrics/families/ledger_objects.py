@@ -9,7 +9,6 @@ from metrics.metric_factory import MetricFactory
 
 
 def add_object_metrics(metrics: MetricFactory) -> None:
-    """Create the metrics of the objects in the store."""
     metrics.gauge_of(
         events.SnapshotFound,
         "chunk",

@@ -10,7 +10,6 @@ from metrics.metric_factory import WAIT_BUCKETS, MetricFactory
 
 
 def add_subscription_metrics(metrics: MetricFactory) -> None:
-    """Create the metrics of subscriptions."""
     _add_consumer_metrics(metrics)
     metrics.count(events.SegmentGranted, "segments_granted", "Segments granted to consumers.")
     metrics.count(events.SegmentRevoked, "segments_revoked", "Segments revoked from consumers.")

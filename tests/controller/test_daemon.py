@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from controller import daemon as daemon_module
 from controller.daemon import Daemon
 from controller.settings.load import IngestSettings, LedgerSettings, Settings
 from controller.state.shard_state import ShardState
@@ -18,19 +17,19 @@ from headgate.storage.object_store import LocalStore
 from tests.support.broker import FakeBroker
 
 
-def test_the_restored_state_is_frozen_before_the_leader_is_created(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(ledger=LedgerSettings(url=tmp_path.as_uri()))
+
+
+def test_the_restored_state_is_frozen_before_the_leader_is_created(tmp_path: Path, settings: Settings) -> None:
     """Otherwise the garbage collector traverses it repeatedly (0.3 s each time, measured)."""
-    ledger = LedgerSettings(url=tmp_path.as_uri())
-    daemon: Any = Daemon(Settings(ledger=ledger))
     freeze_counts: list[int] = []
 
-    def build(*_: Any) -> object:
+    def leader_type(*_: Any) -> Any:
         freeze_counts.append(gc.get_freeze_count())
-        return object()
 
-    monkeypatch.setattr(daemon_module, "ShardLeader", build)
+    daemon: Any = Daemon(settings, leader_type)
     controller: Any = daemon._controller(Ledger(LocalStore(tmp_path), 0), object(), object(), object())
     before = gc.get_freeze_count()
     try:
@@ -42,17 +41,18 @@ def test_the_restored_state_is_frozen_before_the_leader_is_created(
     assert frozen > before + 1000, "all live objects are frozen, the state included"
 
 
-async def test_a_reload_enables_and_disables_devices_now_and_for_later_terms(tmp_path: Path) -> None:
+async def test_a_reload_enables_and_disables_devices_now_and_for_later_terms(
+    tmp_path: Path, settings: Settings
+) -> None:
     """A term that starts after a reload uses the new settings."""
-    on = Settings(ledger=LedgerSettings(url=tmp_path.as_uri()))
-    off = on.replace(ingest=IngestSettings(mqtt_devices=False))
-    daemon: Any = Daemon(on)
+    off = settings.replace(ingest=IngestSettings(mqtt_devices=False))
+    daemon: Any = Daemon(settings)
     transport = FakeBroker().transport("d")
     controller: Any = daemon._controller(Ledger(LocalStore(tmp_path), 0), object(), transport, object())
     daemon._controllers = [controller]
     enabled: list[bool] = []
     try:
-        for read in (off, on, off):
+        for read in (off, settings, off):
             controller.leader = controller._new_leader(ShardState(0), lambda: False)
             enabled.append(controller.leader.devices.subscriptions._enabled)
             daemon.reload(read)
@@ -63,9 +63,9 @@ async def test_a_reload_enables_and_disables_devices_now_and_for_later_terms(tmp
     assert [True, False, False, True, True, False] == enabled
 
 
-async def test_a_drain_service_that_becomes_ready_is_connected_to_at_once(tmp_path: Path) -> None:
+async def test_a_drain_service_that_becomes_ready_is_connected_to_at_once(tmp_path: Path, settings: Settings) -> None:
     """Otherwise blocked segments wait for the next attempt too, up to half a minute."""
-    daemon: Any = Daemon(Settings(ledger=LedgerSettings(url=tmp_path.as_uri())))
+    daemon: Any = Daemon(settings)
     daemon._checker = SparkDrainChecker(f"unix:{tmp_path / 'missing'}")
 
     daemon._on_drain_state("degraded", "the process ended")
