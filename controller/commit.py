@@ -36,8 +36,6 @@ class TermEndedError(HeadgateError):
 
 @dataclass(slots=True)
 class _PendingChunk:
-    """A chunk that is not durable yet."""
-
     number: int
     at_ms: int
     builder: ChunkBuilder = field(default_factory=ChunkBuilder)
@@ -171,9 +169,7 @@ class GroupCommit:
     async def check_for_successor(self) -> None:
         """Check whether another leader has written the next number while this one was idle.
 
-        Raises:
-            TermEndedError: it has.
-
+        Raises TermEndedError: it has.
         """
         number = self.durable + 1
         if not self._idle.is_set():
@@ -189,7 +185,6 @@ class GroupCommit:
             raise _number_taken(number)
 
     def _open_chunk(self) -> _PendingChunk:
-        """Return the chunk that collects entries; open one if there is none."""
         if self._pending is None:
             self._state.begin_chunk(self._state.chunk + 1, self._now_ms())
             self._pending = _PendingChunk(self._state.chunk, self._state.at_ms)

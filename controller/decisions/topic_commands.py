@@ -6,6 +6,7 @@ split or merge is one entry, so no half-done state exists.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, get_args
 
 import msgspec
@@ -16,7 +17,7 @@ from controller.state.shard_state import ShardState, Topic
 from coordinator.decisions.refusal import Refusal
 from headgate.errors import LayoutError
 from headgate.model import entries as e
-from headgate.model.external_topic import ExternalTopic
+from headgate.model.layout import Layout
 from headgate.protocol import messages as m
 
 MAX_SEGMENTS = 4096
@@ -57,28 +58,15 @@ def delete_topic(request: m.DeleteTopic, state: ShardState) -> Decision | Refusa
 
 def split_segment(request: m.SplitSegment, state: ShardState) -> Decision | Refusal:
     """Split a segment at the middle of its range."""
-    topic = find_topic(request.topic, state)
-    if isinstance(topic, Refusal):
-        return topic
-    if request.token in state.commands:
-        return Decision((), _describe(request.topic))
-    entry = split_entry(topic, request.segment, token=request.token)
-    return entry if isinstance(entry, Refusal) else Decision((entry,), _describe(request.topic))
+    return _change(request, state, lambda topic: split_entry(topic, request.segment, token=request.token))
 
 
 def split_entry(
     topic: Topic, segment: int, *, token: str, reason: str = "", max_segments: int = MAX_SEGMENTS
 ) -> e.SegmentSplit | Refusal:
     """Return the entry that splits ``segment``. An automatic split has a ``reason`` and an empty ``token``."""
-    if topic.external is not None:
-        return _refuse_external(topic)
-    try:
-        topic.layout.split(segment, 0, 0)
-    except LayoutError as error:
-        return Refusal("invalid", str(error), after_barrier=True)
-    if len(topic.layout.segments) + 2 > max_segments:
-        return _refuse_segment_limit(topic, max_segments)
-    return e.SegmentSplit(
+    refusal = _refuse_layout(topic, lambda: topic.layout.split(segment, 0, 0), max_segments)
+    return refusal or e.SegmentSplit(
         topic_id=topic.topic_id,
         segment=segment,
         end_offset=topic.tails[segment].next_offset,
@@ -89,28 +77,16 @@ def split_entry(
 
 def merge_segments(request: m.MergeSegments, state: ShardState) -> Decision | Refusal:
     """Merge two adjacent segments."""
-    topic = find_topic(request.topic, state)
-    if isinstance(topic, Refusal):
-        return topic
-    if request.token in state.commands:
-        return Decision((), _describe(request.topic))
-    entry = merge_entry(topic, *request.segments, token=request.token)
-    return entry if isinstance(entry, Refusal) else Decision((entry,), _describe(request.topic))
+    return _change(request, state, lambda topic: merge_entry(topic, *request.segments, token=request.token))
 
 
 def merge_entry(
     topic: Topic, first: int, second: int, *, token: str, reason: str = "", max_segments: int = MAX_SEGMENTS
 ) -> e.SegmentsMerged | Refusal:
     """Return the entry that merges two segments. An automatic merge has a ``reason`` and an empty ``token``."""
-    if topic.external is not None:
-        return _refuse_external(topic)
-    try:
-        topic.layout.merge(first, second, {first: 0, second: 0}, 0)
-    except LayoutError as error:
-        return Refusal("invalid", str(error), after_barrier=True)
-    if len(topic.layout.segments) + 1 > max_segments:
-        return _refuse_segment_limit(topic, max_segments)
-    return e.SegmentsMerged(
+    ends = {first: 0, second: 0}
+    refusal = _refuse_layout(topic, lambda: topic.layout.merge(first, second, ends, 0), max_segments)
+    return refusal or e.SegmentsMerged(
         topic_id=topic.topic_id,
         segments=(first, second),
         end_offsets=(topic.tails[first].next_offset, topic.tails[second].next_offset),
@@ -121,11 +97,10 @@ def merge_entry(
 
 def set_topic_policy(request: m.SetTopicPolicy, state: ShardState) -> Decision | Refusal:
     """Set the given fields of a topic's policy, and reset others to the cluster's settings."""
-    topic = find_topic(request.topic, state)
-    if isinstance(topic, Refusal):
-        return topic
-    if request.token in state.commands:
-        return Decision((), _describe(request.topic))
+    return _change(request, state, lambda topic: _policy_entry(topic, request))
+
+
+def _policy_entry(topic: Topic, request: m.SetTopicPolicy) -> e.TopicPolicySet | Refusal:
     given = {field: value for field in get_args(m.PolicyField) if (value := getattr(request, field)) is not None}
     if both := sorted(given.keys() & set(request.reset)):
         return Refusal("invalid", f"{', '.join(both)}: give a value or reset it, not both")
@@ -135,8 +110,36 @@ def set_topic_policy(request: m.SetTopicPolicy, state: ShardState) -> Decision |
     fewest, most = policy.min_segments, policy.max_segments
     if fewest is not None and most is not None and fewest > most:
         return Refusal("invalid", f"min_segments {fewest} is above max_segments {most}")
-    entry = e.TopicPolicySet(topic_id=topic.topic_id, policy=policy, token=request.token)
-    return Decision((entry,), _describe(request.topic))
+    return e.TopicPolicySet(topic_id=topic.topic_id, policy=policy, token=request.token)
+
+
+def _change(
+    request: m.SplitSegment | m.MergeSegments | m.SetTopicPolicy,
+    state: ShardState,
+    entry_for: Callable[[Topic], e.AnyEntry | Refusal],
+) -> Decision | Refusal:
+    """Decide a command that changes an existing topic. A repeated one changes nothing."""
+    topic = find_topic(request.topic, state)
+    if isinstance(topic, Refusal):
+        return topic
+    if request.token in state.commands:
+        return Decision((), _describe(request.topic))
+    entry = entry_for(topic)
+    return entry if isinstance(entry, Refusal) else Decision((entry,), _describe(request.topic))
+
+
+def _refuse_layout(topic: Topic, change: Callable[[], Layout], max_segments: int) -> Refusal | None:
+    """Return why the layout of ``topic`` cannot be changed, if that is so."""
+    if topic.external is not None:
+        return _refuse_external(topic)
+    try:
+        after = change()
+    except LayoutError as error:
+        return Refusal("invalid", str(error), after_barrier=True)
+    if len(after.segments) <= max_segments:
+        return None
+    count = len(topic.layout.segments)
+    return Refusal("invalid", f"topic {topic.name!r} holds {count} segments; the limit is {max_segments}")
 
 
 def list_topics(_: m.ListTopics, __: ShardState) -> Decision:
@@ -155,6 +158,7 @@ def describe_topic(request: m.DescribeTopic, state: ShardState) -> Decision | Re
 
 def describe(topic: Topic, shard: int) -> m.TopicDescription:
     """Return the description of ``topic``."""
+    source = topic.external
     return m.TopicDescription(
         topic=topic.name,
         topic_id=topic.topic_id,
@@ -178,12 +182,10 @@ def describe(topic: Topic, shard: int) -> m.TopicDescription:
         ],
         subscriptions=sorted(topic.subscriptions),
         policy=topic.policy,
-        external=None if topic.external is None else _source_of(topic.external),
+        external=None
+        if source is None
+        else m.ExternalDescription(source=source.source, positions=source.positions, hash_bits=source.hash_bits),
     )
-
-
-def _source_of(external: ExternalTopic) -> m.ExternalDescription:
-    return m.ExternalDescription(source=external.source, positions=external.positions, hash_bits=external.hash_bits)
 
 
 def _refuse_external(topic: Topic) -> Refusal:
@@ -192,12 +194,6 @@ def _refuse_external(topic: Topic) -> Refusal:
         f"topic {topic.name!r} is external: split or merge at its source, then import it again "
         f"(headgate topic import {topic.name} FILE)",
         after_barrier=True,
-    )
-
-
-def _refuse_segment_limit(topic: Topic, max_segments: int) -> Refusal:
-    return Refusal(
-        "invalid", f"topic {topic.name!r} holds {len(topic.layout.segments)} segments; the limit is {max_segments}"
     )
 
 

@@ -70,9 +70,7 @@ def import_topic(request: m.ImportTopic, state: ShardState) -> Decision | Refusa
 def plan_import(request: m.ImportTopic, topic: Topic | None) -> ImportPlan:
     """Return what ``request`` changes in ``topic``; None: the topic does not exist yet.
 
-    Raises:
-        LayoutError: the listing violates a rule; the text names the segment.
-
+    Raises LayoutError: the listing violates a rule; the text names the segment.
     """
     external = _source_of(request, topic)
     listed = index_listing(request)
@@ -201,7 +199,6 @@ def _seal_unlisted_parents(
 def _graph(
     request: m.ImportTopic, topic: Topic | None, external: ExternalTopic, plan: ImportPlan
 ) -> dict[int, GraphNode]:
-    """Return the segment graph after the import."""
     nodes: dict[int, GraphNode] = {}
     for segment in () if topic is None else topic.layout.segments.values():
         sealed = segment.state is SegmentState.SEALED or segment.segment_id in plan.sealed

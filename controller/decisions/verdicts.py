@@ -74,43 +74,35 @@ def judge_batch(batch: Batch, state: ShardState, durable: int) -> Judgement:
     ``durable`` is the newest durable chunk. Whatever ``state`` holds beyond it is in flight.
     """
     if batch.topic not in state.topics:
-        return Refusal("invalid", f"there is no topic {batch.topic!r}; create it first", after_barrier=True)  # row 1
+        return _refuse("invalid", f"there is no topic {batch.topic!r}; create it first")  # row 1
     if isinstance(batch, m.ProduceBatch) and state.topics[batch.topic].external is not None:
-        return Refusal("invalid", f"topic {batch.topic!r} is external: produce to its source", after_barrier=True)
+        return _refuse("invalid", f"topic {batch.topic!r} is external: produce to its source")
     if batch.producer_id is None:
         return Accept()
     producer = state.producers.get(batch.producer_id)
     if producer is None:
-        return Refusal(
-            "out_of_order", f"producer {batch.producer_id} is unknown; open a new identity", after_barrier=True
-        )
+        return _refuse("out_of_order", f"producer {batch.producer_id} is unknown; open a new identity")
     if batch.producer_epoch != producer.producer_epoch:
         return _judge_other_epoch(batch, producer)
     ahead = batch.sequence - producer.next_sequence
     if ahead == 0:
         return _judge_next(producer, durable)
     if ahead > 0:  # row 10
-        return Refusal(
-            "out_of_order",
-            f"sequence {batch.sequence} arrived before {producer.next_sequence}",
-            after_barrier=True,
-        )
+        return _refuse("out_of_order", f"sequence {batch.sequence} arrived before {producer.next_sequence}")
     return _judge_repeated(batch, producer)
 
 
 def _judge_other_epoch(batch: Batch, producer: ProducerState) -> Judgement:
     if batch.producer_epoch < producer.producer_epoch:  # row 4
-        return Refusal(
+        return _refuse(
             "fenced",
             f"producer {producer.producer_id} is at epoch {producer.producer_epoch}, not {batch.producer_epoch}",
-            after_barrier=True,
         )
     if batch.sequence == 0:  # row 5
         return Accept()
-    return Refusal(  # row 6
+    return _refuse(  # row 6
         "out_of_order",
         f"producer epoch {batch.producer_epoch} is new and must start at sequence 0, not {batch.sequence}",
-        after_barrier=True,
     )
 
 
@@ -128,12 +120,12 @@ def _judge_repeated(batch: Batch, producer: ProducerState) -> Judgement:
         return Duplicate(0, None)
     count = len(batch.records) if isinstance(batch, m.ProduceBatch) else len(batch.acknowledgements)
     if count != known.count:
-        return Refusal(
-            "invalid",
-            f"sequence {batch.sequence} had {known.count} parts before and has {count} now",
-            after_barrier=True,
-        )
+        return _refuse("invalid", f"sequence {batch.sequence} had {known.count} parts before and has {count} now")
     return Duplicate(known.chunk, known.placements, tuple(known.rejected))  # rows 7 and 8
+
+
+def _refuse(verdict: m.Verdict, reason: str) -> Refusal:
+    return Refusal(verdict, reason, after_barrier=True)
 
 
 def _finished(producer: ProducerState, sequence: int) -> FinishedBatch | None:

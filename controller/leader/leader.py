@@ -233,7 +233,6 @@ class ShardLeader:
         self._dispatch(self.devices.accept, delivery)
 
     def _dispatch(self, handle: Callable[[Arrival], None], arrival: Arrival) -> None:
-        """Handle ``arrival`` while this leader serves."""
         if not self._serving:
             return
         try:
@@ -323,7 +322,6 @@ class ShardLeader:
         return outcome
 
     def _acknowledge(self, batch: m.AcknowledgeBatch) -> m.Committed | Refusal:
-        """Apply the acknowledgements that count; the reply lists the others."""
         rejected = self.subscription_registry.acknowledge(batch)
         if isinstance(rejected, Refusal):
             return rejected
@@ -331,7 +329,6 @@ class ShardLeader:
         return m.Committed(rejected=rejected)
 
     def _store(self, batch: m.ProduceBatch) -> m.Committed | Refusal:
-        """Route the records of ``batch`` and add them to the next chunk."""
         reason = oversized_reason(batch)
         if reason is not None:
             return Refusal("invalid", reason)

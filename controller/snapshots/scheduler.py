@@ -105,7 +105,6 @@ class SnapshotScheduler:
             self._observer.observe(events.SnapshotFound(shard=shard, chunk=numbers[-1]))
 
     async def _run_job(self, shards: Sequence[int]) -> bool:
-        """Run the job for ``shards``; return whether it succeeded for all."""
         command = [*self._command, *(argument for shard in shards for argument in ("--shard", str(shard)))]
         try:
             process = await asyncio.create_subprocess_exec(

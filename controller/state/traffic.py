@@ -62,7 +62,6 @@ class Traffic:
         return Rate(most_records / seconds, most_bytes / seconds)
 
     def _mean(self, end: int, width: int) -> Rate:
-        """Return the mean over the slots ``end - width`` up to, not including, ``end``."""
         records = size_bytes = 0
         for slot, stored, stored_bytes in reversed(self.slots):
             if slot < end - width:

@@ -45,6 +45,13 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_de
     """One decided fact."""
 
 
+class SubscriptionEntry(Entry, frozen=True):
+    """Fields of every entry about a subscription."""
+
+    topic_id: int
+    subscription_id: int
+
+
 class TermStarted(Entry, frozen=True, tag="term_started"):
     """First entry of a leader term. Creating its chunk makes ``instance`` the leader."""
 
@@ -112,7 +119,7 @@ class AcknowledgedRange(msgspec.Struct, frozen=True, array_like=True):
     end_bucket: int = 0
 
 
-class RecordsAcknowledged(Entry, frozen=True, tag="records_acknowledged"):
+class RecordsAcknowledged(SubscriptionEntry, frozen=True, tag="records_acknowledged"):
     """One batch of acknowledgements from one consumer, with a sequence like any batch.
 
     ``ranges``: the accepted ones. ``count``: how many the batch had, so that a repetition is recognized.
@@ -120,8 +127,6 @@ class RecordsAcknowledged(Entry, frozen=True, tag="records_acknowledged"):
     the segments of the rejected ones, in the order of the batch, so that a repetition gets the same reply.
     """
 
-    topic_id: int
-    subscription_id: int
     seek_generation: int
     ranges: list[AcknowledgedRange]
     count: int = 0
@@ -251,14 +256,12 @@ class DataDeleted(Entry, frozen=True, tag="data_deleted"):
     segments: list[int]
 
 
-class SubscriptionCreated(Entry, frozen=True, tag="subscription_created"):
+class SubscriptionCreated(SubscriptionEntry, frozen=True, tag="subscription_created"):
     """A subscription was created at ``positions`` (segment → offset of its first record).
 
     ``subscription_type`` None: not known until the first consumer registers.
     """
 
-    topic_id: int
-    subscription_id: int
     subscription: str
     subscription_type: SubscriptionType | None
     order: Order
@@ -266,46 +269,38 @@ class SubscriptionCreated(Entry, frozen=True, tag="subscription_created"):
     balance: Balance = "count"
 
 
-class SubscriptionConfigured(Entry, frozen=True, tag="subscription_configured"):
+class SubscriptionConfigured(SubscriptionEntry, frozen=True, tag="subscription_configured"):
     """The type of a subscription became known, or its order or balance changed.
 
     ``token`` is that of the command that changed the order; empty if a consumer changed it by registering.
     """
 
-    topic_id: int
-    subscription_id: int
     subscription_type: SubscriptionType
     order: Order
     token: str = ""
     balance: Balance = "count"
 
 
-class SubscriptionDeleted(Entry, frozen=True, tag="subscription_deleted"):
+class SubscriptionDeleted(SubscriptionEntry, frozen=True, tag="subscription_deleted"):
     """A subscription and its positions were removed."""
 
-    topic_id: int
-    subscription_id: int
     token: str
 
 
-class SubscriptionSeek(Entry, frozen=True, tag="subscription_seek"):
+class SubscriptionSeek(SubscriptionEntry, frozen=True, tag="subscription_seek"):
     """The subscription was moved to ``positions``. Acknowledgements of older seek generations are ignored."""
 
-    topic_id: int
-    subscription_id: int
     seek_generation: int
     positions: dict[int, int]
     token: str
 
 
-class ConsumerRegistered(Entry, frozen=True, tag="consumer_registered"):
+class ConsumerRegistered(SubscriptionEntry, frozen=True, tag="consumer_registered"):
     """A consumer joined, a newer incarnation took over its name, or its ``capacity`` (in percent) changed.
 
     ``supports_bucket_ranges``: it can read a bucket range of a segment.
     """
 
-    topic_id: int
-    subscription_id: int
     consumer: str
     incarnation: int
     client_id: str
@@ -313,43 +308,35 @@ class ConsumerRegistered(Entry, frozen=True, tag="consumer_registered"):
     capacity: int = 100
 
 
-class ConsumerDisconnected(Entry, frozen=True, tag="consumer_disconnected"):
+class ConsumerDisconnected(SubscriptionEntry, frozen=True, tag="consumer_disconnected"):
     """A consumer disconnected. Its grace period starts at the chunk's time and continues across leader changes."""
 
-    topic_id: int
-    subscription_id: int
     consumer: str
     incarnation: int
 
 
-class ConsumerReconnected(Entry, frozen=True, tag="consumer_reconnected"):
+class ConsumerReconnected(SubscriptionEntry, frozen=True, tag="consumer_reconnected"):
     """A disconnected consumer came back within its grace period."""
 
-    topic_id: int
-    subscription_id: int
     consumer: str
     incarnation: int
 
 
-class ConsumerRemoved(Entry, frozen=True, tag="consumer_removed"):
+class ConsumerRemoved(SubscriptionEntry, frozen=True, tag="consumer_removed"):
     """A consumer left, was evicted or replaced. What it held is free."""
 
-    topic_id: int
-    subscription_id: int
     consumer: str
     incarnation: int
     reason: LeaveReason
 
 
-class SegmentGranted(Entry, frozen=True, tag="segment_granted"):
+class SegmentGranted(SubscriptionEntry, frozen=True, tag="segment_granted"):
     """``consumer`` reads the segment from now on; ``generation`` fences the previous holder.
 
     It reads the keys of the buckets ``first_bucket`` up to, not including, ``end_bucket``; 0, 0
     means all of them.
     """
 
-    topic_id: int
-    subscription_id: int
     segment: int
     consumer: str
     generation: int
@@ -357,22 +344,18 @@ class SegmentGranted(Entry, frozen=True, tag="segment_granted"):
     end_bucket: int = 0
 
 
-class SegmentRevoked(Entry, frozen=True, tag="segment_revoked"):
+class SegmentRevoked(SubscriptionEntry, frozen=True, tag="segment_revoked"):
     """The holder was asked to finish. It holds the segment, or its buckets, until they are released."""
 
-    topic_id: int
-    subscription_id: int
     segment: int
     generation: int
     first_bucket: int = 0
     end_bucket: int = 0
 
 
-class SegmentReleased(Entry, frozen=True, tag="segment_released"):
+class SegmentReleased(SubscriptionEntry, frozen=True, tag="segment_released"):
     """The segment, or its buckets, has no holder. Acknowledgements at this generation are rejected."""
 
-    topic_id: int
-    subscription_id: int
     segment: int
     generation: int
     reason: ReleaseReason
@@ -380,11 +363,9 @@ class SegmentReleased(Entry, frozen=True, tag="segment_released"):
     end_bucket: int = 0
 
 
-class SegmentsDrained(Entry, frozen=True, tag="segments_drained"):
+class SegmentsDrained(SubscriptionEntry, frozen=True, tag="segments_drained"):
     """This subscription has acknowledged every record of these sealed segments since its last seek."""
 
-    topic_id: int
-    subscription_id: int
     segments: list[int]
     seek_generation: int
 
@@ -395,11 +376,9 @@ class LedgerTrimmed(Entry, frozen=True, tag="ledger_trimmed"):
     below: int
 
 
-class SegmentWeightsSet(Entry, frozen=True, tag="segment_weights_set"):
+class SegmentWeightsSet(SubscriptionEntry, frozen=True, tag="segment_weights_set"):
     """These segments have new weights; all other weights are unchanged."""
 
-    topic_id: int
-    subscription_id: int
     weights: dict[int, int]
 
 
@@ -444,10 +423,5 @@ def encode_entry(entry: Entry) -> bytes:
 
 
 def decode_entry(data: bytes) -> AnyEntry:
-    """Return the entry in ``data``.
-
-    Raises:
-        msgspec.DecodeError: not an entry this version knows.
-
-    """
+    """Return the entry in ``data``; raises msgspec.DecodeError: not an entry this version knows."""
     return _DECODER.decode(data)

@@ -77,9 +77,7 @@ class Layout:
     def initial(cls, count: int, at_ms: int) -> Layout:
         """Return ``count`` equal segments, ids from 0; the last takes the remainder.
 
-        Raises:
-            LayoutError: ``count`` is below 1 or above the number of hashes.
-
+        Raises LayoutError: ``count`` is below 1 or above the number of hashes.
         """
         if not 1 <= count <= SEGMENT_HASHES:
             raise LayoutError(f"{count} segments: give a number from 1 to {SEGMENT_HASHES}")
@@ -132,9 +130,7 @@ class Layout:
     def split(self, segment_id: int, end_offset: int, at_ms: int) -> Layout:
         """Seal ``segment_id`` at ``end_offset`` and create its two halves.
 
-        Raises:
-            LayoutError: the segment is unknown, sealed, or a single hash.
-
+        Raises LayoutError: the segment is unknown, sealed, or a single hash.
         """
         parent = self._active_segment(segment_id, "split")
         if parent.first_hash == parent.last_hash:
@@ -147,9 +143,7 @@ class Layout:
     def merge(self, first_id: int, second_id: int, end_offsets: Mapping[int, int], at_ms: int) -> Layout:
         """Seal two active neighbors and create the segment that covers both.
 
-        Raises:
-            LayoutError: one is unknown or sealed, both are the same, or they do not touch.
-
+        Raises LayoutError: one is unknown or sealed, both are the same, or they do not touch.
         """
         first, second = self._active_segment(first_id, "merge"), self._active_segment(second_id, "merge")
         low, high = sorted((first, second), key=lambda segment: segment.first_hash)
@@ -169,9 +163,7 @@ class Layout:
     def prune(self, segment_id: int) -> Layout:
         """Remove a sealed segment that has no ancestors in the layout.
 
-        Raises:
-            LayoutError: it is unknown, active, or has an ancestor in the layout.
-
+        Raises LayoutError: it is unknown, active, or has an ancestor in the layout.
         """
         segment = self.segments.get(segment_id)
         if segment is None or segment.state is SegmentState.ACTIVE:

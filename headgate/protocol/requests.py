@@ -42,9 +42,7 @@ Checkpoint = Annotated[str, Meta(max_length=1024)]
 def require_name(kind: str, name: str) -> str:
     """Return ``name`` if it is a valid name for a ``kind`` (topic, consumer, …).
 
-    Raises:
-        InvalidNameError: its text states the rule.
-
+    Raises InvalidNameError: its text states the rule.
     """
     if not _NAME.fullmatch(name):
         raise InvalidNameError(
@@ -56,6 +54,15 @@ def require_name(kind: str, name: str) -> str:
 
 class RequestBody(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
     """Base class of request bodies."""
+
+
+class ConsumerRequest(RequestBody, frozen=True):
+    """Fields of every request of a consumer."""
+
+    topic: Name
+    subscription: Name
+    consumer: Name
+    incarnation: Natural
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
@@ -89,17 +96,13 @@ class Acknowledgement(msgspec.Struct, frozen=True, array_like=True):
     end_offset: Natural
 
 
-class AcknowledgeBatch(RequestBody, frozen=True, tag="acknowledge"):
+class AcknowledgeBatch(ConsumerRequest, frozen=True, tag="acknowledge"):
     """Acknowledgements of one consumer. The verdict table for records applies to them as well.
 
     ``checkpoints``, for external topics: segment → where its next holder continues. A checkpoint
     counts only if an acknowledgement of its segment in the same batch counts.
     """
 
-    topic: Name
-    subscription: Name
-    consumer: Name
-    incarnation: Natural
     acknowledgements: Annotated[list[Acknowledgement], Meta(min_length=1, max_length=10_000)]
     producer_id: Natural | None = None
     producer_epoch: Epoch = 0
@@ -119,7 +122,7 @@ class OpenProducer(RequestBody, frozen=True, tag="open_producer"):
     producer_epoch: Epoch = 0
 
 
-class RegisterConsumer(RequestBody, frozen=True, tag="register"):
+class RegisterConsumer(ConsumerRequest, frozen=True, tag="register"):
     """Join a subscription, or return to it. Creates the subscription if it does not exist.
 
     ``incarnation`` rises with each start of the program; the higher incarnation keeps the consumer
@@ -130,10 +133,6 @@ class RegisterConsumer(RequestBody, frozen=True, tag="register"):
     rejected and creates nothing.
     """
 
-    topic: Name
-    subscription: Name
-    consumer: Name
-    incarnation: Natural
     subscription_type: SubscriptionType
     start: Start = "latest"
     order: Order | None = None
@@ -144,7 +143,7 @@ class RegisterConsumer(RequestBody, frozen=True, tag="register"):
     subscription_id: Natural | None = None
 
 
-class Heartbeat(RequestBody, frozen=True, tag="heartbeat"):
+class Heartbeat(ConsumerRequest, frozen=True, tag="heartbeat"):
     """Report that a consumer is alive.
 
     ``held``: every (segment, generation) that the consumer reads or finishes. The leader repeats
@@ -152,29 +151,16 @@ class Heartbeat(RequestBody, frozen=True, tag="heartbeat"):
     segments that the consumer no longer holds.
     """
 
-    topic: Name
-    subscription: Name
-    consumer: Name
-    incarnation: Natural
     held: Annotated[list[tuple[Natural, Natural]], Meta(max_length=100_000)] | None = None
 
 
-class LeaveConsumer(RequestBody, frozen=True, tag="leave"):
+class LeaveConsumer(ConsumerRequest, frozen=True, tag="leave"):
     """Leave the subscription and release all held segments."""
 
-    topic: Name
-    subscription: Name
-    consumer: Name
-    incarnation: Natural
 
-
-class ConfirmRevoked(RequestBody, frozen=True, tag="confirm_revoked"):
+class ConfirmRevoked(ConsumerRequest, frozen=True, tag="confirm_revoked"):
     """Confirm a revocation: every delivered record of the segment is acknowledged or given up."""
 
-    topic: Name
-    subscription: Name
-    consumer: Name
-    incarnation: Natural
     segment: Natural
     generation: Natural
 

@@ -182,9 +182,7 @@ class SegmentReader:
     async def run(self) -> None:
         """Read and deliver until the end of a sealed segment, or until cancelled.
 
-        Raises:
-            ChunkError: an object of the ledger is damaged, or records are missing.
-
+        Raises ChunkError: an object of the ledger is damaged, or records are missing.
         """
         await self._read_compacted(fresh=False)
         while not self.at_end:
@@ -282,8 +280,6 @@ class _Disposition(Enum):
 
 
 class _GrantFilter:
-    """Decides which records of a segment a grant delivers."""
-
     def __init__(self, grant: Grant, *, skip_acknowledged: bool) -> None:
         segment_slice = slice_of(grant.segment, grant.first_bucket, grant.end_bucket)
         self.is_bucket_range = isinstance(segment_slice, BucketRange)

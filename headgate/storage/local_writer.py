@@ -112,7 +112,6 @@ class UnnamedFilePool:
     """Unnamed files, open for writing. Its methods may be called on any thread."""
 
     def __init__(self, max_prepared: int = MAX_PREPARED_FILES) -> None:
-        """Keep the ``max_prepared`` most recently prepared files."""
         self._max_prepared = max_prepared
         self._lock = threading.Lock()
         self._open: OrderedDict[str, int] = OrderedDict()

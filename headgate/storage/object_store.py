@@ -216,9 +216,7 @@ def _reason(error: Exception) -> str:
 def open_store(url: str) -> Store:
     """Return the store at ``url``: ``file:///folder``, or any URL that obstore supports (``s3:``, ``gs:``, ``az:`` …).
 
-    Raises:
-        ConfigError: the URL is not that of a store.
-
+    Raises ConfigError: the URL is not that of a store.
     """
     parts = urlsplit(url)
     if parts.scheme == "file":

@@ -126,9 +126,7 @@ class MqttTransport:
     async def subscribe(self, topic_filter: str, handler: MessageHandler) -> None:
         """See `Transport.subscribe`. A filter has one handler, the last one passed.
 
-        Raises:
-            TransportError: the broker rejects this filter.
-
+        Raises TransportError: the broker rejects this filter.
         """
         self._handlers[topic_filter] = self._matcher[topic_filter] = handler
         client = self._client

@@ -91,9 +91,7 @@ class MqttPersistentSession(MqttTransport):
     async def add_subscription(self, topic_filter: str) -> None:
         """Receive messages that match ``topic_filter`` from now on; returns like `Transport.subscribe`.
 
-        Raises:
-            TransportError: the broker rejects this filter.
-
+        Raises TransportError: the broker rejects this filter.
         """
         await self.subscribe(topic_filter, _ignore_message)
 

@@ -22,7 +22,7 @@ STRUCTS = sorted(
         for kind in vars(m).values()
         if isinstance(kind, type)
         and issubclass(kind, msgspec.Struct)
-        and kind not in (msgspec.Struct, m.RequestBody, m.ReplyBody)
+        and kind not in (msgspec.Struct, m.RequestBody, m.ConsumerRequest, m.ReplyBody)
     },
     key=lambda kind: kind.__name__,
 )
