@@ -175,7 +175,7 @@ class Daemon:
         self._transport = transport
         transport.on_connection(self._on_broker)
         await stack.enter_async_context(transport)
-        await transport.subscribe(m.presence_topic(settings.cluster.name, "+"), self._on_presence)
+        await transport.subscribe(m.presence_topic(settings.cluster.name, "+"), self._on_presence, retained=True)
         self._controllers = [
             self._controller(Ledger(store, shard), elections, transport, drain_checker) for shard in range(shards)
         ]

@@ -148,7 +148,9 @@ class Client:
         self.transport.on_connection(self._on_connection)
         await self.transport.__aenter__()
         await self._subscribe(m.replies_topic(self.cluster, self.client_id), "reply", m.decode_reply, self._on_reply)
-        await self._subscribe(m.cluster_topic(self.cluster), "cluster", partial(m.decode, _CLUSTER), self._on_cluster)
+        await self._subscribe(
+            m.cluster_topic(self.cluster), "cluster", partial(m.decode, _CLUSTER), self._on_cluster, retained=True
+        )
         if self.transport.connected:
             self._publish_presence(online=True)
         return self
@@ -208,7 +210,11 @@ class Client:
         if shard not in self._watched_leaders:
             self._watched_leaders.add(shard)
             await self._subscribe(
-                m.leader_topic(self.cluster, shard), "leader", partial(m.decode, _LEADER), self._on_leader
+                m.leader_topic(self.cluster, shard),
+                "leader",
+                partial(m.decode, _LEADER),
+                self._on_leader,
+                retained=True,
             )
 
     def leader(self, shard: int) -> m.LeaderAnnouncement | None:
@@ -391,7 +397,13 @@ class Client:
             reply_handler(message)
 
     async def _subscribe(
-        self, topic: str, kind: str, decode: Callable[[bytes], MessageT], handle: Callable[[MessageT], None]
+        self,
+        topic: str,
+        kind: str,
+        decode: Callable[[bytes], MessageT],
+        handle: Callable[[MessageT], None],
+        *,
+        retained: bool = False,
     ) -> None:
         """Subscribe to ``topic``; count messages that cannot be decoded, and log the first one."""
 
@@ -405,7 +417,7 @@ class Client:
                 return
             handle(message)
 
-        await self.transport.subscribe(topic, on_message)
+        await self.transport.subscribe(topic, on_message, retained=retained)
 
 
 HandlerT = TypeVar("HandlerT")

@@ -90,6 +90,8 @@ class MqttTransport:
         """``will`` is (topic, payload, retain): the broker publishes it if this client disappears without closing."""
         self.dropped_messages = 0
         """Number of `publish` calls that returned False."""
+        self.ignored_retained_messages = 0
+        """Copies of retained messages that arrived for filters which do not expect any."""
         self._host = host
         self._port = port
         self._client_id = client_id
@@ -98,7 +100,8 @@ class MqttTransport:
         self._password = password
         self._rng = rng or random.Random()  # noqa: S311 - jitter
         self._timing = timing or MqttTiming()
-        self._handlers: dict[str, MessageHandler] = {}
+        self._handlers: dict[str, tuple[MessageHandler, bool]] = {}
+        """Filter → its handler, and whether it expects retained messages."""
         self._matcher = MQTTMatcher()
         """The same handlers. One lookup finds those of a topic, independent of the number of filters."""
         self._watchers: list[Callable[[bool], None]] = []
@@ -123,12 +126,12 @@ class MqttTransport:
         """See `Transport.on_connection`."""
         self._watchers.append(handler)
 
-    async def subscribe(self, topic_filter: str, handler: MessageHandler) -> None:
+    async def subscribe(self, topic_filter: str, handler: MessageHandler, *, retained: bool = False) -> None:
         """See `Transport.subscribe`. A filter has one handler, the last one passed.
 
         Raises TransportError: the broker rejects this filter.
         """
-        self._handlers[topic_filter] = self._matcher[topic_filter] = handler
+        self._handlers[topic_filter] = self._matcher[topic_filter] = handler, retained
         client = self._client
         if client is None:
             return
@@ -327,8 +330,16 @@ class MqttTransport:
         """Call the handlers in a later turn: the loop then reports an error in one, and the connection stays open."""
         loop = asyncio.get_running_loop()
         topic, payload = message.topic, bytes(message.payload)
-        for handler in self._matcher.iter_match(topic):
-            loop.call_soon(handler, topic, payload)
+        for handler, expects_retained in self._matcher.iter_match(topic):
+            if message.retain and not expects_retained:
+                self._ignore_retained(topic)
+            else:
+                loop.call_soon(handler, topic, payload)
+
+    def _ignore_retained(self, topic: str) -> None:
+        self.ignored_retained_messages += 1
+        if self.ignored_retained_messages == 1:
+            self._log.warning("message.retained_ignored", topic=topic, remedy="clear it at the broker")
 
     def _remove_handler(self, topic_filter: str) -> None:
         if self._handlers.pop(topic_filter, None) is not None:

@@ -23,8 +23,12 @@ class Transport(Protocol):
     def on_connection(self, handler: Callable[[bool], None]) -> None:
         """Call ``handler(True)`` once connected and subscribed to all filters, ``handler(False)`` after a loss."""
 
-    async def subscribe(self, topic_filter: str, handler: MessageHandler) -> None:
+    async def subscribe(self, topic_filter: str, handler: MessageHandler, *, retained: bool = False) -> None:
         """Deliver messages that match ``topic_filter`` to ``handler``, now and after every reconnection.
+
+        A new subscription also receives copies of retained messages. They are ignored unless
+        ``retained``: a request that any client published with that flag would otherwise be executed
+        again at each reconnection.
 
         Returns once the broker has confirmed, or immediately while it is unreachable; the next
         connection subscribes.

@@ -139,16 +139,35 @@ async def test_the_order_of_one_sender_is_kept_across_topics_and_sizes(harness: 
 async def test_a_retained_message_reaches_present_and_later_subscribers(harness: BrokerHarness) -> None:
     a, b = await harness.open("a"), await harness.open("b")
     early, late = Inbox(), Inbox()
-    await b.subscribe("state", early)
+    await b.subscribe("state", early, retained=True)
 
     a.publish("state", b"1", retain=True)
     a.publish("state", b"2", retain=True)
     await until(lambda: b"2" in early.payloads)
     c = await harness.open("c")
-    await c.subscribe("state", late)
+    await c.subscribe("state", late, retained=True)
 
     await until(lambda: late.messages)
     assert late.messages == [("state", b"2")]
+
+
+async def test_a_filter_ignores_retained_copies_unless_it_expects_them(harness: BrokerHarness) -> None:
+    a, b = await harness.open("a"), await harness.open("b")
+    requests, states, connections = Inbox(), Inbox(), []
+    b.on_connection(connections.append)
+    await b.subscribe("requests", requests)
+    a.publish("requests", b"once", retain=True)
+    await until(lambda: requests.messages)
+
+    await harness.drop("b")
+    await until(lambda: connections[-2:] == [False, True])
+    c = await harness.open("c")
+    await c.subscribe("requests", states, retained=True)
+    a.publish("requests", b"next")
+
+    await until(lambda: len(states.messages) == 2 and b"next" in requests.payloads)
+    assert requests.payloads == [b"once", b"next"]
+    assert states.payloads == [b"once", b"next"]
 
 
 async def test_an_empty_retained_message_clears_the_last_one(harness: BrokerHarness) -> None:
@@ -160,7 +179,7 @@ async def test_an_empty_retained_message_clears_the_last_one(harness: BrokerHarn
     await until(lambda: seen.payloads == [b"1", b""])
 
     b = await harness.open("b")
-    await b.subscribe("#", later)
+    await b.subscribe("#", later, retained=True)
     a.publish("other", b"after")
 
     await until(lambda: later.messages)

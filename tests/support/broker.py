@@ -178,10 +178,10 @@ class _Link:
         for _ in range(self._copies(lossy=not message.retain)):
             self.up(lambda: self._broker.route(message))
 
-    def deliver(self, topic: str, payload: bytes, *, lossy: bool) -> None:
+    def deliver(self, topic: str, payload: bytes, *, lossy: bool, retained: bool = False) -> None:
         """Transfer a message from the broker to the client."""
         for _ in range(self._copies(lossy=lossy)):
-            self.down(lambda: self.transport.receive(topic, payload))
+            self.down(lambda: self.transport.receive(topic, payload, retained=retained))
 
     def up(self, act: Callable[[], None]) -> None:
         """Call ``act`` when a message sent now reaches the broker."""
@@ -234,7 +234,7 @@ class FakeTransport:
         self.client_id = client_id
         self.will = will
         self._broker = broker
-        self._handlers: dict[str, MessageHandler] = {}
+        self._handlers: dict[str, tuple[MessageHandler, bool]] = {}
         self._matcher = MQTTMatcher()
         self._watchers: list[Callable[[bool], None]] = []
         self._link: _Link | None = None
@@ -251,9 +251,9 @@ class FakeTransport:
         """See `Transport.on_connection`."""
         self._watchers.append(handler)
 
-    async def subscribe(self, topic_filter: str, handler: MessageHandler) -> None:
+    async def subscribe(self, topic_filter: str, handler: MessageHandler, *, retained: bool = False) -> None:
         """See `Transport.subscribe`."""
-        self._handlers[topic_filter] = self._matcher[topic_filter] = handler
+        self._handlers[topic_filter] = self._matcher[topic_filter] = handler, retained
         await self._confirmed(lambda link: self._add_subscription(link, topic_filter))
 
     async def unsubscribe(self, topic_filter: str) -> None:
@@ -288,10 +288,11 @@ class FakeTransport:
 
     # For the broker
 
-    def receive(self, topic: str, payload: bytes) -> None:
-        """Call the handlers of all matching filters."""
-        for handler in list(self._matcher.iter_match(topic)):
-            handler(topic, payload)
+    def receive(self, topic: str, payload: bytes, *, retained: bool) -> None:
+        """Call the handlers of all matching filters; ``retained``: a copy for a new subscription."""
+        for handler, expects_retained in list(self._matcher.iter_match(topic)):
+            if expects_retained or not retained:
+                handler(topic, payload)
 
     def lost(self, link: _Link) -> None:
         """Handle the end of the connection."""
@@ -325,7 +326,7 @@ class FakeTransport:
         link.filters[topic_filter] = True
         for topic, payload in sorted(self._broker.retained.items()):
             if topic_matches_sub(topic_filter, topic):
-                link.deliver(topic, payload, lossy=False)
+                link.deliver(topic, payload, lossy=False, retained=True)
 
     def _notify_connection(self, *, connected: bool) -> None:
         for watcher in list(self._watchers):

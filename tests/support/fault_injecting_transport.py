@@ -67,7 +67,7 @@ class FaultInjectingTransport:
     def on_connection(self, handler: Callable[[bool], None]) -> None:
         self._inner.on_connection(handler)
 
-    async def subscribe(self, topic_filter: str, handler: MessageHandler) -> None:
+    async def subscribe(self, topic_filter: str, handler: MessageHandler, *, retained: bool = False) -> None:
         def arrived(topic: str, payload: bytes) -> None:
             if topic in self._held_announcements:
                 self._held_announcements[topic].append((handler, payload))
@@ -78,7 +78,7 @@ class FaultInjectingTransport:
             else:
                 handler(topic, payload)
 
-        await self._inner.subscribe(topic_filter, arrived)
+        await self._inner.subscribe(topic_filter, arrived, retained=retained)
 
     async def unsubscribe(self, topic_filter: str) -> None:
         await self._inner.unsubscribe(topic_filter)

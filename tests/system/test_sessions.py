@@ -197,6 +197,7 @@ async def _presence_of(ingest: IngestCluster, client_id: str) -> bool | None:
         await client.transport.subscribe(
             m.presence_topic(ingest.name, client_id),
             lambda _, payload: found.append(m.decode_presence(payload).online),
+            retained=True,
         )
         await client.shards()
     return found[-1] if found else None

@@ -62,6 +62,24 @@ async def test_a_batch_is_replied_to_only_once_it_is_durable() -> None:
     assert [(0, 0, 1)] == [(p.segment, p.first_offset, p.count) for p in reply.placements]
 
 
+async def test_a_retained_request_is_executed_once_although_the_broker_restarts() -> None:
+    """The broker sends a copy to each new subscription, thus at each reconnection of the leader."""
+    shard = OneShard()
+    async with shard.leader(), shard.client() as client:
+        await created(client)
+        body = m.ProduceBatch(topic="orders", records=RECORDS)
+        request = m.Request(request_id=77, client_id=client.client_id, leader_epoch=1, body=body)
+        client.transport.publish(m.requests_topic(CLUSTER, 0), m.encode(request), retain=True)
+        await client.reply(77)
+
+        shard.broker.stop()
+        shard.broker.start()
+        await asyncio.sleep(5)
+        stored = await client.call(m.ProduceBatch, topic="orders", records=RECORDS)
+
+    assert [1] == [placement.first_offset for placement in stored.placements]
+
+
 async def test_replies_are_sent_before_the_head_announcement() -> None:
     """Producers that wait for a commit are served before consumers."""
     shard = OneShard()
@@ -213,6 +231,7 @@ async def test_the_window_is_announced_and_enforced() -> None:
         await client.transport.subscribe(
             m.leader_topic(CLUSTER, 0),
             lambda _, payload: announced.append(msgspec.msgpack.decode(payload, type=m.LeaderAnnouncement)),
+            retained=True,
         )
         await created(client)
         identity = await opened(client)

@@ -126,7 +126,7 @@ async def test_a_handler_receives_messages_that_its_filter_matches(
 
     def deliver(transport: MqttTransport | FakeTransport) -> None:
         if isinstance(transport, FakeTransport):
-            transport.receive(topic, b"payload")
+            transport.receive(topic, b"payload", retained=False)
             return
         message = MQTTMessage(topic=topic.encode())
         message.payload = b"payload"
