@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -42,6 +42,10 @@ class Devices:
     def publish(self, name: str, payload: bytes, *, retain: bool = False) -> bool:
         """Return whether the device session gets the message."""
         return self.broker.publish(f"headgate/{CLUSTER}/publish/{name}", payload, retain=retain)
+
+    def publish_all(self, name: str, payloads: Iterable[bytes]) -> None:
+        for payload in payloads:
+            self.publish(name, payload)
 
     def metric(self, name: str, **labels: str) -> float | None:
         return self.shard.registry.get_sample_value(f"headgate_{name}", labels)

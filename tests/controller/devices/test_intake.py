@@ -20,8 +20,7 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.looptime
 
 
-async def test_a_message_becomes_a_record_and_its_key_can_contain_slashes() -> None:
-    devices = Devices()
+async def test_a_message_becomes_a_record_and_its_key_can_contain_slashes(devices: Devices) -> None:
     async with devices.running():
         published_ms = now_ms()
         devices.publish("orders/site-1/floor 2/über", b"21.5")
@@ -34,8 +33,7 @@ async def test_a_message_becomes_a_record_and_its_key_can_contain_slashes() -> N
     assert devices.metric("device_records_stored_total", shard="0") == 2
 
 
-async def test_a_message_is_acknowledged_once_its_record_is_durable() -> None:
-    devices = Devices()
+async def test_a_message_is_acknowledged_once_its_record_is_durable(devices: Devices) -> None:
     async with devices.running():
         devices.shard.store.freeze()
         devices.publish("orders/a", b"1")
@@ -54,8 +52,7 @@ async def test_a_message_is_acknowledged_once_its_record_is_durable() -> None:
     assert [b"1", b"2"] == await devices.values()
 
 
-async def test_no_message_is_lost_without_a_leader_or_when_a_leader_dies() -> None:
-    devices = Devices()
+async def test_no_message_is_lost_without_a_leader_or_when_a_leader_dies(devices: Devices) -> None:
     async with devices.running():
         devices.publish("orders/a", b"1")
         await devices.all_acknowledged()
@@ -73,9 +70,8 @@ async def test_no_message_is_lost_without_a_leader_or_when_a_leader_dies() -> No
     assert [b"1", b"2", b"3"] == list(dict.fromkeys(await devices.values()))
 
 
-async def test_a_deposed_leader_acknowledges_nothing() -> None:
+async def test_a_deposed_leader_acknowledges_nothing(devices: Devices) -> None:
     """It takes the session back, without harm."""
-    devices = Devices()
     async with devices.running():
         task = next(task for task in asyncio.all_tasks() if task.get_name() == "devices-0")
         await devices.shard.begin("b")  # Its term chunk takes the number, unknown to a.
@@ -88,8 +84,7 @@ async def test_a_deposed_leader_acknowledges_nothing() -> None:
     assert [b"1"] == await devices.values()
 
 
-async def test_after_a_handover_begins_messages_go_to_the_next_leader() -> None:
-    devices = Devices()
+async def test_after_a_handover_begins_messages_go_to_the_next_leader(devices: Devices) -> None:
     async with devices.running() as (leader, _):
         devices.publish("orders/a", b"1")
         await asyncio.sleep(0.0015)
@@ -115,9 +110,8 @@ async def test_after_a_handover_begins_messages_go_to_the_next_leader() -> None:
     ],
 )
 async def test_a_message_that_cannot_be_stored_is_counted_and_acknowledged(
-    name: str, payload: bytes, retain: bool, reason: str
+    devices: Devices, name: str, payload: bytes, retain: bool, reason: str
 ) -> None:
-    devices = Devices()
     async with devices.shard.leader() as leader, devices.shard.client() as client:
         if retain:
             devices.publish(name, payload, retain=True)  # Before the subscription, which delivers a copy.
@@ -132,8 +126,7 @@ async def test_a_message_that_cannot_be_stored_is_counted_and_acknowledged(
     assert [b"good"] == await devices.values()
 
 
-async def test_the_largest_record_is_stored() -> None:
-    devices = Devices()
+async def test_the_largest_record_is_stored(devices: Devices) -> None:
     async with devices.running():
         devices.publish("orders/abc", bytes(m.MAX_RECORD_BYTES - 3))
         await devices.all_acknowledged()
@@ -141,9 +134,8 @@ async def test_the_largest_record_is_stored() -> None:
     assert [m.MAX_RECORD_BYTES - 3] == [len(value) for value in await devices.values()]
 
 
-async def test_a_retained_message_is_stored_once_across_leaders() -> None:
+async def test_a_retained_message_is_stored_once_across_leaders(devices: Devices) -> None:
     """Each subscription, so each leader, gets a copy of it."""
-    devices = Devices()
     async with devices.running():
         devices.publish("orders/a", b"1", retain=True)
         await devices.all_acknowledged()
@@ -155,8 +147,7 @@ async def test_a_retained_message_is_stored_once_across_leaders() -> None:
     assert [b"1"] == await devices.values()
 
 
-async def test_rejections_are_logged_once_per_minute() -> None:
-    devices = Devices()
+async def test_rejections_are_logged_once_per_minute(devices: Devices) -> None:
     async with devices.running():
         with capture_logs() as logs:
             for _ in range(1000):
@@ -187,8 +178,7 @@ async def test_a_topic_is_subscribed_to_from_the_reply_to_its_creation_until_its
     assert [b"1"] == await devices.values()
 
 
-async def test_creating_a_topic_does_not_wait_for_an_unreachable_broker() -> None:
-    devices = Devices()
+async def test_creating_a_topic_does_not_wait_for_an_unreachable_broker(devices: Devices) -> None:
     devices.broker.stop()
     async with devices.shard.leader() as leader, devices.shard.client() as client:
         await create_topic(client)
@@ -201,9 +191,8 @@ async def test_creating_a_topic_does_not_wait_for_an_unreachable_broker() -> Non
     assert [b"1"] == await devices.values()
 
 
-async def test_a_message_for_an_unknown_topic_is_discarded_after_a_barrier() -> None:
+async def test_a_message_for_an_unknown_topic_is_discarded_after_a_barrier(devices: Devices) -> None:
     """The successor of a deposed leader may have created the topic."""
-    devices = Devices()
     async with devices.running():
         # A filter that an earlier term left at the broker.
         devices.broker._sessions[SESSION].filters.add(m.publish_filter(CLUSTER, "gone"))
@@ -218,8 +207,7 @@ async def test_a_message_for_an_unknown_topic_is_discarded_after_a_barrier() -> 
     assert devices.metric("device_messages_rejected_total", reason="unknown_topic") == 1
 
 
-async def test_an_external_topic_is_not_subscribed_to_and_rejects_messages() -> None:
-    devices = Devices()
+async def test_an_external_topic_is_not_subscribed_to_and_rejects_messages(devices: Devices) -> None:
     async with devices.running() as (_, client):
         fields = {"topic": "external", "token": "x", "segments": [m.SegmentImport(segment="a")]}
         assert isinstance(await client.call(m.ImportTopic, **fields), m.TopicImportReply)
@@ -232,14 +220,13 @@ async def test_an_external_topic_is_not_subscribed_to_and_rejects_messages() -> 
     assert devices.metric("device_messages_rejected_total", reason="external_topic") == 1
 
 
-async def test_a_filter_that_the_broker_rejects_affects_no_other_topic() -> None:
+async def test_a_filter_that_the_broker_rejects_affects_no_other_topic(devices: Devices) -> None:
     class RestrictedSession(FakeDeviceSession):
         async def add_subscription(self, topic_filter: str) -> None:
             if "secret" in topic_filter:
                 raise TransportError("not allowed")
             await super().add_subscription(topic_filter)
 
-    devices = Devices()
     devices.shard.open_session = lambda _, handler: RestrictedSession(devices.broker, SESSION, handler)
     async with devices.running(topic=None) as (_, client):
         await create_topic(client, "secret")
@@ -250,8 +237,7 @@ async def test_a_filter_that_the_broker_rejects_affects_no_other_topic() -> None
     assert [b"1"] == await devices.values()
 
 
-async def test_a_bug_in_the_intake_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    devices = Devices()
+async def test_a_bug_in_the_intake_ends_the_process(devices: Devices, monkeypatch: pytest.MonkeyPatch) -> None:
     transport = devices.shard.broker.transport("daemon-a")
     async with transport:
         leader = await devices.shard.begin("a", transport)

@@ -66,8 +66,7 @@ async def test_the_session_gets_no_messages_after_its_filters_are_removed() -> N
     assert [b"before"] == await devices.values()
 
 
-async def test_enabling_again_subscribes_to_the_current_topics() -> None:
-    devices = Devices()
+async def test_enabling_again_subscribes_to_the_current_topics(devices: Devices) -> None:
     async with devices.running() as (leader, client):
         began = asyncio.get_running_loop().time()
         for round_number in range(3):
@@ -103,12 +102,10 @@ async def test_enabling_again_before_the_session_is_closed_loses_nothing(seconds
     assert numbers(2) == await devices.values()
 
 
-async def test_a_term_that_starts_disabled_stores_the_messages_of_an_earlier_term() -> None:
-    devices = Devices()
+async def test_a_term_that_starts_disabled_stores_the_messages_of_an_earlier_term(devices: Devices) -> None:
     async with devices.running():
         pass
-    for number in numbers(5):
-        devices.publish("orders/a", number)
+    devices.publish_all("orders/a", numbers(5))
     devices.shard.ingest = OFF
 
     async with devices.shard.leader("b") as leader:
@@ -127,20 +124,19 @@ async def test_a_term_that_starts_disabled_leaves_an_empty_session() -> None:
         await never(lambda: devices.broker.filters(SESSION), 60)
 
 
-async def test_a_deposed_leader_removes_no_filter_of_its_successor() -> None:
+@pytest.mark.parametrize("disable", [True, False], ids=["disabled", "topic deleted"])
+async def test_a_deposed_leader_removes_no_filter_of_its_successor(devices: Devices, disable: bool) -> None:
     """It is disabled, or deletes a topic, before it notices, and takes the session back."""
-    for disable in (True, False):
-        devices = Devices()
-        async with devices.running() as (leader, client):
-            await devices.shard.begin("b")  # Its term chunk takes the number, unknown to a.
-            task = next(task for task in asyncio.all_tasks() if task.get_name() == "devices-0")
-            if disable:
-                leader.devices.subscriptions.set_enabled(enabled=False)
-            else:
-                client.send(m.DeleteTopic, topic="orders", token="d")
-            await until(task.done)
-            assert ORDERS in devices.broker.filters(SESSION)
-            assert devices.publish("orders/a", b"promised")
+    async with devices.running() as (leader, client):
+        await devices.shard.begin("b")  # Its term chunk takes the number, unknown to a.
+        task = next(task for task in asyncio.all_tasks() if task.get_name() == "devices-0")
+        if disable:
+            leader.devices.subscriptions.set_enabled(enabled=False)
+        else:
+            client.send(m.DeleteTopic, topic="orders", token="d")
+        await until(task.done)
+        assert ORDERS in devices.broker.filters(SESSION)
+        assert devices.publish("orders/a", b"promised")
 
 
 @pytest.mark.parametrize("tenths", range(0, 60, 3))
@@ -156,8 +152,7 @@ async def test_a_topic_can_be_created_at_any_moment_of_disabling(tenths: int) ->
         await until(lambda: {ORDERS, m.publish_filter(CLUSTER, "late")} == devices.broker.filters(SESSION))
 
 
-async def test_the_filter_of_a_topic_deleted_during_an_outage_is_removed_after_it() -> None:
-    devices = Devices()
+async def test_the_filter_of_a_topic_deleted_during_an_outage_is_removed_after_it(devices: Devices) -> None:
     async with devices.running() as (_, client):
         devices.broker.stop()
         await client.call(m.DeleteTopic, topic="orders", token="d")
@@ -186,8 +181,9 @@ class Session(FakeDeviceSession):
             super().publish_sentinel(topic, payload)
 
 
-def with_session(devices: Devices) -> list[Session]:
-    """Return a list that gets the sessions that the leaders open."""
+@pytest.fixture
+def opened(devices: Devices) -> list[Session]:
+    """The sessions that the leaders open."""
     opened: list[Session] = []
 
     def open_session(_: int, handler: object) -> Session:
@@ -198,9 +194,9 @@ def with_session(devices: Devices) -> list[Session]:
     return opened
 
 
-async def test_a_filter_is_removed_only_on_a_connection_older_than_a_chunk() -> None:
-    devices = Devices()
-    opened = with_session(devices)
+async def test_a_filter_is_removed_only_on_a_connection_older_than_a_chunk(
+    devices: Devices, opened: list[Session]
+) -> None:
     async with devices.running() as (leader, _):
         devices.shard.store.freeze()
         leader.devices.subscriptions.set_enabled(enabled=False)
@@ -216,9 +212,9 @@ async def test_a_filter_is_removed_only_on_a_connection_older_than_a_chunk() -> 
     assert [([ORDERS], 1), ([ORDERS], 2), ([SENTINELS], 2)] == opened[0].removed
 
 
-async def test_a_filter_that_is_wanted_again_before_a_chunk_is_created_stays() -> None:
-    devices = Devices()
-    opened = with_session(devices)
+async def test_a_filter_that_is_wanted_again_before_a_chunk_is_created_stays(
+    devices: Devices, opened: list[Session]
+) -> None:
     async with devices.running() as (leader, _):
         devices.shard.store.freeze()
         leader.devices.subscriptions.set_enabled(enabled=False)
@@ -243,8 +239,7 @@ async def test_no_sentinel_is_sent_while_another_filter_exists() -> None:
                 return False
             if ORDERS in topic_filters:
                 await asyncio.sleep(1)
-                for number in numbers(20):
-                    devices.publish("orders/a", number)
+                devices.publish_all("orders/a", numbers(20))
             return await super().remove_subscriptions(topic_filters, connection)
 
     devices.shard.open_session = lambda _, handler: BreakingSession(devices, handler)
@@ -255,20 +250,17 @@ async def test_no_sentinel_is_sent_while_another_filter_exists() -> None:
     assert numbers(20) == list(dict.fromkeys(await devices.values()))
 
 
-async def test_a_sentinel_from_before_enabling_again_is_invalid() -> None:
+async def test_a_sentinel_from_before_enabling_again_is_invalid(devices: Devices, opened: list[Session]) -> None:
     """It is queued between older and newer messages."""
-    devices = Devices(FakeDeviceBroker(window=1, delay_seconds=0.1))
-    opened = with_session(devices)
+    devices.broker = FakeDeviceBroker(window=1, delay_seconds=0.1)
     async with devices.running() as (leader, _):
-        for number in numbers(40):
-            devices.publish("orders/a", number)
+        devices.publish_all("orders/a", numbers(40))
         leader.devices.subscriptions.set_enabled(enabled=False)
         await until(lambda: opened[0].sentinels)
         await asyncio.sleep(0.2)
         leader.devices.subscriptions.set_enabled(enabled=True)
         await until(lambda: {ORDERS} == devices.broker.filters(SESSION))
-        for number in numbers(80)[40:]:
-            devices.publish("orders/a", number)
+        devices.publish_all("orders/a", numbers(80)[40:])
         # Otherwise the broker would drop the first sentinel instead of queueing it.
         leader.devices.subscriptions.set_enabled(enabled=False)
         await session_closed(devices, leader)
@@ -276,9 +268,7 @@ async def test_a_sentinel_from_before_enabling_again_is_invalid() -> None:
     assert numbers(80) == list(dict.fromkeys(await devices.values()))
 
 
-async def test_a_sentinel_that_the_broker_dropped_is_sent_again() -> None:
-    devices = Devices()
-    opened = with_session(devices)
+async def test_a_sentinel_that_the_broker_dropped_is_sent_again(devices: Devices, opened: list[Session]) -> None:
     async with devices.running() as (leader, _):
         opened[0].lost_sentinels = 2
         began = asyncio.get_running_loop().time()
@@ -289,17 +279,16 @@ async def test_a_sentinel_that_the_broker_dropped_is_sent_again() -> None:
     assert 0 <= asyncio.get_running_loop().time() - began - 2 * SENTINEL_INTERVAL_SECONDS < 1
 
 
-async def test_messages_without_a_confirmed_acknowledgement_are_read_again_before_closing() -> None:
+async def test_messages_without_a_confirmed_acknowledgement_are_read_again_before_closing(
+    devices: Devices, opened: list[Session]
+) -> None:
     """The sentinel is back, but no acknowledgement reached the broker, which delivers all again."""
-    devices = Devices()
-    opened = with_session(devices)
     async with devices.running() as (leader, _):
         leader.devices.subscriptions.set_enabled(enabled=False)
         await until(lambda: ORDERS not in devices.broker.filters(SESSION))
         devices.shard.store.freeze()
         devices.broker._sessions[SESSION].filters.add(ORDERS)  # Messages before the sentinel, which the store delays.
-        for number in numbers(3):
-            devices.publish("orders/a", number)
+        devices.publish_all("orders/a", numbers(3))
         devices.broker._sessions[SESSION].filters.discard(ORDERS)
         await until(lambda: leader.devices.subscriptions._empty_connection == 1)
         devices.broker.drop(SESSION)
@@ -310,9 +299,7 @@ async def test_messages_without_a_confirmed_acknowledgement_are_read_again_befor
     assert len(opened[0].sentinels) >= 2
 
 
-async def test_a_forged_or_outdated_sentinel_is_ignored() -> None:
-    devices = Devices()
-    opened = with_session(devices)
+async def test_a_forged_or_outdated_sentinel_is_ignored(devices: Devices, opened: list[Session]) -> None:
     async with devices.running() as (leader, _):
         leader.devices.subscriptions.set_enabled(enabled=False)
         await session_closed(devices, leader)
@@ -329,8 +316,7 @@ async def test_a_forged_or_outdated_sentinel_is_ignored() -> None:
         await session_closed(devices, leader)
 
 
-async def test_disabling_waits_for_an_unreachable_broker() -> None:
-    devices = Devices()
+async def test_disabling_waits_for_an_unreachable_broker(devices: Devices) -> None:
     async with devices.running() as (leader, _):
         devices.broker.stop()
         leader.devices.subscriptions.set_enabled(enabled=False)

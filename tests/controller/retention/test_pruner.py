@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import structlog
 
+from controller.leader.leader import ShardLeader
 from controller.settings.load import RetentionSettings
 from headgate.errors import StoreUnavailableError
 from headgate.ledger.compacted import CompactedObject, Manifest, create_manifest
 from headgate.protocol import messages as m
-from tests.support.one_shard import OneShard
+from tests.support.one_shard import BareClient, OneShard
 
 pytestmark = pytest.mark.looptime
 
 SOON = RetentionSettings(retention_seconds=60, checkpoint_retention_seconds=120, delete_delay_seconds=30)
 
 
-async def _split_topic(client: Any, **policy: Any) -> None:
-    """Create topic orders with the sealed segment 0 of one record, and the active segments 1 and 2."""
-    await client.call(m.CreateTopic, topic="orders", token="1")
-    if policy:
-        await client.call(m.SetTopicPolicy, topic="orders", token="2", **policy)
-    await client.call(m.ProduceBatch, topic="orders", records=[m.Record(b"k", b"v", 0)])
-    await client.call(m.SplitSegment, topic="orders", segment=0, token="3")
+CONSUMER = {"topic": "orders", "subscription": "s", "consumer": "c", "incarnation": 1}
+
+
+@asynccontextmanager
+async def _split_topic(shard: OneShard, **policy: Any) -> AsyncIterator[tuple[ShardLeader, BareClient]]:
+    """Topic orders with the sealed segment 0 of one record, and the active segments 1 and 2."""
+    async with shard.leader() as leader, shard.client() as client:
+        await client.call(m.CreateTopic, topic="orders", token="1")
+        if policy:
+            await client.call(m.SetTopicPolicy, topic="orders", token="2", **policy)
+        await client.call(m.ProduceBatch, topic="orders", records=[m.Record(b"k", b"v", 0)])
+        await client.call(m.SplitSegment, topic="orders", segment=0, token="3")
+        yield leader, client
 
 
 def _segments(leader: Any) -> list[int]:
@@ -63,8 +71,7 @@ def _compacted_names(shard: OneShard) -> list[str]:
 
 async def test_pruning_is_off_by_default_and_a_topic_policy_enables_it() -> None:
     shard = OneShard()
-    async with shard.leader() as leader, shard.client() as client:
-        await _split_topic(client)
+    async with _split_topic(shard) as (leader, client):
         await asyncio.sleep(200)
         assert _segments(leader) == [0, 1, 2]
         await client.call(m.SetTopicPolicy, topic="orders", token="4", retention_ms=60_000)
@@ -74,8 +81,7 @@ async def test_pruning_is_off_by_default_and_a_topic_policy_enables_it() -> None
 
 async def test_a_topic_policy_can_disable_pruning() -> None:
     shard = OneShard(retention=SOON)
-    async with shard.leader() as leader, shard.client() as client:
-        await _split_topic(client, retention_ms=-1)
+    async with _split_topic(shard, retention_ms=-1) as (leader, _):
         await asyncio.sleep(200)
         assert _segments(leader) == [0, 1, 2]
 
@@ -83,8 +89,7 @@ async def test_a_topic_policy_can_disable_pruning() -> None:
 async def test_a_pruned_segment_has_a_tombstone_until_its_data_is_deleted() -> None:
     shard = OneShard(retention=SOON)
     sample = shard.registry.get_sample_value
-    async with shard.leader() as leader, shard.client() as client:
-        await _split_topic(client)
+    async with _split_topic(shard) as (leader, _):
         await _write_compacted(shard, 1, 0, 1)
         await asyncio.sleep(75)
         assert _segments(leader) == [1, 2]
@@ -112,9 +117,8 @@ async def test_a_failed_deletion_is_retried_with_backoff() -> None:
         return 1
 
     with structlog.testing.capture_logs() as logged:
-        async with shard.leader() as leader, shard.client() as client:
+        async with _split_topic(shard) as (leader, _):
             leader.pruner._delete_data = delete
-            await _split_topic(client)
             await asyncio.sleep(1000)
             assert leader.state.tombstones == {}
 
@@ -132,9 +136,8 @@ async def test_a_failed_deletion_is_retried_with_backoff() -> None:
 async def test_the_next_leader_finishes_a_deletion() -> None:
     """The tombstone is in the ledger. A deletion that was not recorded is repeated."""
     shard = OneShard(retention=SOON)
-    async with shard.leader("a") as leader, shard.client() as client:
+    async with _split_topic(shard) as (leader, _):
         leader.pruner._delete_data = _hanging
-        await _split_topic(client)
         await _write_compacted(shard, 1, 0)
         await asyncio.sleep(300)
         assert set(leader.state.tombstones) == {(1, 0)}
@@ -151,8 +154,7 @@ async def _hanging(shard: int, topic_id: int, segments: Collection[int]) -> int:
 
 async def test_a_deleted_topic_leaves_tombstones() -> None:
     shard = OneShard(retention=SOON)
-    async with shard.leader() as leader, shard.client() as client:
-        await _split_topic(client)
+    async with _split_topic(shard) as (leader, client):
         await _write_compacted(shard, 1, 0, 1, 2)
         await client.call(m.DeleteTopic, topic="orders", token="9")
         assert set(leader.state.tombstones) == {(1, 0), (1, 1), (1, 2)}
@@ -165,8 +167,7 @@ async def test_data_is_deleted_only_after_the_pruning_is_durable() -> None:
     """Otherwise the next leader would not know of the pruning and would miss the data."""
     shard = OneShard(retention=RetentionSettings(retention_seconds=10, delete_delay_seconds=0))
     shard.ingest = type(shard.ingest)(unreachable_seconds=900, write_timeout_seconds=900)
-    async with shard.leader() as leader, shard.client() as client:
-        await _split_topic(client)
+    async with _split_topic(shard) as (leader, _):
         attempts: list[int] = []
 
         async def delete(shard_number: int, topic_id: int, segments: Collection[int]) -> int:
@@ -185,16 +186,14 @@ async def test_data_is_deleted_only_after_the_pruning_is_durable() -> None:
 
 async def test_a_command_prunes_now_and_returns_why_segments_are_retained() -> None:
     shard = OneShard()
-    consumer = {"topic": "orders", "subscription": "s", "consumer": "c", "incarnation": 1}
-    async with shard.leader() as leader, shard.client() as client:
-        await _split_topic(client)
-        await client.call(m.RegisterConsumer, **consumer, subscription_type="STREAM", start="earliest")
+    async with _split_topic(shard) as (leader, client):
+        await client.call(m.RegisterConsumer, **CONSUMER, subscription_type="STREAM", start="earliest")
         answer = await client.call(m.PruneTopic, topic="orders", token="4")
         assert answer.segments == []
         assert [(kept.segment, "0 of 1" in kept.reason) for kept in answer.retained] == [(0, True)]
 
         acknowledged = m.Acknowledgement(segment=0, generation=1, first_offset=0, end_offset=1)
-        await client.call(m.AcknowledgeBatch, **consumer, acknowledgements=[acknowledged])
+        await client.call(m.AcknowledgeBatch, **CONSUMER, acknowledgements=[acknowledged])
         dry = await client.call(m.PruneTopic, topic="orders", token="5", dry_run=True)
         assert dry.segments == [0]
         assert _segments(leader) == [0, 1, 2]
@@ -203,7 +202,7 @@ async def test_a_command_prunes_now_and_returns_why_segments_are_retained() -> N
         again = await client.call(m.PruneTopic, topic="orders", token="6")
         assert first.segments == again.segments == [0], "a repeated command gets the same reply"
         assert _segments(leader) == [1, 2]
-        registered = await client.call(m.RegisterConsumer, **consumer, subscription_type="STREAM")
+        registered = await client.call(m.RegisterConsumer, **CONSUMER, subscription_type="STREAM")
         assert sorted(grant.segment for grant in registered.grants) == [1, 2], "its children are grantable"
         unknown = await client.call(m.PruneTopic, topic="missing", token="7")
         assert unknown.verdict == "invalid"
@@ -212,13 +211,11 @@ async def test_a_command_prunes_now_and_returns_why_segments_are_retained() -> N
 async def test_the_consumer_of_a_pruned_segment_gets_a_final_revocation() -> None:
     """CHECKPOINT consumers hold sealed segments as long as these exist."""
     shard = OneShard(retention=SOON)
-    consumer = {"topic": "orders", "subscription": "s", "consumer": "c", "incarnation": 1}
-    async with shard.leader() as leader, shard.client() as client:
-        await _split_topic(client)
-        await client.call(m.RegisterConsumer, **consumer, subscription_type="CHECKPOINT", start="earliest")
+    async with _split_topic(shard) as (leader, client):
+        await client.call(m.RegisterConsumer, **CONSUMER, subscription_type="CHECKPOINT", start="earliest")
         for _ in range(27):
             await asyncio.sleep(5)
-            await client.call(m.Heartbeat, **consumer)
+            await client.call(m.Heartbeat, **CONSUMER)
         assert _segments(leader) == [1, 2]
         revoked = [one for push in client.pushes for one in getattr(push, "revoked", [])]
         assert [(one.segment, one.final) for one in revoked] == [(0, True)]
@@ -227,12 +224,10 @@ async def test_the_consumer_of_a_pruned_segment_gets_a_final_revocation() -> Non
 
 async def test_an_expired_subscription_retains_nothing() -> None:
     shard = OneShard(retention=RetentionSettings(retention_seconds=10, subscription_expiry_seconds=100))
-    consumer = {"topic": "orders", "subscription": "s", "consumer": "c", "incarnation": 1}
     with structlog.testing.capture_logs() as logged:
-        async with shard.leader() as leader, shard.client() as client:
-            await _split_topic(client)
-            await client.call(m.RegisterConsumer, **consumer, subscription_type="STREAM", start="earliest")
-            await client.call(m.LeaveConsumer, **consumer)
+        async with _split_topic(shard) as (leader, client):
+            await client.call(m.RegisterConsumer, **CONSUMER, subscription_type="STREAM", start="earliest")
+            await client.call(m.LeaveConsumer, **CONSUMER)
             await asyncio.sleep(90)
             assert _segments(leader) == [0, 1, 2]
             await asyncio.sleep(30)

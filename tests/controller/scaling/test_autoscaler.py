@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -30,6 +32,28 @@ QUICK = ScalingSettings(
 )
 
 
+@asynccontextmanager
+async def scaled(**changes: Any) -> AsyncIterator[tuple[OneShard, ShardLeader, BareClient]]:
+    """Topic orders under the settings `QUICK` with ``changes``."""
+    shard = OneShard(scaling=msgspec.structs.replace(QUICK, **changes))
+    async with shard.leader() as leader, shard.client() as client:
+        await client.call(m.CreateTopic, topic="orders", token="1")
+        yield shard, leader, client
+
+
+def active(leader: ShardLeader, topic: str = "orders") -> int:
+    """Return the number of active segments."""
+    return len(leader.state.topics[topic].layout.active())
+
+
+async def register(client: BareClient) -> list[dict[str, Any]]:
+    """Register two QUEUE consumers and return their names."""
+    names = [{"topic": "orders", "subscription": "s", "consumer": f"c{n}", "incarnation": 1} for n in range(2)]
+    for name in names:
+        await client.call(m.RegisterConsumer, **name, subscription_type="QUEUE")
+    return names
+
+
 async def produce(client: BareClient, seconds: float, records: int, *, keys: int = 1000, **fields: Any) -> None:
     """Store ``records`` records per second, with ``keys`` keys in turn."""
     for second in range(int(seconds)):
@@ -38,7 +62,7 @@ async def produce(client: BareClient, seconds: float, records: int, *, keys: int
         await asyncio.sleep(1)
 
 
-def entries(shard: OneShard, leader: ShardLeader, kind: type[Any]) -> list[Any]:
+def entries(shard: OneShard, kind: type[Any]) -> list[Any]:
     """Return every entry of ``kind`` in the ledger."""
     return [
         entry
@@ -49,18 +73,15 @@ def entries(shard: OneShard, leader: ShardLeader, kind: type[Any]) -> list[Any]:
 
 
 async def test_a_busy_segment_splits_and_quiet_segments_merge() -> None:
-    shard = OneShard(scaling=QUICK)
     with structlog.testing.capture_logs() as logged:
-        async with shard.leader() as leader, shard.client() as client:
-            await client.call(m.CreateTopic, topic="orders", token="1")
+        async with scaled() as (shard, leader, client):
             await produce(client, 60, 50)
-            layout = leader.state.topics["orders"].layout
-            assert len(layout.active()) == 4, "50 records/s, at most 20 per segment"
+            assert active(leader) == 4, "50 records/s, at most 20 per segment"
             await asyncio.sleep(120)
-            assert len(leader.state.topics["orders"].layout.active()) == 1
+            assert active(leader) == 1
             await leader.commit.flush()
 
-    first, *_ = entries(shard, leader, e.SegmentSplit)
+    first, *_ = entries(shard, e.SegmentSplit)
     assert (first.segment, first.token) == (0, "")
     assert first.reason.startswith("segment 0: 50 records/s over 10 s, above 20")
     logged_changes = [
@@ -74,34 +95,28 @@ async def test_a_busy_segment_splits_and_quiet_segments_merge() -> None:
 
 
 async def test_scaling_is_off_by_default_and_a_topic_policy_enables_it() -> None:
-    shard = OneShard(scaling=msgspec.structs.replace(QUICK, split=False, merge=False))
-    async with shard.leader() as leader, shard.client() as client:
-        await client.call(m.CreateTopic, topic="orders", token="1")
+    async with scaled(split=False, merge=False) as (_, leader, client):
         await produce(client, 40, 50)
-        assert len(leader.state.topics["orders"].layout.active()) == 1
+        assert active(leader) == 1
 
         await client.call(m.SetTopicPolicy, topic="orders", token="2", auto_split=True)
         await produce(client, 10, 50)
-        assert len(leader.state.topics["orders"].layout.active()) == 2, "earlier measurements count"
+        assert active(leader) == 2, "earlier measurements count"
 
 
 async def test_new_settings_apply_from_the_next_evaluation() -> None:
-    shard = OneShard(scaling=msgspec.structs.replace(QUICK, split=False))
-    async with shard.leader() as leader, shard.client() as client:
-        await client.call(m.CreateTopic, topic="orders", token="1")
+    async with scaled(split=False) as (_, leader, client):
         await produce(client, 40, 50)
         leader.autoscaler.settings = QUICK
         await produce(client, 6, 50)
-        assert len(leader.state.topics["orders"].layout.active()) == 2
+        assert active(leader) == 2
 
 
 async def test_a_new_leader_restores_rates_and_cool_downs() -> None:
     """It decides after one window, from the rates in the ledger, and merges no segment that was busy before."""
-    shard = OneShard(scaling=QUICK)
-    async with shard.leader("a") as leader, shard.client() as client:
-        await client.call(m.CreateTopic, topic="orders", token="1")
+    async with scaled() as (shard, leader, client):
         await produce(client, 25, 30)
-        assert len(leader.state.topics["orders"].layout.active()) == 2
+        assert active(leader) == 2
         await produce(client, 5, 30)
         changed = leader.state.topics["orders"].layout.layout_epoch
     async with shard.leader("b") as leader, shard.client("client-b") as client:
@@ -115,48 +130,32 @@ async def test_a_new_leader_restores_rates_and_cool_downs() -> None:
 
 
 async def test_a_segment_splits_for_a_consumer_without_one() -> None:
-    shard = OneShard(scaling=msgspec.structs.replace(QUICK, split_records_per_second=100))
-    async with shard.leader() as leader, shard.client() as client:
-        await client.call(m.CreateTopic, topic="orders", token="1")
-        names = [{"topic": "orders", "subscription": "s", "consumer": f"c{n}", "incarnation": 1} for n in range(2)]
-        for name in names:
-            await client.call(m.RegisterConsumer, **name, subscription_type="QUEUE")
+    async with scaled(split_records_per_second=100) as (shard, leader, client):
+        names = await register(client)
         for _ in range(8):
             await produce(client, 5, 50)
             for name in names:
                 await client.call(m.Heartbeat, **name)
-        assert len(leader.state.topics["orders"].layout.active()) == 2
-        assert {entry.reason for entry in entries(shard, leader, e.SegmentSplit)} == {
+        assert active(leader) == 2
+        assert {entry.reason for entry in entries(shard, e.SegmentSplit)} == {
             "2 consumers for 1 active segments; segment 0 is the busiest"
         }
 
 
 async def test_disconnected_consumers_are_not_counted() -> None:
     """They keep their segments for the grace period, but do not cause a split."""
-    shard = OneShard(scaling=msgspec.structs.replace(QUICK, split_records_per_second=100))
-    async with shard.leader() as leader, shard.client() as client:
-        await client.call(m.CreateTopic, topic="orders", token="1")
-        for n in range(2):
-            await client.call(
-                m.RegisterConsumer,
-                topic="orders",
-                subscription="s",
-                consumer=f"c{n}",
-                incarnation=1,
-                subscription_type="QUEUE",
-            )
+    async with scaled(split_records_per_second=100) as (_, leader, client):
+        await register(client)
         await produce(client, 40, 50)
         assert len(leader.state.topics["orders"].subscriptions["s"].consumers) == 2
-        assert len(leader.state.topics["orders"].layout.active()) == 1
+        assert active(leader) == 1
 
 
 async def test_a_segment_with_one_hot_key_is_not_split_and_logged_once() -> None:
-    shard = OneShard(scaling=QUICK)
     with structlog.testing.capture_logs() as logged:
-        async with shard.leader() as leader, shard.client() as client:
-            await client.call(m.CreateTopic, topic="orders", token="1")
+        async with scaled() as (shard, leader, client):
             await produce(client, 90, 50, keys=1)
-            assert len(leader.state.topics["orders"].layout.active()) == 1
+            assert active(leader) == 1
 
     (suppressed,) = [line for line in logged if line["event"] == "segment.split_suppressed"]
     assert suppressed["limit"] == "hot_key"
@@ -164,11 +163,9 @@ async def test_a_segment_with_one_hot_key_is_not_split_and_logged_once() -> None
 
 
 async def test_a_full_layout_is_logged_once() -> None:
-    shard = OneShard(scaling=QUICK)
     with structlog.testing.capture_logs() as logged:
-        async with shard.leader() as leader, shard.client() as client:
+        async with scaled() as (_, leader, client):
             leader.autoscaler._max_layout_segments = 2
-            await client.call(m.CreateTopic, topic="orders", token="1")
             await produce(client, 40, 50)
             assert len(leader.state.topics["orders"].layout.segments) == 1
 
@@ -179,14 +176,13 @@ async def test_a_full_layout_is_logged_once() -> None:
 
 async def test_an_external_topic_is_not_scaled() -> None:
     """No records of it are measured, so its segments look quiet."""
-    shard = OneShard(scaling=QUICK)
     segments = [
         m.SegmentImport(segment=name, hashes=hashes) for name, hashes in (("a", ("0", "7")), ("b", ("8", "15")))
     ]
-    async with shard.leader() as leader, shard.client() as client:
-        await client.call(m.ImportTopic, topic="external", token="1", hash_bits=4, segments=segments)
-        await client.call(m.CreateTopic, topic="orders", token="2", segments=2)
-        await client.call(m.SetTopicPolicy, topic="orders", token="3", min_segments=1)
+    async with scaled() as (_, leader, client):
+        await client.call(m.ImportTopic, topic="external", token="2", hash_bits=4, segments=segments)
+        await client.call(m.CreateTopic, topic="stored", token="3", segments=2)
+        await client.call(m.SetTopicPolicy, topic="stored", token="4", min_segments=1)
         await asyncio.sleep(120)
-        assert len(leader.state.topics["orders"].layout.active()) == 1, "a stored topic merges"
-        assert len(leader.state.topics["external"].layout.active()) == 2
+        assert active(leader, "stored") == 1
+        assert active(leader, "external") == 2

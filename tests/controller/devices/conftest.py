@@ -1,0 +1,10 @@
+"""A shard whose broker stores the messages of MQTT devices."""
+
+import pytest
+
+from tests.support.device_environment import Devices
+
+
+@pytest.fixture
+def devices() -> Devices:
+    return Devices()
