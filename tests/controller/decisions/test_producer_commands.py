@@ -20,6 +20,10 @@ class Shard(CommandShard):
         assert isinstance(reply, m.ProducerIdentity)
         return reply.producer_id, reply.producer_epoch
 
+    def exhaust(self, token: str, name: str | None = None) -> None:
+        """Open producer 1 at its last epoch."""
+        self.apply(e.ProducerOpened(producer_id=1, producer_epoch=LAST_PRODUCER_EPOCH, token=token, name=name))
+
     def rejected(self, token: str, **kwargs: Any) -> str:
         outcome = open_producer(m.OpenProducer(token=token, **kwargs), self.state)
         assert isinstance(outcome, Refusal)
@@ -79,8 +83,7 @@ def test_the_number_of_stored_open_tokens_is_limited(shard: Shard) -> None:
 
 def test_a_name_recognizes_delayed_copies_after_it_got_a_new_id(shard: Shard) -> None:
     shard.open("a", name="loader")
-    last = e.ProducerOpened(producer_id=1, producer_epoch=LAST_PRODUCER_EPOCH, token="b", name="loader")
-    shard.state.apply_all([last], chunk=3, at_ms=0)
+    shard.exhaust("b", name="loader")
     assert (2, 0) == shard.open("c", name="loader")
 
     assert ["fenced", "fenced"] == [shard.rejected(token, name="loader") for token in "ab"]
@@ -97,7 +100,7 @@ def test_an_id_that_does_not_belong_to_the_name_is_fenced(shard: Shard) -> None:
 def test_a_stale_producer_of_an_expired_id_does_not_regain_its_name(shard: Shard) -> None:
     """Meanwhile the name has a new id, whose epoch equals the one of the stale producer."""
     shard.open("a", name="loader")
-    shard.state.apply_all([e.ProducersExpired(producer_ids=[1])], chunk=3, at_ms=0)
+    shard.apply(e.ProducersExpired(producer_ids=[1]))
     assert (2, 0) == shard.open("b", name="loader")
 
     assert "fenced" == shard.rejected("c", name="loader", producer_id=1, producer_epoch=0)
@@ -105,8 +108,7 @@ def test_a_stale_producer_of_an_expired_id_does_not_regain_its_name(shard: Shard
 
 def test_a_repeated_request_for_a_new_id_of_a_name_gets_the_same_reply(shard: Shard) -> None:
     """The reply was lost, so the client still sends its old id."""
-    last = e.ProducerOpened(producer_id=1, producer_epoch=LAST_PRODUCER_EPOCH, token="a", name="loader")
-    shard.state.apply_all([last], chunk=2, at_ms=0)
+    shard.exhaust("a", name="loader")
     old = {"name": "loader", "producer_id": 1, "producer_epoch": LAST_PRODUCER_EPOCH}
 
     assert [(2, 0), (2, 0)] == [shard.open("b", **old), shard.open("b", **old)]
@@ -138,8 +140,7 @@ def test_an_epoch_above_the_current_one_is_fenced(shard: Shard) -> None:
 
 
 def test_an_exhausted_id_without_a_name_gets_a_new_id(shard: Shard) -> None:
-    last = e.ProducerOpened(producer_id=1, producer_epoch=LAST_PRODUCER_EPOCH, token="a")
-    shard.state.apply_all([last], chunk=2, at_ms=0)
+    shard.exhaust("a")
 
     assert (2, 0) == shard.open("b", producer_id=1, producer_epoch=LAST_PRODUCER_EPOCH)
 
@@ -147,14 +148,13 @@ def test_an_exhausted_id_without_a_name_gets_a_new_id(shard: Shard) -> None:
 def test_an_unknown_id_gets_a_new_id(shard: Shard) -> None:
     """It never gets the old id: a delayed copy of its first batch may still arrive."""
     shard.open("a")
-    shard.state.apply_all([e.ProducersExpired(producer_ids=[1])], chunk=3, at_ms=0)
+    shard.apply(e.ProducersExpired(producer_ids=[1]))
 
     assert (2, 0) == shard.open("b", producer_id=1, producer_epoch=0)
 
 
 def test_an_exhausted_epoch_gets_a_new_id(shard: Shard) -> None:
-    last = e.ProducerOpened(producer_id=1, producer_epoch=LAST_PRODUCER_EPOCH, token="a", name="loader")
-    shard.state.apply_all([last], chunk=2, at_ms=0)
+    shard.exhaust("a", name="loader")
 
     assert (2, 0) == shard.open("b", name="loader")
     assert (2, 0) == shard.open("b", name="loader")

@@ -25,6 +25,11 @@ def topic(shard: CommandShard) -> CommandShard:
     return shard
 
 
+def registration(kind: Any, **fields: Any) -> m.RegisterConsumer:
+    about = {"topic": "orders", "subscription": "s", "consumer": "c1", "incarnation": 1}
+    return m.RegisterConsumer(**about, subscription_type=kind, **fields)
+
+
 def test_a_topic_is_created_once(topic: CommandShard) -> None:
     """The same command gets its reply again; another command with that name is rejected."""
     again = m.CreateTopic(topic="orders", token="t0", segments=2)
@@ -59,44 +64,29 @@ def test_a_merge_is_one_entry_and_is_not_executed_twice(topic: CommandShard) -> 
     assert [2] == [segment.segment_id for segment in topic.state.topics["orders"].layout.active()]
 
 
-@pytest.mark.parametrize(
-    ("decide", "reason"),
-    [
-        (
-            lambda s: commands.split_segment(m.SplitSegment(topic="no", segment=0, token="x"), s),
-            "orders",
-        ),
-        (
-            lambda s: commands.split_segment(m.SplitSegment(topic="orders", segment=7, token="x"), s),
-            "active segments are 0, 1",
-        ),
-        (
-            lambda s: commands.merge_segments(m.MergeSegments(topic="orders", segments=(0, 0), token="x"), s),
-            "can merge with: 1",
-        ),
-        (lambda s: commands.describe_topic(m.DescribeTopic(topic="no"), s), "orders"),
-        (
-            lambda s: commands.delete_topic(m.DeleteTopic(topic="no", token="x"), s),
-            "orders",
-        ),
-        (
-            lambda s: subscription_commands.delete_subscription(
-                m.DeleteSubscription(topic="orders", subscription="no", token="x"), s
-            ),
-            "it has: none",
-        ),
-    ],
-    ids=[
-        "split in no topic",
-        "split of no segment",
-        "merge with itself",
-        "describe nothing",
-        "delete nothing",
-        "no subscription",
-    ],
-)
-def test_a_refusal_lists_the_valid_choices(topic: CommandShard, decide: Any, reason: str) -> None:
-    refusal = decide(topic.state)
+REFUSALS: dict[str, tuple[Any, Any, str]] = {
+    "split in no topic": (commands.split_segment, m.SplitSegment(topic="no", segment=0, token="x"), "orders"),
+    "split of no segment": (
+        *(commands.split_segment, m.SplitSegment(topic="orders", segment=7, token="x")),
+        "active segments are 0, 1",
+    ),
+    "merge with itself": (
+        *(commands.merge_segments, m.MergeSegments(topic="orders", segments=(0, 0), token="x")),
+        "can merge with: 1",
+    ),
+    "describe nothing": (commands.describe_topic, m.DescribeTopic(topic="no"), "orders"),
+    "delete nothing": (commands.delete_topic, m.DeleteTopic(topic="no", token="x"), "orders"),
+    "no subscription": (
+        subscription_commands.delete_subscription,
+        m.DeleteSubscription(topic="orders", subscription="no", token="x"),
+        "it has: none",
+    ),
+}
+
+
+@pytest.mark.parametrize(("decide", "request_body", "reason"), REFUSALS.values(), ids=REFUSALS.keys())
+def test_a_refusal_lists_the_valid_choices(topic: CommandShard, decide: Any, request_body: Any, reason: str) -> None:
+    refusal = decide(request_body, topic.state)
 
     assert isinstance(refusal, Refusal)
     assert "invalid" == refusal.verdict
@@ -104,14 +94,9 @@ def test_a_refusal_lists_the_valid_choices(topic: CommandShard, decide: Any, rea
 
 
 def test_deleting_what_consumers_use_requires_force(topic: CommandShard) -> None:
-    register = m.RegisterConsumer(
-        topic="orders",
-        subscription="s",
-        consumer="c1",
-        incarnation=1,
-        subscription_type="STREAM",
+    created = subscription_commands.create_subscription(
+        registration("STREAM"), topic.state.topics["orders"], topic.state.next_id
     )
-    created = subscription_commands.create_subscription(register, topic.state.topics["orders"], topic.state.next_id)
     registered = e.ConsumerRegistered(
         topic_id=1, subscription_id=created.subscription_id, consumer="c1", incarnation=1, client_id="c"
     )
@@ -138,14 +123,7 @@ def test_a_subscription_starts_at_the_requested_position(
     topic.state.begin_chunk(3, 0)
     topic.state.topics["orders"].tails[0].next_offset = 4
     topic.state.apply(e.SegmentSplit(topic_id=1, segment=0, end_offset=4, token="x"))
-    register = m.RegisterConsumer(
-        topic="orders",
-        subscription="s",
-        consumer="c1",
-        incarnation=1,
-        subscription_type="QUEUE",
-        start=start,
-    )
+    register = registration("QUEUE", start=start)
 
     entry = subscription_commands.create_subscription(register, topic.state.topics["orders"], 9)
 

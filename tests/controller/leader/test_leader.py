@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from controller.commit import TermEndedError
+from controller.leader.leader import ShardLeader
 from controller.leadership.transitions import Event
 from controller.settings.load import IngestSettings
 from controller.state.dedup_window import WINDOW
@@ -23,6 +24,22 @@ RECORDS = [m.Record(b"k", b"v", 0)]
 async def created(client: BareClient, segments: int = 1) -> None:
     reply = await client.call(m.CreateTopic, topic="orders", token="t", segments=segments)
     assert isinstance(reply, m.TopicReply)
+
+
+def announcement(payload: bytes) -> m.LeaderAnnouncement:
+    return msgspec.msgpack.decode(payload, type=m.LeaderAnnouncement)
+
+
+@asynccontextmanager
+async def serving(shard: OneShard) -> AsyncIterator[tuple[ShardLeader, asyncio.Task[None]]]:
+    """A leader on a transport of its own, which stays open after the term."""
+    transport = shard.broker.transport("daemon-a")
+    async with transport:
+        leader = await shard.begin("a", transport)
+        transport.on_connection(leader.connection_changed)
+        task = asyncio.create_task(leader.serve())
+        await asyncio.sleep(2)
+        yield leader, task
 
 
 async def opened(client: BareClient, token: str = "x") -> m.ProducerIdentity:
@@ -230,7 +247,7 @@ async def test_the_window_is_announced_and_enforced() -> None:
     async with shard.leader(), shard.client() as client:
         await client.transport.subscribe(
             m.leader_topic(CLUSTER, 0),
-            lambda _, payload: announced.append(msgspec.msgpack.decode(payload, type=m.LeaderAnnouncement)),
+            lambda _, payload: announced.append(announcement(payload)),
             retained=True,
         )
         await created(client)
@@ -335,15 +352,10 @@ async def test_a_full_queue_refuses_batches_until_it_drains() -> None:
 
 async def test_losing_the_broker_for_too_long_ends_the_term() -> None:
     shard = OneShard(ingest=IngestSettings(unreachable_seconds=10))
-    transport = shard.broker.transport("daemon-a")
-    async with transport:
-        leader = await shard.begin("a", transport)
-        transport.on_connection(leader.connection_changed)
-        serving = asyncio.create_task(leader.serve())
-        await asyncio.sleep(2)
+    async with serving(shard) as (_, task):
         shard.broker.stop()
         with pytest.raises(TermEndedError) as caught:
-            await serving
+            await task
     assert Event.BROKER_UNREACHABLE is caught.value.event
 
 
@@ -365,15 +377,11 @@ async def test_the_leader_announces_itself_again_after_a_broker_restart() -> Non
 async def test_a_bug_in_a_handler_ends_the_term_with_its_own_error() -> None:
     """The callback of the transport does not swallow it."""
     shard = OneShard()
-    transport = shard.broker.transport("daemon-a")
-    async with transport, shard.client() as client:
-        leader = await shard.begin("a", transport)
-        serving = asyncio.create_task(leader.serve())
-        await asyncio.sleep(2)
+    async with serving(shard) as (leader, task), shard.client() as client:
         leader.state.topics = None  # type: ignore[assignment]
         client.send(m.CreateTopic, topic="orders", token="t")
         with pytest.raises(ExceptionGroup) as caught:
-            await serving
+            await task
     assert isinstance(caught.value.exceptions[0], TypeError)
 
 
@@ -480,8 +488,7 @@ async def test_switching_pipelining_is_announced_at_once_without_a_new_term() ->
         for on in (False, True):
             leader.switch_pipelining(on)
             await asyncio.sleep(0.1)
-            retained = shard.broker.retained[m.leader_topic(CLUSTER, 0)]
-            announced.append(msgspec.msgpack.decode(retained, type=m.LeaderAnnouncement))
+            announced.append(announcement(shard.broker.retained[m.leader_topic(CLUSTER, 0)]))
 
     assert [(1, False), (1, True)] == [(each.leader_epoch, each.pipelining) for each in announced]
 
@@ -489,34 +496,23 @@ async def test_switching_pipelining_is_announced_at_once_without_a_new_term() ->
 async def test_a_leader_announces_nothing_after_its_term() -> None:
     """Its successor has announced itself, and the daemon's connection stays open."""
     shard = OneShard()
-    transport = shard.broker.transport("daemon-a")
-    async with transport:
-        old = await shard.begin("a", transport)
-        serving = asyncio.create_task(old.serve())
-        await asyncio.sleep(2)
-        serving.cancel()
-        await asyncio.wait([serving])
+    async with serving(shard) as (old, task):
+        task.cancel()
+        await asyncio.wait([task])
         async with shard.leader("b"):
             old.switch_pipelining(False)
             await asyncio.sleep(0.1)
             retained = shard.broker.retained[m.leader_topic(CLUSTER, 0)]
 
-    assert 2 == msgspec.msgpack.decode(retained, type=m.LeaderAnnouncement).leader_epoch
+    assert 2 == announcement(retained).leader_epoch
 
 
 async def test_a_refused_registration_creates_no_subscription() -> None:
+    consumer = {"topic": "orders", "subscription": "s", "consumer": "c1", "incarnation": 1}
     shard = OneShard()
     async with shard.leader() as leader, shard.client() as client:
         await created(client)
-        rejected = await client.call(
-            m.RegisterConsumer,
-            topic="orders",
-            subscription="s",
-            consumer="c1",
-            incarnation=1,
-            subscription_type="QUEUE",
-            order="strict",
-        )
+        rejected = await client.call(m.RegisterConsumer, **consumer, subscription_type="QUEUE", order="strict")
         assert {} == leader.state.topics["orders"].subscriptions
 
     assert "invalid" == rejected.verdict

@@ -55,6 +55,12 @@ class Contender:
     def leads(self) -> bool:
         return self.controller.leadership.role is Role.LEADING
 
+    @property
+    def leader(self) -> ShardLeader:
+        """The leader of its present term."""
+        assert self.controller.leader is not None
+        return self.controller.leader
+
     def _new_leader(self, state: ShardState, yields_to_contender: Callable[[], bool]) -> ShardLeader:
         context = LeaderContext(
             cluster=CLUSTER,
@@ -121,8 +127,7 @@ async def test_one_of_two_leads_and_the_other_keeps_up() -> None:
     async with Contender(cluster, "a").running() as a, Contender(cluster, "b").running() as b:
         await until(lambda: a.leads or b.leads)
         leader, follower = (a, b) if a.leads else (b, a)
-        assert leader.controller.leader is not None
-        leader.controller.leader.commit.propose(e.TopicCreated(topic_id=1, topic="t", segments=1, token="x"))
+        leader.leader.commit.propose(e.TopicCreated(topic_id=1, topic="t", segments=1, token="x"))
         await until(lambda: follower.controller.following_chunk == 2)
 
         assert not follower.leads
@@ -136,14 +141,12 @@ async def test_a_stop_hands_over_at_once(looptime: Any) -> None:
         await until(lambda: a.leads)
         async with Contender(cluster, "b").running() as b:
             await asyncio.sleep(3)
-            assert a.controller.leader is not None
-            a.controller.leader.commit.propose(e.TopicCreated(topic_id=1, topic="t", segments=1, token="x"))
+            a.leader.commit.propose(e.TopicCreated(topic_id=1, topic="t", segments=1, token="x"))
             before = asyncio.get_running_loop().time()
             a.controller.post(Event.STOP_REQUESTED)
             await until(lambda: b.leads)
             took = asyncio.get_running_loop().time() - before
-            assert b.controller.leader is not None
-            assert {"t"} == set(b.controller.leader.state.topics)
+            assert {"t"} == set(b.leader.state.topics)
     assert [(1, "a"), (2, "b")] == await cluster.terms()
     assert took < 1
 
@@ -243,14 +246,12 @@ async def test_a_term_starts_with_the_state_of_the_previous_one() -> None:
         await client.open()
         await client.call(m.CreateTopic, topic="t", token="x", segments=2)
         await client.call(m.SplitSegment, topic="t", segment=0, token="y")
-        assert a.controller.leader is not None
-        first = a.controller.leader.state
+        first = a.leader.state
         a.controller.post(Event.STOP_REQUESTED)
         await until(lambda: a.controller.leadership.role is Role.STOPPED)
     async with Contender(cluster, "b").running() as b:
         await until(lambda: b.leads)
-        assert b.controller.leader is not None
-        second = b.controller.leader.state
+        second = b.leader.state
         await client.transport.__aexit__(None, None, None)
 
     assert first.topics["t"].layout == second.topics["t"].layout
@@ -273,10 +274,9 @@ async def test_a_hole_in_the_ledger_is_not_filled() -> None:
     cluster = Cluster()
     async with Contender(cluster, "a").running() as a:
         await until(lambda: a.leads)
-        assert a.controller.leader is not None
-        a.controller.leader.commit.barrier()
+        a.leader.commit.barrier()
         await asyncio.sleep(1)
-        a.controller.leader.commit.barrier()
+        a.leader.commit.barrier()
         await asyncio.sleep(1)
     del cluster.objects["ledger/shard=0000/000000000002.parquet"]
 
@@ -292,9 +292,8 @@ async def _lead_and_stop(cluster: Cluster, name: str, chunks: int) -> None:
     async with Contender(cluster, name).running() as a:
         await until(lambda: a.leads)
         for _ in range(chunks):
-            assert a.controller.leader is not None
-            a.controller.leader.commit.barrier()
-            await a.controller.leader.commit.flush()
+            a.leader.commit.barrier()
+            await a.leader.commit.flush()
         a.controller.post(Event.STOP_REQUESTED)
         await until(lambda: a.controller.leadership.role is Role.STOPPED)
 
@@ -310,14 +309,12 @@ async def test_a_term_starts_from_a_snapshot_if_the_first_chunks_were_trimmed() 
     assert 7 == await take_snapshot(cluster.ledger, least_chunks=1, now_ms=0)
     async with Contender(cluster, "b").running() as b:
         await until(lambda: b.leads)
-        assert b.controller.leader is not None
-        b.controller.leader.commit.propose(e.LedgerTrimmed(below=7))
-        await b.controller.leader.commit.flush()
+        b.leader.commit.propose(e.LedgerTrimmed(below=7))
+        await b.leader.commit.flush()
     _delete(cluster, *range(2, 7))
     async with Contender(cluster, "c").running() as c:
         await until(lambda: c.leads, 20)
-        assert c.controller.leader is not None
-        assert [1, 8, 10] == c.controller.leader.state.term_start_chunks
+        assert [1, 8, 10] == c.leader.state.term_start_chunks
 
 
 async def test_a_term_chunk_with_a_trimmed_number_starts_no_term() -> None:
@@ -326,8 +323,7 @@ async def test_a_term_chunk_with_a_trimmed_number_starts_no_term() -> None:
     async with Contender(cluster, "a").running() as one, Contender(cluster, "b").running() as two:
         await until(lambda: one.leads or two.leads)
         a, late = (one, two) if one.leads else (two, one)
-        assert a.controller.leader is not None
-        commit = a.controller.leader.commit
+        commit = a.leader.commit
         create = late.store.create
         wanted: list[str] = []
 
@@ -348,8 +344,7 @@ async def test_a_term_chunk_with_a_trimmed_number_starts_no_term() -> None:
         cluster.zookeeper.partition(a.name)
         await until(lambda: wanted, 30)
         await until(lambda: late.leads, 30)
-        assert late.controller.leader is not None
 
         assert wanted == ["ledger/shard=0000/000000000002.parquet"]
-        assert 8 < late.controller.leader.state.term_start_chunks[-1], "the term chunk is after the end of the ledger"
-        assert 2 not in late.controller.leader.state.term_start_chunks
+        assert 8 < late.leader.state.term_start_chunks[-1], "the term chunk is after the end of the ledger"
+        assert 2 not in late.leader.state.term_start_chunks

@@ -39,6 +39,11 @@ def stored(sequence: int, first_offset: int, count: int = 2, **kwargs: Any) -> e
     )
 
 
+def subscribed(number: int = 2, name: str = "s", **kwargs: Any) -> e.SubscriptionCreated:
+    given = {"subscription_type": "STREAM", "order": "strict", "positions": {}} | kwargs
+    return e.SubscriptionCreated(topic_id=1, subscription_id=number, subscription=name, **given)
+
+
 def test_records_advance_the_segment_and_the_producer() -> None:
     state = state_after([CREATED, OPENED], [stored(0, 0), stored(1, 2, source_position=b"line 4")])
 
@@ -93,11 +98,7 @@ def test_a_name_that_gets_a_new_id_keeps_its_source_position() -> None:
     """The position of the source must survive a change of id."""
     state = state_after(
         [CREATED, e.ProducerOpened(producer_id=2, producer_epoch=5, token="a", name="loader")],
-        [
-            stored(0, 0, source_position=b"7").__class__(
-                **{**_fields(stored(0, 0, source_position=b"7")), "producer_epoch": 5}
-            )
-        ],
+        [stored(0, 0, source_position=b"7", producer_epoch=5)],
         [e.ProducerOpened(producer_id=9, producer_epoch=0, token="b", name="loader")],
     )
 
@@ -105,28 +106,27 @@ def test_a_name_that_gets_a_new_id_keeps_its_source_position() -> None:
     assert b"7" == state.producers[9].source_position
 
 
-def _fields(entry: Any) -> dict[str, Any]:
-    return {name: getattr(entry, name) for name in entry.__struct_fields__}
-
-
-def test_opening_again_counts_as_use() -> None:
+@pytest.mark.parametrize(
+    "use",
+    [stored(0, 0), e.ProducerOpened(producer_id=2, producer_epoch=1, token="d")],
+    ids=["a batch", "opening again"],
+)
+def test_producers_are_ordered_by_use(use: Any) -> None:
+    """The least recently used producer expires first."""
     third = e.ProducerOpened(producer_id=3, producer_epoch=0, token="c")
-    again = e.ProducerOpened(producer_id=2, producer_epoch=1, token="d")
 
-    assert [3, 2] == list(state_after([OPENED, third], [again]).producers)
+    assert [3, 2] == list(state_after([CREATED, OPENED, third], [use]).producers)
 
 
 def test_a_batch_of_a_higher_epoch_restarts_the_sequence() -> None:
     """Batches of the earlier epoch take no space in its window."""
-    bumped = stored(0, 4).__class__(**{**_fields(stored(0, 4)), "producer_epoch": 1})
-    state = state_after([CREATED, OPENED], [stored(0, 0), stored(1, 2)], [bumped])
+    state = state_after([CREATED, OPENED], [stored(0, 0), stored(1, 2)], [stored(0, 4, producer_epoch=1)])
 
     assert [(0, 4)] == [(batch.sequence, batch.chunk + 1) for batch in state.producers[2].finished]
     assert (1, 1) == (state.producers[2].producer_epoch, state.producers[2].next_sequence)
 
 
-def test_opening_by_id_alone_keeps_the_name() -> None:
-    """The id and the name expire together."""
+def test_opening_by_id_alone_keeps_the_name_and_an_expired_producer_releases_it() -> None:
     state = state_after(
         [e.ProducerOpened(producer_id=2, producer_epoch=0, token="a", name="loader")],
         [e.ProducerOpened(producer_id=2, producer_epoch=1, token="b")],
@@ -148,29 +148,9 @@ def test_tokens_of_earlier_open_requests_are_replayed_from_the_ledger() -> None:
     assert tuple(tokens[-1 - MAX_EARLIER_TOKENS : -1]) == state.producers[2].earlier_tokens
 
 
-def test_producers_are_ordered_by_use() -> None:
-    """The least recently used producer expires first."""
-    third = e.ProducerOpened(producer_id=3, producer_epoch=0, token="c")
-    state = state_after([CREATED, OPENED, third], [stored(0, 0)])
-
-    assert [3, 2] == list(state.producers)
-
-
-def test_an_expired_producer_releases_its_name() -> None:
-    state = state_after(
-        [e.ProducerOpened(producer_id=2, producer_epoch=0, token="a", name="loader")],
-        [e.ProducersExpired(producer_ids=[2])],
-    )
-
-    assert ({}, {}) == (dict(state.producers), state.producer_names)
-
-
 def test_a_topic_created_again_is_another_topic() -> None:
     """It does not inherit the subscriptions of the deleted topic."""
-    subscribed = e.SubscriptionCreated(
-        topic_id=1, subscription_id=2, subscription="s", subscription_type="STREAM", order="strict", positions={}
-    )
-    state = state_after([CREATED, subscribed], [e.TopicDeleted(topic_id=1, token="gone")])
+    state = state_after([CREATED, subscribed()], [e.TopicDeleted(topic_id=1, token="gone")])
     assert 3 == state.next_id
     assert ({}, {}, {}) == (state.topics, state.topics_by_id, state.subscriptions)
 
@@ -193,12 +173,9 @@ def test_a_split_and_a_merge_give_their_children_empty_tails() -> None:
 
 
 def test_pruning_removes_every_reference_to_a_segment() -> None:
-    subscribed = e.SubscriptionCreated(
-        topic_id=1, subscription_id=2, subscription="s", subscription_type="STREAM", order="strict", positions={0: 3}
-    )
     drained = e.SegmentsDrained(topic_id=1, subscription_id=2, segments=[0], seek_generation=0)
     state = state_after(
-        [CREATED, subscribed],
+        [CREATED, subscribed(positions={0: 3})],
         [e.SegmentSplit(topic_id=1, segment=0, end_offset=0, token="s")],
         [drained],
         [e.SegmentsPruned(topic_id=1, segments=[0])],
@@ -270,11 +247,7 @@ def test_an_automatic_change_is_not_stored_as_a_command() -> None:
 
 
 def test_a_new_subscription_counts_as_unused() -> None:
-    created = e.SubscriptionCreated(
-        topic_id=1, subscription_id=2, subscription="s", subscription_type="STREAM", order="strict", positions={}
-    )
-
-    assert 1000 == state_after([CREATED, created]).subscriptions[2].unused_since_ms
+    assert 1000 == state_after([CREATED, subscribed()]).subscriptions[2].unused_since_ms
 
 
 def test_only_a_term_entry_starts_a_term() -> None:
@@ -286,9 +259,7 @@ def test_only_a_term_entry_starts_a_term() -> None:
 def test_consumers_of_a_deleted_subscription_are_stored_by_its_name_for_a_limited_time() -> None:
     def subscription(number: int, name: str) -> list[Any]:
         ids = {"topic_id": 1, "subscription_id": number}
-        created = e.SubscriptionCreated(
-            **ids, subscription=name, subscription_type="STREAM", order="strict", positions={}
-        )
+        created = subscribed(number, name)
         ada = e.ConsumerRegistered(**ids, consumer="ada", incarnation=number, client_id="c")
         return [created, ada, e.SubscriptionDeleted(**ids, token=f"delete {number}")]
 

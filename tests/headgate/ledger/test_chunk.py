@@ -15,17 +15,17 @@ from headgate.model.layout import Layout
 COLUMNS = ("topic_id", "segment", "offset", "timestamp_ms", "key", "value")
 
 
+def add_record(builder: chunk.ChunkBuilder, offset: int, timestamp_ms: int, value: bytes) -> None:
+    for column, each in zip(COLUMNS, (1, 0, offset, timestamp_ms, b"k", value), strict=True):
+        getattr(builder.records, column).append(each)
+
+
 def built(**limits: int) -> tuple[chunk.ChunkBuilder, bytes]:
     builder = chunk.ChunkBuilder(**limits)
     builder.add(e.TopicCreated(topic_id=1, topic="orders", segments=1, token="t"))
     builder.add(e.SegmentSplit(topic_id=1, segment=0, end_offset=2, token="u"), Layout.initial(1, 0).split(0, 2, 0))
     for offset in range(2):
-        for column, value in zip(
-            COLUMNS,
-            (1, 0, offset, 1000 + offset, b"k", b"v%d" % offset),
-            strict=True,
-        ):
-            getattr(builder.records, column).append(value)
+        add_record(builder, offset, 1000 + offset, b"v%d" % offset)
     return builder, builder.encode(shard=3, number=7, leader_epoch=2, at_ms=99)
 
 
@@ -68,15 +68,13 @@ def test_a_chunk_of_one_record_is_written_without_compression_and_is_not_larger(
 def one_record(**limits: int) -> bytes:
     builder = chunk.ChunkBuilder(**limits)
     builder.add(e.RecordsStored(topic_id=1, count=1, placements=[e.Placement(0, 0, 9, 0, 1)], size_bytes=101))
-    for column, value in zip(COLUMNS, (1, 0, 0, 5, b"k", random.Random(1).randbytes(100)), strict=True):
-        getattr(builder.records, column).append(value)
+    add_record(builder, 0, 5, random.Random(1).randbytes(100))
     return builder.encode(shard=3, number=7, leader_epoch=2, at_ms=99)
 
 
 def test_a_large_record_or_entry_is_compressed_in_a_chunk_of_few_rows() -> None:
     record, entry = chunk.ChunkBuilder(), chunk.ChunkBuilder()
-    for column, value in zip(COLUMNS, (1, 0, 0, 5, b"k", b"v" * chunk.UNCOMPRESSED_MAX_BYTES), strict=True):
-        getattr(record.records, column).append(value)
+    add_record(record, 0, 5, b"v" * chunk.UNCOMPRESSED_MAX_BYTES)
     entry.add(e.TermStarted(leader_epoch=1, instance="i" * chunk.UNCOMPRESSED_MAX_BYTES))
 
     for builder in (record, entry):
