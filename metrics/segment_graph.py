@@ -33,17 +33,11 @@ def segment_graph(segments: Sequence[SegmentDescription], blocked: frozenset[int
     """Return ``<svg>…</svg>``; ``blocked``: segments that are blocked for at least one subscription."""
     drawn = {each.segment: each for each in sorted(segments, key=lambda each: each.segment)[-MAX_DRAWN_SEGMENTS:]}
     rows = _rows(drawn)
-    height = (max(rows.values(), default=0) + 1) * ROW
-    parts = [
-        (
-            f'<svg viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img" '
-            f'aria-label="{len(drawn)} segments over the range of key hashes">'
-        )
-    ]
+    parts: list[str] = []
     for segment in drawn.values():
         parts += [_line(drawn[parent], segment, rows) for parent in segment.parents if parent in drawn]
-    parts += [_box(segment, rows, blocked) for segment in drawn.values()]
-    return "\n".join([*parts, "</svg>"])
+    parts += [_segment_box(segment, rows, blocked) for segment in drawn.values()]
+    return _svg(max(rows.values(), default=0) + 1, f"{len(drawn)} segments over the range of key hashes", parts)
 
 
 def _rows(drawn: Mapping[int, SegmentDescription]) -> dict[int, int]:
@@ -66,20 +60,14 @@ def _line(parent: SegmentDescription, child: SegmentDescription, rows: Mapping[i
     )
 
 
-def _box(segment: SegmentDescription, rows: Mapping[int, int], blocked: frozenset[int]) -> str:
+def _segment_box(segment: SegmentDescription, rows: Mapping[int, int], blocked: frozenset[int]) -> str:
     left, right = _span(segment)
-    top = rows[segment.segment] * ROW
     state = "blocked" if segment.segment in blocked else segment.state
-    title = (
-        f"segment {segment.segment}: hashes {segment.first_hash:04x}-{segment.last_hash:04x}, {segment.state}, "
-    ) + (f"{segment.next_offset} records" if segment.label is None else f"source segment {segment.label}")
-    label = ""
-    if right - left >= _LABEL_WIDTH:
-        label = f'<text x="{(left + right) / 2:.1f}" y="{top + BOX / 2 + 5:.1f}">{segment.segment}</text>'
-    return (
-        f'<g class="{escape(state)}"><title>{escape(title)}</title>'
-        f'<rect x="{left + 1:.1f}" y="{top}" width="{max(right - left - 2, 1):.1f}" height="{BOX}" rx="3"/>{label}</g>'
-    )
+    content = f"{segment.next_offset} records" if segment.label is None else f"source segment {segment.label}"
+    hashes = f"hashes {segment.first_hash:04x}-{segment.last_hash:04x}"
+    title = f"segment {segment.segment}: {hashes}, {segment.state}, {content}"
+    label = str(segment.segment) if right - left >= _LABEL_WIDTH else ""
+    return _box(state, title, left, right - left, rows[segment.segment] * ROW, label)
 
 
 def bucket_range_bars(segments: Sequence[SegmentProgress]) -> str:
@@ -87,14 +75,12 @@ def bucket_range_bars(segments: Sequence[SegmentProgress]) -> str:
     shared = [each for each in segments if each.bucket_ranges][:MAX_DRAWN_SEGMENTS]
     if not shared:
         return ""
-    height = len(shared) * ROW
-    label = f"consumers of the key buckets of {len(shared)} segments"
-    parts = [f'<svg viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img" aria-label="{label}">']
+    parts: list[str] = []
     for row, segment in enumerate(shared):
         middle = row * ROW + BOX / 2 + 5
         parts.append(f'<text x="{_BAR_LEFT / 2}" y="{middle:.1f}">segment {segment.segment}</text>')
         parts += [_bucket_range_bar(segment.segment, each, row * ROW) for each in segment.bucket_ranges]
-    return "\n".join([*parts, "</svg>"])
+    return _svg(len(shared), f"consumers of the key buckets of {len(shared)} segments", parts)
 
 
 def _bucket_range_bar(segment: int, progress: BucketRangeProgress, top: int) -> str:
@@ -102,12 +88,23 @@ def _bucket_range_bar(segment: int, progress: BucketRangeProgress, top: int) -> 
     width = (progress.end_bucket - progress.first_bucket) * _BAR_WIDTH / KEY_BUCKETS
     buckets = BucketRange(segment, progress.first_bucket, progress.end_bucket).buckets
     holder = progress.consumer or progress.status
-    label = ""
-    if len(holder) * _LETTER_WIDTH < width:
-        label = f'<text x="{left + width / 2:.1f}" y="{top + BOX / 2 + 5:.1f}">{escape(holder)}</text>'
     position = f"{progress.status}, {progress.acknowledged_offset} acknowledged"
     title = f"buckets {buckets} of segment {segment}: {holder}, {position}"
+    label = holder if len(holder) * _LETTER_WIDTH < width else ""
+    return _box(_BUCKET_RANGE_CLASSES.get(progress.status, "active"), title, left, width, top, label)
+
+
+def _box(css_class: str, title: str, left: float, width: float, top: int, label: str) -> str:
+    text = ""
+    if label:
+        text = f'<text x="{left + width / 2:.1f}" y="{top + BOX / 2 + 5:.1f}">{escape(label)}</text>'
     return (
-        f'<g class="{_BUCKET_RANGE_CLASSES.get(progress.status, "active")}"><title>{escape(title)}</title>'
-        f'<rect x="{left + 1:.1f}" y="{top}" width="{width - 2:.1f}" height="{BOX}" rx="3"/>{label}</g>'
+        f'<g class="{escape(css_class)}"><title>{escape(title)}</title>'
+        f'<rect x="{left + 1:.1f}" y="{top}" width="{max(width - 2, 1):.1f}" height="{BOX}" rx="3"/>{text}</g>'
     )
+
+
+def _svg(rows: int, label: str, parts: Sequence[str]) -> str:
+    height = rows * ROW
+    start = f'<svg viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img" aria-label="{label}">'
+    return "\n".join([start, *parts, "</svg>"])

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import structlog
@@ -33,6 +34,13 @@ class Stream(io.TextIOWrapper):
         return [json.loads(line) for line in self.text().splitlines()]
 
 
+def configured(*, terminal: bool = False, **settings: Any) -> Stream:
+    """Configure logging of instance node-1, and return the stream that it writes to."""
+    stream = Stream(terminal=terminal)
+    configure_logging(LogSettings(**settings), stream, instance="node-1")
+    return stream
+
+
 @pytest.fixture(autouse=True)
 def _restore_logging() -> Iterator[None]:
     """Restore the global logging configuration."""
@@ -48,8 +56,7 @@ def _restore_logging() -> Iterator[None]:
 
 
 def test_without_a_terminal_each_event_is_one_json_object_with_the_instance():
-    stream = Stream()
-    configure_logging(LogSettings(), stream, instance="node-1")
+    stream = configured()
 
     structlog.get_logger("x").info("term.started", shard=3, odd=ValueError("two\nlines"))
 
@@ -65,8 +72,7 @@ def test_without_a_terminal_each_event_is_one_json_object_with_the_instance():
 
 
 def test_events_are_text_on_a_terminal():
-    stream = Stream(terminal=True)
-    configure_logging(LogSettings(), stream, instance="node-1")
+    stream = configured(terminal=True)
 
     structlog.get_logger("x").info("term.started", shard=3)
 
@@ -76,8 +82,7 @@ def test_events_are_text_on_a_terminal():
 
 @pytest.mark.parametrize(("chosen", "terminal", "as_json"), [("json", True, True), ("text", False, False)])
 def test_a_configured_format_overrides_the_terminal(chosen: str, terminal: bool, as_json: bool):
-    stream = Stream(terminal=terminal)
-    configure_logging(LogSettings(format=chosen), stream)
+    stream = configured(terminal=terminal, format=chosen)
 
     structlog.get_logger("x").warning("broker.lost")
 
@@ -85,8 +90,7 @@ def test_a_configured_format_overrides_the_terminal(chosen: str, terminal: bool,
 
 
 def test_events_below_the_level_are_not_written():
-    stream = Stream()
-    configure_logging(LogSettings(level="warning"), stream)
+    stream = configured(level="warning")
 
     structlog.get_logger("x").info("quiet")
     structlog.get_logger("x").warning("loud")
@@ -96,8 +100,7 @@ def test_events_below_the_level_are_not_written():
 
 @pytest.mark.parametrize("library", ["kazoo.client", "mqtt", "py4j.java_gateway"])
 def test_libraries_log_only_errors(library: str):
-    stream = Stream()
-    configure_logging(LogSettings(), stream, instance="node-1")
+    stream = configured()
 
     logging.getLogger(library).warning("reconnecting")
     logging.getLogger(library).error("gave up after %d", 3)
@@ -108,8 +111,7 @@ def test_libraries_log_only_errors(library: str):
 
 
 def test_libraries_log_everything_at_level_debug():
-    stream = Stream()
-    configure_logging(LogSettings(level="debug"), stream)
+    stream = configured(level="debug")
 
     logging.getLogger("kazoo.client").info("connecting")
 
@@ -118,8 +120,7 @@ def test_libraries_log_everything_at_level_debug():
 
 @pytest.mark.parametrize("chosen", ["json", "text"])
 def test_an_exception_is_logged_without_local_variables(chosen: str):
-    stream = Stream()
-    configure_logging(LogSettings(format=chosen), stream)
+    stream = configured(format=chosen)
     password = "hunter" + "2"
 
     try:
@@ -132,9 +133,7 @@ def test_an_exception_is_logged_without_local_variables(chosen: str):
 
 
 def test_configuring_twice_does_not_duplicate_lines():
-    first, second = Stream(), Stream()
-    configure_logging(LogSettings(), first)
-    configure_logging(LogSettings(), second)
+    first, second = configured(), configured()
 
     logging.getLogger("library").warning("once")
 
@@ -143,7 +142,7 @@ def test_configuring_twice_does_not_duplicate_lines():
 
 
 def test_a_wrong_format_string_of_a_library_does_not_raise(capsys: pytest.CaptureFixture[str]):
-    configure_logging(LogSettings(), Stream())
+    configured()
     # The handlers of pytest do raise.
     del logging.getLogger().handlers[:-1]
 
@@ -154,8 +153,7 @@ def test_a_wrong_format_string_of_a_library_does_not_raise(capsys: pytest.Captur
 
 def test_the_level_changes_for_bound_loggers():
     """They live as long as a term."""
-    stream = Stream()
-    configure_logging(LogSettings(level="warning"), stream)
+    stream = configured(level="warning")
     log = structlog.get_logger("x").bind(shard=3)
     log.info("one")
     change_level("debug")

@@ -6,17 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from metrics.health import STALLED_SECONDS, ComponentState, HealthFacts, judge_health
-
-HEALTHY_FACTS = HealthFacts(
-    tick_age_seconds=0.2,
-    zookeeper="connected",
-    broker_connected=True,
-    drain="ready",
-    drain_reason="",
-    shards=4,
-    shards_led=2,
-)
+from metrics.health import STALLED_SECONDS, ComponentState, judge_health
+from tests.support.status_values import HEALTHY_FACTS
 
 
 def component(health, name):

@@ -18,21 +18,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from headgate.errors import HeadgateError
 from headgate.protocol.backlog import SegmentBacklog, summarize_backlog
 from metrics.events import StatusCollected
-from metrics.health import STALLED_SECONDS, HealthFacts, judge_health
+from metrics.health import STALLED_SECONDS, judge_health
 from metrics.http import CACHE_SECONDS, HEADERS, HttpServer
 from metrics.instruments import Instruments
 from metrics.status import DaemonStatus, ShardStatus
 from tests.support.example_events import example_events
+from tests.support.status_values import HEALTHY_FACTS
 
-HEALTHY_FACTS = HealthFacts(
-    tick_age_seconds=0.1,
-    zookeeper="connected",
-    broker_connected=True,
-    drain="ready",
-    drain_reason="",
-    shards=1,
-    shards_led=1,
-)
 BACKLOGS = tuple(
     summarize_backlog(
         topic=topic,
@@ -50,6 +42,12 @@ DAEMON_STATUS = DaemonStatus(
 )
 
 
+def http_server(host="127.0.0.1", port=0, **fields):
+    """Return a server of a healthy daemon, unless ``fields`` say otherwise."""
+    healthy = {"registry": CollectorRegistry(), "health": lambda: judge_health(HEALTHY_FACTS)}
+    return HttpServer(host, port, status=lambda: DAEMON_STATUS, **healthy | fields)
+
+
 class HttpHarness:
     """A server whose health facts a test can change, and a client."""
 
@@ -58,13 +56,8 @@ class HttpHarness:
         self.registry = CollectorRegistry()
         self.instruments = Instruments(self.registry)
         self.scrapes = 0
-        self.server = HttpServer(
-            "127.0.0.1",
-            0,
-            registry=self.registry,
-            health=lambda: judge_health(self.facts),
-            status=lambda: DAEMON_STATUS,
-            cache_seconds=cache_seconds,
+        self.server = http_server(
+            registry=self.registry, health=lambda: judge_health(self.facts), cache_seconds=cache_seconds
         )
         self.registry.register(self)
 
@@ -198,15 +191,8 @@ async def test_only_get_and_head_are_answered(harness, path):
 async def test_a_port_in_use_is_an_error_with_the_address_the_reason_and_a_remedy():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        server = HttpServer(
-            "127.0.0.1",
-            port,
-            registry=CollectorRegistry(),
-            health=lambda: judge_health(HEALTHY_FACTS),
-            status=lambda: DAEMON_STATUS,
-        )
         with pytest.raises(HeadgateError) as raised:
-            await server.__aenter__()
+            await http_server(port=port).__aenter__()
 
     assert str(raised.value) == (
         f"$.http: cannot listen on 127.0.0.1:{port}: Address already in use; choose another port, or 0 for any free one"
@@ -214,15 +200,8 @@ async def test_a_port_in_use_is_an_error_with_the_address_the_reason_and_a_remed
 
 
 async def test_an_address_of_another_host_is_an_error():
-    server = HttpServer(
-        "192.0.2.1",
-        0,
-        registry=CollectorRegistry(),
-        health=lambda: judge_health(HEALTHY_FACTS),
-        status=lambda: DAEMON_STATUS,
-    )
     with pytest.raises(HeadgateError, match=r"^\$\.http: cannot listen on 192\.0\.2\.1:0: Cannot assign requested"):
-        await server.__aenter__()
+        await http_server("192.0.2.1").__aenter__()
 
 
 async def test_the_server_installs_no_signal_handlers():

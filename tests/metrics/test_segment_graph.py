@@ -5,30 +5,14 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 
 from headgate.model.layout import Layout
-from headgate.protocol.messages import BucketRangeProgress, SegmentDescription, SegmentProgress
+from headgate.protocol.messages import BucketRangeProgress, SegmentProgress
 from metrics.segment_graph import BOX, MAX_DRAWN_SEGMENTS, ROW, WIDTH, bucket_range_bars, segment_graph
-
-
-def described(layout):
-    return [
-        SegmentDescription(
-            segment=each.segment_id,
-            first_hash=each.first_hash,
-            last_hash=each.last_hash,
-            state=each.state.value,
-            parents=list(each.parents),
-            children=list(each.children),
-            next_offset=each.end_offset or 0,
-            size_bytes=0,
-            created_at_ms=0,
-        )
-        for each in layout.segments.values()
-    ]
+from tests.support.status_values import segment_descriptions
 
 
 def drawing(layout, blocked=frozenset()):
     """Return (title → (kind, left, width, top)), and the number of lines."""
-    root = ET.fromstring(segment_graph(described(layout), blocked))
+    root = ET.fromstring(segment_graph(segment_descriptions(layout), blocked))
     boxes = {}
     for group in root.iter("g"):
         rect = group.find("rect")
@@ -82,7 +66,7 @@ def test_only_the_newest_segments_are_drawn():
         else:
             layout = layout.split(newest.segment_id, 0, 0)
     boxes, _ = drawing(layout)
-    root = ET.fromstring(segment_graph(described(layout)))
+    root = ET.fromstring(segment_graph(segment_descriptions(layout)))
 
     assert sorted(boxes) == sorted(layout.segments)[-MAX_DRAWN_SEGMENTS:]
     assert int(root.get("height")) == max(box[3] for box in boxes.values()) + ROW

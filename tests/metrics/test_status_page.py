@@ -9,56 +9,32 @@ from html.parser import HTMLParser
 import pytest
 from msgspec.structs import replace as replace_struct
 
+from headgate.model.layout import Layout
 from headgate.protocol.backlog import SegmentBacklog, summarize_backlog
 from headgate.protocol.messages import (
     BucketRangeProgress,
     ConsumerDescription,
     ExternalDescription,
-    SegmentDescription,
     SegmentProgress,
     SubscriptionDescription,
     TopicDescription,
 )
-from metrics.health import HealthFacts, judge_health
+from metrics.health import judge_health
 from metrics.status import DaemonStatus, ShardStatus
 from metrics.status_page import MAX_ROWS, status_page
+from tests.support.status_values import HEALTHY_FACTS, segment_descriptions
 
-FACTS = HealthFacts(
-    tick_age_seconds=0.1,
-    zookeeper="connected",
-    broker_connected=True,
-    drain="degraded",
-    drain_reason="no answer",
-    shards=2,
-    shards_led=1,
-)
+FACTS = replace(HEALTHY_FACTS, drain="degraded", drain_reason="no answer")
 HEALTH = judge_health(FACTS)
 
 
 def topic(name="orders"):
-    def segment(number, first, last, state, parents):
-        return SegmentDescription(
-            segment=number,
-            first_hash=first,
-            last_hash=last,
-            state=state,
-            parents=parents,
-            children=[],
-            next_offset=100,
-            size_bytes=5,
-            created_at_ms=0,
-        )
-
     return TopicDescription(
         topic=name,
         topic_id=1,
         shard=0,
         layout_epoch=3,
-        segments=[
-            segment(0, 0, 65535, "sealed", []),
-            segment(1, 0, 32767, "active", [0]),
-            segment(2, 32768, 65535, "active", [0]),
-        ],
+        segments=segment_descriptions(Layout.initial(1, 0).split(0, 100, 0)),
         subscriptions=["billing"],
     )
 

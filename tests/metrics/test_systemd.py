@@ -19,6 +19,11 @@ def manager(tmp_path):
         yield listening
 
 
+@pytest.fixture
+def notifier(manager):
+    return SystemdNotifier({"NOTIFY_SOCKET": manager.getsockname()})
+
+
 def received(listening):
     messages = []
     while True:
@@ -28,8 +33,7 @@ def received(listening):
             return messages
 
 
-def test_the_messages_of_a_start_and_a_stop(manager):
-    notifier = SystemdNotifier({"NOTIFY_SOCKET": manager.getsockname()})
+def test_the_messages_of_a_start_and_a_stop(manager, notifier):
     notifier.watchdog()
     notifier.ready("contending for 4 shards")
     notifier.watchdog()
@@ -44,9 +48,8 @@ def test_the_messages_of_a_start_and_a_stop(manager):
     ]
 
 
-def test_no_keep_alive_is_sent_after_stopping(manager):
+def test_no_keep_alive_is_sent_after_stopping(manager, notifier):
     """The unit's stop time-out applies, however long the loop still runs."""
-    notifier = SystemdNotifier({"NOTIFY_SOCKET": manager.getsockname()})
     notifier.stopping()
     received(manager)
     notifier.watchdog()
@@ -54,8 +57,7 @@ def test_no_keep_alive_is_sent_after_stopping(manager):
     assert received(manager) == []
 
 
-def test_a_line_break_in_a_status_does_not_start_an_assignment(manager):
-    notifier = SystemdNotifier({"NOTIFY_SOCKET": manager.getsockname()})
+def test_a_line_break_in_a_status_does_not_start_an_assignment(manager, notifier):
     notifier.ready("one\nMAINPID=1\r\ntwo")
 
     assert received(manager) == ["READY=1\nSTATUS=one MAINPID=1 two"]
@@ -81,10 +83,9 @@ def test_without_systemd_every_call_does_nothing(monkeypatch):
     notifier.stopping()
 
 
-def test_a_message_that_cannot_be_sent_is_dropped(tmp_path, manager):
+def test_a_message_that_cannot_be_sent_is_dropped(tmp_path, manager, notifier):
     """The socket is missing, or its buffer is full. The caller never waits."""
     SystemdNotifier({"NOTIFY_SOCKET": str(tmp_path / "missing")}).ready("x")
-    notifier = SystemdNotifier({"NOTIFY_SOCKET": manager.getsockname()})
     for _ in range(2000):
         notifier.watchdog()
 
