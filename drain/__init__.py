@@ -1,1 +1,1 @@
-"""The Spark pipeline that counts backlogs, and the checker that asks it."""
+"""Backlogs: the Spark pipeline that counts them, and its client."""

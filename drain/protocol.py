@@ -1,9 +1,7 @@
 """The protocol between the daemon and the Spark process: one JSON object per line over a local socket.
 
-Several requests may be in flight on one connection. A reply carries the id of its request, and
-replies may arrive in any order. Every request names the protocol version. A new optional field
-needs no new version if leaving it out keeps its earlier meaning. This module does no I/O and
-imports no Spark.
+Replies carry the id of their request, and may arrive in any order. A new optional field needs no
+new version if leaving it out keeps its earlier meaning. Imports no Spark.
 """
 
 from __future__ import annotations

@@ -1,17 +1,15 @@
 """Keys, kinds and columns of the aggregates, and their conversion to rows of a merge. No Spark.
 
 A *key* is (shard, topic, subscription, segment, key bucket, seek generation). Without a bucket it
-covers all buckets, without a subscription for a segment, without a segment for a subscription,
-and without both for a topic. The seek generation is part of it because only drain.backlog.merge,
-which sees all of a subscription, can decide which generations count.
+covers all buckets, without a subscription a segment, without a segment a subscription, and without
+both a topic. It has the seek generation because only drain.backlog.merge, which sees all of a
+subscription, can decide which generations count.
 
 The *kind* of a fact is a number:
 
 * of a segment, from 0: a record, by its slot of the timestamp index, to keep the last one of each;
 * of a subscription in a segment, from 0: acknowledged from this offset on (0: cumulatively);
 * below 0: one of POSITION, PRESENT, REMOVED, SEALED, NO_FACT.
-
-All columns are whole numbers without nulls (drain.backlog.plans explains why).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The merged facts of a compacted range: one small object beside its records.
 
-With it, counting from the first chunk needs none of the deleted chunks. The rows are those of a
-merge (schemas.MERGED) over the range alone. A merge consists of sums, maxima and unions, so merging
-such rows again equals merging the facts.
+With it, a full count needs none of the deleted chunks. A merge consists of sums, maxima and unions,
+so merging its rows (schemas.MERGED) again equals merging the facts.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Aggregate chunks on a Spark session: the adapter between values and drain.backlog.plans.
+"""Aggregate chunks on a Spark session.
 
 The rows are collected into this process: their number is bounded by segments, subscriptions and
-ranges acknowledged out of order, and a result has to be one object. Up to MAX_ROWS_PER_TASK, ranges
-are joined in drain.backlog.merge, which saves a second shuffle. The previous result is added there
-too: sending it to Spark and back took longer than counting a second's worth of chunks.
+ranges acknowledged out of order. Up to MAX_ROWS_PER_TASK, ranges are joined in drain.backlog.merge,
+which saves a second shuffle. The previous result is added there too: sending it to Spark and back
+took longer than counting a second's worth of chunks.
 """
 
 from __future__ import annotations

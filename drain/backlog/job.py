@@ -1,16 +1,15 @@
 """Bring the published results up to date.
 
-A run lists the chunks after each shard's last watermark, checks and counts exactly those, merges
-them with the last result, and publishes the new one. Runs are idempotent. A killed run leaves the
-previous result. Of two concurrent runs, one publishes and the other reads that result. If the
-ledger or the result of a shard is damaged, only that shard fails, with the object's name.
+A run counts the chunks after each shard's last watermark, merges them with the last result, and
+publishes the new one. A killed run leaves the previous result. Of two concurrent runs, one
+publishes and the other reads that result. Damage fails only its own shard, with the object's name.
 
     python -m drain.backlog.job --ledger file:///var/lib/headgate/ledger [--out URL] [--shard 3 …]
         [--full] [--json]
 
-``--full`` counts from the first chunk, with Spark reading every chunk, and compares: the exit code
-is 1 if the published result differs. ``--out`` publishes elsewhere than beside the ledger. Of
-external topics only the ledger's part is counted. Under `spark-submit`, Spark's own master is used.
+``--full`` counts from the first chunk, with Spark reading every chunk; the exit code is 1 if the
+published result differs. ``--out`` publishes elsewhere than beside the ledger. Of external topics
+only the ledger's part is counted. Under `spark-submit`, Spark's own master is used.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""Merge rows into the next result, and derive backlogs from a result.
+"""Merge rows into the next result, and derive backlogs from a result. Pure, without Spark.
 
-This runs beside Spark, because its input is bounded by segments times subscriptions. Pure.
-
-A result has these kinds of rows:
+The input is bounded by segments times subscriptions. A result has these kinds of rows:
 
 * a segment: records, size_bytes, end_offset, timestamp_index, and sealed_end_offset if sealed;
-* a subscription: its type, and the highest seek generation that was seen;
+* a subscription: its type, and the highest seek generation seen;
 * a subscription in a segment: its position (0 without a row), and the disjoint ranges acknowledged
   above it;
 * a subscription in one key bucket, only while that bucket is ahead of the row for all buckets.
@@ -14,16 +12,15 @@ Rules:
 
 1. A ``position`` fact resets its segment: only that seek generation and later ones count there.
 2. Once a result has a subscription's seek generation, new facts of older generations do not count.
-   All rows of the subscription are raised to that generation, since each has passed rule 1.
-3. A removed row is deleted with everything that depends on it. Ids are never reused, so no
-   tombstone is kept.
+   All its rows are raised to that generation, since each has passed rule 1.
+3. A removed row is deleted with all that depends on it, without a tombstone: ids are never reused.
 4. A bucket has acknowledged what all buckets or that one have. What every bucket has acknowledged
    counts for all.
 5. A segment is drained if it is sealed, every bucket has reached the sealed end, and the seek
    generation is the requested one. CHECKPOINT and unknown types never drain a segment.
 
-In one run, rule 2 cannot tell whether an acknowledgement of the older generation, in a segment that
-the seek did not name, precedes the seek. The leader rejects such late acknowledgements.
+In one run, rule 2 cannot tell whether an older acknowledgement, in a segment that the seek did not
+name, precedes the seek. The leader rejects such late acknowledgements.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 """Query plans that aggregate new facts. Pure ``DataFrame → DataFrame`` functions: no session, no I/O.
 
-drain.backlog.aggregates defines keys and kinds. Aggregates are sums and maxima of whole numbers
-under a key without nulls. Spark compiles exactly that into one loop with a fast hash table. A null
-in the key, or a text or list among the aggregates, makes every fact three times as expensive. For
-the same reason facts with an offset are distinguished by the columns that they set
-(headgate.ledger.chunk), and names are compared only for facts without one.
+Aggregates are sums and maxima of whole numbers under a key without nulls, which Spark compiles into
+one loop with a fast hash table. A null in the key, or a text or list among the aggregates, makes
+every fact three times as expensive. For the same reason facts with an offset are distinguished by the columns that they set (headgate.ledger.chunk),
+and names are compared only for the others.
 
-Aggregating takes one shuffle, with a row per kind and task. Every range acknowledged out of order
-is a kind of its own, so `aggregate_limited` stops at a number of rows and reports that it did.
-`aggregate_joined` joins adjacent ranges with windows, at the cost of a second shuffle.
+Aggregating takes one shuffle. Every range acknowledged out of order is a kind of its own, so
+`aggregate_limited` stops at a number of rows. `aggregate_joined` joins adjacent ranges with
+windows, at the cost of a second shuffle.
 
 The plans are SQL, because each call on a DataFrame is a round trip to the JVM: with Columns, the
 same plan took as long to build as to execute.

@@ -1,6 +1,4 @@
-"""Rates of a subscription in a segment: the difference between two counts about a minute apart.
-
-Rules:
+"""Rates of a subscription in a segment: the difference between two counts about a minute apart. Pure.
 
 1. Time is the leader's: that of the newest counted chunk, or the time in the request, because a
    count that found nothing newer holds for that time too. So rates of an idle ledger fall to 0.
@@ -9,9 +7,7 @@ Rules:
 3. A segment that the older count does not have started at 0. A new subscription, or one with a seek
    in between, has no rate.
 4. Counts more than `MAX_SPAN_MS` apart are not compared: a mean over hours is not a current rate.
-
-Pure: times and counts in, rates out. A full count does not repeat rates, which depend on when
-counts were made.
+5. A full count does not repeat rates: they depend on when counts were made.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Published results: one object per run and shard, named by its watermark, beside the ledger.
 
-A result and its watermark are one object that is created with put-if-absent, so neither exists
-without the other. If two runs reach the same watermark, one creates the object and the other reads
-it. Both computed the same rows, because a result follows from the ledger alone. The last few
-results are kept for runs that have just started from one of them.
+If two runs reach the same watermark, put-if-absent lets one create the object, and the other reads
+it: a result follows from the ledger alone. The last few are kept for runs that started from them.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
-"""The timestamp index of a segment: a few timestamps from which the time of any record follows.
+"""The timestamp index of a segment: a few timestamps from which the time of any record follows. Pure.
 
-Each offset belongs to a *slot*: its lowest set bit together with the bit above that. Of each slot
-only the last record is kept, so kept offsets are dense at the segment's end and sparse towards its
-beginning. The age of a short backlog is exact, and that of a long one is interpolated between two
-records that are no farther apart than the backlog is long.
+The *slot* of an offset is its lowest set bit together with the bit above that. Of each slot only
+the last record is kept, so kept offsets are dense at the segment's end. The age of a short backlog
+is exact; that of a long one is interpolated between two records that are no farther apart than the
+backlog is long.
 
-The kept offsets follow from the number of records alone. Merging keeps the later record of a slot.
 There are two slots per bit of the highest offset, and one for offset 0: 61 for a billion records.
-
-Pure: values in, values out.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Prove that incremental counting and a full count agree.
 
-The results are brought up to date. Then every shard is counted from its first chunk to the same
-watermark, and all rows and backlogs are compared, except rates, which no result contains. In the
-full count Spark reads every chunk, while an incremental run reads small ones in this process, so
-both do not share an error. Tables of external topics are not read, because no result contains them.
+Each shard is counted from its first chunk to the watermark of its updated result. All rows and
+backlogs are compared, except rates and tables of external topics, which no result contains. In the
+full count Spark reads every chunk, while an incremental run reads small ones in this process.
 
     python -m drain.backlog.verify --ledger file:///var/lib/headgate/ledger [--shard 3 ...]
         [--topic-id 5] [--json]

@@ -1,13 +1,8 @@
 """The daemon's client of the Spark process: sends drain and backlog queries, and reconnects.
 
-Every query is a request of its own. The Spark process merges concurrent requests into few runs
-(drain.service.run_coalescer). A broken connection is reopened with exponential back-off and jitter,
-as long as queries wait for it. A query waits at most ``timeout_seconds``, connecting included.
-
-Every failure raises DrainCheckError, which callers treat as "not drained yet": a broken checker
-keeps gates closed and never opens one.
-
-This module imports no Spark and starts no process (drain.checker.supervisor does).
+A broken connection is reopened with back-off and jitter, while queries wait for it. Every failure
+raises DrainCheckError, which callers treat as "not drained yet": a broken checker keeps gates
+closed and never opens one. Imports no Spark.
 """
 
 from __future__ import annotations

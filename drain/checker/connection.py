@@ -1,7 +1,6 @@
-"""A client connection to the Spark process. It sends requests and matches replies to them by id.
+"""A client connection to the Spark process. It matches replies to requests by id.
 
-It neither retries nor reconnects; drain.checker.checker and drain.checker.supervisor do. Imports no
-Spark.
+It neither retries nor reconnects. Imports no Spark.
 """
 
 from __future__ import annotations

@@ -1,17 +1,13 @@
-"""A drain checker without a Spark process: answers from published results.
+"""A drain checker without a Spark process: answers from published results. Imports no Spark.
 
-A job that cron, Airflow or `spark-submit` runs (``python -m drain.backlog.job``) publishes results,
-and this checker polls for them. It has the methods of drain.checker.checker. Imports no Spark.
-
-Rules:
+It polls for the results of a job that cron, Airflow or `spark-submit` runs (``python -m
+drain.backlog.job``).
 
 1. A segment that is drained at a seek generation stays drained at it: ends of sealed segments are
-   final, and acknowledgements are never taken back. So any result may answer a query, however far
-   the ledger has grown. Other segments are not drained *yet*; ``on_result`` announces newer
-   results.
+   final, and acknowledgements are never taken back. So any result may answer a query. Other
+   segments are not drained *yet*; ``on_result`` announces newer results.
 2. A result that cannot be read is ignored; the last readable one stays in use.
-3. Results cover the ledger only. The tables of external topics are not read, and a reply says so
-   where a value is unknown.
+3. Tables of external topics are not read; a reply says so where a value is unknown.
 4. If a query needs a newer chunk and no newer result appears for ``stale_seconds``, the job has
    stopped. The state becomes ``degraded`` with the shard and its watermark. Gates stay closed.
 """

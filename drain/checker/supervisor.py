@@ -1,8 +1,8 @@
 """Supervise the Spark process: start it, ping it, restart it with back-off, stop it.
 
-The process and its JVM share a process group, and the kernel kills them when the daemon ends
-(headgate.child_process). A ping without a reply in time counts as a crash. The state ``starting``,
-``ready`` or ``degraded`` is reported for readiness. Imports no Spark.
+The process and its JVM share a process group, and the kernel kills them when the daemon ends. A
+ping without a reply in time counts as a crash. The state for readiness is ``starting``, ``ready``
+or ``degraded``. Imports no Spark.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
-"""Compact old chunks into large objects, sorted by segment: the shell around drain.compaction.plans.
+"""Compact old chunks into large objects, sorted by segment.
 
-A run writes its objects into a folder of its own, reads them back, and compares them with the
-facts. Then one manifest, created with put-if-absent, makes the whole range visible. A killed run
-leaves nothing visible, and of two concurrent runs one succeeds. Objects that no manifest names, and
-ranges that a wider one has replaced, are deleted after a delay for their readers.
+A run writes into a folder of its own, reads the objects back, and compares them with the facts.
+Then one manifest, created with put-if-absent, makes the range visible: a killed run leaves nothing
+visible, and of two concurrent runs one succeeds. Objects without a manifest and replaced ranges are
+deleted after a delay for their readers.
 
     python -m drain.compaction.job --ledger file:///var/lib/headgate/ledger [--shard 3 …]
         [--chunks 1024]
 
-Spark writes the objects, so its file systems must reach the ledger: a folder, or a bucket with
-Hadoop's jars.
+Spark's file systems must reach the ledger: a folder, or a bucket with Hadoop's jars.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Query plans that sort the records of many chunks into objects per segment. Pure ``DataFrame → DataFrame`` functions.
+"""Query plans that sort the records of many chunks into objects per segment. Pure ``DataFrame → DataFrame``.
 
-No session, no I/O, no configuration. One shuffle brings a segment's records together. Keys and
-values are copied as they are, and no Python function touches a row.
+They take one shuffle. Keys and values are copied as they are, without Python functions.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Decide which chunks to compact next. Pure: values in, values out.
+"""Decide which chunks to compact next. Pure.
 
-1. Only counted chunks are compacted: a range never exceeds the watermark of the published result.
+1. A range never exceeds the watermark of the published result: only counted chunks are compacted.
 2. ``fanout`` adjacent ranges of one level become one of the next level, before anything else.
-3. Otherwise the next ``chunks`` chunks after the last range become one range of level 0.
+3. Otherwise the next ``chunks`` chunks become one range of level 0.
 
-Once nothing is due, a level has at most ``fanout - 1`` ranges, so the number of ranges grows with
-the logarithm of the ledger's length.
+So the number of ranges grows with the logarithm of the ledger's length.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Compact periodically in the Spark process, concurrently with counting.
 
-Every half minute, with jitter, so that the processes of several daemons rarely do the same work. If
-they do, one of them has worked in vain. Failures are logged and retried with a growing pause,
-because no promise depends on compaction.
+Jitter keeps several daemons from the same work, which only one completes. Failures are logged and
+retried with a growing pause: no promise depends on compaction.
 """
 
 from __future__ import annotations

@@ -1,16 +1,12 @@
-"""The backlog of an external topic: what the ledger contains, and what its tables add.
-
-Rules:
+"""The backlog of an external topic: what the ledger contains, and what its tables add. Pure, no Spark.
 
 1. Unknown values and untracked ones (CHECKPOINT) are None, never 0.
 2. With offsets, a backlog ends at the end of a sealed segment, or at the last entry in the table.
    Without a table of entries, only the source knows the end of an active segment.
 3. Bytes are known if the table has sizes and entries of that segment. An empty backlog has 0 bytes.
-4. With opaque positions, a segment that was read to its end has an empty backlog. Without a
-   checkpoint all of its entries are left, otherwise those after it; without a table that is
-   unknown. Only a segment that was read to its end is drained.
-
-Pure, without Spark, so that the daemon can use it.
+4. With opaque positions, the entries after the checkpoint are left; without a checkpoint, all are;
+   without a table, that is unknown. Only a segment that was read to its end is drained, with an empty
+   backlog.
 """
 
 from __future__ import annotations

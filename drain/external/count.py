@@ -1,9 +1,8 @@
-"""Count the tables of one external topic on a Spark session: read, validate, merge with the ledger.
+"""Count the tables of one external topic on a Spark session.
 
-Segments, their ends and subscriptions come from the ledger, records from the table of entries, and
-acknowledgements from the ledger and, if mapped, from their table. They are merged as usual
-(drain.backlog.merge), but not published: results contain the ledger only. Tables are read as a
-whole. With opaque positions, the entries after the stored checkpoints are counted instead.
+Records come from the table of entries, everything else from the ledger; mapped acknowledgements
+from both. Results contain the ledger only, so this count is not published. Tables are read as a
+whole. With opaque positions, the entries after the stored checkpoints are counted.
 
 A table of acknowledgements is the source of truth: its rows count at the current seek generation,
 so a seek has to be done in the table.

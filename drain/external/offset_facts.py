@@ -1,18 +1,15 @@
 """Turn the tables of an external topic with offsets into facts. Pure ``DataFrame → DataFrame``.
 
-Rules:
-
 1. Every mapped column exists and has its type: whole numbers for offsets, sizes, times and
    versions. CSV has only text, so its values are checked one by one. TableError otherwise.
 2. No mapped value is null, no offset is negative, and no range ends before it begins.
 3. No offset of a segment occurs twice in the table of entries.
 4. If a version is mapped, offsets and ends do not decrease while it rises.
 5. No offset is at or beyond the end of a sealed segment.
-6. If no row at all names a segment of the topic, the mapping is wrong. Single rows of other
-   segments are ignored: the source may have split since the last import.
+6. If no row at all names a segment of the topic, the mapping is wrong. Rows of other segments are
+   ignored: the source may have split since the last import.
 
-`entry_faults` and `acknowledgement_faults` return the violations of rules 2 to 5 as rows of (fault,
-count, example). No Python functions are used: the tables may be larger than one machine.
+No Python functions are used: the tables may be larger than one machine.
 """
 
 from __future__ import annotations

@@ -3,10 +3,9 @@
 The rules are those of drain.external.offset_facts for entries, with these instead of 3 to 5:
 
 3. No position and no version of a segment occurs twice.
-4. A version is a whole number of any length. If it is mapped, it defines the order. The position
-   may be its own version.
+4. A mapped version defines the order. It is a whole number of any length, in text or as a number.
 
-Positions and versions are texts or whole numbers: a number with a fraction may have lost digits.
+Numbers with a fraction are rejected: they may have lost digits.
 """
 
 from __future__ import annotations

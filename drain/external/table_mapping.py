@@ -1,29 +1,26 @@
 """The tables with the entries and acknowledgements of external topics, and the meaning of their columns.
 
-The mapping is in the daemon's configuration, or in the file of ``--external FILE``.
-drain.external.offset_facts has the rules for the rows.
-
-    [external.orders.entries]                 # one row per record; optional
+    [external.orders.entries]  # one row per record; optional
     path = "/srv/orders/entries"
-    format = "parquet"                        # json (lines), csv (with header), delta, iceberg
-    segment = "shard"                         # text: the segment's name at its source
-    offset = "seq"                            # whole number, from 0
-    size_bytes = "bytes"                      # optional
-    timestamp_ms = "at"                       # optional: milliseconds since 1970
+    format = "parquet"         # json (lines), csv (with header), delta, iceberg
+    segment = "shard"          # text: the segment's name at its source
+    offset = "seq"             # whole number, from 0
+    size_bytes = "bytes"       # optional
+    timestamp_ms = "at"        # optional: milliseconds since 1970
 
     [external.orders.acknowledgements]
     path = "/srv/orders/acks"
-    subscription = "app"                      # text: the subscription's name in headgate
+    subscription = "app"       # text: the subscription's name in headgate
     segment = "shard"
-    end_offset = "next"                       # acknowledged up to here (exclusive)
-    first_offset = "first"                    # optional, default 0: each row is cumulative
-    version = "commit"                        # optional: rises; end_offset must not fall
+    end_offset = "next"        # acknowledged up to here (exclusive)
+    first_offset = "first"     # optional, default 0: each row is cumulative
+    version = "commit"         # optional: rises; end_offset must not fall
 
 ``delta`` and ``iceberg`` need their jars in the Spark session.
 
-For a topic with opaque positions (Kinesis) only entries can be counted. ``offset`` is then the
-source's position as text. ``version`` orders the positions: a whole number of any length, possibly
-the position itself. drain.external.opaque_facts has the rules for the rows.
+With opaque positions (Kinesis) only entries can be counted. ``offset`` is then the source's
+position as text. ``version`` orders the positions: a whole number of any length, possibly the
+position itself.
 
     [external.clicks.entries]
     path = "/srv/clicks/entries"

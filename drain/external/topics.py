@@ -1,13 +1,10 @@
 """Schedule the counts of external topics that have tables (drain.external.table_mapping).
 
 A drain query is counted at once, because a gate waits for it; an error keeps the gate closed. A
-backlog query returns the last count at once, and triggers another one in the background, so that
-slow tables do not delay other requests at each query.
+backlog query returns the last count and triggers another one in the background, so that slow tables
+delay no other request.
 
-Rules for backlogs:
-
-1. Only requested topics are counted. A topic that is requested again while it waits is counted
-   once.
+1. Only requested topics are counted, each once however often it is requested meanwhile.
 2. Topics are counted one at a time. Then counting rests for `IDLE_FACTOR` times the duration:
    tables are read as a whole, and may use at most a fifth of the session.
 3. An error is reported for its own topic, in place of its rows, until a count succeeds.

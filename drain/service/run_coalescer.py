@@ -1,12 +1,8 @@
 """Coalesce concurrent requests into as few Spark runs as possible.
 
-This is the only place that merges requests: it protects Spark from all connected daemons together.
 Requests that arrive during a run share the next one, so every reply is based on a listing that
-began after its request arrived. A shard that could not be counted is reported as an error to the
-requests that named it, and to no others.
-
-Backlogs of external topics are reported separately, as they were last counted
-(drain.external.topics).
+began after its request arrived. A shard that could not be counted fails only the requests that
+named it.
 """
 
 from __future__ import annotations

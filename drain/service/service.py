@@ -1,9 +1,7 @@
 """The Spark process: keeps one warm Spark session and serves requests over a local socket.
 
-Any number of daemons may connect. drain.service.run_coalescer merges the requests of all
-connections into few runs. If the JVM dies or hangs, the process exits with code 1 and its
-supervisor (drain.checker.supervisor in the daemon, or systemd) restarts it. SIGTERM cancels the
-current run, stops Spark and exits with code 0.
+If the JVM dies or hangs, the process exits with code 1 and its supervisor restarts it. SIGTERM
+cancels the current run, stops Spark and exits with code 0.
 
     python -m drain.service.service --ledger file:///var/lib/headgate/ledger --listen unix:/run/headgate/drain.sock
 

@@ -1,8 +1,7 @@
 """Warm up a fresh JVM with a few runs before the first request.
 
-The first run of a JVM loads and compiles most of Spark and takes as long as hundreds of later ones;
-the children of the first split would wait for it. The warm-up counts a generated chunk with both
-readers: read in this process, as in most runs, and by a scan, as after an outage.
+The first run of a JVM takes as long as hundreds of later ones. The warm-up counts a generated chunk
+with both readers: read in this process, as in most runs, and by a scan, as after an outage.
 
 Only for engines that see this machine's files. Executors of a cluster stay warm on their own.
 """

@@ -1,9 +1,8 @@
 """List and check the new chunks of a ledger.
 
-The numbers must continue without a gap after the last watermark, and the chunk of the watermark
-must still exist: a result that is ahead of its ledger belongs to another ledger. Each new chunk's
-header is checked before it is counted, because Spark silently fills the missing columns of a
-foreign file with nulls.
+The numbers must continue without a gap after the last watermark, and its chunk must still exist: a
+result ahead of its ledger belongs to another ledger. Headers are checked before counting, because
+Spark silently fills the missing columns of a foreign file with nulls.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """The calls that differ between a JVM of this process and a Spark Connect server: name a run, cancel it, ping.
 
-A classic session speaks to its JVM through py4j, and a run is cancelled by its job group (an
-interrupt by tag does not reach it). A Connect session has neither: a run is cancelled with all
-other operations of the session, which only this process uses. All other calls in this package exist
-in both kinds of session.
+A classic session cancels a run by its job group (an interrupt by tag does not reach it). A Connect
+session cancels all of its operations: only this process uses it.
 """
 
 from __future__ import annotations

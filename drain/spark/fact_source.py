@@ -1,10 +1,9 @@
 """Where Spark gets the facts of chunks: its own file systems, headgate's object reader, or this process.
 
-Spark reads a folder itself, which is fastest. A bucket is read with drain.spark.object_data_source,
-which needs no jar, unless an operator has installed Hadoop's jars and sets ``reader = "spark"``.
-
-New data is mostly a few small chunks, and scanning these costs more than counting their rows. So
-the rows of a few chunks in a folder are read here (drain.spark.small_chunk_reader).
+Spark reads a folder itself, which is fastest. A bucket needs no jar
+(drain.spark.object_data_source), unless an operator has installed Hadoop's jars and sets ``reader =
+"spark"``. A few small chunks in a folder are read here: scanning them in Spark costs more than
+counting their rows.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Which engine a Spark master names, and which Spark settings operators may set.
+"""Which engine a Spark master names, and which Spark settings operators may set. Pure, no Spark.
 
 ``local[*]`` counts in the Spark process, ``spark://``, ``yarn`` and ``k8s://`` on the executors of
-a cluster, ``sc://`` on a Spark Connect server. Pure: text in, a decision out. Imports no Spark, so
-that the daemon can check the setting.
+a cluster, ``sc://`` on a Spark Connect server.
 """
 
 from __future__ import annotations

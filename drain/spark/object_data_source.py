@@ -1,12 +1,8 @@
 """Read chunks from an object store on Spark's workers, without a jar: a data source of Arrow batches.
 
-PySpark's own file systems for S3, GCS and Azure are jars that pip does not install. Here each task
-fetches some objects through obstore and returns the requested columns, so the job runs on a cluster
-and on Spark Connect as it does locally, and no byte of the ledger passes through the driver.
+Each task fetches some objects through obstore, so no byte of the ledger passes through the driver.
 Workers need pyarrow, obstore and the store's credentials in their environment, but not headgate:
 this module is sent with the query (`register`), so it must not import other headgate modules.
-
-Rules:
 
 1. The header of each object is compared with its path before its rows count.
 2. Every error is one line that names its object: `ObjectError`.

@@ -1,8 +1,7 @@
-"""The schemas of facts, merged rows and results.
+"""The schemas of facts, merged rows and results, as Arrow schemas. Imports no Spark.
 
-These are Arrow schemas, because the files have them; `spark_schema` converts them for Spark, so
-that a read never infers a schema. FACT_COLUMNS is the only list of columns that are read from
-chunks: keys, values and bodies are not among them.
+Spark never infers a schema. FACT_COLUMNS lists the only columns that are read from chunks: keys,
+values and bodies are not among them.
 """
 
 from __future__ import annotations

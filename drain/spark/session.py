@@ -1,9 +1,8 @@
 """Build the Spark session on the engine that the master names (drain.spark.master).
 
-``local`` and clusters use a JVM that is a child of this process. ``sc://`` uses a session on a
-Spark Connect server, which its operator has configured; there only settings that a session may
-change are set. Every setting below has its reason beside it. The environment is read only by
-drain.spark.java and to detect `spark-submit`, and nothing runs at import.
+On a Spark Connect server (``sc://``) only settings that a session may change are set. The
+environment is read only by drain.spark.java and to detect `spark-submit`, and nothing runs at
+import.
 """
 
 from __future__ import annotations

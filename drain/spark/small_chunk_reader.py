@@ -1,8 +1,7 @@
 """Read the facts of a few small chunks in this process, as one Arrow table.
 
-It reads the same as Spark: a missing column is null, and the shard is taken from the folder. It
-does not validate. If there is too much to read, or a file cannot be read, it returns None. Spark
-then reads the files, so errors have the same text whatever the size of a run.
+A missing column is null, and the shard is taken from the folder, as in Spark. If there is too much
+to read, or a file cannot be read, it returns None. Spark then reads the files and reports errors.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Schemas and tables as Spark types.
-
-The daemon imports drain.spark.schemas, so that module imports no Spark.
-"""
+"""Schemas and tables as Spark types."""
 
 from __future__ import annotations
 

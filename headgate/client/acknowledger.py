@@ -1,13 +1,11 @@
 """Collect one consumer's acknowledgements and send them to the leader, through a producer session.
 
-* STREAM is cumulative: only the highest end offset of each segment is kept, so memory is bounded by
-  the number of segments. QUEUE keeps ranges of offsets.
+* STREAM is cumulative: one end offset per segment is kept, so memory is bounded. QUEUE keeps
+  ranges.
 * At most one batch is queued; further acknowledgements are collected meanwhile.
-* Checkpoints (external topics) are sent with the acknowledgements of their segment. Only the newest
-  of each segment is kept.
+* Of each segment only the newest checkpoint is sent.
 * Acknowledgements whose delivery timed out are collected again: repeating one is harmless.
-* Acknowledgements that the leader refuses are counted and logged. They are not errors: at a
-  handover some arrive after the segment was granted to another consumer.
+* Refused ones are counted and logged, not raised: at a handover some arrive too late.
 """
 
 from __future__ import annotations

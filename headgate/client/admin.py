@@ -1,8 +1,7 @@
 """Commands to a cluster: topics, splits, merges, subscriptions.
 
-Each command goes to the leader of its topic's shard and is repeated until it is answered. A command
-that changes something carries a token, the same in every attempt, so that it is carried out once
-even if a reply is lost.
+A command is repeated until the leader of its topic's shard replies. A change carries the same token
+in every attempt, so it is made once.
 """
 
 from __future__ import annotations

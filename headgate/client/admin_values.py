@@ -3,9 +3,8 @@
 Times are milliseconds since 1970 by the clock of the leader, sizes are bytes of keys and values,
 rates are per second. None means unknown or not applicable, never 0.
 
-`public_value` is the only place where a struct of the wire becomes one of these. Fields correspond
-by name, which a test checks. A program never sees an envelope, and the wire can change without
-changing the API.
+`public_value` converts structs of the wire, field by field of the same name, so the wire can change
+without changing the API.
 """
 
 from __future__ import annotations

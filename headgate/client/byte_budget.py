@@ -1,11 +1,8 @@
 """How many bytes a producer can buffer, and how the shards share them.
 
-Each shard has a guaranteed minimum that no other shard can use. Beyond it, shards draw on a common
-pool, first come first served. So a shard without a leader can fill its minimum and the pool, but
-cannot starve the others. A record that is larger than both waits until its shard holds nothing
-else.
-
-The budget counts and makes callers wait. It holds no data.
+Each shard has a guaranteed minimum. Beyond it, shards draw on a common pool, first come first
+served, so a shard without a leader cannot starve the others. A record larger than both waits until
+its shard holds nothing else.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""One program's connection to a cluster.
+"""One program's connection to a cluster: presence, leaders, requests, pushes.
 
-The client keeps a transport connected, publishes its presence (retained, with a last will that
-revokes it), follows the cluster description and each shard's newest leader, and routes replies and
-pushes to their handlers. `Client.request` repeats a request until it is answered or its deadline
-passes. Batches are sent by headgate.client.shard_session instead.
-
-The highest leader epoch seen of a shard never falls: an older announcement is ignored, and so is a
-refusal by a leader older than the one that was asked.
+Presence is retained, with a last will that revokes it. The highest leader epoch seen of a shard
+never falls: an older announcement is ignored, and so is a refusal by a leader older than the one
+that was asked.
 """
 
 from __future__ import annotations

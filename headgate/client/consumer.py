@@ -1,14 +1,6 @@
 """The public consumer: the records of the segments that it has been granted, in order per segment.
 
-It registers with the subscription's coordinator, sends heartbeats, reads granted segments from the
-ledger's chunks, and releases segments on request. headgate.client.decisions.held_segments decides
-what a message of the coordinator means, headgate.client.record_feed reads, and
-headgate.client.acknowledger sends acknowledgements.
-
-The rules:
-
-1. Records of one segment are delivered in the order of their offsets. Undelivered records of a
-   revoked segment are dropped: its next holder delivers them.
+1. Undelivered records of a revoked segment are dropped: its next holder delivers them.
 2. The revocation of a segment is confirmed once every record delivered from it is durably
    acknowledged, or after `REVOCATION_TIMEOUT_SECONDS`.
 3. The consumer registers again at every leader announcement, which also follows every reconnection.

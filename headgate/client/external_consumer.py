@@ -9,19 +9,12 @@
     async with ExternalConsumer(config, topic="orders", subscription="billing") as consumer:
         await consumer.run(read)
 
-headgate.client.consumer registers, hands segments over and acknowledges. Here, the reader of a
-granted segment is a call of the program's function, in its own task.
-
-The rules:
-
-1. Over all consumers of the subscription, one call at a time reads a segment, besides calls that
-   are fenced.
-2. When a segment is revoked, its call is cancelled. The segment moves once the call has ended and
-   its acknowledgements are durable, or after a time limit.
-3. Only `GrantedSegment.finish` reports that a segment was read to its end, which releases its
-   children. A call that returns without it, or raises, ends the consumer with an error: otherwise
-   the rest of the segment would remain unread.
-4. A checkpoint is passed to the next holder unchanged. Work after the last checkpoint is repeated.
+1. Over all consumers of the subscription, one call at a time reads a segment, besides fenced calls.
+2. A revocation cancels the call. The segment moves once the call has ended and its acknowledgements
+   are durable, or after a time limit.
+3. Only `GrantedSegment.finish` releases the children of a segment. A call that returns without it,
+   or raises, ends the consumer with an error: the rest would remain unread.
+4. A checkpoint is passed on unchanged. Work after the last one is repeated.
 """
 
 from __future__ import annotations

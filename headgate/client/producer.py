@@ -1,18 +1,9 @@
 """The public producer: records in, outcomes out.
 
-It collects records into batches per topic, keeps their order, bounds the bytes that it buffers, and
-passes the batches to one session per shard (headgate.client.shard_session), which delivers them to
-the leader exactly once.
-
-The rules:
-
-1. Records of one topic keep the order in which `Producer.send` accepted them. A program that awaits
-   each call before the next gets the order of its calls.
-2. A batch is sent when it is full, or when it has lingered and no batch is queued before it. While
-   one is queued, it grows.
-3. ``delivery_timeout_seconds`` is one bound from `Producer.send` to the outcome. It includes
-   waiting for buffer space, queueing, retries and flight, and is never reset. Outcomes are
-   committed, not stored, or unknown.
+1. Records of one topic keep the order in which `Producer.send` accepted them.
+2. A batch is sent when it is full, or when it has lingered and no batch is queued before it.
+3. ``delivery_timeout_seconds`` is one bound from `Producer.send` to the outcome, including waiting
+   for buffer space and retries. It is never reset. Outcomes are committed, not stored, or unknown.
 4. A shard cannot use up the buffer of another one: each has a guaranteed minimum.
 5. A record with a source position seals the other topics' batches of its shard, so that positions
    are committed in the order in which they were sent.

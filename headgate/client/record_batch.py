@@ -1,7 +1,6 @@
 """One batch of records: filled, sealed, sent under one sequence, and resolved for all its records.
 
-A sealed batch is never rebuilt: every retry sends the same records. The offset of each record is
-computed from the hash ranges in the reply, when a caller first awaits a delivery.
+A sealed batch is never rebuilt. Offsets are computed when a caller first awaits a delivery.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Read the records of held segments: one reader per segment, one bounded queue for all.
 
-headgate.client.consumer decides which segments are held and when they are released. The feed
-delivers each segment's records in the order of their offsets, delivers none of a stopped segment,
-and counts what was delivered and acknowledged.
+Records of a segment are delivered in the order of their offsets, and none of a stopped segment.
 """
 
 from __future__ import annotations

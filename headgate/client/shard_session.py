@@ -1,7 +1,6 @@
 """Perform the commands of one producer session: send, route replies, keep time, report outcomes.
 
-headgate.client.decisions.producer_session decides. This shell adds a client, the loop's clock and
-one timer. It sends whatever a session can number: batches of records, or of acknowledgements.
+It sends whatever a session can number: batches of records, or of acknowledgements.
 """
 
 from __future__ import annotations

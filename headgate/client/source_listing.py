@@ -1,8 +1,7 @@
-"""Read the segments of an external topic's source: headgate's JSON, or Kinesis' ``list-shards``.
+"""Read the segments of an external topic's source: headgate's JSON, or Kinesis' ``list-shards``. Pure.
 
-Pure. The readers check only the form, and raise LayoutError with the name of the segment. The
-leader decides whether the layout is valid; ``headgate topic import --dry-run`` asks it without
-changing anything.
+Only the form is checked; LayoutError names the segment. The leader decides whether the layout is
+valid.
 
 headgate's form is an object, or its ``segments`` alone:
 
@@ -12,14 +11,10 @@ headgate's form is an object, or its ``segments`` alone:
 
 Kinesis' form is the output of ``aws kinesis list-shards``, or a list of its pages:
 
-* A shard with an ``EndingSequenceNumber`` is closed, so its segment is sealed. Its parents are
-  ``ParentShardId`` and, after a merge, ``AdjacentParentShardId``.
-* Positions are opaque: sequence numbers exceed 63 bits and have holes. See
-  headgate.model.external_topic.
-* Hashes have 128 bits.
-* A parent that is not listed has expired with all its records. Every page is required: if the last
-  one has a ``NextToken``, the listing is rejected, because a missing page would look like expired
-  parents.
+* A shard with an ``EndingSequenceNumber`` is sealed. A merged one has two parents.
+* Positions are opaque: sequence numbers exceed 63 bits and have holes. Hashes have 128 bits.
+* A parent that is not listed has expired with all its records. A last page with a ``NextToken`` is
+  rejected, because a missing page would look like expired parents.
 """
 
 from __future__ import annotations

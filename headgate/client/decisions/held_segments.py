@@ -1,28 +1,22 @@
-"""Decide what a consumer does with the leader's messages about its segments.
+"""Decide what a consumer does with the leader's messages about its segments. Pure.
 
 `Registered` lists everything that the consumer holds; `AssignmentChanged` reports differences. Both
-can be late, doubled, lost or reordered. Pure: messages in, `Changes` out. headgate.client.consumer
-reads and confirms.
-
-A holding is identified by (segment, generation), because a consumer can hold several bucket ranges
-of a shared segment. For any key bucket generations only rise, and it has one holder at a time.
+can be late, doubled, lost or reordered. A holding is identified by (segment, generation), because a
+consumer can hold several bucket ranges of a segment. For any key bucket generations only rise, and
+it has one holder at a time.
 
 The rules, first match wins:
 
 1. A message with a leader epoch below the highest one seen is ignored, also after a reconnection.
-2. A holding that is listed at its generation continues undisturbed. A change of leader costs
-   nothing.
-3. A holding that `Registered` does not list is dropped, because another consumer may hold it. Two
-   exceptions: a holding that is being finished, which is never listed, stays unless a listed one
-   overlaps it; and one that was pushed after the registration was sent stays, because the list may
-   be older. If it is gone nevertheless, the next heartbeat reports it, and the leader answers with
-   a final revocation.
+2. A holding that is listed at its generation continues undisturbed, also under a new leader.
+3. A holding that `Registered` does not list is dropped: another consumer may hold it. One that is
+   being finished is never listed, and stays unless a listed one overlaps it. One that was pushed
+   after the registration was sent stays, because the list may be older. If it is gone nevertheless,
+   the leader answers the next heartbeat with a final revocation.
 4. A grant is ignored if one of its buckets was released, or is held, at its generation or a later
-   one. If one of its buckets is held at an earlier generation, that holding was fenced and is
-   dropped.
+   one. A holding of one of its buckets at an earlier generation was fenced and is dropped.
 5. A revocation of a holding: finish it, once. If the revocation is final, stop at once.
-6. A revocation of a grant that never arrived is confirmed at once, and again if it is repeated:
-   nothing was delivered, and the leader waits for the confirmation.
+6. A revocation of a grant that never arrived is confirmed every time: the leader waits for it.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
-"""Decide what a producer sends to one shard's leader, and what the outcome of each batch is.
+"""Decide what a producer sends to one shard's leader, and what the outcome of each batch is. Pure.
 
-Events arrive as calls, commands leave as values. Pure: ``now`` is seconds of any steady clock,
-``jitter`` a number from 0 to 1 that the caller draws. headgate.client.shard_session performs the
-commands. The states and their transitions are in session_transitions. Forming and encoding batches,
-and bounding memory, happen elsewhere.
+``now`` is seconds of any steady clock, ``jitter`` a number from 0 to 1 that the caller draws.
 
 The rules ("E" is the combined table of other systems' rules, KIP-91 and KIP-360):
 
-1.  The highest leader epoch seen never falls; an announcement that is not newer changes nothing. A
-    refusal by a leader older than the one that was asked is ignored (Restate, stale hints).
+1.  The highest leader epoch seen never falls. A refusal by a leader older than the one that was
+    asked is ignored (Restate, stale hints).
 2.  All sends of one attempt go to one leader epoch. A refusal or loss ends the attempt. After a
     pause the head and all batches behind it are replayed in order: the same records under the same
     sequences.
@@ -16,29 +13,26 @@ The rules ("E" is the combined table of other systems' rules, KIP-91 and KIP-360
     opens the window.
 4.  The window is the smaller of the session's own and the announced one; 1 if the leader does not
     pipeline.
-5.  ``Committed`` counts whenever it arrives, also for an older attempt. A refusal counts only in
-    its own attempt.
+5.  ``Committed`` counts whenever it arrives, a refusal only in its own attempt.
 6.  Outcomes are reported head first. A batch that is known to be committed is not sent again.
 7.  The leader accepts no sequence before its predecessor, so a commit behind the head proves the
-    head. If the head's own reply does not follow shortly, the head is sent again in the same
-    attempt, which returns its offsets.
+    head. If the head's own reply does not follow shortly, it is sent again in the same attempt,
+    which returns its offsets.
 8.  A batch's deadline is fixed when it is formed. At its deadline a batch that was never sent is
-    not stored; one that was sent is unknown, even if it was rejected: a refusal covers one copy,
-    and a broker may have doubled it.
+    not stored; one that was sent is unknown, even if it was rejected: a broker may have doubled it.
 9.  An expired batch that was sent leaves a possible gap. No new sequence is used until every batch
     in flight has an outcome. Until then they are replayed, which may prove that there is no gap.
-    After that the identity is opened at the next producer epoch, and numbering restarts at 0
-    (KIP-360). Only the leader assigns epochs.
+    After that the identity is opened at the next producer epoch, from sequence 0 (KIP-360). Only
+    the leader assigns epochs.
 10. An unanswered request for an identity is repeated with the same token, so a lost reply costs no
     further epoch.
 11. ``fenced`` ends the session. Nothing is renumbered silently.
-12. ``out_of_order`` for a probe means that the leader has forgotten this producer, because no
-    earlier batch is open. If every copy that was sent has been rejected, the batches are not stored
-    and are renumbered after a bump. Otherwise the probe is sent once more; after that, everything
-    that was sent fails as unknown (E, note 4). Behind the head it only means that an earlier batch
-    was lost, and never causes a bump (E, note 5; librdkafka 4953).
-13. ``invalid`` fails that batch alone. Its sequence stays unused, so the batches behind it are
-    renumbered after a bump.
+12. ``out_of_order`` for a probe means that the leader has forgotten this producer. If every copy
+    that was sent has been rejected, the batches are renumbered after a bump. Otherwise the probe is
+    sent once more; after that, everything that was sent fails as unknown (E, note 4). Behind the
+    head it only means that an earlier batch was lost, and never causes a bump (E, note 5;
+    librdkafka 4953).
+13. ``invalid`` fails that batch alone. The batches behind it are renumbered after a bump.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
 """The state machine of a producer session, as two tables.
 
-A session has two independent states. `Phase`: what it is doing. `Numbering`: whether its identity
-may number another batch. Every transition is in `PHASES` or `NUMBERINGS`; an event that a state
-does not list changes nothing. headgate.client.decisions.producer_session decides which event has
-occurred, and performs the actions. docs/state-machines.md is drawn from these tables.
+`Phase`: what the session is doing. `Numbering`: whether its identity may number another batch. An
+event that a state does not list changes nothing. docs/state-machines.md is drawn from these tables.
 
-The rules that the tables express (the numbers are those of producer_session):
+Rules, with their numbers in headgate.client.decisions.producer_session:
 
 * A refusal, a loss or another leader ends the attempt, in every phase that has one (2).
-* An attempt begins with one batch alone, and its answers open the window (3).
+* An attempt begins with one batch alone (3).
 * A gap blocks new sequences. Once nothing is in flight, the identity is opened at the next epoch
   (9).
 * ``fenced`` is final (11).

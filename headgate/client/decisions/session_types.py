@@ -1,8 +1,4 @@
-"""The values of a producer session: its commands, the outcomes of batches, and what it knows.
-
-The rules that use them are in headgate.client.decisions.producer_session, the states in
-session_transitions.
-"""
+"""The values of a producer session: its commands, the outcomes of batches, and what it knows."""
 
 from __future__ import annotations
 
