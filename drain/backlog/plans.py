@@ -2,8 +2,8 @@
 
 Aggregates are sums and maxima of whole numbers under a key without nulls, which Spark compiles into
 one loop with a fast hash table. A null in the key, or a text or list among the aggregates, makes
-every fact three times as expensive. For the same reason facts with an offset are distinguished by the columns that they set (headgate.ledger.chunk),
-and names are compared only for the others.
+every fact three times as expensive. For the same reason facts with an offset are distinguished by
+the columns that they set (headgate.ledger.chunk), and names are compared only for the others.
 
 Aggregating takes one shuffle. Every range acknowledged out of order is a kind of its own, so
 `aggregate_limited` stops at a number of rows. `aggregate_joined` joins adjacent ranges with
