@@ -20,7 +20,7 @@ as finished, so children can overtake a parent not discovered yet.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -72,38 +72,131 @@ def plan_import(request: m.ImportTopic, topic: Topic | None) -> ImportPlan:
 
     Raises LayoutError: the listing violates a rule; the text names the segment.
     """
-    external = _source_of(request, topic)
-    listed = index_listing(request)
-    known = {} if topic is None else {_label(segment): segment for segment in topic.layout.segments.values()}
-    new_segments = {
-        label: item for label, item in listed.items() if label not in known and label not in external.pruned
-    }
-    plan = ImportPlan()
-    for label in sorted(listed.keys() & known.keys()):
-        _update_known_segment(listed[label], known[label], topic, external, plan)
-    parents = {
-        label: _parents_of(item, request, topic, known, new_segments, external, plan)
-        for label, item in new_segments.items()
-    }
-    _seal_unlisted_parents(request, known, listed, parents, plan)
-    ids = {label: segment.segment_id for label, segment in known.items()}
-    first_id = 0 if topic is None else topic.layout.next_segment_id
-    for number, label in enumerate(parents_first(parents), start=first_id):
-        ids[label] = number
-        item = new_segments[label]
-        plan.created.append(
-            e.ImportedSegment(
-                segment=number,
-                label=label,
-                parents=[ids[parent] for parent in parents[label]],
-                hashes=item.hashes,
-                end_offset=end_of(item, request.positions),
-            ),
-        )
-    if len(ids) > MAX_SEGMENTS:
-        raise LayoutError(f"it would hold {len(ids)} segments; the limit is {MAX_SEGMENTS}")
-    check_graph(_graph(request, topic, external, plan), request.hash_bits)
-    return plan
+    planner = _Planner(request, topic)
+    planner.update_known_segments()
+    planner.add_segments()
+    check_graph(planner.graph(), request.hash_bits)
+    return planner.plan
+
+
+class _Planner:
+    """Compares a listing with the topic, and collects the plan."""
+
+    def __init__(self, request: m.ImportTopic, topic: Topic | None) -> None:
+        self.plan = ImportPlan()
+        self._request = request
+        self._topic = topic
+        self._external = _source_of(request, topic)
+        self._listed = index_listing(request)
+        self._segments = {} if topic is None else topic.layout.segments
+        self._known = {_label(segment): segment for segment in self._segments.values()}
+        self._new = {
+            label: item
+            for label, item in self._listed.items()
+            if label not in self._known and label not in self._external.pruned
+        }
+
+    def update_known_segments(self) -> None:
+        """Check rule 6, and seal the segments that the source has sealed since."""
+        for label in sorted(self._listed.keys() & self._known.keys()):
+            self._update_known_segment(self._listed[label], self._known[label])
+
+    def add_segments(self) -> None:
+        """Add the new segments, parents first, and seal their unlisted parents."""
+        parents = {label: self._parents_of(item) for label, item in self._new.items()}
+        self._seal_unlisted_parents({parent for found in parents.values() for parent in found})
+        ids = {label: segment.segment_id for label, segment in self._known.items()}
+        first_id = 0 if self._topic is None else self._topic.layout.next_segment_id
+        for number, label in enumerate(parents_first(parents), start=first_id):
+            ids[label] = number
+            item = self._new[label]
+            self.plan.created.append(
+                e.ImportedSegment(
+                    segment=number,
+                    label=label,
+                    parents=[ids[parent] for parent in parents[label]],
+                    hashes=item.hashes,
+                    end_offset=end_of(item, self._request.positions),
+                ),
+            )
+        if len(ids) > MAX_SEGMENTS:
+            raise LayoutError(f"it would hold {len(ids)} segments; the limit is {MAX_SEGMENTS}")
+
+    def graph(self) -> dict[int, GraphNode]:
+        """Return the segment graph after the import."""
+        nodes: dict[int, GraphNode] = {}
+        for number, segment in self._segments.items():
+            sealed = segment.state is SegmentState.SEALED or number in self.plan.sealed
+            hashes = parse_hashes(self._external.hashes.get(number))
+            nodes[number] = GraphNode(_label(segment), hashes, segment.parents, sealed)
+        for item in self.plan.created:
+            nodes[item.segment] = GraphNode(
+                item.label,
+                parse_hashes(item.hashes),
+                tuple(item.parents),
+                item.end_offset is not None,
+                new=True,
+                all_parents=len(item.parents) == len(self._listed[item.label].parents),
+            )
+        return nodes
+
+    def _update_known_segment(self, item: m.SegmentImport, segment: Segment) -> None:
+        label, segment_id = item.segment, segment.segment_id
+        hashes, before = parse_hashes(item.hashes), parse_hashes(self._external.hashes.get(segment_id))
+        if hashes != before:
+            raise LayoutError(f"segment {label!r} has hashes {range_text(hashes)}; it had {range_text(before)}")
+        had = {_label(self._segments[parent]) for parent in segment.parents}
+        if others := set(item.parents) & self._known.keys() - had:
+            raise LayoutError(
+                f"segment {label!r} has a parent that it did not have before: {', '.join(sorted(others))}"
+            )
+        end = end_of(item, self._external.positions)
+        if segment.state is SegmentState.SEALED:
+            if end != segment.end_offset:
+                now = "active" if end is None else f"sealed at {end}"
+                raise LayoutError(f"segment {label!r} is {now}; it was sealed at {segment.end_offset}")
+        elif end is not None:
+            assert self._topic is not None, "a known segment of no topic"
+            for subscription in self._topic.subscriptions.values():
+                if (position := subscription.position(segment_id)) > end:
+                    raise LayoutError(
+                        f"segment {label!r} ends at {end}, but subscription {subscription.name!r} has acknowledged it "
+                        f"to {position}",
+                    )
+            self._seal(segment, end)
+
+    def _parents_of(self, item: m.SegmentImport) -> list[str]:
+        """Return the parents of a new segment that exist; rules 1 and 7."""
+        label = item.segment
+        found = [parent for parent in item.parents if parent in self._known or parent in self._new]
+        missing = [parent for parent in item.parents if parent not in found and parent not in self._external.pruned]
+        if missing and (self._topic is not None or self._request.missing_parents == "rejected"):
+            hint = (
+                ""
+                if self._topic is None
+                else "; if the source removed it before it was imported, import under another name"
+            )
+            raise LayoutError(f"segment {label!r} has the parent {missing[0]!r}, which is not listed{hint}")
+        self.plan.expired_parents += [parent for parent in missing if parent not in self.plan.expired_parents]
+        if self._topic is not None and not item.parents and self._request.hash_bits:
+            raise LayoutError(f"segment {label!r} is new and has no parents, so its predecessors are unknown")
+        return found
+
+    def _seal_unlisted_parents(self, parents: Collection[str]) -> None:
+        """Rules 3 and 6: an unlisted parent was sealed before its source forgot it; list other active segments."""
+        for label, segment in sorted(self._known.items()):
+            if label in self._listed or segment.state is SegmentState.SEALED:
+                continue
+            if label in parents and self._request.positions == "opaque":
+                self._seal(segment, OPAQUE_END_OFFSET)
+            elif label in parents:
+                raise LayoutError(f"segment {label!r} has children but is not listed: list it with its end_offset")
+            elif self._request.complete:
+                raise LayoutError(f"segment {label!r} is active, has no children and is not listed")
+
+    def _seal(self, segment: Segment, end_offset: int) -> None:
+        self.plan.sealed[segment.segment_id] = end_offset
+        self.plan.sealed_labels.append(_label(segment))
 
 
 def _source_of(request: m.ImportTopic, topic: Topic | None) -> ExternalTopic:
@@ -118,104 +211,6 @@ def _source_of(request: m.ImportTopic, topic: Topic | None) -> ExternalTopic:
             f"this listing has {request.positions} positions and {request.hash_bits} bits",
         )
     return external
-
-
-def _update_known_segment(
-    item: m.SegmentImport,
-    segment: Segment,
-    topic: Topic | None,
-    external: ExternalTopic,
-    plan: ImportPlan,
-) -> None:
-    """Check rule 6 for a known segment, and add it to the plan if it has been sealed since."""
-    assert topic is not None, "a known segment of no topic"
-    label, segment_id = item.segment, segment.segment_id
-    hashes, before = parse_hashes(item.hashes), parse_hashes(external.hashes.get(segment_id))
-    if hashes != before:
-        raise LayoutError(f"segment {label!r} has hashes {range_text(hashes)}; it had {range_text(before)}")
-    had = {_label(topic.layout.segments[parent]) for parent in segment.parents}
-    if others := set(item.parents) & {_label(other) for other in topic.layout.segments.values()} - had:
-        raise LayoutError(f"segment {label!r} has a parent that it did not have before: {', '.join(sorted(others))}")
-    end = end_of(item, external.positions)
-    if segment.state is SegmentState.SEALED:
-        if end != segment.end_offset:
-            now = "active" if end is None else f"sealed at {end}"
-            raise LayoutError(f"segment {label!r} is {now}; it was sealed at {segment.end_offset}")
-    elif end is not None:
-        for subscription in topic.subscriptions.values():
-            if subscription.position(segment_id) > end:
-                raise LayoutError(
-                    f"segment {label!r} ends at {end}, but subscription {subscription.name!r} has acknowledged it to "
-                    f"{subscription.position(segment_id)}",
-                )
-        plan.sealed[segment_id] = end
-        plan.sealed_labels.append(label)
-
-
-def _parents_of(
-    item: m.SegmentImport,
-    request: m.ImportTopic,
-    topic: Topic | None,
-    known: Mapping[str, Segment],
-    new_segments: Mapping[str, m.SegmentImport],
-    external: ExternalTopic,
-    plan: ImportPlan,
-) -> list[str]:
-    """Return the parents of a new segment that exist; rules 1 and 7."""
-    found = [parent for parent in item.parents if parent in known or parent in new_segments]
-    missing = [parent for parent in item.parents if parent not in found and parent not in external.pruned]
-    if missing and (topic is not None or request.missing_parents == "rejected"):
-        hint = "" if topic is None else "; if the source removed it before it was imported, import under another name"
-        raise LayoutError(f"segment {item.segment!r} has the parent {missing[0]!r}, which is not listed{hint}")
-    plan.expired_parents += [parent for parent in missing if parent not in plan.expired_parents]
-    if topic is not None and not item.parents and request.hash_bits:
-        raise LayoutError(
-            f"segment {item.segment!r} is new and has no parents, so its predecessors are unknown",
-        )
-    return found
-
-
-def _seal_unlisted_parents(
-    request: m.ImportTopic,
-    known: Mapping[str, Segment],
-    listed: Mapping[str, m.SegmentImport],
-    parents: Mapping[str, list[str]],
-    plan: ImportPlan,
-) -> None:
-    """Rules 3 and 6: an unlisted parent was sealed before its source forgot it; list other active segments."""
-    named = {parent for found in parents.values() for parent in found}
-    for label, segment in sorted(known.items()):
-        if label in listed or segment.state is SegmentState.SEALED:
-            continue
-        if label in named and request.positions == "opaque":
-            plan.sealed[segment.segment_id] = OPAQUE_END_OFFSET
-            plan.sealed_labels.append(label)
-        elif label in named:
-            raise LayoutError(f"segment {label!r} has children but is not listed: list it with its end_offset")
-        elif request.complete:
-            raise LayoutError(f"segment {label!r} is active, has no children and is not listed")
-
-
-def _graph(
-    request: m.ImportTopic, topic: Topic | None, external: ExternalTopic, plan: ImportPlan
-) -> dict[int, GraphNode]:
-    nodes: dict[int, GraphNode] = {}
-    for segment in () if topic is None else topic.layout.segments.values():
-        sealed = segment.state is SegmentState.SEALED or segment.segment_id in plan.sealed
-        hashes = parse_hashes(external.hashes.get(segment.segment_id))
-        nodes[segment.segment_id] = GraphNode(_label(segment), hashes, segment.parents, sealed)
-    parents = {item.segment: len(item.parents) for item in request.segments}
-    for item in plan.created:
-        hashes = parse_hashes(item.hashes)
-        nodes[item.segment] = GraphNode(
-            item.label,
-            hashes,
-            tuple(item.parents),
-            item.end_offset is not None,
-            new=True,
-            all_parents=len(item.parents) == parents[item.label],
-        )
-    return nodes
 
 
 def _entry(

@@ -64,11 +64,6 @@ def verdict(judgement: Judgement) -> tuple[str, bool]:
     return judgement.verdict, judgement.after_barrier
 
 
-def test_row_1_an_unknown_topic_is_invalid_after_a_barrier() -> None:
-    """After a barrier, because a deposed leader may not know the topic."""
-    assert ("invalid", True) == verdict(judge_batch(batch(topic="other"), shard(), 1))
-
-
 @pytest.mark.parametrize("epoch", [0, 2], ids=["older", "newer"])
 def test_row_2_another_term_is_not_leader(epoch: int) -> None:
     """The epoch must be equal: older and newer ones are refused at once."""
@@ -90,25 +85,6 @@ def test_a_batch_of_this_term_passes_rows_2_and_3() -> None:
     assert judge_term(request(m.ListTopics(), None), 1) is None
 
 
-def test_row_4_an_older_producer_epoch_is_fenced_after_a_barrier() -> None:
-    """Even if its sequence matches a finished batch of the newer epoch (Redpanda accepted that)."""
-    assert ("fenced", True) == verdict(judge_batch(batch(0, epoch=0), shard(1, epoch=1), 2))
-
-
-def test_row_5_a_newer_producer_epoch_starts_at_0() -> None:
-    assert Accept() == judge_batch(batch(0, epoch=3), shard(2), 3)
-
-
-def test_row_6_a_newer_producer_epoch_starts_nowhere_else() -> None:
-    assert ("out_of_order", True) == verdict(judge_batch(batch(1, epoch=3), shard(1), 2))
-
-
-@pytest.mark.parametrize("sequence", [0, 5])
-def test_row_6_an_unknown_producer_is_refused_at_any_sequence(sequence: int) -> None:
-    """It was forgotten, so its first batch may be a delayed copy of a stored one."""
-    assert ("out_of_order", True) == verdict(judge_batch(batch(sequence, producer=77), shard(), 1))
-
-
 def test_a_refusal_does_not_change_the_state() -> None:
     """In Redpanda the rejected first batch left an entry that blocked the retry."""
     state = shard()
@@ -119,26 +95,39 @@ def test_a_refusal_does_not_change_the_state() -> None:
     assert Accept() == judge_batch(batch(0), state, 1)
 
 
-def test_row_7_a_finished_batch_gets_its_original_offsets() -> None:
-    assert Duplicate(3, [e.Placement(0, 0, 65535, 1, 1)]) == judge_batch(batch(1), shard(3), 4)
+# Name → batch, number of stored batches, newest durable chunk, judgement or (verdict, after a barrier).
+ROWS: dict[str, tuple[Batch, int, int, Any]] = {
+    # After a barrier, because a deposed leader may not know the topic.
+    "row 1, an unknown topic": (batch(topic="other"), 0, 1, ("invalid", True)),
+    "row 5, a newer producer epoch starts at 0": (batch(0, epoch=3), 2, 3, Accept()),
+    "row 6, a newer producer epoch starts nowhere else": (batch(1, epoch=3), 1, 2, ("out_of_order", True)),
+    # It was forgotten, so its first batch may be a delayed copy of a stored one.
+    "row 6, an unknown producer at sequence 0": (batch(0, producer=77), 0, 1, ("out_of_order", True)),
+    "row 6, an unknown producer at a later sequence": (batch(5, producer=77), 0, 1, ("out_of_order", True)),
+    "row 7, a finished batch": (batch(1), 3, 4, Duplicate(3, [e.Placement(0, 0, 65535, 1, 1)])),
+    # The reply waits for the original's chunk, which is not durable yet.
+    "row 8, a batch in flight": (batch(2), 3, 3, Duplicate(4, [e.Placement(0, 0, 65535, 2, 1)])),
+    "row 9, the next sequence while the last is in flight": (batch(3), 3, 2, Accept()),
+    "row 10, a sequence ahead": (batch(4), 3, 4, ("out_of_order", True)),
+    # In Restate, rejecting the first and accepting the second in one epoch lost the first.
+    "row 10, the second batch after the first was refused": (batch(1), 0, 1, ("out_of_order", True)),
+    # The original's offsets would be wrong for some of its records.
+    "a changed batch under the same sequence": (batch(1, records=2), 3, 4, ("invalid", True)),
+    # Stored at least once, without deduplication.
+    "a batch without a producer": (batch(17, producer=None), 0, 1, Accept()),
+}
 
 
-def test_row_8_a_batch_in_flight_waits_for_its_original() -> None:
-    """The reply waits for the original's chunk, which is not durable yet."""
-    assert Duplicate(4, [e.Placement(0, 0, 65535, 2, 1)]) == judge_batch(batch(2), shard(3), 3)
+@pytest.mark.parametrize(("judged", "batches", "durable", "expected"), ROWS.values(), ids=ROWS.keys())
+def test_every_row_of_the_table(judged: Batch, batches: int, durable: int, expected: Any) -> None:
+    judgement = judge_batch(judged, shard(batches), durable)
+
+    assert expected == (verdict(judgement) if isinstance(expected, tuple) else judgement)
 
 
-def test_row_9_the_next_sequence_is_accepted_while_the_last_is_in_flight() -> None:
-    assert Accept() == judge_batch(batch(3), shard(3), 2)
-
-
-def test_row_10_a_sequence_ahead_is_out_of_order_after_a_barrier() -> None:
-    assert ("out_of_order", True) == verdict(judge_batch(batch(4), shard(3), 4))
-
-
-def test_row_10_refusing_the_first_batch_refuses_the_second() -> None:
-    """In Restate, rejecting the first and accepting the second in one epoch lost the first."""
-    assert ("out_of_order", True) == verdict(judge_batch(batch(1), shard(), 1))
+def test_row_4_an_older_producer_epoch_is_fenced_after_a_barrier() -> None:
+    """Even if its sequence matches a finished batch of the newer epoch (Redpanda accepted that)."""
+    assert ("fenced", True) == verdict(judge_batch(batch(0, epoch=0), shard(1, epoch=1), 2))
 
 
 def test_row_11_older_than_the_window_is_a_duplicate_without_offsets() -> None:
@@ -149,22 +138,12 @@ def test_row_11_older_than_the_window_is_a_duplicate_without_offsets() -> None:
     assert judge_batch(batch(2), state, WINDOW + 3).placements is not None
 
 
-def test_a_changed_batch_under_the_same_sequence_is_invalid() -> None:
-    """The original's offsets would be wrong for some of its records."""
-    assert ("invalid", True) == verdict(judge_batch(batch(1, records=2), shard(3), 4))
-
-
 def test_batches_in_flight_are_limited_to_the_window() -> None:
     """With one more, the oldest one could no longer be replied to with its offsets."""
     state = shard(WINDOW)
 
     assert ("unavailable", False) == verdict(judge_batch(batch(WINDOW), state, 1))
     assert Accept() == judge_batch(batch(WINDOW), state, 2)
-
-
-def test_batches_without_a_producer_id_are_always_accepted() -> None:
-    """They are stored at least once, without deduplication."""
-    assert Accept() == judge_batch(batch(17, producer=None), shard(), 1)
 
 
 def acknowledgements(sequence: int, count: int = 1) -> m.AcknowledgeBatch:
