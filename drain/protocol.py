@@ -232,7 +232,6 @@ def fit_into_line(
 
 
 def encode_line(message: Request | Response) -> bytes:
-    """Return ``message`` as a line."""
     return _ENCODER.encode(message) + b"\n"
 
 

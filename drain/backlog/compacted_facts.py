@@ -70,10 +70,9 @@ class CompactedFacts:
 
 
 async def read_compacted_facts(store: Store, shard: int) -> CompactedFacts | None:
-    """Return the facts of all compacted ranges; None if there are none.
+    """Return the facts of all compacted ranges; None if there are none. Raises ChunkError or StoreUnavailableError.
 
-    Raises ChunkError or StoreUnavailableError. If a range is replaced meanwhile, the ranges are
-    listed once more.
+    If a range is replaced meanwhile, the ranges are listed once more.
     """
     for attempt in (0, 1):
         covering = ranges_to_read(await manifest_ranges(store, shard))

@@ -134,7 +134,6 @@ def outstanding(rows: Sequence[StateRow]) -> tuple[Backlog, ...]:
 
 
 def progress_key(subscription: StateRow, segment: StateRow) -> tuple[int, int, int]:
-    """Return the key of the rows of ``subscription`` in ``segment``."""
     assert subscription.subscription_id is not None
     assert segment.segment is not None
     return subscription.topic_id, subscription.subscription_id, segment.segment

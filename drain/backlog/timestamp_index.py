@@ -22,7 +22,6 @@ INDEX_SLOT_SQL: Final = "offset & ((offset & -offset) | shiftleft(offset & -offs
 
 
 def index_slot(offset: int) -> int:
-    """Return the slot of ``offset``."""
     return offset & (3 * (offset & -offset))
 
 

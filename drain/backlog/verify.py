@@ -110,13 +110,7 @@ async def verify(
 ) -> tuple[list[Verdict], dict[int, str]]:
     """Return the verdicts, and the shards that could not be counted (shard → reason); raises JvmGoneError.
 
-    Args:
-        increments: the job that brings the results up to date.
-        full_job: the job that counts every chunk, preferably with another reader.
-        shards: the shards to compare.
-        topic_id: compare only this topic.
-        progress: called with a description of each step.
-
+    ``full_job`` counts every chunk, preferably with another reader than ``increments``.
     """
     progress(f"bringing {len(shards)} shards up to date incrementally")
     incremental = await increments.run(shards)
@@ -135,7 +129,6 @@ async def verify(
 
 
 def report(verdicts: Sequence[Verdict], failures: Mapping[int, str], *, as_json: bool) -> list[str]:
-    """Return the lines to print."""
     differing = [difference for verdict in verdicts for difference in verdict.differences]
     if as_json:
         document = {"same": not differing and not failures, "shards": verdicts, "failures": failures}

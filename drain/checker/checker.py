@@ -55,18 +55,7 @@ class SparkDrainChecker(BackgroundService):
         reconnect: Backoff = RECONNECT_BACKOFF,
         max_external_bytes: int = MAX_EXTERNAL_BYTES,
     ) -> None:
-        """Prepare, without connecting.
-
-        Args:
-            socket: ``unix:/path`` or ``tcp:host:port``; raises ConfigError for anything else.
-            timeout_seconds: longest duration of one query, connecting included.
-            on_state: called with ``ready`` or ``degraded`` and a reason whenever the state changes.
-            observer: receives an event for each reply and failure.
-            rng: source of the jitter.
-            reconnect: the pauses before reconnecting.
-            max_external_bytes: size limit of the names of external topics in one request.
-
-        """
+        """Bound a query by ``timeout_seconds``, connecting included, and the names of its external topics by bytes."""
         self._observer = observer or events.NoopObserver()
         self._address = Address.parse(socket)
         self._timeout_seconds = timeout_seconds
@@ -103,8 +92,7 @@ class SparkDrainChecker(BackgroundService):
         """Return the drained segments among those in ``query``.
 
         Raises:
-            DrainCheckError: no reply in time, an error, or a reply that is based on too old a
-                chunk.
+            DrainCheckError: no reply in time, an error, or a reply that is based on too old a chunk.
 
         """
         response = await self._request(DrainedRequest(query=query), DrainedResponse)

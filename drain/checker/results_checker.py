@@ -70,16 +70,7 @@ class ResultsChecker(BackgroundService):
         on_state: Callable[[events.DrainState, str], None] | None = None,
         on_result: Callable[[], None] | None = None,
     ) -> None:
-        """Prepare, without reading anything.
-
-        Args:
-            store: where results are published.
-            stale_seconds: after this long without a needed newer result, the job counts as stopped.
-            poll_interval_seconds: interval of polling.
-            on_state: called with ``ready`` or ``degraded`` and a reason whenever the state changes.
-            on_result: called when any shard has a newer result.
-
-        """
+        """``on_result`` is called when any shard has a newer result, ``on_state`` with a state and its reason."""
         self._store = store
         self._stale_seconds = stale_seconds
         self._poll_interval_seconds = poll_interval_seconds

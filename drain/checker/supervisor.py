@@ -59,21 +59,7 @@ def service_command(
     spark_conf: Mapping[str, str] | None = None,
     external: str | None = None,
 ) -> list[str]:
-    """Return the command that starts the Spark process as a child of this process.
-
-    Args:
-        ledger_url: the ledger to count.
-        socket: the address on which the process listens.
-        folder: for scratch files.
-        master: Spark master.
-        driver_memory: heap of the JVM, in Spark's notation.
-        run_timeout_seconds: the process cancels runs that take longer.
-        compaction_arguments: ``--compaction-…`` options; none: it does not compact.
-        reader: how Spark reads the ledger, see drain.spark.fact_source.
-        spark_conf: further Spark settings; no secrets, because the command line shows them.
-        external: TOML file that maps the tables of external topics.
-
-    """
+    """Return the command that starts the Spark process. It is visible to all users: no secrets in ``spark_conf``."""
     return [
         *(sys.executable, "-m", "drain.service.service"),
         *("--ledger", ledger_url),
@@ -105,19 +91,7 @@ class DrainSupervisor(BackgroundService):
         times: SupervisorTimes | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        """Prepare, without starting anything.
-
-        Args:
-            command: starts the process, see `service_command`.
-            socket: the address on which the process listens, ``unix:/path`` or ``tcp:host:port``.
-            folder: for the process's log; created if missing.
-            on_state: called with ``starting``, ``ready`` or ``degraded`` and a reason whenever the
-                state changes.
-            on_restart: called at every start except the first.
-            times: time-outs and intervals.
-            rng: source of the jitter.
-
-        """
+        """``on_state`` is called with a state and its reason, ``on_restart`` at every start except the first."""
         self._address = Address.parse(socket)
         self._folder = folder
         self._command = command

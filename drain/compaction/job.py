@@ -292,7 +292,6 @@ class CompactionJob:
         return [row.asDict() for row in rows], merged
 
     def records(self, work: _CompactionWork) -> DataFrame:
-        """Return the records of the range."""
         alive = self._session.createDataFrame(work.alive, "topic_id long, segment long")
         if work.sources:
             paths = [
@@ -316,7 +315,6 @@ class CompactionJob:
         return plans.only_segments(plans.stored_records(plans.with_chunk_name(chunks), times), alive)
 
     def facts(self, work: _CompactionWork) -> DataFrame:
-        """Return the contributions to the facts of the range."""
         if work.facts is not None:
             return backlog_plans.contributions_from_merged(spark_frame(self._session, work.facts, spark_schema(MERGED)))
         paths = [f"{self._root}/{chunk_folder(work.shard)}/{chunk_name(number)}" for number in work.times]
@@ -349,8 +347,6 @@ class CompactionJob:
 
 @dataclass(frozen=True, slots=True)
 class _CompactionWork:
-    """The input of one Spark run."""
-
     shard: int
     planned: PlannedCompaction
     folder: str
@@ -401,7 +397,6 @@ def _make_durable(folder: Path) -> None:
 
 
 def wall_clock_ms() -> int:
-    """Return milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 

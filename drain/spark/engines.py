@@ -43,15 +43,12 @@ class ClassicCalls:
         self._jvm: Any = session._jvm  # noqa: SLF001 - the only way to reach the JVM without a job
 
     def begin(self, run: str) -> None:
-        """See `EngineCalls.begin`."""
         self._context.setJobGroup(run, "backlog", interruptOnCancel=True)
 
     def cancel(self, run: str) -> None:
-        """See `EngineCalls.cancel`."""
         self._context.cancelJobGroup(run)
 
     def ping(self) -> None:
-        """See `EngineCalls.ping`."""
         self._jvm.java.lang.System.nanoTime()
 
 
@@ -62,19 +59,16 @@ class ConnectCalls:
         self._session = session
 
     def begin(self, run: str) -> None:
-        """See `EngineCalls.begin`. There is one run at a time, so it needs no name."""
+        """There is one run at a time, so it needs no name."""
 
     def cancel(self, run: str) -> None:  # noqa: ARG002 - the session has no other run
-        """See `EngineCalls.cancel`."""
         self._session.interruptAll()
 
     def ping(self) -> None:
-        """See `EngineCalls.ping`."""
         self._session.conf.get("spark.app.name", "")
 
 
 def calls_of(session: SparkSession) -> EngineCalls:
-    """Return the calls of ``session``."""
     return ClassicCalls(session) if hasattr(session, "_jvm") else ConnectCalls(session)
 
 

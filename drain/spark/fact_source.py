@@ -65,15 +65,13 @@ class SparkFiles:
         self.base = f"{self._root}/ledger"
 
     def path(self, shard: int, number: int) -> str:
-        """See `FactSource.path`."""
         return f"{self._root}/{chunk_folder(shard)}/{chunk_name(number)}"
 
     def frame(self, session: SparkSession, paths: Sequence[str]) -> DataFrame:
-        """See `FactSource.frame`. Spark takes the column shard from the folder ``shard=0003``."""
+        """Spark takes the column shard from the folder ``shard=0003``."""
         return session.read.schema(_FACTS).option("basePath", self.base).parquet(*paths)
 
     def small_frame(self, session: SparkSession, paths: Sequence[str]) -> DataFrame | None:
-        """See `FactSource.small_frame`."""
         table = read_small_chunks([path.removeprefix("file://") for path in paths], self._small_read_max_rows)
         return None if table is None else spark_frame(session, table, _FACTS)
 
@@ -88,16 +86,14 @@ class StoreObjects:
         self.base = f"{ledger_url.rstrip('/')}/ledger"
 
     def path(self, shard: int, number: int) -> str:
-        """See `FactSource.path`."""
         return f"{chunk_folder(shard)}/{chunk_name(number)}"
 
     def frame(self, session: SparkSession, paths: Sequence[str]) -> DataFrame:
-        """See `FactSource.frame`."""
         objects.register(session)
         return objects.object_frame(session, self._ledger_url, paths, _FACTS)
 
     def small_frame(self, session: SparkSession, paths: Sequence[str]) -> DataFrame | None:  # noqa: ARG002
-        """See `FactSource.small_frame`. Only workers fetch objects."""
+        """Return None: only workers fetch objects."""
         return None
 
 

@@ -38,13 +38,9 @@ class _Candidate:
 
 
 def find_java(wrapper_folder: Path, environ: Mapping[str, str] | None = None) -> Path:
-    """Return the folder to use as ``JAVA_HOME``.
+    """Return the folder to use as ``JAVA_HOME``. Blocks for a fraction of a second.
 
-    Blocks for a fraction of a second while runtimes print their version.
-
-    Args:
-        wrapper_folder: folder for the wrapper, if the runtime needs one; created if missing.
-        environ: the source of ``JAVA_HOME`` and ``PATH``; None: the environment of this process.
+    A wrapper, if needed, is written into ``wrapper_folder``.
 
     Raises:
         ConfigError: no runtime is suitable, or the wrapper cannot be written; names all candidates.

@@ -85,11 +85,8 @@ def build_session(
 ) -> SparkSession:
     """Return a new session. Starting a JVM takes some 5 s and sets JAVA_HOME for this process and its children.
 
-    Args:
-        master: a Spark master, such as ``local[*]``, ``spark://host:7077`` or ``sc://host:15002``.
-        wrapper_folder: folder for the wrapper of drain.spark.java; keep it as long as the session.
-        driver_memory: heap of the JVM, in Spark's notation.
-        extra: further Spark settings, which override SETTINGS.
+    ``wrapper_folder`` (see drain.spark.java) has to exist as long as the session. ``extra`` settings
+    override SETTINGS.
 
     Raises:
         ConfigError: no Java is suitable, the master is invalid, or Spark does not start with these

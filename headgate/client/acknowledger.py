@@ -111,7 +111,6 @@ class Acknowledger:
         )
 
     async def start(self) -> None:
-        """Follow the leader."""
         await self._session.start()
 
     async def close(self, timeout_seconds: float) -> None:
@@ -147,7 +146,6 @@ class Acknowledger:
         return found
 
     async def wait_for_capacity(self) -> None:
-        """Wait while too many acknowledgements are collected."""
         while self._pending_count > MAX_PENDING_ACKNOWLEDGEMENTS and self._kind == SubscriptionType.QUEUE:
             await self._wait_for_completion()
 
@@ -182,7 +180,6 @@ class Acknowledger:
         self._offer_due()
 
     def _offer_due(self) -> None:
-        """Offer a batch if one is due and none is queued."""
         while self._due and not self._closing and self._session.ready_for_batch:
             acknowledgements = list(islice(self._pop_pending(), MAX_RANGES_PER_BATCH))
             if not acknowledgements:
@@ -194,7 +191,6 @@ class Acknowledger:
             self._session.offer(batch)
 
     def _pop_pending(self) -> Iterator[m.Acknowledgement]:
-        """Yield what is collected, and remove each item as it is yielded."""
         while self._ends:
             (segment, generation), end = self._ends.popitem()
             yield m.Acknowledgement(segment, generation, 0, end)
@@ -208,7 +204,6 @@ class Acknowledger:
     def on_batch_completed(
         self, batch: _AcknowledgementBatch, outcome: Outcome, reply: m.Committed | None, reason: str
     ) -> None:
-        """Handle the outcome of a batch."""
         self._in_flight.discard(batch)
         match outcome:
             case Outcome.COMMITTED:

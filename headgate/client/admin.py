@@ -65,7 +65,6 @@ class Admin:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close."""
         if self._owns_client:
             await self._client.__aexit__(None, None, None)
 

@@ -94,10 +94,7 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicImportResult:
-    """What an import changed, or would change after a dry run.
-
-    Segments are named as at their source.
-    """
+    """What an import changed, or would change after a dry run. Segments are named as at their source."""
 
     topic: TopicInfo
     """The topic after the import."""
@@ -210,10 +207,7 @@ class SubscriptionInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentSeek:
-    """Movement of one segment's position.
-
-    Records that a move forward skips count as acknowledged.
-    """
+    """Movement of one segment's position. Records that a move forward skips count as acknowledged."""
 
     segment: SegmentId
     from_offset: Offset
@@ -223,10 +217,7 @@ class SegmentSeek:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeekResult:
-    """What a seek moved, or would move after a dry run.
-
-    Segments that are not among ``moves`` keep their positions.
-    """
+    """What a seek moved, or would move after a dry run. Other segments keep their positions."""
 
     seek_generation: int
     moves: tuple[SegmentSeek, ...]
@@ -360,10 +351,7 @@ class ProposedSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSegmentCount:
-    """How many segments a consumer holds at each stage of a plan.
-
-    None: it is not a member at that stage.
-    """
+    """How many segments a consumer holds at each stage of a plan. None: it is not a member then."""
 
     consumer: str
     before: int | None
@@ -386,12 +374,7 @@ class Plan:
 
 
 def public_value(wire: msgspec.Struct, kind: type[ValueT]) -> ValueT:
-    """Return a struct of the wire as its public counterpart ``kind``.
-
-    Raises:
-        ProtocolError: the leader sent a value that this version does not know.
-
-    """
+    """Return a struct of the wire as ``kind``; raises ProtocolError for a value of a later version."""
     try:
         return msgspec.convert(wire, kind, from_attributes=True)
     except msgspec.ValidationError as error:

@@ -32,7 +32,6 @@ class ByteBudget:
         return sum(self._used.values())
 
     def used_by(self, shard: int) -> int:
-        """Return the bytes that ``shard`` holds."""
         return self._used.get(shard, 0)
 
     def try_reserve(self, shard: int, size_bytes: int) -> bool:

@@ -131,7 +131,6 @@ class Client:
         return self._store
 
     def new_token(self) -> str:
-        """Return a unique token."""
         return f"{self.rng.getrandbits(128):032x}"
 
     # Connection
@@ -218,17 +217,11 @@ class Client:
         return self._leaders.get(shard)
 
     def on_leader(self, shard: int, handler: Callable[[m.LeaderAnnouncement], None]) -> Callable[[], None]:
-        """Call ``handler`` with each announcement that is not stale.
-
-        Returns a function that removes it.
-        """
+        """Call ``handler`` with each announcement that is not stale; returns a function that removes it."""
         return _add_handler(self._leader_watchers.setdefault(shard, []), handler)
 
     async def watch_head(self, shard: int, handler: Callable[[m.HeadAnnouncement], None]) -> Callable[[], None]:
-        """Call ``handler`` with each announced chunk of ``shard``.
-
-        Returns a function that removes it.
-        """
+        """Call ``handler`` with each announced chunk of ``shard``; returns a function that removes it."""
         remove = _add_handler(self._head_watchers.setdefault(shard, []), handler)
         if shard not in self._watched_heads:
             self._watched_heads.add(shard)
@@ -247,7 +240,6 @@ class Client:
         self._replies[request_id] = handler
 
     def remove_reply_handler(self, request_id: int) -> None:
-        """Ignore further replies."""
         self._replies.pop(request_id, None)
 
     def on_push(self, key: tuple[str, str, str], handler: PushHandler) -> None:
@@ -255,7 +247,6 @@ class Client:
         self._pushes[key] = handler
 
     def remove_push_handler(self, key: tuple[str, str, str]) -> None:
-        """Ignore further pushes."""
         self._pushes.pop(key, None)
 
     async def request(

@@ -367,7 +367,6 @@ class Consumer:
         }
 
     async def _register(self) -> None:
-        """Register and apply the reply."""
         self._held_segments.registration_requested()
         reply = await self._client.request(
             self._shard,

@@ -245,7 +245,6 @@ class _GrantFeed(RecordFeed):
         return _CallbackReader(GrantedSegment(grant, self._member), self, grant.generation)
 
     def reader_ended(self, segment: int, generation: int) -> None:
-        """Record that a call has ended."""
         holding = self.holdings.get((segment, generation))
         if holding is not None:
             holding.acknowledged = holding.delivered

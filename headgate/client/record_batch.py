@@ -96,7 +96,6 @@ class RecordBatch:
         producer_epoch: int,
         sequence: int,
     ) -> m.ProduceBatch:
-        """See `Sendable.request`."""
         return m.ProduceBatch(
             topic=self.topic,
             records=self.records,
@@ -107,7 +106,6 @@ class RecordBatch:
         )
 
     def resolve(self, outcome: Outcome, reply: m.Committed | None, reason: str) -> None:
-        """See `Sendable.resolve`."""
         assert self.outcome is None, "a batch was resolved twice"
         self.outcome, self.reply = outcome, reply
         self.completion.set_result(self._error(outcome, reason))
@@ -198,11 +196,9 @@ class Delivery:
         self._index = index
 
     def done(self) -> bool:
-        """Return whether the outcome is known."""
         return self._batch.completion.done()
 
     def __await__(self) -> Generator[object, None, RecordMetadata]:
-        """Wait for the outcome."""
         batch = self._batch
         if not batch.completion.done():
             yield from batch.wait()

@@ -118,7 +118,6 @@ class RecordFeed:
         return self._cache is not None
 
     async def close(self) -> None:
-        """Stop every reader."""
         for holding in self.holdings.values():
             self.stop(holding)
         self.wake()
@@ -167,14 +166,12 @@ class RecordFeed:
             holding.read_task.cancel()
 
     def drop(self, segment: int, generation: int) -> None:
-        """Stop and remove the holding of ``generation``."""
         holding = self.holdings.pop((segment, generation), None)
         if holding is not None:
             self.stop(holding)
             holding.progress.set()
 
     def holds(self, holding: HeldSegment) -> bool:
-        """Return whether ``holding`` was not dropped."""
         return self.holdings.get((holding.grant.segment, holding.grant.generation)) is holding
 
     def generations(self) -> list[tuple[int, int]]:
@@ -198,10 +195,7 @@ class RecordFeed:
         await self._queue.put((holding, record))
 
     def _record_skipped(self, grant: Grant, first_offset: int, end_offset: int) -> None:
-        """Record how far a bucket range was read.
-
-        Report the skipped records that can be acknowledged.
-        """
+        """Record how far a bucket range was read; report the skipped records that can be acknowledged."""
         holding = self.holdings.get((grant.segment, grant.generation))
         if holding is None or holding.stopped:
             return

@@ -97,7 +97,6 @@ class ShardSession:
 
     @property
     def ready_for_batch(self) -> bool:
-        """See `ProducerSession.ready_for_batch`."""
         return self._session.ready_for_batch
 
     # Requests

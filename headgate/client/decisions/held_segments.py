@@ -63,7 +63,6 @@ class HeldSegments:
         self._fenced: deque[HeldKey] = deque(maxlen=MAX_FENCED_REMEMBERED)
 
     def registration_requested(self) -> None:
-        """Record that a registration is being sent."""
         self._granted_since_registration.clear()
 
     def registered(self, leader_epoch: int, reply: Registered) -> Changes:
@@ -99,7 +98,6 @@ class HeldSegments:
             self._remove(key)
 
     def drop_all(self) -> Changes:
-        """Drop every holding, because this consumer was evicted."""
         changes = Changes()
         for key in list(self.held):
             self._drop(key, changes)

@@ -162,15 +162,11 @@ class ProducerSession:
         return self._advance(now)
 
     def open(self, now: float) -> list[Command]:
-        """Request an identity before there is a batch.
-
-        `Identified` or `IdentityRejected` follows.
-        """
+        """Request an identity before there is a batch. `Identified` or `IdentityRejected` follows."""
         self._identity.wanted = self._needs_identity()
         return self._advance(now)
 
     def connection_changed(self, connected: bool, now: float) -> list[Command]:
-        """Follow the connection to the broker."""
         self._leader.connected = connected
         if not connected:
             self._on(Event.CONNECTION_LOST)
@@ -218,7 +214,6 @@ class ProducerSession:
     def rejected(
         self, request_id: int, leader_epoch: int, reply: m.Rejected, now: float, jitter: float
     ) -> list[Command]:
-        """Follow the refusal of a request."""
         sent = self._sent.get(request_id)
         if sent is None or leader_epoch < sent.leader_epoch:
             return []  # rule 1: a deposed leader refused a request that was not meant for it
@@ -240,10 +235,7 @@ class ProducerSession:
         return self._advance(now)
 
     def _meaning(self, verdict: m.Verdict, batch: SessionBatch | None) -> Event:
-        """Return the event that a refusal by the present leader is.
-
-        ``batch`` None: of the identity.
-        """
+        """Return the event that a refusal by the present leader is; ``batch`` None: of the identity."""
         if verdict == "fenced":
             return Event.FENCED
         if verdict == "invalid":
@@ -307,10 +299,7 @@ class ProducerSession:
                 self._resolve_all(Outcome.UNKNOWN, Outcome.FAILED, occurrence.reason)
 
     def _advance(self, now: float) -> list[Command]:
-        """Raise the events that follow from the clock and from the state itself.
-
-        Return the commands.
-        """
+        """Raise the events that follow from the clock and from the state; return the commands."""
         self._expire(now)
         if self._in_flight and all(batch.resolved for batch in self._in_flight):  # rule 9
             for batch in self._in_flight:
@@ -335,7 +324,6 @@ class ProducerSession:
         return self.numbering in (Numbering.UNIDENTIFIED, Numbering.REOPENING)
 
     def _unanswered(self) -> Iterator[SessionBatch]:
-        """Yield the batches that this attempt has sent and that are unanswered."""
         return (batch for batch in self._in_flight if batch.reply is None and batch.attempt == self._attempt.number)
 
     def _timed_out(self, now: float) -> bool:
@@ -513,10 +501,7 @@ class ProducerSession:
                 self._resolve(lost, Outcome.UNKNOWN, f"the leader does not know this producer's history: {reason}")
 
     def _renumber(self, last_first: list[SessionBatch]) -> None:
-        """Return batches that are certainly not stored to the front of the queue.
-
-        Rules 12 and 13.
-        """
+        """Return batches that are certainly not stored to the front of the queue; rules 12 and 13."""
         for batch in last_first:
             # Late replies refer to a sequence that the batch no longer has.
             self._forget_requests(batch)

@@ -77,10 +77,7 @@ class OpenIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Resolve:
-    """Report the outcome of ``batch``.
-
-    ``reply`` is set if the batch is committed and its offsets are known.
-    """
+    """Report the outcome of ``batch``; with ``reply`` if it is committed and its offsets are known."""
 
     batch: Sendable
     outcome: Outcome
