@@ -193,23 +193,32 @@ class ShardState:
             case e.SubscriptionDeleted():
                 subscription = self.subscriptions.pop(entry.subscription_id)
                 self.topics_by_id[entry.topic_id].remove_subscription(subscription, self.at_ms)
-                self._remember_command(entry.token)
             case e.TopicPolicySet():
                 self.topics_by_id[entry.topic_id].policy = entry.policy
-                self._remember_command(entry.token)
+            case e.TopicCreated():
+                layout = Layout.initial(entry.segments, self.at_ms)
+                tails = {segment: SegmentTail() for segment in layout.segments}
+                self._add_topic(
+                    Topic(entry.topic_id, entry.topic, layout, entry.buckets, tails, first_segments=entry.segments)
+                )
             case e.TopicImported():
-                self._topic_imported(entry)
+                layout, external = imported_layout(entry, self.at_ms), ExternalTopic.imported(entry)
+                self._add_topic(Topic(entry.topic_id, entry.topic, layout, KEY_BUCKETS, {}, external=external))
+            case e.TopicDeleted():
+                self._topic_deleted(self.topics_by_id[entry.topic_id])
             case e.LayoutExtended():
                 self._layout_extended(entry)
             case e.DataDeleted():
                 for segment in entry.segments:
                     self.tombstones.pop((entry.topic_id, segment), None)
-            case e.TopicCreated() | e.TopicDeleted() | e.SegmentSplit() | e.SegmentsMerged() | e.SegmentsPruned():
+            case e.SegmentSplit() | e.SegmentsMerged():
                 self._layout_changed(entry)
+            case e.SegmentsPruned():
+                self._segments_pruned(entry)
             case _:
-                if isinstance(entry, e.SubscriptionSeek | e.SubscriptionConfigured) and entry.token:
-                    self._remember_command(entry.token)
                 self.subscriptions[entry.subscription_id].apply(entry, self.at_ms)
+        if not isinstance(entry, e.ProducerOpened):
+            self._remember_command(getattr(entry, "token", ""))
 
     def topic_of(self, entry: e.AnyEntry) -> Topic | None:
         """Return the topic of ``entry``, if it exists."""
@@ -292,57 +301,31 @@ class ShardState:
         self.subscriptions[entry.subscription_id] = subscription
         self.next_id = max(self.next_id, entry.subscription_id + 1)
 
-    def _layout_changed(
-        self,
-        entry: e.TopicCreated | e.TopicDeleted | e.SegmentSplit | e.SegmentsMerged | e.SegmentsPruned,
-    ) -> None:
-        if isinstance(entry, e.TopicCreated):
-            layout = Layout.initial(entry.segments, self.at_ms)
-            tails = {segment: SegmentTail() for segment in layout.segments}
-            topic = Topic(entry.topic_id, entry.topic, layout, entry.buckets, tails, first_segments=entry.segments)
-            self.topics[entry.topic] = self.topics_by_id[entry.topic_id] = topic
-            self.next_id = max(self.next_id, entry.topic_id + 1)
-            self._remember_command(entry.token)
-            return
-        topic = self.topics_by_id[entry.topic_id]
-        match entry:
-            case e.TopicDeleted():
-                del self.topics[topic.name], self.topics_by_id[entry.topic_id]
-                for subscription in topic.subscriptions.values():
-                    del self.subscriptions[subscription.subscription_id]
-                self._add_tombstones(topic, sorted(topic.layout.segments))
-                self._remember_command(entry.token)
-            case e.SegmentsPruned():
-                for segment in entry.segments:
-                    if topic.external is not None:
-                        topic.external.prune(topic.layout.segments[segment])
-                    topic.layout = topic.layout.prune(segment)
-                    del topic.tails[segment]
-                for subscription in topic.subscriptions.values():
-                    subscription.forget_segments(entry.segments)
-                self._add_tombstones(topic, entry.segments)
-                self._remember_command(entry.token)
-            case _:
-                if isinstance(entry, e.SegmentSplit):
-                    topic.layout = topic.layout.split(entry.segment, entry.end_offset, self.at_ms)
-                else:
-                    ends = dict(zip(entry.segments, entry.end_offsets, strict=True))
-                    topic.layout = topic.layout.merge(*entry.segments, ends, self.at_ms)
-                for sealed in (entry.segment,) if isinstance(entry, e.SegmentSplit) else entry.segments:
-                    topic.tails[sealed].traffic = Traffic()
-                for segment in topic.layout.segments:
-                    topic.tails.setdefault(segment, SegmentTail())
-                self._remember_command(entry.token)
+    def _add_topic(self, topic: Topic) -> None:
+        self.topics[topic.name] = self.topics_by_id[topic.topic_id] = topic
+        self.next_id = max(self.next_id, topic.topic_id + 1)
+        if topic.external is not None:
+            _set_external_end_offsets(topic)
 
-    def _topic_imported(self, entry: e.TopicImported) -> None:
-        external = ExternalTopic.imported(entry)
-        topic = Topic(
-            entry.topic_id, entry.topic, imported_layout(entry, self.at_ms), KEY_BUCKETS, {}, external=external
-        )
-        self.topics[entry.topic] = self.topics_by_id[entry.topic_id] = topic
-        self.next_id = max(self.next_id, entry.topic_id + 1)
-        _set_external_end_offsets(topic)
-        self._remember_command(entry.token)
+    def _topic_deleted(self, topic: Topic) -> None:
+        del self.topics[topic.name], self.topics_by_id[topic.topic_id]
+        for subscription in topic.subscriptions.values():
+            del self.subscriptions[subscription.subscription_id]
+        self._add_tombstones(topic, sorted(topic.layout.segments))
+
+    def _layout_changed(self, entry: e.SegmentSplit | e.SegmentsMerged) -> None:
+        topic = self.topics_by_id[entry.topic_id]
+        if isinstance(entry, e.SegmentSplit):
+            sealed: tuple[int, ...] = (entry.segment,)
+            topic.layout = topic.layout.split(entry.segment, entry.end_offset, self.at_ms)
+        else:
+            sealed = entry.segments
+            ends = dict(zip(entry.segments, entry.end_offsets, strict=True))
+            topic.layout = topic.layout.merge(*entry.segments, ends, self.at_ms)
+        for segment in sealed:
+            topic.tails[segment].traffic = Traffic()
+        for segment in topic.layout.segments:
+            topic.tails.setdefault(segment, SegmentTail())
 
     def _layout_extended(self, entry: e.LayoutExtended) -> None:
         topic = self.topics_by_id[entry.topic_id]
@@ -351,7 +334,17 @@ class ShardState:
         topic.layout = topic.layout.extended(created, entry.sealed, self.at_ms)
         topic.external.add(entry.created)
         _set_external_end_offsets(topic)
-        self._remember_command(entry.token)
+
+    def _segments_pruned(self, entry: e.SegmentsPruned) -> None:
+        topic = self.topics_by_id[entry.topic_id]
+        for segment in entry.segments:
+            if topic.external is not None:
+                topic.external.prune(topic.layout.segments[segment])
+            topic.layout = topic.layout.prune(segment)
+            del topic.tails[segment]
+        for subscription in topic.subscriptions.values():
+            subscription.forget_segments(entry.segments)
+        self._add_tombstones(topic, entry.segments)
 
     def _add_tombstones(self, topic: Topic, segments: Iterable[int]) -> None:
         if topic.external is None:
@@ -360,7 +353,7 @@ class ShardState:
 
     def _remember_command(self, token: str) -> None:
         if not token:
-            return  # The leader decided it without a request, so no client repeats it.
+            return  # No client repeats it: no command, or the leader decided it without a request.
         self.commands[token] = self.chunk
         while len(self.commands) > MAX_REMEMBERED_COMMANDS:
             self.commands.popitem(last=False)
