@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
+import pytest
+
 from headgate.model.layout import Layout
 from headgate.protocol.messages import BucketRangeProgress, SegmentProgress
 from metrics.segment_graph import BOX, MAX_DRAWN_SEGMENTS, ROW, WIDTH, bucket_range_bars, segment_graph
@@ -71,6 +73,13 @@ def test_only_the_newest_segments_are_drawn():
     assert sorted(boxes) == sorted(layout.segments)[-MAX_DRAWN_SEGMENTS:]
     assert int(root.get("height")) == max(box[3] for box in boxes.values()) + ROW
     assert ROW > BOX
+
+
+@pytest.mark.parametrize(("segments", "labels"), [(2, ["0", "1"]), (64, [])], ids=["wide", "narrow"])
+def test_a_box_has_a_label_if_it_fits(segments, labels):
+    root = ET.fromstring(segment_graph(segment_descriptions(Layout.initial(segments, 0))))
+
+    assert [text.text for text in root.iter("text")] == labels
 
 
 def test_an_empty_layout_is_a_well_formed_drawing():

@@ -179,10 +179,12 @@ async def test_an_external_topic_is_not_scaled() -> None:
     segments = [
         m.SegmentImport(segment=name, hashes=hashes) for name, hashes in (("a", ("0", "7")), ("b", ("8", "15")))
     ]
-    async with scaled() as (_, leader, client):
+    async with scaled() as (shard, leader, client):
         await client.call(m.ImportTopic, topic="external", token="2", hash_bits=4, segments=segments)
         await client.call(m.CreateTopic, topic="stored", token="3", segments=2)
-        await client.call(m.SetTopicPolicy, topic="stored", token="4", min_segments=1)
+        for topic in ("stored", "external"):
+            await client.call(m.SetTopicPolicy, topic=topic, token=topic, min_segments=1)
         await asyncio.sleep(120)
         assert active(leader, "stored") == 1
         assert active(leader, "external") == 2
+    assert shard.registry.get_sample_value("headgate_splits_suppressed_total", {"limit": "layout_full"}) == 0
