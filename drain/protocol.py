@@ -126,8 +126,6 @@ class Ping(Request, frozen=True, tag="ping"):
 
 
 class DrainedRequest(Request, frozen=True, kw_only=True, tag="drained"):
-    """Asks what one subscription has drained."""
-
     query: DrainQuery
 
 
@@ -151,8 +149,6 @@ class Response(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class Pong(Response, frozen=True, kw_only=True, tag="pong"):
-    """The process and its JVM are alive."""
-
     runs: int
 
 

@@ -2,8 +2,7 @@
 
 A *key* is (shard, topic, subscription, segment, key bucket, seek generation). Without a bucket it
 covers all buckets, without a subscription a segment, without a segment a subscription, and without
-both a topic. It has the seek generation because only drain.backlog.merge, which sees all of a
-subscription, can decide which generations count.
+both a topic. Only drain.backlog.merge can decide which seek generations count.
 
 The *kind* of a fact is a number:
 

@@ -46,8 +46,6 @@ Count = Callable[[Sequence[ChunkBatch]], Awaitable[Mapping[int, list[MergedRow]]
 
 @dataclass(slots=True)
 class RunOutcome:
-    """The outcome of one run, by shard."""
-
     results: dict[int, Result] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
     """Shard → the object and the reason; its previous result remains."""
@@ -57,8 +55,6 @@ class RunOutcome:
 
 @dataclass(slots=True)
 class _Progress:
-    """The progress of one shard in a run."""
-
     result: Result
     numbers: range
 

@@ -172,7 +172,6 @@ def _sort_key(item: tuple[tuple[int | None, int | None], list[MergedRow]]) -> tu
 
 
 def _combine_versions(versions: Sequence[MergedRow]) -> list[StateRow]:
-    """Return the rows of one subscription and segment, combined from ``versions``."""
     if not versions:
         return []
     if len(versions) == 1 and versions[0].row.bucket is None:

@@ -177,7 +177,6 @@ class SparkDrainChecker(BackgroundService):
             self._connection_waiters.remove(waiter)
 
     async def _run(self) -> None:
-        """Open a connection whenever a query waits for one."""
         while True:
             await self._connection_wanted.wait()
             if self._failed_attempts:

@@ -39,8 +39,6 @@ TABLES_NOT_READ: Final = (
 
 @dataclass(slots=True)
 class _ShardState:
-    """The state of one shard."""
-
     result: Result | None = None
     rows: tuple[Backlog, ...] = ()
     fault: str | None = None

@@ -145,7 +145,6 @@ class DrainSupervisor(BackgroundService):
             self.pid = None
 
     async def _watch(self) -> str:
-        """Ping the process until it fails; return the reason."""
         try:
             async with asyncio.timeout(self._times.start):
                 connection = await self._await_ready()

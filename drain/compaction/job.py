@@ -1,9 +1,8 @@
 """Compact old chunks into large objects, sorted by segment.
 
 A run writes into a folder of its own, reads the objects back, and compares them with the facts.
-Then one manifest, created with put-if-absent, makes the range visible: a killed run leaves nothing
-visible, and of two concurrent runs one succeeds. Objects without a manifest and replaced ranges are
-deleted after a delay for their readers.
+Then one manifest, created with put-if-absent, makes the range visible. Of two concurrent runs one
+succeeds. Objects without a manifest and replaced ranges are deleted after a delay for readers.
 
     python -m drain.compaction.job --ledger file:///var/lib/headgate/ledger [--shard 3 …]
         [--chunks 1024]
@@ -82,8 +81,6 @@ _SUCCESS_FILE_OPTION: Final = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
 
 @dataclass(frozen=True, slots=True)
 class CompactionSettings:
-    """How to compact a ledger."""
-
     chunks: int = CHUNKS
     """Chunks in one range of level 0."""
     delay_seconds: float = 300.0
@@ -322,7 +319,6 @@ class CompactionJob:
         return backlog_plans.contributions(facts.parquet(*paths))
 
     async def _written_objects(self, folder: str, rows: list[dict[str, Any]]) -> list[CompactedObject]:
-        """Return the written objects with their bounds."""
         paths: dict[tuple[int, ...], str] = {}
         for path in await self.store.paths(folder):
             if match := _OBJECT_PATH.search(path):

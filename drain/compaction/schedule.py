@@ -1,7 +1,7 @@
 """Compact periodically in the Spark process, concurrently with counting.
 
-Jitter keeps several daemons from the same work, which only one completes. Failures are logged and
-retried with a growing pause: no promise depends on compaction.
+Jitter keeps several daemons from doing the same work in vain. Failures are logged and retried with
+a growing pause: no promise depends on compaction.
 """
 
 from __future__ import annotations

@@ -29,8 +29,6 @@ CheckpointKey = tuple[int, str | None]
 
 @dataclass(frozen=True, slots=True)
 class RemainingEntries:
-    """The entries after a checkpoint."""
-
     records: int
     size_bytes: int | None
     oldest_ms: int | None
@@ -110,7 +108,6 @@ def backlog_response(
     reason: str = "",
     watermark: int = 0,
 ) -> ExternalBacklogResponse:
-    """Return ``backlogs`` as a response."""
     rows = backlog_rows(backlogs, shard=query.shard, watermark=watermark, rates=rates or {})
     if query.view.opaque:
         # An empty backlog behind a checkpoint is not drained (rule 4).

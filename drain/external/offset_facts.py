@@ -80,7 +80,6 @@ def mapped(
 
 
 def is_whole(kind: t.DataType) -> bool:
-    """Return whether a column of this type holds whole numbers."""
     return isinstance(kind, _WHOLE) or (isinstance(kind, t.DecimalType) and kind.scale == 0)
 
 
@@ -134,7 +133,6 @@ def _backward(found: DataFrame, key_columns: Sequence[str], offset: str, fault: 
 
 
 def example(*columns: str) -> Column:
-    """Return a column that shows one row as an example."""
     return f.to_json(f.struct(*columns)).alias("example")
 
 

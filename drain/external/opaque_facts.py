@@ -3,7 +3,7 @@
 The rules are those of drain.external.offset_facts for entries, with these instead of 3 to 5:
 
 3. No position and no version of a segment occurs twice.
-4. A mapped version defines the order. It is a whole number of any length, in text or as a number.
+4. A mapped version, a whole number of any length, defines the order.
 
 Numbers with a fraction are rejected: they may have lost digits.
 """

@@ -152,7 +152,6 @@ async def serve(arguments: argparse.Namespace, session: SparkSession, stopping: 
 async def _run_compaction(
     arguments: argparse.Namespace, session: SparkSession, chunks: LedgerChunks, coalescer: RunCoalescer
 ) -> None:
-    """Compact while the process serves, if compaction is enabled."""
     if not arguments.compaction_chunks:
         return
     if chunks.source.checks_headers or engine_of(arguments.master) == "connect":

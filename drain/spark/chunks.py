@@ -1,8 +1,8 @@
 """List and check the new chunks of a ledger.
 
-The numbers must continue without a gap after the last watermark, and its chunk must still exist: a
-result ahead of its ledger belongs to another ledger. Headers are checked before counting, because
-Spark silently fills the missing columns of a foreign file with nulls.
+Numbers continue without a gap after the last watermark, whose chunk must still exist: a result
+ahead of its ledger belongs to another ledger. Headers are checked before counting, because Spark
+fills the missing columns of a foreign file with nulls.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ class LedgerChunks:
     ) -> None:
         """Open the ledger at ``ledger_url``; raises ConfigError for a URL that names no store.
 
-        ``small_read_max_rows``: see `drain.spark.fact_source.SparkFiles`; 0 leaves every chunk to
-        Spark.
+        ``small_read_max_rows``: 0 leaves every chunk to Spark.
         """
         self.store: Store = open_store(ledger_url)
         self.source: FactSource = fact_source(ledger_url, reader, small_read_max_rows=small_read_max_rows)

@@ -1,7 +1,7 @@
 """Which engine a Spark master names, and which Spark settings operators may set. Pure, no Spark.
 
-``local[*]`` counts in the Spark process, ``spark://``, ``yarn`` and ``k8s://`` on the executors of
-a cluster, ``sc://`` on a Spark Connect server.
+``local[*]`` counts in the Spark process; ``spark://``, ``yarn``, ``k8s://`` on a cluster's
+executors; ``sc://`` on a Spark Connect server.
 """
 
 from __future__ import annotations

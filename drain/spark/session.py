@@ -136,7 +136,6 @@ def _connect(master: str, extra: Mapping[str, str]) -> SparkSession:
 
 
 def _configure(session: SparkSession, settings: Mapping[str, str]) -> None:
-    """Set those settings that a running session may change."""
     for name, value in settings.items():
         if session.conf.isModifiable(name):
             session.conf.set(name, value)

@@ -1,4 +1,4 @@
-"""Collect one consumer's acknowledgements and send them to the leader, through a producer session.
+"""Collect one consumer's acknowledgements and send them to the leader.
 
 * STREAM is cumulative: one end offset per segment is kept, so memory is bounded. QUEUE keeps
   ranges.
@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 
 class _AcknowledgementBatch:
-    """Implements `headgate.client.decisions.session_types.Sendable`."""
+    """Implements `Sendable`."""
 
     def __init__(self, owner: Acknowledger, deadline: float, acknowledgements: list[m.Acknowledgement]) -> None:
         self.deadline = deadline
@@ -64,8 +64,6 @@ class _AcknowledgementBatch:
 
 
 class Acknowledger:
-    """The acknowledgements of one consumer."""
-
     def __init__(
         self,
         client: Client,

@@ -16,10 +16,7 @@ class ByteBudget:
     """The bytes of one producer."""
 
     def __init__(self, total_bytes: int, guaranteed_bytes: int) -> None:
-        """``guaranteed_bytes`` is per shard.
-
-        The pool is ``total_bytes`` less one shard's minimum.
-        """
+        """``guaranteed_bytes`` is per shard. The pool is ``total_bytes`` less one shard's minimum."""
         self._guaranteed = guaranteed_bytes
         self._pool = max(0, total_bytes - guaranteed_bytes)
         self._pool_used = 0
@@ -35,10 +32,7 @@ class ByteBudget:
         return self._used.get(shard, 0)
 
     def try_reserve(self, shard: int, size_bytes: int) -> bool:
-        """Reserve bytes for one record.
-
-        False if there are too few, or other callers wait already.
-        """
+        """Reserve bytes for one record; False if there are too few, or other callers wait already."""
         return not self._waiters.get(shard) and self._admit(shard, size_bytes)
 
     async def reserve(self, shard: int, size_bytes: int) -> None:

@@ -64,10 +64,7 @@ class Client:
         now_ms: Callable[[], int] = _wall_clock_ms,
         rng: random.Random | None = None,
     ) -> None:
-        """``transport`` has this client's `will`, if it supports one.
-
-        ``store`` is for consumers.
-        """
+        """``transport`` has this client's `will`, if it supports one. ``store`` is for consumers."""
         self.transport = transport
         self.cluster = cluster
         self.client_id = m.require_name("client", client_id)
@@ -151,7 +148,6 @@ class Client:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Publish that this client is offline, and close."""
         self._publish_presence(online=False)
         self.entered = False
         await self.transport.__aexit__(None, None, None)

@@ -47,8 +47,6 @@ log = structlog.get_logger(__name__)
 
 
 class _RequestFields(TypedDict):
-    """The fields that every request of a consumer has."""
-
     topic: str
     subscription: str
     consumer: str
@@ -539,7 +537,6 @@ def _subscription_type(given: SubscriptionType | str) -> SubscriptionType:
 
 
 def _percent(capacity: float) -> int:
-    """Return ``capacity`` in percent. Raises ConfigError."""
     if not 1 <= capacity * 100 <= m.MAX_CAPACITY_PERCENT:
         raise ConfigError(
             f"capacity={capacity:g}: use 0.01 to {m.MAX_CAPACITY_PERCENT / 100:g}; an ordinary consumer has 1.0"

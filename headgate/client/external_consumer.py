@@ -122,21 +122,9 @@ class ExternalConsumer:
         name: str | None = None,
         order: Order | None = None,
     ) -> None:
-        """Describe what to read. Nothing happens before the context manager is entered.
+        """Describe what to read; the arguments and errors are those of `headgate.Consumer`.
 
-        Args:
-            config: the cluster, or a client that is connected to it.
-            topic: an external topic.
-            subscription: whose position to use. It is created if it does not exist, at the earliest
-                record.
-            name: name of this consumer. A consumer of the same name resumes what it held before.
-                None: a new name each time.
-            order: ``strict`` (the default): children wait until their ancestors are drained;
-                ``none``: they do not.
-
-        Raises:
-            InvalidNameError: a name is invalid.
-
+        A new subscription starts at the earliest record. ``order`` is ``strict`` if it is None.
         """
         self._member = _ExternalGroupMember(
             config,
@@ -182,8 +170,6 @@ class ExternalConsumer:
 
 
 class _ExternalGroupMember(Consumer):
-    """A consumer whose segments the program reads."""
-
     _reads_source = True
 
     def _new_feed(self, positions: Mapping[SegmentId, Offset]) -> RecordFeed:

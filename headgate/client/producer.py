@@ -320,10 +320,7 @@ class Producer:
         timestamp_ms: int | None,
         source_position: bytes | None,
     ) -> int:
-        """Return the bytes that a record takes of the budget.
-
-        Reject an invalid one before it spoils its batch.
-        """
+        """Return the bytes that a record takes of the budget. Reject an invalid one before it spoils its batch."""
         if type(key) is not bytes or type(value) is not bytes:
             raise TypeError(f"key and value must be bytes, not {type(key).__name__} and {type(value).__name__}")
         size = len(key) + len(value)

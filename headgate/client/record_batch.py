@@ -40,7 +40,7 @@ class RecordMetadata:
 
 
 class RecordBatch:
-    """Records of one topic; implements `headgate.client.decisions.session_types.Sendable`."""
+    """Records of one topic; implements `Sendable`."""
 
     __slots__ = (
         "_locations",
