@@ -4,8 +4,8 @@
 
 The rules ("E" is the combined table of other systems' rules, KIP-91 and KIP-360):
 
-1.  The highest leader epoch seen never falls. A refusal by a leader older than the one that was
-    asked is ignored (Restate, stale hints).
+1.  The highest leader epoch seen never falls; an announcement that is not newer changes nothing. A
+    refusal by a leader older than the one that was asked is ignored (Restate, stale hints).
 2.  All sends of one attempt go to one leader epoch. A refusal or loss ends the attempt. After a
     pause the head and all batches behind it are replayed in order: the same records under the same
     sequences.
@@ -32,7 +32,8 @@ The rules ("E" is the combined table of other systems' rules, KIP-91 and KIP-360
     sent once more; after that, everything that was sent fails as unknown (E, note 4). Behind the
     head it only means that an earlier batch was lost, and never causes a bump (E, note 5;
     librdkafka 4953).
-13. ``invalid`` fails that batch alone. The batches behind it are renumbered after a bump.
+13. ``invalid`` fails that batch alone. Its sequence stays unused, so the batches behind it are
+    renumbered after a bump.
 """
 
 from __future__ import annotations
