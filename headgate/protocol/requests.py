@@ -56,11 +56,16 @@ class RequestBody(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", o
     """Base class of request bodies."""
 
 
-class ConsumerRequest(RequestBody, frozen=True):
-    """Fields of every request of a consumer."""
+class SubscriptionRequest(RequestBody, frozen=True):
+    """Fields of every request about one subscription."""
 
     topic: Name
     subscription: Name
+
+
+class ConsumerRequest(SubscriptionRequest, frozen=True):
+    """Fields of every request of a consumer."""
+
     consumer: Name
     incarnation: Natural
 
@@ -274,65 +279,52 @@ class DescribeBacklog(RequestBody, frozen=True, tag="describe_backlog"):
     subscription: Name | None = None
 
 
-class DescribeSubscription(RequestBody, frozen=True, tag="describe_subscription"):
+class DescribeSubscription(SubscriptionRequest, frozen=True, tag="describe_subscription"):
     """Describe who reads which segment, and which ancestors block the others."""
 
-    topic: Name
-    subscription: Name
 
-
-class ExplainSubscription(RequestBody, frozen=True, tag="explain_subscription"):
+class ExplainSubscription(SubscriptionRequest, frozen=True, tag="explain_subscription"):
     """Explain the assignment of one segment, of one consumer, or of the whole subscription."""
 
-    topic: Name
-    subscription: Name
     segment: Natural | None = None
     consumer: Name | None = None
 
 
-class PlanChanges(RequestBody, frozen=True, tag="plan_changes"):
+class PlanChanges(SubscriptionRequest, frozen=True, tag="plan_changes"):
     """Report which segments would move if the layout or the consumers changed. Changes nothing.
 
     Applied in this order: splits, merges, added consumers, removed consumers.
     """
 
-    topic: Name
-    subscription: Name
     splits: Annotated[list[Natural], Meta(max_length=100)] = []
     merges: Annotated[list[tuple[Natural, Natural]], Meta(max_length=100)] = []
     add_consumers: Annotated[list[Name], Meta(max_length=1000)] = []
     remove_consumers: Annotated[list[Name], Meta(max_length=1000)] = []
 
 
-class DeleteSubscription(RequestBody, frozen=True, tag="delete_subscription"):
+class DeleteSubscription(SubscriptionRequest, frozen=True, tag="delete_subscription"):
     """Delete a subscription. ``force`` is required while it has consumers."""
 
-    topic: Name
-    subscription: Name
     token: Token
     force: bool = False
 
 
-class SeekSubscription(RequestBody, frozen=True, tag="seek_subscription"):
+class SeekSubscription(SubscriptionRequest, frozen=True, tag="seek_subscription"):
     """Move a subscription while its consumers run.
 
     Give exactly one of ``to`` and ``positions``, which holds (segment, offset) pairs. ``dry_run``:
     report the moves and change nothing.
     """
 
-    topic: Name
-    subscription: Name
     token: Token
     to: Start | None = None
     positions: Annotated[list[tuple[Natural, Natural]], Meta(max_length=4096)] = []
     dry_run: bool = False
 
 
-class SetSubscriptionOrder(RequestBody, frozen=True, tag="set_subscription_order"):
+class SetSubscriptionOrder(SubscriptionRequest, frozen=True, tag="set_subscription_order"):
     """Make children wait for their ancestors (``strict``) or not (``none``), from now on."""
 
-    topic: Name
-    subscription: Name
     order: Order
     token: Token
 

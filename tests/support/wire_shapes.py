@@ -16,13 +16,12 @@ PATTERNS = {
     typing.get_args(m.Label)[1].pattern: "a label",
     typing.get_args(m.HashText)[1].pattern: "a hash",
 }
+UNDOCUMENTED = (msgspec.Struct, m.RequestBody, m.SubscriptionRequest, m.ConsumerRequest, m.ReplyBody)
 STRUCTS = sorted(
     {
         kind
         for kind in vars(m).values()
-        if isinstance(kind, type)
-        and issubclass(kind, msgspec.Struct)
-        and kind not in (msgspec.Struct, m.RequestBody, m.ConsumerRequest, m.ReplyBody)
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind not in UNDOCUMENTED
     },
     key=lambda kind: kind.__name__,
 )
