@@ -1,1 +1,1 @@
-"""One subscription: which segments may be read, which consumer reads each, and how they move."""
+"""One subscription: which segments are readable, by which consumer, and how they move."""

@@ -1,11 +1,8 @@
-"""Apply what gate, target and handover decide for one subscription: ledger entries and messages.
+"""Applies what gate, target and handover decide for one subscription: entries and messages.
 
-Each event is followed by one reconciliation. It calls the pure modules, proposes their moves as
-entries, and sends each affected consumer its differences, with generations and the leader epoch.
-Reconciliation is idempotent.
-
-The state kept between reconciliations (the gate, the next owners, the start of each revocation) is
-a cache: it can be recomputed from the `Subscription` and the topic.
+Each event is followed by one idempotent reconciliation, which sends each affected consumer its
+differences. The state kept between reconciliations is a cache: it can be recomputed from the
+`Subscription` and the topic.
 """
 
 from __future__ import annotations

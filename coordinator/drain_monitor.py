@@ -1,7 +1,4 @@
-"""Poll the drain check of one subscription, and record the segments that it reports as drained.
-
-coordinator.drain_poller decides when to poll. This module decides which segments to check, and
-proposes the entry. The rules:
+"""Polls the drain check of one subscription, and records the segments that it reports as drained.
 
 1. Polling runs only while there are consumers and undrained sealed segments, and only for types
    that acknowledge.

@@ -1,24 +1,19 @@
-"""Poll whether sealed segments are drained, with exponential backoff that progress resets.
+"""Decides when to poll whether sealed segments are drained: exponential backoff that progress resets.
 
-The poller decides only when to poll. The owner provides the pending segments, the check and the
-reaction to its result.
+1. The first pause is the shortest, by default 2 s; each pause without progress doubles, up to 15
+   min. Jitter shortens it by up to a tenth, so that pollers do not synchronize.
+2. `reset` restarts at the shortest pause, but never postpones a poll: continuous progress would
+   delay polls forever.
+3. `poll_now` polls at once; during a check it schedules another one, because the running check may
+   not have seen the caller's event.
+4. One check runs at a time, with a timeout. A failed check means "not drained yet". One that
+   ignores its cancellation prevents the next.
+5. Without pending segments the poller stops, until `reset` or `poll_now`.
+6. `close` cancels the running check and waits for it. After it, nothing is checked, started or
+   reported.
 
-The rules:
-
-1. The first pause is the shortest, by default 2 s. Each pause without progress doubles, up to 15
-   min. Jitter shortens a pause by up to a tenth, so that pollers do not synchronize.
-2. `reset` cancels the pending sleep and restarts at the shortest pause. It never postpones a poll:
-   otherwise continuous progress would delay polls forever.
-3. `poll_now` polls at once. During a check it schedules another one right after it, because the
-   running check may not have seen the caller's event.
-4. One check runs at a time, with a timeout. A check that raises or times out means "not drained
-   yet". A check that ignores its cancellation prevents the next one.
-5. Without pending segments the poller stops. `reset` and `poll_now` start it again.
-6. After `close` nothing is checked, started or reported. `close` cancels the running check and
-   waits for it.
-
-The check is external, so its failures never end the leader term. An exception in `on_drained` is a
-bug: the poller stops, and `raise_failure` raises the exception to the owner, which ends the term.
+The check is external, so its failures never end the term. An exception in `on_drained` is a bug:
+the poller stops, and `raise_failure` raises it to the owner.
 """
 
 from __future__ import annotations

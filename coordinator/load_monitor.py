@@ -1,7 +1,6 @@
-"""Sample the load of one subscription's segments and record the resulting weights.
+"""Samples the load of one subscription's segments and records the resulting weights.
 
-coordinator.balancing.weights decides. This module takes the samples and proposes the entry. It
-takes none while the subscription balances by count.
+It takes no samples while the subscription balances by count.
 """
 
 from __future__ import annotations

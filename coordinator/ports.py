@@ -1,7 +1,4 @@
-"""What a subscription coordinator needs from outside: its ledger, the drain check, its settings.
-
-The leader of the shard provides the ledger and the drain check, and the daemon the settings.
-"""
+"""What a subscription coordinator needs from outside: its ledger, the drain check, its settings."""
 
 from __future__ import annotations
 

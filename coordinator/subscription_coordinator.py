@@ -1,26 +1,20 @@
-"""Coordinate one subscription on the leader of its shard: its consumers and what they are notified of.
+"""Coordinates one subscription on the leader of its shard.
 
-Gate, target, handover, sessions and acknowledgements are decided in pure modules. This module keeps
-the time, calls them, proposes the resulting ledger entries and notifies consumers. It is composed
-of coordinator.assignment_reconciler, coordinator.drain_monitor and coordinator.load_monitor. The
-state that survives a leader is in `Subscription`, which only ledger entries change. The state here
-(last heartbeats, pending polls) starts empty in each leader term.
+Pure modules decide. This module keeps the time, calls them, proposes the resulting entries and
+notifies consumers. Only ledger entries change the `Subscription`, which survives a leader; the
+state here (last heartbeats, pending polls) starts empty in each term.
 
-The rules:
-
-1. A message to a consumer follows from entries proposed before it in the same call. It is sent once
-   they are durable.
+1. A message to a consumer is sent once the entries proposed before it in the same call are durable.
 2. Each event (registration, leave, eviction, layout change, drained segment, seek, timeout) is
-   followed by one reconciliation of gate, target and handover. Reconciliation is idempotent.
+   followed by one idempotent reconciliation.
 3. A registering consumer learns all its grants from the response, and from no other message.
 4. A new leader keeps grants, generations and running grace periods. Connected consumers get one
-   heartbeat window in which to be heard. They are sent nothing before they register again.
-5. The gate follows the recorded type and order. The drain check is installed for types that
-   acknowledge, once the type is known, and is never removed. Without a drain check the gate of a
-   STREAM still blocks its children.
+   heartbeat window in which to be heard, and are sent nothing before they register again.
+5. The gate follows the recorded type and order. The drain check is installed once a type that
+   acknowledges is known. Without one, the gate of a STREAM still blocks its children.
 6. A lost message is sent again with the heartbeat that shows its absence.
 
-Methods do not wait, except `close`. They return complete responses; the leader sends them.
+Methods return complete responses and do not wait, except `close`.
 """
 
 from __future__ import annotations

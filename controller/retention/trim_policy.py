@@ -29,12 +29,8 @@ def trim_point(
 ) -> int:
     """Return the number below which chunks can be deleted; 1 if none can.
 
-    Args:
-        snapshots: chunk numbers of the retained snapshots, ascending; each is readable.
-        manifests: range and creation time of every existing manifest, replaced ones included.
-        now_ms: wall clock.
-        delay_ms: how long a manifest must have existed.
-
+    ``snapshots``: numbers of the readable ones, ascending. ``manifests``: the range and creation
+    time of each one that exists, replaced ones included.
     """
     visible = [chunks for chunks, written_at_ms in manifests if now_ms - written_at_ms >= delay_ms]
     if not snapshots:

@@ -1,11 +1,7 @@
-"""Rank the consumers that should preferably get a free slice, because they already know its keys.
+"""Ranks the consumers that should get a free slice, because they already know its keys. Pure.
 
-Values in, values out. Whether a preferred owner has capacity is decided in
-coordinator.balancing.target. For each free slice (a segment or a bucket range):
-
-1. If other slices of the same segment are held: their holders, those with the nearest buckets
-   first.
-2. Otherwise the holders of the nearest held ancestors, with the same order of buckets: a key keeps
+1. If other slices of the same segment are held: their holders, the nearest buckets first.
+2. Otherwise the holders of the nearest held ancestors, in the same order of buckets: a key keeps
    its bucket across splits and merges.
 """
 

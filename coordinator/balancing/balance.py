@@ -1,9 +1,7 @@
-"""Compute the target of a subscription: which consumer should own which slice.
+"""Computes the target of a subscription: which consumer should own which slice. Pure.
 
-Values in, owners out. This module combines the policies: coordinator.balancing.bucket_split divides
-segments, coordinator.balancing.affinity names preferred owners, and coordinator.balancing.target
-(by count) or coordinator.balancing.load_target (by load) assigns. A bucket range weighs its
-proportion of the segment's key buckets.
+It combines the division into bucket ranges, affinity, and the targets by count and by load. A
+bucket range weighs its proportion of the segment's key buckets.
 """
 
 from __future__ import annotations

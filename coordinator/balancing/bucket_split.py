@@ -1,29 +1,23 @@
-"""Decide how segments are divided into bucket ranges when there are more consumers than segments.
+"""Decides how segments are divided into bucket ranges if consumers outnumber segments. Pure.
 
-Values in, `Pool`s out. Which consumer gets which slice of a pool is decided in
-coordinator.balancing.target. Slices move in coordinator.balancing.handover: dividing a segment and
-joining its ranges are moves like any other, so a key bucket never has two holders.
+Dividing and joining are moves like any other, so a key bucket never has two holders. The rules, in
+order of precedence:
 
-The rules, in order of precedence:
-
-1. A CHECKPOINT segment is never shared, because its consumers keep positions of whole segments. No
-   segment is shared while the type is unknown.
+1. A CHECKPOINT segment is never shared: its consumers keep positions of whole segments. Nor is one
+   of unknown type.
 2. While there are at most as many consumers as grantable segments, no segment is shared.
-3. Otherwise there are as many slices as consumers, until each segment is divided into single
-   buckets.
-4. The largest slice is halved first, a free one before a held one. So a joining consumer disturbs
-   one holder only, and no slice is more than twice as large as another. If many consumers leave at
-   once, sizes are evened out again.
-5. With more slices than consumers, the smallest pair of halves is joined first. While all slices
-   have one size and there are fewer than two per consumer, none are joined: a consumer with two
-   halves has the same load as one with the joined slice, and no holder is disturbed. Divisions that
-   need not change stay as they are.
-6. A consumer that cannot read bucket ranges gets whole segments only. When others share, such
-   consumers get as many whole segments as leave enough for all consumers that can share, so that as
-   many consumers as possible have something to read.
+3. Otherwise there are as many slices as consumers, down to single buckets.
+4. The largest slice is halved first, a free one before a held one: a joining consumer disturbs one
+   holder, and no slice is more than twice as large as another. If many consumers leave at once,
+   sizes are evened out again.
+5. With more slices than consumers, the smallest pair of halves is joined first; but none while all
+   slices have one size and there are fewer than two per consumer, because two halves are the same
+   load as the joined slice. Other divisions stay.
+6. A consumer that cannot read bucket ranges gets whole segments only: as many as leave enough for
+   all consumers that can share.
 
-Pulsar's PIP-486 recomputes the key ranges of a segment's consumers at each change, in the broker.
-Here ranges are halves of halves, as in a buddy allocator, so unchanged slices need not move.
+Pulsar's PIP-486 recomputes the key ranges at each change. Here ranges are halves of halves, as in a
+buddy allocator, so unchanged slices need not move.
 """
 
 from __future__ import annotations

@@ -1,22 +1,17 @@
-"""Decide which moves are allowed now, given the target and the current holdings.
+"""Decides which moves are allowed now, given the target and the current holdings. Pure.
 
-A `HandoverState` in, `Moves` out. The target comes from coordinator.balancing.balance, and the
-caller decides which revocations have timed out. A released slice is granted in the same step. A
-revoked slice is granted in a later step, once its holder has confirmed.
+A released slice is granted in the same step, a revoked one once its holder has confirmed. The
+rules, in order of precedence:
 
-The rules, in order of precedence:
-
-1. A segment is granted only while it has no holder: revoke, wait for the confirmation, grant. A
-   bucket range is granted only while none of its buckets is held, however the segment was divided
-   before.
+1. A segment is granted only while it has no holder, a bucket range only while none of its buckets
+   is held, however the segment was divided before.
 2. A holder of a retired segment is released at once: nothing is left to read.
 3. A holder that is no longer registered is released at once.
-4. A revoked holder is released when it confirms or when its time is up. The next generation fences
-   it.
+4. A revoked holder is released when it confirms or its time is up. The next generation fences it.
 5. A holder that is not the target's owner, or whose slice may not be read now, is revoked, once.
 6. A revoked holder is not touched until it confirms, even if the target assigns the slice to it
    again. It then gets a new generation.
-7. Holdings that match the target stay untouched: only differences are returned.
+7. Holdings that match the target stay untouched.
 """
 
 from __future__ import annotations

@@ -1,39 +1,36 @@
-"""Decide which consumer should own which segment, by load.
+"""Decides which consumer should own which segment, by load. Pure.
 
-A `WeightedAssignmentInput` in, an owner per key out. coordinator.balancing.weights provides the
-weights. A key is a segment or a bucket range: anything hashable and sortable. All arithmetic is on
-integers, so each machine computes the same target.
+A key is a segment or a bucket range. All arithmetic is on integers, so each machine computes the
+same target.
 
 A consumer's *level* is its load divided by its capacity. Its *fair load* is the fair level times
-its capacity. The fair level is the mean level, except that each key heavier than a fair load is
-left out together with one consumer. Otherwise all other consumers would stay below the mean, and
-each change would start a search for a balance that does not exist.
+its capacity. The fair level is the mean level, without each key heavier than a fair load and one
+consumer for it: otherwise all other consumers would stay below the mean, and each change would
+search for a balance that does not exist.
 
 The rules, in order of precedence:
 
 1. Each key has exactly one owner, as long as there is a consumer.
-2. A held key moves only if its holder or its receiver deviates from its fair load by more than
-   `TOLERANCE_PERCENT`. That consumer is then brought to within half of the tolerance, so that the
-   next small change causes no further move.
+2. A held key moves only if its holder or receiver deviates from its fair load by more than
+   `TOLERANCE_PERCENT`. That consumer is brought within half of it, so that the next small change
+   causes no move.
 3. A key only moves downhill: the receiver ends below the giver's former level.
-4. The heaviest key that does not overshoot the fair load moves first: this needs the fewest moves.
+4. The heaviest key that does not overshoot the fair load moves first: the fewest moves.
 5. Free keys are assigned by descending weight: to the first preferred owner that stays within the
    tolerance, else to the consumer with the lowest resulting level.
-6. Ties are broken by key and name. Equal inputs give equal targets, in any input order.
+6. Ties are broken by key and name: equal inputs give equal targets, in any input order.
 
 Tested consequences: recomputing a reached target moves nothing. If a consumer remains beyond the
-tolerance, moving any single key would not help: its level exceeds the lowest level by at most its
-lightest key over the receiver's capacity. A free key never raises a level above the mean by more
-than its weight over the mean capacity (Graham's bound for list scheduling). The number of moves is
-not minimal: that is bin packing.
+tolerance, its level exceeds the lowest by at most its lightest key over the receiver's capacity. A
+free key raises no level above the mean by more than its weight over the mean capacity (Graham's
+bound). The number of moves is not minimal: that is bin packing.
 
-Rule 3 makes the search terminate: each move replaces the giver's level by two lower ones. Moves to
-the lowest machine need at most n² steps (Brucker, Hurink, Werner 1996); in practice each key moves
-once. The cost is that of sorting, times the number of distinct capacities.
+Rule 3 makes the search terminate: each move replaces the giver's level by two lower ones. At most
+n² steps (Brucker, Hurink, Werner 1996); in practice each key moves once. The cost is that of
+sorting, times the distinct capacities.
 
-Load balancers without rules 2 and 3 oscillate: KCL moves idle leases endlessly under a relative
-band of ±10 % (PR 1814); in Pulsar the receiver becomes the most loaded broker (PRs 12604, 13915,
-17456).
+Balancers without rules 2 and 3 oscillate: KCL with a relative band of ±10 % (PR 1814), Pulsar (PRs
+12604, 13915, 17456).
 """
 
 from __future__ import annotations

@@ -1,25 +1,21 @@
-"""Decide which consumer should own which segment, by count.
+"""Decides which consumer should own which segment, by count. Pure.
 
-An `AssignmentInput` in, an owner per segment out. Blocked segments (coordinator.decisions.gate),
-the division into bucket ranges (coordinator.balancing.bucket_split) and moves between consumers
-(coordinator.balancing.handover) are decided elsewhere. A bucket range is assigned like a segment. A
-revoked segment counts as free.
-
-The rules, in order of precedence:
+A bucket range is assigned like a segment. A revoked segment counts as free. The rules, in order of
+precedence:
 
 1. Each grantable segment has exactly one owner, as long as there is a consumer.
-2. No consumer owns more than one segment more than any other (``max - min <= 1``).
-3. As few held segments as possible move: a segment moves only if rule 2 requires it.
-4. A free segment goes to its first preferred owner below quota (for a child segment, the holder of
-   its parent), unless rule 2 or 3 forbids it.
-5. Ties are broken by consumer name and segment id. Equal inputs give equal targets, in any input
-   order and on any machine.
+2. No consumer owns more than one segment more than any other.
+3. A held segment moves only if rule 2 requires it.
+4. A free segment goes to its first preferred owner below quota (for a child, the holder of its
+   parent), unless rule 2 or 3 forbids it.
+5. Ties are broken by consumer name and segment id: equal inputs give equal targets, in any input
+   order.
 
-Rule 3 holds because each consumer keeps as many segments as its quota allows. The larger quotas go
-first to consumers that hold more than the smaller quota: each of them saves one move, and no other
-move can be saved.
+Rule 3 holds because each consumer keeps as many segments as its quota allows, and the larger quotas
+go first to consumers that hold more than the smaller one: each saves one move, and no other can be
+saved.
 
-The cost is linear in the number of segments, plus sorting the names and the moved segments.
+The cost is linear in the segments, plus sorting the names and the moved segments.
 """
 
 from __future__ import annotations

@@ -1,30 +1,18 @@
-"""Turn load samples of segments into weights that are stable enough to balance by.
+"""Turns load samples of segments into weights that are stable enough to balance by. Pure.
 
-Samples and times in, weights out. coordinator.load_monitor samples; coordinator.balancing.load_target
-uses the weights. They are stored in the ledger, so a new leader starts with those of its
-predecessor.
+The load of a segment is the rate at which its consumer must read, in bytes/s: the arriving records,
+plus the backlog over `CATCH_UP_SECONDS`. Each record counts `RECORD_OVERHEAD_BYTES` extra. A weight
+is the load in units of `WEIGHT_UNIT`, and is stored in the ledger.
 
-The load of a segment is the rate at which its consumer must read: the arriving records, plus the
-backlog spread over `CATCH_UP_SECONDS`. It is measured in bytes per second. Each record counts
-`RECORD_OVERHEAD_BYTES` extra, because small records cost a consumer more than their bytes. A weight
-is the load in units of `WEIGHT_UNIT`.
-
-The rules, which prevent oscillation:
-
-1. Loads are smoothed: a new sample counts one quarter (in KCL's exponential average, one half).
-2. A weight stays unchanged while the smoothed load is between half of it and twice it. A load that
-   varies by a third around any mean changes its weight at most once.
-3. Weights change together, at most once per change interval, and not before the term is
-   that old. (Pulsar sheds once in 60 s, and the same bundle again only after minutes; KCL balances
-   every 60 s.)
-4. All loads below `MIN_WEIGHT` weigh the same, so the jitter of idle streams moves nothing. (KCL
-   has only a relative band and moves idle leases endlessly, PR 1814; Pulsar had to add minimum
-   amounts, PR 13915.)
+1. Loads are smoothed: a new sample counts one quarter (KCL: one half).
+2. A weight stays while the smoothed load is between half of it and twice it: a load that varies by
+   a third around any mean changes it at most once. The cost: a balance can be off by that band.
+3. Weights change together, at most once per change interval, and not before the term is that old.
+   (Pulsar sheds once in 60 s; KCL balances every 60 s.)
+4. All loads below `MIN_WEIGHT` weigh the same: the jitter of idle streams moves nothing. (KCL moves
+   idle leases endlessly, PR 1814; Pulsar added minimum amounts, PR 13915.)
 5. A segment gets its first weight after `MIN_SAMPLES` samples. Until then it weighs the mean of the
    others.
-
-The cost of rule 2: a balance by weights can be off by the width of the band. Sums over several
-segments are off by less.
 """
 
 from __future__ import annotations

@@ -1,22 +1,18 @@
-"""Decide which acknowledgements of a batch count, and return the ledger entry for the whole batch.
+"""Decides which acknowledgements of a batch count, and returns one entry for the whole batch. Pure.
 
-Values in, values out. Whether the batch is new, duplicated or out of order is decided earlier, as
-for any batch (controller.decisions.verdicts). For each acknowledgement, the first matching rule
-applies:
+For each acknowledgement, the first matching rule applies:
 
 1. CHECKPOINT subscriptions keep their own positions and acknowledge nothing.
 2. The consumer must be registered, with this incarnation.
-3. The consumer must hold the segment at this generation; otherwise another consumer may be reading
-   it. A holder whose grant is revoked still holds the segment until it is released. The holder of a
-   bucket range acknowledges for its buckets only.
+3. The consumer must hold the segment at this generation. A revoked holder holds it until it is
+   released. The holder of a bucket range acknowledges for its buckets only.
 4. The end offset must not lie beyond the last record: the segment would count as drained before the
-   rest is written. For external topics see coordinator.decisions.external_topics.
+   rest is written. (External topics: coordinator.decisions.external_topics.)
 5. QUEUE acknowledges ranges of at least one record. STREAM is cumulative: the first offset is
    ignored, and an end below the position changes nothing.
 
-A batch produces an entry even if nothing in it counts, because its sequence number is used up. The
-checkpoint of an external segment counts if an acknowledgement of that segment in the same batch
-counts.
+A batch produces an entry even if nothing counts, because its sequence number is used up. The
+checkpoint of an external segment counts if an acknowledgement of it in the same batch does.
 """
 
 from __future__ import annotations

@@ -1,17 +1,15 @@
-"""Decide what differs for subscriptions of an external topic, whose records headgate does not store.
+"""Decides what differs for subscriptions of an external topic, whose records are stored elsewhere.
 
-The rules:
-
-1. Consumers of an external topic read its source themselves, and declare that when they register. A
-   consumer that does not would wait for chunks that never arrive. A consumer that declares it for a
-   topic stored by headgate would skip the stored records.
+1. Its consumers read the source themselves, and declare that when they register. One that does not
+   would wait for chunks that never arrive; one that declares it for a stored topic would skip
+   records.
 2. A subscription starts at the earliest record: only the source knows where an active segment ends.
 3. With offset positions, an active segment may be acknowledged to any offset, a sealed one to its
    end.
-4. With opaque positions, position 1 means "read to its end". It may be acknowledged before the seal
-   has been imported, because a reader at the source sees the final end first.
-5. A seek goes to the beginning or to a known position, and discards the checkpoints of its
-   segments. The end of an active segment is unknown, so a seek to the latest record is impossible.
+4. With opaque positions, position 1 means "read to its end". It may come before the seal is
+   imported: a reader sees the final end first.
+5. A seek goes to the beginning or to a known position, never to the latest, and discards the
+   checkpoints of its segments.
 """
 
 from __future__ import annotations

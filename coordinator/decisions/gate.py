@@ -1,12 +1,8 @@
-"""Decide which segments of a topic a subscription may read now.
-
-Values in, a `Gate` out. Who reads a segment is decided in coordinator.balancing.target. Whether a
-segment is drained is a fact in the ledger (`SegmentsDrained`).
+"""Decides which segments of a topic a subscription may read now. Pure.
 
 The rules, in order of precedence:
 
-1. A sealed segment that is drained is retired: no consumer needs to read it again. CHECKPOINT
-   acknowledges nothing, so none of its segments is retired, and none is while the type is unknown.
+1. A sealed, drained segment is retired. CHECKPOINT retires none, nor does an unknown type.
 2. In a gated subscription (STREAM in strict order) a segment is grantable if and only if every
    ancestor is drained, at any depth. An empty segment is drained at once, but its undrained
    ancestors still block its children.

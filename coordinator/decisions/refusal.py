@@ -1,7 +1,6 @@
 """A refusal: why a request is rejected, and when the leader may say so.
 
-Handlers and decisions return it; the leader sends it as `headgate.protocol.replies.Rejected`. A
-refused request changes nothing.
+A refused request changes nothing.
 """
 
 from __future__ import annotations

@@ -1,24 +1,21 @@
-"""Decide whether a consumer may register, and what its registration changes in the subscription.
+"""Decides whether a consumer may register, and what that changes in the subscription. Pure.
 
-A subscription and a request in, a value out. Gate, target and handover decide what the consumer
-reads. The first matching rule applies:
+The first matching rule applies:
 
-1. A registration of a consumer instance that has left or was replaced is rejected. A broker may
-   duplicate a message and deliver the copy late. Accepting the copy would assign segments to a
-   consumer that no longer runs. An evicted instance may register again unchanged.
-2. A registration under a name that a newer incarnation holds is rejected
-   (coordinator.decisions.sessions).
+1. An instance that has left or was replaced is rejected: a broker may deliver a copy of its request
+   late, and segments would be assigned to a consumer that no longer runs. An evicted instance may
+   register again unchanged.
+2. A name that a newer incarnation holds is rejected (coordinator.decisions.sessions).
 3. A type other than the recorded one is rejected, and so is an order that the type does not have.
-4. An unknown type becomes known, with the requested order or the default order of the type.
-5. A joining consumer that requests an order or a balance changes it. A returning consumer does not:
-   its request was applied when it joined, and may have been overridden since.
-6. The capacity belongs to the consumer: a returning consumer may change it.
+4. An unknown type becomes known, with the requested or the default order.
+5. A joining consumer changes order and balance if it requests them. A returning one does not: its
+   request may have been overridden since.
+6. A returning consumer may change its own capacity.
 
-`judge_deleted_subscription` comes before these rules. A consumer instance of a deleted subscription
-must neither recreate it nor join a later one of the same name. The instance names the subscription
-it belonged to. A delayed copy of its first registration, or an older client, does not; therefore
-the shard remembers the consumers of deleted subscriptions. A restarted program creates a new
-subscription.
+`judge_deleted_subscription` comes first. An instance of a deleted subscription, which it names,
+must neither recreate it nor join a later one of the same name. A late copy of a first registration,
+or an older client, names none, so the shard remembers the consumers of deleted subscriptions. A
+restarted program creates a new subscription.
 """
 
 from __future__ import annotations

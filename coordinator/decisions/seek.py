@@ -1,25 +1,19 @@
-"""Decide the position of each segment after a seek.
+"""Decides the position of each segment after a seek: what is below it counts as acknowledged. Pure.
 
-Values in, positions or a reason out. Everything below a position counts as acknowledged; everything
-from it on is delivered again. Gate and target then decide who reads which segment.
-
-The rules:
-
-1. ``earliest`` is the first record of each segment of the layout. ``latest`` is the current end of
-   each segment, sealed ones included, so no older record is delivered.
+1. ``earliest`` is the first record of each segment. ``latest`` is the current end of each, sealed
+   ones included, so no older record is delivered.
 2. Explicit positions name segments of the layout and offsets from 0 to the segment's end. Anything
-   else is rejected, and the reason lists the choices. Offsets are not clamped: an offset out of
-   range is a mistake.
+   else is rejected, not clamped, and the reason lists the choices.
 3. In strict order, the descendants of a named segment that is not at its end restart at 0, at any
    depth, unless they are named too.
 4. In strict order, no record is skipped implicitly: a position above 0 after an ancestor that is
-   not at its end is rejected. The reason says which positions to add.
+   not at its end is rejected, with the positions to add.
 5. All other segments keep their positions.
-6. A sealed segment whose position is its end is drained at once: nothing is left to count.
+6. A sealed segment whose position is its end is drained at once.
 
-Apache Pulsar's scalable topics keep drained facts across a seek, so the rewound records of a sealed
-segment are not delivered until the leader changes. Kafka resets only a group without members. Here
-the entry revokes the facts, and consumers keep running.
+Pulsar's scalable topics keep drained facts across a seek, so rewound records of a sealed segment
+wait for a change of leader. Kafka resets only a group without members. Here the entry revokes the
+facts, and consumers keep running.
 """
 
 from __future__ import annotations

@@ -1,23 +1,16 @@
-"""Decide which consumer instance owns a name, and which consumers are disconnected or evicted.
+"""Decides which consumer instance owns a name, and which consumers are disconnected or evicted.
 
-Values in, values out. ``now_ms`` is wall time, comparable with the ledger's times. Seconds are the
-leader's own monotonic clock and are meaningless to its successor.
-
-Which instance owns a name:
+Pure. ``now_ms`` is wall time, comparable with the ledger's. Seconds are the leader's own monotonic
+clock.
 
 1. An instance is identified by (incarnation, client id). Any instance may claim an unused name.
 2. The same identity is the same instance: it returns to what it holds.
 3. A lower incarnation was replaced: it is fenced.
-4. Any other instance replaces the registered one: a higher incarnation, or the same incarnation at
-   another client. The latter may be a second process, and two processes must not share a
-   generation.
-
-Which consumers are alive:
-
+4. Any other instance replaces the registered one: a higher incarnation, or the same at another
+   client, which may be a second process that must not share a generation.
 5. A consumer without a heartbeat for `MISSED_HEARTBEATS` intervals is disconnected.
-6. A disconnected consumer is evicted when its grace period ends by the ledger's clock, so that a
-   change of leader does not renew it. It is also evicted when this leader has seen it disconnected
-   for as long, in case the ledger's clock is ahead.
+6. It is evicted when its grace period ends by the ledger's clock, which a change of leader does not
+   renew, or when this leader has seen it disconnected for as long, in case that clock is ahead.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Build messages about a subscription: grants for consumers, descriptions for operators.
-
-Values in, messages out.
-"""
+"""Builds messages about a subscription: grants for consumers, descriptions for operators. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Measure how fast the blocking segments are acknowledged, over a short window of positions.
+"""Measures how fast the blocking segments are acknowledged, over a short window of positions. Pure.
 
-Times and positions come in as values. Only blocking segments are sampled, so a subscription without
-blocked segments costs nothing. A falling position (a seek) starts a new window.
+A subscription without blocked segments costs nothing. A falling position (a seek) starts a new
+window.
 """
 
 from __future__ import annotations

@@ -1,10 +1,4 @@
-"""Explain in sentences why each segment is, or is not, assigned to a consumer.
-
-Values in, sentences out. Gate, target and handover have decided; this module describes the result,
-together with what only the leader knows: pending confirmations, the next drain check, and the rates
-at which backlogs shrink.
-
-The rules:
+"""Explains in sentences why each segment is, or is not, assigned to a consumer. Pure.
 
 1. Each segment gets at least one sentence. It starts with the segment and states the status before
    the cause.

@@ -1,15 +1,13 @@
-"""Explain why a consumer has no segment.
-
-Values in, text out. The first matching reason applies:
+"""Explains why a consumer has no segment. Pure. The first matching reason applies.
 
 1. All segments are blocked by undrained ancestors, or all are drained.
-2. A segment is moving between consumers, so the idle consumer may be about to get it.
+2. A segment is moving, so the idle consumer may be about to get it.
 3. When balancing by load, no single move would even out the load.
-4. The type does not share segments: CHECKPOINT, or a type that is not yet known.
+4. The type does not share segments: CHECKPOINT, or not yet known.
 5. The consumer cannot read bucket ranges, or no other consumer can.
 6. Each segment is already divided into single buckets.
 
-The text also states how many segments are blocked, because those would give more to read.
+The text also states how many segments are blocked: those would give more to read.
 """
 
 from __future__ import annotations

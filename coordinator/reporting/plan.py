@@ -1,12 +1,7 @@
-"""Plan which segments would move if the layout or the consumers changed.
+"""Plans which segments would move if the layout or the consumers changed. Pure.
 
-Values in, a `ChangePlan` out. The gate and the target are computed by the same functions as in
-operation, for the hypothetical layout and consumers.
-
-The rules:
-
-1. Changes apply in the order splits, merges, joining consumers, leaving consumers. An impossible
-   change is rejected with the same message as the real one.
+1. Changes apply in the order splits, merges, joining, leaving consumers. An impossible change is
+   rejected with the message of the real one.
 2. ``after_rebalance`` is the state after all handovers. A pending revocation counts as released.
 3. ``after_drain`` lists the further moves once all sealed segments are drained.
 """

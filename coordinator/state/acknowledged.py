@@ -1,8 +1,7 @@
-"""Acknowledged offsets of one segment, or of one key bucket of it.
+"""Acknowledged offsets of one segment, or of one key bucket of it. Nothing is validated here.
 
-STREAM has a position: everything below it is acknowledged. QUEUE adds the ranges that are
-acknowledged above the position, sorted and disjoint. The fold over the ledger changes these values
-in place; nothing is validated here.
+STREAM has a position: everything below it is acknowledged. QUEUE adds the ranges above it, sorted
+and disjoint.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""The state of one subscription, as a fold over its ledger entries.
+"""The state of one subscription, as a fold over its ledger entries. It survives a change of leader.
 
-Only `apply` and `forget_segments` change a `Subscription`, and neither validates anything: a ledger
-entry is a fact. All of this state survives a change of leader. Volatile state (last heartbeats,
-pending polls) belongs to coordinator.subscription_coordinator.
+Only `apply` and `forget_segments` change it, and neither validates anything: an entry is a fact.
 
-STREAM has one position per segment: everything below it is acknowledged. QUEUE adds the ranges
-acknowledged above the position. CHECKPOINT acknowledges nothing. While consumers that share a
-segment have different positions, progress is stored per key bucket; it is merged again once all
-buckets agree.
+STREAM has one position per segment. QUEUE adds the ranges acknowledged above it. CHECKPOINT
+acknowledges nothing. While consumers that share a segment have different positions, progress is
+stored per key bucket; it is merged again once all buckets agree.
 """
 
 from __future__ import annotations

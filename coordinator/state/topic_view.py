@@ -1,8 +1,4 @@
-"""The part of a topic that a subscription reads.
-
-`TopicView` is a read-only view of `controller.state.shard_state.Topic`. Only the shard's state
-changes topics.
-"""
+"""The part of a topic that a subscription reads. Only the shard's state changes topics."""
 
 from __future__ import annotations
 
