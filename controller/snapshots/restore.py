@@ -1,11 +1,11 @@
 """Restore the state of a shard from the newest usable snapshot and the chunks after it.
 
-1. If a snapshot is unusable, the one before it is read, and finally the whole ledger, if it was not
-   trimmed. A snapshot of an older format stops the restore: the chunks have an older format too.
-2. A snapshot without its own chunk belongs to another ledger, or the ledger has lost its end.
-   Continuing would contradict replies that clients have received.
-3. A missing next number may be the end, a gap, or trimmed: a listing decides. Chunks that were
-   trimmed before a slow reader read them are in a newer snapshot.
+1. If a snapshot is unusable, the one before it is read, finally the whole ledger, if not trimmed. A
+   snapshot of an older format stops the restore: the chunks have an older format too.
+2. A snapshot without its own chunk is of another ledger, or the ledger has lost its end. Continuing
+   would contradict replies that clients have received.
+3. A missing next number may be the end, a gap, or trimmed: a listing decides. Trimmed chunks are in
+   a newer snapshot.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Map a key to a segment and a key bucket with one 32-bit hash. Pure.
 
-The high 16 bits choose the segment, the low 16 the bucket inside it, so a key keeps its bucket
-across splits and merges. The hash is MurmurHash3 x86 32-bit with seed 0, unsigned, as in Pulsar's
-scalable topics (PIP-486): every language has it.
+The high 16 bits choose the segment, the low 16 the bucket, so a key keeps its bucket across splits
+and merges. MurmurHash3 x86 32-bit, seed 0, unsigned, as in Pulsar's scalable topics (PIP-486).
 """
 
 from __future__ import annotations

@@ -1,18 +1,16 @@
 """The segments of a topic, and how they split and merge.
 
-A layout is immutable: each change returns a new one with the next ``layout_epoch``. Segment ids
-rise and are never reused.
+Immutable: each change returns a layout with the next ``layout_epoch``. Segment ids are never reused.
 
 1. The active segments tile the 16-bit ring: every hash belongs to exactly one.
-2. A split seals one active segment and creates two children at the midpoint of its range.
-3. A merge seals two active segments with adjacent ranges and creates one child. They need not be
-   siblings.
+2. A split seals one active segment and creates two children at its midpoint.
+3. A merge seals two active segments with adjacent ranges, siblings or not, and creates one child.
 4. A segment of a single hash cannot be split.
 5. Only a sealed segment without ancestors in the layout can be pruned. Its children lose it as a
    parent: a pruned segment counts as drained.
 
-The layout of an external topic comes from its source. Its ranges are scaled to the ring for display
-only; no record is routed by them.
+The ranges of an external topic are its source's, scaled to the ring for display; no record is
+routed by them.
 """
 
 from __future__ import annotations

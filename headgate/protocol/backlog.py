@@ -1,10 +1,10 @@
 """The backlog of a subscription: formulas, and the values that replies carry. Pure.
 
-1. Untracked values (CHECKPOINT) and unknown ones are None, never 0.
+1. Untracked (CHECKPOINT) and unknown values are None, never 0.
 2. The records of a segment are the mean over its key buckets, rounded up: keys spread evenly.
-3. Their size is estimated from the mean size of the segment's records.
-4. A total is unknown if a segment's value is. A total rate is the sum of the known rates.
-5. A shrinking backlog is drained in ``records / (acknowledged rate - incoming rate)`` seconds.
+3. Their size is estimated from the segment's mean record size.
+4. A total is unknown if a segment's value is; a total rate sums the known rates.
+5. It is drained in ``records / (acknowledged rate - incoming rate)`` seconds, if it shrinks.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Locate and read the records of one topic in compacted objects.
 
-Returns the objects that contain a segment's records from an offset on, and the last chunk they
-include. Manifests never change, so each is read once. Their list is read again when a reader misses
-a chunk or an object.
+Manifests never change, so each is read once. Their list is read again when a reader misses a chunk
+or an object.
 """
 
 from __future__ import annotations

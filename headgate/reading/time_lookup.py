@@ -1,8 +1,7 @@
 """Find the offset of each segment of a topic at a point in time, by the ledger's clock.
 
-A record is stored at the ``at_ms`` of its chunk, which never falls. Timestamps of records come from
-producers and need not rise. The result is consistent with splits and merges: all records of a
-parent are stored before those of its children.
+A record is stored at the ``at_ms`` of its chunk, which never falls, unlike the timestamps of
+producers. All records of a parent are stored before those of its children.
 
 Manifests state when compacted records were stored. After them, a binary search over headers finds
 the first chunk, and chunks are read until each segment open then has a record or was sealed: one
