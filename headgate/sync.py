@@ -65,20 +65,13 @@ class EventLoopThread:
             self._loop.run_forever()
 
     def __enter__(self) -> Self:
-        """Return itself; the thread is running already."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
         self.close()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run ``coroutine`` in the loop and return its result. Ctrl-C cancels it.
-
-        Raises:
-            HeadgateError: the loop is closed.
-
-        """
+        """Return the result of ``coroutine``. Ctrl-C cancels it. Raises HeadgateError if closed."""
         if self._closed:
             coroutine.close()
             raise HeadgateError("this object is closed; create another one")
@@ -125,7 +118,6 @@ class _Facade(Generic[ClientT]):
         atexit.register(self._close)
 
     def __enter__(self) -> Self:
-        """Return itself; it is connected already."""
         return self
 
     def __exit__(
@@ -280,10 +272,7 @@ class Consumer(_Facade[consumer.Consumer]):
         capacity: float = 1.0,
         loop: EventLoopThread | None = None,
     ) -> None:
-        """Connect and register.
-
-        ``loop``: the thread to use; the other arguments are those of `headgate.Consumer`.
-        """
+        """Connect and register; ``loop`` as for `Producer`, else as for `headgate.Consumer`."""
 
         def create() -> consumer.Consumer:
             return consumer.Consumer(
@@ -302,10 +291,7 @@ class Consumer(_Facade[consumer.Consumer]):
         super().__init__(create, loop)
 
     def __iter__(self) -> Iterator[ConsumedRecord]:
-        """Iterate over records as they arrive.
-
-        Ends when the consumer is closed by another thread.
-        """
+        """Iterate over records as they arrive, until another thread closes the consumer."""
         return self
 
     def __next__(self) -> ConsumedRecord:
@@ -322,7 +308,6 @@ class Consumer(_Facade[consumer.Consumer]):
 
     @property
     def name(self) -> str:
-        """Name of this consumer."""
         return self._client.name
 
     @property
@@ -374,5 +359,4 @@ class Admin(_Facade[admin.Admin]):
     set_order = _blocking(admin.Admin.set_order)
 
     def close(self) -> None:
-        """Close."""
         self._close()

@@ -36,16 +36,13 @@ def test_a_drained_segment_is_pruned_after_its_retention() -> None:
     assert pruning(SPLIT, read, now_ms=HOUR - 1).retained == {0: "sealed 3599 s ago, retained for 3600 s"}
 
 
-def test_nothing_is_pruned_with_unlimited_retention() -> None:
-    assert pruning(SPLIT, retention_ms=KEEP_FOREVER, now_ms=10**15).segments == ()
+def test_without_subscriptions_only_the_retention_time_counts() -> None:
+    assert pruning(SPLIT).segments == (0,)
+    assert pruning(SPLIT, retention_ms=KEEP_FOREVER, now_ms=10**15).segments == (), "unlimited"
 
 
 def test_active_segments_are_not_pruned() -> None:
     assert pruning(Layout.initial(4, 0), now_ms=10**15) == PruneDecision((), {}, ())
-
-
-def test_without_subscriptions_only_the_retention_time_counts() -> None:
-    assert pruning(SPLIT).segments == (0,)
 
 
 @pytest.mark.parametrize("kind", ["STREAM", "QUEUE", None])
@@ -60,6 +57,8 @@ def test_every_subscription_can_retain_a_segment() -> None:
 
     assert pruning(SPLIT, read, unread).segments == ()
     assert "'b'" in pruning(SPLIT, read, unread).retained[0]
+    reason = pruning(SPLIT, unread, subscription(name="a")).retained[0]
+    assert "'a'" in reason, "the first by name, whatever the order"
 
 
 @pytest.mark.parametrize("kind", ["STREAM", "QUEUE"])
@@ -101,17 +100,21 @@ def test_segments_are_pruned_in_an_order_that_the_layout_allows() -> None:
     assert sorted(layout.segments) == [3, 5]
 
 
-def test_an_unused_subscription_expires_only_if_enabled() -> None:
-    unused = subscription(unused_since_ms=0)
+@pytest.mark.parametrize(
+    ("unused_since_ms", "now_ms", "expiry_ms", "expires"),
+    [
+        pytest.param(0, 3 * HOUR, 3 * HOUR, True, id="unused for that long"),
+        pytest.param(0, 3 * HOUR - 1, 3 * HOUR, False, id="unused for less"),
+        pytest.param(0, 10**12, 0, False, id="expiry is disabled"),
+        pytest.param(None, 10**12, 1, False, id="in use"),
+    ],
+)
+def test_an_unused_subscription_expires(unused_since_ms: Any, now_ms: int, expiry_ms: int, expires: bool) -> None:
+    found = pruning(
+        SPLIT, subscription(unused_since_ms=unused_since_ms), now_ms=now_ms, subscription_expiry_ms=expiry_ms
+    )
 
-    assert pruning(SPLIT, unused, now_ms=10**12).segments == ()
-    assert pruning(SPLIT, unused, now_ms=3 * HOUR, subscription_expiry_ms=3 * HOUR).segments == (0,)
-    assert pruning(SPLIT, unused, now_ms=3 * HOUR, subscription_expiry_ms=3 * HOUR).abandoned == ("s",)
-    assert pruning(SPLIT, unused, now_ms=3 * HOUR - 1, subscription_expiry_ms=3 * HOUR).segments == ()
-
-
-def test_a_subscription_in_use_does_not_expire() -> None:
-    assert pruning(SPLIT, subscription(unused_since_ms=None), now_ms=10**12, subscription_expiry_ms=1).segments == ()
+    assert (found.segments, found.abandoned) == (((0,), ("s",)) if expires else ((), ()))
 
 
 @st.composite

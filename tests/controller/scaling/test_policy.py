@@ -120,24 +120,21 @@ def test_splitting_for_consumers_can_be_disabled() -> None:
 # Time
 
 
-def test_a_new_segment_is_judged_after_a_whole_window_and_its_cool_down() -> None:
-    """The window consists of whole slots."""
+@pytest.mark.parametrize(
+    ("split", "busy", "pause_ms", "settings"),
+    [
+        pytest.param(5, 4, 70_000, {}, id="a new segment: a window of whole slots"),
+        pytest.param(5, 4, 120_000, {"segment_cooldown_seconds": 120}, id="a new segment: its cool-down"),
+        pytest.param(1, 0, 10_000, {}, id="an old segment: the cool-down of the topic"),
+    ],
+)
+def test_a_segment_splits_only_after_a_pause(split: int, busy: int, pause_ms: int, settings: dict[str, Any]) -> None:
+    """A topic of many busy segments doubles within a window: old ones wait for the topic only."""
     halves = FOUR.split(0, 0, LATER)
-    loads = (HALF, HALF, HALF, HALF, BUSY)
+    loads = [BUSY if at == busy else HALF for at in range(5)]
 
-    assert change(halves, *loads, now_ms=LATER + 69_999) is None
-    assert change(halves, *loads, now_ms=LATER + 70_000).segment == 5
-    assert change(halves, *loads, now_ms=LATER + 119_999, settings=but(segment_cooldown_seconds=120)) is None
-    assert change(halves, *loads, now_ms=LATER + 120_000, settings=but(segment_cooldown_seconds=120)).segment == 5
-
-
-def test_an_old_segment_can_split_soon_after_another() -> None:
-    """So a topic of many busy segments doubles within a window."""
-    halves = FOUR.split(0, 0, LATER)
-    loads = (BUSY, HALF, HALF, HALF, HALF)
-
-    assert change(halves, *loads, now_ms=LATER + 9_999) is None
-    assert change(halves, *loads, now_ms=LATER + 10_000).segment == 1
+    assert change(halves, *loads, now_ms=LATER + pause_ms - 1, settings=but(**settings)) is None
+    assert change(halves, *loads, now_ms=LATER + pause_ms, settings=but(**settings)).segment == split
 
 
 def test_nothing_splits_in_the_first_window_of_a_term() -> None:
@@ -181,17 +178,12 @@ def test_a_suppressed_split_does_not_prevent_the_next_one() -> None:
     assert [suppressed.segment for suppressed in plan.suppressed] == [0]
 
 
-def test_a_hot_key_does_not_prevent_a_split_by_size() -> None:
-    """Such a split still makes a segment smaller."""
+def test_a_hot_key_prevents_a_split_for_consumers_but_not_by_size() -> None:
+    """A split by size still makes a segment smaller."""
     hot = load(10, size_bytes=10, hottest_hash_fraction=1.0)
 
+    assert change(TWO, load(900, hottest_hash_fraction=0.99), load(1), consumers=5) is None
     assert change(TWO, hot, IDLE, settings=but(split_size_bytes=1)).why == "size"
-
-
-def test_a_hot_key_prevents_a_split_for_consumers() -> None:
-    hot = load(900, hottest_hash_fraction=0.99)
-
-    assert change(TWO, hot, load(1), consumers=5) is None
 
 
 # Limits
