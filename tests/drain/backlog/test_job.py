@@ -25,6 +25,7 @@ from drain.backlog.results import (
     result_folder,
     result_path,
 )
+from drain.spark import fact_source
 from drain.spark.chunks import LedgerChunks
 from drain.spark.schemas import STATE
 from headgate.errors import ConfigError, HeadgateError, StoreUnavailableError
@@ -333,7 +334,8 @@ def test_a_full_count_detects_a_wrong_result(main_on, ledger, capsys):
 def test_in_a_full_count_spark_reads_even_a_few_chunks(main_on, ledger, monkeypatch):
     assert main_on(["--ledger", ledger.url]) == 0
     monkeypatch.setattr(
-        "drain.spark.fact_source.read_small_chunks",
+        fact_source,
+        "read_small_chunks",
         lambda paths, limit: None if limit == 0 else pytest.fail("read here"),
     )
 

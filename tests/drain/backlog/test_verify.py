@@ -14,6 +14,7 @@ from drain.backlog.job import BacklogJob, count_on
 from drain.backlog.merge import StateRow
 from drain.backlog.results import Result, encode_result, read_result, result_path
 from drain.backlog.verify import compared, main, report, verify
+from drain.spark import fact_source
 from drain.spark.chunks import LedgerChunks
 from drain.spark.small_chunk_reader import SMALL_READ_MAX_ROWS, read_small_chunks
 from tests.support.ledgers import RandomLedger
@@ -125,7 +126,7 @@ async def test_an_error_of_one_reader_is_detected_by_the_other(counting, spark, 
         sizes = table.schema.get_field_index("size_bytes")
         return table.set_column(sizes, "size_bytes", pa.nulls(len(table), pa.int64()))
 
-    monkeypatch.setattr("drain.spark.fact_source.read_small_chunks", misread)
+    monkeypatch.setattr(fact_source, "read_small_chunks", misread)
     monkeypatch.setattr(command_line, "build_session", lambda **_: spark)
     monkeypatch.setattr(type(spark), "stop", lambda self: None)
 
