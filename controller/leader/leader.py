@@ -67,21 +67,11 @@ class ShardLeader:
         self._serving = False
         self._failure: BaseException | None = None
         self._failed = asyncio.Event()
-        observer, now_ms, rng = context.observer, context.now_ms, context.rng
+        observer, now_ms = context.observer, context.now_ms
         self.autoscaler = Autoscaler(
             state=state, apply_entries=self._apply_entries, settings=context.scaling, observer=observer, now_ms=now_ms
         )
-        self.commit = GroupCommit(
-            context.ledger,
-            state,
-            now_ms=now_ms,
-            observer=observer,
-            write_timeout_seconds=context.ingest.write_timeout_seconds,
-            unreachable_seconds=context.ingest.unreachable_seconds,
-            yields_to_contender=yields_to_contender,
-            on_durable=self._on_durable,
-            on_records=self.autoscaler.sample,
-        )
+        self.commit = self._group_commit(yields_to_contender)
         self._outbox = Outbox(
             cluster=context.cluster,
             shard=state.shard,
@@ -90,26 +80,8 @@ class ShardLeader:
             transport=context.transport,
             commit=self.commit,
         )
-        self.pruner = Pruner(
-            state=state,
-            commit=self.commit,
-            apply_entries=self._apply_entries,
-            delete_data=context.delete_data,
-            settings=context.retention,
-            observer=observer,
-            now_ms=now_ms,
-            rng=rng,
-        )
-        self.subscription_registry = SubscriptionRegistry(
-            state=state,
-            commit=self.commit,
-            push=self._outbox.push,
-            settings=context.subscriptions,
-            observer=observer,
-            drain_checker=context.drain_checker,
-            now_ms=now_ms,
-            rng=rng,
-        )
+        self.pruner = self._pruner()
+        self.subscription_registry = self._subscription_registry()
         self.devices = DeviceIntake(
             cluster=context.cluster,
             state=state,
@@ -127,6 +99,43 @@ class ShardLeader:
         )
         self.trimmer = self._trimmer()
         self._handlers = self._all_handlers()
+
+    def _group_commit(self, yields_to_contender: Callable[[], bool]) -> GroupCommit:
+        return GroupCommit(
+            self._context.ledger,
+            self.state,
+            now_ms=self._context.now_ms,
+            observer=self._observer,
+            write_timeout_seconds=self._context.ingest.write_timeout_seconds,
+            unreachable_seconds=self._context.ingest.unreachable_seconds,
+            yields_to_contender=yields_to_contender,
+            on_durable=self._on_durable,
+            on_records=self.autoscaler.sample,
+        )
+
+    def _pruner(self) -> Pruner:
+        return Pruner(
+            state=self.state,
+            commit=self.commit,
+            apply_entries=self._apply_entries,
+            delete_data=self._context.delete_data,
+            settings=self._context.retention,
+            observer=self._observer,
+            now_ms=self._context.now_ms,
+            rng=self._context.rng,
+        )
+
+    def _subscription_registry(self) -> SubscriptionRegistry:
+        return SubscriptionRegistry(
+            state=self.state,
+            commit=self.commit,
+            push=self._outbox.push,
+            settings=self._context.subscriptions,
+            observer=self._observer,
+            drain_checker=self._context.drain_checker,
+            now_ms=self._context.now_ms,
+            rng=self._context.rng,
+        )
 
     def _trimmer(self) -> Trimmer | None:
         context = self._context
