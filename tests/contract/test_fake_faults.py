@@ -144,7 +144,7 @@ async def test_retained_messages_survive_a_stop_of_the_broker() -> None:
     await until(lambda: a.connected)
     got: list[bytes] = []
 
-    await a.subscribe("x", lambda _, payload: got.append(payload))
+    await a.subscribe("x", lambda _, payload: got.append(payload), retained=True)
 
     await until(lambda: got == [b"kept"])
 
