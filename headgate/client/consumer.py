@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Final, Self, TypedDict
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final, Self, TypedDict, get_args
 
 import structlog
 
@@ -109,8 +109,9 @@ class Consumer:
             if isinstance(config, Client)
             else Client.from_config(config, "consumer", with_store=not self._reads_source)
         )
-        if balance not in (None, "count", "load"):
-            raise ConfigError(f"balance={balance!r}: use 'count' or 'load', or omit it")
+        _require_choice("start", start, get_args(m.Start))
+        _require_choice("order", order, (*get_args(Order), None))
+        _require_choice("balance", balance, (*get_args(Balance), None))
         self._balance: Balance | None = balance
         self._capacity_percent = _percent(capacity)
         self._owns_client = not self._client.entered
@@ -128,6 +129,7 @@ class Consumer:
         self._feed = self._new_feed(positions or {})
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: HeadgateError | None = None
+        self._opened = False
         self._closed = False
         self._registration_needed = asyncio.Event()
         self._interval_seconds = 5.0
@@ -154,6 +156,7 @@ class Consumer:
         except BaseException:
             await self._release()
             raise
+        self._opened = True
         return self
 
     async def _open(self) -> None:
@@ -229,7 +232,7 @@ class Consumer:
 
         Raises:
             FencedError: a newer program of this name is running, or the subscription was deleted.
-            HeadgateError: reading failed for good.
+            HeadgateError: reading failed for good, or this consumer is not open.
 
         """
         while True:
@@ -237,6 +240,8 @@ class Consumer:
                 raise self._failure
             if self._closed:
                 raise StopAsyncIteration
+            if not self._opened:
+                raise HeadgateError("this consumer is not open; use it as an async context manager")
             record = await self._feed.next()
             if record is not None:
                 return record
@@ -526,6 +531,13 @@ class Consumer:
             self._failure = error
             self._log.error("consumer.failed", reason=str(error))
             self._feed.wake()
+
+
+def _require_choice(name: str, value: object, choices: Sequence[str | None]) -> None:
+    """Raise ConfigError if ``value`` is not one of ``choices``; None means that the argument may be omitted."""
+    if value not in choices:
+        named = " or ".join(repr(choice) for choice in choices if choice is not None)
+        raise ConfigError(f"{name}={value!r}: use {named}{', or omit it' if None in choices else ''}")
 
 
 def _subscription_type(given: SubscriptionType | str) -> SubscriptionType:

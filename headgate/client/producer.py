@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ YIELD_BYTES: Final = 256 * 1024
 """After this many bytes without a pause `send` yields to the event loop, so that batches can be
 sent."""
 MAX_SOURCE_POSITION_BYTES: Final = 1024
+SHORTEST_REQUEST_TIMEOUT_SECONDS: Final = 0.001
+"""Shorter than a round trip on loopback: every batch would be sent again before its reply."""
 
 log = structlog.get_logger(__name__)
 
@@ -72,6 +75,14 @@ class ProducerSettings:
 
     def __post_init__(self) -> None:
         """Reject invalid combinations, and name both values."""
+        for name in ("linger_seconds", "request_timeout_seconds", "delivery_timeout_seconds"):
+            if not math.isfinite(getattr(self, name)):
+                raise ConfigError(f"{name}={getattr(self, name)} must be a finite number of seconds")
+        if 0 < self.request_timeout_seconds < SHORTEST_REQUEST_TIMEOUT_SECONDS:
+            raise ConfigError(
+                f"request_timeout_seconds={self.request_timeout_seconds:g} is shorter than any round trip; "
+                f"use at least {SHORTEST_REQUEST_TIMEOUT_SECONDS:g}"
+            )
         least = self.linger_seconds + self.request_timeout_seconds
         if self.delivery_timeout_seconds < least:
             raise ConfigError(

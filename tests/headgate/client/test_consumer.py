@@ -140,6 +140,24 @@ async def test_every_registration_carries_balance_and_capacity(cluster):
             assert ("load", 250) == (registration(leader).balance, registration(leader).capacity)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"start": "beginning"}, "start='beginning': use 'earliest' or 'latest'$"),
+        ({"order": "loose"}, "order='loose': use 'strict' or 'none', or omit it"),
+        ({"balance": "weight"}, "balance='weight': use 'count' or 'load', or omit it"),
+    ],
+)
+async def test_an_unknown_choice_is_refused_before_connecting_and_lists_the_choices(wrong: dict, text: str):
+    with pytest.raises(ConfigError, match=text):
+        consumer(ScriptedCluster(), **wrong)
+
+
+async def test_reading_from_a_consumer_that_is_not_open_is_an_error():
+    with pytest.raises(HeadgateError, match="not open; use it as an async context manager"):
+        await anext(consumer(ScriptedCluster()))
+
+
 @pytest.mark.parametrize("wrong", [{"balance": "weight"}, {"capacity": 0}, {"capacity": 11.0}, {"capacity": math.nan}])
 async def test_an_invalid_balance_or_capacity_is_refused(wrong: dict):
     with pytest.raises(ConfigError, match="|".join(wrong)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import pytest
 
@@ -428,6 +429,10 @@ async def test_waiting_for_buffer_space_is_bounded_by_the_delivery_timeout(clust
         ({"max_record_bytes": 2_000_000}, "max_record_bytes=2000000"),
         ({"max_in_flight": 0}, "max_in_flight=0"),
         ({"linger_seconds": -1}, "linger_seconds=-1"),
+        ({"linger_seconds": math.nan}, "linger_seconds=nan must be a finite"),
+        ({"request_timeout_seconds": math.nan}, "request_timeout_seconds=nan must be a finite"),
+        ({"delivery_timeout_seconds": math.inf}, "delivery_timeout_seconds=inf must be a finite"),
+        ({"request_timeout_seconds": 1e-320}, "request_timeout_seconds=.* use at least 0.001"),
         ({"when_full": "drop"}, "when_full='drop'"),
     ],
 )
