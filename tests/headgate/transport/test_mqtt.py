@@ -379,7 +379,7 @@ async def test_the_transport_reconnects_to_a_restarted_broker_and_receives_retai
     got: list[bytes] = []
     async with MqttTransport(broker.host, broker.port, "a") as a:
         await until(lambda: a.connected)
-        await a.subscribe("x", lambda _, payload: got.append(payload))
+        await a.subscribe("x", lambda _, payload: got.append(payload), retained=True)
         a.publish("x", b"kept", retain=True)
         await until(lambda: got == [b"kept"])
 
