@@ -33,9 +33,10 @@ PREPARE_DELAY_SECONDS: Final = 0.001
 class LocalWriter:
     """Creates objects below one folder."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, prepare_delay_seconds: float = PREPARE_DELAY_SECONDS) -> None:
         """``root`` is absolute; the first object creates it."""
         self._root = root
+        self._prepare_delay_seconds = prepare_delay_seconds
         self._threads = WriteThreads()
         self._files = UnnamedFilePool()
         self._writing = 0
@@ -49,7 +50,7 @@ class LocalWriter:
             await self._threads.run(partial(self._create, folder, name, data))
         finally:
             self._writing -= 1
-        asyncio.get_running_loop().call_later(PREPARE_DELAY_SECONDS, self._prepare_file, folder)
+        asyncio.get_running_loop().call_later(self._prepare_delay_seconds, self._prepare_file, folder)
 
     def _prepare_file(self, folder: str) -> None:
         # During another write it would slow that write down as much as it speeds up the next one.

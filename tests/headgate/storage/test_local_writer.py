@@ -59,12 +59,13 @@ async def test_the_next_object_of_a_folder_uses_the_prepared_file(tmp_path: Path
     assert (tmp_path / "shard" / "2").stat().st_mode == (tmp_path / "shard" / "1").stat().st_mode
 
 
-async def test_no_file_is_prepared_during_another_write(
-    tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch
-):
-    writer = LocalWriter(tmp_path)
-    requested, go, fsync, prepare = [], threading.Event(), os.fsync, writer._prepare_file
-    monkeypatch.setattr(writer, "_prepare_file", lambda folder: (requested.append(folder), prepare(folder)))
+async def test_no_file_is_prepared_during_another_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    # Long enough that the second write has begun when the timer of the first one fires, also on a busy machine.
+    writer = LocalWriter(tmp_path, prepare_delay_seconds=0.2)
+    due, started, go, fsync = [], [], threading.Event(), os.fsync
+    prepare, start = writer._prepare_file, writer._threads.start
+    monkeypatch.setattr(writer, "_prepare_file", lambda folder: (prepare(folder), due.append(folder)))
+    monkeypatch.setattr(writer._threads, "start", lambda work: (started.append(work), start(work)))
     await writer.create("shard/1", b"first")
 
     def slow(handle):
@@ -73,11 +74,13 @@ async def test_no_file_is_prepared_during_another_write(
 
     monkeypatch.setattr(os, "fsync", slow)
     writing = asyncio.create_task(writer.create("shard/2", b"second"))
-    await until(lambda: len(requested) == 1 and len(opened) == 2)
+    await until(lambda: due)
+    assert started == []
     go.set()
     await writing
 
-    await until(lambda: len(requested) == 2 and len(opened) == 3)
+    await until(lambda: len(due) == 2)
+    assert len(started) == 1
 
 
 async def test_an_existing_name_consumes_the_prepared_file_and_leaves_nothing(tmp_path: Path):
