@@ -51,12 +51,16 @@ class OutcomeUnknownError(StoreError):
     """
 
 
-class ChunkError(HeadgateError):
-    """An object in the ledger is not a valid chunk, is incomplete, or has the wrong number."""
+class LedgerError(HeadgateError):
+    """An object of the ledger is damaged, foreign, missing, or not the one that its name states. The text names it.
+
+    Every object that cannot be decoded raises this error: chunks, snapshots, manifests, compacted objects and
+    published results.
+    """
 
 
-class LedgerFormatError(ChunkError):
-    """An object in the ledger was written by another version.
+class LedgerFormatError(LedgerError):
+    """An object of the ledger was written by another version.
 
     The text names it, its format, and what to do.
     """

@@ -4,7 +4,7 @@ controller.leadership.transitions decides. This module performs its actions and 
 While following, it keeps reading the ledger, so that a new term only has to read the chunks of the
 last second.
 
-`run` returns after a requested stop. It raises what a bug raised, and ChunkError for an unreadable
+`run` returns after a requested stop. It raises what a bug raised, and LedgerError for an unreadable
 ledger: the process must not continue in either case.
 """
 

@@ -23,7 +23,7 @@ from controller.settings.load import RetentionSettings
 from controller.state.shard_state import ShardState, Topic
 from coordinator.decisions.refusal import Refusal
 from headgate.backoff import Backoff, BackoffSchedule
-from headgate.errors import ChunkError, ObjectMissingError, StoreUnavailableError
+from headgate.errors import LedgerError, ObjectMissingError, StoreUnavailableError
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from metrics import events
@@ -37,7 +37,7 @@ DELETION_BACKOFF = Backoff(first_seconds=5.0, longest_seconds=300.0)
 
 DeleteData = Callable[[int, int, Collection[int]], Awaitable[int]]
 """(shard, topic id, segments) → number of deleted objects. Idempotent. Raises the errors of a
-`Store`, or ChunkError."""
+`Store`, or LedgerError."""
 
 log = structlog.get_logger(__name__)
 
@@ -151,7 +151,7 @@ class Pruner:
             try:
                 async with asyncio.timeout(DELETE_TIMEOUT_SECONDS):
                     objects = await self._delete_data(self._state.shard, topic_id, segments)
-            except (StoreUnavailableError, ObjectMissingError, ChunkError, TimeoutError) as error:
+            except (StoreUnavailableError, ObjectMissingError, LedgerError, TimeoutError) as error:
                 log.warning(
                     "data.deletion_failed",
                     shard=self._state.shard,

@@ -16,7 +16,7 @@ from controller.commit import GroupCommit
 from controller.retention.trim_policy import deletable, trim_point
 from controller.snapshots.format import SnapshotError, verify_steps
 from controller.state.shard_state import ShardState
-from headgate.errors import ChunkError, ObjectMissingError, StoreUnavailableError
+from headgate.errors import LedgerError, ObjectMissingError, StoreUnavailableError
 from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
 from headgate.ledger.compacted import manifest_ranges, read_manifest
 from headgate.ledger.ledger import Ledger, snapshot_path
@@ -74,7 +74,7 @@ class Trimmer:
             for number in chunks[:MAX_DELETIONS_PER_ROUND]:
                 await self._ledger.delete(number)
                 self._observer.observe(events.ChunksDeleted(shard=shard, count=1))
-        except (StoreUnavailableError, ChunkError) as error:
+        except (StoreUnavailableError, LedgerError) as error:
             # No caller waits for this. A persistent fault is logged in every round.
             self._observer.observe(events.TrimFailed(shard=shard))
             log.warning("ledger.trim_failed", shard=shard, reason=str(error))

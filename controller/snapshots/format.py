@@ -22,7 +22,7 @@ import msgspec
 
 from controller.state.dedup_window import FinishedBatch, FinishedBatches
 from controller.state.shard_state import ProducerState, ShardState, Tombstone, Topic
-from headgate.errors import HeadgateError
+from headgate.errors import LedgerError
 from headgate.ledger.format_version import check_format
 from headgate.model.offset_ranges import OffsetRange, OffsetRanges
 
@@ -35,7 +35,7 @@ _COMPRESSION: Final = 1
 """The lowest level. State is repetitive, and higher levels save little more."""
 
 
-class SnapshotError(HeadgateError):
+class SnapshotError(LedgerError):
     """A snapshot cannot be used; the text names it. An older one, or the whole ledger, can replace it."""
 
 

@@ -17,7 +17,7 @@ import structlog
 
 from controller.snapshots.format import SnapshotError, decode_steps
 from controller.state.shard_state import ShardState
-from headgate.errors import ChunkError, ObjectMissingError
+from headgate.errors import LedgerError, ObjectMissingError
 from headgate.ledger.ledger import Ledger, chunk_folder, run_start, snapshot_path
 
 OnUnusableSnapshot = Callable[[int], None]
@@ -31,7 +31,7 @@ async def load_newest_snapshot(ledger: Ledger, on_unusable: OnUnusableSnapshot) 
 
     Raises:
         LedgerFormatError: the snapshot has an older format.
-        ChunkError: a snapshot is ahead of the ledger, or none is usable and the first chunks were trimmed.
+        LedgerError: a snapshot is ahead of the ledger, or none is usable and the first chunks were trimmed.
         StoreUnavailableError: the store is unreachable.
 
     """
@@ -39,7 +39,7 @@ async def load_newest_snapshot(ledger: Ledger, on_unusable: OnUnusableSnapshot) 
     for number in reversed(await ledger.snapshots()):
         where = snapshot_path(ledger.shard, number)
         if not await ledger.exists(number):
-            raise ChunkError(
+            raise LedgerError(
                 f"{where} is ahead of {chunk_folder(ledger.shard)}: chunk {number} is missing, although a snapshot "
                 "is written only after its chunk is durable; the ledger has lost its end, or is another one",
             )
@@ -52,7 +52,7 @@ async def load_newest_snapshot(ledger: Ledger, on_unusable: OnUnusableSnapshot) 
             reasons.append(str(error))
     numbers = await ledger.numbers()
     if (missing := await _highest_missing(ledger, numbers, 1)) is not None:
-        raise ChunkError(
+        raise LedgerError(
             f"{chunk_folder(ledger.shard)}: chunk {missing} is missing, and no snapshot can replace it "
             f"({'; '.join(reasons) or 'there is none'}): the ledger has a gap, or has been trimmed",
         )
@@ -72,7 +72,7 @@ async def catch_up(ledger: Ledger, state: ShardState, on_unusable: OnUnusableSna
     """Return the state at the end of the ledger, and how many chunks were read; continues from ``state`` if possible.
 
     Raises:
-        ChunkError: a chunk cannot be read, a chunk is missing, or a snapshot is ahead of the ledger.
+        LedgerError: a chunk cannot be read, a chunk is missing, or a snapshot is ahead of the ledger.
         StoreUnavailableError: the store is unreachable; ``state`` may include more chunks than before.
 
     """
@@ -101,8 +101,8 @@ async def _highest_missing(ledger: Ledger, numbers: Sequence[int], first: int) -
     return None if await ledger.exists(start - 1) else start - 1
 
 
-def _missing_chunk_error(ledger: Ledger, missing: int) -> ChunkError:
-    return ChunkError(f"{chunk_folder(ledger.shard)}: chunk {missing} is missing; the ledger has a gap")
+def _missing_chunk_error(ledger: Ledger, missing: int) -> LedgerError:
+    return LedgerError(f"{chunk_folder(ledger.shard)}: chunk {missing} is missing; the ledger has a gap")
 
 
 async def _decode_cooperatively(data: bytes, shard: int, number: int) -> ShardState:

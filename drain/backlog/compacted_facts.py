@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from drain.spark.schemas import MERGED, with_schema
-from headgate.errors import ChunkError, ObjectMissingError
+from headgate.errors import LedgerError, ObjectMissingError
 from headgate.ledger.chunk_ranges import ranges_to_read
 from headgate.ledger.compacted import Manifest, manifest_ranges, read_manifest
 from headgate.ledger.format_version import check_json_format
@@ -41,19 +41,19 @@ def encode_range_facts(table: pa.Table, shard: int, first: int, last: int) -> by
 
 
 async def read_range_facts(store: Store, manifest: Manifest) -> pa.Table:
-    """Return the facts of one range; raises ChunkError, ObjectMissingError or StoreUnavailableError."""
+    """Return the facts of one range; raises LedgerError, ObjectMissingError or StoreUnavailableError."""
     data = await store.read(manifest.facts)
     try:
         table = pq.read_table(pa.BufferReader(data), partitioning=None, use_threads=False)
         raw = (table.schema.metadata or {}).get(_METADATA_KEY)
         if raw is None:
-            raise ChunkError(f"{manifest.facts} is a Parquet object that headgate did not write")
+            raise LedgerError(f"{manifest.facts} is a Parquet object that headgate did not write")
         check_json_format(manifest.facts, raw, FORMAT)
         header = msgspec.json.decode(raw, type=_Header)
     except (pa.ArrowException, OSError, msgspec.DecodeError) as error:
-        raise ChunkError(f"{manifest.facts} cannot be read: {error}") from error
+        raise LedgerError(f"{manifest.facts} cannot be read: {error}") from error
     if (header.shard, header.first, header.last) != (manifest.shard, manifest.first, manifest.last):
-        raise ChunkError(f"{manifest.facts} says that it is of chunks {header.first} to {header.last}")
+        raise LedgerError(f"{manifest.facts} says that it is of chunks {header.first} to {header.last}")
     return with_schema(table, MERGED)
 
 
@@ -70,7 +70,7 @@ class CompactedFacts:
 
 
 async def read_compacted_facts(store: Store, shard: int) -> CompactedFacts | None:
-    """Return the facts of all compacted ranges; None if there are none. Raises ChunkError or StoreUnavailableError.
+    """Return the facts of all compacted ranges; None if there are none. Raises LedgerError or StoreUnavailableError.
 
     If a range is replaced meanwhile, the ranges are listed once more.
     """
@@ -83,7 +83,7 @@ async def read_compacted_facts(store: Store, shard: int) -> CompactedFacts | Non
             tables = [await read_range_facts(store, manifest) for manifest in manifests]
         except ObjectMissingError as error:
             if attempt:
-                raise ChunkError(f"a compacted range of shard {shard} is listed but missing: {error}") from error
+                raise LedgerError(f"a compacted range of shard {shard} is listed but missing: {error}") from error
             continue
         return CompactedFacts(manifests[-1].last, manifests[-1].last_at_ms, pa.concat_tables(tables))
     raise AssertionError("the second attempt returns or raises")

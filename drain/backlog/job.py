@@ -32,7 +32,7 @@ from drain.backlog.results import Result, newest_result, publish_result, read_re
 from drain.command_line import add_ledger_options, add_spark_options, run_command, spark_session
 from drain.spark.chunks import LedgerChunks
 from drain.spark.small_chunk_reader import SMALL_READ_MAX_ROWS
-from headgate.errors import ChunkError, HeadgateError, ObjectMissingError, StoreError
+from headgate.errors import HeadgateError, LedgerError, ObjectMissingError, StoreError
 from headgate.storage.object_store import Store, open_store
 
 MAX_CHUNKS_PER_JOB: Final = 4000
@@ -163,7 +163,7 @@ class BacklogJob:
         for shard, numbers in due.items():
             try:
                 made_at_ms[shard], rows_of_chunks = await self._chunks.check(shard, numbers)
-            except (ChunkError, StoreError) as error:
+            except (LedgerError, StoreError) as error:
                 outcome.failures[shard] = str(error)
                 del progress_by_shard[shard]
             else:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from drain.backlog.merge import StateRow
 from drain.spark.schemas import STATE
-from headgate.errors import HeadgateError, LedgerFormatError, ObjectExistsError
+from headgate.errors import LedgerError, LedgerFormatError, ObjectExistsError
 from headgate.ledger.format_version import check_format
 from headgate.ledger.ledger import chunk_name
 from headgate.storage.object_store import Store
@@ -29,7 +29,7 @@ _CONVERTED_COLUMNS: Final = frozenset({"shard", "above", "timestamp_index"})
 """Columns of a result that are not copied to a row unchanged."""
 
 
-class ResultError(HeadgateError):
+class ResultError(LedgerError):
     """A published result is unusable; the text names it. A count from chunk 1 needs no result."""
 
 

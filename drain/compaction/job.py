@@ -44,7 +44,7 @@ from drain.spark.chunks import LedgerChunks
 from drain.spark.fact_source import hadoop_url
 from drain.spark.schemas import FACTS, MERGED
 from drain.spark.spark_schemas import spark_frame, spark_schema
-from headgate.errors import ChunkError, HeadgateError, ObjectExistsError, ObjectMissingError
+from headgate.errors import HeadgateError, LedgerError, ObjectExistsError, ObjectMissingError
 from headgate.ledger.chunk_ranges import FANOUT, ChunkRange, compacted_through, ranges_to_read
 from headgate.ledger.compacted import (
     CompactedObject,
@@ -119,7 +119,7 @@ class CompactionJob:
         Raises:
             RunError: Spark failed, or its output differs from the facts. Nothing of the range is
                 visible then.
-            ChunkError: a chunk, manifest or result is damaged.
+            LedgerError: a chunk, manifest or result is damaged.
             StoreError: the store failed; the next run continues from what is stored.
 
         """
@@ -235,7 +235,7 @@ class CompactionJob:
                 async with slots:
                     return (await ledger.header(number)).at_ms
             except ObjectMissingError as error:
-                raise ChunkError(f"the chunk is counted, not compacted, and missing: {error}") from error
+                raise LedgerError(f"the chunk is counted, not compacted, and missing: {error}") from error
 
         numbers = range(chunks.first, chunks.last + 1)
         return dict(zip(numbers, await asyncio.gather(*(time_of(number) for number in numbers)), strict=True))

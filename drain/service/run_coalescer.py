@@ -33,7 +33,7 @@ from drain.protocol import (
 )
 from drain.spark.chunks import LedgerChunks
 from headgate.background import BackgroundService
-from headgate.errors import ChunkError, HeadgateError, StoreUnavailableError
+from headgate.errors import HeadgateError, LedgerError, StoreUnavailableError
 
 BATCHING_DELAY_SECONDS: Final = 0.02
 """From the first request to the run, if no run is under way. Requests made together then share one
@@ -211,7 +211,7 @@ class RunCoalescer(BackgroundService):
         for shard, known in self._indexed.items():
             try:
                 newer = await self._chunks.newer_than(shard, known.result.watermark)
-            except (ChunkError, StoreUnavailableError):
+            except (LedgerError, StoreUnavailableError):
                 continue
             if len(newer) >= EAGER_COUNT_CHUNKS:
                 grown.append(shard)

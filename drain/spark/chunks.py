@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from drain.spark.fact_source import FactSource, Reader, fact_source
 from drain.spark.small_chunk_reader import SMALL_READ_MAX_ROWS
-from headgate.errors import ChunkError, ConfigError
+from headgate.errors import ConfigError, LedgerError
 from headgate.ledger.chunk import METADATA_KEY, checked_header
 from headgate.ledger.ledger import chunk_folder, chunk_name
 from headgate.storage.object_store import Store, open_store
@@ -61,19 +61,19 @@ class LedgerChunks:
         """Return the numbers of the chunks after ``watermark``.
 
         Raises:
-            ChunkError: a gap in the numbers, a foreign name, or no chunk ``watermark``.
+            LedgerError: a gap in the numbers, a foreign name, or no chunk ``watermark``.
             StoreUnavailableError: the store is unreachable.
 
         """
         first = max(1, watermark)
         names = await self.store.names(chunk_folder(shard), after=chunk_name(first - 1))
         if watermark and not names:
-            raise ChunkError(
+            raise LedgerError(
                 f"{chunk_folder(shard)}/{chunk_name(watermark)} is counted but missing: is this another ledger?"
             )
         for number, name in enumerate(names, start=first):
             if name != chunk_name(number):
-                raise ChunkError(
+                raise LedgerError(
                     f"{chunk_folder(shard)}/{name}: expected {chunk_name(number)} here; "
                     "the ledger has a gap or a foreign object"
                 )
@@ -86,7 +86,7 @@ class LedgerChunks:
         number of rows is None.
 
         Raises:
-            ChunkError: a chunk's header does not match its name.
+            LedgerError: a chunk's header does not match its name.
 
         """
         if self.source.checks_headers:
@@ -115,9 +115,9 @@ def _check(source: str | pa.NativeFile, shard: int, number: int) -> tuple[int, i
     try:
         footer = pq.read_metadata(source)
     except (pa.ArrowException, OSError) as error:
-        raise ChunkError(f"{where} is not a readable Parquet object: {error}") from error
+        raise LedgerError(f"{where} is not a readable Parquet object: {error}") from error
     try:
         header = checked_header((footer.metadata or {}).get(METADATA_KEY), shard=shard, number=number)
-    except ChunkError as error:
-        raise ChunkError(f"{where}: {error}") from error
+    except LedgerError as error:
+        raise LedgerError(f"{where}: {error}") from error
     return header.at_ms, footer.num_rows

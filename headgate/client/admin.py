@@ -285,7 +285,7 @@ class Admin:
         Raises, besides the errors of every method:
             ConfigError: not exactly one target is given, the timestamp is in the future, or the
                 topic is external.
-            StoreError, ChunkError: the ledger cannot be read to find a timestamp.
+            StoreError, LedgerError: the ledger cannot be read to find a timestamp.
 
         """
         if sum(given is not None for given in (to, timestamp_ms, positions)) != 1:

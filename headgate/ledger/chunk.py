@@ -11,7 +11,7 @@ docs/ledger.md lists the facts and their columns.
 * Records are the last rows.
 * ``at_ms`` in the header is the leader's clock, milliseconds since 1970.
 
-No I/O. Raises ChunkError for an object that is not a chunk, LedgerFormatError for another format.
+No I/O. Raises LedgerError for an object that is not a chunk, LedgerFormatError for another format.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from arro3.io import write_parquet
 
-from headgate.errors import ChunkError
+from headgate.errors import LedgerError
 from headgate.ledger.arrow_columns import PaddedColumns
 from headgate.ledger.format_version import check_json_format
 from headgate.ledger.record_columns import RecordColumns
@@ -194,28 +194,28 @@ def decode(data: bytes, *, shard: int, number: int) -> Chunk:
 
     Raises:
         LedgerFormatError: the chunk has another format.
-        ChunkError: not Parquet, not written by headgate, or of another shard or number.
+        LedgerError: not Parquet, not written by headgate, or of another shard or number.
 
     """
     header, table = _open(data, shard=shard, number=number, columns=["body"])
     bodies = table.column("body").drop_null().to_pylist()
     if len(bodies) != header.entries:
-        raise ChunkError(
+        raise LedgerError(
             f"chunk {number} of shard {shard} has {len(bodies)} entries, its header states {header.entries}"
         )
     try:
         return Chunk(header, tuple(e.decode_entry(body) for body in bodies))
     except msgspec.DecodeError as error:
-        raise ChunkError(
+        raise LedgerError(
             f"chunk {number} of shard {shard} has an entry that this version cannot read: {error}"
         ) from error
 
 
 def decode_records(data: bytes, *, shard: int, number: int) -> pa.Table:
-    """Return the record rows of a chunk as a table of RECORD_COLUMNS; raises ChunkError like `decode`."""
+    """Return the record rows of a chunk as a table of RECORD_COLUMNS; raises LedgerError like `decode`."""
     header, table = _open(data, shard=shard, number=number, columns=list(RECORD_COLUMNS))
     if len(table) < header.records:
-        raise ChunkError(
+        raise LedgerError(
             f"chunk {number} of shard {shard} has {len(table)} rows, its header states {header.records} records",
         )
     # Records are the last rows. A slice costs nothing; a filter would cost more than reading the table.
@@ -223,7 +223,7 @@ def decode_records(data: bytes, *, shard: int, number: int) -> pa.Table:
 
 
 def decode_header(data: bytes, *, shard: int, number: int) -> ChunkHeader:
-    """Return only the header of the chunk in ``data``; raises ChunkError like `decode`."""
+    """Return only the header of the chunk in ``data``; raises LedgerError like `decode`."""
     return _open(data, shard=shard, number=number, columns=[])[0]
 
 
@@ -232,19 +232,19 @@ def checked_header(raw: bytes | None, *, shard: int, number: int) -> ChunkHeader
 
     Raises:
         LedgerFormatError: the chunk has another format.
-        ChunkError: there is no header, it cannot be read, or it is of another shard or number.
+        LedgerError: there is no header, it cannot be read, or it is of another shard or number.
 
     """
     where = f"chunk {number} of shard {shard}"
     if raw is None:
-        raise ChunkError(f"{where} is a Parquet object that headgate did not write")
+        raise LedgerError(f"{where} is a Parquet object that headgate did not write")
     try:
         check_json_format(where, raw, FORMAT)
         header = msgspec.json.decode(raw, type=ChunkHeader)
     except msgspec.DecodeError as error:
-        raise ChunkError(f"{where} has an unreadable header: {error}") from error
+        raise LedgerError(f"{where} has an unreadable header: {error}") from error
     if (header.shard, header.number) != (shard, number):
-        raise ChunkError(f"{where} states that it is chunk {header.number} of shard {header.shard}")
+        raise LedgerError(f"{where} states that it is chunk {header.number} of shard {header.shard}")
     return header
 
 
@@ -255,7 +255,7 @@ def _open(data: bytes, *, shard: int, number: int, columns: list[str]) -> tuple[
         header = checked_header((file.metadata.metadata or {}).get(METADATA_KEY), shard=shard, number=number)
         return header, file.read(columns=columns, use_threads=False)
     except (pa.ArrowException, OSError) as error:
-        raise ChunkError(f"{where} is not a readable Parquet object ({len(data)} bytes): {error}") from error
+        raise LedgerError(f"{where} is not a readable Parquet object ({len(data)} bytes): {error}") from error
 
 
 def _table(

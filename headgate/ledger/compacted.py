@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from headgate.errors import ChunkError
+from headgate.errors import LedgerError
 from headgate.ledger.chunk_ranges import ChunkRange
 from headgate.ledger.format_version import check_json_format
 from headgate.storage.object_store import Store
@@ -92,7 +92,7 @@ async def read_manifest(store: Store, shard: int, chunks: ChunkRange) -> Manifes
 
     Raises:
         LedgerFormatError: it has another format.
-        ChunkError: it is damaged, or belongs to another shard or range.
+        LedgerError: it is damaged, or belongs to another shard or range.
         ObjectMissingError: a wider one replaced it, or it never existed.
         StoreUnavailableError: the store is unreachable.
 
@@ -103,9 +103,9 @@ async def read_manifest(store: Store, shard: int, chunks: ChunkRange) -> Manifes
         check_json_format(path, data, FORMAT)
         manifest = _DECODER.decode(data)
     except msgspec.DecodeError as error:
-        raise ChunkError(f"{path} is not a manifest, or is damaged ({len(data)} bytes): {error}") from error
+        raise LedgerError(f"{path} is not a manifest, or is damaged ({len(data)} bytes): {error}") from error
     if (manifest.shard, manifest.range) != (shard, chunks):
-        raise ChunkError(f"{path} states that it describes {manifest.range} of shard {manifest.shard}")
+        raise LedgerError(f"{path} states that it describes {manifest.range} of shard {manifest.shard}")
     return manifest
 
 
@@ -128,7 +128,7 @@ async def delete_compacted_segments(
     such records later deletes them itself.
 
     Raises:
-        ChunkError: a manifest is damaged.
+        LedgerError: a manifest is damaged.
         StoreUnavailableError: the store is unreachable; some objects may be deleted.
 
     """

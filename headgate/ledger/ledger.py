@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from headgate.errors import ChunkError, ObjectMissingError
+from headgate.errors import LedgerError, ObjectMissingError
 from headgate.ledger import chunk
 from headgate.storage.object_store import Store
 
@@ -73,7 +73,7 @@ class Ledger:
         """Return the highest number, 0 for an empty ledger.
 
         Raises:
-            ChunkError: an object that is not a chunk, or a gap in the numbers that no snapshot covers.
+            LedgerError: an object that is not a chunk, or a gap in the numbers that no snapshot covers.
             StoreUnavailableError: the store is unreachable.
 
         """
@@ -82,7 +82,7 @@ class Ledger:
             return 0
         first = run_start(numbers)
         if first > 1 and not any(number >= first - 1 for number in await self.snapshots()):
-            raise ChunkError(
+            raise LedgerError(
                 f"{chunk_folder(self.shard)}: chunk {first - 1} is missing, and no snapshot covers it; the ledger has "
                 "a gap, or its beginning was deleted by hand",
             )
@@ -92,7 +92,7 @@ class Ledger:
         """Return the numbers of existing chunks above ``after``, rising.
 
         Raises:
-            ChunkError: an object that is not a chunk.
+            LedgerError: an object that is not a chunk.
             StoreUnavailableError: the store is unreachable.
 
         """
@@ -100,7 +100,7 @@ class Ledger:
         numbers = [int(stem) if (stem := name.removesuffix(_SUFFIX)).isdecimal() else -1 for name in names]
         for number, name in zip(numbers, names, strict=True):
             if name != chunk_name(number):
-                raise ChunkError(f"{chunk_folder(self.shard)}/{name} is a foreign object: chunks have other names")
+                raise LedgerError(f"{chunk_folder(self.shard)}/{name} is a foreign object: chunks have other names")
         return numbers
 
     async def snapshots(self) -> list[int]:
@@ -114,11 +114,11 @@ class Ledger:
         await self.store.delete(self._path(number))
 
     async def read(self, number: int) -> chunk.Chunk:
-        """Return the entries of chunk ``number``; raises ObjectMissingError, StoreUnavailableError or ChunkError."""
+        """Return the entries of chunk ``number``; raises ObjectMissingError, StoreUnavailableError or LedgerError."""
         return chunk.decode(await self.store.read(self._path(number)), shard=self.shard, number=number)
 
     async def read_or_none(self, number: int) -> chunk.Chunk | None:
-        """Return chunk ``number``, or None if it does not exist; raises StoreUnavailableError or ChunkError."""
+        """Return chunk ``number``, or None if it does not exist; raises StoreUnavailableError or LedgerError."""
         try:
             return await self.read(number)
         except ObjectMissingError:

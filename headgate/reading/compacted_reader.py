@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headgate.errors import ChunkError
+from headgate.errors import LedgerError
 from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
 from headgate.ledger.compacted import CompactedObject, Manifest, manifest_ranges, read_manifest
 from headgate.storage.object_store import Store
@@ -63,7 +63,7 @@ class CompactedRecords:
         before ``chunk`` are skipped: the record at ``offset`` is in it or in a later chunk.
 
         Raises:
-            ChunkError: a manifest is damaged.
+            LedgerError: a manifest is damaged.
             ObjectMissingError: a manifest was replaced meanwhile; call again with ``fresh``.
             StoreUnavailableError: the store is unreachable.
 
@@ -92,7 +92,7 @@ class CompactedRecords:
         """Yield the records of one object from ``offset`` on, at most SLICE_MAX_RECORDS at a time.
 
         Raises:
-            ChunkError: the object is damaged, or its records are not those that its manifest states.
+            LedgerError: the object is damaged, or its records are not those that its manifest states.
             ObjectMissingError: it was replaced, or its segment was removed.
             StoreUnavailableError: the store is unreachable.
 
@@ -108,9 +108,9 @@ def _decode(data: bytes, item: CompactedObject) -> pa.Table:
     try:
         table = pq.read_table(pa.BufferReader(data), columns=_COLUMNS, partitioning=None, use_threads=False)
     except (pa.ArrowException, OSError) as error:
-        raise ChunkError(f"{item.path} is not a readable compacted object ({len(data)} bytes): {error}") from error
+        raise LedgerError(f"{item.path} is not a readable compacted object ({len(data)} bytes): {error}") from error
     if table.column_names != _COLUMNS or len(table) != item.end_offset - item.first_offset:
-        raise ChunkError(
+        raise LedgerError(
             f"{item.path} has {len(table)} records, its manifest states {item.end_offset - item.first_offset}"
         )
     return table

@@ -18,7 +18,7 @@ from typing import Final
 
 import structlog
 
-from headgate.errors import ChunkError, ObjectMissingError, StoreUnavailableError
+from headgate.errors import LedgerError, ObjectMissingError, StoreUnavailableError
 from headgate.ledger.ledger import Ledger
 from headgate.model.bucket_ranges import BucketRange, buckets_of, slice_of
 from headgate.model.hashing import key_bucket
@@ -182,7 +182,7 @@ class SegmentReader:
     async def run(self) -> None:
         """Read and deliver until the end of a sealed segment, or until cancelled.
 
-        Raises ChunkError: an object of the ledger is damaged, or records are missing.
+        Raises LedgerError: an object of the ledger is damaged, or records are missing.
         """
         await self._read_compacted(fresh=False)
         while not self.at_end:
@@ -249,7 +249,7 @@ class SegmentReader:
             if offset < self.next_offset:
                 continue
             if offset > self.next_offset:
-                raise ChunkError(
+                raise LedgerError(
                     f"chunk {self.next_chunk}: segment {self._segment} continues at offset {offset}, expected "
                     f"{self.next_offset}; records are missing",
                 )

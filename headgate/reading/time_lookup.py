@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headgate.errors import ChunkError, ObjectMissingError
+from headgate.errors import LedgerError, ObjectMissingError
 from headgate.ledger.chunk_ranges import compacted_through, ranges_to_read
 from headgate.ledger.compacted import CompactedObject, manifest_ranges, read_manifest
 from headgate.ledger.ledger import Ledger
@@ -36,7 +36,7 @@ async def positions_at(ledger: Ledger, topic: TopicDescription, timestamp_ms: in
     ``topic`` is a current description from the leader, so the records it counts are durable.
 
     Raises:
-        ChunkError: an object of the ledger is damaged.
+        LedgerError: an object of the ledger is damaged.
         ObjectMissingError: the ledger has a gap.
         StoreUnavailableError: the store is unreachable.
 
@@ -99,7 +99,7 @@ class _Search:
         try:
             table = pq.read_table(pa.BufferReader(data), columns=["offset", "stored_at_ms"], use_threads=False)
         except (pa.ArrowException, OSError) as error:
-            raise ChunkError(f"{item.path} is not a readable compacted object: {error}") from error
+            raise LedgerError(f"{item.path} is not a readable compacted object: {error}") from error
         since = pc.greater_equal(table["stored_at_ms"], self._timestamp_ms)
         first: int = pc.min(table.filter(since)["offset"]).as_py()
         return first

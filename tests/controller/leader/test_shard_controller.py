@@ -19,7 +19,7 @@ from controller.leadership.transitions import Event, Role
 from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
 from controller.snapshots.job import take_snapshot
 from controller.state.shard_state import ShardState
-from headgate.errors import ChunkError
+from headgate.errors import LedgerError
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
@@ -265,7 +265,7 @@ async def test_an_unreadable_ledger_ends_the_process_and_names_the_chunk() -> No
     with pytest.raises(ExceptionGroup) as caught:
         async with Contender(cluster, "a").running():
             await asyncio.sleep(10)
-    assert isinstance(caught.value.exceptions[0], ChunkError)
+    assert isinstance(caught.value.exceptions[0], LedgerError)
     assert "chunk 1 of shard 0" in str(caught.value.exceptions[0])
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from controller.snapshots.job import RETAINED_SNAPSHOTS, take_snapshot
 from controller.snapshots.restore import catch_up, load_newest_snapshot
-from headgate.errors import ChunkError
+from headgate.errors import LedgerError
 from headgate.ledger.ledger import Ledger, chunk_folder, snapshot_path
 from headgate.model import entries as e
 from tests.support.memory_ledger import LedgerInMemory
@@ -54,7 +54,7 @@ async def test_a_trimmed_ledger_without_a_usable_snapshot_is_rejected_with_the_r
     ledger.trim(8)
     ledger.store.objects[snapshot_path(0, number)] = b""
 
-    with pytest.raises(ChunkError, match=r"chunk 7 is missing, and no snapshot can replace it .*snapshot 8 .*damaged"):
+    with pytest.raises(LedgerError, match=r"chunk 7 is missing, and no snapshot can replace it .*snapshot 8 .*damaged"):
         await ledger.restored()
 
 
@@ -64,7 +64,7 @@ async def test_a_snapshot_ahead_of_its_ledger_is_rejected() -> None:
     await ledger.snapshot()
     ledger.lose(8)
 
-    with pytest.raises(ChunkError, match=r"000000000008\.snapshot is ahead of ledger/shard=0000: chunk 8 is missing"):
+    with pytest.raises(LedgerError, match=r"000000000008\.snapshot is ahead of ledger/shard=0000: chunk 8 is missing"):
         await load_newest_snapshot(ledger.ledger, ledger.on_unusable)
 
 
@@ -102,7 +102,7 @@ async def test_a_missing_chunk_that_was_not_trimmed_is_a_gap(lost: int) -> None:
     ledger.grow()
     ledger.lose(lost)
 
-    with pytest.raises(ChunkError, match=f"chunk {lost} is missing; the ledger has a gap"):
+    with pytest.raises(LedgerError, match=f"chunk {lost} is missing; the ledger has a gap"):
         await ledger.restored()
 
 
@@ -150,10 +150,10 @@ async def test_two_jobs_may_write_the_same_snapshot_at_once() -> None:
 async def test_the_newest_number_requires_a_ledger_without_gaps() -> None:
     ledger = LedgerInMemory(9)
     ledger.lose(5)
-    with pytest.raises(ChunkError, match="chunk 5 is missing, and no snapshot covers it"):
+    with pytest.raises(LedgerError, match="chunk 5 is missing, and no snapshot covers it"):
         await ledger.ledger.newest()
     ledger.store.objects[snapshot_path(0, 4)] = b""
-    with pytest.raises(ChunkError, match="chunk 5 is missing"):
+    with pytest.raises(LedgerError, match="chunk 5 is missing"):
         await ledger.ledger.newest()
     ledger.store.objects[snapshot_path(0, 5)] = b""
 
@@ -164,6 +164,6 @@ async def test_a_foreign_object_among_the_chunks_is_rejected() -> None:
     ledger = LedgerInMemory(2)
     for name in ("000000000002.parquet.bak", "7.parquet", "readme"):
         ledger.store.objects[f"{chunk_folder(0)}/{name}"] = b""
-        with pytest.raises(ChunkError, match=f"{name} is a foreign object"):
+        with pytest.raises(LedgerError, match=f"{name} is a foreign object"):
             await ledger.ledger.newest()
         del ledger.store.objects[f"{chunk_folder(0)}/{name}"]

@@ -15,7 +15,7 @@ from drain.backlog.job import BacklogJob, count_on
 from drain.compaction import plans
 from drain.compaction.job import ORPHAN_MAX_AGE_SECONDS, CompactionJob, CompactionSettings, main
 from drain.spark.chunks import LedgerChunks
-from headgate.errors import ChunkError
+from headgate.errors import LedgerError
 from headgate.ledger.chunk_ranges import ChunkRange, ranges_to_read
 from headgate.ledger.compacted import delete_compacted_segments, manifest_ranges, read_manifest
 from headgate.ledger.ledger import Ledger
@@ -257,7 +257,7 @@ async def test_a_damaged_or_missing_chunk_fails_the_run(spark, tmp_path):
         ledger.path(2).unlink()
         if broken is not None:
             ledger.path(2).write_bytes(broken)
-        with pytest.raises(ChunkError, match=reason):
+        with pytest.raises(LedgerError, match=reason):
             await fixture.compaction_job.run(0)
         ledger.path(2).write_bytes(data)
 

@@ -15,7 +15,7 @@ from drain.external.table_mapping import EntriesTable, ExternalTables, ExternalV
 from drain.external.topics import NOT_MAPPED, ExternalTopicCounter
 from drain.protocol import BacklogRequest, DrainedRequest, DrainQuery, ExternalBacklogQuery
 from drain.service.run_coalescer import EAGER_COUNT_CHUNKS, RunCoalescer
-from headgate.errors import ChunkError
+from headgate.errors import LedgerError
 
 pytestmark = pytest.mark.looptime
 
@@ -40,7 +40,7 @@ class Ledger:
         return RunOutcome(results=results, failures=self.failures)
 
     async def newer_than(self, shard: int, watermark: int) -> range:
-        if isinstance(self.fault, ChunkError):
+        if isinstance(self.fault, LedgerError):
             raise self.fault
         return range(watermark + 1, self.length + 1)
 
@@ -99,7 +99,7 @@ async def test_a_requested_shard_is_counted_once_it_has_grown_enough(new_chunks:
     assert runs == ledger.runs
 
 
-@pytest.mark.parametrize("fault", [ChunkError("a gap"), JvmGoneError("gone")], ids=["bad ledger", "dead JVM"])
+@pytest.mark.parametrize("fault", [LedgerError("a gap"), JvmGoneError("gone")], ids=["bad ledger", "dead JVM"])
 async def test_an_error_in_an_eager_count_is_left_to_the_next_request(fault: Exception) -> None:
     ledger = Ledger()
     async with opened(ledger) as coalescer:

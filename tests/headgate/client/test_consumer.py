@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from headgate.errors import ChunkError, ConfigError, HeadgateError
+from headgate.errors import ConfigError, HeadgateError, LedgerError
 from headgate.protocol import messages as m
 from tests.support.consuming import acknowledged, consumer, nothing_more, records, registration, take
 from tests.support.scripted_leader import ScriptedCluster, grant
@@ -110,7 +110,7 @@ async def test_missing_records_are_an_error(cluster):
     async with cluster.leader() as leader:
         leader.grants = [m.Grant(segment=0, generation=1, first_hash=0, last_hash=9, start_offset=0, start_chunk=2)]
         async with consumer(cluster) as reader:
-            with pytest.raises(ChunkError, match="records are missing"):
+            with pytest.raises(LedgerError, match="records are missing"):
                 await anext(reader)
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headgate.errors import ChunkError
+from headgate.errors import LedgerError
 from headgate.ledger import chunk
 from headgate.model import entries as e
 from headgate.model.layout import Layout
@@ -118,13 +118,13 @@ def test_entries_with_omitted_defaults_are_decoded_as_they_were_encoded() -> Non
     ids=["truncated", "empty", "foreign"],
 )
 def test_an_unreadable_object_is_rejected_with_its_name(damaged: bytes) -> None:
-    with pytest.raises(ChunkError, match=r"chunk 7 of shard 3.*not a readable Parquet object"):
+    with pytest.raises(LedgerError, match=r"chunk 7 of shard 3.*not a readable Parquet object"):
         chunk.decode(damaged, shard=3, number=7)
 
 
 def test_a_chunk_with_another_number_is_rejected() -> None:
     """A copied object must not count as another commit."""
-    with pytest.raises(ChunkError, match="states that it is chunk 7 of shard 3"):
+    with pytest.raises(LedgerError, match="states that it is chunk 7 of shard 3"):
         chunk.decode(built()[1], shard=3, number=8)
 
 
@@ -132,7 +132,7 @@ def test_a_foreign_parquet_object_is_rejected() -> None:
     sink = io.BytesIO()
     pq.write_table(pa.table({"a": [1]}), sink)
 
-    with pytest.raises(ChunkError, match="headgate did not write"):
+    with pytest.raises(LedgerError, match="headgate did not write"):
         chunk.decode(sink.getvalue(), shard=0, number=1)
 
 
@@ -149,5 +149,5 @@ def test_an_unknown_entry_is_rejected() -> None:
     sink = io.BytesIO()
     pq.write_table(table, sink)
 
-    with pytest.raises(ChunkError, match="an entry that this version cannot read"):
+    with pytest.raises(LedgerError, match="an entry that this version cannot read"):
         chunk.decode(sink.getvalue(), shard=0, number=1)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.errors import ChunkError, ObjectExistsError
+from headgate.errors import LedgerError, ObjectExistsError
 from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
 from headgate.ledger.compacted import (
     CompactedObject,
@@ -101,7 +101,7 @@ async def test_the_first_manifest_of_a_range_is_kept_and_read_as_it_was_written(
 async def test_an_object_that_is_not_this_manifest_is_rejected_with_its_name(data: bytes, complaint: str) -> None:
     store = FakeStore(objects={manifest_path(3, ChunkRange(1, 4)): data})
 
-    with pytest.raises(ChunkError, match=f"000000000001-000000000004.json .*{complaint}"):
+    with pytest.raises(LedgerError, match=f"000000000001-000000000004.json .*{complaint}"):
         await read_manifest(store, 3, ChunkRange(1, 4))
 
 

@@ -17,7 +17,7 @@ from drain.backlog import compacted_facts
 from drain.backlog.compacted_facts import encode_range_facts, read_compacted_facts
 from drain.spark.chunks import LedgerChunks
 from drain.spark.schemas import MERGED
-from headgate.errors import ChunkError, LedgerFormatError
+from headgate.errors import LedgerError, LedgerFormatError
 from headgate.ledger import chunk, compacted
 from headgate.ledger.chunk import ChunkBuilder
 from headgate.ledger.chunk_ranges import ChunkRange
@@ -135,7 +135,7 @@ async def test_an_older_object_stops_its_reader(
 async def test_the_backlog_job_names_an_older_chunk_by_its_path(store: LocalStore) -> None:
     await rewrite(store, CHUNK_PATH, lambda data: with_format(data, 1))
 
-    with pytest.raises(ChunkError, match=f"^{re.escape(CHUNK_PATH)}: {CHUNK} has format 1, .* reads format 2;"):
+    with pytest.raises(LedgerError, match=f"^{re.escape(CHUNK_PATH)}: {CHUNK} has format 1, .* reads format 2;"):
         await LedgerChunks(store._root.as_uri()).check(0, [1])
 
 

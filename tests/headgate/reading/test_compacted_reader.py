@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from headgate.errors import ChunkError
+from headgate.errors import LedgerError
 from headgate.ledger.chunk_ranges import ChunkRange
 from headgate.ledger.compacted import Manifest, create_manifest, manifest_path, read_manifest
 from headgate.ledger.ledger import Ledger, chunk_folder, chunk_name
@@ -195,7 +195,7 @@ async def test_missing_compacted_records_are_an_error() -> None:
     del manifest.objects[1]
     await create_manifest(ledger.store, manifest)
 
-    with pytest.raises(ChunkError, match="continues at offset 6, expected 3; records are missing"):
+    with pytest.raises(LedgerError, match="continues at offset 6, expected 3; records are missing"):
         await ledger.read_all(ledger.reader())
 
 
@@ -205,7 +205,7 @@ async def test_a_damaged_object_is_an_error_that_names_it(broken: bytes) -> None
     manifest = await ledger.compact(1, 4)
     ledger.store.objects[manifest.objects[1].path] = broken
 
-    with pytest.raises(ChunkError, match=r"part=1/x\.parquet is not a readable compacted object"):
+    with pytest.raises(LedgerError, match=r"part=1/x\.parquet is not a readable compacted object"):
         await ledger.read_all(ledger.reader())
 
 
@@ -214,5 +214,5 @@ async def test_an_object_with_fewer_records_than_its_manifest_states_is_rejected
     manifest = await ledger.compact(1, 4)
     ledger.store.objects[manifest.objects[0].path] = ledger.store.objects[(await ledger.compact(1, 3)).objects[0].path]
 
-    with pytest.raises(ChunkError, match="has 4 records, its manifest states 6"):
+    with pytest.raises(LedgerError, match="has 4 records, its manifest states 6"):
         await ledger.read_all(ledger.reader())
