@@ -26,7 +26,7 @@ def open_producer(request: m.OpenProducer, state: ShardState) -> Decision | Refu
       forgotten and the epoch numbers match.
     * An unknown name or id, or no epochs left: a new id at epoch 0.
     """
-    known_id = request.producer_id if request.name is None else state.producer_names.get(request.name)
+    known_id = request.producer_id if request.name is None else state.producers.names.get(request.name)
     known = state.producers.get(known_id) if known_id is not None else None
     if known is None:
         return _opened(state.next_id, 0, request)

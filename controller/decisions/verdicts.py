@@ -26,7 +26,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from controller.state.dedup_window import WINDOW, FinishedBatch
-from controller.state.shard_state import ProducerState, ShardState
+from controller.state.producers import ProducerState
+from controller.state.shard_state import ShardState
 from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
 from headgate.protocol import messages as m

@@ -21,7 +21,8 @@ from typing import Any, Final
 import msgspec
 
 from controller.state.dedup_window import FinishedBatch, FinishedBatches
-from controller.state.shard_state import ProducerState, ShardState, Tombstone, Topic
+from controller.state.producers import ProducerState
+from controller.state.shard_state import ShardState, Tombstone, Topic
 from headgate.errors import LedgerError
 from headgate.ledger.format_version import check_format
 from headgate.model.offset_ranges import OffsetRange, OffsetRanges
@@ -99,9 +100,9 @@ def encode_snapshot(state: ShardState, *, written_at_ms: int) -> bytes:
         commands=list(state.commands.items()),
         topics=len(state.topics),
         producers=len(state.producers),
-        names=len(state.producer_names),
+        names=len(state.producers.names),
     )
-    names = list(state.producer_names.items())
+    names = list(state.producers.names.items())
     file = _File(
         header=header,
         core=_compress(core),
@@ -147,12 +148,12 @@ def decode_steps(data: bytes, *, shard: int, chunk: int) -> Generator[None, None
         yield
     for part in file.producers:
         for producer in _decompress(part, list[ProducerState], where):
-            state.producers[producer.producer_id] = producer
+            state.producers.restore(producer)
         yield
     for part in file.names:
-        state.producer_names.update(_decompress(part, _NAMES, where))
+        state.producers.names.update(_decompress(part, _NAMES, where))
         yield
-    decoded = (len(state.topics), len(state.producers), len(state.producer_names))
+    decoded = (len(state.topics), len(state.producers), len(state.producers.names))
     stated = (core.topics, core.producers, core.names)
     if decoded != stated:
         raise SnapshotError(f"{where} has {decoded} topics, producers and names, and states {stated}")

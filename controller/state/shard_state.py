@@ -8,10 +8,11 @@ in flight. Nothing is sent before its chunk is durable, and a failed commit disc
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from controller.state.dedup_window import FinishedBatch, FinishedBatches
+from controller.state.dedup_window import FinishedBatch
+from controller.state.producers import Producers
 from controller.state.traffic import Traffic
 from coordinator.state.subscription import (
     MAX_REMOVED_CONSUMERS,
@@ -24,29 +25,10 @@ from headgate.model.external_topic import ExternalTopic, imported_layout, import
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.layout import Layout
 
-MAX_EARLIER_TOKENS = 8
-"""Earlier open requests stored per producer, so that a delayed copy of one does not open the producer again."""
 MAX_REMEMBERED_COMMANDS = 256
 """Commands stored by token, so that a repeated command is not executed twice."""
 MAX_INDEX_ENTRIES = 128
 """Offsets per segment whose chunk is known; when the index is full, every second one is dropped."""
-
-
-@dataclass(slots=True)
-class ProducerState:
-    """The identity of one producer, and the end of its history."""
-
-    producer_id: int
-    producer_epoch: int
-    name: str | None
-    token: str
-    next_sequence: int = 0
-    finished: FinishedBatches = field(default_factory=FinishedBatches)
-    source_position: bytes | None = None
-    earlier_tokens: tuple[str, ...] = ()
-    """Tokens of earlier incarnations, newest last."""
-    last_chunk: int = 0
-    last_at_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -146,9 +128,7 @@ class ShardState:
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[int, Topic] = {}
         self.subscriptions: dict[int, Subscription] = {}
-        self.producers: OrderedDict[int, ProducerState] = OrderedDict()
-        """Least recently used first."""
-        self.producer_names: dict[str, int] = {}
+        self.producers = Producers()
         self.tombstones: dict[tuple[int, int], Tombstone] = {}
         """(topic id, segment) whose data may still exist; the oldest tombstone first."""
         self.commands: OrderedDict[str, int] = OrderedDict()
@@ -173,10 +153,7 @@ class ShardState:
                 self._records_stored(entry)
             case e.RecordsAcknowledged():
                 self.subscriptions[entry.subscription_id].apply(entry, self.at_ms)
-                if entry.producer_id is not None:
-                    self._batch_finished(
-                        entry.producer_id, entry.producer_epoch, entry.sequence, entry.count, None, entry.rejected
-                    )
+                self._batch_finished(entry, None, entry.rejected, None)
             case e.TermStarted():
                 self.leader_epoch, self.leader_instance = entry.leader_epoch, entry.instance
                 self.term_start_chunks.append(self.chunk)
@@ -184,10 +161,11 @@ class ShardState:
             case e.LedgerTrimmed():
                 self.trimmed_below = max(self.trimmed_below, entry.below)
             case e.ProducerOpened():
-                self._producer_opened(entry)
+                self.producers.open(entry, self.chunk, self.at_ms)
+                self.next_id = max(self.next_id, entry.producer_id + 1)
             case e.ProducersExpired():
                 for producer_id in entry.producer_ids:
-                    self._remove_producer(producer_id)
+                    self.producers.remove(producer_id)
             case e.SubscriptionCreated():
                 self._subscription_created(entry)
             case e.SubscriptionDeleted():
@@ -234,63 +212,18 @@ class ShardState:
             tail.next_offset += placement.count
             tail.size_bytes += size_bytes
             tail.traffic.add(self.at_ms, placement.count, size_bytes)
-        if entry.producer_id is not None:
-            producer = self._batch_finished(
-                entry.producer_id,
-                entry.producer_epoch,
-                entry.sequence,
-                entry.count,
-                entry.placements,
-            )
-            if entry.source_position is not None:
-                producer.source_position = entry.source_position
+        self._batch_finished(entry, entry.placements, [], entry.source_position)
 
     def _batch_finished(
         self,
-        producer_id: int,
-        producer_epoch: int,
-        sequence: int,
-        count: int,
+        entry: e.RecordsStored | e.RecordsAcknowledged,
         placements: list[e.Placement] | None,
-        rejected: Sequence[int] = (),
-    ) -> ProducerState:
-        producer = self.producers[producer_id]
-        if producer_epoch > producer.producer_epoch:
-            # The client raised its own epoch after a gap: a new incarnation with its own sequence.
-            producer.producer_epoch, producer.next_sequence = producer_epoch, 0
-            producer.finished.clear()
-        assert sequence == producer.next_sequence, f"sequence {sequence} is not the next one"
-        producer.next_sequence = sequence + 1
-        producer.finished.append(FinishedBatch(sequence, count, self.chunk, placements, list(rejected)))
-        producer.last_chunk, producer.last_at_ms = self.chunk, self.at_ms
-        self.producers.move_to_end(producer_id)
-        return producer
-
-    def _producer_opened(self, entry: e.ProducerOpened) -> None:
-        before = self.producers.get(entry.producer_id)
-        if entry.name is not None:
-            previous = self.producer_names.get(entry.name)
-            if previous is not None and previous != entry.producer_id:
-                # The old id ran out of epochs. Its history belongs to the name, so it moves to the new id.
-                before = self.producers.pop(previous, before)
-            self.producer_names[entry.name] = entry.producer_id
-        self.producers[entry.producer_id] = ProducerState(
-            entry.producer_id,
-            entry.producer_epoch,
-            entry.name if before is None else entry.name or before.name,
-            entry.token,
-            source_position=None if before is None else before.source_position,
-            earlier_tokens=() if before is None else (*before.earlier_tokens, before.token)[-MAX_EARLIER_TOKENS:],
-            last_chunk=self.chunk,
-            last_at_ms=self.at_ms,
-        )
-        self.producers.move_to_end(entry.producer_id)
-        self.next_id = max(self.next_id, entry.producer_id + 1)
-
-    def _remove_producer(self, producer_id: int) -> None:
-        producer = self.producers.pop(producer_id, None)
-        if producer is not None and producer.name is not None:
-            del self.producer_names[producer.name]
+        rejected: list[int],
+        source_position: bytes | None,
+    ) -> None:
+        if entry.producer_id is not None:
+            batch = FinishedBatch(entry.sequence, entry.count, self.chunk, placements, rejected)
+            self.producers.finish_batch(entry.producer_id, entry.producer_epoch, batch, source_position, self.at_ms)
 
     def _subscription_created(self, entry: e.SubscriptionCreated) -> None:
         topic = self.topics_by_id[entry.topic_id]

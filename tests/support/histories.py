@@ -76,7 +76,7 @@ class History(RandomLedger):
 
     def _open_producer(self) -> None:
         name = self.rng.choice((None, "loader", "gateway"))
-        known = self.state.producer_names.get(name or "")
+        known = self.state.producers.names.get(name or "")
         if known is not None and self.rng.random() < 0.7:
             identity, epoch = known, self.state.producers[known].producer_epoch + 1
         else:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from controller.snapshots.format import decode_steps
+from controller.state.producers import Producers
 from controller.state.shard_state import ShardState
 from headgate.model.offset_ranges import OffsetRanges
 
@@ -20,6 +21,8 @@ def plain(value: Any) -> Any:
         return (type(value).__name__, {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)})
     if isinstance(value, msgspec.Struct):
         return (type(value).__name__, {name: plain(getattr(value, name)) for name in value.__struct_fields__})
+    if isinstance(value, Producers):
+        return plain(vars(value))
     if isinstance(value, Mapping):
         pairs = [(key, plain(item)) for key, item in value.items()]
         return pairs if isinstance(value, OrderedDict) else sorted(pairs)

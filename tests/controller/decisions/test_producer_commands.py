@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from controller.decisions.producer_commands import LAST_PRODUCER_EPOCH, open_producer
-from controller.state.shard_state import MAX_EARLIER_TOKENS
+from controller.state.producers import MAX_EARLIER_TOKENS
 from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
 from headgate.protocol import messages as m

@@ -473,9 +473,9 @@ async def test_the_producer_table_survives_a_change_of_leader() -> None:
                 m.OpenProducer, token="bump", producer_id=identity.producer_id, producer_epoch=identity.producer_epoch
             )
             await asyncio.sleep(1)
-            before = list(leader.state.producers.items()), dict(leader.state.producer_names)
+            before = list(leader.state.producers.items()), dict(leader.state.producers.names)
         async with shard.leader("b") as leader:
-            after = list(leader.state.producers.items()), dict(leader.state.producer_names)
+            after = list(leader.state.producers.items()), dict(leader.state.producers.names)
 
     assert 3 == len(before[0])
     assert before == after

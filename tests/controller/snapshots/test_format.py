@@ -15,7 +15,8 @@ import pytest
 from controller.snapshots import format as snapshots
 from controller.snapshots.format import SnapshotError, decode_steps, encode_snapshot
 from controller.state.dedup_window import FinishedBatches
-from controller.state.shard_state import ProducerState, SegmentTail, ShardState
+from controller.state.producers import ProducerState
+from controller.state.shard_state import SegmentTail, ShardState
 from headgate.model import entries as e
 from tests.support.histories import History
 from tests.support.whole_state import decode_snapshot, everything
@@ -173,7 +174,7 @@ def test_many_producers_are_decoded_in_several_steps() -> None:
     state = ShardState(0)
     state.begin_chunk(1, 0)
     for number in range(snapshots.PRODUCERS_PER_BLOCK * 3):
-        state.producers[number] = ProducerState(number, 0, None, "token")
+        state.producers.restore(ProducerState(number, 0, None, "token"))
     steps = 0
     for _ in decode_steps(encode_snapshot(state, written_at_ms=0), shard=0, chunk=1):
         steps += 1

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from controller.state.producers import MAX_EARLIER_TOKENS
 from controller.state.shard_state import (
-    MAX_EARLIER_TOKENS,
     MAX_INDEX_ENTRIES,
     MAX_REMEMBERED_COMMANDS,
     SegmentTail,
@@ -134,7 +134,7 @@ def test_opening_by_id_alone_keeps_the_name_and_an_expired_producer_releases_it(
     assert "loader" == state.producers[2].name
 
     state.apply_all([e.ProducersExpired(producer_ids=[2, 77])], chunk=3, at_ms=0)
-    assert ({}, {}) == (dict(state.producers), state.producer_names)
+    assert ({}, {}) == (dict(state.producers), state.producers.names)
 
 
 def test_tokens_of_earlier_open_requests_are_replayed_from_the_ledger() -> None:
