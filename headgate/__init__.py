@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from headgate.client.source_listing import ExternalLayout, read_layout, read_list_shards
     from headgate.config import ClientConfig, load_client_config
     from headgate.errors import (
+        CommandUnknownError,
         ConfigError,
         DeliveryFailedError,
         DeliveryUnknownError,
@@ -97,6 +98,7 @@ _EXPORTS = {
     "client.source_listing": ("ExternalLayout", "read_layout", "read_list_shards"),
     "config": ("ClientConfig", "load_client_config"),
     "errors": (
+        "CommandUnknownError",
         "ConfigError",
         "DeliveryFailedError",
         "DeliveryUnknownError",
@@ -119,6 +121,7 @@ __all__ = [
     "Client",
     "ClientConfig",
     "CloseReport",
+    "CommandUnknownError",
     "ConfigError",
     "ConsumedRecord",
     "Consumer",

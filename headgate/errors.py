@@ -104,4 +104,11 @@ class DeliveryUnknownError(HeadgateError):
 
 
 class NoLeaderError(HeadgateError):
-    """No leader answered in time."""
+    """No leader answered in time. A command that ends with it was not executed, and never will be."""
+
+
+class CommandUnknownError(NoLeaderError):
+    """No leader answered a command in time, although it was sent: it may or may not have been executed.
+
+    No leader begins it any more, so what a leader shows from now on is the outcome.
+    """

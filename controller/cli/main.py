@@ -3,7 +3,7 @@
 Rules:
 
 1. An error is one line on standard error: ``headgate: what is wrong, where, what to do``. The exit code is 1, or 2 for
-   wrong usage. A traceback appears only with ``--debug``.
+   wrong usage, or 3 if it is unknown whether a command was executed. A traceback appears only with ``--debug``.
 2. Ctrl-C cleans up and exits with 130, SIGTERM with 143, a closed output pipe (``| head``) with 141, without a message.
 3. A command's module is imported when the command runs: ``headgate --help`` must not import MQTT or Parquet.
 """
@@ -23,7 +23,7 @@ import click
 
 from controller.cli.context import CommandContext, InterruptedBySignalError
 from controller.cli.output import examples
-from headgate.errors import HeadgateError
+from headgate.errors import CommandUnknownError, HeadgateError
 
 COMMANDS = {
     "up": ("controller.cli.up", "Start a complete node: ZooKeeper, an MQTT broker, Spark and a daemon."),
@@ -41,6 +41,7 @@ COMMANDS = {
 
 _EXIT_FAILED = 1
 _USAGE_ERROR = 2
+_EXIT_UNKNOWN = 3
 _EXIT_SIGNAL_BASE = 128
 
 
@@ -110,6 +111,8 @@ def _report(error: Exception, *, debug: bool) -> int:
             text, code = f"{leaf.format_message().rstrip('.')}{hint}", _USAGE_ERROR
         case click.ClickException():
             text, code = leaf.format_message(), leaf.exit_code
+        case CommandUnknownError():
+            text, code = str(leaf), _EXIT_UNKNOWN
         case HeadgateError():
             text, code = str(leaf), _EXIT_FAILED
         case OSError():

@@ -17,6 +17,7 @@ import structlog
 from controller.backlog.service import BacklogService
 from controller.commit import GroupCommit, TermEndedError
 from controller.decisions import producer_commands, subscription_commands, topic_commands, topic_import
+from controller.decisions.deadline import judge_deadline
 from controller.decisions.handlers import AfterChunk, Decision, Deferred, Handler, Outcome, handler
 from controller.decisions.placement import oversized_reason, route_batch
 from controller.decisions.verdicts import Accept, Batch, Duplicate, judge_batch, judge_term
@@ -64,6 +65,8 @@ class ShardLeader:
         self._observer = context.observer
         self._delayed: set[asyncio.TimerHandle] = set()
         self._broker_lost_at: float | None = None
+        self._began_at = asyncio.get_running_loop().time()
+        """The term's clock starts here; deadlines of requests are ages of the term."""
         self._serving = False
         self._failure: BaseException | None = None
         self._failed = asyncio.Event()
@@ -265,14 +268,17 @@ class ShardLeader:
             if request.address is not None:
                 self._outbox.refuse(request.address, Refusal("invalid", request.reason))
             return
-        refusal = judge_term(request, self.leader_epoch)
+        term_age_ms = int((asyncio.get_running_loop().time() - self._began_at) * 1000)
+        refusal = judge_term(request, self.leader_epoch) or judge_deadline(request, term_age_ms)
         if refusal is None:
             self._carry_out(request, self._handlers[type(request.body)](request, self.state))
         else:
-            self._refuse_for_other_term(request, refusal)
+            self._refuse_unread(request, refusal)
 
-    def _refuse_for_other_term(self, request: m.Request, refusal: Refusal) -> None:
-        self._observer.observe(events.BatchJudged(shard=self._shard, verdict=refusal.verdict))
+    def _refuse_unread(self, request: m.Request, refusal: Refusal) -> None:
+        """Refuse a request for its envelope: it is for another term, or too late."""
+        if isinstance(request.body, m.ProduceBatch | m.AcknowledgeBatch):
+            self._observer.observe(events.BatchJudged(shard=self._shard, verdict=refusal.verdict))
         if not refusal.delayed:
             self._outbox.refuse(request, refusal)
             return

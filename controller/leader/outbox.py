@@ -37,7 +37,9 @@ class Outbox:
 
     def refuse(self, request: m.Request | Address, refusal: Refusal) -> None:
         """Send the refusal when its flags allow it. A delayed one is delayed by the caller."""
-        body = m.Rejected(verdict=refusal.verdict, reason=refusal.reason, instance=self._instance)
+        body = m.Rejected(
+            verdict=refusal.verdict, reason=refusal.reason, instance=self._instance, term_age_ms=refusal.term_age_ms
+        )
         if refusal.after_barrier:
             self.reply(request, body, self._commit.barrier())
         elif refusal.after_proposed:

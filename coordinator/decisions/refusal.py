@@ -27,3 +27,5 @@ class Refusal:
     """Reply once every entry that was proposed before the decision is durable, because the decision rests on them."""
     delayed: bool = False
     """Reply after a delay, because the client would repeat the request at once."""
+    term_age_ms: int | None = None
+    """For ``expired``: how long the term has lasted."""

@@ -1,7 +1,7 @@
 """Commands to a cluster: topics, splits, merges, subscriptions.
 
 A command is repeated until the leader of its topic's shard replies. A change carries the same token
-in every attempt, so it is made once.
+in every attempt, so it is made once, and a deadline, so it is not made after this has failed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Admin:
 
     Every method raises NoLeaderError if no leader answers in time, RequestRejectedError if the
     leader refuses (the text gives the reason and the valid choices), and InvalidNameError for a
-    name that cannot be used.
+    name that cannot be used. A method that changes something was not executed, and will not be, if
+    it raises NoLeaderError. It may have been executed if it raises CommandUnknownError.
     """
 
     def __init__(self, config: ClientConfig | Client, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
@@ -357,7 +358,10 @@ class Admin:
 
     async def _request(self, shard: int, request: m.AnyRequestBody, kind: type[ReplyT]) -> ReplyT:
         """Return the body of the reply to ``request``, which must be of type ``kind``."""
-        reply = (await self._client.request(shard, lambda: request, self._timeout_seconds)).body
+        if isinstance(request, m.AnyCommand):
+            reply = (await self._client.command(shard, request, self._timeout_seconds)).body
+        else:
+            reply = (await self._client.request(shard, lambda: request, self._timeout_seconds)).body
         if not isinstance(reply, kind):
             raise HeadgateError(
                 f"the leader of shard {shard} answered {type(reply).__name__} instead of {kind.__name__}",

@@ -19,9 +19,17 @@ import msgspec
 import structlog
 
 from headgate.backoff import BackoffSchedule
+from headgate.client.decisions.command_deadline import CommandDeadline
 from headgate.client.decisions.session_types import RETRY_BACKOFF
 from headgate.config import ClientConfig
-from headgate.errors import FencedError, HeadgateError, NoLeaderError, ProtocolError, RequestRejectedError
+from headgate.errors import (
+    CommandUnknownError,
+    FencedError,
+    HeadgateError,
+    NoLeaderError,
+    ProtocolError,
+    RequestRejectedError,
+)
 from headgate.protocol import messages as m
 from headgate.storage.object_store import Store, open_store
 from headgate.transport.mqtt import MqttTransport
@@ -226,9 +234,22 @@ class Client:
 
     # Requests
 
-    def send(self, shard: int, request_id: int, leader_epoch: int | None, body: m.AnyRequestBody) -> bool:
+    def send(
+        self,
+        shard: int,
+        request_id: int,
+        leader_epoch: int | None,
+        body: m.AnyRequestBody,
+        max_term_age_ms: int | None = None,
+    ) -> bool:
         """Send one request; False if it was certainly not sent."""
-        request = m.Request(request_id=request_id, client_id=self.client_id, leader_epoch=leader_epoch, body=body)
+        request = m.Request(
+            request_id=request_id,
+            client_id=self.client_id,
+            leader_epoch=leader_epoch,
+            max_term_age_ms=max_term_age_ms,
+            body=body,
+        )
         return self.transport.publish(m.requests_topic(self.cluster, shard), m.encode(request))
 
     def on_reply(self, request_id: int, handler: ReplyHandler) -> None:
@@ -259,6 +280,32 @@ class Client:
             RequestRejectedError: the leader refuses the request for good.
 
         """
+        return await self._repeat(shard, make, timeout_seconds, None)
+
+    async def command(self, shard: int, body: m.AnyCommand, timeout_seconds: float) -> m.Reply:
+        """Like `request`, for a change. No leader begins to execute it once ``timeout_seconds`` have passed.
+
+        Costs one more round trip than a request, which learns the leader's clock.
+
+        Raises, besides FencedError and RequestRejectedError:
+            CommandUnknownError: no leader replied in time, and the command may have been executed.
+            NoLeaderError: no leader replied in time. The command was not executed and never will be.
+
+        """
+        limit = CommandDeadline(asyncio.get_running_loop().time() + timeout_seconds)
+        try:
+            return await self._repeat(shard, lambda: body, timeout_seconds, limit)
+        except NoLeaderError as error:
+            if limit.may_be_executed:
+                raise CommandUnknownError(
+                    f"{error}; unknown outcome: the command may have been executed. It will not be begun later: "
+                    "look what is there, and repeat it if necessary"
+                ) from None
+            raise NoLeaderError(f"{error}; the command was not executed, and will not be later") from None
+
+    async def _repeat(
+        self, shard: int, make: MakeRequest, timeout_seconds: float, limit: CommandDeadline | None
+    ) -> m.Reply:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_seconds
         schedule = BackoffSchedule(RETRY_BACKOFF, self.rng.random)
@@ -268,7 +315,7 @@ class Client:
             try:
                 async with asyncio.timeout_at(deadline):
                     leader_epoch = await self._leader_epoch(shard)
-                    reply = await self._try_request(shard, make, leader_epoch)
+                    reply = await self._try_request(shard, make, leader_epoch, limit)
             except TimeoutError:
                 break
             if reply is None:
@@ -279,6 +326,10 @@ class Client:
                 raise FencedError(rejected.verdict, rejected.reason)
             elif rejected.verdict in ("invalid", "out_of_order"):
                 raise RequestRejectedError(rejected.verdict, rejected.reason)
+            elif limit is not None and rejected.term_age_ms is not None:
+                reason = rejected.reason
+                if limit.learn(reply.leader_epoch, rejected.term_age_ms, loop.time()):
+                    continue
             else:
                 reason = rejected.reason
                 self._observe_epoch(shard, reply.leader_epoch)
@@ -313,7 +364,9 @@ class Client:
             for remove in remove_handlers:
                 remove()
 
-    async def _try_request(self, shard: int, make: MakeRequest, leader_epoch: int) -> m.Reply | None:
+    async def _try_request(
+        self, shard: int, make: MakeRequest, leader_epoch: int, limit: CommandDeadline | None
+    ) -> m.Reply | None:
         """Return the reply; None if there was none, or the leader changed meanwhile."""
         answered: asyncio.Future[m.Reply | None] = asyncio.get_running_loop().create_future()
         request_id = next(self.request_ids)
@@ -330,8 +383,11 @@ class Client:
         self.on_reply(request_id, on_reply)
         remove_handlers = self.on_leader(shard, on_leader)
         try:
-            if not self.send(shard, request_id, leader_epoch, make()):
+            max_term_age_ms = None if limit is None else limit.max_term_age_ms(leader_epoch)
+            if not self.send(shard, request_id, leader_epoch, make(), max_term_age_ms):
                 return None
+            if limit is not None:
+                limit.sent(leader_epoch)
             async with asyncio.timeout(REPLY_TIMEOUT_SECONDS):
                 return await answered
         except TimeoutError:

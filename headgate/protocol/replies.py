@@ -11,7 +11,7 @@ from headgate.model.hashing import KEY_BUCKETS
 from headgate.protocol.backlog import SubscriptionBacklog
 from headgate.protocol.explanations import ChangePlan, SubscriptionExplanation
 
-Verdict = Literal["invalid", "not_leader", "fenced", "out_of_order", "unavailable"]
+Verdict = Literal["invalid", "not_leader", "fenced", "out_of_order", "unavailable", "expired"]
 
 
 class ReplyBody(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
@@ -33,12 +33,14 @@ class Committed(ReplyBody, frozen=True, tag="committed"):
 class Rejected(ReplyBody, frozen=True, tag="rejected"):
     """The leader rejected the request. Programs act on ``verdict``; ``reason`` is for people.
 
-    ``instance``: the daemon that rejected it.
+    ``instance``: the daemon that rejected it. ``term_age_ms``, if ``verdict`` is ``expired``: how
+    long the term has lasted, so that the client can state a deadline.
     """
 
     verdict: Verdict
     reason: str
     instance: str = ""
+    term_age_ms: int | None = None
 
 
 class ProducerIdentity(ReplyBody, frozen=True, tag="producer_identity"):

@@ -357,12 +357,30 @@ AnyRequestBody = (
 )
 
 
+AnyCommand = (
+    CreateTopic
+    | ImportTopic
+    | DeleteTopic
+    | SplitSegment
+    | MergeSegments
+    | SetTopicPolicy
+    | PruneTopic
+    | DeleteSubscription
+    | SeekSubscription
+    | SetSubscriptionOrder
+)
+"""Changes that a person or a script asks for once. A client sends them with a deadline."""
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The envelope of every request.
 
     ``leader_epoch``: the term this request is for. Batches must carry it: a batch without one comes
     from a client too old to keep batches in order, and is rejected with a delay. Other requests may
     leave it out.
+
+    ``max_term_age_ms``: the deadline, by the clock of that term: once the term has lasted this long,
+    the leader refuses the request as ``expired``. None: no deadline.
 
     ``protocol``: clients of version 1 leave it out. A leader rejects every other version than its
     own.
@@ -371,5 +389,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     request_id: Natural
     client_id: Name
     leader_epoch: Epoch | None = None
+    max_term_age_ms: Natural | None = None
     protocol: Epoch = PROTOCOL_VERSION
     body: AnyRequestBody

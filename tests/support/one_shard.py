@@ -67,9 +67,12 @@ class BareClient:
     def send(self, kind: type[m.RequestBody], *, shard: int = 0, **fields: Any) -> int:
         """Send one request and return its id."""
         self._next += 1
-        leader_epoch = fields.pop("leader_epoch", 1)
         request = m.Request(
-            request_id=self._next, client_id=self.client_id, leader_epoch=leader_epoch, body=kind(**fields)
+            request_id=self._next,
+            client_id=self.client_id,
+            leader_epoch=fields.pop("leader_epoch", 1),
+            max_term_age_ms=fields.pop("max_term_age_ms", None),
+            body=kind(**fields),
         )
         self.send_raw(m.encode(request), shard=shard)
         return self._next

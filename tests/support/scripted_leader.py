@@ -68,6 +68,9 @@ class ScriptedLeader:
         """Whether it replies at all."""
         self.fence: set[str] = set()
         """Types of requests that it refuses with ``fenced``."""
+        self.mute = False
+        """Whether it executes commands without replying."""
+        self.began_at = asyncio.get_running_loop().time()
 
     async def start(self) -> None:
         await self.transport.__aenter__()
@@ -88,6 +91,10 @@ class ScriptedLeader:
         )
         self._retain(m.leader_topic(CLUSTER, self.shard), message)
         self._retain(m.cluster_topic(CLUSTER), m.ClusterDescription(protocol=1, shards=1, ledger_url="file:///x"))
+
+    @property
+    def term_age_ms(self) -> int:
+        return int((asyncio.get_running_loop().time() - self.began_at) * 1000)
 
     def seen(self, kind: type[BodyT]) -> list[BodyT]:
         return [request.body for request in self.requests if isinstance(request.body, kind)]
@@ -121,12 +128,17 @@ class ScriptedLeader:
         body = request.body
         if request.leader_epoch not in (None, self.epoch):
             self.refuse(request, "not_leader")
+        elif request.max_term_age_ms is not None and request.max_term_age_ms <= self.term_age_ms:
+            expired = m.Rejected(verdict="expired", reason="scripted expired", term_age_ms=self.term_age_ms)
+            self.reply(request, expired)
         elif isinstance(body, m.ProduceBatch | m.AcknowledgeBatch):
             self._batch(request, body)
         elif type(body).__name__ in self.fence:
             self.refuse(request, "fenced")
         else:
-            self.reply(request, self._command(body))
+            answer = self._command(body)
+            if not self.mute:
+                self.reply(request, answer)
 
     def reply(self, request: m.Request, body: m.AnyReplyBody, *, epoch: int | None = None) -> None:
         reply = m.Reply(request_id=request.request_id, leader_epoch=self.epoch if epoch is None else epoch, body=body)

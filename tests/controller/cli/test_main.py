@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from controller.cli.main import COMMANDS, main
-from headgate.errors import HeadgateError, NoLeaderError
+from headgate.errors import CommandUnknownError, HeadgateError, NoLeaderError
 from tests.controller.cli.conftest import Invoke
 from tests.support.cli_client import FakeAdmin, FakeCluster, InProcessContext
 
@@ -80,6 +80,19 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
     assert result.stderr.count("\n") == 1
     assert message in result.stderr
     assert result.stdout == ""
+
+
+def test_an_unknown_outcome_has_an_exit_code_of_its_own(
+    invoke: Invoke, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+):
+    async def fail(_: FakeAdmin) -> None:
+        raise CommandUnknownError("no reply; unknown outcome")
+
+    monkeypatch.setattr(FakeAdmin, "list_topics", fail)
+
+    result = invoke("topic", "list")
+
+    assert (3, "headgate: no reply; unknown outcome\n") == (result.exit_code, result.stderr)
 
 
 @pytest.mark.parametrize(

@@ -195,6 +195,20 @@ async def test_a_request_for_another_term_is_refused_at_once_with_the_known_epoc
     assert ("not_leader", 1, "a") == (rejected.verdict, client.replies[request][0].leader_epoch, rejected.instance)
 
 
+async def test_a_command_past_its_deadline_has_no_effect_and_the_refusal_says_how_old_the_term_is() -> None:
+    """A frozen daemon finds such commands in its socket; their clients have reported a failure."""
+    shard = OneShard()
+    command = {"topic": "orders", "token": "t"}
+    async with shard.leader() as leader, shard.client() as client:
+        await asyncio.sleep(60)
+        refused = await client.call(m.CreateTopic, **command, max_term_age_ms=50_000)
+        assert not leader.state.topics
+        created = await client.call(m.CreateTopic, **command, max_term_age_ms=refused.term_age_ms + 1000)
+
+    assert ("expired", 60_000) == (refused.verdict, pytest.approx(refused.term_age_ms, abs=3000))
+    assert "orders" == created.topic.topic
+
+
 async def test_a_batch_without_an_epoch_is_refused_with_a_delay(looptime: Any) -> None:
     shard = OneShard(ingest=IngestSettings(missing_epoch_rejection_delay_seconds=3))
     async with shard.leader(), shard.client() as client:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from headgate.client.admin import Admin
-from headgate.errors import FencedError, HeadgateError, NoLeaderError, ProtocolError
+from headgate.errors import CommandUnknownError, FencedError, HeadgateError, NoLeaderError, ProtocolError
 from headgate.protocol import messages as m
 from tests.support.scripted_leader import CLUSTER, ScriptedCluster
 
@@ -163,11 +163,46 @@ async def test_commands_without_a_result_return_none_and_lists_cover_all_shards(
         assert [] == await admin.list_topics()
 
 
-async def test_a_command_without_a_reply_times_out(cluster):
+async def test_a_command_that_no_leader_has_begun_is_reported_as_not_executed(cluster):
+    """Its copies wait in the socket of a frozen leader, which must refuse them when it continues."""
     async with cluster.leader() as leader, Admin(cluster.client(), timeout_seconds=3) as admin:
         leader.answers = False
-        with pytest.raises(NoLeaderError, match="does not reply"):
+        with pytest.raises(
+            NoLeaderError, match=r"does not reply \(waited 3 s\); the command was not executed"
+        ) as error:
             await admin.merge("orders", 0, 1)
+    assert not isinstance(error.value, CommandUnknownError)
+    assert leader.requests
+    assert all(request.max_term_age_ms == 0 for request in leader.requests)
+
+
+async def test_a_command_whose_reply_is_lost_has_an_unknown_outcome_and_is_not_begun_later(cluster):
+    async with cluster.leader() as leader, Admin(cluster.client(), timeout_seconds=3) as admin:
+        leader.mute = True
+        with pytest.raises(
+            CommandUnknownError, match=r"\(waited 3 s\); unknown outcome: the command may have been exec"
+        ):
+            await admin.split("orders", 1)
+        assert 2 <= len(leader.requests)
+        assert all(0 < request.max_term_age_ms <= leader.term_age_ms for request in leader.requests[1:])
+
+
+async def test_a_command_asks_each_leader_for_its_clock(cluster):
+    async with cluster.leader() as old, Admin(cluster.client(), timeout_seconds=20) as admin:
+        await asyncio.sleep(60)
+        await admin.split("orders", 1)
+        assert [True, False] == [request.max_term_age_ms == 0 for request in old.requests]
+        assert 60_000 <= old.requests[-1].max_term_age_ms <= 60_000 + 20_000 + old.term_age_ms
+        async with cluster.leader(2) as new:
+            await asyncio.sleep(1)
+            await admin.split("orders", 1)
+    assert [True, False] == [request.max_term_age_ms == 0 for request in new.requests]
+
+
+async def test_a_question_has_no_deadline(cluster):
+    async with cluster.leader() as leader, Admin(cluster.client()) as admin:
+        await admin.describe_topic("orders")
+    assert [None] == [request.max_term_age_ms for request in leader.requests]
 
 
 async def test_an_admin_that_is_not_open_is_an_error():

@@ -11,6 +11,7 @@ import typing
 import msgspec
 import pytest
 
+from controller.decisions.deadline import judge_deadline
 from controller.decisions.placement import oversized_reason
 from controller.decisions.topic_commands import MAX_SEGMENTS
 from controller.decisions.verdicts import Accept, Duplicate, judge_batch, judge_term
@@ -265,10 +266,14 @@ def _batch(**changes: object) -> m.ProduceBatch:
     return m.ProduceBatch(**{**fields, **changes})
 
 
-def _judge(batch: m.ProduceBatch, finished: int = 3, durable: int = DURABLE, epoch: int = EPOCH):
+def _judge(
+    batch: m.ProduceBatch, finished: int = 3, durable: int = DURABLE, epoch: int = EPOCH, limit_ms: int | None = None
+):
     reason = oversized_reason(batch)
-    request = m.Request(request_id=1, client_id="c", leader_epoch=epoch, body=batch)
-    rejected = judge_term(request, EPOCH) or (Refusal("invalid", reason) if reason else None)
+    request = m.Request(request_id=1, client_id="c", leader_epoch=epoch, max_term_age_ms=limit_ms, body=batch)
+    rejected = (
+        judge_term(request, EPOCH) or judge_deadline(request, 1000) or (Refusal("invalid", reason) if reason else None)
+    )
     return rejected or judge_batch(batch, _state(finished), durable)
 
 
@@ -279,6 +284,7 @@ SITUATIONS = {
     "the topic does not exist": lambda: _judge(_batch(topic="nowhere")),
     "records for an external topic": lambda: _judge(_batch(topic="elsewhere", sequence=3)),
     "for another term, or for none": lambda: _judge(_batch(sequence=3), epoch=EPOCH - 1),
+    "the term has reached the `max_term_age_ms` of the request": lambda: _judge(_batch(sequence=3), limit_ms=1000),
     "the producer is unknown": lambda: _judge(_batch(producer_id=99)),
     "producer epoch below the stored one": lambda: _judge(_batch(producer_epoch=0)),
     "producer epoch above the stored one, sequence 0": lambda: _judge(_batch(producer_epoch=2)),
