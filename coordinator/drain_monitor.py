@@ -4,7 +4,8 @@
    that acknowledge.
 2. A sealed segment that is acknowledged to its end is checked at once.
 3. A result counts only at the seek generation at which its check started.
-4. A drain check is installed once and never removed. Without one, no segment becomes drained.
+4. A drain check is installed once and never removed. Without one, only a segment that needs no
+   count becomes drained.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from functools import partial
 
 import structlog
 
-from coordinator.decisions.gate import tracks_acknowledgements, undrained_sealed
+from coordinator.decisions.gate import drained_without_count, tracks_acknowledgements, undrained_sealed
 from coordinator.drain_poller import DrainPoller
 from coordinator.ports import CoordinatorSettings, DrainCheck, LedgerPort
 from coordinator.state.subscription import Subscription
@@ -131,14 +132,7 @@ class DrainMonitor:
         segments = sorted(found & undrained_sealed(self._topic.layout, self._subscription.drained))
         if not segments:
             return
-        self._ledger.propose(
-            e.SegmentsDrained(
-                topic_id=self._topic.topic_id,
-                subscription_id=self._subscription.subscription_id,
-                segments=segments,
-                seek_generation=self._checked_seek_generation,
-            )
-        )
+        self._propose(segments)
         waited_seconds = self._loop.time() - max(
             self._end_reached_at.pop(segment, self._started_at) for segment in segments
         )
@@ -146,6 +140,28 @@ class DrainMonitor:
         self._observer.observe(events.SegmentsDrained(count=len(segments), waited_seconds=waited_seconds))
         # No wake-up: after a drained segment the poller continues at its shortest pause.
         self._on_drained()
+
+    def record_uncounted(self) -> bool:
+        """Propose the sealed segments that are drained without a count; return whether there are any."""
+        subscription = self._subscription
+        segments = drained_without_count(
+            self._topic.layout, subscription.drained, subscription.type, subscription.start_positions
+        )
+        if segments:
+            self._propose(segments)
+            self._log.info("segments.drained", segments=segments, waited_seconds=0.0)
+            self._observer.observe(events.SegmentsDrained(count=len(segments), waited_seconds=0.0))
+        return bool(segments)
+
+    def _propose(self, segments: list[int]) -> None:
+        self._ledger.propose(
+            e.SegmentsDrained(
+                topic_id=self._topic.topic_id,
+                subscription_id=self._subscription.subscription_id,
+                segments=segments,
+                seek_generation=self._subscription.seek_generation,
+            )
+        )
 
     async def _check(self, drain_check: DrainCheck, segments: frozenset[int]) -> frozenset[int]:
         # The result holds for the current positions: a seek before it arrives invalidates it.

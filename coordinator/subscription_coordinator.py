@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 import structlog
 
@@ -192,7 +193,7 @@ class SubscriptionCoordinator:
             if judged.capacity_changed:
                 self._propose_registration(request, client_id)
             if judged.configured is not None or judged.capacity_changed:
-                self._reconciler.reconcile("configuration changed", requester=request.consumer)
+                self._reconcile("configuration changed", requester=request.consumer)
             self._reconciler.resend(request.consumer, None)
         else:
             self._join(request, client_id, known)
@@ -267,7 +268,7 @@ class SubscriptionCoordinator:
         """Adapt to a split, merge or prune. Its entry is already applied."""
         self._reconciler.layout_changed()
         self._drain.layout_changed()
-        self._reconciler.reconcile("layout changed")
+        self._reconcile("layout changed")
         self._drain.wake()
 
     def positions_changed(self) -> None:
@@ -275,14 +276,14 @@ class SubscriptionCoordinator:
         self._log.warning("subscription.seek_completed", seek_generation=self._subscription.seek_generation)
         self._observer.observe(events.SubscriptionSeekCompleted())
         self._drain.positions_changed()
-        self._reconciler.reconcile("positions changed", preferred_owners=self._reconciler.release_all())
+        self._reconcile("positions changed", preferred_owners=self._reconciler.release_all())
         self._drain.wake()
 
     def order_changed(self) -> None:
         """Adapt to a new order, already applied: segments that are now blocked are revoked."""
         self._log.warning("subscription.order_changed", order=self._subscription.order)
         self._reconciler.invalidate_gate()
-        self._reconciler.reconcile("order changed")
+        self._reconcile("order changed")
         self._drain.wake()
 
     def subscription_deleted(self) -> None:
@@ -301,7 +302,7 @@ class SubscriptionCoordinator:
         self._drain.raise_failure()
         if not self._restored:
             self._restored = True
-            self._reconciler.reconcile("restored")
+            self._reconcile("restored")
         expired = sessions.find_expired(
             self._subscription.consumers,
             self._last_seen_at,
@@ -313,7 +314,7 @@ class SubscriptionCoordinator:
         self._mark_disconnected(expired.disconnected)
         now = self._loop.time()
         if self._load_monitor.is_due(now) and self._load_monitor.add_sample(now, self._reconciler.unfinished_segments):
-            self._reconciler.reconcile("weights changed")
+            self._reconcile("weights changed")
         if expired.evicted:
             self._remove_consumers(expired.evicted, "evicted")
         late = self._reconciler.overdue_revocations(self._now_ms(), self._settings.revoke_timeout_seconds)
@@ -321,11 +322,24 @@ class SubscriptionCoordinator:
         self._drain_rate.add_sample(self._loop.time(), {s: self._subscription.position(s) for s in blocking})
         if late:
             self._log.warning("revocation.timed_out", segments=[str(segment_slice) for segment_slice in sorted(late)])
-            self._reconciler.reconcile("revocation timed out", timed_out=late)
+            self._reconcile("revocation timed out", timed_out=late)
+
+    def _reconcile(
+        self,
+        reason: str,
+        *,
+        preferred_owners: Mapping[SegmentSlice, Sequence[str]] | None = None,
+        requester: str | None = None,
+        timed_out: AbstractSet[SegmentSlice] = frozenset(),
+    ) -> None:
+        """Record what is drained without a count, then reconcile; see `AssignmentReconciler.reconcile`."""
+        if self._drain.record_uncounted():
+            self._reconciler.invalidate_gate()
+        self._reconciler.reconcile(reason, preferred_owners=preferred_owners, requester=requester, timed_out=timed_out)
 
     def _segments_drained(self) -> None:
         self._reconciler.invalidate_gate()
-        self._reconciler.reconcile("drained")
+        self._reconcile("drained")
 
     # Consumers
 
@@ -342,7 +356,7 @@ class SubscriptionCoordinator:
         self._propose_registration(request, client_id)
         self._last_seen_at[request.consumer] = self._loop.time()
         self._observer.observe(events.ConsumerRegistered())
-        self._reconciler.reconcile("consumer registered", preferred_owners=preferred_owners, requester=request.consumer)
+        self._reconcile("consumer registered", preferred_owners=preferred_owners, requester=request.consumer)
 
     def _propose_registration(self, request: m.RegisterConsumer, client_id: str) -> None:
         self._ledger.propose(
@@ -384,7 +398,7 @@ class SubscriptionCoordinator:
             fenced = f"no heartbeat within the grace period of {self._settings.grace_seconds:g} s: register again"
         self._log.info("consumer.removed", consumers=list(names), reason=reason)
         self._unregister(names, reason, fenced)
-        self._reconciler.reconcile(f"consumer {reason}")
+        self._reconcile(f"consumer {reason}")
         self._drain.wake()
 
     def _unregister(self, names: Iterable[str], reason: e.LeaveReason, fenced: str | None) -> None:

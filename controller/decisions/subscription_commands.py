@@ -14,7 +14,7 @@ from coordinator.decisions.external_topics import seekable_ends
 from coordinator.decisions.gate import compute_gate, is_gated
 from coordinator.decisions.refusal import Refusal
 from coordinator.decisions.registration import order_error
-from coordinator.decisions.seek import SeekTarget, drained_by_seek, seek_positions
+from coordinator.decisions.seek import SeekTarget, seek_positions
 from coordinator.reporting.description import describe
 from headgate.model import entries as e
 from headgate.protocol import messages as m
@@ -94,18 +94,7 @@ def seek_subscription(request: m.SeekSubscription, state: ShardState) -> Decisio
         positions=positions,
         token=request.token,
     )
-    answer = _seek_answer(subscription.subscription_id, request)
-    drained = drained_by_seek(topic.layout, positions)
-    if not drained:
-        return Decision((entry,), answer)
-    # These segments have no records left, so their children need not wait for a drain check.
-    drained_entry = e.SegmentsDrained(
-        topic_id=topic.topic_id,
-        subscription_id=subscription.subscription_id,
-        segments=drained,
-        seek_generation=entry.seek_generation,
-    )
-    return Decision((entry, drained_entry), answer)
+    return Decision((entry,), _seek_answer(subscription.subscription_id, request))
 
 
 def set_order(request: m.SetSubscriptionOrder, state: ShardState) -> Decision | Refusal:

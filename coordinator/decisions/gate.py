@@ -9,6 +9,8 @@ The rules, in order of precedence:
 3. An ancestor that is missing from the layout was pruned, hence drained.
 4. In other subscriptions (QUEUE, CHECKPOINT, order ``none``, type unknown) no segment waits.
 5. A blocked segment names the undrained ancestors that block it, nearest first, then by id.
+6. A sealed segment that ends at or before the start position is drained at once: no record of it
+   was ever due, so there is nothing to count.
 """
 
 from __future__ import annotations
@@ -70,6 +72,25 @@ def undrained_sealed(layout: Layout, drained: AbstractSet[int]) -> frozenset[int
         segment_id
         for segment_id, segment in layout.segments.items()
         if segment.state is SegmentState.SEALED and segment_id not in drained
+    )
+
+
+def drained_without_count(
+    layout: Layout,
+    drained: AbstractSet[int],
+    subscription_type: SubscriptionType | None,
+    start_positions: Mapping[int, int],
+) -> list[int]:
+    """Return the sealed segments that are not recorded as drained but need no drain check (rule 6), by id.
+
+    ``start_positions``: segment → its position at the creation or the last seek, default 0.
+    """
+    if not tracks_acknowledgements(subscription_type):
+        return []
+    return sorted(
+        segment_id
+        for segment_id in undrained_sealed(layout, drained)
+        if (end := layout.segments[segment_id].end_offset) is not None and end <= start_positions.get(segment_id, 0)
     )
 
 

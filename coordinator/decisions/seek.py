@@ -9,7 +9,6 @@
 4. In strict order, no record is skipped implicitly: a position above 0 after an ancestor that is
    not at its end is rejected, with the positions to add.
 5. All other segments keep their positions.
-6. A sealed segment whose position is its end is drained at once.
 
 Pulsar's scalable topics keep drained facts across a seek, so rewound records of a sealed segment
 wait for a change of leader. Kafka resets only a group without members. Here the entry revokes the
@@ -21,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from headgate.model.layout import Layout, SegmentState
+from headgate.model.layout import Layout
 
 SeekTarget = Literal["earliest", "latest"] | Mapping[int, int]
 """A named position, or segment → offset."""
@@ -58,16 +57,6 @@ def seek_positions(
         if offset > 0 and (reason := _skipped_records_error(segment, offset, layout, ends, {**positions, **moved})):
             return reason
     return dict(sorted(moved.items()))
-
-
-def drained_by_seek(layout: Layout, positions: Mapping[int, int]) -> list[int]:
-    """Return the sealed segments whose new position is their end."""
-    found: list[int] = []
-    for segment, offset in sorted(positions.items()):
-        known = layout.segments[segment]
-        if known.state is SegmentState.SEALED and known.end_offset is not None and offset >= known.end_offset:
-            found.append(segment)
-    return found
 
 
 def _skipped_records_error(

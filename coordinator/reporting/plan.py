@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from coordinator.balancing.balance import compute_target
-from coordinator.decisions.gate import compute_gate, tracks_acknowledgements
+from coordinator.decisions.gate import compute_gate, drained_without_count, tracks_acknowledgements
 from coordinator.state.subscription import Subscription
 from coordinator.state.topic_view import TopicView
 from headgate.errors import LayoutError
@@ -36,10 +36,14 @@ def plan_changes(subscription: Subscription, topic: TopicView, changes: m.PlanCh
         for segment_slice, holding in subscription.holdings.items()
         if holding.revoked_at_ms is None and holding.consumer in consumers
     }
-    gate = compute_gate(layout, subscription.drained, subscription.type, subscription.order)
+    drained = subscription.drained.union(
+        drained_without_count(layout, subscription.drained, subscription.type, subscription.start_positions)
+    )
+    gate = compute_gate(layout, drained, subscription.type, subscription.order)
     after_rebalance = compute_target(subscription, layout, gate.grantable, consumers, kept)
     sealed = {s for s, segment in layout.segments.items() if segment.state is SegmentState.SEALED}
-    drained = subscription.drained | sealed if tracks_acknowledgements(subscription.type) else subscription.drained
+    if tracks_acknowledgements(subscription.type):
+        drained |= sealed
     later_gate = compute_gate(layout, drained, subscription.type, subscription.order)
     later = compute_target(subscription, layout, later_gate.grantable, consumers, after_rebalance)
     return m.ChangePlan(

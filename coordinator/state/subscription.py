@@ -102,6 +102,8 @@ class Subscription:
     order: e.Order
     positions: dict[int, int] = field(default_factory=dict)
     """Segment → offset below which everything is acknowledged in all buckets. Default: 0."""
+    start_positions: dict[int, int] = field(default_factory=dict)
+    """Segment → its position at the creation or the last seek. No record below it was ever due. Default: 0."""
     acknowledged_ranges: dict[int, OffsetRanges] = field(default_factory=dict)
     """QUEUE: segment → offsets acknowledged above the position in all buckets."""
     progress_by_bucket: dict[int, list[AcknowledgementProgress]] = field(default_factory=dict)
@@ -143,6 +145,7 @@ class Subscription:
             order=entry.order,
             balance=entry.balance,
             positions=dict(entry.positions),
+            start_positions=dict(entry.positions),
         )
 
     def position(self, segment: int) -> int:
@@ -226,6 +229,7 @@ class Subscription:
                 moves = tuple((s, self.position(s), to) for s, to in sorted(entry.positions.items()))
                 self.seek_generation, self.last_seek = entry.seek_generation, LastSeek(entry.token, moves)
                 self.positions.update(entry.positions)
+                self.start_positions.update(entry.positions)
                 for segment in entry.positions:
                     self._forget_progress(segment)
                 # "Drained" holds for the old positions only.
@@ -240,6 +244,7 @@ class Subscription:
         for segment in segments:
             self._forget_progress(segment)
             self.positions.pop(segment, None)
+            self.start_positions.pop(segment, None)
             self.drained.discard(segment)
             self.weights.pop(segment, None)
 

@@ -57,20 +57,55 @@ async def test_an_acknowledgement_of_the_sealed_end_starts_a_check_at_once(harne
 
 async def test_a_split_of_an_acknowledged_segment_starts_a_check_at_once(lead: Lead) -> None:
     """No acknowledgement will follow: an idle segment is drained as soon as it is sealed."""
-    harness = lead("ada")
+    harness = lead("ada", records=5)
+    harness.acknowledge("ada", 0, 5)
     harness.split(0)
     await harness.run(0.1)
 
     assert {1: "ada", 2: "ada"} == harness.holders()
 
 
+@pytest.mark.parametrize("with_drain_check", [True, False], ids=["silent check", "no check"])
+async def test_a_split_of_an_empty_segment_opens_its_children_without_a_check(lead: Lead, with_drain_check) -> None:
+    harness = lead("ada", with_drain_check=with_drain_check)
+    harness.checker.reports_nothing_drained = True
+    harness.split(0)
+    harness.split(1)
+
+    assert {2: "ada", 3: "ada", 4: "ada"} == harness.holders()
+    assert [] == harness.checker.checks
+
+
+async def test_a_segment_that_was_skipped_by_a_seek_opens_its_children_without_a_check(lead: Lead) -> None:
+    harness = lead("ada", records=5)
+    harness.checker.reports_nothing_drained = True
+    harness.seek({0: 5})
+    harness.split(0)
+    assert {1: "ada", 2: "ada"} == harness.holders()
+
+    harness.seek({0: 4})
+    assert {0: "ada"} == harness.holders()
+    harness.seek({0: 5})
+    assert {1: "ada", 2: "ada"} == harness.holders()
+
+
+async def test_acknowledged_records_are_counted_even_before_a_later_end(lead: Lead) -> None:
+    """The position is at the end, but the subscription started before it."""
+    harness = lead("ada", records=5)
+    harness.checker.reports_nothing_drained = True
+    harness.acknowledge("ada", 0, 5)
+    harness.split(0)
+
+    assert {0: "ada"} == harness.holders()
+
+
 async def test_generations_of_empty_segments_unblock_without_a_pause(harness: CoordinatorHarness) -> None:
-    """Segments 1 and 3 were split before they received a record. Their nearest held ancestor is 0."""
+    """Segments 1 and 3 were split before they received a record. Only segment 0 has records to acknowledge."""
     harness.split(1)
     harness.split(3)
     harness.register("bob")
     assert {0: "ada"} == harness.holders()
-    assert {1: (0,), 2: (0,), 3: (1, 0), 4: (1, 0), 5: (3, 1, 0), 6: (3, 1, 0)} == dict(harness.coordinator.blocked)
+    assert dict.fromkeys((2, 4, 5, 6), (0,)) == dict(harness.coordinator.blocked)
     harness.acknowledge("ada", 0, 5)
     await harness.run(0.2)
 

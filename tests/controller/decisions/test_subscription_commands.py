@@ -55,16 +55,6 @@ def test_a_seek_is_one_entry_and_withdraws_drained_facts() -> None:
     assert {0: 0, 1: 0, 2: 0} == shard.subscription.positions
 
 
-def test_a_seek_to_a_sealed_end_drains_the_segment_in_the_same_chunk() -> None:
-    shard = Shard()
-    decision = shard.seek(to="latest")
-    shard.do(decision)
-
-    assert [e.SubscriptionSeek, e.SegmentsDrained] == [type(entry) for entry in decision.entries]
-    assert {0} == shard.subscription.drained
-    assert {0: 5, 1: 0, 2: 3} == shard.subscription.positions
-
-
 def test_descendants_of_named_segments_move_in_strict_order() -> None:
     shard = Shard()
 

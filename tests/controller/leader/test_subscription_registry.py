@@ -54,6 +54,21 @@ async def test_an_explanation_covers_one_consumer_or_segment_or_all():
     assert (consumer.segments, [c.consumer for c in consumer.consumers]) == ([], ["ada"])
 
 
+@pytest.mark.parametrize(
+    ("start", "granted"), [("latest", [1, 2]), ("earliest", [0])], ids=["from the end", "from the beginning"]
+)
+async def test_a_new_subscription_reads_the_children_at_once_if_nothing_before_them_is_due(start, granted):
+    """The drain check of this shard never reports a segment."""
+    shard = OneShard()
+    async with shard.leader(), shard.client() as client:
+        await client.call(m.CreateTopic, topic="orders", token="1")
+        await client.call(m.ProduceBatch, topic="orders", records=[m.Record(b"k", b"v", 0)])
+        await client.call(m.SplitSegment, topic="orders", segment=0, token="2")
+        registered = await client.call(m.RegisterConsumer, **CONSUMER, subscription_type="STREAM", start=start)
+
+    assert granted == [grant.segment for grant in registered.grants]
+
+
 async def test_replayed_acknowledgements_get_the_original_rejections_from_any_leader():
     """Judging the batch again would reject the valid acknowledgement: its grant no longer exists."""
     shard = OneShard()

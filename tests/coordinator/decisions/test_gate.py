@@ -3,7 +3,14 @@
 import pytest
 from hypothesis import given
 
-from coordinator.decisions.gate import Gate, compute_gate, is_gated, nearest_ancestors, undrained_sealed
+from coordinator.decisions.gate import (
+    Gate,
+    compute_gate,
+    drained_without_count,
+    is_gated,
+    nearest_ancestors,
+    undrained_sealed,
+)
 from headgate.model.layout import Layout, Segment, SegmentState
 from tests.support.layouts import layouts_and_drained
 
@@ -100,6 +107,14 @@ def test_rule_5_blockers_are_named_nearest_first_and_then_by_id() -> None:
 
     assert (1, 3, 0) == compute_gate(layout, set(), "STREAM", "strict").blocked[4]
     assert [[1, 3], [0]] == nearest_ancestors(layout, 4)
+
+
+def test_rule_6_sealed_segments_that_end_at_the_start_position_need_no_count() -> None:
+    layout = Layout.initial(2, 0).split(0, 5, 0).split(1, 7, 0).split(2, 0, 0)
+
+    assert [0, 2] == drained_without_count(layout, frozenset(), "QUEUE", {0: 5, 1: 6, 3: 3})
+    assert [2] == drained_without_count(layout, {0}, "STREAM", {0: 5})
+    assert [] == drained_without_count(layout, {0}, "CHECKPOINT", {0: 5})
 
 
 @given(layouts_and_drained())

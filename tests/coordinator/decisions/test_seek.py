@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.decisions.gate import compute_gate
-from coordinator.decisions.seek import SeekTarget, drained_by_seek, seek_positions
+from coordinator.decisions.gate import compute_gate, drained_without_count
+from coordinator.decisions.seek import SeekTarget, seek_positions
 from headgate.model.layout import Layout, SegmentState
 from tests.support.layouts import END_OFFSET, layouts
 
@@ -85,15 +85,6 @@ def test_rule_4_an_ancestor_moved_back_by_the_same_seek_counts() -> None:
     assert "of segment 0 (4 of 5), 1 (0 of 7)" in seek({3: 2, 0: 4}, ENDS)
 
 
-def test_rule_6_sealed_segments_at_their_ends_are_drained() -> None:
-    assert [0, 1] == drained_by_seek(layout(), {0: 5, 1: 7, 2: 3})
-    assert [0] == drained_by_seek(layout(), {0: 5, 1: 6})
-
-
-def test_rule_6_an_empty_sealed_segment_is_drained_by_any_seek() -> None:
-    assert [1] == drained_by_seek(Layout.initial(1, 0).split(0, 5, 0).split(1, 0, 0), {0: 0, 1: 0})
-
-
 @st.composite
 def seeks(draw: st.DrawFn) -> tuple[Layout, dict[int, int], dict[int, int], SeekTarget]:
     """Draw a layout, its ends, the current positions, and a seek target within the ends."""
@@ -128,7 +119,7 @@ def test_an_accepted_seek_leaves_no_position_after_unread_records(drawn) -> None
         assert after[segment] == 0 or not graph.ancestors(segment) & unread
     # Segments that did not move may have been read already. They wait like all others.
     drained = {s for s in graph.segments if s not in unread and graph.segments[s].state is SegmentState.SEALED}
-    assert set(drained_by_seek(graph, moved)) <= drained
+    assert set(drained_without_count(graph, set(), "STREAM", moved)) <= drained
     gate = compute_gate(graph, drained, "STREAM", "strict")
     assert all(not graph.ancestors(segment) & unread for segment in gate.grantable)
 

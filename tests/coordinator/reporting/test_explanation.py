@@ -113,7 +113,7 @@ async def test_a_fully_acknowledged_ancestor_waits_for_the_next_drain_check(lead
 
 
 async def test_a_stream_without_a_drain_check_says_that_segments_stay_blocked(lead: Lead) -> None:
-    harness = lead("ada", with_drain_check=False)
+    harness = lead("ada", records=1, with_drain_check=False)
     harness.split(0)
 
     assert "No drain check is configured: blocked segments stay blocked." in explain_all(harness).summary
@@ -147,7 +147,7 @@ async def test_a_disconnected_holder_states_its_grace_period(lead: Lead) -> None
 
 
 async def test_a_consumer_without_a_segment_gets_a_reason(lead: Lead) -> None:
-    harness = lead("ada", "bob")
+    harness = lead("ada", "bob", records=1)
     harness.split(0)
 
     assert consumer_sentences(explain_all(harness))["bob"][0].startswith("bob has no segment: ")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from coordinator.reporting.plan import plan_changes
 from headgate.errors import LayoutError
 from headgate.model import entries as e
-from headgate.model.bucket_ranges import SegmentSlice, slice_of
+from headgate.model.bucket_ranges import SegmentSlice, segment_of, slice_of
 from headgate.protocol import messages as m
 from tests.coordinator.conftest import Lead
 from tests.support.imported_topic import imported_topic
@@ -55,13 +55,16 @@ def after(holders: dict[SegmentSlice, str], moves: list[m.PlannedMove]) -> dict[
     joins=st.booleans(),
     leaves=st.booleans(),
     can_share=st.booleans(),
+    records=st.integers(0, 1),
 )
 @settings(max_examples=60, deadline=None)
-async def test_a_plan_matches_the_real_changes(segments, names, splits, joins, leaves, can_share):
+async def test_a_plan_matches_the_real_changes(segments, names, splits, joins, leaves, can_share, records):
     harness = CoordinatorHarness(segments=segments)
     for name in names:
         harness.register(name, supports_bucket_ranges=can_share)
         await settle(harness)
+    for segment in range(segments if records else 0):
+        harness.store(segment, records)
     splits = sorted(s for s in splits if s < segments)
     changes: dict = {"splits": splits}
     if joins:
@@ -87,6 +90,8 @@ async def test_a_plan_matches_the_real_changes(segments, names, splits, joins, l
     # Several changes may break ties differently when they happen one by one.
     if len(splits) + joins + leaves == 1:
         assert after_rebalance == harness.holders()
+        for held, holding in list(harness.subscription.holdings.items()):
+            harness.acknowledge(holding.consumer, held, harness.topic.tails[segment_of(held)].next_offset)
         await harness.run_with_heartbeats(4)
         await settle(harness)
         assert drained == harness.holders()
