@@ -21,6 +21,7 @@ from drain.protocol import BacklogResponse, DrainCheckError, ExternalBacklogQuer
 from headgate.background import cancel_and_wait
 from headgate.protocol import messages as m
 from headgate.protocol.backlog import SubscriptionBacklog
+from headgate.protocol.paging import cut_page, follows
 from metrics import events
 
 REFRESH_TIMEOUT_SECONDS: Final = 1.5
@@ -94,13 +95,15 @@ class BacklogService:
         return backlogs(self._state, response, self._now_ms())
 
     def _answer(self, request: m.DescribeBacklog) -> m.BacklogReply:
-        return m.BacklogReply(
-            backlogs=[
-                each
-                for each in self.latest()
-                if request.topic in (None, each.topic) and request.subscription in (None, each.subscription)
-            ],
+        found = (
+            ((each.topic, each.subscription), each)
+            for each in self.latest()
+            if request.topic in (None, each.topic)
+            and request.subscription in (None, each.subscription)
+            and follows(request.after, each.topic, each.subscription)
         )
+        page, following = cut_page(found)
+        return m.BacklogReply(backlogs=page, next=following)
 
     async def _refresh_and_answer(self, request: m.DescribeBacklog, reply: Callable[[m.AnyReplyBody], None]) -> None:
         await self._refresh(REFRESH_TIMEOUT_SECONDS)

@@ -19,6 +19,7 @@ from headgate.errors import LayoutError
 from headgate.model import entries as e
 from headgate.model.layout import Layout
 from headgate.protocol import messages as m
+from headgate.protocol.paging import cut_page, follows
 
 MAX_SEGMENTS = 4096
 """Limit for the segments of a layout, including sealed ones, so that one topic cannot exhaust the shard's memory."""
@@ -142,12 +143,18 @@ def _refuse_layout(topic: Topic, change: Callable[[], Layout], max_segments: int
     return Refusal("invalid", f"topic {topic.name!r} holds {count} segments; the limit is {max_segments}")
 
 
-def list_topics(_: m.ListTopics, __: ShardState) -> Decision:
-    """List every topic of the shard."""
-    return Decision(
-        (),
-        lambda state: m.TopicList(topics=[describe(topic, state.shard) for _, topic in sorted(state.topics.items())]),
-    )
+def list_topics(request: m.ListTopics, _: ShardState) -> Decision:
+    """List the topics of the shard, by name."""
+
+    def answer(state: ShardState) -> m.AnyReplyBody:
+        topics, following = cut_page(
+            ((name,), describe(topic, state.shard))
+            for name, topic in sorted(state.topics.items())
+            if follows(request.after, name)
+        )
+        return m.TopicList(topics=topics, next=following)
+
+    return Decision((), answer)
 
 
 def describe_topic(request: m.DescribeTopic, state: ShardState) -> Decision | Refusal:

@@ -26,6 +26,7 @@ from coordinator.state.subscription import Subscription
 from coordinator.subscription_coordinator import SubscriptionCoordinator
 from headgate.model import entries as e
 from headgate.protocol import messages as m
+from headgate.protocol.paging import cut_page, follows
 from metrics.events import Observer
 
 RequestT = TypeVar(
@@ -189,13 +190,14 @@ class SubscriptionRegistry:
         refusal = self.refuse_unknown(request.topic, None)
         if refusal is not None:
             return refusal
-        found = [
-            self._coordinators[subscription.subscription_id].describe()
-            for name, topic in sorted(self._state.topics.items())
-            if request.topic in (None, name)
-            for _, subscription in sorted(topic.subscriptions.items())
-        ]
-        return m.SubscriptionList(subscriptions=found)
+        subscriptions, following = cut_page(
+            ((topic_name, name), self._coordinators[subscription.subscription_id].describe())
+            for topic_name, topic in sorted(self._state.topics.items())
+            if request.topic in (None, topic_name)
+            for name, subscription in sorted(topic.subscriptions.items())
+            if follows(request.after, topic_name, name)
+        )
+        return m.SubscriptionList(subscriptions=subscriptions, next=following)
 
     def _find(self, topic_name: str, name: str) -> SubscriptionCoordinator | Refusal:
         found = find_subscription(topic_name, name, self._state)

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Self, TypeVar
 
+import msgspec
+
 from headgate.client.admin_values import (
     BacklogInfo,
     Explanation,
@@ -34,6 +36,8 @@ from headgate.reading.time_lookup import positions_at
 from headgate.storage.object_store import Store, open_store
 
 ReplyT = TypeVar("ReplyT", bound=m.ReplyBody)
+PageT = TypeVar("PageT", bound=m.PageReply)
+ListRequestT = TypeVar("ListRequestT", m.ListTopics, m.ListSubscriptions, m.DescribeBacklog)
 
 
 class Admin:
@@ -113,9 +117,8 @@ class Admin:
 
     async def list_topics(self) -> list[TopicInfo]:
         """Return all topics of all shards, by name."""
-        request = m.ListTopics()
-        replies = await self._request_all(range(self._all_shards()), request, m.TopicList)
-        found = [public_value(topic, TopicInfo) for reply in replies for topic in reply.topics]
+        pages = await self._list(range(self._all_shards()), m.ListTopics(), m.TopicList)
+        found = [public_value(topic, TopicInfo) for page in pages for topic in page.topics]
         return sorted(found, key=lambda info: info.topic)
 
     async def describe_topic(self, topic: str) -> TopicInfo:
@@ -194,8 +197,8 @@ class Admin:
     async def list_subscriptions(self, topic: str | None = None) -> list[SubscriptionInfo]:
         """Return the subscriptions of ``topic``, or of all topics, by topic and name."""
         request = m.ListSubscriptions(topic=topic)
-        replies = await self._request_all(self._shards_of(topic), request, m.SubscriptionList)
-        found = [public_value(each, SubscriptionInfo) for reply in replies for each in reply.subscriptions]
+        pages = await self._list(self._shards_of(topic), request, m.SubscriptionList)
+        found = [public_value(each, SubscriptionInfo) for page in pages for each in page.subscriptions]
         return sorted(found, key=lambda info: (info.topic, info.subscription))
 
     async def backlog(self, topic: str | None = None, subscription: str | None = None) -> list[BacklogInfo]:
@@ -203,8 +206,8 @@ class Admin:
         if subscription is not None:
             m.require_name("subscription", subscription)
         request = m.DescribeBacklog(topic=topic, subscription=subscription)
-        replies = await self._request_all(self._shards_of(topic), request, m.BacklogReply)
-        found = [public_value(each, BacklogInfo) for reply in replies for each in reply.backlogs]
+        pages = await self._list(self._shards_of(topic), request, m.BacklogReply)
+        found = [public_value(each, BacklogInfo) for page in pages for each in page.backlogs]
         return sorted(found, key=lambda info: (info.topic, info.subscription))
 
     async def describe_subscription(self, topic: str, subscription: str) -> SubscriptionInfo:
@@ -353,8 +356,16 @@ class Admin:
     def _store(self) -> Store:
         return self._client.store if self._ledger_url is None else open_store(self._ledger_url)
 
-    async def _request_all(self, shards: Iterable[int], request: m.AnyRequestBody, kind: type[ReplyT]) -> list[ReplyT]:
-        return await asyncio.gather(*(self._request(shard, request, kind) for shard in shards))
+    async def _list(self, shards: Iterable[int], request: ListRequestT, kind: type[PageT]) -> list[PageT]:
+        """Return all pages of all ``shards``."""
+        found = await asyncio.gather(*(self._list_shard(shard, request, kind) for shard in shards))
+        return [page for pages in found for page in pages]
+
+    async def _list_shard(self, shard: int, request: ListRequestT, kind: type[PageT]) -> list[PageT]:
+        pages = [await self._request(shard, request, kind)]
+        while (after := pages[-1].next) is not None:
+            pages.append(await self._request(shard, msgspec.structs.replace(request, after=after), kind))
+        return pages
 
     async def _request(self, shard: int, request: m.AnyRequestBody, kind: type[ReplyT]) -> ReplyT:
         """Return the body of the reply to ``request``, which must be of type ``kind``."""

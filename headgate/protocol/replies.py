@@ -18,6 +18,12 @@ class ReplyBody(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omi
     """Base class of reply bodies."""
 
 
+class PageReply(ReplyBody, frozen=True, kw_only=True):
+    """Base class of replies that are one page of a list. ``next``: the cursor of the next page; None: the last one."""
+
+    next: str | None = None
+
+
 class Committed(ReplyBody, frozen=True, tag="committed"):
     """The batch is durable.
 
@@ -213,7 +219,7 @@ class Pruned(ReplyBody, frozen=True, tag="pruned"):
     abandoned: list[str] = []
 
 
-class TopicList(ReplyBody, frozen=True, tag="topic_list"):
+class TopicList(PageReply, frozen=True, kw_only=True, tag="topic_list"):
     """Reply to `ListTopics`."""
 
     topics: list[TopicDescription]
@@ -290,7 +296,7 @@ class SubscriptionReply(ReplyBody, frozen=True, tag="subscription"):
     subscription: SubscriptionDescription
 
 
-class SubscriptionList(ReplyBody, frozen=True, tag="subscription_list"):
+class SubscriptionList(PageReply, frozen=True, kw_only=True, tag="subscription_list"):
     """Reply to `ListSubscriptions`."""
 
     subscriptions: list[SubscriptionDescription]
@@ -324,7 +330,7 @@ class PlanReply(ReplyBody, frozen=True, tag="plan"):
     plan: ChangePlan
 
 
-class BacklogReply(ReplyBody, frozen=True, tag="backlog"):
+class BacklogReply(PageReply, frozen=True, kw_only=True, tag="backlog"):
     """Reply to `DescribeBacklog`, sorted by topic and subscription; may be up to a minute old."""
 
     backlogs: list[SubscriptionBacklog]

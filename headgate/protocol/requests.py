@@ -37,6 +37,8 @@ Label = Annotated[str, Meta(pattern=r"^[!-~]{1,128}\Z")]
 HashText = Annotated[str, Meta(pattern=r"^(0|[1-9][0-9]{0,38})\Z")]
 """A hash of up to 128 bits as decimal text, because msgpack integers have 64 bits."""
 Checkpoint = Annotated[str, Meta(max_length=1024)]
+Cursor = Annotated[str, Meta(max_length=256)]
+"""A position in a list. Clients return it unchanged and do not read it."""
 
 
 def require_name(kind: str, name: str) -> str:
@@ -54,6 +56,12 @@ def require_name(kind: str, name: str) -> str:
 
 class RequestBody(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
     """Base class of request bodies."""
+
+
+class ListRequest(RequestBody, frozen=True, kw_only=True):
+    """Fields of every request for a list, which is sent in pages. ``after``: the ``next`` of the previous page."""
+
+    after: Cursor | None = None
 
 
 class SubscriptionRequest(RequestBody, frozen=True):
@@ -219,7 +227,7 @@ class DeleteTopic(RequestBody, frozen=True, tag="delete_topic"):
     force: bool = False
 
 
-class ListTopics(RequestBody, frozen=True, tag="list_topics"):
+class ListTopics(ListRequest, frozen=True, tag="list_topics"):
     """List the topics of one shard."""
 
 
@@ -266,13 +274,13 @@ class PruneTopic(RequestBody, frozen=True, tag="prune_topic"):
     dry_run: bool = False
 
 
-class ListSubscriptions(RequestBody, frozen=True, tag="list_subscriptions"):
+class ListSubscriptions(ListRequest, frozen=True, tag="list_subscriptions"):
     """List the subscriptions of one topic, or of the whole shard."""
 
     topic: Name | None = None
 
 
-class DescribeBacklog(RequestBody, frozen=True, tag="describe_backlog"):
+class DescribeBacklog(ListRequest, frozen=True, tag="describe_backlog"):
     """Report the unacknowledged records of one subscription, of one topic, or of the whole shard."""
 
     topic: Name | None = None

@@ -16,7 +16,15 @@ PATTERNS = {
     typing.get_args(m.Label)[1].pattern: "a label",
     typing.get_args(m.HashText)[1].pattern: "a hash",
 }
-UNDOCUMENTED = (msgspec.Struct, m.RequestBody, m.SubscriptionRequest, m.ConsumerRequest, m.ReplyBody)
+UNDOCUMENTED = (
+    msgspec.Struct,
+    m.RequestBody,
+    m.SubscriptionRequest,
+    m.ConsumerRequest,
+    m.ListRequest,
+    m.ReplyBody,
+    m.PageReply,
+)
 STRUCTS = sorted(
     {
         kind

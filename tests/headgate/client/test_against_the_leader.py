@@ -285,3 +285,26 @@ async def test_a_restarted_program_creates_a_new_subscription():
                 await consume(consumer, found, 20)
             assert in_order(20) == found, "from the beginning, the second time too"
             await delete(world, force=False)
+
+
+async def test_lists_of_any_length_arrive_in_pages():
+    """Each topic of 1024 segments, subscription and backlog takes a tenth of a page or more."""
+    world = OneShard()
+    names = [f"topic-{n:02}" for n in range(12)]
+    async with world.leader(), Admin(client(world, "admin")) as admin, client(world, "raw") as raw:
+        for name in names:
+            await admin.create_topic(name, segments=1024)
+            register = m.RegisterConsumer(
+                topic=name, subscription="s", consumer="c", incarnation=1, subscription_type="STREAM"
+            )
+            await raw.request(0, lambda register=register: register)
+
+        assert [each.topic for each in await admin.list_topics()] == names
+        assert [each.topic for each in await admin.list_subscriptions()] == names
+        assert [each.topic for each in await admin.backlog()] == names
+        assert [len(each.segments) for each in await admin.list_subscriptions()] == [1024] * len(names)
+        for request in (m.ListTopics(), m.ListSubscriptions(), m.DescribeBacklog()):
+            first = (await raw.request(0, lambda request=request: request)).body
+            assert isinstance(first, m.PageReply)
+            assert first.next is not None, "one page does not hold everything"
+            assert len(m.encode(first)) < 512 * 1024
