@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headgate.ledger.chunk import FORMAT, METADATA_KEY, SCHEMA, ChunkBuilder
-from headgate.ledger.ledger import chunk_folder, chunk_name
+from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model import entries as e
 
 SEGMENTS, SUBSCRIPTIONS, RECORD_EVERY, RECORD_BYTES = 16, 4, 8, 100

@@ -31,7 +31,7 @@ from drain.backlog.merge import MergedRow
 from drain.backlog.results import publish_result
 from drain.spark.chunks import LedgerChunks
 from drain.spark.session import build_session
-from headgate.ledger.ledger import chunk_folder, chunk_name
+from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model import entries as e
 
 CHUNKS, RECORDS_EACH, VALUE_BYTES, SEGMENTS = 20, 40, 100, 8

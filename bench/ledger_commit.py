@@ -19,7 +19,7 @@ from pathlib import Path
 
 from bench._harness import Benchmark, Effort, Measurement, run_alternating
 from bench._workload import Shard, batches
-from headgate.ledger.ledger import chunk_folder, chunk_name
+from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.storage.object_store import LocalStore
 
 BATCHES, RECORDS_EACH, VALUE_BYTES = 10, 50, 200

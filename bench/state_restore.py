@@ -17,7 +17,8 @@ from bench._harness import Benchmark, Effort, Measurement, run_alternating
 from bench._workload import Shard, batches
 from controller.state.shard_state import ShardState
 from headgate.ledger import chunk
-from headgate.ledger.ledger import Ledger, chunk_folder, chunk_name
+from headgate.ledger.ledger import Ledger
+from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model import entries as e
 from headgate.storage.object_store import LocalStore
 

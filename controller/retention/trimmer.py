@@ -19,7 +19,8 @@ from controller.state.shard_state import ShardState
 from headgate.errors import LedgerError, ObjectMissingError, StoreUnavailableError
 from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
 from headgate.ledger.compacted import manifest_ranges, read_manifest
-from headgate.ledger.ledger import Ledger, snapshot_path
+from headgate.ledger.ledger import Ledger
+from headgate.ledger.paths import snapshot_path
 from headgate.model import entries as e
 from metrics import events
 

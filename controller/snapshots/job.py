@@ -22,7 +22,8 @@ from controller.snapshots.format import encode_snapshot
 from controller.snapshots.restore import catch_up
 from controller.state.shard_state import ShardState
 from headgate.errors import ConfigError, HeadgateError, ObjectExistsError
-from headgate.ledger.ledger import Ledger, snapshot_path
+from headgate.ledger.ledger import Ledger
+from headgate.ledger.paths import snapshot_path
 from headgate.parent_death_signal import die_with_parent
 from headgate.storage.object_store import open_store
 

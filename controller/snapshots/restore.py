@@ -18,7 +18,10 @@ import structlog
 from controller.snapshots.format import SnapshotError, decode_steps
 from controller.state.shard_state import ShardState
 from headgate.errors import LedgerError, ObjectMissingError
-from headgate.ledger.ledger import Ledger, chunk_folder, run_start, snapshot_path
+from headgate.ledger.chunk import FORMAT
+from headgate.ledger.format_version import check_format
+from headgate.ledger.ledger import Ledger, run_start
+from headgate.ledger.paths import FORMER_CHUNKS_FOLDER, chunk_folder, snapshot_path
 
 OnUnusableSnapshot = Callable[[int], None]
 """Called with the shard of an unusable snapshot."""
@@ -30,7 +33,7 @@ async def load_newest_snapshot(ledger: Ledger, on_unusable: OnUnusableSnapshot) 
     """Return the state of the newest usable snapshot; an empty one if there is none and the ledger begins at 1.
 
     Raises:
-        LedgerFormatError: the snapshot has an older format.
+        LedgerFormatError: the snapshot, or the whole ledger, has an older format.
         LedgerError: a snapshot is ahead of the ledger, or none is usable and the first chunks were trimmed.
         StoreUnavailableError: the store is unreachable.
 
@@ -51,6 +54,8 @@ async def load_newest_snapshot(ledger: Ledger, on_unusable: OnUnusableSnapshot) 
             log.warning("snapshot.unusable", shard=ledger.shard, chunk=number, reason=str(error))
             reasons.append(str(error))
     numbers = await ledger.numbers()
+    if not numbers:
+        await _refuse_former_folder(ledger)
     if (missing := await _highest_missing(ledger, numbers, 1)) is not None:
         raise LedgerError(
             f"{chunk_folder(ledger.shard)}: chunk {missing} is missing, and no snapshot can replace it "
@@ -99,6 +104,13 @@ async def _highest_missing(ledger: Ledger, numbers: Sequence[int], first: int) -
         return None
     # A listing made during writes may show a chunk and not yet the one before it.
     return None if await ledger.exists(start - 1) else start - 1
+
+
+async def _refuse_former_folder(ledger: Ledger) -> None:
+    """Raise LedgerFormatError if the chunks are where an older version looked for them: this is no new ledger."""
+    former = f"{FORMER_CHUNKS_FOLDER}/shard={ledger.shard:04d}"
+    if await ledger.store.names(former):
+        check_format(former, FORMAT - 1, FORMAT)
 
 
 def _missing_chunk_error(ledger: Ledger, missing: int) -> LedgerError:

@@ -17,7 +17,7 @@ from drain.backlog.merge import StateRow
 from drain.spark.schemas import STATE
 from headgate.errors import LedgerError, LedgerFormatError, ObjectExistsError
 from headgate.ledger.format_version import check_format
-from headgate.ledger.ledger import chunk_name
+from headgate.ledger.paths import chunk_name
 from headgate.storage.object_store import Store
 
 FORMAT: Final = 3

@@ -55,7 +55,8 @@ from headgate.ledger.compacted import (
     manifest_ranges,
     read_manifest,
 )
-from headgate.ledger.ledger import Ledger, chunk_folder, chunk_name
+from headgate.ledger.ledger import Ledger
+from headgate.ledger.paths import CHUNKS_FOLDER, chunk_folder, chunk_name
 from headgate.storage.object_store import Store, open_store
 
 CHUNKS: Final = 1024
@@ -315,7 +316,7 @@ class CompactionJob:
         if work.facts is not None:
             return backlog_plans.contributions_from_merged(spark_frame(self._session, work.facts, spark_schema(MERGED)))
         paths = [f"{self._root}/{chunk_folder(work.shard)}/{chunk_name(number)}" for number in work.times]
-        facts = self._session.read.schema(spark_schema(FACTS)).option("basePath", f"{self._root}/ledger")
+        facts = self._session.read.schema(spark_schema(FACTS)).option("basePath", f"{self._root}/{CHUNKS_FOLDER}")
         return backlog_plans.contributions(facts.parquet(*paths))
 
     async def _written_objects(self, folder: str, rows: list[dict[str, Any]]) -> list[CompactedObject]:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from drain.backlog.counting import ChunkBatch, aggregate_chunks
 from drain.spark.fact_source import SparkFiles
 from headgate.ledger.chunk import ChunkBuilder
-from headgate.ledger.ledger import chunk_folder, chunk_name
+from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model import entries as e
 from headgate.model.layout import Layout
 

@@ -21,7 +21,7 @@ from drain.spark.fact_source import FactSource, Reader, fact_source
 from drain.spark.small_chunk_reader import SMALL_READ_MAX_ROWS
 from headgate.errors import ConfigError, LedgerError
 from headgate.ledger.chunk import METADATA_KEY, checked_header
-from headgate.ledger.ledger import chunk_folder, chunk_name
+from headgate.ledger.paths import CHUNKS_FOLDER, chunk_folder, chunk_name
 from headgate.storage.object_store import Store, open_store
 
 _SHARD_FOLDER: Final = re.compile(r"shard=(\d{4,})")
@@ -51,7 +51,7 @@ class LedgerChunks:
             StoreUnavailableError: the store is unreachable.
 
         """
-        names = await self.store.folders("ledger")
+        names = await self.store.folders(CHUNKS_FOLDER)
         found = [int(match.group(1)) for name in names if (match := _SHARD_FOLDER.fullmatch(name))]
         if not found:
             raise ConfigError(f"no shard found in {self.source.base}: check the ledger's URL, or name the shards")

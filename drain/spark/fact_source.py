@@ -18,7 +18,7 @@ from drain.spark import object_data_source as objects
 from drain.spark.schemas import FACTS
 from drain.spark.small_chunk_reader import SMALL_READ_MAX_ROWS, read_small_chunks
 from drain.spark.spark_schemas import spark_frame, spark_schema
-from headgate.ledger.ledger import chunk_folder, chunk_name
+from headgate.ledger.paths import CHUNKS_FOLDER, chunk_folder, chunk_name
 
 Reader = Literal["auto", "spark"]
 READERS: Final[tuple[Reader, ...]] = ("auto", "spark")
@@ -62,7 +62,7 @@ class SparkFiles:
         parts = urlsplit(ledger_url)
         self._small_read_max_rows = small_read_max_rows if parts.scheme == "file" else 0
         self._root = hadoop_url(ledger_url)
-        self.base = f"{self._root}/ledger"
+        self.base = f"{self._root}/{CHUNKS_FOLDER}"
 
     def path(self, shard: int, number: int) -> str:
         return f"{self._root}/{chunk_folder(shard)}/{chunk_name(number)}"
@@ -83,7 +83,7 @@ class StoreObjects:
 
     def __init__(self, ledger_url: str) -> None:
         self._ledger_url = ledger_url
-        self.base = f"{ledger_url.rstrip('/')}/ledger"
+        self.base = f"{ledger_url.rstrip('/')}/{CHUNKS_FOLDER}"
 
     def path(self, shard: int, number: int) -> str:
         return f"{chunk_folder(shard)}/{chunk_name(number)}"

@@ -14,30 +14,8 @@ import pyarrow as pa
 
 from headgate.errors import LedgerError, ObjectMissingError
 from headgate.ledger import chunk
+from headgate.ledger.paths import chunk_folder, chunk_name, chunk_number, chunk_path, snapshot_folder, snapshot_number
 from headgate.storage.object_store import Store
-
-_SUFFIX = ".parquet"
-_SNAPSHOT_SUFFIX = ".snapshot"
-
-
-def chunk_folder(shard: int) -> str:
-    """Return the folder of a shard's chunks, relative to the ledger's URL."""
-    return f"ledger/shard={shard:04d}"
-
-
-def chunk_name(number: int) -> str:
-    """Return the object name of chunk ``number``; names sort in the order of numbers."""
-    return f"{number:012d}{_SUFFIX}"
-
-
-def snapshot_folder(shard: int) -> str:
-    """Return the folder of a shard's snapshots (controller.snapshots.format), relative to the ledger's URL."""
-    return f"snapshots/shard={shard:04d}"
-
-
-def snapshot_path(shard: int, number: int) -> str:
-    """Return the object name of the state after chunk ``number``."""
-    return f"{snapshot_folder(shard)}/{number:012d}{_SNAPSHOT_SUFFIX}"
 
 
 def run_start(numbers: Sequence[int]) -> int:
@@ -97,17 +75,16 @@ class Ledger:
 
         """
         names = await self.store.names(chunk_folder(self.shard), after=chunk_name(after))
-        numbers = [int(stem) if (stem := name.removesuffix(_SUFFIX)).isdecimal() else -1 for name in names]
+        numbers = [chunk_number(name) for name in names]
         for number, name in zip(numbers, names, strict=True):
-            if name != chunk_name(number):
+            if number is None:
                 raise LedgerError(f"{chunk_folder(self.shard)}/{name} is a foreign object: chunks have other names")
-        return numbers
+        return [number for number in numbers if number is not None]
 
     async def snapshots(self) -> list[int]:
         """Return the chunk numbers of existing snapshots, rising; raises StoreUnavailableError."""
         names = await self.store.names(snapshot_folder(self.shard))
-        stems = [name.removesuffix(_SNAPSHOT_SUFFIX) for name in names if name.endswith(_SNAPSHOT_SUFFIX)]
-        return sorted(int(stem) for stem in stems if stem.isdecimal())
+        return [number for name in names if (number := snapshot_number(name)) is not None]
 
     async def delete(self, number: int) -> None:
         """Delete chunk ``number`` if it exists; raises StoreUnavailableError."""
@@ -139,4 +116,4 @@ class Ledger:
         return chunk.decode_records(await self.store.read(self._path(number)), shard=self.shard, number=number)
 
     def _path(self, number: int) -> str:
-        return f"{chunk_folder(self.shard)}/{chunk_name(number)}"
+        return chunk_path(self.shard, number)

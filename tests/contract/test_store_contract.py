@@ -54,9 +54,9 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 @pytest.mark.parametrize("data", [b"", b"\0\xff", b"x" * 3_000_000], ids=["empty", "binary", "large"])
 async def test_an_object_is_read_as_it_was_created(store: Store, data: bytes) -> None:
-    await store.create("ledger/shard=0001/000000000001.parquet", data)
+    await store.create("chunks/shard=0001/000000000001.parquet", data)
 
-    assert await store.read("ledger/shard=0001/000000000001.parquet") == data
+    assert await store.read("chunks/shard=0001/000000000001.parquet") == data
 
 
 async def test_an_object_is_never_replaced(store: Store) -> None:

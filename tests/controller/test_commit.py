@@ -172,7 +172,7 @@ async def test_the_commit_time_includes_retries() -> None:
 
 async def test_a_taken_number_ends_the_term_without_a_reply() -> None:
     shard = Shard()
-    shard.store.objects["ledger/shard=0000/000000000002.parquet"] = b"another term's"
+    shard.store.objects["chunks/shard=0000/000000000002.parquet"] = b"another term's"
     async with running(shard) as task:
         shard.create("a")
         assert Event.NUMBER_TAKEN is await ended(task)

@@ -22,7 +22,7 @@ from tests.simulation.clients import KEY_PREFIX
 from tests.support.whole_state import decode_snapshot, everything
 
 _SNAPSHOT = re.compile(r"snapshots/shard=(\d+)/(\d+)\.snapshot")
-_CHUNK = re.compile(r"ledger/shard=(\d+)/(\d+)\.parquet")
+_CHUNK = re.compile(r"chunks/shard=(\d+)/(\d+)\.parquet")
 
 
 @dataclass

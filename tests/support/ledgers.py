@@ -7,7 +7,7 @@ from pathlib import Path
 
 from controller.state.shard_state import ShardState
 from headgate.ledger.chunk import ChunkBuilder
-from headgate.ledger.ledger import chunk_folder, chunk_name
+from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model import entries as e
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.layout import SegmentState

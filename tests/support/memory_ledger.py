@@ -6,7 +6,8 @@ from controller.snapshots.job import take_snapshot
 from controller.snapshots.restore import catch_up
 from controller.state.shard_state import ShardState
 from headgate.ledger.chunk import ChunkBuilder
-from headgate.ledger.ledger import Ledger, chunk_folder, chunk_name
+from headgate.ledger.ledger import Ledger
+from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model import entries as e
 from tests.support.object_store import FakeStore
 

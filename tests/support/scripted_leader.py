@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from headgate.client.connection import Client
 from headgate.ledger.chunk import ChunkBuilder
-from headgate.ledger.ledger import chunk_folder, chunk_name
+from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model.entries import Placement
 from headgate.model.hashing import segment_hash
 from headgate.protocol import messages as m

@@ -179,7 +179,7 @@ async def test_a_deposed_leader_never_says_out_of_order() -> None:
     shard = OneShard()
     async with shard.leader() as leader, producing(shard) as (client, identity):
         number = leader.commit.durable + 1
-        shard.store.objects[f"ledger/shard=0000/{number:012d}.parquet"] = b"another term's"
+        shard.store.objects[f"chunks/shard=0000/{number:012d}.parquet"] = b"another term's"
         request = client.send(m.ProduceBatch, **batch(identity, 5))
         await asyncio.sleep(5)
 

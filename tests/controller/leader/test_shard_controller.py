@@ -261,7 +261,7 @@ async def test_a_term_starts_with_the_state_of_the_previous_one() -> None:
 async def test_an_unreadable_ledger_ends_the_process_and_names_the_chunk() -> None:
     """Continuing would mean deciding on incomplete state."""
     cluster = Cluster()
-    cluster.objects["ledger/shard=0000/000000000001.parquet"] = b"not a chunk"
+    cluster.objects["chunks/shard=0000/000000000001.parquet"] = b"not a chunk"
     with pytest.raises(ExceptionGroup) as caught:
         async with Contender(cluster, "a").running():
             await asyncio.sleep(10)
@@ -278,13 +278,13 @@ async def test_a_hole_in_the_ledger_is_not_filled() -> None:
         await asyncio.sleep(1)
         a.leader.commit.barrier()
         await asyncio.sleep(1)
-    del cluster.objects["ledger/shard=0000/000000000002.parquet"]
+    del cluster.objects["chunks/shard=0000/000000000002.parquet"]
 
     with pytest.raises(ExceptionGroup) as caught:
         async with Contender(cluster, "b").running():
             await asyncio.sleep(30)
     assert "the ledger has a gap" in str(caught.value.exceptions[0])
-    assert "ledger/shard=0000/000000000002.parquet" not in cluster.objects
+    assert "chunks/shard=0000/000000000002.parquet" not in cluster.objects
 
 
 async def _lead_and_stop(cluster: Cluster, name: str, chunks: int) -> None:
@@ -300,7 +300,7 @@ async def _lead_and_stop(cluster: Cluster, name: str, chunks: int) -> None:
 
 def _delete(cluster: Cluster, *numbers: int) -> None:
     for number in numbers:
-        del cluster.objects[f"ledger/shard=0000/{number:012d}.parquet"]
+        del cluster.objects[f"chunks/shard=0000/{number:012d}.parquet"]
 
 
 async def test_a_term_starts_from_a_snapshot_if_the_first_chunks_were_trimmed() -> None:
@@ -345,6 +345,6 @@ async def test_a_term_chunk_with_a_trimmed_number_starts_no_term() -> None:
         await until(lambda: wanted, 30)
         await until(lambda: late.leads, 30)
 
-        assert wanted == ["ledger/shard=0000/000000000002.parquet"]
+        assert wanted == ["chunks/shard=0000/000000000002.parquet"]
         assert 8 < late.leader.state.term_start_chunks[-1], "the term chunk is after the end of the ledger"
         assert 2 not in late.leader.state.term_start_chunks

@@ -14,7 +14,7 @@ from controller.snapshots.restore import catch_up
 from controller.state.shard_state import ShardState
 from headgate.ledger.chunk_ranges import ChunkRange
 from headgate.ledger.compacted import CompactedObject, Manifest, create_manifest
-from headgate.ledger.ledger import snapshot_path
+from headgate.ledger.paths import snapshot_path
 from headgate.model import entries as e
 from metrics import events
 from tests.support.memory_ledger import LedgerInMemory

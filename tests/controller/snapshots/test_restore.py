@@ -6,8 +6,9 @@ import pytest
 
 from controller.snapshots.job import RETAINED_SNAPSHOTS, take_snapshot
 from controller.snapshots.restore import catch_up, load_newest_snapshot
-from headgate.errors import LedgerError
-from headgate.ledger.ledger import Ledger, chunk_folder, snapshot_path
+from headgate.errors import LedgerError, LedgerFormatError
+from headgate.ledger.ledger import Ledger
+from headgate.ledger.paths import chunk_folder, snapshot_path
 from headgate.model import entries as e
 from tests.support.memory_ledger import LedgerInMemory
 from tests.support.object_store import FakeStore
@@ -64,7 +65,7 @@ async def test_a_snapshot_ahead_of_its_ledger_is_rejected() -> None:
     await ledger.snapshot()
     ledger.lose(8)
 
-    with pytest.raises(LedgerError, match=r"000000000008\.snapshot is ahead of ledger/shard=0000: chunk 8 is missing"):
+    with pytest.raises(LedgerError, match=r"000000000008\.snapshot is ahead of chunks/shard=0000: chunk 8 is missing"):
         await load_newest_snapshot(ledger.ledger, ledger.on_unusable)
 
 
@@ -167,3 +168,13 @@ async def test_a_foreign_object_among_the_chunks_is_rejected() -> None:
         with pytest.raises(LedgerError, match=f"{name} is a foreign object"):
             await ledger.ledger.newest()
         del ledger.store.objects[f"{chunk_folder(0)}/{name}"]
+
+
+async def test_the_chunks_of_a_version_with_other_folders_are_not_taken_for_a_new_ledger() -> None:
+    ledger = LedgerInMemory(chunks=2)
+    ledger.store.objects = {
+        path.replace(chunk_folder(0), "ledger/shard=0000"): data for path, data in ledger.store.objects.items()
+    }
+
+    with pytest.raises(LedgerFormatError, match=r"^ledger/shard=0000 has format .*start a new cluster on an empty"):
+        await ledger.restored()

@@ -13,7 +13,8 @@ from controller.snapshots.job import main
 from controller.snapshots.restore import apply_new_chunks
 from controller.snapshots.scheduler import SnapshotScheduler, due_shards
 from controller.state.shard_state import ShardState
-from headgate.ledger.ledger import Ledger, snapshot_path
+from headgate.ledger.ledger import Ledger
+from headgate.ledger.paths import snapshot_path
 from headgate.storage.object_store import LocalStore
 from metrics import events
 from tests.support.ledgers import RandomLedger
@@ -119,7 +120,7 @@ def test_a_shard_that_cannot_be_read_does_not_prevent_snapshots_of_others(
 ) -> None:
     RandomLedger(tmp_path, 1, shard=0).grow(3)
     RandomLedger(tmp_path, 1, shard=1).grow(3)
-    next((tmp_path / "ledger" / "shard=0000").iterdir()).write_bytes(b"")
+    next((tmp_path / "chunks" / "shard=0000").iterdir()).write_bytes(b"")
 
     assert 1 == main(["--ledger", tmp_path.as_uri(), "--shard", "0", "--shard", "1"])
     output = capsys.readouterr()

@@ -204,7 +204,7 @@ async def test_a_reply_that_is_based_on_too_old_a_chunk_is_an_error(service, tmp
 
 
 async def test_a_shard_that_cannot_be_counted_is_an_error(service, tmp_path):
-    service.error = "ledger/shard=0000/000000000002.parquet is cut short"
+    service.error = "chunks/shard=0000/000000000002.parquet is cut short"
     async with checker_at(tmp_path) as checker:
         with pytest.raises(DrainCheckError, match="cut short"):
             await checker.drained(query(1))

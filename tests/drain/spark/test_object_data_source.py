@@ -98,7 +98,7 @@ def of_an_older_version(path: Path) -> None:
 def test_an_invalid_object_fails_with_its_name(ledger, damage, reason):
     damage(ledger.path(2))
 
-    with pytest.raises(ObjectError, match=rf"^ledger/shard=0003/000000000002\.parquet.*{reason}") as caught:
+    with pytest.raises(ObjectError, match=rf"^chunks/shard=0003/000000000002\.parquet.*{reason}") as caught:
         rows_read(ledger.url, paths_of(ledger))
     assert "\n" not in str(caught.value)
 
@@ -107,7 +107,7 @@ def test_a_bucket_is_read_by_the_object_reader_and_a_folder_by_spark():
     assert isinstance(fact_source("file:///folder"), SparkFiles)
     assert isinstance(fact_source("s3://bucket/prefix"), StoreObjects)
     with_jars = fact_source("s3://bucket/some folder", "spark")
-    assert with_jars.path(3, 7) == "s3a://bucket/some folder/ledger/shard=0003/000000000007.parquet"
+    assert with_jars.path(3, 7) == "s3a://bucket/some folder/chunks/shard=0003/000000000007.parquet"
 
 
 def test_the_data_source_needs_no_headgate_on_the_workers():

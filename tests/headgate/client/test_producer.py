@@ -20,7 +20,7 @@ from headgate.errors import (
     RequestRejectedError,
 )
 from headgate.ledger.chunk import decode_records
-from headgate.ledger.ledger import chunk_folder, chunk_name
+from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.protocol import messages as m
 from tests.support.scripted_leader import ScriptedCluster
 

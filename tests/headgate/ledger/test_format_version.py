@@ -22,7 +22,8 @@ from headgate.ledger import chunk, compacted
 from headgate.ledger.chunk import ChunkBuilder
 from headgate.ledger.chunk_ranges import ChunkRange
 from headgate.ledger.compacted import Manifest, create_manifest, manifest_path, read_manifest
-from headgate.ledger.ledger import Ledger, chunk_folder, chunk_name, snapshot_path
+from headgate.ledger.ledger import Ledger
+from headgate.ledger.paths import chunk_folder, chunk_name, snapshot_path
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from headgate.reading.compacted_reader import CompactedRecords

@@ -9,7 +9,7 @@ import pytest
 
 from headgate.ledger import compacted
 from headgate.ledger.chunk import FORMAT, SCHEMA, ChunkBuilder, ChunkHeader, facts_of
-from headgate.ledger.ledger import chunk_folder, chunk_name
+from headgate.ledger.paths import CHUNKS_FOLDER, chunk_folder, chunk_name
 from headgate.model import entries as e
 from headgate.model.layout import Layout
 from tests.support.markdown import sections, ticked
@@ -80,7 +80,7 @@ def ledger(tmp_path_factory):
     )
     for number, chunk in enumerate(chunks, start=1):
         (folder / chunk_name(number)).write_bytes(chunk.encode(shard=3, number=number, leader_epoch=1, at_ms=number))
-    return root / "ledger"
+    return root / CHUNKS_FOLDER
 
 
 def test_the_column_table_is_the_schema(document) -> None:
@@ -172,7 +172,7 @@ def test_the_python_examples_read_the_ledger(document, ledger) -> None:
     names: dict[str, typing.Any] = {}
     for heading in ("Python with pyarrow", "Entries, where facts are not enough"):
         for block in document[heading].fenced("python"):
-            exec(block.replace("/srv/headgate/ledger", str(ledger)), names)
+            exec(block.replace("/srv/headgate/chunks", str(ledger)), names)
 
     assert names["per_segment"].to_pylist() == [
         {"shard": 3, "topic_id": 1, "segment": 0, "offset_max": 1, "offset_count": 2}

@@ -20,7 +20,7 @@ from controller.state.shard_state import MAX_REMEMBERED_COMMANDS, ShardState
 from coordinator.decisions.refusal import Refusal
 from coordinator.decisions.sessions import MISSED_HEARTBEATS
 from headgate.ledger.chunk import RECORD_COLUMNS, SCHEMA
-from headgate.ledger.ledger import chunk_folder, chunk_name
+from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model import entries as e
 from headgate.model.hashing import key_bucket, key_hash, segment_hash
 from headgate.protocol import messages as m

@@ -11,7 +11,8 @@ import pytest
 from headgate.errors import LedgerError
 from headgate.ledger.chunk_ranges import ChunkRange
 from headgate.ledger.compacted import Manifest, create_manifest, manifest_path, read_manifest
-from headgate.ledger.ledger import Ledger, chunk_folder, chunk_name
+from headgate.ledger.ledger import Ledger
+from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.protocol import messages as m
 from headgate.reading.compacted_reader import CompactedRecords
 from headgate.reading.segment_reader import ChunkCache, Head, SegmentReader

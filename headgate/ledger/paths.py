@@ -1,0 +1,50 @@
+"""The names of objects, relative to the ledger's URL. Names of one folder sort in the order of their numbers."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+CHUNKS_FOLDER: Final = "chunks"
+"""The folder of all shards' chunks."""
+FORMER_CHUNKS_FOLDER: Final = "ledger"
+"""The same folder up to format 2."""
+_CHUNK_NAME: Final = re.compile(r"(\d{12})\.parquet")
+_SNAPSHOT_NAME: Final = re.compile(r"(\d{12})\.snapshot")
+
+
+def chunk_folder(shard: int) -> str:
+    """Return the folder of a shard's chunks."""
+    return f"{CHUNKS_FOLDER}/shard={shard:04d}"
+
+
+def chunk_name(number: int) -> str:
+    """Return the object name of chunk ``number`` in its folder."""
+    return f"{number:012d}.parquet"
+
+
+def chunk_path(shard: int, number: int) -> str:
+    """Return the path of chunk ``number``."""
+    return f"{chunk_folder(shard)}/{chunk_name(number)}"
+
+
+def chunk_number(name: str) -> int | None:
+    """Return the number in ``name``; None if a chunk has no such name."""
+    match = _CHUNK_NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def snapshot_folder(shard: int) -> str:
+    """Return the folder of a shard's snapshots (controller.snapshots.format)."""
+    return f"snapshots/shard={shard:04d}"
+
+
+def snapshot_path(shard: int, number: int) -> str:
+    """Return the path of the state after chunk ``number``."""
+    return f"{snapshot_folder(shard)}/{number:012d}.snapshot"
+
+
+def snapshot_number(name: str) -> int | None:
+    """Return the chunk number in ``name``; None if a snapshot has no such name."""
+    match = _SNAPSHOT_NAME.fullmatch(name)
+    return int(match[1]) if match else None
