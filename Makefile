@@ -9,20 +9,29 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+TEST_STAMP := $(VENV)/.installed-for-tests
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Every package is checked against its hash. Packages that are built run in this environment, whose build backend is
+# checked as well, instead of one that pip fills without checking.
+INSTALL := $(PIP) install --progress-bar off --no-build-isolation --require-hashes
+# uv reads the index's metadata only, and writes one file for every platform and Python.
+LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
+  --custom-compile-command "make constraints"
 UNIT := not contract and not simulation and not spark and not system
 SEEDS ?= 50
+SBOM ?= dist/headgate.cdx.json
 # Keep compiled modules, also those with rewritten assertions, for the processes that follow.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test check lint format unit simulate constraints clean
+.PHONY: help setup demo test check lint format unit simulate constraints sbom clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## Make .venv with the pinned versions of everything
+setup: $(STAMP) ## Make .venv with the pinned versions of what headgate needs
 
 # A stamp file, because the folder's time changes with every file in it.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints-build.txt constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "headgate needs Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || true)." >&2; \
 	  echo "Choose another: make setup PYTHON=python3.11" >&2; exit 1; }
@@ -30,14 +39,21 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "'$(PYTHON)' cannot create virtual environments. On Debian: apt-get install python3-venv" >&2; exit 1; }
 	@test -x $(BIN)/python || { echo "creating $(VENV) with $$($(PYTHON) --version)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing the versions in constraints.txt into $(VENV) (a few minutes, once)"
-	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e '.[dev]'
+	@$(INSTALL) -r constraints-build.txt
+	@$(INSTALL) -r constraints.txt
+	@$(PIP) install --no-deps --no-index --no-build-isolation -e .
 	@touch $@
 	@echo "ready: $(BIN)/headgate --help"
+
+$(TEST_STAMP): $(STAMP) constraints-dev.txt
+	@echo "installing what the tests need, from constraints-dev.txt"
+	@$(INSTALL) -r constraints-dev.txt
+	@touch $@
 
 demo: $(STAMP) ## Run the main job on real servers, with splits, a merge and a kill
 	$(BIN)/python -m demo
 
-test: $(STAMP) ## Run all tests, the fastest first; starts every server they need
+test: $(TEST_STAMP) ## Run all tests, the fastest first; starts every server they need
 	$(BIN)/pytest -q -n auto --hypothesis-profile thorough -m "$(UNIT)"
 	$(BIN)/pytest -q -n auto --hypothesis-profile thorough -m "simulation"
 	$(BIN)/pytest -q -n 2 --dist loadfile -m "contract and not spark and not system"
@@ -45,32 +61,36 @@ test: $(STAMP) ## Run all tests, the fastest first; starts every server they nee
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target engine-standalone engine-connect
 	$(BIN)/pytest -q -n 2 --dist loadfile -m "system"
 
-engine-%: $(STAMP)
+engine-%: $(TEST_STAMP)
 	$(BIN)/pytest -q -m "engines" --engine $* tests/drain
 
 check: lint unit ## Format, lint, types, import contracts and unit tests
 
-lint: $(STAMP) ## Format, lint, types and import contracts
+lint: $(TEST_STAMP) ## Format, lint, types and import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(STAMP) ## Format the code and apply automatic fixes
+format: $(TEST_STAMP) ## Format the code and apply automatic fixes
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-unit: $(STAMP) ## Run the unit tests
+unit: $(TEST_STAMP) ## Run the unit tests
 	$(BIN)/pytest -q -n auto -m "$(UNIT)"
 
-constraints: $(STAMP) ## Write constraints.txt from the newest versions that pyproject.toml allows
-	$(BIN)/python -m pip install --disable-pip-version-check --upgrade --upgrade-strategy eager -e '.[dev]'
-	{ echo "# Every version that CI installs, including indirect ones. Update with: make constraints"; \
-	  $(BIN)/python -m pip freeze --exclude-editable --exclude headgate; } > constraints.txt.new
-	mv constraints.txt.new constraints.txt
-	touch $(STAMP)
+constraints: $(TEST_STAMP) ## Pin the newest versions that pyproject.toml allows, with their hashes
+	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])' | \
+	  $(LOCK) --output-file constraints-build.txt -
+	$(LOCK) --output-file constraints.txt pyproject.toml
+	$(LOCK) --output-file constraints-dev.txt --constraint constraints.txt --extra dev pyproject.toml
 
-simulate: $(STAMP) ## Simulate SEEDS clusters in virtual time (default 50)
+sbom: $(TEST_STAMP) ## Write SBOM, the bill of materials (default dist/headgate.cdx.json)
+	@mkdir -p $(dir $(SBOM))
+	@PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --output-file $(SBOM) constraints.txt
+	@echo "wrote $(SBOM)"
+
+simulate: $(TEST_STAMP) ## Simulate SEEDS clusters in virtual time (default 50)
 	$(BIN)/python -m tests.simulation 1 $(SEEDS)
 
 clean: ## Remove everything that can be created again; data folders stay
