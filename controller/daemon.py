@@ -37,6 +37,7 @@ from controller.state.shard_state import ShardState
 from controller.status import daemon_status
 from coordinator.ports import CoordinatorSettings
 from drain.checker.checker import SparkDrainChecker
+from drain.checker.policy import RestartPolicy
 from drain.checker.results_checker import ResultsChecker
 from drain.checker.supervisor import DrainSupervisor, service_command
 from drain.protocol import BacklogResponse, ExternalBacklogQuery
@@ -109,7 +110,8 @@ class Daemon:
         self._ticked_at = 0.0
         self._suspended: asyncio.TimerHandle | None = None
         self._zookeeper_state = "connecting"
-        self._drain_state = ("off", "no drain checker")
+        self.drain_state: tuple[events.DrainState, str] = ("off", "the drain service has not replied yet")
+        """State of the drain service, and its reason."""
         self._transport: Transport | None = None
         self._checker: SparkDrainChecker | ResultsChecker | None = None
         self._description: m.ClusterDescription | None = None
@@ -204,8 +206,8 @@ class Daemon:
                 tick_age_seconds=asyncio.get_running_loop().time() - self._ticked_at,
                 zookeeper=self._zookeeper_state,
                 broker_connected=connected,
-                drain=self._drain_state[0],
-                drain_reason=self._drain_state[1],
+                drain=self.drain_state[0],
+                drain_reason=self.drain_state[1],
                 shards=len(self._controllers),
                 store_reachable=self.instruments.store_reachable,
                 shards_led=sum(controller.leadership.role is Role.LEADING for controller in self._controllers),
@@ -358,6 +360,7 @@ class Daemon:
                 folder=Path(settings.folder),
                 on_state=self._on_drain_state,
                 on_restart=lambda: self.instruments.observe(events.DrainServiceRestarted()),
+                policy=RestartPolicy(start_timeout_seconds=settings.start_timeout_seconds),
                 rng=self._rng,
             )
             await stack.enter_async_context(supervisor)
@@ -460,10 +463,10 @@ class Daemon:
                 controller.leader.on_presence(presence)
 
     def _on_drain_state(self, state: events.DrainState, reason: str) -> None:
-        if state != self._drain_state[0]:
+        if state != self.drain_state[0]:
             log.info("drain.state", state=state, reason=reason)
-        became_ready = state == "ready" and self._drain_state[0] != "ready"
-        self._drain_state = (state, reason)
+        became_ready = state == "ready" and self.drain_state[0] != "ready"
+        self.drain_state = (state, reason)
         self.instruments.observe(events.DrainServiceStateChanged(state=state))
         if became_ready:
             if isinstance(self._checker, SparkDrainChecker):

@@ -23,6 +23,7 @@ import msgspec
 from controller.cli import run as cli_run
 from controller.cli.context import CommandContext, InterruptedBySignalError
 from controller.cli.output import examples
+from controller.cli.spark_report import SparkReport
 from controller.local.data_folder import DataFolder, NodeState, reserve_port
 from controller.local.reserved_port import LOOPBACK
 from controller.settings.load import (
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 READY_WARNING_SECONDS = 60.0
 """A node that is not ready after this long prints the reason, and keeps waiting."""
 READY_POLL_INTERVAL_SECONDS = 0.1
+SPARK_POLL_INTERVAL_SECONDS = 1.0
 STOP_TIMEOUT_SECONDS = 15.0
 """Longest wait for a further daemon to hand over; then it is killed."""
 SETTINGS_FILE = "headgate.toml"
@@ -213,7 +215,7 @@ class _Node:
             client_file = self._write_files(settings)
             _print_status(f"ledger at {settings.ledger.url}")
             daemon = self._context.new_daemon(settings)
-            await stack.enter_async_context(self._reporting_when_ready(daemon, client_file))
+            await stack.enter_async_context(self._reporting(daemon, client_file))
             if self._daemons > 1:
                 await stack.enter_async_context(_additional_daemons(self._context, folder, settings, self._daemons - 1))
             await cli_run.run_daemon(daemon, lambda: _reload_settings(folder.path / SETTINGS_FILE, settings))
@@ -266,12 +268,21 @@ class _Node:
         )
 
     @contextlib.asynccontextmanager
-    async def _reporting_when_ready(self, daemon: Daemon, client_file: Path) -> AsyncIterator[None]:
-        task = asyncio.get_running_loop().create_task(self._report_when_ready(daemon, client_file), name="report-ready")
+    async def _reporting(self, daemon: Daemon, client_file: Path) -> AsyncIterator[None]:
+        task = asyncio.get_running_loop().create_task(self._report(daemon, client_file), name="report")
         try:
             yield
         finally:
             await cancel_and_wait(task)
+
+    async def _report(self, daemon: Daemon, client_file: Path) -> None:
+        loop = asyncio.get_running_loop()
+        report = SparkReport("Spark" if self._results is None else "drain results", loop.time())
+        await self._report_when_ready(daemon, client_file)
+        while True:
+            if (line := report.line(*daemon.drain_state, loop.time())) is not None:
+                _print_status(line)
+            await asyncio.sleep(SPARK_POLL_INTERVAL_SECONDS)
 
     async def _report_when_ready(self, daemon: Daemon, client_file: Path) -> None:
         loop = asyncio.get_running_loop()

@@ -45,8 +45,9 @@ from headgate.storage.object_store import open_store
 
 STOP_SECONDS = 20.0
 """Longest wait for a process to end after SIGTERM; in this time a daemon hands over its shards."""
-SPARK_START_SECONDS = 120.0
-"""Longest wait for Spark: about 8 s on an idle machine, 20 s of one core on a busy one."""
+SPARK_START_SECONDS = 600.0
+"""Longest wait for Spark: about 8 s on an idle machine, 20 s of one core on a busy one. Its supervisor
+restarts it earlier than that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,20 +143,20 @@ class LocalCluster:
         """Start the Spark process that every daemon asks; return when it is ready. Raises HeadgateError."""
         ready = asyncio.Event()
         folder = self.folder / "spark"
-        await self._spark.enter_async_context(
-            DrainSupervisor(
-                command=service_command(ledger_url=self.ledger_url, socket=self.drain_socket, folder=folder),
-                socket=self.drain_socket,
-                folder=folder,
-                on_state=lambda state, _: ready.set() if state == "ready" else None,
-            ),
+        supervisor = DrainSupervisor(
+            command=service_command(ledger_url=self.ledger_url, socket=self.drain_socket, folder=folder),
+            socket=self.drain_socket,
+            folder=folder,
+            on_state=lambda state, _: ready.set() if state == "ready" else None,
         )
+        await self._spark.enter_async_context(supervisor)
         try:
             async with asyncio.timeout(SPARK_START_SECONDS):
                 await ready.wait()
         except TimeoutError:
             raise HeadgateError(
-                f"Spark was not ready after {SPARK_START_SECONDS:g} s; see its log {folder / LOG_NAME}"
+                f"Spark was not ready after {SPARK_START_SECONDS:g} s: {supervisor.reason}; "
+                f"see its log {folder / LOG_NAME}"
             ) from None
 
     # Daemons and programs, by name

@@ -126,6 +126,10 @@ class DrainSettings(Section, frozen=True, kw_only=True):
     driver_memory: Annotated[str, Meta(pattern=r"^[1-9][0-9]*[kmg]$")] = "1g"
     """Heap of the Spark process in Spark's notation (``512m``, ``2g``). Default: 1g, enough for
     millions of entries per run."""
+    start_timeout_seconds: Seconds = 120.0
+    """Longest time without a sign of life (a line in its log) while the Spark process starts, in
+    seconds. A slower start is ended and repeated with twice the limit. Default: 120; a start takes
+    about 8 on an idle machine."""
     poll_min_seconds: Seconds = 2.0
     """First interval of the drain check of a subscription, in seconds. Default: 2, far above the 35
     ms of a warm run and short enough for a user who waits."""

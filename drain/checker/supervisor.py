@@ -1,8 +1,9 @@
-"""Supervise the Spark process: start it, ping it, restart it with back-off, stop it.
+"""Supervise the Spark process: start it, ping it, restart it, stop it.
 
-The process and its JVM share a process group, and the kernel kills them when the daemon ends. A
-ping without a reply in time counts as a crash. The state for readiness is ``starting``, ``ready``
-or ``degraded``. Imports no Spark.
+drain.checker.policy decides how long a start may take and when the next one follows. Here a sign of
+life is a longer log. The process and its JVM share a process group, and the kernel kills them when
+the daemon ends. A ping without a reply in time counts as a crash. The state for readiness is
+``starting``, ``ready`` or ``degraded``. Imports no Spark.
 """
 
 from __future__ import annotations
@@ -16,22 +17,19 @@ from pathlib import Path
 from typing import Final, Self
 
 from drain.checker.connection import Connection
+from drain.checker.policy import Failures, RestartPolicy, RunEnd
 from drain.protocol import Address, DrainCheckError, Ping, Pong
 from headgate.background import BackgroundService
-from headgate.backoff import Backoff, BackoffSchedule
 from headgate.child_process import ChildProcess
 from metrics import events
 
 LOG_NAME: Final = "drain.log"
-RESTART_BACKOFF: Final = Backoff(first_seconds=1.0, longest_seconds=60.0)
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisorTimes:
     """Time-outs and intervals, in seconds."""
 
-    start: float = 90.0
-    """From start to the first reply: typically 8 s, far more on a cold and busy machine."""
     ping_interval: float = 5.0
     ping: float = 20.0
     """Longest wait for a ping: long enough for a full garbage collection, short enough to notice a
@@ -40,10 +38,6 @@ class SupervisorTimes:
     """Between two connection attempts while the process starts."""
     stop: float = 15.0
     """From SIGTERM to SIGKILL."""
-    restart: Backoff = RESTART_BACKOFF
-    """Before a restart."""
-    stable: float = 60.0
-    """After this long without a failure, the pause is reset to the shortest one."""
 
 
 def service_command(
@@ -88,17 +82,21 @@ class DrainSupervisor(BackgroundService):
         folder: Path,
         on_state: Callable[[events.DrainState, str], None] | None = None,
         on_restart: Callable[[], None] | None = None,
+        policy: RestartPolicy | None = None,
         times: SupervisorTimes | None = None,
         rng: random.Random | None = None,
     ) -> None:
         """``on_state`` is called with a state and its reason, ``on_restart`` at every start except the first."""
         self._address = Address.parse(socket)
         self._folder = folder
+        self._log_path = folder / LOG_NAME
         self._command = command
         self._on_state = on_state
         self._on_restart = on_restart
+        self._policy = policy or RestartPolicy()
         self._times = times or SupervisorTimes()
-        self._restart = BackoffSchedule(self._times.restart, (rng or random.Random()).random)  # noqa: S311 - jitter
+        self._rng = rng or random.Random()  # noqa: S311 - jitter
+        self._failures = Failures()
         self.state = "starting"
         self.reason = "not started yet"
         self.restarts = 0
@@ -110,33 +108,37 @@ class DrainSupervisor(BackgroundService):
         return await super().__aenter__()
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._set_state("starting", "the Spark process is starting")
+        self._set_state("starting", f"the Spark process is starting, see {self._log_path}")
         while True:
-            began = loop.time()
-            reason = await self._run_process()
-            if loop.time() - began > self._times.stable:
-                self._restart.reset()
-            self._set_state("degraded", f"{reason}; next start in at most {self._restart.bound_seconds:g} s")
-            await asyncio.sleep(self._restart.next_seconds())
+            end = await self._run_process()
+            self._failures = self._policy.count_failure(self._failures, end)
+            pause_seconds = self._policy.pause_seconds(self._failures, self._rng.random())
+            self._set_state("degraded", f"{end.reason}; next start in {pause_seconds:.2g} s")
+            await asyncio.sleep(pause_seconds)
             self.restarts += 1
             if self._on_restart is not None:
                 self._on_restart()
+            self._set_state("starting", f"the Spark process is starting again, because {end.reason}")
 
-    async def _run_process(self) -> str:
-        """Start the process, watch it until it fails, and stop it; return the reason of the failure."""
+    async def _run_process(self) -> RunEnd:
+        """Start the process, watch it until it fails, and stop it; return why it ended."""
         try:
-            process = await ChildProcess.start(*self._command, log_path=self._folder / LOG_NAME)
+            process = await ChildProcess.start(*self._command, log_path=self._log_path)
         except OSError as error:
-            return f"the Spark process cannot be started: {error.strerror or error}"
+            return RunEnd(f"the Spark process cannot be started: {error.strerror or error}")
         self.pid = process.pid
+        loop = asyncio.get_running_loop()
+        ready: asyncio.Future[float] = loop.create_future()
         ended = asyncio.ensure_future(process.wait())
-        watching = asyncio.ensure_future(self._watch())
+        watching = asyncio.ensure_future(self._watch(ready))
         try:
             await asyncio.wait({ended, watching}, return_when=asyncio.FIRST_COMPLETED)
+            ready_seconds = loop.time() - ready.result() if ready.done() else None
             if ended.done():
-                return f"the Spark process ended with code {ended.result()}, see {self._folder / LOG_NAME}"
-            return watching.result()
+                return RunEnd(
+                    f"the Spark process ended with code {ended.result()}, see {self._log_path}", ready_seconds
+                )
+            return RunEnd(watching.result(), ready_seconds, too_slow=ready_seconds is None)
         finally:
             watching.cancel()
             # With its group, because the JVM may outlast the process that started it.
@@ -144,12 +146,19 @@ class DrainSupervisor(BackgroundService):
             await asyncio.gather(ended, watching, return_exceptions=True)
             self.pid = None
 
-    async def _watch(self) -> str:
+    async def _watch(self, ready: asyncio.Future[float]) -> str:
+        """Return the reason once the process fails; set ``ready`` to the loop time of its first reply."""
+        loop = asyncio.get_running_loop()
+        started_at = loop.time()
         try:
-            async with asyncio.timeout(self._times.start):
-                connection = await self._await_ready()
+            async with asyncio.timeout(None) as limit:
+                connection = await self._await_ready(started_at, limit)
         except TimeoutError:
-            return f"the Spark process did not answer within {self._times.start:g} s after its start"
+            return (
+                f"the Spark process was not ready after {loop.time() - started_at:.0f} s (limit: "
+                f"{self._policy.start_timeout(self._failures):g} s without a line in {self._log_path})"
+            )
+        ready.set_result(loop.time())
         self._set_state("ready", f"{self._address} answers")
         try:
             while True:
@@ -160,12 +169,18 @@ class DrainSupervisor(BackgroundService):
         finally:
             connection.close()
 
-    async def _await_ready(self) -> Connection:
+    async def _await_ready(self, started_at: float, limit: asyncio.Timeout) -> Connection:
+        """Connect once the process answers; move ``limit`` with each sign of life."""
+        loop = asyncio.get_running_loop()
+        log_bytes, last_sign_at = self._log_bytes(), started_at
         while True:
+            if (grown := self._log_bytes()) != log_bytes:
+                log_bytes, last_sign_at = grown, loop.time()
+            limit.reschedule(self._policy.start_deadline(self._failures, started_at, last_sign_at))
             try:
                 connection = await Connection.open(self._address, self._times.ping)
             except DrainCheckError:
-                # The process does not listen yet. The caller limits how long this may last.
+                # The process does not listen yet.
                 await asyncio.sleep(self._times.retry)
                 continue
             try:
@@ -178,6 +193,9 @@ class DrainSupervisor(BackgroundService):
                 raise
             else:
                 return connection
+
+    def _log_bytes(self) -> int:
+        return self._log_path.stat().st_size if self._log_path.exists() else 0
 
     async def _ping(self, connection: Connection) -> None:
         await connection.request(Ping(), Pong, self._times.ping)

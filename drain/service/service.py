@@ -206,6 +206,7 @@ async def _run(arguments: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     folder: Path = arguments.folder
+    _report(f"starting Spark on {arguments.master}")
     session = await asyncio.to_thread(
         build_session,
         master=arguments.master,
@@ -213,12 +214,18 @@ async def _run(arguments: argparse.Namespace) -> int:
         driver_memory=arguments.driver_memory,
         extra=_spark_folders(folder, arguments.master) | dict(arguments.conf),
     )
+    _report("Spark has started")
     if engine_of(arguments.master) == "local" and not stopping.is_set():
-        await asyncio.to_thread(warm_up, session, folder / "warm-up")
+        await asyncio.to_thread(warm_up, session, folder / "warm-up", _report)
     code = 0 if stopping.is_set() else await serve(arguments, session, stopping)
     stop = loop.run_in_executor(None, _stop, session)
     await asyncio.wait({stop}, timeout=STOP_SECONDS)
     return code
+
+
+def _report(step: str) -> None:
+    """Print a step of the start. The supervisor allows more time for a start that proceeds."""
+    print(step, file=sys.stderr)  # noqa: T201 - this process has no other log
 
 
 def _spark_folders(folder: Path, master: str) -> dict[str, str]:

@@ -8,6 +8,7 @@ Only for engines that see this machine's files. Executors of a cluster stay warm
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -23,14 +24,15 @@ RUNS = 3
 """Runs of each kind. After these, a run takes about three times as long as in the steady state."""
 
 
-def warm_up(session: SparkSession, folder: Path) -> None:
-    """Count a generated ledger below ``folder`` for some seconds. Raises RunError."""
+def warm_up(session: SparkSession, folder: Path, report: Callable[[str], None]) -> None:
+    """Count a generated ledger below ``folder`` for some seconds; ``report`` each run. Raises RunError."""
     path = folder / chunk_folder(0) / chunk_name(1)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(_chunk())
     sources = (SparkFiles(folder.as_uri()), SparkFiles(folder.as_uri(), small_read_max_rows=0))
-    for source in sources * RUNS:
+    for number, source in enumerate(sources * RUNS, start=1):
         aggregate_chunks(session, source, [ChunkBatch(0, [source.path(0, 1)])])
+        report(f"warm-up run {number} of {len(sources) * RUNS} completed")
 
 
 def _chunk() -> bytes:

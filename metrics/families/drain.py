@@ -15,7 +15,9 @@ def add_drain_metrics(metrics: MetricFactory) -> None:
         metrics.gauge("drain_service_state", "1 for the state of the drain service.", state=DRAIN_STATES), "off"
     )
     metrics.on(events.DrainServiceStateChanged, lambda event: state.set_state(event.state))
-    metrics.count(events.DrainServiceRestarted, "drain_service_restarts", "Restarts of the drain service.")
+    metrics.count(
+        events.DrainServiceRestarted, "drain_service_restarts", "Restarts of the drain service by this daemon."
+    )
     metrics.time(events.DrainCheckCompleted, "drain_check_seconds", "Response time of the drain service.", WAIT_BUCKETS)
     metrics.count(
         events.DrainCheckFailed,

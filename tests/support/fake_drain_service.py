@@ -3,7 +3,8 @@
     python -m tests.support.fake_drain_service SOCKET MODE
 
 Modes: ``well``; ``mute`` (accepts requests and never answers); ``dies`` (exits at once with code
-3); ``stubborn`` (ignores SIGTERM, and has a child that does).
+3); ``stubborn`` (ignores SIGTERM, and has a child that does); ``slow`` (listens once the file
+SOCKET.go exists).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from drain.protocol import Pong, decode_request, encode_line
@@ -34,5 +36,7 @@ if __name__ == "__main__":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         child = subprocess.Popen(["sleep", "600"])
         Path(sys.argv[1] + ".child").write_text(str(child.pid))
+    while sys.argv[2] == "slow" and not Path(sys.argv[1] + ".go").exists():
+        time.sleep(0.02)
     Path(sys.argv[1]).unlink(missing_ok=True)
     asyncio.run(main(sys.argv[1], sys.argv[2]))

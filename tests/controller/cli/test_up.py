@@ -37,6 +37,7 @@ class NodeRecorder:
         self.before_signal: Callable[[], None] = lambda: None
         """Called in the daemon, before it sends the signal."""
         self.reloaded: list[Settings] = []
+        self.drain_state = ("starting", "the Spark process is starting")
         self.topic_check: Callable[[], Awaitable[None]]
         """Runs where a client command checks that its topic exists."""
 
@@ -66,6 +67,10 @@ class FakeDaemon:
     def __init__(self, recorder: NodeRecorder, settings: Settings) -> None:
         self.recorder = recorder
         recorder.settings.append(settings)
+
+    @property
+    def drain_state(self) -> tuple[str, str]:
+        return self.recorder.drain_state
 
     def health(self) -> Health:
         return Health(True, "", ())
@@ -162,6 +167,16 @@ def test_the_start_prints_addresses_and_commands(invoke: Invoke, recorder: NodeR
     assert f"MQTT broker (mosquitto) at 127.0.0.1:{recorder.settings[0].broker.port}" in result.stderr
     assert "http://127.0.0.1:9464/metrics" in result.stderr
     assert f"headgate --config {tmp_path / 'client.toml'} topic create orders" in result.stderr
+
+
+def test_the_state_of_spark_is_printed(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):
+    recorder.drain_state = ("degraded", "the Spark process ended with code 1; next start in 8 s")
+    result = invoke("up", "--data", str(tmp_path), *ANY_PORTS)
+    assert "Spark: not ready: the Spark process ended with code 1; next start in 8 s\n" in result.stderr
+
+    recorder.drain_state = ("ready", "")
+    result = invoke("up", "--data", str(tmp_path), "--results", "s3://bucket/results", *ANY_PORTS)
+    assert "drain results: ready after 0.0 s\n" in result.stderr
 
 
 def test_the_written_files_match_the_running_settings(invoke: Invoke, recorder: NodeRecorder, tmp_path: Path):

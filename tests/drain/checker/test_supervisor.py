@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,27 +17,21 @@ from pathlib import Path
 import psutil
 import pytest
 
-from drain.checker.supervisor import DrainSupervisor, SupervisorTimes, service_command
+from drain.checker.policy import RestartPolicy
+from drain.checker.supervisor import LOG_NAME, DrainSupervisor, SupervisorTimes, service_command
 from drain.service.service import parsed
 from headgate.backoff import Backoff
 from tests.support.waiting import until
 
-QUICK = SupervisorTimes(
-    start=60.0,
-    ping_interval=0.05,
-    ping=30.0,
-    retry=0.02,
-    stop=30.0,
-    restart=Backoff(first_seconds=0.05, longest_seconds=0.1),
-    stable=60.0,
-)
+QUICK = SupervisorTimes(ping_interval=0.05, ping=30.0, retry=0.02, stop=30.0)
+POLICY = RestartPolicy(start_timeout_seconds=60.0, pauses=Backoff(first_seconds=0.05, longest_seconds=0.1))
 ROOT = Path(__file__).parents[3]
 
 
 class Supervised:
     """A supervisor of the fake service, and the states that it reported."""
 
-    def __init__(self, tmp_path, mode, times=QUICK):
+    def __init__(self, tmp_path, mode, times=QUICK, policy=POLICY):
         self.states: list[tuple[str, str]] = []
         self.reported_restarts = 0
         self._changed = asyncio.Event()
@@ -54,6 +49,7 @@ class Supervised:
             on_restart=self._restarted,
             command=command,
             times=times,
+            policy=policy,
             rng=random.Random(1),
         )
 
@@ -129,10 +125,37 @@ async def test_a_hung_process_is_restarted(tmp_path):
         assert not psutil.pid_exists(first)
 
 
-async def test_a_process_that_never_answers_is_restarted(tmp_path):
-    supervised = Supervised(tmp_path, "mute", replace(QUICK, start=1.0))
+async def test_a_process_that_never_answers_is_restarted_with_growing_pauses_and_limits(tmp_path):
+    """Each start lasts far longer than the time after which a process counts as stable: only readiness counts."""
+    policy = RestartPolicy(
+        start_timeout_seconds=0.3,
+        stable_seconds=0.01,
+        pauses=Backoff(first_seconds=0.1, longest_seconds=60, jitter=0),
+    )
+    supervised = Supervised(tmp_path, "mute", policy=policy)
     async with supervised.supervisor:
-        assert "did not answer within 1 s after its start" in await supervised.until("degraded")
+        await supervised.until("degraded", times=3)
+
+    reasons = [reason for state, reason in supervised.states if state == "degraded"]
+    assert [reason.rpartition("; next start in ")[2] for reason in reasons] == ["0.1 s", "0.2 s", "0.4 s"]
+    for limit, reason in zip(("0.3 s", "0.6 s", "1.2 s"), reasons, strict=True):
+        assert "the Spark process was not ready after" in reason
+        assert f"limit: {limit} without a line in {tmp_path / 'folder' / LOG_NAME}" in reason
+
+
+async def test_a_slow_start_that_writes_to_its_log_is_not_ended(tmp_path):
+    policy = RestartPolicy(start_timeout_seconds=2.0)
+    supervised = Supervised(tmp_path, "slow", policy=policy)
+    start = f"(while sleep 0.05; do echo a step; done) & exec {shlex.join(supervised.supervisor._command)}"
+    supervised.supervisor._command = ["sh", "-c", start]
+    log = tmp_path / "folder" / LOG_NAME
+    async with supervised.supervisor:
+        # 80 pauses of 0.05 s are twice the limit.
+        await until(lambda: log.exists() and log.read_text().count("a step") > 80)
+        (tmp_path / "s.go").touch()
+        await supervised.until("ready")
+
+    assert [state for state, _ in supervised.states] == ["starting", "ready"]
 
 
 async def test_a_process_that_exits_at_once_is_restarted_repeatedly(tmp_path):

@@ -22,6 +22,9 @@ def test_the_warm_up_counts_with_both_readers(spark, tmp_path, monkeypatch):
         assert sum(item.row.records for item in rows) == 1
 
     monkeypatch.setattr(warmup, "aggregate_chunks", recorded)
-    warmup.warm_up(spark, tmp_path)
+    reported: list[str] = []
+    warmup.warm_up(spark, tmp_path, reported.append)
 
     assert readers == {"small": warmup.RUNS, "scan": warmup.RUNS}
+    assert len(reported) == 2 * warmup.RUNS
+    assert reported[-1] == "warm-up run 6 of 6 completed"

@@ -1,0 +1,78 @@
+"""Decides how long a start of the Spark process may take, and when the next one follows. Pure.
+
+1. A start may take long on a busy machine, so each sign of life (a line in its log) extends its
+   limit. Ten times the limit end a process that never stops writing.
+2. A start that was too slow doubles the limit of the next one: some start will be slow enough.
+3. Each failure lengthens the pause before the next start. Starting never ends.
+4. A process that was ready for `stable_seconds` has recovered: both begin again. Time before it was
+   ready does not count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from headgate.backoff import Backoff
+
+START_TIMEOUT_SECONDS: Final = 120.0
+"""A start takes 8 s on an idle machine, and writes several lines in that time."""
+MAX_START_TIMEOUT_SECONDS: Final = 3600.0
+"""The limit doubles up to this, or to the setting if that is larger."""
+MAX_EXTENSION: Final = 10
+"""Signs of life extend a start up to this many times its limit."""
+RESTART_BACKOFF: Final = Backoff(first_seconds=1.0, longest_seconds=60.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """What failed since the process was last stable."""
+
+    in_a_row: int = 0
+    slow_starts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """Why one run of the process ended."""
+
+    reason: str
+    ready_seconds: float | None = None
+    """How long it was ready; None: it never was."""
+    too_slow: bool = False
+    """Its start exceeded the limit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestartPolicy:
+    """Limits of a start, pauses between starts. Times are seconds by one clock."""
+
+    start_timeout_seconds: float = START_TIMEOUT_SECONDS
+    """Longest time without a sign of life, for the first start."""
+    pauses: Backoff = RESTART_BACKOFF
+    stable_seconds: float = 60.0
+
+    def start_timeout(self, failures: Failures) -> float:
+        """Return how long a start after ``failures`` may take without a sign of life (rule 2)."""
+        return self._start_timeouts.bound_seconds(failures.slow_starts)
+
+    def start_deadline(self, failures: Failures, started_at: float, last_sign_at: float) -> float:
+        """Return when a start that is not ready has failed (rule 1)."""
+        timeout = self.start_timeout(failures)
+        return min(last_sign_at + timeout, started_at + MAX_EXTENSION * timeout)
+
+    def count_failure(self, failures: Failures, end: RunEnd) -> Failures:
+        """Return the failures after a run that ended with ``end`` (rules 2 and 4)."""
+        if end.ready_seconds is not None and end.ready_seconds >= self.stable_seconds:
+            return Failures(in_a_row=1)
+        return Failures(failures.in_a_row + 1, failures.slow_starts + end.too_slow)
+
+    def pause_seconds(self, failures: Failures, draw: float) -> float:
+        """Return the pause after ``failures``, at least one (rule 3); ``draw`` is a random number from 0 to 1."""
+        return self.pauses.seconds(failures.in_a_row - 1, draw)
+
+    @cached_property
+    def _start_timeouts(self) -> Backoff:
+        longest = max(self.start_timeout_seconds, MAX_START_TIMEOUT_SECONDS)
+        return Backoff(first_seconds=self.start_timeout_seconds, longest_seconds=longest, jitter=0.0)
