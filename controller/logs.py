@@ -1,7 +1,8 @@
 """Configures logging: one event per line on standard error, as JSON, or as text on a terminal.
 
-Every line contains the instance name. Each library has its own level: kazoo logs every reconnection
-attempt, while the daemon logs the loss and the recovery.
+Every line contains the instance name. What modules log through `logging` is forwarded: events of
+`headgate` with their fields, and messages of libraries. Each library has its own level: kazoo logs
+every reconnection attempt, while the daemon logs the loss and the recovery.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 import msgspec
 import structlog
 
+import headgate
+from headgate.event_log import LogEvent
+
 if TYPE_CHECKING:
     from structlog.typing import EventDict, WrappedLogger
 
@@ -19,14 +23,17 @@ if TYPE_CHECKING:
 
 LIBRARY_LEVELS = {
     "kazoo": logging.ERROR,
-    "mqtt": logging.ERROR,
+    "headgate.transport.paho": logging.ERROR,
     "aiohttp.access": logging.ERROR,
     "amqtt": logging.ERROR,
     "transitions": logging.ERROR,
     "py4j": logging.ERROR,
     "asyncio": logging.WARNING,
 }
-"""Minimum level per library; "mqtt" is the logger of aiomqtt. At level ``debug``, INFO for all."""
+"""Minimum level per library; At level ``debug``, INFO for all."""
+
+
+LEVELS = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
 
 
 class _Threshold:
@@ -46,12 +53,14 @@ _threshold = _Threshold()
 
 class _Forward(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
+        # Levels of other libraries, such as 15, count as the next lower one of ours.
+        level = next((level for level in LEVELS if level <= record.levelno), logging.DEBUG)
         log = structlog.get_logger()
-        write = log.error if record.levelno >= logging.ERROR else log.warning
-        if record.levelno < logging.WARNING:
-            write = log.info
         try:
-            write(record.name, message=record.getMessage(), exc_info=record.exc_info)
+            if isinstance(record.msg, LogEvent):
+                log.log(level, record.msg.event, **record.msg.fields)
+            else:
+                log.log(level, record.name, message=record.getMessage(), exc_info=record.exc_info)
         except (OSError, ValueError, TypeError):
             # A closed stream or a wrong format string: report it as `logging` does, without
             # raising.
@@ -120,5 +129,6 @@ def _forward_libraries(level: int) -> None:
             root.removeHandler(handler)
     root.addHandler(_Forward())
     root.setLevel(max(level, logging.INFO))
+    logging.getLogger(headgate.__name__).setLevel(level)
     for name, quiet in LIBRARY_LEVELS.items():
         logging.getLogger(name).setLevel(logging.INFO if level == logging.DEBUG else max(quiet, level))

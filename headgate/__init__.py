@@ -10,6 +10,7 @@ Parquet and object stores, and a module that needs only errors does not.
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -168,6 +169,8 @@ __all__ = [
     "read_layout",
     "read_list_shards",
 ]
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 # Hidden from type checkers: they would accept every name that is imported from here.
 if not TYPE_CHECKING:

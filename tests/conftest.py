@@ -11,6 +11,7 @@ an example depends on other load. pytest's time-out ends a test that hangs.
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -39,8 +40,14 @@ def restored_logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """
     configure = structlog.configure
     monkeypatch.setattr(structlog, "configure", lambda **how: configure(**how | {"cache_logger_on_first_use": False}))
+    root, library = logging.getLogger(), logging.getLogger("headgate")
+    handlers, levels = list(root.handlers), (root.level, library.level)
     yield
     structlog.reset_defaults()
+    # pytest has handlers of its own in each phase of a test.
+    root.handlers[:] = [each for each in root.handlers if each in handlers or "pytest" in type(each).__module__]
+    root.setLevel(levels[0])
+    library.setLevel(levels[1])
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

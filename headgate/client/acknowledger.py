@@ -15,11 +15,10 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final
 
-import structlog
-
 from headgate.client.connection import Client
 from headgate.client.decisions.session_types import Outcome
 from headgate.client.shard_session import ShardSession
+from headgate.event_log import get_logger
 from headgate.model.entries import SubscriptionType
 from headgate.model.offset_ranges import OffsetRanges
 from headgate.protocol import messages as m
@@ -33,7 +32,7 @@ DELIVERY_TIMEOUT_SECONDS: Final = 30.0
 MAX_PENDING_ACKNOWLEDGEMENTS: Final = 100_000
 """Most QUEUE acknowledgements that are collected; beyond it `wait_for_capacity` waits."""
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class _AcknowledgementBatch:

@@ -16,7 +16,6 @@ from functools import partial
 from typing import Final, Self, TypeVar
 
 import msgspec
-import structlog
 
 from headgate.backoff import BackoffSchedule
 from headgate.client.decisions.command_deadline import CommandDeadline
@@ -30,6 +29,7 @@ from headgate.errors import (
     ProtocolError,
     RequestRejectedError,
 )
+from headgate.event_log import get_logger
 from headgate.protocol import messages as m
 from headgate.storage.object_store import Store, open_store
 from headgate.transport.mqtt import MqttTransport
@@ -48,7 +48,7 @@ _CLUSTER = msgspec.msgpack.Decoder(m.ClusterDescription)
 _LEADER = msgspec.msgpack.Decoder(m.LeaderAnnouncement)
 _HEAD = msgspec.msgpack.Decoder(m.HeadAnnouncement)
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 MakeRequest = Callable[[], m.AnyRequestBody]

@@ -18,8 +18,6 @@ import contextlib
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, Self, TypedDict, get_args
 
-import structlog
-
 from headgate.client.acknowledger import Acknowledger
 from headgate.client.admin import Admin
 from headgate.client.admin_values import SeekResult
@@ -28,6 +26,7 @@ from headgate.client.decisions.held_segments import Changes, HeldSegments
 from headgate.client.record_feed import ConsumedRecord, RecordFeed
 from headgate.config import ClientConfig
 from headgate.errors import ConfigError, FencedError, HeadgateError, NoLeaderError, RequestRejectedError
+from headgate.event_log import get_logger
 from headgate.model.bucket_ranges import slice_of
 from headgate.model.entries import Balance, Order, SubscriptionType
 from headgate.model.hashing import shard_of
@@ -43,7 +42,7 @@ CLOSE_TIMEOUT_SECONDS: Final = 5.0
 
 __all__ = ["ConsumedRecord", "Consumer"]
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class _RequestFields(TypedDict):

@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal, Self
 
-import structlog
-
 from headgate.client.byte_budget import ByteBudget
 from headgate.client.connection import Client
 from headgate.client.decisions.session_types import Outcome
@@ -28,6 +26,7 @@ from headgate.client.record_batch import RECORD_OVERHEAD_BYTES, Delivery, Record
 from headgate.client.shard_session import ShardSession
 from headgate.config import ClientConfig
 from headgate.errors import ConfigError, DeliveryFailedError, HeadgateError, RequestRejectedError
+from headgate.event_log import get_logger
 from headgate.model.hashing import shard_of
 from headgate.protocol import messages as m
 
@@ -40,7 +39,7 @@ MAX_SOURCE_POSITION_BYTES: Final = 1024
 SHORTEST_REQUEST_TIMEOUT_SECONDS: Final = 0.001
 """Shorter than a round trip on loopback: every batch would be sent again before its reply."""
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

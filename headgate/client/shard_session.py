@@ -9,8 +9,6 @@ import asyncio
 from collections.abc import Callable, Iterator
 from functools import partial
 
-import structlog
-
 from headgate.client.connection import Client
 from headgate.client.decisions.producer_session import ProducerSession
 from headgate.client.decisions.session_transitions import Phase
@@ -25,9 +23,10 @@ from headgate.client.decisions.session_types import (
     SendBatch,
 )
 from headgate.errors import FencedError, HeadgateError, NoLeaderError, RequestRejectedError
+from headgate.event_log import get_logger
 from headgate.protocol import messages as m
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class ShardSession:

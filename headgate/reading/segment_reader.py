@@ -16,9 +16,8 @@ from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from typing import Final
 
-import structlog
-
 from headgate.errors import LedgerError, ObjectMissingError, StoreUnavailableError
+from headgate.event_log import get_logger
 from headgate.ledger.ledger import Ledger
 from headgate.model.bucket_ranges import BucketRange, buckets_of, slice_of
 from headgate.model.hashing import key_bucket
@@ -32,7 +31,7 @@ POLL_SECONDS: Final = 1.0
 """How often a reader at the tail polls, and how long it waits for an unreachable store."""
 CACHE_BYTES: Final = 64 * 1024 * 1024
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Head:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 import socket
 from collections import deque
@@ -28,13 +29,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self
 
 import aiomqtt  # noqa: TID251 - this and headgate.transport.mqtt_persistent_session are the modules that speak to the broker
-import structlog
 from paho.mqtt.client import Client as PahoClient
 from paho.mqtt.client import MQTTMessage, MQTTMessageInfo
 from paho.mqtt.matcher import MQTTMatcher
 
 from headgate.backoff import Backoff, BackoffSchedule
 from headgate.errors import TransportError
+from headgate.event_log import get_logger
 from headgate.transport.port import MessageHandler
 
 RECONNECT_BACKOFF: Final = Backoff(first_seconds=0.1, longest_seconds=2.0, jitter=1.0, shortest_seconds=0.05)
@@ -45,7 +46,10 @@ MAX_OUTGOING_BYTES: Final = 64 * 1024 * 1024
 MAX_OUTGOING_MESSAGES: Final = 20_000
 FILTERS_PER_PACKET: Final = 100
 
-log = structlog.get_logger(__name__)
+PAHO_LOGGER: Final = logging.getLogger("headgate.transport.paho")
+"""paho reports each socket error; this module reports the begin and the end of an outage."""
+
+log = get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -237,15 +241,18 @@ class MqttTransport:
             timeout=self._timing.connect_timeout_seconds,
             # 0: no limit. paho would queue QoS 1 messages beyond it, and QoS 0 messages would overtake them.
             max_inflight_messages=0,
+            logger=PAHO_LOGGER,
             socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
         )
         paho = paho_of(client)
+        _mark_errors_as_retrieved(client)
         paho.connect_timeout = self._timing.connect_timeout_seconds
         paho.on_message = self._on_message
         paho.on_socket_register_write = self._on_write_pending
         return client
 
     def _attach(self, client: aiomqtt.Client) -> None:
+        _mark_errors_as_retrieved(client)  # aiomqtt may have replaced the futures while it connected
         self._client = client
         self._connection_lost.clear()
         self._outgoing.clear()
@@ -274,6 +281,8 @@ class MqttTransport:
         codes: Sequence[Any] = await client.subscribe(
             [(name, self.qos) for name in filters], timeout=self._timing.subscribe_timeout_seconds
         )
+        if len(codes) != len(filters):
+            raise TransportError(f"the broker answers {len(codes)} of {len(filters)} subscriptions")
         rejected = [name for name, code in zip(filters, codes, strict=True) if code.is_failure]
         if rejected:
             raise TransportError(
@@ -391,6 +400,12 @@ def _report_unexpected_error(task: asyncio.Task[None]) -> None:
 def paho_of(client: aiomqtt.Client) -> PahoClient:
     """Return aiomqtt's paho client. The attribute is private, so aiomqtt is pinned below 3 and a test checks it."""
     return client._client  # noqa: SLF001
+
+
+def _mark_errors_as_retrieved(client: aiomqtt.Client) -> None:
+    """Keep asyncio from printing the errors of these futures: nothing awaits them while it subscribes or closes."""
+    for future in (client._connected, client._disconnected):  # noqa: SLF001
+        future.add_done_callback(lambda done: None if done.cancelled() else done.exception())
 
 
 async def _connect(client: aiomqtt.Client) -> None:

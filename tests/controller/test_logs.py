@@ -13,6 +13,7 @@ import structlog
 
 from controller.logs import LIBRARY_LEVELS, change_level, configure_logging
 from controller.settings.load import LogSettings
+from headgate.event_log import get_logger
 
 
 class Stream(io.TextIOWrapper):
@@ -98,7 +99,7 @@ def test_events_below_the_level_are_not_written():
     assert [event["event"] for event in stream.events()] == ["loud"]
 
 
-@pytest.mark.parametrize("library", ["kazoo.client", "mqtt", "py4j.java_gateway"])
+@pytest.mark.parametrize("library", ["kazoo.client", "headgate.transport.paho", "py4j.java_gateway"])
 def test_libraries_log_only_errors(library: str):
     stream = configured()
 
@@ -108,6 +109,16 @@ def test_libraries_log_only_errors(library: str):
     (event,) = stream.events()
     assert (event["event"], event["message"], event["level"]) == (library, "gave up after 3", "error")
     assert event["instance"] == "node-1"
+
+
+def test_events_of_the_library_keep_their_fields_and_level():
+    stream = configured(level="debug")
+
+    get_logger("headgate.transport.mqtt").bind(broker="h:1").debug("broker.pinged", attempt=2)
+
+    (event,) = stream.events()
+    assert ("broker.pinged", "debug", "h:1", 2) == tuple(event[key] for key in ("event", "level", "broker", "attempt"))
+    assert "node-1" == event["instance"]
 
 
 def test_libraries_log_everything_at_level_debug():

@@ -70,9 +70,10 @@ class ScriptedLeader:
         """Types of requests that it refuses with ``fenced``."""
         self.mute = False
         """Whether it executes commands without replying."""
-        self.began_at = asyncio.get_running_loop().time()
+        self.began_at = 0.0
 
     async def start(self) -> None:
+        self.began_at = asyncio.get_running_loop().time()
         await self.transport.__aenter__()
         await self.transport.subscribe(m.requests_topic(CLUSTER, self.shard), self._on_request)
         connected = asyncio.Event()

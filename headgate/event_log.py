@@ -1,0 +1,57 @@
+"""The library's own log: events with fields, through `logging`, below the logger ``headgate``.
+
+That logger has a `logging.NullHandler`, so a program that has not configured logging sees nothing.
+One that has gets ``broker.unreachable broker='h:1883'`` as text. A handler that wants the fields finds them in `logging.LogRecord.msg`, as a `LogEvent`; the
+daemon renders them like its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LogEvent:
+    """What happened, as dotted nouns, and its data."""
+
+    event: str
+    fields: Mapping[str, object]
+
+    def __str__(self) -> str:
+        return " ".join([self.event, *(f"{name}={value!r}" for name, value in self.fields.items())])
+
+
+class EventLogger:
+    """Logs events of one module; `bind` adds fields to all of them."""
+
+    def __init__(self, logger: logging.Logger, fields: Mapping[str, object]) -> None:
+        self._logger = logger
+        self._fields = fields
+
+    def bind(self, **fields: object) -> EventLogger:
+        """Return a logger that adds ``fields`` to each event."""
+        return EventLogger(self._logger, {**self._fields, **fields})
+
+    def debug(self, event: str, **fields: object) -> None:
+        self._log(logging.DEBUG, event, fields)
+
+    def info(self, event: str, **fields: object) -> None:
+        self._log(logging.INFO, event, fields)
+
+    def warning(self, event: str, **fields: object) -> None:
+        self._log(logging.WARNING, event, fields)
+
+    def error(self, event: str, **fields: object) -> None:
+        self._log(logging.ERROR, event, fields)
+
+    def _log(self, level: int, event: str, fields: Mapping[str, object]) -> None:
+        if self._logger.isEnabledFor(level):
+            # The caller of the method above is the place that a handler shows.
+            self._logger.log(level, LogEvent(event, {**self._fields, **fields}), stacklevel=3)
+
+
+def get_logger(name: str) -> EventLogger:
+    """Return the logger of the module ``name``."""
+    return EventLogger(logging.getLogger(name), {})
