@@ -1,8 +1,8 @@
 """The library's own log: events with fields, through `logging`, below the logger ``headgate``.
 
 That logger has a `logging.NullHandler`, so a program that has not configured logging sees nothing.
-One that has gets ``broker.unreachable broker='h:1883'`` as text. A handler that wants the fields finds them in `logging.LogRecord.msg`, as a `LogEvent`; the
-daemon renders them like its own.
+One that has gets ``broker.unreachable broker='h:1883'`` as text. A handler that wants the fields
+finds them in `logging.LogRecord.msg`, as a `LogEvent`; the daemon renders them like its own.
 """
 
 from __future__ import annotations
