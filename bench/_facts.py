@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headgate.ledger.checksum import seal_parquet
 from headgate.ledger.chunk import FORMAT, METADATA_KEY, SCHEMA, ChunkBuilder
 from headgate.ledger.paths import chunk_folder, chunk_name
 from headgate.model import entries as e
@@ -62,13 +63,15 @@ class FactsLedger:
             f'"at_ms":{self.chunks},"entries":0,"records":{rows // RECORD_EVERY}}}'
         )
         table = _table(self.rows, rows).replace_schema_metadata({METADATA_KEY: header})
+        sink = pa.BufferOutputStream()
         pq.write_table(
             table,
-            self.path(self.chunks),
+            sink,
             compression="snappy",
             use_dictionary=["fact", "subscription_type"],
             write_statistics=["topic_id", "segment", "offset"],
         )
+        self.path(self.chunks).write_bytes(seal_parquet(sink.getvalue().to_pybytes()))
         self.rows += rows
 
     def copy_chunks(self, other: FactsLedger, chunks: int, rows: int) -> None:

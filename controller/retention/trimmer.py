@@ -14,7 +14,7 @@ import structlog
 
 from controller.commit import GroupCommit
 from controller.retention.trim_policy import deletable, trim_point
-from controller.snapshots.format import SnapshotError, verify_steps
+from controller.snapshots.format import SnapshotError, check_snapshot
 from controller.state.shard_state import ShardState
 from headgate.errors import LedgerError, ObjectMissingError, StoreUnavailableError
 from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
@@ -130,8 +130,7 @@ class Trimmer:
             shard = self._ledger.shard
             try:
                 data = await self._ledger.store.read(snapshot_path(shard, number))
-                for _ in verify_steps(data, shard=shard, chunk=number):
-                    await asyncio.sleep(0)
+                await asyncio.to_thread(check_snapshot, data, shard=shard, chunk=number)
             except ObjectMissingError:
                 return False  # Replaced by newer snapshots.
             except SnapshotError as error:

@@ -5,7 +5,7 @@ No I/O. Raises SnapshotError for an unusable object, LedgerFormatError for an ol
 1. A snapshot names all its fields. One with an unknown field was written by a newer version and is
    rejected: ignoring the field would lose state. A missing field takes its default, which must mean
    its absence. Where that is impossible, raise `FORMAT`.
-2. Damage is detected: every part has a checksum, and the header counts the parts.
+2. Damage is detected: a checksum covers every byte, and the header counts the parts.
 3. It is decoded part by part, some milliseconds each, so that a daemon can serve other shards.
 """
 
@@ -24,10 +24,12 @@ from controller.state.dedup_window import FinishedBatch, FinishedBatches
 from controller.state.producers import ProducerState
 from controller.state.shard_state import ShardState, Tombstone, Topic
 from headgate.errors import LedgerError
+from headgate.ledger import checksum
 from headgate.ledger.format_version import check_format
+from headgate.ledger.paths import snapshot_path
 from headgate.model.offset_ranges import OffsetRange, OffsetRanges
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 PRODUCERS_PER_BLOCK: Final = 500
 BATCHES_PER_BLOCK: Final = 1000
 """Finished batches of those producers: 10 ms to decode if each batch has records in four segments."""
@@ -41,7 +43,7 @@ class SnapshotError(LedgerError):
 
 
 class SnapshotHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """The metadata of a snapshot, outside its checksums."""
+    """The metadata of a snapshot."""
 
     format: int
     shard: int
@@ -110,24 +112,17 @@ def encode_snapshot(state: ShardState, *, written_at_ms: int) -> bytes:
         producers=[_compress(block) for block in _producer_blocks(state.producers.values())],
         names=[_compress(names[n : n + NAMES_PER_BLOCK]) for n in range(0, len(names), NAMES_PER_BLOCK)],
     )
-    return _ENCODER.encode(file)
+    return checksum.seal(_ENCODER.encode(file))
 
 
-def verify_steps(data: bytes, *, shard: int, chunk: int) -> Iterator[None]:
-    """Verify the checksums part by part; raises SnapshotError at the first damaged part."""
-    where = _label(shard, chunk)
-    file = _decode_file(data, shard, chunk)
-    for part in (file.core, *file.topics, *file.producers, *file.names):
-        try:
-            zlib.decompress(part)
-        except zlib.error as error:
-            raise SnapshotError(f"{where} is damaged: {error}") from error
-        yield
+def check_snapshot(data: bytes, *, shard: int, chunk: int) -> None:
+    """Raise SnapshotError unless ``data`` is intact and this version can decode it."""
+    _decode_file(data, shard, chunk)
 
 
 def decode_steps(data: bytes, *, shard: int, chunk: int) -> Generator[None, None, ShardState]:
     """Decode ``data`` part by part and return the state at the end; raises SnapshotError."""
-    where = _label(shard, chunk)
+    where = snapshot_path(shard, chunk)
     file = _decode_file(data, shard, chunk)
     yield
     core = _decompress(file.core, _Core, where)
@@ -161,21 +156,32 @@ def decode_steps(data: bytes, *, shard: int, chunk: int) -> Generator[None, None
 
 
 def _decode_file(data: bytes, shard: int, chunk: int) -> _File:
-    where = _label(shard, chunk)
+    where = snapshot_path(shard, chunk)
     try:
-        found = _FORMATS.decode(data).header.format
-        if found > FORMAT:
-            raise SnapshotError(f"{where} was written by a newer version: it has format {found}; run that version")
-        check_format(where, found, FORMAT)
-        file = _FILES.decode(data)
-    except msgspec.DecodeError as error:
-        raise SnapshotError(f"{where} is not a snapshot, or is damaged ({len(data)} bytes): {error}") from error
+        try:
+            checksum.verify(data)
+        except checksum.NoChecksumError:
+            _check_format(data, where)  # Older formats have no checksum.
+            raise
+        body = memoryview(data)[checksum.SEAL_BYTES :]
+        _check_format(body, where)
+        file = _FILES.decode(body)
+    except (checksum.ChecksumError, msgspec.DecodeError) as error:
+        raise SnapshotError(f"{where} is not a snapshot, or is damaged: {error}") from error
     if (file.header.shard, file.header.chunk) != (shard, chunk):
         raise SnapshotError(f"{where} states that it is of chunk {file.header.chunk}, shard {file.header.shard}")
     if unknown := sorted(set(file.header.fields) - FIELDS):
         fields = ", ".join(unknown[:3])
         raise SnapshotError(f"{where} was written by a newer version: it has {fields}; run that version")
     return file
+
+
+def _check_format(body: bytes | memoryview, where: str) -> None:
+    """Raise SnapshotError for a newer format, LedgerFormatError for an older one, DecodeError if there is none."""
+    found = _FORMATS.decode(body).header.format
+    if found > FORMAT:
+        raise SnapshotError(f"{where} was written by a newer version: it has format {found}; run that version")
+    check_format(where, found, FORMAT)
 
 
 def _producer_blocks(producers: Iterable[ProducerState]) -> Iterator[list[ProducerState]]:
@@ -189,10 +195,6 @@ def _producer_blocks(producers: Iterable[ProducerState]) -> Iterator[list[Produc
         batches += len(producer.finished)
     if block:
         yield block
-
-
-def _label(shard: int, chunk: int) -> str:
-    return f"snapshot {chunk} of shard {shard}"
 
 
 def _fields_of(kinds: Iterable[Any]) -> Iterator[str]:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from drain.spark.schemas import MERGED, with_schema
 from headgate.errors import LedgerError, ObjectMissingError
 from headgate.ledger.chunk_ranges import ranges_to_read
-from headgate.ledger.compacted import Manifest, manifest_ranges, read_manifest
+from headgate.ledger.compacted import Manifest, check_object, manifest_ranges, read_manifest
 from headgate.ledger.format_version import check_json_format
 from headgate.storage.object_store import Store
 
@@ -43,6 +43,7 @@ def encode_range_facts(table: pa.Table, shard: int, first: int, last: int) -> by
 async def read_range_facts(store: Store, manifest: Manifest) -> pa.Table:
     """Return the facts of one range; raises LedgerError, ObjectMissingError or StoreUnavailableError."""
     data = await store.read(manifest.facts)
+    check_object(data, manifest.facts, manifest.facts_checksum)
     try:
         table = pq.read_table(pa.BufferReader(data), partitioning=None, use_threads=False)
         raw = (table.schema.metadata or {}).get(_METADATA_KEY)

@@ -15,12 +15,13 @@ import pyarrow.parquet as pq
 
 from drain.backlog.merge import StateRow
 from drain.spark.schemas import STATE
-from headgate.errors import LedgerError, LedgerFormatError, ObjectExistsError
-from headgate.ledger.format_version import check_format
+from headgate.errors import LedgerError, ObjectExistsError
+from headgate.ledger.checksum import seal_parquet
 from headgate.ledger.paths import chunk_name
+from headgate.ledger.sealed_parquet import open_sealed
 from headgate.storage.object_store import Store
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 RETAINED_RESULTS: Final = 3
 """Results that are kept: the newest, one that a run may have started from, and one for a slow
 run."""
@@ -107,25 +108,23 @@ def encode_result(result: Result) -> bytes:
     schema = STATE.with_metadata({_METADATA_KEY: msgspec.json.encode(header)})
     sink = pa.BufferOutputStream()
     pq.write_table(state_table(result.shard, result.rows, schema), sink, compression="snappy")
-    return bytes(sink.getvalue())
+    return seal_parquet(memoryview(sink.getvalue()))
 
 
 def decode_result(data: bytes, *, shard: int, watermark: int) -> Result:
     """Return the result in ``data``; raises ResultError if it is not this one."""
     where = result_path(shard, watermark)
-    try:
-        table = pq.read_table(pa.BufferReader(data), partitioning=None, use_threads=False)
-        raw = (table.schema.metadata or {}).get(_METADATA_KEY)
-        header = None if raw is None else msgspec.json.decode(raw, type=_Header)
-    except (pa.ArrowException, OSError, msgspec.DecodeError) as error:
-        raise ResultError(f"{where} cannot be read: {error}") from error
     recount = f"if the chunks are of this version, move {result_folder(shard)} away: the ledger is then counted again"
-    if header is None or (header.format == FORMAT and not table.schema.equals(STATE)):
-        raise ResultError(f"{where} is not a result of headgate; {recount}")
     try:
-        check_format(where, header.format, FORMAT)
-    except LedgerFormatError as error:
+        raw, file = open_sealed(data, where, _METADATA_KEY, FORMAT)
+        header = msgspec.json.decode(raw, type=_Header)
+        table = file.read(use_threads=False)
+    except LedgerError as error:
         raise ResultError(f"{error}; {recount}") from None
+    except (pa.ArrowException, OSError, msgspec.DecodeError) as error:
+        raise ResultError(f"{where} cannot be read: {error}; {recount}") from error
+    if not table.schema.equals(STATE):
+        raise ResultError(f"{where} has other columns than a result; {recount}")
     if (header.shard, header.watermark) != (shard, watermark):
         raise ResultError(f"{where} says that it is result {header.watermark} of shard {header.shard}")
     return Result(shard, watermark, tuple(state_row(row) for row in table.to_pylist()), header.at_ms)

@@ -1,8 +1,9 @@
 """Compact old chunks into large objects, sorted by segment.
 
-A run writes into a folder of its own, reads the objects back, and compares them with the facts.
-Then one manifest, created with put-if-absent, makes the range visible. Of two concurrent runs one
-succeeds. Objects without a manifest and replaced ranges are deleted after a delay for readers.
+A run verifies what it reads, writes into a folder of its own, reads the objects back, and compares
+them with the facts. Then one manifest with their checksums, created with put-if-absent, makes the
+range visible. Of two concurrent runs one succeeds. Objects without a manifest and replaced ranges
+are deleted after a delay for readers.
 
     python -m drain.compaction.job --ledger file:///var/lib/headgate/ledger [--shard 3 …]
         [--chunks 1024]
@@ -45,6 +46,7 @@ from drain.spark.fact_source import hadoop_url
 from drain.spark.schemas import FACTS, MERGED
 from drain.spark.spark_schemas import spark_frame, spark_schema
 from headgate.errors import HeadgateError, LedgerError, ObjectExistsError, ObjectMissingError
+from headgate.ledger.checksum import checksum
 from headgate.ledger.chunk_ranges import FANOUT, ChunkRange, compacted_through, ranges_to_read
 from headgate.ledger.compacted import (
     CompactedObject,
@@ -163,11 +165,12 @@ class CompactionJob:
             if row.subscription_id is None and row.segment is not None
         ]
         work = _CompactionWork(shard, planned, folder, sources, times, facts, alive)
-        rows, merged = await self._run_on_spark(work)
-        objects = await self._written_objects(folder, rows)
-        _check_record_counts(work, rows, merged)
+        written = await self._run_on_spark(work)
+        objects = await self._written_objects(folder, written)
+        _check_record_counts(work, written)
         facts_path = f"{folder}/facts.parquet"
-        await self.store.create(facts_path, encode_range_facts(merged, shard, *planned.range))
+        facts_data = encode_range_facts(written.facts, shard, *planned.range)
+        await self.store.create(facts_path, facts_data)
         manifest = Manifest(
             shard=shard,
             first=planned.range.first,
@@ -176,6 +179,7 @@ class CompactionJob:
             written_at_ms=self._now_ms(),
             last_at_ms=last_at_ms,
             facts=facts_path,
+            facts_checksum=checksum(facts_data),
             objects=objects,
         )
         try:
@@ -241,8 +245,8 @@ class CompactionJob:
         numbers = range(chunks.first, chunks.last + 1)
         return dict(zip(numbers, await asyncio.gather(*(time_of(number) for number in numbers)), strict=True))
 
-    async def _run_on_spark(self, work: _CompactionWork) -> tuple[list[dict[str, Any]], pa.Table]:
-        """Return a description of the written objects, and the facts of the range; raises RunError."""
+    async def _run_on_spark(self, work: _CompactionWork) -> _Written:
+        """Write the objects of the range; raises RunError, or LedgerError for a damaged source."""
         loop = asyncio.get_running_loop()
         group = f"compaction-{work.folder.rsplit('/', 1)[1]}"
         job = loop.run_in_executor(self._threads, self._write, group, work)
@@ -265,11 +269,12 @@ class CompactionJob:
         if job.done() and not job.cancelled():
             job.exception()  # Retrieve it, so that asyncio does not log it.
 
-    def _write(self, group: str, work: _CompactionWork) -> tuple[list[dict[str, Any]], pa.Table]:
+    def _write(self, group: str, work: _CompactionWork) -> _Written:
         try:
             self._session.sparkContext.setJobGroup(group, "compaction", interruptOnCancel=True)
             # Counting has the default pool, because consumers wait for it.
             self._session.sparkContext.setLocalProperty("spark.scheduler.pool", "compaction")
+            self._check_sources(work)
             target = f"{self._root}/{work.folder}"
             tasks = max(1, min(len(work.alive), self._session.sparkContext.defaultParallelism * 4))
             laid_out = plans.sort_into_objects(
@@ -278,6 +283,7 @@ class CompactionJob:
             writer = laid_out.write.option("compression", "zstd").option(_SUCCESS_FILE_OPTION, "false")
             writer.partitionBy(*plans.PARTITION_COLUMNS).parquet(target)
             written = self._session.read.schema(_WRITTEN_SCHEMA).option("basePath", target)
+            checksums = self._checksums(work, [work.folder]) if work.alive else {}
             rows = plans.describe_objects(written.parquet(target)).collect() if work.alive else []
             merged = merged_table(backlog_plans.aggregate_joined(self.facts(work)).toArrow())
         except (Py4JError, PySparkException, OSError, EOFError) as error:
@@ -287,17 +293,28 @@ class CompactionJob:
             ) from error
         if self._folder is not None:
             _make_durable(self._folder / work.folder)
-        return [row.asDict() for row in rows], merged
+        return _Written([row.asDict() for row in rows], checksums, merged)
+
+    def _check_sources(self, work: _CompactionWork) -> None:
+        """Raise LedgerError for a damaged object of a narrower range: Spark would copy the damage."""
+        if items := work.source_objects():
+            found = self._checksums(work, [item.path for item in items])
+            for item in items:
+                if found.get(item.path) != item.checksum:
+                    raise LedgerError(f"{item.path} is damaged: its checksum is not the one in its manifest")
+
+    def _checksums(self, work: _CompactionWork, paths: Sequence[str]) -> dict[str, int]:
+        """Return path → checksum of compacted objects, or of all objects in a folder. The tasks read whole objects."""
+        files = self._session.read.format("binaryFile").option("recursiveFileLookup", "true")
+        frame = files.option("pathGlobFilter", "*.parquet").load([f"{self._root}/{path}" for path in paths])
+        folder = f"/{compacted_folder(work.shard)}/"
+        rows = plans.object_checksums(frame).collect()
+        return {row["path"][row["path"].rindex(folder) + 1 :]: row["checksum"] for row in rows}
 
     def records(self, work: _CompactionWork) -> DataFrame:
         alive = self._session.createDataFrame(work.alive, "topic_id long, segment long")
         if work.sources:
-            paths = [
-                f"{self._root}/{item.path}"
-                for source in work.sources
-                for item in source.objects
-                if (item.topic_id, item.segment) in set(work.alive)
-            ]
+            paths = [f"{self._root}/{item.path}" for item in work.source_objects()]
             if not paths:
                 return self._session.createDataFrame([], _COMPACTED_SCHEMA)
             # Several runs' folders have the same partition columns, so they are read from the path
@@ -319,7 +336,7 @@ class CompactionJob:
         facts = self._session.read.schema(spark_schema(FACTS)).option("basePath", f"{self._root}/{CHUNKS_FOLDER}")
         return backlog_plans.contributions(facts.parquet(*paths))
 
-    async def _written_objects(self, folder: str, rows: list[dict[str, Any]]) -> list[CompactedObject]:
+    async def _written_objects(self, folder: str, written: _Written) -> list[CompactedObject]:
         paths: dict[tuple[int, ...], str] = {}
         for path in await self.store.paths(folder):
             if match := _OBJECT_PATH.search(path):
@@ -328,11 +345,12 @@ class CompactionJob:
                     raise RunError(f"two objects have the same topic, segment and part: {paths[key]} and {path}")
                 paths[key] = path
         found = []
-        for row in sorted(rows, key=lambda row: (row["topic_id"], row["segment"], row["part"])):
+        for row in sorted(written.objects, key=lambda row: (row["topic_id"], row["segment"], row["part"])):
             if row["end_offset"] - row["first_offset"] != row["records"]:
                 raise RunError(f"{folder}: offsets of {row} have holes or occur twice")
-            bounds = {name: row[name] for name in CompactedObject.__struct_fields__ if name != "path"}
-            found.append(CompactedObject(path=paths.pop((row["topic_id"], row["segment"], row["part"])), **bounds))
+            path = paths.pop((row["topic_id"], row["segment"], row["part"]))
+            described = row | {"path": path, "checksum": written.checksums[path]}
+            found.append(CompactedObject(**{name: described[name] for name in CompactedObject.__struct_fields__}))
         if paths:
             raise RunError(f"{next(iter(paths.values()))} was written but cannot be read back")
         return found
@@ -352,20 +370,35 @@ class _CompactionWork:
     facts: pa.Table | None
     alive: list[tuple[int, int]]
 
+    def source_objects(self) -> list[CompactedObject]:
+        """Return the objects of narrower ranges whose segments still exist."""
+        alive = set(self.alive)
+        return [item for source in self.sources for item in source.objects if (item.topic_id, item.segment) in alive]
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    objects: list[dict[str, Any]]
+    """Rows of `plans.describe_objects`."""
+    checksums: dict[str, int]
+    """Path → checksum of each object."""
+    facts: pa.Table
+    """The facts of the range, as schemas.MERGED."""
+
 
 def _run_name(chunks: ChunkRange, now_ms: int) -> str:
     return f"{chunks.first:012d}-{chunks.last:012d}-{now_ms}-{secrets.token_hex(4)}"
 
 
-def _check_record_counts(work: _CompactionWork, rows: list[dict[str, Any]], merged: pa.Table) -> None:
+def _check_record_counts(work: _CompactionWork, written: _Written) -> None:
     """Raise RunError unless every existing segment has as many written records as its facts say."""
     expected: dict[tuple[int, int], int] = {}
-    for row in merged.to_pylist():
+    for row in written.facts.to_pylist():
         if row["subscription_id"] is None and row["segment"] is not None:
             key = (row["topic_id"], row["segment"])
             expected[key] = expected.get(key, 0) + row["records"]
     found: dict[tuple[int, int], int] = {}
-    for row in rows:
+    for row in written.objects:
         key = (row["topic_id"], row["segment"])
         found[key] = found.get(key, 0) + row["records"]
     for key in work.alive:

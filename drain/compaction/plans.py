@@ -68,6 +68,11 @@ def sort_into_objects(records: DataFrame, *, tasks: int, object_bytes: int) -> D
     )
 
 
+def object_checksums(files: DataFrame) -> DataFrame:
+    """Return path and checksum (headgate.ledger.checksum) of whole objects, read with Spark's format ``binaryFile``."""
+    return files.select("path", f.crc32("content").alias("checksum"))
+
+
 def describe_objects(written: DataFrame) -> DataFrame:
     """Return for each written part its bounds, number of records, bytes and times."""
     return written.groupBy(*PARTITION_COLUMNS).agg(

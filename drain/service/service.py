@@ -154,7 +154,7 @@ async def _run_compaction(
 ) -> None:
     if not arguments.compaction_chunks:
         return
-    if chunks.source.checks_headers or engine_of(arguments.master) == "connect":
+    if chunks.source.checks_objects or engine_of(arguments.master) == "connect":
         reason = "Spark can write only to folders, or with Hadoop's jars, and not through Spark Connect"
         print(f"not compacting: {reason}; chunks are kept", file=sys.stderr)  # noqa: T201
         return

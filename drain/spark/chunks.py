@@ -1,29 +1,25 @@
 """List and check the new chunks of a ledger.
 
 Numbers continue without a gap after the last watermark, whose chunk must still exist: a result
-ahead of its ledger belongs to another ledger. Headers are checked before counting, because Spark
-fills the missing columns of a foreign file with nulls.
+ahead of its ledger belongs to another ledger. Checksums and headers are checked before counting,
+because Spark checks no checksums, and fills the missing columns of a foreign file with nulls.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Final
-from urllib.parse import unquote, urlsplit
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from drain.spark.fact_source import FactSource, Reader, fact_source
 from drain.spark.small_chunk_reader import SMALL_READ_MAX_ROWS
 from headgate.errors import ConfigError, LedgerError
-from headgate.ledger.chunk import METADATA_KEY, checked_header
-from headgate.ledger.paths import CHUNKS_FOLDER, chunk_folder, chunk_name
+from headgate.ledger.chunk import decode_header_and_rows
+from headgate.ledger.paths import CHUNKS_FOLDER, chunk_folder, chunk_name, chunk_path
 from headgate.storage.object_store import Store, open_store
 
+CONCURRENT_READS: Final = 16
 _SHARD_FOLDER: Final = re.compile(r"shard=(\d{4,})")
 
 
@@ -40,8 +36,6 @@ class LedgerChunks:
         self.store: Store = open_store(ledger_url)
         self.source: FactSource = fact_source(ledger_url, reader, small_read_max_rows=small_read_max_rows)
         """How Spark reads the chunks."""
-        parts = urlsplit(ledger_url)
-        self._folder = Path(unquote(parts.path)) if parts.scheme == "file" else None
 
     async def shards(self) -> list[int]:
         """Return the shards that have a folder.
@@ -80,44 +74,25 @@ class LedgerChunks:
         return range(watermark + 1, first + len(names))
 
     async def check(self, shard: int, numbers: Sequence[int]) -> tuple[int, int | None]:
-        """Check the headers of chunks; return ``at_ms`` of the last one, and their total number of rows.
+        """Check whole chunks; return ``at_ms`` of the last one, and their total number of rows.
 
-        If the fact source checks headers itself, only the last header is fetched here, and the
-        number of rows is None.
+        If the fact source checks chunks itself, only the last one is fetched here, and the number
+        of rows is None.
 
         Raises:
-            LedgerError: a chunk's header does not match its name.
+            LedgerError: a chunk is damaged, or its header does not match its name.
 
         """
-        if self.source.checks_headers:
+        if self.source.checks_objects:
             numbers = numbers[-1:]
-        if self._folder is not None:
-            return await asyncio.to_thread(self._check_files, self._folder / chunk_folder(shard), shard, numbers)
         at_ms = rows = 0
-        for number in numbers:
-            data = await self.store.read(f"{chunk_folder(shard)}/{chunk_name(number)}")
-            at_ms, more = _check(pa.BufferReader(data), shard, number)
-            rows += more
-        return at_ms, None if self.source.checks_headers else rows
+        for begin in range(0, len(numbers), CONCURRENT_READS):
+            group = numbers[begin : begin + CONCURRENT_READS]
+            for at_ms, more in await asyncio.gather(*(self._check(shard, number) for number in group)):  # noqa: B007
+                rows += more
+        return at_ms, None if self.source.checks_objects else rows
 
-    @staticmethod
-    def _check_files(folder: Path, shard: int, numbers: Iterable[int]) -> tuple[int, int]:
-        at_ms = rows = 0
-        for number in numbers:
-            at_ms, more = _check(str(folder / chunk_name(number)), shard, number)
-            rows += more
-        return at_ms, rows
-
-
-def _check(source: str | pa.NativeFile, shard: int, number: int) -> tuple[int, int]:
-    """Return ``at_ms`` and the number of rows of one chunk."""
-    where = f"{chunk_folder(shard)}/{chunk_name(number)}"
-    try:
-        footer = pq.read_metadata(source)
-    except (pa.ArrowException, OSError) as error:
-        raise LedgerError(f"{where} is not a readable Parquet object: {error}") from error
-    try:
-        header = checked_header((footer.metadata or {}).get(METADATA_KEY), shard=shard, number=number)
-    except LedgerError as error:
-        raise LedgerError(f"{where}: {error}") from error
-    return header.at_ms, footer.num_rows
+    async def _check(self, shard: int, number: int) -> tuple[int, int]:
+        data = await self.store.read(chunk_path(shard, number))
+        header, rows = decode_header_and_rows(data, shard=shard, number=number)
+        return header.at_ms, rows

@@ -32,8 +32,8 @@ class FactSource(Protocol):
 
     base: str
     """The folder of all shards, for error messages."""
-    checks_headers: bool
-    """Whether reading fails if a chunk's header does not match its name."""
+    checks_objects: bool
+    """Whether reading fails for a damaged chunk, or one whose header does not match its name."""
 
     def path(self, shard: int, number: int) -> str:
         """Return the path of one chunk for `frame`."""
@@ -53,9 +53,9 @@ def hadoop_url(ledger_url: str) -> str:
 
 
 class SparkFiles:
-    """Chunks that Spark reads. It fills missing columns with nulls, and does not check headers."""
+    """Chunks that Spark reads. It fills missing columns with nulls, and checks neither checksums nor headers."""
 
-    checks_headers = False
+    checks_objects = False
 
     def __init__(self, ledger_url: str, *, small_read_max_rows: int = SMALL_READ_MAX_ROWS) -> None:
         """Up to ``small_read_max_rows`` rows of a folder are read in this process; 0: Spark reads all of them."""
@@ -79,7 +79,7 @@ class SparkFiles:
 class StoreObjects:
     """Chunks that headgate's object reader fetches on Spark's workers (drain.spark.object_data_source)."""
 
-    checks_headers = True
+    checks_objects = True
 
     def __init__(self, ledger_url: str) -> None:
         self._ledger_url = ledger_url

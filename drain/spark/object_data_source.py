@@ -2,25 +2,28 @@
 
 Each task fetches some objects through obstore, so no byte of the ledger passes through the driver.
 Workers need pyarrow, obstore and the store's credentials in their environment, but not headgate:
-this module is sent with the query (`register`), so it must not import other headgate modules.
+this module and headgate.ledger.checksum are sent with the query (`register`), and import no other
+headgate module.
 
-1. The header of each object is compared with its path before its rows count.
+1. Each object is fetched whole: its checksum is verified, and its header compared with its path,
+   before its rows count.
 2. Every error is one line that names its object: `ObjectError`.
-3. Memory on a worker is bounded: max_concurrent_fetches objects of up to max_whole_read_bytes. Of
-   larger objects only the requested columns are fetched.
+3. Memory on a worker is bounded: max_concurrent_fetches objects of up to small_object_bytes, and
+   one larger object.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from threading import Lock
 from typing import Any, Final
 
 import obstore
@@ -34,9 +37,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from headgate.ledger.checksum import ChecksumError, NoChecksumError, verify_parquet
+
 NAME: Final = "headgate_objects"
 _METADATA_KEY: Final = b"headgate"
-_FORMAT: Final = 2
+_FORMAT: Final = 3
 _CHUNK_PATH: Final = re.compile(r"shard=(\d+)/(\d+)\.parquet$")
 
 
@@ -48,9 +53,8 @@ class ReadLimits:
     """Small objects cost a round trip each, which overlap within a task. A task itself costs some
     10 ms."""
     max_concurrent_fetches: int = 16
-    max_whole_read_bytes: int = 4 * 1024 * 1024
-    """Up to this size, one request for the whole object is faster than one for its footer and one
-    per column."""
+    small_object_bytes: int = 4 * 1024 * 1024
+    """Larger objects are fetched one at a time."""
     rows_per_batch: int = 65_536
 
 
@@ -63,7 +67,8 @@ class ObjectError(Exception):
 
 def register(session: SparkSession) -> None:
     """Register the data source with ``session``; cheap and idempotent."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
+    for module in (__name__, verify_parquet.__module__):
+        cloudpickle.register_pickle_by_value(sys.modules[module])  # type: ignore[no-untyped-call]
     session.dataSource.register(ObjectSource)
 
 
@@ -131,39 +136,6 @@ class ObjectReader(DataSourceReader):
         yield from _batches(gathered, self._limits.rows_per_batch)
 
 
-class RangedObject(io.RawIOBase):
-    """One object as a file. Its ranges are fetched when they are read."""
-
-    def __init__(self, store: Any, path: str, size: int) -> None:
-        self._store = store
-        self._path = path
-        self._size = size
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Set the offset of the next read, relative to the beginning, to itself or to the end."""
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        """Return the next ``size`` bytes, or all remaining ones."""
-        end = self._size if size < 0 else min(self._size, self._at + size)
-        if end <= self._at:
-            return b""
-        data = bytes(obstore.get_range(self._store, self._path, start=self._at, end=end))
-        self._at = end
-        return data
-
-
 def _batches(tables: Sequence[pa.Table], rows: int) -> Iterator[pa.RecordBatch]:
     if tables:
         yield from pa.concat_tables(tables).combine_chunks().to_batches(max_chunksize=rows)
@@ -172,10 +144,11 @@ def _batches(tables: Sequence[pa.Table], rows: int) -> Iterator[pa.RecordBatch]:
 def _prefetch(store: Any, paths: Sequence[str], schema: pa.Schema, limits: ReadLimits) -> Iterator[pa.Table]:
     """Yield the tables in order, while the next ones are fetched."""
     pending: deque[Future[pa.Table]] = deque()
+    one_large = Lock()
     with ThreadPoolExecutor(limits.max_concurrent_fetches, thread_name_prefix="objects") as threads:
         try:
             for path in paths:
-                pending.append(threads.submit(_table, store, path, schema, limits.max_whole_read_bytes))
+                pending.append(threads.submit(_table, store, path, schema, limits.small_object_bytes, one_large))
                 if len(pending) == limits.max_concurrent_fetches:
                     yield pending.popleft().result()
             while pending:
@@ -185,21 +158,16 @@ def _prefetch(store: Any, paths: Sequence[str], schema: pa.Schema, limits: ReadL
                 future.cancel()
 
 
-def _table(store: Any, path: str, schema: pa.Schema, max_whole_read_bytes: int) -> pa.Table:
+def _table(store: Any, path: str, schema: pa.Schema, small_object_bytes: int, one_large: Lock) -> pa.Table:
     try:
         found = obstore.get(store, path)
-        size = found.meta["size"]
-        source: Any = (
-            pa.BufferReader(found.bytes()) if size <= max_whole_read_bytes else RangedObject(store, path, size)
-        )
-        file = pq.ParquetFile(source, pre_buffer=True)
-        shard = _checked_shard(file.metadata.metadata, path)
-        table = file.read(columns=[name for name in schema.names if name in file.schema_arrow.names], use_threads=False)
-    except (obstore.exceptions.BaseError, pa.ArrowException, OSError) as error:
-        lines = str(error).splitlines() or [type(error).__name__]
-        # A store may quote a URL with a signature in it.
-        reason = re.sub(r"[?]\S+", "", lines[0])
-        raise ObjectError(f"{path}: {reason}") from None
+        large = found.meta["size"] > small_object_bytes
+        with one_large if large else nullcontext():
+            if large:
+                found = obstore.get(store, path)  # The first response would be idle while others are read.
+            shard, table = decode_object(bytes(found.bytes()), path, schema)
+    except (obstore.exceptions.BaseError, OSError) as error:
+        raise _object_error(path, error) from None
     table = table.filter(table.column("fact").is_valid())
     given = {name: table.column(name) for name in table.column_names} | {"shard": pa.repeat(shard, len(table))}
     columns = [
@@ -207,6 +175,33 @@ def _table(store: Any, path: str, schema: pa.Schema, max_whole_read_bytes: int) 
         for field in schema
     ]
     return pa.table(columns, schema=schema)
+
+
+def _object_error(path: str, error: Exception) -> ObjectError:
+    lines = str(error).splitlines() or [type(error).__name__]
+    # A store may quote a URL with a signature in it.
+    reason = re.sub(r"[?]\S+", "", lines[0])
+    return ObjectError(f"{path}: {reason}")
+
+
+def decode_object(data: bytes, path: str, schema: pa.Schema) -> tuple[int, pa.Table]:
+    """Return the shard of an object, and those columns of ``schema`` that it has; raises ObjectError."""
+    damage: ChecksumError | None = None
+    try:
+        verify_parquet(data)
+    except NoChecksumError as error:
+        damage = error  # Unless its header states an older format, which has no checksum.
+    except ChecksumError as error:
+        raise ObjectError(f"{path} is damaged: {error}") from None
+    try:
+        file = pq.ParquetFile(pa.BufferReader(data))
+        shard = _checked_shard(file.metadata.metadata, path)
+        if damage is not None:
+            raise ObjectError(f"{path} is damaged: {damage}")
+        names = [name for name in schema.names if name in file.schema_arrow.names]
+        return shard, file.read(columns=names, use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        raise _object_error(path, error) from None
 
 
 def _checked_shard(metadata: dict[bytes, bytes] | None, path: str) -> int:

@@ -10,12 +10,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from headgate.errors import LedgerError
 from headgate.ledger.chunk_ranges import ChunkRange, compacted_through, ranges_to_read
-from headgate.ledger.compacted import CompactedObject, Manifest, manifest_ranges, read_manifest
+from headgate.ledger.compacted import CompactedObject, Manifest, decode_compacted, manifest_ranges, read_manifest
 from headgate.storage.object_store import Store
 
 LISTING_TTL_SECONDS: Final = 5.0
@@ -98,19 +94,7 @@ class CompactedRecords:
 
         """
         self.opened += 1
-        table = await asyncio.to_thread(_decode, await self._store.read(item.path), item)
+        table = await asyncio.to_thread(decode_compacted, await self._store.read(item.path), item, _COLUMNS)
         for at in range(max(0, offset - item.first_offset), len(table), SLICE_MAX_RECORDS):
             rows = table.slice(at, SLICE_MAX_RECORDS)
             yield Rows(*(rows.column(name).to_pylist() for name in _COLUMNS))
-
-
-def _decode(data: bytes, item: CompactedObject) -> pa.Table:
-    try:
-        table = pq.read_table(pa.BufferReader(data), columns=_COLUMNS, partitioning=None, use_threads=False)
-    except (pa.ArrowException, OSError) as error:
-        raise LedgerError(f"{item.path} is not a readable compacted object ({len(data)} bytes): {error}") from error
-    if table.column_names != _COLUMNS or len(table) != item.end_offset - item.first_offset:
-        raise LedgerError(
-            f"{item.path} has {len(table)} records, its manifest states {item.end_offset - item.first_offset}"
-        )
-    return table

@@ -14,13 +14,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from headgate.errors import LedgerError, ObjectMissingError
+from headgate.errors import ObjectMissingError
 from headgate.ledger.chunk_ranges import compacted_through, ranges_to_read
-from headgate.ledger.compacted import CompactedObject, manifest_ranges, read_manifest
+from headgate.ledger.compacted import CompactedObject, decode_compacted, manifest_ranges, read_manifest
 from headgate.ledger.ledger import Ledger
 from headgate.protocol.messages import TopicDescription
 
@@ -96,10 +94,7 @@ class _Search:
         if item.first_at_ms >= self._timestamp_ms:
             return item.first_offset
         data = await self._ledger.store.read(item.path)
-        try:
-            table = pq.read_table(pa.BufferReader(data), columns=["offset", "stored_at_ms"], use_threads=False)
-        except (pa.ArrowException, OSError) as error:
-            raise LedgerError(f"{item.path} is not a readable compacted object: {error}") from error
+        table = await asyncio.to_thread(decode_compacted, data, item, ["offset", "stored_at_ms"])
         since = pc.greater_equal(table["stored_at_ms"], self._timestamp_ms)
         first: int = pc.min(table.filter(since)["offset"]).as_py()
         return first

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headgate.ledger.checksum import checksum
 from headgate.ledger.compacted import CompactedObject, Manifest, compacted_folder, create_manifest
 from headgate.ledger.ledger import Ledger
 
@@ -50,6 +51,7 @@ async def compact(
         written_at_ms=written_at_ms,
         last_at_ms=at_ms,
         facts="facts",
+        facts_checksum=0,
         objects=objects,
     )
     await create_manifest(ledger.store, manifest)
@@ -62,7 +64,8 @@ async def _create_object(
     table = pa.table({name: pa.array([row[name] for row in records], kind) for name, kind in _TYPES.items()})
     sink = io.BytesIO()
     pq.write_table(table, sink)
-    await ledger.store.create(path, sink.getvalue())
+    data = sink.getvalue()
+    await ledger.store.create(path, data)
     return CompactedObject(
         path=path,
         topic_id=topic_id,
@@ -72,4 +75,5 @@ async def _create_object(
         size_bytes=sum(row["size_bytes"] for row in records),
         first_at_ms=records[0]["stored_at_ms"],
         last_at_ms=records[-1]["stored_at_ms"],
+        checksum=checksum(data),
     )

@@ -1,4 +1,4 @@
-"""Rewrite an object of the ledger so that it states another format."""
+"""Rewrite objects of the ledger: with another format, or with other rows and a right checksum."""
 
 from __future__ import annotations
 
@@ -6,18 +6,39 @@ import io
 import json
 
 import msgspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headgate.ledger.checksum import MARK, SEAL_BYTES, seal, seal_json, seal_parquet
 
-def with_format(data: bytes, number: int) -> bytes:
-    """Return ``data``, a Parquet, JSON or snapshot object, with ``number`` as its format."""
+
+def of_older_format(data: bytes, number: int = 1) -> bytes:
+    """Return ``data``, a Parquet, JSON or snapshot object, as an older version wrote it: without a checksum."""
     if data.startswith(b"PAR1"):
         return _parquet_with_format(data, number)
     if data.startswith(b"{"):
-        return json.dumps(json.loads(data) | {"format": number}).encode()
-    file = msgspec.msgpack.decode(data)
+        document = json.loads(data) | {"format": number}
+        document.pop("checksum", None)
+        return json.dumps(document).encode()
+    assert data.startswith(MARK), "not an object of the ledger"
+    file = msgspec.msgpack.decode(data[SEAL_BYTES:])
     file["header"]["format"] = number
     return msgspec.msgpack.encode(file)
+
+
+def of_newer_format(data: bytes, number: int = 9) -> bytes:
+    """Return ``data`` as a newer version may write it, with the same kind of checksum."""
+    rewritten = of_older_format(data, number)
+    if data.startswith(b"PAR1"):
+        return seal_parquet(rewritten)
+    return seal_json(rewritten) if data.startswith(b"{") else seal(rewritten)
+
+
+def sealed(table: pa.Table) -> bytes:
+    """Return ``table`` as a Parquet object with a right checksum."""
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    return seal_parquet(sink.getvalue())
 
 
 def _parquet_with_format(data: bytes, number: int) -> bytes:

@@ -54,6 +54,7 @@ async def _write_compacted(shard: OneShard, topic_id: int, *segments: int) -> No
             size_bytes=1,
             first_at_ms=0,
             last_at_ms=0,
+            checksum=0,
         )
         for segment in segments
     ]
@@ -61,7 +62,17 @@ async def _write_compacted(shard: OneShard, topic_id: int, *segments: int) -> No
         await shard.store.create(item.path, b"records")
     await create_manifest(
         shard.store,
-        Manifest(shard=0, first=1, last=2, level=0, written_at_ms=0, last_at_ms=0, facts="none", objects=objects),
+        Manifest(
+            shard=0,
+            first=1,
+            last=2,
+            level=0,
+            written_at_ms=0,
+            last_at_ms=0,
+            facts="none",
+            facts_checksum=0,
+            objects=objects,
+        ),
     )
 
 

@@ -103,11 +103,29 @@ async def compacted_ledger() -> tuple[LedgerInMemory, TrimmingLeader]:
     kept = LedgerInMemory(12)
     await kept.snapshot()
     item = CompactedObject(
-        path="x", topic_id=1, segment=0, first_offset=0, end_offset=1, size_bytes=70, first_at_ms=0, last_at_ms=0
+        path="x",
+        topic_id=1,
+        segment=0,
+        first_offset=0,
+        end_offset=1,
+        size_bytes=70,
+        first_at_ms=0,
+        last_at_ms=0,
+        checksum=0,
     )
     await create_manifest(
         kept.store,
-        Manifest(shard=0, first=1, last=9, level=0, written_at_ms=0, last_at_ms=0, facts="f", objects=[item]),
+        Manifest(
+            shard=0,
+            first=1,
+            last=9,
+            level=0,
+            written_at_ms=0,
+            last_at_ms=0,
+            facts="f",
+            facts_checksum=0,
+            objects=[item],
+        ),
     )
     state, _ = await kept.restored()
     return kept, TrimmingLeader(kept, state)

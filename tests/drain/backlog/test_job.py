@@ -32,6 +32,7 @@ from headgate.errors import ConfigError, HeadgateError, StoreUnavailableError
 from headgate.ledger.chunk import SCHEMA
 from tests.support.damaged_files import corrupt, truncate
 from tests.support.ledgers import WrittenLedger
+from tests.support.object_formats import sealed
 
 pytestmark = [pytest.mark.spark, pytest.mark.engines]
 
@@ -196,12 +197,12 @@ def shorter_than_the_result(ledger):
     [
         (lambda ledger: truncate(ledger.path(3)), "000000000003.parquet is not a readable Parquet object"),
         (not_parquet, "000000000003.parquet is not a readable Parquet object"),
-        (foreign, "000000000003.parquet: .* headgate did not write"),
-        (misplaced, "000000000003.parquet: .* states that it is chunk 2 of shard 0"),
+        (foreign, "000000000003.parquet .* headgate did not write"),
+        (misplaced, "000000000003.parquet states that it is chunk 2 of shard 0"),
         (missing, "000000000004.parquet: expected 000000000003.parquet"),
         (foreign_name, "000000000003.parquet.tmp: expected 000000000004.parquet"),
         (shorter_than_the_result, "000000000002.parquet is counted but missing"),
-        (lambda ledger: corrupt(ledger.path(3)), "Spark could not count: .*000000000003.parquet"),
+        (lambda ledger: corrupt(ledger.path(3)), "000000000003.parquet is damaged: .* checksum"),
     ],
     ids=[
         "truncated",
@@ -232,21 +233,19 @@ async def test_a_damaged_ledger_fails_its_shard_only_and_names_the_object(spark,
 
 
 def with_metadata(metadata):
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist([], schema=STATE.with_metadata(metadata)), sink)
-    return bytes(sink.getvalue())
+    return sealed(pa.Table.from_pylist([], schema=STATE.with_metadata(metadata)))
 
 
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"rubbish", "backlog/shard=0000/000000000002.parquet cannot be read"),
+        (b"rubbish", "backlog/shard=0000/000000000002.parquet is not a readable Parquet object"),
         (encode_result(Result(0, 7, ())), "000000000002.parquet says that it is result 7 of shard 0"),
         (
             with_metadata({"headgate-backlog": '{"format":9,"shard":0,"watermark":2}'}),
-            "2.parquet has format 9, this version of headgate reads format 3; run the newer version",
+            "2.parquet has format 9, this version of headgate reads format 4; run the newer version",
         ),
-        (with_metadata({}), "000000000002.parquet is not a result of headgate; if the chunks"),
+        (with_metadata({}), "000000000002.parquet is a Parquet object that headgate did not write; if the chunks"),
     ],
 )
 async def test_an_invalid_result_is_rejected(spark, ledger, data, reason):

@@ -19,6 +19,7 @@ from headgate.errors import LedgerError
 from headgate.ledger.chunk_ranges import ChunkRange, ranges_to_read
 from headgate.ledger.compacted import delete_compacted_segments, manifest_ranges, read_manifest
 from headgate.ledger.ledger import Ledger
+from headgate.ledger.paths import chunk_path
 from tests.support.ledgers import RandomLedger, WrittenLedger
 
 pytestmark = pytest.mark.spark
@@ -244,6 +245,12 @@ async def test_a_killed_run_leaves_nothing_visible_and_is_swept(spark, tmp_path,
     assert (await fixture.compacted())[1] == 4
 
 
+def flipped(data):
+    """Return ``data`` with one flipped bit in the middle."""
+    at = len(data) // 2
+    return data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]
+
+
 async def test_a_damaged_or_missing_chunk_fails_the_run(spark, tmp_path):
     ledger = RandomLedger(tmp_path, 1)
     ledger.grow(8)
@@ -252,6 +259,7 @@ async def test_a_damaged_or_missing_chunk_fails_the_run(spark, tmp_path):
     data = ledger.path(2).read_bytes()
     for broken, reason in (
         (ledger.path(3).read_bytes(), "states that it is chunk 3"),
+        (flipped(data), rf"^{chunk_path(0, 2)} is damaged"),
         (None, "is counted, not compacted, and missing"),
     ):
         ledger.path(2).unlink()
@@ -262,6 +270,25 @@ async def test_a_damaged_or_missing_chunk_fails_the_run(spark, tmp_path):
         ledger.path(2).write_bytes(data)
 
     assert await manifest_ranges(fixture.store, 0) == []
+
+
+@pytest.mark.parametrize("kind", ["compacted object", "facts"])
+async def test_a_damaged_object_of_a_narrower_range_is_not_merged(spark, tmp_path, kind):
+    ledger = WrittenLedger(tmp_path)
+    topic = ledger.topic()
+    fixture = CompactionFixture(spark, ledger, chunks=1)
+    for number in range(1, FANOUT + 1):
+        ledger.store(topic, 0, 1)
+        ledger.commit()
+        if number < FANOUT:
+            await fixture.run()
+    manifest = await read_manifest(fixture.store, 0, ChunkRange(2, 2))
+    path = manifest.facts if kind == "facts" else manifest.objects[0].path
+    (tmp_path / path).write_bytes(flipped((tmp_path / path).read_bytes()))
+
+    with pytest.raises(LedgerError, match=rf"^{path} is damaged"):
+        await fixture.run()
+    assert [ChunkRange(n, n) for n in range(1, FANOUT + 1)] == await manifest_ranges(fixture.store, 0)
 
 
 async def test_the_written_objects_are_compared_with_the_facts(spark, tmp_path, monkeypatch):

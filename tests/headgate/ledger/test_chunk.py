@@ -11,6 +11,7 @@ from headgate.errors import LedgerError
 from headgate.ledger import chunk
 from headgate.model import entries as e
 from headgate.model.layout import Layout
+from tests.support.object_formats import sealed
 
 COLUMNS = ("topic_id", "segment", "offset", "timestamp_ms", "key", "value")
 
@@ -118,7 +119,7 @@ def test_entries_with_omitted_defaults_are_decoded_as_they_were_encoded() -> Non
     ids=["truncated", "empty", "foreign"],
 )
 def test_an_unreadable_object_is_rejected_with_its_name(damaged: bytes) -> None:
-    with pytest.raises(LedgerError, match=r"chunk 7 of shard 3.*not a readable Parquet object"):
+    with pytest.raises(LedgerError, match=r"^chunks/shard=0003/000000000007.parquet is not a readable Parquet object"):
         chunk.decode(damaged, shard=3, number=7)
 
 
@@ -146,8 +147,13 @@ def test_an_unknown_entry_is_rejected() -> None:
     table = table.set_column(
         table.schema.get_field_index("body"), "body", pa.array([original.replace(b"term_started", b"term_stopped")])
     )
-    sink = io.BytesIO()
-    pq.write_table(table, sink)
 
     with pytest.raises(LedgerError, match="an entry that this version cannot read"):
-        chunk.decode(sink.getvalue(), shard=0, number=1)
+        chunk.decode(sealed(table), shard=0, number=1)
+
+
+def test_a_chunk_without_a_column_is_rejected() -> None:
+    table = pq.read_table(io.BytesIO(built()[1]))
+
+    with pytest.raises(LedgerError, match="has only the columns"):
+        chunk.decode_records(sealed(table.drop_columns(["value"])), shard=3, number=7)

@@ -94,8 +94,9 @@ def test_the_header_table_is_the_header(document) -> None:
 
     assert described == [(name, kind.__name__) for name, kind in typing.get_type_hints(ChunkHeader).items()]
     assert f"version of this format: {FORMAT}" in document["Header"].table()[0][2]
-    assert f"chunk 1 of shard 0 has format {FORMAT - 1}, this version of headgate reads format {FORMAT};" in " ".join(
-        document["Header"].lines
+    assert (
+        f"chunks/shard=0000/000000000001.parquet has format {FORMAT - 1}, this version of headgate reads format {FORMAT};"
+        in " ".join(document["Header"].lines)
     )
     assert f"| `format` | {compacted.FORMAT} |" in document["Compacted objects"].lines
 
@@ -170,7 +171,7 @@ def test_arrays_inside_entries_are_described_in_their_order(document) -> None:
 def test_the_python_examples_read_the_ledger(document, ledger) -> None:
     """The examples run unchanged, on another folder."""
     names: dict[str, typing.Any] = {}
-    for heading in ("Python with pyarrow", "Entries, where facts are not enough"):
+    for heading in ("Checksums", "Python with pyarrow", "Entries, where facts are not enough"):
         for block in document[heading].fenced("python"):
             exec(block.replace("/srv/headgate/chunks", str(ledger)), names)
 
@@ -180,3 +181,8 @@ def test_the_python_examples_read_the_ledger(document, ledger) -> None:
     assert [header["number"] for header in names["headers"]] == [1, 2, 3]
     assert [entry["type"] for entry in names["entries"]] == ["term_started", "topic_created", "records_stored"]
     assert names["topics"] == {1: "orders"}
+    for path in ledger.glob("shard=*/*.parquet"):
+        data = path.read_bytes()
+        assert names["is_intact"](data)
+        assert not names["is_intact"](data[:50] + b"?" + data[51:])
+    assert not names["is_intact"](b"PAR1")

@@ -1,0 +1,90 @@
+"""A CRC-32 over every byte of a stored object, in a place that other readers of its format ignore.
+
+A seal is eight bytes: `MARK` and the checksum of everything else, little-endian. In a Parquet object
+it is directly before the footer, where no page lies and no reader looks. A snapshot begins with it.
+JSON has the checksum as its first field, in hexadecimal.
+
+A CRC finds accidents, not forgery: every single flipped bit, every damaged run of up to 32 bits,
+and all but one in four billion others (Koopman, "32-bit cyclic redundancy codes for Internet
+applications", 2002). docs/decisions/checksums.md compares the alternatives.
+
+Pure, and without imports of headgate: drain.spark.object_data_source sends it to Spark's workers.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+MARK: Final = b"HGck"
+SEAL_BYTES: Final = len(MARK) + 4
+_PARQUET_END_BYTES: Final = 8
+"""The length of the footer and Parquet's own mark."""
+_JSON_FIELD: Final = b'{"checksum":"%08x",'
+_JSON_FIELD_BYTES: Final = len(_JSON_FIELD % 0)
+
+
+class ChecksumError(ValueError):
+    """The bytes are not those that were written. The text says why, and names no object."""
+
+
+class NoChecksumError(ChecksumError):
+    """There is no checksum at its place: damaged there, of an older format, or not written by headgate."""
+
+
+def checksum(data: bytes) -> int:
+    """Return the CRC-32 of ``data`` (ISO-HDLC, as in zlib, gzip and Spark's ``crc32``)."""
+    return zlib.crc32(data)
+
+
+def check(data: bytes, expected: int) -> None:
+    """Raise ChecksumError unless ``expected`` is the checksum of ``data``."""
+    if (found := zlib.crc32(data)) != expected:
+        raise ChecksumError(f"its {len(data)} bytes have the checksum {found:08x}, expected {expected:08x}")
+
+
+def seal(data: bytes | memoryview, at: int = 0) -> bytes:
+    """Return ``data`` with a seal at position ``at``. Copies once: a large chunk takes longer to copy than to check."""
+    view = memoryview(data)
+    crc = zlib.crc32(view[at:], zlib.crc32(MARK, zlib.crc32(view[:at])))
+    return b"".join((view[:at], MARK, crc.to_bytes(4, "little"), view[at:]))
+
+
+def verify(data: bytes, at: int = 0) -> None:
+    """Check the seal at position ``at``; raises NoChecksumError or ChecksumError."""
+    view = memoryview(data)
+    end = at + SEAL_BYTES
+    if at < 0 or len(data) < end or bytes(view[at : at + len(MARK)]) != MARK:
+        raise NoChecksumError(f"its {len(data)} bytes have no checksum")
+    expected = int.from_bytes(view[end - 4 : end], "little")
+    if (found := zlib.crc32(view[end:], zlib.crc32(view[: end - 4]))) != expected:
+        raise ChecksumError(f"its {len(data)} bytes have the checksum {found:08x}, expected {expected:08x}")
+
+
+def seal_parquet(data: bytes | memoryview) -> bytes:
+    """Return the Parquet object ``data`` with a seal before its footer."""
+    return seal(data, _footer_start(memoryview(data)))
+
+
+def verify_parquet(data: bytes) -> None:
+    """Check the seal of a Parquet object; raises NoChecksumError or ChecksumError."""
+    verify(data, _footer_start(data) - SEAL_BYTES)
+
+
+def seal_json(data: bytes) -> bytes:
+    """Return the JSON object ``data``, which has a field, with its checksum as the first field."""
+    return _JSON_FIELD % zlib.crc32(data[1:]) + data[1:]
+
+
+def verify_json(data: bytes) -> None:
+    """Check the first field of a JSON object; raises NoChecksumError or ChecksumError."""
+    stated, expected = data[:_JSON_FIELD_BYTES], _JSON_FIELD % zlib.crc32(data[_JSON_FIELD_BYTES:])
+    if stated == expected:
+        return
+    if not stated.startswith(_JSON_FIELD.partition(b"%")[0]):
+        raise NoChecksumError(f"its {len(data)} bytes have no checksum")
+    raise ChecksumError(f"its {len(data)} bytes have another checksum than their first field")
+
+
+def _footer_start(data: bytes | memoryview) -> int:
+    return len(data) - _PARQUET_END_BYTES - int.from_bytes(data[-_PARQUET_END_BYTES:-4], "little")
