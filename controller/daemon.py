@@ -34,6 +34,7 @@ from controller.settings.load import CompactionSettings, Settings, ledger_unreac
 from controller.settings.reload import reloaded
 from controller.snapshots.scheduler import SnapshotScheduler
 from controller.state.shard_state import ShardState
+from controller.state.steady_clock import SteadyClock
 from controller.status import daemon_status
 from coordinator.ports import CoordinatorSettings
 from drain.checker.checker import SparkDrainChecker
@@ -66,9 +67,11 @@ LeaderType = Callable[[ShardState, LeaderContext, Callable[[], bool]], ShardLead
 log = structlog.get_logger(__name__)
 
 
-def wall_clock_ms() -> int:
-    """Return milliseconds since 1970. No other code of the daemon reads the wall clock."""
-    return time.time_ns() // 1_000_000
+def read_clocks() -> tuple[int, int]:
+    """Return milliseconds since 1970 and since the machine booted. No other code of the daemon reads a wall clock."""
+    # CLOCK_BOOTTIME also counts while the machine is suspended; only Linux has it.
+    elapsed = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.time_ns() // 1_000_000, time.clock_gettime_ns(elapsed) // 1_000_000
 
 
 def compaction_arguments(settings: CompactionSettings) -> list[str]:
@@ -97,7 +100,12 @@ def coordinator_settings(settings: Settings) -> CoordinatorSettings:
 class Daemon:
     """One headgate process. It contends for every shard of its cluster."""
 
-    def __init__(self, settings: Settings, leader_type: LeaderType = ShardLeader) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        leader_type: LeaderType = ShardLeader,
+        read_clocks: Callable[[], tuple[int, int]] = read_clocks,
+    ) -> None:
         self.settings = settings
         self.instance = settings.instance.name or f"{socket.gethostname()}-{os.getpid()}"
         self.http_address = ""
@@ -105,6 +113,8 @@ class Daemon:
         self.instruments = Instruments(self.registry, settings.metrics.backlog_topics)
         self.instruments.observe(events.IngestQueueLimitSet(size_bytes=settings.ingest.queue_bytes))
         self._rng = random.Random()  # noqa: S311 - jitter
+        self._read_clocks = read_clocks
+        self._clock = SteadyClock(*read_clocks())
         self._leader_type = leader_type
         self._controllers: list[ShardController] = []
         self._ticked_at = 0.0
@@ -254,7 +264,7 @@ class Daemon:
                 delete_data=partial(delete_compacted_segments, ledger.store),
                 observer=self.instruments,
                 drain_checker=drain_checker,
-                now_ms=wall_clock_ms,
+                now_ms=self._now_ms,
                 rng=self._rng,
                 open_session=self._device_session,
                 trim_delay_seconds=settings.compaction.delete_delay_seconds if settings.compaction.enabled else None,
@@ -269,7 +279,7 @@ class Daemon:
             elections=elections,
             new_leader=new_leader,
             observer=self.instruments,
-            now_ms=wall_clock_ms,
+            now_ms=self._now_ms,
         )
 
     def _snapshot_scheduler(self, store: Store) -> SnapshotScheduler:
@@ -390,6 +400,18 @@ class Daemon:
         assert self._checker is not None, "this daemon leads a shard before its drain checker exists"
         return await self._checker.backlog([shard], now_ms, external)
 
+    def _now_ms(self) -> int:
+        """Return milliseconds since 1970, and report a step of the clock."""
+        held_ms = self._clock.step_ms
+        now_ms = self._clock.read(*self._read_clocks())
+        if self._clock.step_ms != held_ms:
+            log.warning(
+                "clock.stepped",
+                held_seconds=self._clock.step_ms / 1000,
+                advice="check the time synchronization of this machine; a step is followed once it has lasted",
+            )
+        return now_ms
+
     # Events
 
     async def _tick(self, notifier: SystemdNotifier) -> None:
@@ -401,10 +423,18 @@ class Daemon:
             if now - gauges_set_at >= GAUGE_INTERVAL_SECONDS:
                 gauges_set_at = now
                 self.instruments.observe(events.StatusCollected(status=self.status(), now_seconds=now))
+                self._report_time()
             lag_seconds = max(0.0, now - self._ticked_at - TICK_INTERVAL_SECONDS)
             self.instruments.observe(events.LoopLagMeasured(seconds=lag_seconds))
             self._ticked_at = now
             notifier.watchdog()
+
+    def _report_time(self) -> None:
+        now_ms = self._now_ms()
+        for leader in [controller.leader for controller in self._controllers if controller.leader is not None]:
+            ahead_seconds = max(0, leader.state.at_ms - now_ms) / 1000
+            self.instruments.observe(events.LedgerTimeCompared(shard=leader.state.shard, ahead_seconds=ahead_seconds))
+        self.instruments.observe(events.ClockStepHeld(seconds=self._clock.step_ms / 1000))
 
     def _on_election(self, event: ElectionEvent) -> None:
         """Post an election event to its shard, or to all shards."""

@@ -363,6 +363,19 @@ class LoopLagMeasured(Event, frozen=True):
     seconds: float
 
 
+class ClockStepHeld(Event, frozen=True):
+    """The wall clock differs by ``seconds`` from the time that the daemon uses; 0: it does not."""
+
+    seconds: float
+
+
+class LedgerTimeCompared(Event, frozen=True):
+    """The newest chunk of a shard led here is ``ahead_seconds`` ahead of this daemon's clock."""
+
+    shard: int
+    ahead_seconds: float
+
+
 class StatusCollected(Event, frozen=True):
     """A status of the daemon was taken at ``now_seconds`` of the loop's clock."""
 

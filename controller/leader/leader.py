@@ -32,6 +32,7 @@ from controller.retention.pruner import Pruner
 from controller.retention.trimmer import Trimmer
 from controller.scaling.autoscaler import Autoscaler
 from controller.state.dedup_window import WINDOW
+from controller.state.ledger_time import IDLE_CHUNK_MS
 from controller.state.shard_state import ShardState
 from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
@@ -378,6 +379,8 @@ class ShardLeader:
             self.subscription_registry.tick()
             self._expire_producers()
             self.autoscaler.tick()
+            if self._context.now_ms() - self.state.at_ms >= IDLE_CHUNK_MS:
+                self.commit.barrier()
             lost_seconds = 0.0 if self._broker_lost_at is None else loop.time() - self._broker_lost_at
             if lost_seconds > self._ingest.unreachable_seconds:
                 reason = f"the broker has been unreachable for {lost_seconds:.1f} s"
@@ -389,11 +392,12 @@ class ShardLeader:
     def _expire_producers(self) -> None:
         """Expire producers that were idle too long, and the least recently used ones beyond the limit."""
         producers = self.state.producers
-        oldest = self._context.now_ms() - int(self._ingest.producer_idle_seconds * 1000)
+        now_ms, idle_ms = self._context.now_ms(), int(self._ingest.producer_idle_seconds * 1000)
         surplus = len(producers) - self._ingest.max_producers
         expired: list[int] = []
         for producer_id, producer in producers.items():
-            expendable = producer.last_at_ms < oldest or len(expired) < surplus
+            is_idle = self.state.time.age_ms(producer.last_at_ms, now_ms) > idle_ms
+            expendable = is_idle or len(expired) < surplus
             if not expendable or producer.last_chunk > self.commit.durable:
                 break
             expired.append(producer_id)

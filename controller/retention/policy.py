@@ -10,11 +10,14 @@
    scalable topics: as long as the subscription exists.)
 5. A subscription that had no consumers for the subscription expiry retains nothing. It is reported,
    because it loses its unread records.
+
+Times are ages that leaders lived through (controller.state.ledger_time): no step of a clock prunes
+anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -46,10 +49,11 @@ class PruneDecision:
 
 
 def decide_pruning(
-    layout: Layout, subscriptions: Iterable[Subscription], rules: RetentionRules, now_ms: int
+    layout: Layout, subscriptions: Iterable[Subscription], rules: RetentionRules, age_ms: Callable[[int], int]
 ) -> PruneDecision:
+    """``age_ms`` returns the age of a ledger time."""
     subscriptions = sorted(subscriptions, key=lambda subscription: subscription.name)
-    abandoned = [subscription for subscription in subscriptions if _is_abandoned(subscription, rules, now_ms)]
+    abandoned = [subscription for subscription in subscriptions if _is_abandoned(subscription, rules, age_ms)]
     retaining = [subscription for subscription in subscriptions if subscription not in abandoned]
     pruned: list[int] = []
     retained: dict[int, str] = {}
@@ -57,7 +61,7 @@ def decide_pruning(
     for segment_id, segment in sorted(layout.segments.items()):
         if segment.state is not SegmentState.SEALED:
             continue
-        reason = _retention_reason(segment, pruned, layout, retaining, rules, now_ms)
+        reason = _retention_reason(segment, pruned, layout, retaining, rules, age_ms)
         if reason is None:
             pruned.append(segment_id)
         else:
@@ -73,10 +77,10 @@ def _retention_reason(
     layout: Layout,
     retaining: Iterable[Subscription],
     rules: RetentionRules,
-    now_ms: int,
+    age_ms: Callable[[int], int],
 ) -> str | None:
     assert segment.sealed_at_ms is not None, "a sealed segment has a sealing time"
-    sealed_ms = now_ms - segment.sealed_at_ms
+    sealed_ms = age_ms(segment.sealed_at_ms)
     if rules.retention_ms == KEEP_FOREVER:
         return "the topic has unlimited retention"
     if blocking := [parent for parent in segment.parents if parent in layout.segments and parent not in pruned]:
@@ -103,9 +107,9 @@ def _is_drained(subscription: Subscription, segment: Segment) -> bool:
     return segment.segment_id in subscription.drained or subscription.position(segment.segment_id) >= segment.end_offset
 
 
-def _is_abandoned(subscription: Subscription, rules: RetentionRules, now_ms: int) -> bool:
+def _is_abandoned(subscription: Subscription, rules: RetentionRules, age_ms: Callable[[int], int]) -> bool:
     since = subscription.unused_since_ms
-    return bool(rules.subscription_expiry_ms) and since is not None and now_ms - since >= rules.subscription_expiry_ms
+    return bool(rules.subscription_expiry_ms) and since is not None and age_ms(since) >= rules.subscription_expiry_ms
 
 
 def _seconds(milliseconds: int) -> int:

@@ -100,7 +100,7 @@ class Pruner:
         topic = find_topic(request.topic, self._state)
         if isinstance(topic, Refusal):
             return topic
-        pruning = decide_pruning(topic.layout, topic.subscriptions.values(), self._rules(0), self._time_ms())
+        pruning = decide_pruning(topic.layout, topic.subscriptions.values(), self._rules(0), self._age_ms)
         if request.token in self._state.commands:
             return Decision((), _answer(pruning, self._segments_pruned_by(topic, request.token)))
         if request.dry_run or not pruning.segments:
@@ -119,7 +119,7 @@ class Pruner:
             if retention_ms == KEEP_FOREVER:
                 continue
             pruning = decide_pruning(
-                topic.layout, topic.subscriptions.values(), self._rules(retention_ms), self._time_ms()
+                topic.layout, topic.subscriptions.values(), self._rules(retention_ms), self._age_ms
             )
             if pruning.segments:
                 self._report(topic, pruning)
@@ -142,10 +142,10 @@ class Pruner:
 
     async def _delete(self) -> bool:
         """Delete the data of segments that were pruned long enough ago; return False after the first failure."""
-        latest = self._time_ms() - int(self.settings.delete_delay_seconds * 1000)
+        delay_ms = int(self.settings.delete_delay_seconds * 1000)
         due: dict[int, list[int]] = {}
         for (topic_id, segment), tombstone in self._state.tombstones.items():
-            if tombstone.at_ms <= latest and tombstone.chunk <= self._commit.durable:
+            if self._age_ms(tombstone.at_ms) >= delay_ms and tombstone.chunk <= self._commit.durable:
                 due.setdefault(topic_id, []).append(segment)
         for topic_id, segments in due.items():
             try:
@@ -165,8 +165,8 @@ class Pruner:
         return True
 
     def _overdue_seconds(self) -> float:
-        oldest = min((tombstone.at_ms for tombstone in self._state.tombstones.values()), default=self._time_ms())
-        return max(0.0, (self._time_ms() - oldest) / 1000 - self.settings.delete_delay_seconds)
+        oldest_ms = max((self._age_ms(tombstone.at_ms) for tombstone in self._state.tombstones.values()), default=0)
+        return max(0.0, oldest_ms / 1000 - self.settings.delete_delay_seconds)
 
     def _rules(self, retention_ms: int) -> RetentionRules:
         return RetentionRules(
@@ -175,10 +175,8 @@ class Pruner:
             subscription_expiry_ms=int(self.settings.subscription_expiry_seconds * 1000),
         )
 
-    def _time_ms(self) -> int:
-        # Ledger time never decreases, even if this machine's clock is behind that of the previous
-        # leader.
-        return max(self._now_ms(), self._state.at_ms)
+    def _age_ms(self, since_ms: int) -> int:
+        return self._state.time.age_ms(since_ms, self._now_ms())
 
     def _segments_pruned_by(self, topic: Topic, token: str) -> tuple[int, ...]:
         """Return the segments that the command ``token`` pruned and whose tombstones still exist."""

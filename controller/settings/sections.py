@@ -184,8 +184,9 @@ class IngestSettings(Section, frozen=True, kw_only=True):
     """Delay before a batch without leader epoch is rejected, in seconds, which slows the retries of
     old clients. Default: 1."""
     producer_idle_seconds: Annotated[float, Meta(ge=60, le=31_536_000)] = 7 * 86_400.0
-    """A producer that has sent nothing for this long is forgotten, in seconds. Default: a week,
-    longer than most devices are switched off."""
+    """A producer that has sent nothing for this long is forgotten, in seconds; time without a
+    leader counts as an hour at most. Default: a week, longer than most devices are switched
+    off."""
     max_producers: Annotated[int, Meta(ge=1, le=10_000_000)] = 100_000
     """Maximum number of producers remembered per shard; above it, the longest idle are forgotten
     first. Default: 100 000, at about 1 kB per quiet producer."""

@@ -21,6 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from controller.state.dedup_window import FinishedBatch, FinishedBatches
+from controller.state.ledger_time import LedgerTime
 from controller.state.producers import ProducerState
 from controller.state.shard_state import ShardState, Tombstone, Topic
 from headgate.errors import LedgerError
@@ -58,6 +59,8 @@ class _Core(msgspec.Struct, kw_only=True):
     """State that belongs to no topic and no producer."""
 
     at_ms: int
+    skips: list[tuple[int, int]] = []
+    """See `LedgerTime.skips`."""
     leader_epoch: int
     leader_instance: str
     term_started_at_ms: int = 0
@@ -89,6 +92,7 @@ def encode_snapshot(state: ShardState, *, written_at_ms: int) -> bytes:
     )
     core = _Core(
         at_ms=state.at_ms,
+        skips=state.time.skips,
         leader_epoch=state.leader_epoch,
         leader_instance=state.leader_instance,
         term_started_at_ms=state.term_started_at_ms,
@@ -127,7 +131,7 @@ def decode_steps(data: bytes, *, shard: int, chunk: int) -> Generator[None, None
     yield
     core = _decompress(file.core, _Core, where)
     state = ShardState(shard)
-    state.chunk, state.at_ms = chunk, core.at_ms
+    state.chunk, state.time = chunk, LedgerTime(core.at_ms, core.skips)
     state.leader_epoch, state.leader_instance = core.leader_epoch, core.leader_instance
     state.term_started_at_ms = core.term_started_at_ms
     state.next_id, state.trimmed_below = core.next_id, core.trimmed_below

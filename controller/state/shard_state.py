@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from controller.state.dedup_window import FinishedBatch
+from controller.state.ledger_time import LedgerTime
 from controller.state.producers import Producers
 from controller.state.traffic import Traffic
 from coordinator.state.subscription import (
@@ -114,7 +115,7 @@ class ShardState:
         self.shard = shard
         self.chunk = 0
         """Number of the chunk whose entries are being applied, or were applied last."""
-        self.at_ms = 0
+        self.time = LedgerTime()
         self.leader_epoch = 0
         self.leader_instance = ""
         self.trimmed_below = 1
@@ -134,6 +135,11 @@ class ShardState:
         self.commands: OrderedDict[str, int] = OrderedDict()
         """Token of an executed command → its chunk."""
 
+    @property
+    def at_ms(self) -> int:
+        """Ledger time: the ``at_ms`` of the newest chunk."""
+        return self.time.at_ms
+
     def apply_all(self, entries: Iterable[e.AnyEntry], *, chunk: int, at_ms: int) -> None:
         """Apply the entries of a whole chunk."""
         self.begin_chunk(chunk, at_ms)
@@ -144,7 +150,7 @@ class ShardState:
         """Set the chunk that the next entries belong to. Ledger time does not decrease if ``at_ms`` does."""
         assert chunk == self.chunk + 1, f"chunk {chunk} after {self.chunk}"
         self.chunk = chunk
-        self.at_ms = max(self.at_ms, at_ms)
+        self.time.advance(at_ms)
 
     def apply(self, entry: e.AnyEntry) -> None:
         """Apply one entry of the current chunk."""

@@ -45,6 +45,20 @@ def add_leadership_metrics(metrics: MetricFactory) -> None:
     )
     metrics.count(events.LedgerRestored, "chunks_restored", "Chunks read at the start of a term.", by="chunks")
 
+    metrics.gauge_of(
+        events.ClockStepHeld,
+        "seconds",
+        "clock_step_held_seconds",
+        "Step of this machine's clock that the daemon does not follow yet; negative: backward.",
+    )
+    metrics.gauge_of(
+        events.LedgerTimeCompared,
+        "ahead_seconds",
+        "ledger_time_ahead_seconds",
+        "How far the newest chunk of a shard led here is ahead of this machine's clock. Nothing expires meanwhile.",
+        shard=None,
+    )
+
     def set_roles(event: events.StatusCollected) -> None:
         for shard in event.status.shards:
             is_leader.child(shard.shard).set(shard.leading)

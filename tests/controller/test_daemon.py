@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from controller.daemon import Daemon
 from controller.settings.load import IngestSettings, LedgerSettings, Settings
@@ -39,6 +40,17 @@ def test_the_restored_state_is_frozen_before_the_leader_is_created(tmp_path: Pat
         gc.unfreeze()
 
     assert frozen > before + 1000, "all live objects are frozen, the state included"
+
+
+def test_a_jump_of_the_clock_is_reported_and_not_followed(settings: Settings) -> None:
+    clocks = [(10**12, 0), (10**12 + 1000, 1000), (2 * 10**12, 2000), (10**12 + 3000, 3000)]
+    daemon: Any = Daemon(settings, read_clocks=iter(clocks).__next__)
+
+    with structlog.testing.capture_logs() as logged:
+        assert [10**12 + 1000, 10**12 + 2000, 10**12 + 3000] == [daemon._now_ms() for _ in range(3)]
+    assert [("clock.stepped", 10**9 - 2), ("clock.stepped", 0)] == [
+        (line["event"], line["held_seconds"]) for line in logged
+    ]
 
 
 async def test_a_reload_enables_and_disables_devices_now_and_for_later_terms(

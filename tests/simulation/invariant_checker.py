@@ -19,6 +19,7 @@ from headgate.model.bucket_ranges import BucketRange, overlaps, slice_of
 from headgate.model.hashing import KEY_BUCKETS, key_bucket
 from tests.simulation.broken_promise import InvariantViolationError
 from tests.simulation.clients import KEY_PREFIX
+from tests.simulation.simulated_daemon import now_ms
 from tests.support.whole_state import decode_snapshot, everything
 
 _SNAPSHOT = re.compile(r"snapshots/shard=(\d+)/(\d+)\.snapshot")
@@ -98,6 +99,8 @@ class InvariantChecker:
         if number != state.chunk + 1:
             raise InvariantViolationError(f"shard {shard}: chunk {number} follows chunk {state.chunk}")
         found = chunk.decode(data, shard=shard, number=number)
+        if found.header.at_ms > now_ms():
+            raise InvariantViolationError(f"chunk {number} of shard {shard} is of the future: {found.header.at_ms} ms")
         self._check_epoch(shard, found)
         self._check_records(state, data, number)
         self.history.setdefault(shard, []).append((found.entries, found.header.at_ms))

@@ -18,6 +18,7 @@ from controller.leadership.election import Acquired, Connected, ElectionEvent, R
 from controller.leadership.transitions import Event, Role
 from controller.settings.load import IngestSettings
 from controller.state.shard_state import ShardState
+from controller.state.steady_clock import SteadyClock
 from coordinator.ports import CoordinatorSettings
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
@@ -60,6 +61,9 @@ class SimulatedDaemon:
         self.elections = simulation.zookeeper.elections(name, self._on_election)
         self.instruments = Instruments(CollectorRegistry())
         self.frozen = False
+        self.clock_ahead_ms = 0
+        """How far this machine's wall clock is set ahead."""
+        self._clock = SteadyClock(now_ms(), now_ms())
         self.controllers = [
             ShardController(
                 ledger=Ledger(self.store, shard),
@@ -67,7 +71,7 @@ class SimulatedDaemon:
                 elections=self.elections,
                 new_leader=self._new_leader,
                 observer=self.instruments,
-                now_ms=now_ms,
+                now_ms=self.now_ms,
             )
             for shard in range(SHARDS)
         ]
@@ -77,6 +81,10 @@ class SimulatedDaemon:
     def start(self) -> None:
         """Start the daemon's task."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name=self.name)
+
+    def now_ms(self) -> int:
+        """Return what the daemon takes for the time."""
+        return self._clock.read(now_ms() + self.clock_ahead_ms, now_ms())
 
     @property
     def leads(self) -> bool:
@@ -147,7 +155,7 @@ class SimulatedDaemon:
             delete_data=partial(delete_compacted_segments, self.store),
             observer=self.instruments,
             drain_checker=self.simulation,
-            now_ms=now_ms,
+            now_ms=self.now_ms,
             rng=self.simulation.rng,
             trim_delay_seconds=DELETE_SECONDS,
             trim_interval_seconds=TRIM_INTERVAL_SECONDS,

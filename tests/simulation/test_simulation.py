@@ -18,6 +18,7 @@ from controller.devices.session_port import Delivery
 from controller.devices.subscriptions import DeviceSubscriptions
 from controller.snapshots.format import encode_snapshot
 from controller.state.shard_state import ShardState
+from controller.state.steady_clock import SteadyClock
 from coordinator.balancing.weights import weight_of
 from coordinator.decisions.gate import compute_gate
 from coordinator.state.subscription import Subscription
@@ -184,6 +185,13 @@ def test_balancing_by_load_slices_and_devices_occur_together() -> None:
     assert checker.partial_grants > 0
     assert any(key.startswith(KEY_PREFIX) for _, key in checker.counters)
     assert checker.duplicate_device_records, "the broker redelivers what was not acknowledged in time"
+
+
+def test_ledger_time_that_follows_every_clock_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: the leader takes its machine's clock as it is, so the ledger's time is a week ahead for a week."""
+    monkeypatch.setattr(SteadyClock, "read", lambda _self, wall_ms, _elapsed_ms: wall_ms)
+
+    assert "is of the future" in found()
 
 
 def test_a_snapshot_that_forgets_finished_batches_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ exactly.
 
 Faults of a run: daemons that crash or freeze, a broker restart, messages that are lost, duplicated
 or reordered, a ZooKeeper outage, expired sessions, a store that fails or does not report whether it
-wrote. Meanwhile topics split and merge, consumers join, leave and vanish, subscriptions are moved,
+wrote, a clock that is wrong for seconds. Meanwhile topics split and merge, consumers join, leave and vanish, subscriptions are moved,
 and MQTT devices publish. Half of the seeds balance by load. An `InvariantChecker` sees every write
 and every delivery, and ends the run at the first violation.
 """
@@ -67,6 +67,7 @@ SHORT_RETENTION = RetentionSettings(retention_seconds=5, checkpoint_retention_se
 """Clusters with odd seeds also split, merge and prune automatically."""
 MANUAL_ONLY = (ScalingSettings(), RetentionSettings())
 SNAPSHOT_CHUNKS, COMPACTED_CHUNKS = 10, 8
+DAY_MS = 86_400_000
 SETTLE_SECONDS = 900.0
 """Virtual time in which a healed cluster must deliver everything."""
 
@@ -89,6 +90,7 @@ class ClusterSimulation:
         self.producing = True
         self.maintenance_rng = random.Random(seed + 3)
         self.device_clients = DeviceClients(random.Random(seed + 4), CLUSTER, TOPIC, self._switch_devices)
+        self.clock_rng = random.Random(seed + 5)
         self.by_load = seed % 4 > 1
         """Whether the STREAM subscription is balanced by load."""
         self._maintenance: asyncio.Task[None] | None = None
@@ -153,12 +155,14 @@ class ClusterSimulation:
             producers = [self._spawn(self._produce(number)) for number in range(2)]
             self._maintenance = self._spawn(self._run_maintenance())
             publishing = self._spawn(self.device_clients.publish())
+            setting_clocks = self._spawn(self._set_clocks())
             for _ in range(fault_rounds):
                 await asyncio.sleep(self.rng.uniform(0.2, 6))
                 await self._inject_fault(admin)
             await self._heal()
             self.producing = False
             publishing.cancel()
+            setting_clocks.cancel()
             for producer in producers:
                 await producer
             await self._wait_until_delivered()
@@ -382,6 +386,16 @@ class ClusterSimulation:
     async def _delete_subscription(self, admin: Admin) -> None:
         """Delete a subscription while its consumer runs; the consumer ends and is started again."""
         await self._command(admin.delete_subscription(TOPIC, DELETED, force=True), f"delete {DELETED}")
+
+    async def _set_clocks(self) -> None:
+        """Set the leader's clock wrong for a moment, again and again."""
+        while True:
+            await asyncio.sleep(self.clock_rng.uniform(5, 30))
+            leader = self._leader()
+            leader.clock_ahead_ms = self.clock_rng.choice([-1, 1, 8]) * DAY_MS
+            self.log(f"the clock of {leader.name} is {leader.clock_ahead_ms} ms ahead")
+            await asyncio.sleep(self.clock_rng.uniform(0.1, 5))
+            leader.clock_ahead_ms = 0
 
     def _leader(self) -> SimulatedDaemon:
         leading = [daemon for daemon in self.daemons if daemon.leads]

@@ -122,8 +122,13 @@ class OneShard:
         self.retention = retention or RetentionSettings()
         self.drained_segments: frozenset[int] = frozenset()
         self.yields_to_contender = False
+        self.clock_ahead_ms = 0
+        """How far the leader's wall clock is ahead."""
         self.open_session: OpenSession | None = None
         """Opens the session of MQTT devices; None: the leader stores no device messages."""
+
+    def now_ms(self) -> int:
+        return now_ms() + self.clock_ahead_ms
 
     async def drained(self, query: DrainQuery) -> frozenset[int]:
         """Report what the test declares as drained, in place of the Spark process."""
@@ -137,7 +142,7 @@ class OneShard:
         entry = e.TermStarted(leader_epoch=state.leader_epoch + 1, instance=instance)
         builder = ChunkBuilder()
         builder.add(entry)
-        number, at_ms = state.chunk + 1, max(state.at_ms, now_ms())
+        number, at_ms = state.chunk + 1, max(state.at_ms, self.now_ms())
         await self.ledger.append(
             number, builder.encode(shard=0, number=number, leader_epoch=entry.leader_epoch, at_ms=at_ms)
         )
@@ -154,7 +159,7 @@ class OneShard:
             delete_data=partial(delete_compacted_segments, self.store),
             observer=self.instruments,
             drain_checker=self,
-            now_ms=now_ms,
+            now_ms=self.now_ms,
             rng=random.Random(1),
             open_session=self.open_session,
         )

@@ -19,6 +19,7 @@ from tests.support.one_shard import CLUSTER, BareClient, OneShard
 pytestmark = pytest.mark.looptime
 
 RECORDS = [m.Record(b"k", b"v", 0)]
+DAY_MS = 86_400_000
 
 
 async def created(client: BareClient, segments: int = 1) -> None:
@@ -410,6 +411,36 @@ async def test_idle_producers_expire_through_an_entry() -> None:
         newest = await shard.ledger.read(await shard.ledger.newest())
 
     assert "ProducersExpired" == type(newest.entries[-1]).__name__
+
+
+async def test_no_producer_expires_because_the_clock_jumps() -> None:
+    """Neither in a term whose clock is set, nor in the next one, whose machine is wrong from the start."""
+    shard = OneShard()
+    async with shard.leader() as leader, shard.client() as client:
+        await asyncio.sleep(1)
+        await opened(client)
+        shard.clock_ahead_ms = 8 * DAY_MS
+        await asyncio.sleep(2)
+        await opened(client, "second")
+        assert 2 == len(leader.state.producers)
+        assert leader.state.at_ms > 8 * DAY_MS
+    shard.clock_ahead_ms = 16 * DAY_MS
+    async with shard.leader("b") as leader:
+        await asyncio.sleep(60)
+        assert 2 == len(leader.state.producers)
+
+
+async def test_idle_time_counts_although_nothing_is_stored() -> None:
+    """Otherwise a shard without traffic would keep everything permanently."""
+    shard = OneShard(ingest=IngestSettings(producer_idle_seconds=1.25 * 3600))
+    async with shard.leader() as leader, shard.client() as client:
+        await asyncio.sleep(1)
+        await opened(client)
+        before = leader.state.chunk
+        await asyncio.sleep(1.25 * 3600 - 10)
+        assert (1, 2) == (len(leader.state.producers), leader.state.chunk - before), "an empty chunk per half hour"
+        await asyncio.sleep(20)
+        assert 0 == len(leader.state.producers)
 
 
 async def test_beyond_the_producer_limit_the_least_recently_used_expire() -> None:

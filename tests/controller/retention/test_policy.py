@@ -25,7 +25,7 @@ def subscription(kind: Any = "STREAM", *, drained: set[int] = frozenset(), **fie
 
 def pruning(layout: Layout, *subscriptions: Subscription, now_ms: int = HOUR, **rules: int) -> PruneDecision:
     fields = {"retention_ms": HOUR, "checkpoint_retention_ms": 2 * HOUR, "subscription_expiry_ms": 0} | rules
-    return decide_pruning(layout, subscriptions, RetentionRules(**fields), now_ms)
+    return decide_pruning(layout, subscriptions, RetentionRules(**fields), lambda since_ms: now_ms - since_ms)
 
 
 def test_a_drained_segment_is_pruned_after_its_retention() -> None:

@@ -90,6 +90,20 @@ async def test_pruning_is_off_by_default_and_a_topic_policy_enables_it() -> None
         assert _segments(leader) == [1, 2]
 
 
+async def test_nothing_is_pruned_or_deleted_because_the_clock_jumps() -> None:
+    """The leader did not live through the retention time."""
+    shard = OneShard(retention=RetentionSettings(retention_seconds=2 * 3600, delete_delay_seconds=2 * 3600))
+    async with _split_topic(shard) as (leader, client):
+        await asyncio.sleep(1)
+        shard.clock_ahead_ms = 8 * 86_400_000
+        await asyncio.sleep(60)
+        assert _segments(leader) == [0, 1, 2]
+        await client.call(m.PruneTopic, topic="orders", token="4")
+        shard.clock_ahead_ms *= 2
+        await asyncio.sleep(60)
+        assert set(leader.state.tombstones) == {(1, 0)}
+
+
 async def test_a_topic_policy_can_disable_pruning() -> None:
     shard = OneShard(retention=SOON)
     async with _split_topic(shard, retention_ms=-1) as (leader, _):
