@@ -23,7 +23,8 @@ from demo.evidence import read_committed, read_deliveries, read_ledger
 from demo.report import evaluate_run, show
 from demo.scenario import SUBSCRIPTIONS, Run, run_scenario, topic_shard
 from demo.view import View
-from headgate.errors import HeadgateError
+from headgate.arguments import require_seconds
+from headgate.errors import ConfigError, HeadgateError
 from headgate.ledger.ledger import Ledger
 from headgate.storage.object_store import open_store
 
@@ -69,9 +70,16 @@ async def run_demo(folder: Path, *, rate: int, seconds: float, as_json: bool) ->
     return not findings.violations
 
 
+def _duration(_: click.Context, parameter: click.Parameter, value: float) -> float:
+    try:
+        return require_seconds(f"--{parameter.name}", value)
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from error
+
+
 @click.command()
 @click.option("--rate", default=2000, show_default=True, help="Records per second.")
-@click.option("--seconds", default=60.0, show_default=True, help="Duration of producing, in seconds.")
+@click.option("--seconds", default=60.0, callback=_duration, show_default=True, help="How long to produce.")
 @click.option("--keep", is_flag=True, help="Keep the folder of the run: ledger, logs and records.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 def main(rate: int, seconds: float, keep: bool, as_json: bool) -> None:

@@ -16,7 +16,16 @@ from drain.backlog.counting import JvmGoneError
 from drain.spark.fact_source import READERS
 from drain.spark.master import DEFAULT_MASTER, VALID_MASTERS, conf_pair
 from drain.spark.session import build_session, submitted_session
+from headgate.arguments import require_seconds
 from headgate.errors import ConfigError, StoreError
+
+
+def seconds(text: str) -> float:
+    """Return the duration of an option, 0 to a year. Raises ArgumentTypeError."""
+    try:
+        return require_seconds("duration", float(text), at_least=0.0)
+    except (ValueError, ConfigError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def add_ledger_options(parser: argparse.ArgumentParser) -> None:

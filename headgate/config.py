@@ -34,6 +34,14 @@ class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """User name at the broker; None if the broker requires none."""
     password_file: str | None = None
     """File that contains the password and nothing else."""
+    file: str | None = None
+    """The file that this was read from, for messages. It is not part of the file."""
+
+    @property
+    def broker(self) -> str:
+        """Where the broker is, and which file says so, for messages."""
+        address = f"{self.broker_host}:{self.broker_port}"
+        return address if self.file is None else f"{address} (from {self.file})"
 
     def password(self) -> str | None:
         """Return the password; None if there is no file for it.
@@ -72,7 +80,9 @@ def load_client_config(path: Path | str | None = None) -> ClientConfig:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{found} is not TOML: {error}") from error
     try:
-        config = msgspec.convert(data, ClientConfig)
+        if "file" in data:
+            raise ConfigError(f"{found}: Object contains unknown field `file`")
+        config = msgspec.convert(data | {"file": str(found)}, ClientConfig)
         require_name("cluster", config.cluster)
     except (msgspec.ValidationError, InvalidNameError) as error:
         raise ConfigError(f"{found}: {error}") from error

@@ -30,6 +30,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
+from headgate.arguments import require_seconds
 from headgate.client import admin, consumer, producer
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.producer import CloseReport, ProducerSettings
@@ -193,9 +194,12 @@ class Delivery:
         Raises:
             TimeoutError: the outcome is unknown after ``timeout_seconds``; it can be asked for
                 again.
+            ConfigError: ``timeout_seconds`` is negative, or no number.
             every error of headgate.Delivery.
 
         """
+        if timeout_seconds is not None:
+            require_seconds("timeout_seconds", timeout_seconds, at_least=0.0)
 
         async def outcome() -> RecordMetadata:
             async with asyncio.timeout(timeout_seconds):
@@ -213,10 +217,13 @@ class Producer(_Facade[producer.Producer]):
         name: str | None = None,
         settings: ProducerSettings | None = None,
         *,
+        connect_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         loop: EventLoopThread | None = None,
     ) -> None:
         """Connect. ``loop``: the thread to use; None: a new one."""
-        super().__init__(lambda: producer.Producer(config, name, settings), loop)
+        super().__init__(
+            lambda: producer.Producer(config, name, settings, connect_timeout_seconds=connect_timeout_seconds), loop
+        )
 
     def send(
         self,
@@ -270,6 +277,7 @@ class Consumer(_Facade[consumer.Consumer]):
         positions: Mapping[SegmentId, Offset] | None = None,
         balance: Balance | None = None,
         capacity: float = 1.0,
+        connect_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         loop: EventLoopThread | None = None,
     ) -> None:
         """Connect and register; ``loop`` as for `Producer`, else as for `headgate.Consumer`."""
@@ -286,6 +294,7 @@ class Consumer(_Facade[consumer.Consumer]):
                 positions=positions,
                 balance=balance,
                 capacity=capacity,
+                connect_timeout_seconds=connect_timeout_seconds,
             )
 
         super().__init__(create, loop)

@@ -12,12 +12,13 @@ import msgspec
 from msgspec import Meta
 
 from drain.spark.master import DEFAULT_MASTER
+from headgate.arguments import SHORTEST_SECONDS
 from headgate.errors import ConfigError
 from headgate.protocol.messages import MAX_MESSAGE_BYTES
 
 MAX_PORT = 65_535
 
-Seconds = Annotated[float, Meta(gt=0, le=31_536_000)]
+Seconds = Annotated[float, Meta(ge=SHORTEST_SECONDS, le=31_536_000)]
 Port = Annotated[int, Meta(ge=1, le=MAX_PORT)]
 PortOrAny = Annotated[int, Meta(ge=0, le=MAX_PORT)]
 Text = Annotated[str, Meta(min_length=1)]

@@ -38,7 +38,7 @@ from drain.backlog.aggregates import merged_table
 from drain.backlog.compacted_facts import encode_range_facts, read_range_facts
 from drain.backlog.counting import RunError
 from drain.backlog.results import newest_result
-from drain.command_line import add_ledger_options, add_spark_options, run_command, spark_session
+from drain.command_line import add_ledger_options, add_spark_options, run_command, seconds, spark_session
 from drain.compaction import plans
 from drain.compaction.policy import PlannedCompaction, next_compaction
 from drain.spark.chunks import LedgerChunks
@@ -438,11 +438,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_ledger_options(parser)
     parser.add_argument("--chunks", type=int, default=CHUNKS, help="chunks in one range (default: %(default)s)")
     parser.add_argument(
-        "--delay-seconds", type=float, default=300.0, help="minimum age of a chunk (default: %(default)s)"
+        "--delay-seconds", type=seconds, default=300.0, help="minimum age of a chunk (default: %(default)s)"
     )
     parser.add_argument(
         "--delete-after-seconds",
-        type=float,
+        type=seconds,
         default=6 * 3600.0,
         help="how long replaced ranges are kept (default: %(default)s)",
     )

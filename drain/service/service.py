@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 
 from drain.backlog.counting import JvmGoneError
 from drain.backlog.job import BacklogJob
-from drain.command_line import add_spark_options
+from drain.command_line import add_spark_options, seconds
 from drain.compaction.job import CompactionJob, CompactionSettings, wall_clock_ms
 from drain.compaction.schedule import CHECK_INTERVAL_SECONDS, CompactionScheduler
 from drain.external.table_mapping import read_tables
@@ -252,20 +252,20 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     add_spark_options(parser)
     parser.add_argument("--driver-memory", default="1g", help="heap size of the JVM (default: %(default)s)")
     parser.add_argument(
-        "--run-timeout-seconds", type=float, default=60.0, help="time limit of one run (default: %(default)s)"
+        "--run-timeout-seconds", type=seconds, default=60.0, help="time limit of one run (default: %(default)s)"
     )
     parser.add_argument(
         "--compaction-chunks", type=int, default=0, help="chunks to compact at a time (default: 0, no compaction)"
     )
     parser.add_argument(
         "--compaction-delay-seconds",
-        type=float,
+        type=seconds,
         default=300.0,
         help="minimum age of a compacted chunk (default: %(default)s)",
     )
     parser.add_argument(
         "--compaction-delete-after-seconds",
-        type=float,
+        type=seconds,
         default=21600.0,
         help="how long replaced ranges are kept (default: %(default)s)",
     )

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Self, TypeVar
+from typing import Self, TypeVar, get_args
 
 import msgspec
 
+from headgate.arguments import require_choice, require_seconds
 from headgate.client.admin_values import (
     BacklogInfo,
     Explanation,
@@ -50,11 +51,14 @@ class Admin:
     """
 
     def __init__(self, config: ClientConfig | Client, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
-        """``timeout_seconds`` bounds each command, including a change of leader during it."""
+        """``timeout_seconds`` bounds each command, including a change of leader during it.
+
+        Raises ConfigError: an argument is invalid.
+        """
         self._client = config if isinstance(config, Client) else Client.from_config(config, "admin")
         self._owns_client = not self._client.entered
         self._ledger_url = None if isinstance(config, Client) else config.ledger_url
-        self._timeout_seconds = timeout_seconds
+        self._timeout_seconds = require_seconds("timeout_seconds", timeout_seconds)
         self._shards = 0
 
     async def __aenter__(self) -> Self:
@@ -167,6 +171,8 @@ class Admin:
                 ``reset`` is unchanged.
 
         """
+        for field in reset:
+            require_choice("reset", field, get_args(m.PolicyField))
         request = m.SetTopicPolicy(
             topic=topic,
             token=self._client.new_token(),
@@ -294,6 +300,7 @@ class Admin:
         """
         if sum(given is not None for given in (to, timestamp_ms, positions)) != 1:
             raise ConfigError("seek: give exactly one of to, timestamp_ms and positions")
+        require_choice("seek: to", to, (*get_args(m.Start), None))
         pairs = sorted((int(segment), int(offset)) for segment, offset in (positions or {}).items())
         if timestamp_ms is not None:
             pairs = sorted((await self._positions_at(topic, timestamp_ms)).items())
@@ -309,6 +316,7 @@ class Admin:
 
     async def set_order(self, topic: str, subscription: str, order: Order) -> SubscriptionInfo:
         """Set whether children wait for their ancestors ("strict") or not ("none")."""
+        require_choice("order", order, get_args(Order))
         request = m.SetSubscriptionOrder(
             topic=topic,
             subscription=m.require_name("subscription", subscription),

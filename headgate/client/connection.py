@@ -71,8 +71,12 @@ class Client:
         client_id: str,
         now_ms: Callable[[], int] = _wall_clock_ms,
         rng: random.Random | None = None,
+        broker: str = "",
     ) -> None:
-        """``transport`` has this client's `will`, if it supports one. ``store`` is for consumers."""
+        """``transport`` has this client's `will`, if it supports one. ``store`` is for consumers.
+
+        ``broker``: where it is, for messages.
+        """
         self.transport = transport
         self.cluster = cluster
         self.client_id = m.require_name("client", client_id)
@@ -86,6 +90,7 @@ class Client:
         # request.
         self.request_ids: Iterator[int] = itertools.count(self.rng.getrandbits(40) << 20)
         self._store = store
+        self._broker = f"the broker at {broker}" if broker else "the broker"
         self._cluster_known = asyncio.Event()
         self._description: m.ClusterDescription | None = None
         self._incompatible_protocol: int | None = None
@@ -126,7 +131,14 @@ class Client:
             rng=rng,
         )
         store = open_store(config.ledger_url) if with_store else None
-        return cls(transport=transport, store=store, cluster=config.cluster, client_id=client_id, rng=rng)
+        return cls(
+            transport=transport,
+            store=store,
+            cluster=config.cluster,
+            client_id=client_id,
+            rng=rng,
+            broker=config.broker,
+        )
 
     @property
     def store(self) -> Store:
@@ -188,9 +200,12 @@ class Client:
             async with asyncio.timeout(timeout_seconds):
                 await self._cluster_known.wait()
         except TimeoutError:
-            reached = "found no daemon" if self.transport.connected else "cannot reach the broker"
+            waited = f"(waited {timeout_seconds:g} s)"
+            if not self.transport.connected:
+                raise NoLeaderError(f"cannot reach {self._broker} {waited}; is it running?") from None
             raise NoLeaderError(
-                f"cluster {self.cluster!r}: {reached} after {timeout_seconds:g} s; is it running, under this name?",
+                f"found no daemon of cluster {self.cluster!r} through {self._broker} {waited}; is one running, and is "
+                "that its name?",
             ) from None
         if self._incompatible_protocol is not None:
             raise ProtocolError(
@@ -338,7 +353,7 @@ class Client:
                 break
             await asyncio.sleep(pause)
         if not self.transport.connected:
-            reason = "the broker cannot be reached"
+            reason = f"{self._broker} cannot be reached"
         raise NoLeaderError(f"shard {shard} of cluster {self.cluster!r}: {reason} (waited {timeout_seconds:g} s)")
 
     async def _leader_epoch(self, shard: int) -> int:

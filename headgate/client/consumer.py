@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, Self, TypedDict, get_args
 
+from headgate.arguments import require_choice, require_seconds
 from headgate.client.acknowledger import Acknowledger
 from headgate.client.admin import Admin
 from headgate.client.admin_values import SeekResult
-from headgate.client.connection import Client
+from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.decisions.held_segments import Changes, HeldSegments
 from headgate.client.record_feed import ConsumedRecord, RecordFeed
 from headgate.config import ClientConfig
@@ -74,6 +75,7 @@ class Consumer:
         positions: Mapping[SegmentId, Offset] | None = None,
         balance: Balance | None = None,
         capacity: float = 1.0,
+        connect_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     ) -> None:
         """Describe what to receive. Nothing happens before the context manager is entered.
 
@@ -93,6 +95,8 @@ class Consumer:
                 setting, initially "count".
             capacity: load of this consumer relative to an ordinary one, 0.01 to 10. Used when the
                 subscription is balanced by load.
+            connect_timeout_seconds: how long entering may take: connecting, and registering with
+                the leader.
 
         Raises:
             ConfigError, InvalidNameError: an argument is invalid. The text names it.
@@ -108,11 +112,12 @@ class Consumer:
             if isinstance(config, Client)
             else Client.from_config(config, "consumer", with_store=not self._reads_source)
         )
-        _require_choice("start", start, get_args(m.Start))
-        _require_choice("order", order, (*get_args(Order), None))
-        _require_choice("balance", balance, (*get_args(Balance), None))
+        require_choice("start", start, get_args(m.Start))
+        require_choice("order", order, (*get_args(Order), None))
+        require_choice("balance", balance, (*get_args(Balance), None))
         self._balance: Balance | None = balance
         self._capacity_percent = _percent(capacity)
+        self._connect_timeout_seconds = require_seconds("connect_timeout_seconds", connect_timeout_seconds)
         self._owns_client = not self._client.entered
         self._topic = m.require_name("topic", topic)
         self._subscription = m.require_name("subscription", subscription)
@@ -159,7 +164,9 @@ class Consumer:
         return self
 
     async def _open(self) -> None:
-        self._shard = shard_of(self._topic, await self._client.shards())
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._connect_timeout_seconds
+        self._shard = shard_of(self._topic, await self._client.shards(self._connect_timeout_seconds))
         self.incarnation = self._client.now_ms()
         self._feed.on_skipped = self._on_skipped
         self._acknowledger = Acknowledger(
@@ -179,7 +186,7 @@ class Consumer:
             await self._client.watch_head(self._shard, lambda head: self._feed.head.advance(head.head))
         )
         await self._acknowledger.start()
-        await self._register()
+        await self._register(max(0.0, deadline - loop.time()))
         self._cleanup_callbacks.append(self._client.on_leader(self._shard, lambda _: self._registration_needed.set()))
         self._spawn(self._maintain_registration(), "membership")
 
@@ -252,12 +259,14 @@ class Consumer:
         empty list if none came. Records of one segment are in the order of their offsets.
 
         Raises:
+            ConfigError: an argument is out of range.
             FencedError: a newer program of this name is running, or the subscription was deleted.
             HeadgateError: reading failed for good, or this consumer is closed.
 
         """
         if max_records < 1:
             raise ConfigError(f"get_many: max_records={max_records} has to be 1 or more")
+        require_seconds("get_many: timeout_seconds", timeout_seconds, at_least=0.0)
         try:
             async with asyncio.timeout(timeout_seconds):
                 first = await anext(self)
@@ -368,7 +377,7 @@ class Consumer:
             "incarnation": self.incarnation,
         }
 
-    async def _register(self) -> None:
+    async def _register(self, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
         self._held_segments.registration_requested()
         reply = await self._client.request(
             self._shard,
@@ -383,6 +392,7 @@ class Consumer:
                 supports_bucket_ranges=self._kind != SubscriptionType.CHECKPOINT and not self._reads_source,
                 subscription_id=self._subscription_id,
             ),
+            timeout_seconds,
         )
         registered = reply.body
         assert isinstance(registered, m.Registered), (
@@ -530,13 +540,6 @@ class Consumer:
             self._failure = error
             self._log.error("consumer.failed", reason=str(error))
             self._feed.wake()
-
-
-def _require_choice(name: str, value: object, choices: Sequence[str | None]) -> None:
-    """Raise ConfigError if ``value`` is not one of ``choices``; None means that the argument may be omitted."""
-    if value not in choices:
-        named = " or ".join(repr(choice) for choice in choices if choice is not None)
-        raise ConfigError(f"{name}={value!r}: use {named}{', or omit it' if None in choices else ''}")
 
 
 def _subscription_type(given: SubscriptionType | str) -> SubscriptionType:

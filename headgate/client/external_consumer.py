@@ -23,7 +23,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Self
 
-from headgate.client.connection import Client
+from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.consumer import CLOSE_TIMEOUT_SECONDS, REVOCATION_TIMEOUT_SECONDS, Consumer
 from headgate.client.record_feed import HeldSegment, Reader, RecordFeed, Spawn
 from headgate.config import ClientConfig
@@ -121,6 +121,7 @@ class ExternalConsumer:
         subscription: str,
         name: str | None = None,
         order: Order | None = None,
+        connect_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     ) -> None:
         """Describe what to read; the arguments and errors are those of `headgate.Consumer`.
 
@@ -134,6 +135,7 @@ class ExternalConsumer:
             name=name,
             start="earliest",
             order=order,
+            connect_timeout_seconds=connect_timeout_seconds,
         )
 
     @property

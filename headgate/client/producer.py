@@ -12,15 +12,15 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal, Self
 
+from headgate.arguments import require_seconds
 from headgate.client.byte_budget import ByteBudget
-from headgate.client.connection import Client
+from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.decisions.session_types import Outcome
 from headgate.client.record_batch import RECORD_OVERHEAD_BYTES, Delivery, RecordBatch, RecordMetadata
 from headgate.client.shard_session import ShardSession
@@ -74,14 +74,11 @@ class ProducerSettings:
 
     def __post_init__(self) -> None:
         """Reject invalid combinations, and name both values."""
-        for name in ("linger_seconds", "request_timeout_seconds", "delivery_timeout_seconds"):
-            if not math.isfinite(getattr(self, name)):
-                raise ConfigError(f"{name}={getattr(self, name)} must be a finite number of seconds")
-        if 0 < self.request_timeout_seconds < SHORTEST_REQUEST_TIMEOUT_SECONDS:
-            raise ConfigError(
-                f"request_timeout_seconds={self.request_timeout_seconds:g} is shorter than any round trip; "
-                f"use at least {SHORTEST_REQUEST_TIMEOUT_SECONDS:g}"
-            )
+        require_seconds("linger_seconds", self.linger_seconds, at_least=0.0)
+        require_seconds(
+            "request_timeout_seconds", self.request_timeout_seconds, at_least=SHORTEST_REQUEST_TIMEOUT_SECONDS
+        )
+        require_seconds("delivery_timeout_seconds", self.delivery_timeout_seconds)
         least = self.linger_seconds + self.request_timeout_seconds
         if self.delivery_timeout_seconds < least:
             raise ConfigError(
@@ -89,9 +86,7 @@ class ProducerSettings:
                 f"{self.linger_seconds:g} + request_timeout_seconds={self.request_timeout_seconds:g}: a batch would "
                 f"expire before its first attempt can fail; use at least {least:g}",
             )
-        if self.linger_seconds < 0:
-            raise ConfigError(f"linger_seconds={self.linger_seconds:g} is negative; use 0 or more")
-        for name in ("batch_bytes", "max_in_flight", "request_timeout_seconds", "guaranteed_bytes", "max_record_bytes"):
+        for name in ("batch_bytes", "max_in_flight", "guaranteed_bytes", "max_record_bytes"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name}={getattr(self, name):g} must be above 0")
         if self.guaranteed_bytes > self.buffer_bytes:
@@ -135,6 +130,8 @@ class Producer:
         config: ClientConfig | Client,
         name: str | None = None,
         settings: ProducerSettings | None = None,
+        *,
+        connect_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     ) -> None:
         """Describe the producer. Nothing happens before the context manager is entered.
 
@@ -143,6 +140,7 @@ class Producer:
             name: makes the producer resumable: its `source_position` survives a restart, and of two
                 producers with one name the older is fenced.
             settings: None: the defaults.
+            connect_timeout_seconds: how long entering may take.
 
         Raises:
             InvalidNameError, ConfigError: ``name`` or the configuration is invalid.
@@ -152,6 +150,7 @@ class Producer:
         self._owns_client = not self._client.entered
         self._name = None if name is None else m.require_name("producer", name)
         self._settings = settings or ProducerSettings()
+        self._connect_timeout_seconds = require_seconds("connect_timeout_seconds", connect_timeout_seconds)
         self._budget = ByteBudget(self._settings.buffer_bytes, self._settings.guaranteed_bytes)
         self._shards = 0
         self._shard_batches: dict[int, _ShardBatches] = {}
@@ -168,7 +167,7 @@ class Producer:
         if self._owns_client:
             await self._client.__aenter__()
         try:
-            self._shards = await self._client.shards()
+            self._shards = await self._client.shards(self._connect_timeout_seconds)
         except BaseException:
             if self._owns_client:
                 await self._client.__aexit__(None, None, None)
@@ -275,7 +274,12 @@ class Producer:
             await asyncio.wait(pending)
 
     async def close(self, timeout_seconds: float | None = None) -> CloseReport:
-        """Flush for at most ``timeout_seconds`` (None: the delivery timeout), and close."""
+        """Flush for at most ``timeout_seconds`` (None: the delivery timeout), and close.
+
+        Raises ConfigError, before anything else: the time-out is negative, or no number.
+        """
+        if timeout_seconds is not None:
+            require_seconds("close: timeout_seconds", timeout_seconds, at_least=0.0)
         if not self._closed:
             self._closed = True
             try:

@@ -13,7 +13,13 @@ GOOD = 'cluster = "local"\nbroker_host = "127.0.0.1"\nbroker_port = 1883\nledger
 def test_a_named_file_is_read(tmp_path: Path):
     file = tmp_path / "client.toml"
     file.write_text(GOOD)
-    assert ClientConfig("local", "127.0.0.1", 1883, "file:///srv/ledger") == load_client_config(file)
+    found = load_client_config(file)
+    assert ClientConfig("local", "127.0.0.1", 1883, "file:///srv/ledger", file=str(file)) == found
+    assert f"127.0.0.1:1883 (from {file})" == found.broker
+
+
+def test_a_configuration_without_a_file_names_the_broker_alone():
+    assert "h:1" == ClientConfig("local", "h", 1, "file:///x").broker
 
 
 def test_an_argument_precedes_the_environment_variable(tmp_path: Path, monkeypatch):
@@ -43,6 +49,7 @@ def test_the_default_path_is_below_the_working_directory(tmp_path: Path, monkeyp
         (GOOD.replace("1883", "99999"), r"\$\.broker_port"),
         (GOOD.replace('cluster = "local"\n', ""), "cluster"),
         (GOOD.replace("local", "no/slash"), "cluster name 'no/slash'"),
+        (GOOD + 'file = "other"\n', "unknown field `file`"),
         (GOOD + 'password_file = "secret"\n', "username"),
     ],
 )

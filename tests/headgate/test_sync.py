@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import math
 import signal
 import subprocess
 import sys
@@ -102,6 +103,17 @@ def test_an_object_that_cannot_connect_leaves_no_thread_behind():
     cluster = ScriptedCluster()
     with pytest.raises(NoLeaderError, match="is it running"):
         Admin(cluster.client("a"), timeout_seconds=0.1)
+    assert [] == threads()
+
+
+def test_time_outs_are_passed_on_and_checked():
+    for create in (
+        lambda cluster: Producer(cluster.client("a"), connect_timeout_seconds=math.nan),
+        lambda cluster: Consumer(cluster.client("a"), topic="t", subscription="s", connect_timeout_seconds=math.nan),
+        lambda cluster: Admin(cluster.client("a"), timeout_seconds=math.nan),
+    ):
+        with pytest.raises(ConfigError, match="timeout_seconds=nan: use"):
+            create(ScriptedCluster())
     assert [] == threads()
 
 

@@ -43,9 +43,10 @@ def test_only_the_ledger_has_no_default():
         (LEDGER + "[ingest]\nxyz = 1\n", "$.ingest.xyz", "Valid: pipelining, queue_bytes"),
         (LEDGER + "[ingest]\nqueue_bytes = 5\n", "$.ingest.queue_bytes", "from 4194304 to 1099511627776"),
         (LEDGER + '[ingest]\npipelining = "yes"\n', "$.ingest.pipelining", "true or false"),
-        (LEDGER + "[ingest]\nunreachable_seconds = 0\n", "$.ingest.unreachable_seconds", "above 0"),
-        (LEDGER + "[ingest]\nwrite_timeout_seconds = nan\n", "$.ingest.write_timeout_seconds", "above 0"),
-        (LEDGER + "[ingest]\nwrite_timeout_seconds = inf\n", "$.ingest.write_timeout_seconds", "up to 31536000"),
+        (LEDGER + "[ingest]\nunreachable_seconds = 0\n", "$.ingest.unreachable_seconds", "from 0.001"),
+        (LEDGER + "[ingest]\nwrite_timeout_seconds = nan\n", "$.ingest.write_timeout_seconds", "from 0.001"),
+        (LEDGER + "[ingest]\nwrite_timeout_seconds = 1e-320\n", "$.ingest.write_timeout_seconds", "from 0.001"),
+        (LEDGER + "[ingest]\nwrite_timeout_seconds = inf\n", "$.ingest.write_timeout_seconds", "to 31536000"),
         (
             LEDGER + "[ingest]\nmissing_epoch_rejection_delay_seconds = nan\n",
             "$.ingest.missing_epoch_rejection",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import msgspec
 import pytest
 
 from headgate.client.admin import Admin
-from headgate.errors import CommandUnknownError, FencedError, HeadgateError, NoLeaderError, ProtocolError
+from headgate.errors import CommandUnknownError, ConfigError, FencedError, HeadgateError, NoLeaderError, ProtocolError
 from headgate.protocol import messages as m
 from tests.support.scripted_leader import CLUSTER, ScriptedCluster
 
@@ -208,3 +209,20 @@ async def test_a_question_has_no_deadline(cluster):
 async def test_an_admin_that_is_not_open_is_an_error():
     with pytest.raises(HeadgateError, match="not open"):
         await Admin(ScriptedCluster().client()).list_topics()
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0, 0.0, 1e-320], ids=str)
+async def test_a_time_out_that_cannot_work_is_refused_before_connecting(cluster, seconds):
+    with pytest.raises(ConfigError, match=r"timeout_seconds=\S+: use 0\.001 to 31536000 seconds"):
+        Admin(cluster.client(), timeout_seconds=seconds)
+
+
+async def test_choices_are_checked_before_anything_is_sent(cluster):
+    async with cluster.leader() as leader, Admin(cluster.client()) as admin:
+        with pytest.raises(ConfigError, match="seek: to='beginning': use 'earliest' or 'latest'"):
+            await admin.seek("orders", "billing", to="beginning")
+        with pytest.raises(ConfigError, match="order='loose': use 'strict' or 'none'"):
+            await admin.set_order("orders", "billing", "loose")
+        with pytest.raises(ConfigError, match="reset='retention': use 'auto_split' or"):
+            await admin.set_topic_policy("orders", reset=["retention"])
+    assert [] == leader.requests

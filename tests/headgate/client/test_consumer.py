@@ -48,6 +48,8 @@ async def test_get_many_returns_what_is_available_and_waits_only_for_the_first_r
             assert 5 == pytest.approx(clock() - began)
             with pytest.raises(ConfigError, match="max_records=0 has to be 1 or more"):
                 await reader.get_many(0)
+            with pytest.raises(ConfigError, match="get_many: timeout_seconds=nan: use 0 to 31536000 seconds"):
+                await reader.get_many(timeout_seconds=math.nan)
         with pytest.raises(HeadgateError, match="closed"):
             await reader.get_many()
 
@@ -146,9 +148,10 @@ async def test_every_registration_carries_balance_and_capacity(cluster):
         ({"start": "beginning"}, "start='beginning': use 'earliest' or 'latest'$"),
         ({"order": "loose"}, "order='loose': use 'strict' or 'none', or omit it"),
         ({"balance": "weight"}, "balance='weight': use 'count' or 'load', or omit it"),
+        ({"connect_timeout_seconds": math.nan}, "connect_timeout_seconds=nan: use 0.001 to 31536000 seconds"),
     ],
 )
-async def test_an_unknown_choice_is_refused_before_connecting_and_lists_the_choices(wrong: dict, text: str):
+async def test_an_unknown_value_is_refused_before_connecting_and_lists_the_choices(wrong: dict, text: str):
     with pytest.raises(ConfigError, match=text):
         consumer(ScriptedCluster(), **wrong)
 

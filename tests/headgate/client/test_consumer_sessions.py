@@ -101,9 +101,11 @@ async def test_an_evicted_consumer_registers_again_and_continues(cluster):
 async def test_registering_without_a_leader_is_a_clear_error(cluster):
     async with cluster.leader() as leader:
         leader.answers = False
+        began = asyncio.get_running_loop().time()
         with pytest.raises(NoLeaderError, match="shard 0 of cluster 'test': its leader does not reply"):
-            async with consumer(cluster):
+            async with consumer(cluster, connect_timeout_seconds=7):
                 pass
+        assert 7 == pytest.approx(asyncio.get_running_loop().time() - began, abs=0.5)
     assert [] == [client for client in cluster.broker.connected() if client == "client"]
 
 

@@ -1,0 +1,33 @@
+"""Check the arguments of a program where they enter: durations and choices.
+
+Pure. A duration that is NaN never ends a wait, and one of 1e-320 s ends it before it begins, so
+both are errors and not very long or short waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from headgate.errors import ConfigError
+
+SHORTEST_SECONDS: Final = 0.001
+LONGEST_SECONDS: Final = 31_536_000.0
+"""A year. The settings of the daemon have the same limit."""
+
+
+def require_seconds(name: str, value: float, *, at_least: float = SHORTEST_SECONDS) -> float:
+    """Return ``value`` if it is a duration from ``at_least`` seconds to a year.
+
+    Raises ConfigError: its text names the argument and the limits.
+    """
+    if not at_least <= value <= LONGEST_SECONDS:  # also for NaN, which no comparison accepts
+        raise ConfigError(f"{name}={value:g}: use {at_least:g} to {LONGEST_SECONDS:.0f} seconds")
+    return value
+
+
+def require_choice(name: str, value: object, choices: Sequence[str | None]) -> None:
+    """Raise ConfigError if ``value`` is not one of ``choices``; None means that the argument may be omitted."""
+    if value not in choices:
+        named = " or ".join(repr(choice) for choice in choices if choice is not None)
+        raise ConfigError(f"{name}={value!r}: use {named}{', or omit it' if None in choices else ''}")

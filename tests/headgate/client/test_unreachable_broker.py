@@ -1,0 +1,35 @@
+"""The error of a client whose broker cannot be reached, over a real socket."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from headgate import Admin, Consumer, ExternalConsumer, NoLeaderError, Producer, load_client_config
+
+TIMEOUT_SECONDS = 0.2
+
+
+@pytest.mark.parametrize("kind", [Admin, Producer, Consumer, ExternalConsumer])
+async def test_the_error_names_the_broker_and_the_file_that_says_so(kind: type, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    file = tmp_path / "client.toml"
+    file.write_text(
+        f'cluster = "c"\nbroker_host = "127.0.0.1"\nbroker_port = {port}\nledger_url = "{tmp_path.as_uri()}"\n'
+    )
+    options: dict[str, object] = {"connect_timeout_seconds": TIMEOUT_SECONDS}
+    if kind is Admin:
+        options = {"timeout_seconds": TIMEOUT_SECONDS}
+    elif kind is not Producer:
+        options |= {"topic": "orders", "subscription": "billing"}
+
+    with pytest.raises(NoLeaderError) as error:
+        async with kind(load_client_config(file), **options):
+            pass
+
+    assert f"cannot reach the broker at 127.0.0.1:{port} (from {file}) (waited 0.2 s); is it running?" == str(
+        error.value
+    )
