@@ -22,7 +22,7 @@ def require_seconds(name: str, value: float, *, at_least: float = SHORTEST_SECON
     Raises ConfigError: its text names the argument and the limits.
     """
     if not at_least <= value <= LONGEST_SECONDS:  # also for NaN, which no comparison accepts
-        raise ConfigError(f"{name}={value:g}: use {at_least:g} to {LONGEST_SECONDS:.0f} seconds")
+        raise ConfigError(f"{name}={value}: use {at_least:g} to {LONGEST_SECONDS:.0f} seconds")
     return value
 
 
