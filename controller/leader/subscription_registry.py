@@ -168,9 +168,8 @@ class SubscriptionRegistry:
         if isinstance(topic, Refusal):
             return topic
         known = topic.subscriptions.get(request.subscription)
-        refusal = judge_deleted_subscription(
-            known, topic.deleted_registrations(request.subscription), request, client_id
-        )
+        former = self._state.deleted_members.of(topic.name, request.subscription)
+        refusal = judge_deleted_subscription(known, former, request, client_id)
         if refusal is not None:
             return refusal
         reason = external_topics.registration_error(topic, request, creates=known is None)

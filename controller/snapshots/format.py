@@ -21,9 +21,11 @@ from typing import Any, Final
 import msgspec
 
 from controller.state.dedup_window import FinishedBatch, FinishedBatches
+from controller.state.deleted_members import DeletedMembers
 from controller.state.ledger_time import LedgerTime
 from controller.state.producers import ProducerState
 from controller.state.shard_state import ShardState, Tombstone, Topic
+from coordinator.state.subscription import RemovedConsumer
 from headgate.errors import LedgerError
 from headgate.ledger import checksum
 from headgate.ledger.format_version import check_format
@@ -69,6 +71,8 @@ class _Core(msgspec.Struct, kw_only=True):
     term_start_chunks: list[int]
     tombstones: list[tuple[int, int, int, int]] = []
     """(topic id, segment, chunk, at_ms), in order."""
+    deleted_members: list[tuple[str, str, RemovedConsumer]] = []
+    """See `DeletedMembers.members`."""
     commands: list[tuple[str, int]]
     """In order: the oldest is removed first."""
     topics: int
@@ -103,6 +107,7 @@ def encode_snapshot(state: ShardState, *, written_at_ms: int) -> bytes:
             (topic_id, segment, tombstone.chunk, tombstone.at_ms)
             for (topic_id, segment), tombstone in state.tombstones.items()
         ],
+        deleted_members=state.deleted_members.members,
         commands=list(state.commands.items()),
         topics=len(state.topics),
         producers=len(state.producers),
@@ -139,6 +144,7 @@ def decode_steps(data: bytes, *, shard: int, chunk: int) -> Generator[None, None
     state.tombstones = {
         (topic_id, segment): Tombstone(chunk, at_ms) for topic_id, segment, chunk, at_ms in core.tombstones
     }
+    state.deleted_members = DeletedMembers(core.deleted_members)
     state.commands.update(core.commands)
     for part in file.topics:
         topic = _decompress(part, Topic, where)

@@ -12,15 +12,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from controller.state.dedup_window import FinishedBatch
+from controller.state.deleted_members import DeletedMembers
 from controller.state.ledger_time import LedgerTime
 from controller.state.producers import Producers
 from controller.state.traffic import Traffic
-from coordinator.state.subscription import (
-    MAX_REMOVED_CONSUMERS,
-    REMOVED_CONSUMER_RETENTION_MS,
-    RemovedConsumer,
-    Subscription,
-)
+from coordinator.state.subscription import Subscription
 from headgate.model import entries as e
 from headgate.model.external_topic import ExternalTopic, imported_layout, imported_segments
 from headgate.model.hashing import KEY_BUCKETS
@@ -83,20 +79,6 @@ class Topic:
     """Overrides of the cluster's settings."""
     external: ExternalTopic | None = None
     """The source of an external topic; None: headgate stores the records."""
-    deleted_members: list[tuple[str, RemovedConsumer]] = field(default_factory=list)
-    """(subscription name, consumer) for consumers of deleted subscriptions, latest last."""
-
-    def remove_subscription(self, subscription: Subscription, at_ms: int) -> None:
-        """Remove a deleted subscription, and keep its consumers for `REMOVED_CONSUMER_RETENTION_MS`."""
-        del self.subscriptions[subscription.name]
-        earliest_ms = at_ms - REMOVED_CONSUMER_RETENTION_MS
-        members = [(name, member) for name, member in self.deleted_members if member.at_ms > earliest_ms]
-        members += [(subscription.name, member) for member in subscription.known_consumers(at_ms)]
-        self.deleted_members = members[-MAX_REMOVED_CONSUMERS:]
-
-    def deleted_registrations(self, subscription: str) -> list[RemovedConsumer]:
-        """Return the consumers of deleted subscriptions of that name."""
-        return [member for name, member in self.deleted_members if name == subscription]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +111,7 @@ class ShardState:
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[int, Topic] = {}
         self.subscriptions: dict[int, Subscription] = {}
+        self.deleted_members = DeletedMembers()
         self.producers = Producers()
         self.tombstones: dict[tuple[int, int], Tombstone] = {}
         """(topic id, segment) whose data may still exist; the oldest tombstone first."""
@@ -176,7 +159,8 @@ class ShardState:
                 self._subscription_created(entry)
             case e.SubscriptionDeleted():
                 subscription = self.subscriptions.pop(entry.subscription_id)
-                self.topics_by_id[entry.topic_id].remove_subscription(subscription, self.at_ms)
+                del self.topics_by_id[entry.topic_id].subscriptions[subscription.name]
+                self.deleted_members.add([subscription], self.at_ms)
             case e.TopicPolicySet():
                 self.topics_by_id[entry.topic_id].policy = entry.policy
             case e.TopicCreated():
@@ -235,7 +219,7 @@ class ShardState:
         topic = self.topics_by_id[entry.topic_id]
         subscription = Subscription.created(entry, topic.name)
         subscription.unused_since_ms = self.at_ms
-        subscription.removed_consumers = topic.deleted_registrations(entry.subscription)
+        subscription.removed_consumers = self.deleted_members.of(topic.name, entry.subscription)
         topic.subscriptions[entry.subscription] = subscription
         self.subscriptions[entry.subscription_id] = subscription
         self.next_id = max(self.next_id, entry.subscription_id + 1)
@@ -250,6 +234,7 @@ class ShardState:
         del self.topics[topic.name], self.topics_by_id[topic.topic_id]
         for subscription in topic.subscriptions.values():
             del self.subscriptions[subscription.subscription_id]
+        self.deleted_members.add(topic.subscriptions.values(), self.at_ms)
         self._add_tombstones(topic, sorted(topic.layout.segments))
 
     def _layout_changed(self, entry: e.SegmentSplit | e.SegmentsMerged) -> None:

@@ -69,6 +69,30 @@ async def test_a_new_subscription_reads_the_children_at_once_if_nothing_before_t
     assert granted == [grant.segment for grant in registered.grants]
 
 
+@pytest.mark.parametrize("successor", [None, "bob"], ids=["a new topic", "a new subscription of the name"])
+async def test_a_late_copy_of_a_first_registration_is_fenced_after_its_topic_was_created_again(successor):
+    """A consumer that no longer runs would hold all segments until its grace period ends."""
+    shard = OneShard()
+    first = {**CONSUMER, "subscription_type": "STREAM"}
+    async with shard.client() as client:
+        async with shard.leader("a"):
+            await client.call(m.CreateTopic, topic="orders", token="1")
+            await client.call(m.RegisterConsumer, **first)
+            await client.call(m.DeleteTopic, topic="orders", token="2", force=True)
+            await client.call(m.CreateTopic, topic="orders", token="3")
+            if successor is not None:
+                await client.call(m.RegisterConsumer, **{**first, "consumer": successor})
+            late = await client.call(m.RegisterConsumer, **first)
+        async with shard.leader("b") as leader:
+            later = await client.call(m.RegisterConsumer, **first, leader_epoch=2)
+            consumers = [set(each.consumers) for each in leader.state.subscriptions.values()]
+            restarted = await client.call(m.RegisterConsumer, **{**first, "incarnation": 2}, leader_epoch=2)
+
+    assert ("fenced", "fenced") == (late.verdict, later.verdict)
+    assert consumers == ([] if successor is None else [{successor}])
+    assert isinstance(restarted, m.Registered), "the restarted program is welcome"
+
+
 async def test_replayed_acknowledgements_get_the_original_rejections_from_any_leader():
     """Judging the batch again would reject the valid acknowledgement: its grant no longer exists."""
     shard = OneShard()

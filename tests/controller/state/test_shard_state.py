@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from controller.state.deleted_members import MAX_DELETED_MEMBERS, DeletedMembers
 from controller.state.producers import MAX_EARLIER_TOKENS
 from controller.state.shard_state import (
     MAX_INDEX_ENTRIES,
@@ -12,7 +13,7 @@ from controller.state.shard_state import (
     ShardState,
     Tombstone,
 )
-from coordinator.state.subscription import REMOVED_CONSUMER_RETENTION_MS, RemovedConsumer
+from coordinator.state.subscription import REMOVED_CONSUMER_RETENTION_MS, RemovedConsumer, Subscription
 from headgate.model import entries as e
 
 
@@ -265,7 +266,8 @@ def test_consumers_of_a_deleted_subscription_are_stored_by_its_name_for_a_limite
 
     state = state_after([CREATED], subscription(2, "billing"), subscription(3, "alarms"))
     topic = state.topics["orders"]
-    assert [RemovedConsumer("ada", 2, "c", 2000)] == topic.deleted_registrations("billing")
+    assert [RemovedConsumer("ada", 2, "c", 2000)] == state.deleted_members.of("orders", "billing")
+    assert [] == state.deleted_members.of("payments", "billing")
 
     created = subscription(4, "billing")[0]
     state.apply_all([created], chunk=4, at_ms=4000)
@@ -273,4 +275,30 @@ def test_consumers_of_a_deleted_subscription_are_stored_by_its_name_for_a_limite
     assert not topic.subscriptions["billing"].was_removed("ada", 3, "c")
 
     state.apply_all(subscription(5, "audit"), chunk=5, at_ms=3000 + REMOVED_CONSUMER_RETENTION_MS)
-    assert ["audit"] == [name for name, _ in topic.deleted_members]
+    assert ["audit"] == [name for _, name, _ in state.deleted_members.members]
+
+
+def test_consumers_of_a_deleted_topic_do_not_come_back_with_a_new_topic_of_the_name() -> None:
+    ids = {"topic_id": 1, "subscription_id": 2}
+    ada = e.ConsumerRegistered(**ids, consumer="ada", incarnation=2, client_id="c")
+    deleted = e.TopicDeleted(topic_id=1, token="delete")
+    again = e.TopicCreated(topic_id=3, topic="orders", segments=1, token="again")
+    created = e.SubscriptionCreated(
+        topic_id=3, subscription_id=4, subscription="billing", subscription_type=None, order="strict", positions={}
+    )
+    state = state_after([CREATED, subscribed(2, "billing"), ada], [deleted], [again, created])
+
+    assert [RemovedConsumer("ada", 2, "c", 2000)] == state.deleted_members.of("orders", "billing")
+    assert state.subscriptions[4].was_removed("ada", 2, "c")
+
+
+def test_a_limited_number_of_former_consumers_is_remembered() -> None:
+    def gone(number: int) -> Subscription:
+        left = [RemovedConsumer(f"{number}-{n}", 1, "c", 0) for n in range(1000)]
+        return Subscription(1, "orders", number, "billing", None, "none", removed_consumers=left)
+
+    members = DeletedMembers()
+    members.add([gone(number) for number in range(12)], 1)
+
+    found = [member.consumer for member in members.of("orders", "billing")]
+    assert (MAX_DELETED_MEMBERS, "2-0", "11-999") == (len(found), found[0], found[-1])

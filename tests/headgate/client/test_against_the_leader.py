@@ -266,7 +266,7 @@ async def test_a_consumer_of_a_forgotten_subscription_does_not_recreate_it():
             world.broker.cut("client-c")
             await asyncio.sleep(100)
             await delete(world)
-            assert leader.state.topics["orders"].deleted_registrations("billing") == []
+            assert leader.state.deleted_members.of("orders", "billing") == []
             world.broker.heal("client-c")
             with pytest.raises(FencedError):
                 async with asyncio.timeout(120):
