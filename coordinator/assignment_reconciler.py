@@ -22,7 +22,7 @@ from coordinator.reporting.explanation import SegmentHolder
 from coordinator.state.subscription import RegisteredConsumer, Subscription
 from coordinator.state.topic_view import TopicView
 from headgate.model import entries as e
-from headgate.model.bucket_ranges import BucketRange, SegmentSlice, bucket_bounds, overlaps, segment_of
+from headgate.model.bucket_ranges import SegmentSlice, bucket_bounds, overlaps, segment_of
 from headgate.protocol import messages as m
 from metrics import events
 
@@ -102,7 +102,7 @@ class AssignmentReconciler:
             since = self._revoking.get(segment_slice)
             each = SegmentHolder(
                 consumer=holding.consumer,
-                buckets=segment_slice.buckets if isinstance(segment_slice, BucketRange) else "",
+                segment_slice=segment_slice,
                 waited_seconds=None if since is None else now - since,
                 next_owner=self._next_owner.get(segment_slice),
             )

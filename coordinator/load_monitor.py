@@ -82,7 +82,5 @@ class LoadMonitor:
         tail, subscription = self._topic.tails[segment], self._subscription
         backlog = 0
         if subscription.type != e.SubscriptionType.CHECKPOINT:
-            buckets = subscription.progress_by_bucket.get(segment) or [subscription.acknowledged_in(segment, 0)]
-            acknowledged = (bucket.position + bucket.acknowledged_ranges.count() for bucket in buckets)
-            backlog = sum(max(0, tail.next_offset - count) for count in acknowledged) // len(buckets)
+            backlog = subscription.unacknowledged_records(segment, tail.next_offset).records
         return LoadSample(tail.next_offset, tail.size_bytes, backlog)

@@ -319,10 +319,14 @@ class SubscriptionCoordinator:
             self._remove_consumers(expired.evicted, "evicted")
         late = self._reconciler.overdue_revocations(self._now_ms(), self._settings.revoke_timeout_seconds)
         blocking = {ancestor for ancestors in self.blocked.values() for ancestor in ancestors}
-        self._drain_rate.add_sample(self._loop.time(), {s: self._subscription.position(s) for s in blocking})
+        self._drain_rate.add_sample(self._loop.time(), {s: self._acknowledged(s) for s in blocking})
         if late:
             self._log.warning("revocation.timed_out", segments=[str(segment_slice) for segment_slice in sorted(late)])
             self._reconcile("revocation timed out", timed_out=late)
+
+    def _acknowledged(self, segment: int) -> int:
+        end_offset = self._topic.tails[segment].next_offset
+        return end_offset - self._subscription.unacknowledged_records(segment, end_offset).records
 
     def _reconcile(
         self,

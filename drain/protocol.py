@@ -85,6 +85,8 @@ class BacklogRow(msgspec.Struct, frozen=True, kw_only=True):
     stored_per_second: float | None = None
     """Over about the last minute (drain.backlog.rates); None if it is not known yet."""
     acknowledged_per_second: float | None = None
+    estimated: bool = False
+    """``records`` is an estimate, because key buckets have different progress."""
 
 
 class ExternalBacklogQuery(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from headgate.model.bucket_ranges import BucketRange
+from headgate.protocol.backlog import records_text
 from headgate.protocol.messages import SegmentProgress, SubscriptionBacklog, SubscriptionDescription, TopicDescription
 from metrics.health import Health
 from metrics.segment_graph import MAX_DRAWN_SEGMENTS, bucket_range_bars, segment_graph
@@ -120,7 +121,11 @@ def _subscription(subscription: SubscriptionDescription, backlog: SubscriptionBa
         f"<p>{connected} consumers connected, {disconnected} in their grace period.{_backlog(backlog)}</p>",
         _table(
             ("segment", "status", "consumer", "generation", "acknowledged", "backlog", "blocked by"),
-            (row for progress in subscription.segments for row in _progress(progress, remaining.get(progress.segment))),
+            (
+                row
+                for progress in subscription.segments
+                for row in _progress(subscription, progress, remaining.get(progress.segment))
+            ),
         ),
         bucket_range_bars(subscription.segments),
     ]
@@ -133,7 +138,7 @@ def _backlog(backlog: SubscriptionBacklog | None) -> str:
     if backlog.records is None:
         return f" The backlog is unknown.{why}"
     size = "" if backlog.size_bytes is None else f", {backlog.size_bytes} bytes"
-    parts = [f"{backlog.records} records{size} unacknowledged"]
+    parts = [f"{_count(backlog.records, backlog.estimated)} records{size} unacknowledged"]
     if backlog.oldest_ms is not None:
         parts.append(f"the oldest is {max(0, backlog.as_of_ms - backlog.oldest_ms) / 1000:.0f} s old")
     if backlog.stored_per_second is not None and backlog.acknowledged_per_second is not None:
@@ -147,17 +152,22 @@ def _backlog(backlog: SubscriptionBacklog | None) -> str:
     return f" {escape('; '.join(parts))}.{why}"
 
 
-def _progress(progress: SegmentProgress, remaining: int | None) -> list[tuple[object, ...]]:
-    """Return the row of a segment and one row per bucket range; ``remaining``: the segment's backlog, if known."""
-    external = progress.label is not None
+def _progress(
+    subscription: SubscriptionDescription, progress: SegmentProgress, counted: int | None
+) -> list[tuple[object, ...]]:
+    """Return the row of a segment and one row per bucket range.
+
+    ``counted``: its backlog by Spark, for an external topic, whose tables the leader cannot count.
+    """
+    tracked = subscription.type != "CHECKPOINT"
+    unacknowledged = counted if progress.unacknowledged is None else progress.unacknowledged
     whole = (
         progress.segment if progress.label is None else f"{progress.segment} {progress.label}",
         progress.status,
         progress.consumer or "",
         "" if progress.generation is None else progress.generation,
-        progress.acknowledged_offset,
-        # Only its tables, if any, show where a segment of an external topic ends.
-        ("-" if remaining is None else remaining) if external else progress.next_offset - progress.acknowledged_offset,
+        progress.acknowledged_offset if tracked else "-",
+        _count(unacknowledged, progress.estimated),
         ", ".join(str(ancestor) for ancestor in progress.blocked_by),
     )
     bucket_ranges = [
@@ -167,12 +177,16 @@ def _progress(progress: SegmentProgress, remaining: int | None) -> list[tuple[ob
             each.consumer or "",
             "" if each.generation is None else each.generation,
             each.acknowledged_offset,
-            "-" if external else progress.next_offset - each.acknowledged_offset,
+            _count(each.unacknowledged, each.estimated),
             "",
         )
         for each in progress.bucket_ranges
     ]
     return [whole, *bucket_ranges]
+
+
+def _count(records: int | None, estimated: bool) -> object:
+    return records_text(records, estimated) if records is None or estimated else records
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from typing import Final
 
 from controller.state.shard_state import ShardState, Topic
+from coordinator.reporting.progress import unacknowledged
 from coordinator.state.subscription import Subscription
 from drain.protocol import BacklogResponse, BacklogRow, ExternalBacklogResponse
-from headgate.model.external_topic import ExternalTopic
-from headgate.model.layout import Segment, SegmentState
+from headgate.model.layout import SegmentState
 from headgate.protocol.backlog import (
     TRACKED,
     SegmentBacklog,
@@ -96,23 +96,17 @@ def _external_backlog(
 def _leader_segment_backlog(subscription: Subscription, topic: Topic, segment: int) -> SegmentBacklog:
     tail, known = topic.tails[segment], topic.layout.segments[segment]
     sealed = known.state is SegmentState.SEALED
-    if subscription.type not in TRACKED:
+    count = unacknowledged(subscription, topic, segment)
+    if count is None:
         return SegmentBacklog(segment=segment, sealed=sealed, label=known.label)
-    if topic.external is not None:
-        left = 0 if _is_fully_acknowledged(subscription, topic.external, known) else None
-        return SegmentBacklog(segment=segment, sealed=sealed, records=left, size_bytes=left, label=known.label)
-    records = subscription.unacknowledged_records(segment, tail.next_offset)
     return SegmentBacklog(
         segment=segment,
         sealed=sealed,
-        records=records,
-        size_bytes=estimate_size_bytes(records, tail.next_offset, tail.size_bytes),
+        records=count.records,
+        size_bytes=estimate_size_bytes(count.records, tail.next_offset, tail.size_bytes),
+        label=known.label,
+        estimated=count.estimated,
     )
-
-
-def _is_fully_acknowledged(subscription: Subscription, external: ExternalTopic, segment: Segment) -> bool:
-    end = external.max_end_offset(segment)
-    return end is not None and subscription.position(segment.segment_id) >= end
 
 
 def _spark_backlog(subscription: Subscription, rows: Iterable[BacklogRow], as_of_ms: int) -> SubscriptionBacklog:
@@ -136,4 +130,5 @@ def _spark_segment_backlog(row: BacklogRow, label: str | None = None) -> Segment
         stored_per_second=row.stored_per_second,
         acknowledged_per_second=row.acknowledged_per_second,
         label=label,
+        estimated=row.estimated,
     )

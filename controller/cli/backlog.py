@@ -68,8 +68,9 @@ def show(
     """Show the backlog of each subscription of TOPIC, or of all topics.
 
     "oldest" is the age of the oldest unacknowledged record. Rates are averages over about one minute. "drained in" is
-    backlog ÷ (acked/s - in/s), or "never" if the backlog does not shrink. "?" marks values that are not known yet. With
-    --watch and --json, each update is one line of JSON.
+    backlog ÷ (acked/s - in/s), or "never" if the backlog does not shrink. "?" marks values that are not known yet, "~"
+    an estimate: consumers that share a segment have different positions in it. With --watch and --json, each update is
+    one line of JSON.
 
     The backlog of an external topic comes from its tables (setting drain.external), as of their last count: a table is
     read as a whole, so not for every request. Values that no table provides are "-" (null in JSON), with the reason.

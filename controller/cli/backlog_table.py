@@ -1,7 +1,7 @@
 """Format backlogs for a terminal: table rows, a trend, and a sparkline for a watched table. Pure.
 
-``?`` marks a value that is not known yet. ``-`` marks a value that does not exist, or that cannot be known because the
-topic is stored elsewhere.
+``~`` marks an estimate, ``?`` a value that is not known yet, ``-`` a value that does not exist, or that cannot be known
+because the topic is stored elsewhere.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from controller.cli.segment_tree import format_bytes
 from coordinator.reporting.explanation import duration
 from headgate.client.admin_values import BacklogInfo, SegmentBacklogInfo
-from headgate.protocol.backlog import Outlook, estimate_drain
+from headgate.protocol.backlog import Outlook, estimate_drain, records_text
 
 COLUMNS: Final = ("topic", "subscription", "type", "records", "bytes", "oldest", "in/s", "acked/s", "drained in")
 NUMBERS: Final = ("segment", "records", "bytes", "oldest", "in/s", "acked/s", "drained in")
@@ -51,7 +51,7 @@ def _cells(
     if backlog.oldest_ms is not None:
         oldest = duration(max(0, whole.as_of_ms - backlog.oldest_ms) / 1000)
     return [
-        f"{backlog.records:,}".replace(",", " "),
+        records_text(backlog.records, backlog.estimated),
         "-" if backlog.size_bytes is None else format_bytes(backlog.size_bytes),
         oldest,
         _rate(backlog.stored_per_second),

@@ -11,6 +11,7 @@ from controller.cli.context import CommandContext, with_context
 from controller.cli.output import examples, json_option, print_json, print_table
 from controller.cli.seek import seek, set_order
 from headgate.model.bucket_ranges import slice_of
+from headgate.protocol.backlog import records_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,10 +36,10 @@ subscription.add_command(set_order)
 
 
 def _backlog(segments: Sequence[SegmentAssignment]) -> str:
-    if any(segment.label is not None for segment in segments):
-        # For an external topic, only its tables know the backlog: see `headgate backlog`.
-        return "-"
-    return str(sum(max(0, segment.next_offset - segment.acknowledged_offset) for segment in segments))
+    """Return the leader's count; "-" for CHECKPOINT, and where only the tables of an external topic can tell."""
+    counts = [segment.unacknowledged for segment in segments]
+    total = None if None in counts else sum(count for count in counts if count is not None)
+    return records_text(total, any(segment.estimated for segment in segments))
 
 
 def _source_heads(described: SubscriptionInfo) -> tuple[str, ...]:
@@ -104,6 +105,8 @@ def format_grants(segments: Sequence[SegmentAssignment]) -> Iterator[tuple[str, 
                     acknowledged_offset=part.acknowledged_offset,
                     consumer=part.consumer,
                     generation=part.generation,
+                    unacknowledged=part.unacknowledged,
+                    estimated=part.estimated,
                 ),
             )
 
@@ -126,7 +129,11 @@ def describe_holdings(consumer: ConsumerInfo) -> list[str]:
 @json_option
 @with_context
 def describe(context: CommandContext, topic: str, name: str, as_json: bool) -> None:
-    """Show the segments of SUBSCRIPTION of TOPIC: status, positions, consumers, and what blocks them."""
+    """Show the segments of SUBSCRIPTION of TOPIC: status, positions, consumers, and what blocks them.
+
+    "~" marks an estimate: consumers that share a segment have different positions in it. "-" marks what is not tracked
+    (CHECKPOINT), or what only the source of an external topic knows.
+    """
     described = context.ask(lambda admin: admin.describe_subscription(topic, name))
     if as_json:
         print_json(described)
@@ -138,7 +145,8 @@ def describe(context: CommandContext, topic: str, name: str, as_json: bool) -> N
     )
     print_table(
         (
-            *("segment", "status", "acknowledged", "end", "consumer", "generation", "blocked by"),
+            *("segment", "status", "acknowledged", "end", "unacknowledged"),
+            *("consumer", "generation", "blocked by"),
             *_source_heads(described),
             *["weight"] * by_load,
         ),
@@ -146,8 +154,9 @@ def describe(context: CommandContext, topic: str, name: str, as_json: bool) -> N
             (
                 name,
                 segment.status,
-                str(segment.acknowledged_offset),
+                "-" if described.type == "CHECKPOINT" else str(segment.acknowledged_offset),
                 str(segment.next_offset),
+                records_text(segment.unacknowledged, segment.estimated),
                 segment.consumer or "",
                 "" if segment.generation is None else str(segment.generation),
                 ", ".join(map(str, segment.blocked_by)),
@@ -156,7 +165,7 @@ def describe(context: CommandContext, topic: str, name: str, as_json: bool) -> N
             )
             for name, segment in format_grants(described.segments)
         ],
-        numbers=("segment", "acknowledged", "end", "generation", "weight"),
+        numbers=("segment", "acknowledged", "end", "unacknowledged", "generation", "weight"),
     )
     if not described.consumers:
         click.echo("no consumers")

@@ -48,15 +48,14 @@ def seekable_ends(subscription: Subscription, topic: TopicView) -> dict[int, int
     }
 
 
-def remaining_description(topic: TopicView, segment: int, position: int) -> str | None:
-    """Describe the backlog of a segment that only its source can count; None if headgate can count it."""
-    if topic.external is None:
-        return None
+def remaining_at_source(topic: TopicView, segment: int, position: int) -> str:
+    """Describe a segment of an external topic that is not acknowledged to its end. Only its source counts records."""
+    assert topic.external is not None, "headgate counts the records that it stores"
     if topic.external.positions == "opaque":
-        return "read to its end" if position else "not read to its end"
-    if topic.layout.segments[segment].end_offset is None:
-        return f"acknowledged to {position}; only its source knows how much is left"
-    return None
+        return "not read to its end"
+    end_offset = topic.layout.segments[segment].end_offset
+    known_end = "" if end_offset is None else f" of {end_offset}"
+    return f"acknowledged to {position}{known_end} (only its source counts records)"
 
 
 def external_grant(subscription: Subscription, topic: TopicView, segment: int) -> m.ExternalGrant | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from coordinator.decisions.external_topics import external_grant
 from coordinator.decisions.gate import Gate
 from coordinator.reporting.idle_reasons import idle_reasons
+from coordinator.reporting.progress import segment_status, unacknowledged
 from coordinator.state.subscription import Holding, RegisteredConsumer, Subscription
 from coordinator.state.topic_view import TopicView
 from headgate.model.bucket_ranges import BucketRange, SegmentSlice, bucket_bounds, buckets_of, segment_of
@@ -63,7 +64,7 @@ def fenced_push(
 
 def describe(subscription: Subscription, topic: TopicView, gate: Gate) -> m.SubscriptionDescription:
     """Return the description of ``subscription``."""
-    bucket_ranges = _range_progress_by_segment(subscription)
+    bucket_ranges = _range_progress_by_segment(subscription, topic)
     return m.SubscriptionDescription(
         topic=topic.name,
         subscription=subscription.name,
@@ -107,17 +108,10 @@ def _progress(
     subscription: Subscription, topic: TopicView, gate: Gate, segment: int, bucket_ranges: list[m.BucketRangeProgress]
 ) -> m.SegmentProgress:
     holding = subscription.holdings.get(segment)
-    if segment in gate.retired:
-        status = "drained"
-    elif holding is not None:
-        status = "granted" if holding.revoked_at_ms is None else "revoking"
-    elif bucket_ranges:
-        status = "shared"
-    else:
-        status = "blocked" if segment in gate.blocked else "waiting"
+    count = unacknowledged(subscription, topic, segment)
     return m.SegmentProgress(
         segment=segment,
-        status=status,
+        status=segment_status(subscription, gate, segment, shared=bool(bucket_ranges)),
         acknowledged_offset=subscription.position(segment),
         # A consumer of an external topic may be beyond the last known offset.
         next_offset=max(topic.tails[segment].next_offset, subscription.position(segment)),
@@ -128,32 +122,38 @@ def _progress(
         checkpoint=subscription.checkpoints.get(segment),
         weight=subscription.weights.get(segment) if subscription.balance == "load" else None,
         bucket_ranges=bucket_ranges,
+        unacknowledged=None if count is None else count.records,
+        estimated=count is not None and count.estimated,
     )
 
 
-def _range_progress_by_segment(subscription: Subscription) -> dict[int, list[m.BucketRangeProgress]]:
+def _range_progress_by_segment(subscription: Subscription, topic: TopicView) -> dict[int, list[m.BucketRangeProgress]]:
     """Return shared segment → progress of its bucket ranges, held and free ones."""
     found: dict[int, list[m.BucketRangeProgress]] = {}
     for segment_slice, holding in sorted(subscription.holdings.items()):
         if isinstance(segment_slice, BucketRange):
             known = found.setdefault(segment_slice.segment, [])
-            _fill_gap(subscription, segment_slice.segment, known, segment_slice.first_bucket)
+            _fill_gap(subscription, topic, segment_slice.segment, known, segment_slice.first_bucket)
             status = "granted" if holding.revoked_at_ms is None else "revoking"
-            known.append(_range_progress(subscription, segment_slice, status, holding))
+            known.append(_range_progress(subscription, topic, segment_slice, status, holding))
     for segment, known in found.items():
-        _fill_gap(subscription, segment, known, KEY_BUCKETS)
+        _fill_gap(subscription, topic, segment, known, KEY_BUCKETS)
     return found
 
 
-def _fill_gap(subscription: Subscription, segment: int, known: list[m.BucketRangeProgress], end_bucket: int) -> None:
+def _fill_gap(
+    subscription: Subscription, topic: TopicView, segment: int, known: list[m.BucketRangeProgress], end_bucket: int
+) -> None:
     first_bucket = known[-1].end_bucket if known else 0
     if first_bucket < end_bucket:
-        known.append(_range_progress(subscription, BucketRange(segment, first_bucket, end_bucket), "waiting", None))
+        free = BucketRange(segment, first_bucket, end_bucket)
+        known.append(_range_progress(subscription, topic, free, "waiting", None))
 
 
 def _range_progress(
-    subscription: Subscription, bucket_range: BucketRange, status: str, holding: Holding | None
+    subscription: Subscription, topic: TopicView, bucket_range: BucketRange, status: str, holding: Holding | None
 ) -> m.BucketRangeProgress:
+    count = unacknowledged(subscription, topic, bucket_range)
     return m.BucketRangeProgress(
         first_bucket=bucket_range.first_bucket,
         end_bucket=bucket_range.end_bucket,
@@ -163,4 +163,6 @@ def _range_progress(
         ),
         consumer=None if holding is None else holding.consumer,
         generation=None if holding is None else holding.generation,
+        unacknowledged=None if count is None else count.records,
+        estimated=count is not None and count.estimated,
     )

@@ -1,7 +1,6 @@
-"""Measures how fast the blocking segments are acknowledged, over a short window of positions. Pure.
+"""Measures how fast the blocking segments are acknowledged, over a short window of counts. Pure.
 
-A subscription without blocked segments costs nothing. A falling position (a seek) starts a new
-window.
+A subscription without blocked segments costs nothing. A falling count (a seek) starts a new window.
 """
 
 from __future__ import annotations
@@ -17,21 +16,21 @@ SAMPLE_INTERVAL_SECONDS: Final = 2.0
 
 
 class DrainRate:
-    """Positions of the last `WINDOW_SECONDS` by segment."""
+    """Acknowledged records of the last `WINDOW_SECONDS` by segment."""
 
     def __init__(self) -> None:
         self._samples: dict[int, deque[tuple[float, int]]] = {}
 
-    def add_sample(self, now_seconds: float, positions: Mapping[int, int]) -> None:
-        """Add the positions of all blocking segments. Segments that are missing are dropped."""
-        for segment in self._samples.keys() - positions.keys():
+    def add_sample(self, now_seconds: float, acknowledged: Mapping[int, int]) -> None:
+        """Add the acknowledged records of all blocking segments. Segments that are missing are dropped."""
+        for segment in self._samples.keys() - acknowledged.keys():
             del self._samples[segment]
-        for segment, position in positions.items():
+        for segment, records in acknowledged.items():
             samples = self._samples.setdefault(segment, deque())
-            if samples and position < samples[-1][1]:
+            if samples and records < samples[-1][1]:
                 samples.clear()
             if not samples or now_seconds - samples[-1][0] >= SAMPLE_INTERVAL_SECONDS:
-                samples.append((now_seconds, position))
+                samples.append((now_seconds, records))
             while now_seconds - samples[0][0] > WINDOW_SECONDS:
                 samples.popleft()
 

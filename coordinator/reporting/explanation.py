@@ -5,7 +5,8 @@
 2. A blocked segment names each blocking ancestor, nearest first, with its backlog, its consumers
    and the time left at the current rate, if that is known.
 3. A wait with a deadline states it: a pending revocation, a grace period, the next drain check.
-4. Unknown values are reported as unknown, never estimated.
+4. Unknown values are reported as unknown. What depends on the spread of keys over key buckets is
+   called estimated.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from coordinator.decisions.external_topics import remaining_description
+from coordinator.decisions.external_topics import remaining_at_source
 from coordinator.decisions.gate import Gate, is_gated, tracks_acknowledgements
+from coordinator.reporting.progress import segment_status, unacknowledged
 from coordinator.state.subscription import RegisteredConsumer, Subscription
 from coordinator.state.topic_view import TopicView
+from headgate.model.bucket_ranges import BucketRange, SegmentSlice, segment_of
 from headgate.model.layout import SegmentState
 from headgate.protocol import messages as m
-from headgate.protocol.backlog import estimate_drain
+from headgate.protocol.backlog import RecordCount, estimate_drain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +30,7 @@ class SegmentHolder:
     """A consumer that holds a segment or a bucket range of it."""
 
     consumer: str
-    buckets: str = ""
-    """The key buckets, formatted; empty: all of them."""
+    segment_slice: SegmentSlice
     waited_seconds: float | None = None
     """Seconds since the revocation; None while the grant is valid."""
     next_owner: str | None = None
@@ -84,16 +86,13 @@ def duration(seconds: float) -> str:
     return f"{seconds / 86_400:.0f} days"
 
 
-def _unacknowledged(count: int) -> str:
-    return f"{count} unacknowledged record{'' if count == 1 else 's'}"
+def _records(count: RecordCount) -> str:
+    text = f"{count.records} unacknowledged record{'' if count.records == 1 else 's'}"
+    return f"about {text} (estimated)" if count.estimated else text
 
 
 def _segments(labels: Sequence[str]) -> str:
     return f"segment{'s' if len(labels) > 1 else ''} {', '.join(labels)}"
-
-
-def _slice_label(segment: int, held: SegmentHolder) -> str:
-    return f"{segment}[{held.buckets}]" if held.buckets else str(segment)
 
 
 class _Explainer:
@@ -125,22 +124,24 @@ class _Explainer:
     def segment(self, segment: int) -> m.SegmentExplanation:
         """Explain one segment."""
         held = self._context.held.get(segment, ())
+        shared = any(isinstance(each.segment_slice, BucketRange) for each in held)
+        status = segment_status(self._subscription, self._gate, segment, shared=shared)
+        backlog = self._backlog(segment)
         blocking = [self._blocking_ancestor(ancestor) for ancestor in self._gate.blocked.get(segment, ())]
-        if segment in self._gate.retired:
-            status, sentences = "drained", [f"{self._title(segment)} is drained: all its records are acknowledged."]
+        if status == "drained":
+            sentences = [f"{self._title(segment)} is drained: all its records are acknowledged."]
         elif held:
-            status = "granted" if all(each.waited_seconds is None for each in held) else "revoking"
             sentences = [self._holder(segment, each) for each in held]
-        elif segment in self._gate.blocked:
-            status, sentences = "blocked", self._blocked(segment, blocking)
+        elif status == "blocked":
+            sentences = self._blocked(segment, blocking)
         else:
-            status, sentences = "waiting", [self._unassigned(segment)]
+            sentences = [self._unassigned(segment)]
         waiting = next((each for each in held if each.waited_seconds is not None), None)
         return m.SegmentExplanation(
             segment=segment,
             status=status,
-            # Only the source may know the backlog of an external topic.
-            backlog_records=None if self._remaining_at_source(segment) else self._backlog(segment),
+            backlog_records=None if backlog is None else backlog.records,
+            estimated=backlog is not None and backlog.estimated,
             sentences=sentences,
             consumers=[each.consumer for each in held],
             blocked_by=blocking,
@@ -153,23 +154,22 @@ class _Explainer:
         known = self._topic.layout.segments[segment]
         return f"Segment {segment} ({known.hash_range if known.label is None else known.label})"
 
-    def _backlog(self, segment: int) -> int | None:
-        """Return the number of unacknowledged records; None if the type acknowledges nothing."""
+    def _backlog(self, segment_slice: SegmentSlice) -> RecordCount | None:
+        return unacknowledged(self._subscription, self._topic, segment_slice)
+
+    def _remaining(self, segment_slice: SegmentSlice) -> str:
         if not tracks_acknowledgements(self._subscription.type):
-            return None
-        return self._subscription.unacknowledged_records(segment, self._topic.tails[segment].next_offset)
-
-    def _remaining_at_source(self, segment: int) -> str | None:
-        return remaining_description(self._topic, segment, self._subscription.position(segment))
-
-    def _remaining(self, segment: int) -> str:
-        backlog = self._backlog(segment)
-        if backlog is None:
             return "headgate does not track its progress"
-        return self._remaining_at_source(segment) or _unacknowledged(backlog)
+        backlog = self._backlog(segment_slice)
+        if backlog is not None:
+            return _records(backlog)
+        segment = segment_of(segment_slice)
+        return remaining_at_source(self._topic, segment, self._subscription.position(segment))
 
     def _holder(self, segment: int, held: SegmentHolder) -> str:
-        title = f"{self._title(segment)}{f', buckets {held.buckets},' if held.buckets else ''}"
+        title = self._title(segment)
+        if isinstance(held.segment_slice, BucketRange):
+            title += f", buckets {held.segment_slice.buckets},"
         name = held.consumer
         if held.waited_seconds is not None:
             move = f"is being released by {name}"
@@ -181,7 +181,7 @@ class _Explainer:
                 f"which is fenced in {left}."
             )
         grace = self._grace_period(name)
-        return f"{title} is read by {name}{f', which {grace}' if grace else ''}: {self._remaining(segment)}."
+        return f"{title} is read by {name}{f', which {grace}' if grace else ''}: {self._remaining(held.segment_slice)}."
 
     def _grace_period(self, name: str) -> str | None:
         """Describe the running grace period of a disconnected consumer."""
@@ -210,14 +210,16 @@ class _Explainer:
         return sentences
 
     def _blocking_ancestor(self, segment: int) -> m.BlockingAncestor:
-        backlog = self._backlog(segment) or 0
+        backlog = self._backlog(segment)
+        records = None if backlog is None else backlog.records
         rate = self._context.rates.get(segment)
         return m.BlockingAncestor(
             segment=segment,
             state=str(self._topic.layout.segments[segment].state),
-            backlog_records=backlog,
+            backlog_records=records,
+            estimated=backlog is not None and backlog.estimated,
             records_per_second=rate,
-            expected_seconds=estimate_drain(backlog, 0.0, rate, tracked=True)[1],
+            expected_seconds=estimate_drain(records, 0.0, rate, tracked=True)[1],
             consumers=[each.consumer for each in self._context.held.get(segment, ())],
         )
 
@@ -225,7 +227,7 @@ class _Explainer:
         title = self._title(ancestor.segment)
         if ancestor.state == SegmentState.ACTIVE:
             return f"{title} is active: it still receives records and cannot be drained yet."
-        if not ancestor.backlog_records:
+        if ancestor.backlog_records == 0:
             return f"{title} is acknowledged to its end; a drain check has to confirm that."
         reader = f"read by {' and '.join(ancestor.consumers)}" if ancestor.consumers else "not read by any consumer"
         if ancestor.segment in self._gate.blocked:
@@ -234,9 +236,8 @@ class _Explainer:
         if ancestor.expected_seconds is not None:
             assert ancestor.records_per_second is not None
             left = f"about {duration(ancestor.expected_seconds)} left at {ancestor.records_per_second:.1f} records/s"
-        if remaining := self._remaining_at_source(ancestor.segment):
-            return f"{title} is {remaining} and is {reader}: {left}."
-        return f"{title} has {_unacknowledged(ancestor.backlog_records)} and is {reader}: {left}."
+        verb = "is" if ancestor.backlog_records is None else "has"
+        return f"{title} {verb} {self._remaining(ancestor.segment)} and is {reader}: {left}."
 
     def _next_check(self) -> str:
         if not self._context.has_drain_checker:
@@ -252,15 +253,11 @@ class _Explainer:
     def consumer(self, consumer: RegisteredConsumer) -> m.ConsumerExplanation:
         """Explain one consumer."""
         name = consumer.consumer
-        all_held = [(segment, each) for segment, held in sorted(self._context.held.items()) for each in held]
-        own = [(segment, each) for segment, each in all_held if each.consumer == name]
-        reads = [_slice_label(segment, each) for segment, each in own if each.waited_seconds is None]
-        revoked = [_slice_label(segment, each) for segment, each in own if each.waited_seconds is not None]
-        incoming = [
-            f"{_slice_label(segment, each)} from {each.consumer}"
-            for segment, each in all_held
-            if each.next_owner == name
-        ]
+        all_held = [each for _, held in sorted(self._context.held.items()) for each in held]
+        own = [each for each in all_held if each.consumer == name]
+        reads = [str(each.segment_slice) for each in own if each.waited_seconds is None]
+        revoked = [str(each.segment_slice) for each in own if each.waited_seconds is not None]
+        incoming = [f"{each.segment_slice} from {each.consumer}" for each in all_held if each.next_owner == name]
         sentences = []
         if reads:
             sentences.append(f"{name} reads {_segments(reads)}.")
@@ -275,6 +272,6 @@ class _Explainer:
         return m.ConsumerExplanation(
             consumer=name,
             connected=consumer.disconnected_at_ms is None,
-            segments=sorted({segment for segment, _ in own}),
+            segments=sorted({segment_of(each.segment_slice) for each in own}),
             sentences=sentences,
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from headgate.model.offset_ranges import OffsetRanges
-from headgate.protocol.backlog import unacknowledged_records
+from headgate.protocol.backlog import unacknowledged_offsets
 
 
 @dataclass(slots=True)
@@ -30,4 +30,4 @@ class AcknowledgementProgress:
 
     def remaining(self, end: int) -> int:
         """Return the number of unacknowledged offsets below ``end``."""
-        return unacknowledged_records(end, self.position, self.acknowledged_ranges)
+        return unacknowledged_offsets(end, self.position, self.acknowledged_ranges)

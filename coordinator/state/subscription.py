@@ -15,10 +15,10 @@ from typing import assert_never
 
 from coordinator.state.acknowledged import AcknowledgementProgress
 from headgate.model import entries as e
-from headgate.model.bucket_ranges import SegmentSlice, segment_of, slice_of
+from headgate.model.bucket_ranges import SegmentSlice, buckets_of, segment_of, slice_of
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.offset_ranges import OffsetRanges
-from headgate.protocol.backlog import mean_over_buckets
+from headgate.protocol.backlog import RecordCount, count_records
 
 REMOVED_CONSUMER_RETENTION_MS = 600_000
 """How long a removed consumer is remembered: much longer than a broker can delay a message."""
@@ -170,12 +170,13 @@ class Subscription:
             return self.progress_by_bucket[segment][bucket]
         return AcknowledgementProgress(self.position(segment), self.acknowledged_ranges.get(segment, OffsetRanges()))
 
-    def unacknowledged_records(self, segment: int, end_offset: int) -> int:
-        """Return the backlog of ``segment``, whose records end at ``end_offset``."""
-        buckets = self.progress_by_bucket.get(segment)
-        if buckets is None:
-            return self.acknowledged_in(segment, 0).remaining(end_offset)
-        return mean_over_buckets(progress.remaining(end_offset) for progress in buckets)
+    def unacknowledged_records(self, segment_slice: SegmentSlice, end_offset: int) -> RecordCount:
+        """Return the backlog of ``segment_slice``, whose records end at ``end_offset``."""
+        segment, buckets = segment_of(segment_slice), buckets_of(segment_slice)
+        progress = self.progress_by_bucket.get(segment)
+        if progress is None:
+            return count_records([self.acknowledged_in(segment, 0).remaining(end_offset)] * len(buckets), alike=True)
+        return count_records([progress[bucket].remaining(end_offset) for bucket in buckets], alike=False)
 
     def held_by(self, consumer: str) -> list[SegmentSlice]:
         """Return the sorted slices that ``consumer`` holds, revoked ones included."""

@@ -34,7 +34,7 @@ from operator import and_
 from drain.backlog.timestamp_index import TimestampIndex, build_timestamp_index, timestamp_at
 from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.offset_ranges import OffsetRange, OffsetRanges
-from headgate.protocol.backlog import TRACKED, estimate_size_bytes, mean_over_buckets, unacknowledged_records
+from headgate.protocol.backlog import TRACKED, count_records, estimate_size_bytes, unacknowledged_offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,8 @@ class Backlog:
     """Number of unacknowledged ranges that are followed by an acknowledged one."""
     oldest_ms: int | None
     """Timestamp of the first unacknowledged record (drain.backlog.timestamp_index)."""
+    estimated: bool
+    """``records`` is an estimate, because key buckets have different progress."""
 
     @property
     def drained(self) -> bool:
@@ -212,10 +214,12 @@ def _backlog(subscription: StateRow, segment: StateRow, progress: Sequence[State
     end = segment.end_offset if segment.sealed_end_offset is None else segment.sealed_end_offset
     kind = subscription.subscription_type or ""
     tracked = kind in TRACKED
-    by_bucket = {row.bucket: unacknowledged_records(end, row.position, row.above) for row in progress}
+    by_bucket = {row.bucket: unacknowledged_offsets(end, row.position, OffsetRanges(row.above)) for row in progress}
     others = by_bucket.pop(None, end)
     position = min((row.position for row in progress), default=0)
-    records = mean_over_buckets([*by_bucket.values(), *[others] * (KEY_BUCKETS - len(by_bucket))])
+    records, estimated = count_records(
+        [*by_bucket.values(), *[others] * (KEY_BUCKETS - len(by_bucket))], alike=not by_bucket
+    )
     size_bytes = estimate_size_bytes(records, segment.records, segment.size_bytes)
     return Backlog(
         topic_id=subscription.topic_id,
@@ -230,6 +234,7 @@ def _backlog(subscription: StateRow, segment: StateRow, progress: Sequence[State
         size_bytes=size_bytes if tracked else None,
         holes=max((len(row.above) for row in progress), default=0) if tracked else None,
         oldest_ms=timestamp_at(segment.timestamp_index, position) if tracked and records else None,
+        estimated=tracked and estimated,
     )
 
 

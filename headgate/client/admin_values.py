@@ -162,6 +162,9 @@ class BucketRangeAssignment:
     acknowledged_offset: Offset
     consumer: str | None = None
     generation: Generation | None = None
+    unacknowledged: int | None = None
+    """Records that are not acknowledged; an estimate, because keys may spread unevenly over the buckets."""
+    estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +188,10 @@ class SegmentAssignment:
     bucket_ranges: tuple[BucketRangeAssignment, ...] = ()
     weight: int | None = None
     """Its load; None unless the subscription is balanced by load."""
+    unacknowledged: int | None = None
+    """Records that are not acknowledged. None: CHECKPOINT, or only the source of an external topic knows."""
+    estimated: bool = False
+    """``unacknowledged`` is an estimate, because the key buckets have different positions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +244,8 @@ class SegmentBacklogInfo:
     acknowledged_per_second: float | None = None
     label: str | None = None
     """External topics: the segment's name at its source."""
+    estimated: bool = False
+    """``records`` is an estimate, because the key buckets have different positions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,6 +279,11 @@ class BacklogInfo:
         """Whether the records are stored elsewhere: only external segments have labels."""
         return any(segment.label is not None for segment in self.segments)
 
+    @property
+    def estimated(self) -> bool:
+        """Whether ``records`` is an estimate, because that of a segment is one."""
+        return any(segment.estimated for segment in self.segments)
+
 
 # Explanations and plans
 
@@ -280,12 +294,14 @@ class BlockingSegment:
 
     segment: SegmentId
     state: SegmentState
-    backlog_records: int
+    backlog_records: int | None = None
+    """None: only the source of an external topic knows."""
     records_per_second: float | None = None
     """Rate at which it is acknowledged."""
     expected_seconds: float | None = None
     """Time until its backlog is acknowledged, at that rate."""
     consumers: tuple[str, ...] = ()
+    estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,6 +312,8 @@ class SegmentReasons:
     status: AssignmentStatus
     sentences: tuple[str, ...]
     backlog_records: int | None = None
+    estimated: bool = False
+    """``backlog_records`` is an estimate, because the key buckets have different positions."""
     consumers: tuple[str, ...] = ()
     blocked_by: tuple[BlockingSegment, ...] = ()
     waiting_for: str | None = None

@@ -1,6 +1,7 @@
 """A set of offsets, stored as half-open ranges: sorted, disjoint, not touching. Pure.
 
 Adding at the end costs constant time, elsewhere a binary search and a shift of the ranges behind.
+Counting all offsets costs constant time.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ OffsetRange = tuple[int, int]
 class OffsetRanges:
     """A set of offsets. Iterating yields its ranges."""
 
-    __slots__ = ("_ranges",)
+    __slots__ = ("_count", "_ranges")
 
     def __init__(self, ranges: Iterable[OffsetRange] = ()) -> None:
         """Return the union of ``ranges``, which may overlap and come in any order."""
         self._ranges: list[OffsetRange] = []
+        self._count = 0
         for first, end in sorted(ranges):
             self.add(first, end)
 
@@ -30,6 +32,7 @@ class OffsetRanges:
         ranges = self._ranges
         if not ranges or first > ranges[-1][1]:
             ranges.append((first, end))
+            self._count += end - first
             return
         low = bisect_left(ranges, first, key=_end)
         high = low
@@ -37,16 +40,19 @@ class OffsetRanges:
             high += 1
         if low < high:
             first, end = min(first, ranges[low][0]), max(end, ranges[high - 1][1])
+        self._count += end - first - sum(last - start for start, last in ranges[low:high])
         ranges[low:high] = [(first, end)]
 
     def pop_first(self) -> OffsetRange:
         """Remove the lowest range and return it; raises IndexError if there is none."""
-        return self._ranges.pop(0)
+        first, end = self._ranges.pop(0)
+        self._count -= end - first
+        return first, end
 
     def pop_prefix(self, position: int = 0) -> int:
         """Remove what follows ``position`` without a gap, and everything below it; return where the gap begins."""
         while self._ranges and self._ranges[0][0] <= position:
-            position = max(position, self._ranges.pop(0)[1])
+            position = max(position, self.pop_first()[1])
         return position
 
     def contains(self, offset: int) -> bool:
@@ -56,8 +62,8 @@ class OffsetRanges:
 
     def count(self, below: int | None = None) -> int:
         """Return the number of offsets, or of those lower than ``below``."""
-        if below is None:
-            return sum(end - first for first, end in self._ranges)
+        if below is None or not self._ranges or self._ranges[-1][1] <= below:
+            return self._count
         return sum(min(end, below) - first for first, end in self._ranges if first < below)
 
     def __or__(self, other: OffsetRanges) -> OffsetRanges:

@@ -1,7 +1,8 @@
 """The backlog of a subscription: formulas, and the values that replies carry. Pure.
 
 1. Untracked (CHECKPOINT) and unknown values are None, never 0.
-2. The records of a segment are the mean over its key buckets, rounded up: keys spread evenly.
+2. While the key buckets of a segment differ, or some of them are counted, each record counts as
+   spread evenly over the buckets, and the count is called an estimate. Zero is always exact.
 3. Their size is estimated from the segment's mean record size.
 4. A total is unknown if a segment's value is; a total rate sums the known rates.
 5. It is drained in ``records / (acknowledged rate - incoming rate)`` seconds, if it shrinks.
@@ -9,13 +10,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Final, Literal, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from headgate.model.hashing import KEY_BUCKETS
-from headgate.model.offset_ranges import OffsetRange
+from headgate.model.offset_ranges import OffsetRanges
 
 Outlook = Literal["empty", "shrinking", "never", "unknown", "not_tracked"]
 """``never``: at the current rates it does not shrink. ``unknown``: the records or the rates are not
@@ -24,6 +25,14 @@ TRACKED: Final = ("STREAM", "QUEUE")
 """Subscription types that acknowledge."""
 CountedBy = Literal["spark", "leader"]
 N = TypeVar("N", int, float)
+
+
+class RecordCount(NamedTuple):
+    """A number of records."""
+
+    records: int
+    estimated: bool = False
+    """It depends on how evenly keys spread over the key buckets (rule 2)."""
 
 
 class SegmentBacklog(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -38,6 +47,8 @@ class SegmentBacklog(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     acknowledged_per_second: float | None = None
     label: str | None = None
     """Name of the segment at the source of an external topic."""
+    estimated: bool = False
+    """``records`` is an estimate (rule 2)."""
 
 
 class SubscriptionBacklog(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -66,15 +77,31 @@ class SubscriptionBacklog(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
         """Whether its topic is an external one: only segments of external topics have labels."""
         return any(segment.label is not None for segment in self.segments)
 
+    @property
+    def estimated(self) -> bool:
+        """Whether ``records`` is an estimate, because that of a segment is one."""
+        return any(segment.estimated for segment in self.segments)
 
-def unacknowledged_records(end_offset: int, position: int, above: Iterable[OffsetRange]) -> int:
+
+def unacknowledged_offsets(end_offset: int, position: int, above: OffsetRanges) -> int:
     """Return the number of offsets below ``end_offset`` that are neither below ``position`` nor in ``above``."""
-    return max(0, end_offset - position) - sum(max(0, min(end, end_offset) - first) for first, end in above)
+    return max(0, end_offset - position) - above.count(below=end_offset)
 
 
-def mean_over_buckets(records: Iterable[int]) -> int:
-    """Return the backlog of a segment from those of its key buckets (rule 2)."""
-    return -(-sum(records) // KEY_BUCKETS)
+def count_records(offsets_by_bucket: Sequence[int], *, alike: bool) -> RecordCount:
+    """Return the unacknowledged records of some key buckets of a segment (rule 2).
+
+    ``offsets_by_bucket``: the unacknowledged offsets of each. ``alike``: all buckets of the segment
+    have the same progress.
+    """
+    total = sum(offsets_by_bucket)
+    exact = total == 0 or (alike and len(offsets_by_bucket) == KEY_BUCKETS)
+    return RecordCount(-(-total // KEY_BUCKETS), not exact)
+
+
+def records_text(records: int | None, estimated: bool) -> str:
+    """Return a count for people: ``46``, ``~46`` for an estimate, ``-`` if it is not known or not tracked."""
+    return "-" if records is None else f"{'~' * estimated}{records:,}".replace(",", " ")
 
 
 def estimate_size_bytes(records: int, stored_records: int, stored_bytes: int) -> int:

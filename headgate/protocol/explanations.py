@@ -8,29 +8,32 @@ import msgspec
 class BlockingAncestor(msgspec.Struct, frozen=True, kw_only=True):
     """An undrained ancestor that blocks a segment.
 
-    ``records_per_second``: its present acknowledgement rate; None: not measured.
+    ``backlog_records`` None: only the source of an external topic knows; ``estimated``: key buckets
+    differ. ``records_per_second``: its present acknowledgement rate; None: not measured.
     ``expected_seconds``: time until its backlog is acknowledged at that rate.
     """
 
     segment: int
     state: str
-    backlog_records: int
+    backlog_records: int | None = None
     records_per_second: float | None = None
     expected_seconds: float | None = None
     consumers: list[str] = []
+    estimated: bool = False
 
 
 class SegmentExplanation(msgspec.Struct, frozen=True, kw_only=True):
     """Why a segment is or is not assigned; ``status`` as in `SegmentProgress`.
 
     ``backlog_records`` None: acknowledgements are not tracked, or only the source of an external
-    topic knows. ``waiting_for``: the holder that must finish first.
+    topic knows; ``estimated``: key buckets differ. ``waiting_for``: the holder that must finish first.
     """
 
     segment: int
     status: str
     sentences: list[str]
     backlog_records: int | None = None
+    estimated: bool = False
     consumers: list[str] = []
     blocked_by: list[BlockingAncestor] = []
     waiting_for: str | None = None

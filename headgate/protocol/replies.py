@@ -237,6 +237,8 @@ class BucketRangeProgress(msgspec.Struct, frozen=True, kw_only=True):
     acknowledged_offset: int
     consumer: str | None = None
     generation: int | None = None
+    unacknowledged: int | None = None
+    estimated: bool = False
 
 
 class SegmentProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -244,7 +246,8 @@ class SegmentProgress(msgspec.Struct, frozen=True, kw_only=True):
 
     ``status``: ``granted``, ``revoking``, ``waiting`` (grantable, but no consumer holds it),
     ``shared``, ``blocked`` or ``drained``. A shared segment has no ``consumer``; its
-    ``bucket_ranges`` name the consumer of each bucket.
+    ``bucket_ranges`` name the consumer of each bucket. ``unacknowledged`` None: not tracked, or known
+    only to the source of an external topic; ``estimated``: key buckets differ.
     """
 
     segment: int
@@ -258,6 +261,8 @@ class SegmentProgress(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: str | None = None
     bucket_ranges: list[BucketRangeProgress] = []
     weight: int | None = None
+    unacknowledged: int | None = None
+    estimated: bool = False
 
 
 class ConsumerDescription(msgspec.Struct, frozen=True, kw_only=True):

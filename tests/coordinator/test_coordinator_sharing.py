@@ -33,6 +33,12 @@ def idle(harness: CoordinatorHarness) -> dict[str, str]:
     return {c.consumer: c.idle for c in harness.coordinator.describe().consumers if c.idle}
 
 
+def explained_segments(harness: CoordinatorHarness) -> list[m.SegmentExplanation]:
+    reply = harness.coordinator.explain(m.ExplainSubscription(topic="orders", subscription="billing"))
+    assert isinstance(reply, m.ExplanationReply)
+    return reply.explanation.segments
+
+
 def grants(messages: list[m.Push]) -> list[tuple[int, int]]:
     return [(grant.first_bucket, grant.end_bucket) for message in messages for grant in message.granted]
 
@@ -189,6 +195,37 @@ async def test_the_description_names_the_holder_of_each_bucket_range(harness: Co
     ]
     assert [[(0, 0, 8)], [(0, 8, 16)]] == [c.bucket_ranges for c in harness.coordinator.describe().consumers]
     assert {} == idle(harness)
+
+
+async def test_the_backlog_of_each_bucket_range_is_its_own(harness: CoordinatorHarness) -> None:
+    """Ada has acknowledged one half of the ten records, and bob nothing."""
+    harness.acknowledge("ada", LOW, 10)
+    (described,) = harness.coordinator.describe().segments
+    (explained,) = explained_segments(harness)
+
+    assert [(0, False), (5, True)] == [(part.unacknowledged, part.estimated) for part in described.bucket_ranges]
+    assert (5, True) == (described.unacknowledged, described.estimated)
+    assert (5, True, "shared") == (explained.backlog_records, explained.estimated, explained.status)
+    assert explained.status == described.status
+    assert [
+        "Segment 0 (0000-ffff), buckets 0-7, is read by ada: 0 unacknowledged records.",
+        "Segment 0 (0000-ffff), buckets 8-15, is read by bob: about 5 unacknowledged records (estimated).",
+    ] == explained.sentences
+
+
+async def test_the_time_left_of_a_shared_ancestor_follows_from_the_records_of_all_its_consumers(
+    harness: CoordinatorHarness,
+) -> None:
+    """Bob acknowledges nothing, so the segment's position stays. Five records of ada follow in eight seconds."""
+    harness.split(0)
+    for end in (0, 4, 10):
+        harness.acknowledge("ada", LOW, end)
+        await harness.run(4)
+    (child, *_) = [each for each in explained_segments(harness) if each.status == "blocked"]
+    (ancestor,) = child.blocked_by
+
+    assert (5, True) == (ancestor.backlog_records, ancestor.estimated)
+    assert ancestor.records_per_second == pytest.approx(5 / 8, rel=0.3)
 
 
 async def test_the_description_includes_ranges_without_a_holder(lead: Lead) -> None:

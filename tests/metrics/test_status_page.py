@@ -50,9 +50,17 @@ def subscription(name="billing", topic_name="orders", consumer="worker-1"):
         consumers=[ConsumerDescription(consumer=consumer, incarnation=1, connected=True, segments=[0])],
         segments=[
             SegmentProgress(
-                segment=0, status="granted", acknowledged_offset=60, next_offset=100, consumer=consumer, generation=17
+                segment=0,
+                status="granted",
+                acknowledged_offset=60,
+                next_offset=100,
+                consumer=consumer,
+                generation=17,
+                unacknowledged=38,
             ),
-            SegmentProgress(segment=1, status="blocked", acknowledged_offset=0, next_offset=4, blocked_by=[0]),
+            SegmentProgress(
+                segment=1, status="blocked", acknowledged_offset=0, next_offset=4, blocked_by=[0], unacknowledged=4
+            ),
         ],
     )
 
@@ -105,7 +113,7 @@ def test_the_page_shows_leaders_consumers_and_blockers():
 
     assert ["0", "leading", "12", "345", "0", "0", "1"] in rows
     assert ["1", "following", "8", "77", "0", "0", "see its leader"] in rows
-    assert ["0", "granted", "worker-1", "17", "60", "40", ""] in rows
+    assert ["0", "granted", "worker-1", "17", "60", "38", ""] in rows
     assert ["1", "blocked", "", "", "0", "4", "0"] in rows
     assert ["drain", "degraded", "degraded: no answer; children of split and merged segments stay blocked"] in rows
 
@@ -148,28 +156,52 @@ def backlog_of(*records, **more):
 )
 def test_an_unknown_backlog_of_an_external_topic_is_never_shown_as_0(backlogs, remaining, text_shown):
     held = subscription()
-    segments = [replace_struct(each, label=f"shard-{each.segment}") for each in held.segments]
+    segments = [replace_struct(each, label=f"shard-{each.segment}", unacknowledged=None) for each in held.segments]
     text = page(subscriptions=[replace_struct(held, segments=segments)], backlogs=backlogs)
 
     assert [row[5] for row in Reader(text).rows[-2:]] == remaining
     assert text_shown in text
 
 
+def test_positions_that_are_not_tracked_are_no_numbers():
+    checkpoint = SegmentProgress(segment=5, status="granted", acknowledged_offset=0, next_offset=100)
+    rows = Reader(page(subscriptions=[replace_struct(subscription(), type="CHECKPOINT", segments=[checkpoint])])).rows
+
+    assert ["5", "granted", "", "", "-", "-", ""] in rows
+
+
 def test_a_shared_segment_shows_its_bucket_ranges_and_their_consumers():
     """Each range has a row, and a box in a drawing. Names are escaped in both."""
     ranges = [
         BucketRangeProgress(
-            first_bucket=0, end_bucket=8, status="granted", acknowledged_offset=60, consumer="<ann>", generation=5
+            first_bucket=0,
+            end_bucket=8,
+            status="granted",
+            acknowledged_offset=60,
+            consumer="<ann>",
+            generation=5,
+            unacknowledged=20,
+            estimated=True,
         ),
-        BucketRangeProgress(first_bucket=8, end_bucket=16, status="waiting", acknowledged_offset=40),
+        BucketRangeProgress(
+            first_bucket=8, end_bucket=16, status="waiting", acknowledged_offset=40, unacknowledged=30, estimated=True
+        ),
     ]
-    segment = SegmentProgress(segment=3, status="shared", acknowledged_offset=40, next_offset=100, bucket_ranges=ranges)
+    segment = SegmentProgress(
+        segment=3,
+        status="shared",
+        acknowledged_offset=40,
+        next_offset=100,
+        bucket_ranges=ranges,
+        unacknowledged=50,
+        estimated=True,
+    )
     text = page(subscriptions=[replace_struct(subscription(), segments=[segment])])
 
     assert Reader(text).rows[-3:] == [
-        ["3", "shared", "", "", "40", "60", ""],
-        ["3[0-7]", "granted", "<ann>", "5", "60", "40", ""],
-        ["3[8-15]", "waiting", "", "", "40", "60", ""],
+        ["3", "shared", "", "", "40", "~50", ""],
+        ["3[0-7]", "granted", "<ann>", "5", "60", "~20", ""],
+        ["3[8-15]", "waiting", "", "", "40", "~30", ""],
     ]
     assert "buckets 0-7 of segment 3: &lt;ann&gt;, granted" in text
     assert ">&lt;ann&gt;</text>" in text

@@ -65,9 +65,17 @@ def subscription(topic_name: str, name: str) -> SubscriptionInfo:
         consumers=[ConsumerInfo(consumer="reader-1", incarnation=1, connected=True, segments=[0])],
         segments=[
             SegmentAssignment(
-                segment=0, status="granted", acknowledged_offset=5, next_offset=12, consumer="reader-1", generation=3
+                segment=0,
+                status="granted",
+                acknowledged_offset=5,
+                next_offset=12,
+                unacknowledged=7,
+                consumer="reader-1",
+                generation=3,
             ),
-            SegmentAssignment(segment=1, status="blocked", acknowledged_offset=0, next_offset=4, blocked_by=[0]),
+            SegmentAssignment(
+                segment=1, status="blocked", acknowledged_offset=0, next_offset=4, unacknowledged=4, blocked_by=[0]
+            ),
         ],
     )
 

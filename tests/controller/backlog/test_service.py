@@ -219,7 +219,7 @@ def test_the_leader_counts_the_mean_over_the_key_buckets(tmp_path):
     known = ledger.state.topics_by_id[topic]
 
     (segment,) = leader_backlog(known.subscriptions[f"s{stream}"], known, 5).segments
-    assert (segment.records, segment.size_bytes) == (6, 66)
+    assert (segment.records, segment.size_bytes, segment.estimated) == (6, 66, True)
 
 
 # External topics

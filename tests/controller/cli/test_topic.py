@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headgate import BucketRangeAssignment, ConsumerInfo, SegmentAssignment
+from headgate import BucketRangeAssignment, ConsumerInfo, SegmentAssignment, SubscriptionType
 from tests.controller.cli.conftest import Invoke
 from tests.support.cli_client import FakeCluster, segment, subscription, topic
 
@@ -120,8 +120,8 @@ def test_subscription_describe_shows_consumers_and_blocking_segments(invoke: Inv
     document = json.loads(invoke("subscription", "describe", "orders", "billing", "--json").stdout)
 
     assert shown[0] == "billing of orders: stream, order strict"
-    assert [line.split() for line in shown if "granted" in line] == [["0", "granted", "5", "12", "reader-1", "3"]]
-    assert [line.split() for line in shown if "blocked" in line][-1] == ["1", "blocked", "0", "4", "0"]
+    assert [line.split() for line in shown if "granted" in line] == [["0", "granted", "5", "12", "7", "reader-1", "3"]]
+    assert [line.split() for line in shown if "blocked" in line][-1] == ["1", "blocked", "0", "4", "4", "0"]
     assert document["segments"][1]["blocked_by"] == [0]
 
 
@@ -140,18 +140,33 @@ def test_subscription_describe_shows_weights_and_capacities_if_balanced_by_load(
 def test_subscription_describe_shows_bucket_ranges_and_why_a_consumer_is_idle(invoke: Invoke, cluster: FakeCluster):
     parts = [
         BucketRangeAssignment(
-            first_bucket=0, end_bucket=8, status="granted", acknowledged_offset=7, consumer="a", generation=2
+            first_bucket=0,
+            end_bucket=8,
+            status="granted",
+            acknowledged_offset=7,
+            consumer="a",
+            generation=2,
+            unacknowledged=1,
+            estimated=True,
         ),
-        BucketRangeAssignment(first_bucket=8, end_bucket=16, status="waiting", acknowledged_offset=5),
+        BucketRangeAssignment(first_bucket=8, end_bucket=16, status="waiting", acknowledged_offset=9, unacknowledged=0),
     ]
     cluster.subscriptions.append(
         dataclasses.replace(
             subscription("orders", "billing"),
             segments=[
                 SegmentAssignment(
-                    segment=3, status="shared", acknowledged_offset=5, next_offset=9, bucket_ranges=parts
+                    segment=3,
+                    status="shared",
+                    acknowledged_offset=7,
+                    next_offset=9,
+                    bucket_ranges=parts,
+                    unacknowledged=1,
+                    estimated=True,
                 ),
-                SegmentAssignment(segment=4, status="granted", acknowledged_offset=9, next_offset=9, consumer="a"),
+                SegmentAssignment(
+                    segment=4, status="granted", acknowledged_offset=9, next_offset=9, consumer="a", unacknowledged=0
+                ),
             ],
             consumers=[
                 ConsumerInfo(consumer="a", incarnation=1, connected=True, segments=[3, 4], bucket_ranges=[(3, 0, 8)]),
@@ -161,11 +176,26 @@ def test_subscription_describe_shows_bucket_ranges_and_why_a_consumer_is_idle(in
     )
     shown = [line.split() for line in invoke("subscription", "describe", "orders", "billing").stdout.splitlines()]
 
-    assert ["3", "shared", "5", "9"] in shown
-    assert ["3[0-7]", "granted", "7", "9", "a", "2"] in shown
-    assert ["3[8-15]", "waiting", "5", "9"] in shown
+    assert ["3", "shared", "7", "9", "~1"] in shown
+    assert ["3[0-7]", "granted", "7", "9", "~1", "a", "2"] in shown
+    assert ["3[8-15]", "waiting", "9", "9", "0"] in shown
     assert ["a", "yes", "4,", "3[0-7]"] in shown
     assert ["b", "yes", "none:", "no", "segment"] in shown
+    assert invoke("subscription", "list").stdout.splitlines()[-1].split()[-1] == "~1"
+
+
+def test_positions_of_a_checkpoint_subscription_are_no_numbers(invoke: Invoke, cluster: FakeCluster):
+    cluster.subscriptions.append(
+        dataclasses.replace(
+            subscription("orders", "archive"),
+            type=SubscriptionType.CHECKPOINT,
+            segments=[SegmentAssignment(segment=0, status="granted", acknowledged_offset=0, next_offset=20_000)],
+        )
+    )
+    shown = invoke("subscription", "describe", "orders", "archive").stdout.splitlines()
+
+    assert ["0", "granted", "-", "20000", "-"] in [line.split() for line in shown]
+    assert invoke("subscription", "list").stdout.splitlines()[-1].split()[-1] == "-"
 
 
 def test_names_in_a_table_are_not_parsed_as_markup(invoke: Invoke, cluster: FakeCluster):

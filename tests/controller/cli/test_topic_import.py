@@ -138,6 +138,6 @@ def test_a_subscription_shows_names_and_checkpoints(invoke: Invoke, cluster: Fak
     assert "at the source   checkpoint" in shown
     listed = invoke("subscription", "list").stdout.splitlines()[-1].split()
     assert listed[-1] == "-", "how much is left is for its tables to tell"
-    assert ["0", "waiting", "0", "0", "shardId-0", "4959"] == next(
+    assert ["0", "waiting", "0", "0", "-", "shardId-0", "4959"] == next(
         line.split() for line in shown.splitlines() if "waiting" in line
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.state.shard_state import ShardState, Topic
-from coordinator.decisions.external_topics import acknowledgeable_end, registration_error, remaining_description
+from coordinator.decisions.external_topics import acknowledgeable_end, registration_error, remaining_at_source
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from tests.support.imported_topic import imported_topic
@@ -64,15 +64,13 @@ def test_rules_3_and_4_the_highest_acknowledgeable_offset() -> None:
 @pytest.mark.parametrize(
     ("topic", "segment", "position", "expected"),
     [
-        (stored(), 0, 0, None),
         (topic("opaque"), 0, 0, "not read to its end"),
-        (topic("opaque"), 0, 1, "read to its end"),
-        (topic("offsets"), 0, 4, None),
-        (topic("offsets"), 1, 4, "acknowledged to 4; only its source knows how much is left"),
+        (topic("offsets"), 0, 4, "acknowledged to 4 of 10 (only its source counts records)"),
+        (topic("offsets"), 1, 4, "acknowledged to 4 (only its source counts records)"),
     ],
-    ids=["stored", "opaque, unread", "opaque, read", "sealed", "active"],
+    ids=["opaque", "sealed", "active"],
 )
 def test_a_backlog_is_described_where_it_cannot_be_counted(
-    topic: Topic, segment: int, position: int, expected: str | None
+    topic: Topic, segment: int, position: int, expected: str
 ) -> None:
-    assert expected == remaining_description(topic, segment, position)
+    assert expected == remaining_at_source(topic, segment, position)

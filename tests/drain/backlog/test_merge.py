@@ -209,6 +209,8 @@ def test_the_backlog_of_a_shared_segment_is_the_mean_over_its_buckets_rounded_up
 
     assert (found.records, found.size_bytes) == (-(-(8 * 2 + 10 + 7 * 6) // 16), 50)
     assert found.position == 0
+    assert found.estimated
+    assert not backlog_of(SEGMENT, STREAM, progress[0]).estimated
 
 
 def test_acknowledgements_of_a_bucket_before_a_seek_do_not_count():

@@ -10,31 +10,56 @@ from headgate.model.hashing import KEY_BUCKETS
 from headgate.model.offset_ranges import OffsetRanges
 from headgate.protocol.backlog import (
     SegmentBacklog,
+    count_records,
     document,
     estimate_drain,
     estimate_size_bytes,
-    mean_over_buckets,
+    records_text,
     summarize_backlog,
-    unacknowledged_records,
+    unacknowledged_offsets,
 )
 
 RANGES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=6)
 
 
 @given(st.integers(0, 30), st.integers(0, 30), RANGES)
-def test_unacknowledged_records_are_neither_below_the_position_nor_in_a_range(
+def test_unacknowledged_offsets_are_neither_below_the_position_nor_in_a_range(
     end: int, position: int, ranges: list[tuple[int, int]]
 ) -> None:
     above = OffsetRanges(ranges)
     position = above.pop_prefix(position)
     acknowledged = {*range(position), *(offset for first, last in above for offset in range(first, last))}
 
-    assert unacknowledged_records(end, position, above) == len(set(range(end)) - acknowledged)
+    assert unacknowledged_offsets(end, position, above) == len(set(range(end)) - acknowledged)
 
 
-@pytest.mark.parametrize(("total", "mean"), [(0, 0), (1, 1), (KEY_BUCKETS, 1), (KEY_BUCKETS + 1, 2)])
+@pytest.mark.parametrize(("total", "mean"), [(1, 1), (KEY_BUCKETS, 1), (KEY_BUCKETS + 1, 2)])
 def test_the_mean_over_the_buckets_is_rounded_up(total: int, mean: int) -> None:
-    assert mean_over_buckets([total, *[0] * (KEY_BUCKETS - 1)]) == mean
+    assert count_records([total, *[0] * (KEY_BUCKETS - 1)], alike=False) == (mean, True)
+
+
+@pytest.mark.parametrize(
+    ("offsets_by_bucket", "alike", "expected"),
+    [
+        ([40] * KEY_BUCKETS, True, (40, False)),
+        ([40] * KEY_BUCKETS, False, (40, True)),
+        ([40] * 4, True, (10, True)),
+        ([0] * KEY_BUCKETS, False, (0, False)),
+        ([0] * 4, True, (0, False)),
+    ],
+    ids=["alike", "other offsets in each bucket", "a quarter", "nothing", "nothing in a quarter"],
+)
+def test_a_count_is_exact_where_every_bucket_has_the_same_progress_and_where_it_is_zero(
+    offsets_by_bucket: list[int], alike: bool, expected: tuple[int, bool]
+) -> None:
+    assert count_records(offsets_by_bucket, alike=alike) == expected
+
+
+@pytest.mark.parametrize(
+    ("records", "estimated", "text"), [(None, False, "-"), (0, False, "0"), (1234, False, "1 234"), (46, True, "~46")]
+)
+def test_an_estimate_is_marked(records: int | None, estimated: bool, text: str) -> None:
+    assert records_text(records, estimated) == text
 
 
 def test_the_size_is_estimated_from_the_mean_size_of_all_records() -> None:
@@ -74,4 +99,7 @@ def test_totals_are_unknown_if_a_segment_is_and_rates_are_the_sum_of_the_known_o
     assert [each.segment for each in both.segments] == [0, 1]
     assert (both.records, both.size_bytes, both.oldest_ms, both.outlook) == (None, None, 7, "unknown")
     assert (both.stored_per_second, both.acknowledged_per_second) == (1.0, 3)
+    estimate = SegmentBacklog(segment=2, sealed=False, records=1, size_bytes=1, estimated=True)
+    assert not alone.estimated
+    assert summarize_backlog(segments=[known, estimate], **about).estimated
     assert document(both)["segments"][0]["records"] is None
