@@ -21,6 +21,7 @@ import msgspec
 import structlog
 from prometheus_client import CollectorRegistry
 
+from controller.decisions.client_ids import ClientIds
 from controller.devices.session_port import Delivery, DeviceSession
 from controller.leader.context import LeaderContext
 from controller.leader.drain_check import DrainChecker
@@ -124,6 +125,7 @@ class Daemon:
         """State of the drain service, and its reason."""
         self._transport: Transport | None = None
         self._checker: SparkDrainChecker | ResultsChecker | None = None
+        self._client_ids = ClientIds()
         self._description: m.ClusterDescription | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -162,7 +164,8 @@ class Daemon:
         transport = MqttTransport(
             settings.broker.host,
             settings.broker.port,
-            f"daemon-{self.instance}",
+            m.daemon_client_id(settings.cluster.name, self.instance),
+            on_taken_over=lambda: self.instruments.observe(events.BrokerSessionTakenOver()),
             username=settings.broker.username,
             password=settings.broker.password(),
             rng=self._rng,
@@ -187,7 +190,7 @@ class Daemon:
         self._transport = transport
         transport.on_connection(self._on_broker)
         await stack.enter_async_context(transport)
-        await transport.subscribe(m.presence_topic(settings.cluster.name, "+"), self._on_presence, retained=True)
+        await transport.subscribe(m.presence_topic(settings.cluster.name, "+"), self._on_presence)
         self._controllers = [
             self._controller(Ledger(store, shard), elections, transport, drain_checker) for shard in range(shards)
         ]
@@ -306,7 +309,7 @@ class Daemon:
         return MqttPersistentSession(
             broker.host,
             broker.port,
-            f"headgate-{self.settings.cluster.name}-shard-{shard}",
+            m.device_session_id(self.settings.cluster.name, shard),
             handler,
             username=broker.username,
             password=broker.password(),
@@ -480,14 +483,21 @@ class Daemon:
                 controller.leader.connection_changed(connected)
 
     def _on_presence(self, _: str, payload: bytes) -> None:
-        if not payload:
-            return
         try:
             presence = m.decode_presence(payload)
         except msgspec.DecodeError as error:
             self.instruments.observe(events.MalformedMessageReceived(reason="presence"))
             log.debug("presence.malformed", error=str(error))
             return
+        conflict = self._client_ids.check(presence)
+        if conflict is not None:
+            self.instruments.observe(events.ClientIdConflictSeen())
+            if conflict.first:
+                log.warning(
+                    "client.id_used_twice",
+                    client_id=presence.client_id,
+                    remedy="give each program a client id of its own",
+                )
         for controller in self._controllers:
             if controller.leader is not None:
                 controller.leader.on_presence(presence)

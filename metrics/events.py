@@ -98,6 +98,10 @@ class MalformedMessageReceived(Event, frozen=True):
     reason: MalformedReason
 
 
+class ClientIdConflictSeen(Event, frozen=True):
+    """A client connected although a newer program uses its client id."""
+
+
 class RequestWithoutEpochRejected(Event, frozen=True):
     """A client that is too old to send a leader epoch tried to produce."""
 
@@ -347,6 +351,10 @@ class BrokerConnected(Event, frozen=True):
 
 class BrokerDisconnected(Event, frozen=True):
     """The connection to the MQTT broker was lost."""
+
+
+class BrokerSessionTakenOver(Event, frozen=True):
+    """The broker accepts the daemon's connection and ends it again and again."""
 
 
 class StoreOperationSucceeded(Event, frozen=True):

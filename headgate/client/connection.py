@@ -1,8 +1,10 @@
 """One program's connection to a cluster: presence, leaders, requests, pushes.
 
-Presence is retained, with a last will that revokes it. The highest leader epoch seen of a shard
-never falls: an older announcement is ignored, and so is a refusal by a leader older than the one
-that was asked.
+Presence is announced with each connection, and revoked by a last will. It is not retained: a leader
+that misses it notices missing heartbeats, and the broker keeps nothing of clients that are gone.
+
+The highest leader epoch seen of a shard never falls: an older announcement is ignored, and so is a
+refusal by a leader older than the one that was asked.
 """
 
 from __future__ import annotations
@@ -92,6 +94,7 @@ class Client:
         self._store = store
         self._broker = f"the broker at {broker}" if broker else "the broker"
         self._cluster_known = asyncio.Event()
+        self._incarnation = now_ms()
         self._description: m.ClusterDescription | None = None
         self._incompatible_protocol: int | None = None
         self._leaders: dict[int, m.LeaderAnnouncement] = {}
@@ -109,7 +112,7 @@ class Client:
     def will(cluster: str, client_id: str) -> tuple[str, bytes, bool]:
         """Return the last will (topic, payload, retain) for this client's transport."""
         gone = m.Presence(client_id=client_id, online=False)
-        return m.presence_topic(cluster, client_id), m.encode(gone), True
+        return m.presence_topic(cluster, client_id), m.encode(gone), False
 
     @classmethod
     def from_config(cls, config: ClientConfig, kind: str, *, with_store: bool = False) -> Client:
@@ -183,8 +186,8 @@ class Client:
             handler(connected)
 
     def _publish_presence(self, *, online: bool) -> None:
-        presence = m.Presence(client_id=self.client_id, online=online)
-        self.transport.publish(m.presence_topic(self.cluster, self.client_id), m.encode(presence), retain=True)
+        presence = m.Presence(client_id=self.client_id, online=online, incarnation=self._incarnation)
+        self.transport.publish(m.presence_topic(self.cluster, self.client_id), m.encode(presence))
 
     # The cluster
 

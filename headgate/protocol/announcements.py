@@ -36,7 +36,12 @@ class HeadAnnouncement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Presence(msgspec.Struct, frozen=True, kw_only=True):
-    """Retained per client. The broker publishes ``online`` False as the client's last will."""
+    """Whether a client is connected. The broker publishes ``online`` False as the client's last will.
+
+    ``incarnation`` rises with each start of the program. It shows that two running programs use one
+    client id. None: the client does not take part in that check.
+    """
 
     client_id: str
     online: bool
+    incarnation: int | None = None

@@ -19,7 +19,7 @@ def replies_topic(cluster: str, client_id: str) -> str:
 
 
 def presence_topic(cluster: str, client_id: str) -> str:
-    """Retained `Presence`, also the last will. With ``+`` as the client id: the presence of all clients."""
+    """`Presence`, also the last will. With ``+`` as the client id: the presence of all clients."""
     return f"headgate/{cluster}/clients/{client_id}/presence"
 
 
@@ -31,6 +31,16 @@ def leader_topic(cluster: str, shard: int) -> str:
 def head_topic(cluster: str, shard: int) -> str:
     """`HeadAnnouncement` after each commit, so that consumers continue reading."""
     return f"headgate/{cluster}/shards/{shard}/head"
+
+
+def daemon_client_id(cluster: str, instance: str) -> str:
+    """Client id of a daemon. Names contain no colon, so no other client and no other cluster has the same one."""
+    return f"headgate:{cluster}:daemon:{instance}"
+
+
+def device_session_id(cluster: str, shard: int) -> str:
+    """Client id of the session that stores the messages of MQTT devices for a shard's leaders."""
+    return f"headgate:{cluster}:shard:{shard}"
 
 
 def device_sentinel_topic(cluster: str, shard: int) -> str:

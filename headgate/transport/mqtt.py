@@ -1,6 +1,9 @@
 """`Transport` over a real MQTT broker, with aiomqtt.
 
 * After a loss it reconnects with growing pauses. It logs the begin and the end of an outage.
+* If the broker accepts connections and soon ends them, the pauses grow further: another program
+  probably connects with the same client id, and each of the two ends the connection of the other.
+  MQTT 3.1.1 gives no reason, and mosquitto 2.0.11 does not give one in MQTT 5 either.
 * Nothing is stored while the broker is unreachable, nothing is sent twice, and delivery is not
   promised. Ordinary messages go at QoS 0, because a PUBACK does not prove delivery either.
 * Retained messages go at QoS 1: no client would request them again if a busy broker dropped them.
@@ -32,6 +35,7 @@ import aiomqtt  # noqa: TID251 - this and headgate.transport.mqtt_persistent_ses
 from paho.mqtt.client import Client as PahoClient
 from paho.mqtt.client import MQTTMessage, MQTTMessageInfo
 from paho.mqtt.matcher import MQTTMatcher
+from paho.mqtt.reasoncodes import ReasonCode
 
 from headgate.backoff import Backoff, BackoffSchedule
 from headgate.errors import TransportError
@@ -39,12 +43,16 @@ from headgate.event_log import get_logger
 from headgate.transport.port import MessageHandler
 
 RECONNECT_BACKOFF: Final = Backoff(first_seconds=0.1, longest_seconds=2.0, jitter=1.0, shortest_seconds=0.05)
+EARLY_LOSS_BACKOFF: Final = Backoff(first_seconds=0.1, longest_seconds=30.0, jitter=1.0, shortest_seconds=0.05)
 STABLE_CONNECTION_SECONDS: Final = 5.0
-"""A connection that lasted this long resets the pauses. Two clients with one client id end each
-other's connection again and again; without this limit they would do so without any pause."""
+"""A connection that lasted this long, and twice as long as the pause before it could, resets the pauses.
+Of two clients with one client id, each is connected while the other pauses."""
+TAKEN_OVER_AFTER_LOSSES: Final = 3
+"""Early losses in a row that are reported as a client id used twice. A restart of the broker causes one."""
 MAX_OUTGOING_BYTES: Final = 64 * 1024 * 1024
 MAX_OUTGOING_MESSAGES: Final = 20_000
 FILTERS_PER_PACKET: Final = 100
+UNSPECIFIED_ERROR: Final = 128
 
 PAHO_LOGGER: Final = logging.getLogger("headgate.transport.paho")
 """paho reports each socket error; this module reports the begin and the end of an outage."""
@@ -90,8 +98,13 @@ class MqttTransport:
         timing: MqttTiming | None = None,
         max_outgoing_bytes: int = MAX_OUTGOING_BYTES,
         max_outgoing_messages: int = MAX_OUTGOING_MESSAGES,
+        on_taken_over: Callable[[], None] = lambda: None,
     ) -> None:
-        """``will`` is (topic, payload, retain): the broker publishes it if this client disappears without closing."""
+        """``will`` is (topic, payload, retain): the broker publishes it if this client disappears without closing.
+
+        ``on_taken_over`` is called when the broker has ended several connections soon after it
+        accepted them.
+        """
         self.dropped_messages = 0
         """Number of `publish` calls that returned False."""
         self.ignored_retained_messages = 0
@@ -104,6 +117,7 @@ class MqttTransport:
         self._password = password
         self._rng = rng or random.Random()  # noqa: S311 - jitter
         self._timing = timing or MqttTiming()
+        self._on_taken_over = on_taken_over
         self._handlers: dict[str, tuple[MessageHandler, bool]] = {}
         """Filter → its handler, and whether it expects retained messages."""
         self._matcher = MQTTMatcher()
@@ -198,16 +212,19 @@ class MqttTransport:
 
     async def _maintain_connection(self) -> None:
         loop = asyncio.get_running_loop()
-        schedule = BackoffSchedule(RECONNECT_BACKOFF, self._rng.random)
+        outages = BackoffSchedule(RECONNECT_BACKOFF, self._rng.random)
+        early_losses = _EarlyLosses(self._rng)
         outage_logged = False
         while not self._closing.is_set():
             client = self._new_client()
-            began: float | None = None
+            accepted_at: float | None = None
+            ended_by_broker = False
             try:
                 await _connect(client)
+                accepted_at = loop.time()
                 self._attach(client)
                 await self._subscribe_all(client)
-                began = loop.time()
+                _raise_if_lost(client)
                 outage_logged = False
                 self._log.info("broker.connected")
                 self._notify_watchers(connected=True)
@@ -215,17 +232,33 @@ class MqttTransport:
                     await self._wait_until_lost_or_closing(client)
                 await self._disconnect(client)
             except (aiomqtt.MqttError, TransportError) as error:
+                ended_by_broker = not paho_of(client).is_connected()
                 if not outage_logged:
-                    self._log.warning("broker.unreachable", reason=str(error.__cause__ or error))
+                    self._log.warning("broker.unreachable", reason=_loss_reason(error))
                     outage_logged = True
             finally:
                 self._detach()
                 await _close_socket(client)
-            if began is not None and loop.time() - began >= STABLE_CONNECTION_SECONDS:
-                schedule.reset()
+            if accepted_at is None or not ended_by_broker:
+                pause_seconds = outages.next_seconds()
+            else:
+                outages.reset()
+                pause_seconds = early_losses.pause_after(loop.time() - accepted_at)
+                if early_losses.in_a_row >= TAKEN_OVER_AFTER_LOSSES:
+                    self._report_taken_over(early_losses.in_a_row)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(schedule.next_seconds()):
+                async with asyncio.timeout(pause_seconds):
                     await self._closing.wait()
+
+    def _report_taken_over(self, losses: int) -> None:
+        self._on_taken_over()
+        if losses == TAKEN_OVER_AFTER_LOSSES:
+            self._log.error(
+                "mqtt.session_taken_over",
+                reason=f"the broker accepted {losses} connections and soon ended each: "
+                "probably another program uses this client id",
+                remedy="give each program a client id of its own",
+            )
 
     def _new_client(self) -> aiomqtt.Client:
         client = aiomqtt.Client(
@@ -355,6 +388,24 @@ class MqttTransport:
             del self._matcher[topic_filter]
 
 
+class _EarlyLosses:
+    """Connections in a row that the broker accepted and soon ended, and the pause after each."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.in_a_row = 0
+        self._schedule = BackoffSchedule(EARLY_LOSS_BACKOFF, rng.random)
+        self._longest_last_pause_seconds = 0.0
+
+    def pause_after(self, connected_seconds: float) -> float:
+        """Count the loss of a connection that lasted ``connected_seconds``; return the pause before the next one."""
+        self.in_a_row += 1
+        if connected_seconds >= max(STABLE_CONNECTION_SECONDS, 2 * self._longest_last_pause_seconds):
+            self.in_a_row = 0
+            self._schedule.reset()
+        self._longest_last_pause_seconds = self._schedule.bound_seconds
+        return self._schedule.next_seconds()
+
+
 class _OutgoingMessages:
     """Messages passed to paho: ordinary ones until they are on the socket, retained ones until they are confirmed.
 
@@ -397,6 +448,15 @@ def _report_unexpected_error(task: asyncio.Task[None]) -> None:
         task.get_loop().call_exception_handler({"message": f"bug in {task.get_name()}", "exception": error})
 
 
+def _loss_reason(error: Exception) -> str:
+    """Return why a connection was lost. paho calls a connection that the broker closed an unspecified error."""
+    cause = error.__cause__ or error
+    code = getattr(cause, "rc", None)
+    if isinstance(code, ReasonCode) and code.value == UNSPECIFIED_ERROR:
+        return "the broker closed the connection"
+    return str(cause)
+
+
 def paho_of(client: aiomqtt.Client) -> PahoClient:
     """Return aiomqtt's paho client. The attribute is private, so aiomqtt is pinned below 3 and a test checks it."""
     return client._client  # noqa: SLF001
@@ -410,6 +470,12 @@ def _mark_errors_as_retrieved(client: aiomqtt.Client) -> None:
 
 async def _connect(client: aiomqtt.Client) -> None:
     await client.__aenter__()
+
+
+def _raise_if_lost(client: aiomqtt.Client) -> None:
+    """Raise MqttError for a loss before `_connect` returned: aiomqtt forgets it and would report none."""
+    if not paho_of(client).is_connected():
+        raise aiomqtt.MqttError("the broker closed the connection")
 
 
 async def _wait_until_lost(client: aiomqtt.Client) -> None:

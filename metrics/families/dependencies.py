@@ -18,6 +18,17 @@ def add_dependency_metrics(metrics: MetricFactory) -> None:
     metrics.on(events.BrokerConnected, lambda _: broker.set(1))
     metrics.on(events.BrokerDisconnected, lambda _: broker.set(0))
     metrics.count(
+        events.BrokerSessionTakenOver,
+        "broker_sessions_taken_over",
+        "Connections that the broker accepted and soon ended, from the third in a row: another program uses the "
+        "daemon's client id.",
+    )
+    metrics.count(
+        events.ClientIdConflictSeen,
+        "client_id_conflicts",
+        "Connections of clients whose client id is used by a newer program, too.",
+    )
+    metrics.count(
         events.StoreOperationFailed,
         "object_store_errors",
         "Failed operations of the object store, by operation.",

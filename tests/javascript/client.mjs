@@ -63,7 +63,7 @@ export class Producer {
     this.#clientId = clientId ?? `js-${randomBytes(6).toString("hex")}`;
     this.#presenceTopic = `${this.#prefix}/clients/${this.#clientId}/presence`;
     this.#topic = topic;
-    const gone = { topic: this.#presenceTopic, payload: this.#presence(false), qos: 1, retain: true };
+    const gone = { topic: this.#presenceTopic, payload: this.#presence(false), qos: 1 };
     this.#mqtt = mqtt.connect({
       host, port, protocolVersion: 4, clean: true, clientId: this.#clientId, will: gone,
       reconnectPeriod: 250, keepalive: 5, queueQoSZero: false, resubscribe: false,
@@ -102,7 +102,7 @@ export class Producer {
     while (!this.#failure && this.#pending.length) await this.#change();
     clearInterval(this.#watchTimer);
     clearTimeout(this.#pauseTimer);
-    this.#mqtt.publish(this.#presenceTopic, this.#presence(false), { qos: 1, retain: true });
+    this.#mqtt.publish(this.#presenceTopic, this.#presence(false));
     await this.#mqtt.endAsync();
     if (this.#failure) throw this.#failure;
   }
@@ -119,7 +119,7 @@ export class Producer {
       return; // disconnected; the next connection subscribes
     }
     this.#ready = true;
-    this.#mqtt.publish(this.#presenceTopic, this.#presence(true), { qos: 1, retain: true });
+    this.#mqtt.publish(this.#presenceTopic, this.#presence(true));
     this.#replay(0);
   }
 

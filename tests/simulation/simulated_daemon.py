@@ -133,7 +133,7 @@ class SimulatedDaemon:
                 self.transport.on_connection(self._on_broker)
                 await stack.enter_async_context(self.elections)
                 await stack.enter_async_context(self.transport)
-                await self.transport.subscribe(m.presence_topic(CLUSTER, "+"), self._on_presence, retained=True)
+                await self.transport.subscribe(m.presence_topic(CLUSTER, "+"), self._on_presence)
                 async with asyncio.TaskGroup() as tasks:
                     for controller in self.controllers:
                         tasks.create_task(controller.run())

@@ -15,7 +15,7 @@ from tests.support.device_broker import FakeDeviceBroker
 from tests.support.one_shard import CLUSTER, BareClient, OneShard
 from tests.support.waiting import until
 
-SESSION = f"headgate-{CLUSTER}-shard-0"
+SESSION = m.device_session_id(CLUSTER, 0)
 
 
 class Devices:

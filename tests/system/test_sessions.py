@@ -180,27 +180,20 @@ async def test_a_newer_consumer_of_the_same_name_fences_the_older_one(
                 await old.ask(kind, **fields)
         before = new.generations
         await old.ask(m.LeaveConsumer)
-        await old.proxy.cut()
-
-        async def will_is_there() -> bool:
-            return await _presence_of(ingest, old.client_id) is False
-
-        await wait_until(will_is_there, "the will of the older consumer is published")
+        async with ingest.client() as observer:
+            wills: list[m.Presence] = []
+            topic_of_presence = m.presence_topic(ingest.name, old.client_id)
+            await observer.transport.subscribe(
+                topic_of_presence, lambda _, payload: wills.append(m.decode_presence(payload))
+            )
+            await observer.shards()
+            await old.proxy.cut()
+            await wait_until(
+                lambda: any(not each.online for each in wills), "the will of the older consumer is published"
+            )
         consumers = (await described(ingest, topic)).consumers
         assert [("ada", 2, True, (0, 1))] == [(c.consumer, c.incarnation, c.connected, c.segments) for c in consumers]
         assert before == await new.register()
-
-
-async def _presence_of(ingest: IngestCluster, client_id: str) -> bool | None:
-    found: list[bool] = []
-    async with ingest.client() as client:
-        await client.transport.subscribe(
-            m.presence_topic(ingest.name, client_id),
-            lambda _, payload: found.append(m.decode_presence(payload).online),
-            retained=True,
-        )
-        await client.shards()
-    return found[-1] if found else None
 
 
 async def test_a_consumer_that_does_not_confirm_a_revocation_is_fenced(ingest: IngestCluster) -> None:

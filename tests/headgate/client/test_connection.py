@@ -16,8 +16,17 @@ from tests.support.scripted_leader import CLUSTER, ScriptedCluster
 pytestmark = pytest.mark.looptime
 
 
-def here(cluster: ScriptedCluster, client_id: str = "client") -> bool:
-    return m.decode_presence(cluster.broker.retained[m.presence_topic(CLUSTER, client_id)]).online
+def presences(cluster: ScriptedCluster) -> list[m.Presence]:
+    """Return a list that gets what the client or its will announces."""
+    found: list[m.Presence] = []
+    cluster.broker.spies.append(
+        lambda message: (
+            found.append(m.decode_presence(message.payload))
+            if message.topic == m.presence_topic(CLUSTER, "client")
+            else None
+        )
+    )
+    return found
 
 
 def describe() -> m.DescribeTopic:
@@ -25,16 +34,26 @@ def describe() -> m.DescribeTopic:
 
 
 async def test_presence_follows_the_connection(cluster):
+    announced = presences(cluster)
     async with cluster.client():
         await asyncio.sleep(2)
-        assert here(cluster)
+        assert announced[-1].online
         cluster.broker.cut("client")
         await asyncio.sleep(0.1)
-        assert not here(cluster), "the last will"
+        assert not announced[-1].online, "the last will"
         cluster.broker.heal("client")
         await asyncio.sleep(3)
-        assert here(cluster)
-    assert not here(cluster)
+        assert announced[-1].online
+    assert not announced[-1].online
+    assert len({each.incarnation for each in announced if each.online}) == 1, "it is the same program"
+
+
+async def test_the_broker_keeps_nothing_of_clients_that_are_gone(cluster):
+    async with cluster.client():
+        await asyncio.sleep(2)
+        cluster.broker.drop("client")
+        await asyncio.sleep(3)
+    assert m.presence_topic(CLUSTER, "client") not in cluster.broker.retained
 
 
 async def test_a_request_carries_the_current_leader_epoch(cluster):

@@ -21,7 +21,7 @@ from controller.local.embedded import EmbeddedBroker
 from headgate.errors import TransportError
 from headgate.event_log import LogEvent
 from headgate.transport import mqtt
-from headgate.transport.mqtt import MqttTiming, MqttTransport
+from headgate.transport.mqtt import MqttTiming, MqttTransport, _EarlyLosses
 from tests.support.broker import FakeBroker, FakeTransport
 from tests.support.tcp_proxy import Proxy
 from tests.support.waiting import until
@@ -395,6 +395,51 @@ async def test_the_transport_reconnects_to_a_restarted_broker_and_receives_retai
 
         if broker.kind == "mosquitto":
             await until(lambda: got == [b"kept", b"kept"])
+
+
+@pytest.mark.contract
+async def test_two_programs_with_one_client_id_are_reported(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each one ends the other's connection. Neither amqtt nor mosquitto 2.0.11 says why it ends one."""
+    if broker.kind == "amqtt":
+        pytest.skip("amqtt keeps both connections")
+    reports: list[str] = []
+    async with (
+        MqttTransport(broker.host, broker.port, "till", on_taken_over=lambda: reports.append("first")),
+        MqttTransport(broker.host, broker.port, "till", on_taken_over=lambda: reports.append("second")),
+    ):
+        await until(lambda: reports.count("first") > 1 and reports.count("second") > 1)
+
+    found = [record.msg for record in caplog.records if isinstance(record.msg, LogEvent)]
+    errors = [(each.event, each.fields["client_id"]) for each in found if each.event.startswith("mqtt.")]
+    assert errors == [("mqtt.session_taken_over", "till")] * 2, "each program reports it once"
+    reasons = {str(each.fields["reason"]) for each in found if each.event == "broker.unreachable"}
+    assert "the broker closed the connection" in reasons
+    assert not any("Unspecified error" in reason for reason in reasons)
+
+
+def test_connections_that_end_early_are_followed_by_growing_pauses() -> None:
+    """Of two programs with one client id, each is connected while the other pauses, up to 30 seconds."""
+    losses = _EarlyLosses(random.Random(1))
+    pauses = [0.0]
+    for _ in range(200):
+        pauses.append(losses.pause_after(min(2.0 ** len(pauses) / 40, 30.0)))
+
+    assert max(pauses[1:4]) < 1
+    assert max(pauses) <= 30
+    assert sum(pauses[-100:]) / 100 > 10
+    assert losses.in_a_row == 200
+
+
+def test_the_loss_of_a_stable_connection_is_followed_by_a_short_pause() -> None:
+    losses = _EarlyLosses(random.Random(1))
+    for _ in range(200):
+        losses.pause_after(0.0)
+
+    assert losses.pause_after(60.0) <= 0.1
+    assert losses.in_a_row == 0
+    assert losses.pause_after(6.0) <= 0.1, "five seconds are long after a short pause"
 
 
 async def test_a_rejected_subscription_is_an_error_that_names_the_filter() -> None:

@@ -1,0 +1,48 @@
+"""Notice that two running programs use one client id. Pure.
+
+The broker ends the connection of one whenever the other connects. After a change of program the
+older one never returns, so an older incarnation behind a newer one means that both run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from headgate.protocol import messages as m
+
+MAX_CLIENTS: Final = 10_000
+"""Clients whose incarnation is remembered; beyond it the client that was seen first is forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """An older program has connected after a newer one. ``first``: for the first time under this client id."""
+
+    first: bool
+
+
+class ClientIds:
+    """The newest incarnation of each client."""
+
+    def __init__(self, max_clients: int = MAX_CLIENTS) -> None:
+        self._max_clients = max_clients
+        self._newest: dict[str, int] = {}
+        self._conflicting: set[str] = set()
+
+    def check(self, presence: m.Presence) -> Conflict | None:
+        """Record ``presence``; return the conflict that it shows, if any."""
+        if not presence.online or presence.incarnation is None:
+            return None
+        client_id = presence.client_id
+        newest = self._newest.get(client_id)
+        if newest is not None and presence.incarnation < newest:
+            first = client_id not in self._conflicting
+            self._conflicting.add(client_id)
+            return Conflict(first)
+        self._newest[client_id] = presence.incarnation
+        if len(self._newest) > self._max_clients:
+            forgotten = next(iter(self._newest))
+            del self._newest[forgotten]
+            self._conflicting.discard(forgotten)
+        return None
