@@ -267,6 +267,7 @@ class Daemon:
                 delete_data=partial(delete_compacted_segments, ledger.store),
                 observer=self.instruments,
                 drain_checker=drain_checker,
+                drain_problem=self._drain_problem,
                 now_ms=self._now_ms,
                 rng=self._rng,
                 open_session=self._device_session,
@@ -512,6 +513,10 @@ class Daemon:
             if isinstance(self._checker, SparkDrainChecker):
                 self._checker.on_process_ready()
             self._recheck_drained()
+
+    def _drain_problem(self) -> str | None:
+        state, reason = self.drain_state
+        return None if state == "ready" else reason
 
     def _recheck_drained(self) -> None:
         """Ask again for blocked segments without waiting for the next poll."""

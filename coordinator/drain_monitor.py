@@ -68,6 +68,11 @@ class DrainMonitor:
         """Time until the next poll; 0 during a poll, None if none is scheduled."""
         return None if self._poller is None else self._poller.next_poll_seconds
 
+    @property
+    def problem(self) -> str | None:
+        """Why the last check failed; None after one that was answered."""
+        return None if self._poller is None else self._poller.problem
+
     def install(self, drain_check: DrainCheck | None) -> None:
         """Start polling ``drain_check``. Does nothing if it is None or one is installed."""
         if drain_check is None:

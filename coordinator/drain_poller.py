@@ -75,6 +75,8 @@ class DrainPoller:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._check_task: asyncio.Task[frozenset[int]] | None = None
+        self.problem: str | None = None
+        """Why the last check failed; None after one that was answered."""
 
     @property
     def running(self) -> bool:
@@ -181,11 +183,13 @@ class DrainPoller:
             check_task.cancel()
             await asyncio.wait({check_task}, timeout=CANCEL_TIMEOUT_SECONDS)
             log.warning("drain_poll.timed_out", poller=self._name, seconds=self._check_timeout_seconds)
+            self.problem = f"the last one had no answer within {self._check_timeout_seconds:g} s"
             return "timed_out", frozenset()
         if check_task.cancelled() or (error := check_task.exception()) is not None:
-            reason = "cancelled" if check_task.cancelled() else repr(error)
-            log.warning("drain_poll.failed", poller=self._name, reason=reason)
+            self.problem = "the last one was cancelled" if check_task.cancelled() else str(error) or repr(error)
+            log.warning("drain_poll.failed", poller=self._name, reason=self.problem)
             return "failed", frozenset()
+        self.problem = None
         drained = check_task.result() & segments
         return ("drained" if drained else "waiting"), drained
 

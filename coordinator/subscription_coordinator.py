@@ -132,8 +132,8 @@ class SubscriptionCoordinator:
         """Return the description of the subscription."""
         return describe(self._subscription, self._topic, self._reconciler.gate)
 
-    def explanation_context(self) -> ExplanationContext:
-        """Return the volatile state that `coordinator.reporting.explanation` uses."""
+    def explanation_context(self, drain_problem: str | None = None) -> ExplanationContext:
+        """Return the volatile state that `coordinator.reporting.explanation` uses; see `explain`."""
         return ExplanationContext(
             now_ms=self._now_ms(),
             revoke_timeout_seconds=self._settings.revoke_timeout_seconds,
@@ -141,12 +141,16 @@ class SubscriptionCoordinator:
             held=self._reconciler.holders(),
             has_drain_checker=self._drain.installed,
             next_poll_seconds=self._drain.next_poll_seconds,
+            drain_problem=drain_problem or self._drain.problem,
             rates=self._drain_rate.rates(),
             idle=idle_reasons(self._subscription, self.gate),
         )
 
-    def explain(self, request: m.ExplainSubscription) -> m.ExplanationReply | Refusal:
-        """Explain the requested segment or consumer; everything if neither is named."""
+    def explain(self, request: m.ExplainSubscription, drain_problem: str | None = None) -> m.ExplanationReply | Refusal:
+        """Explain the requested segment or consumer; everything if neither is named.
+
+        ``drain_problem``: why the daemon cannot have drain checks answered at present, if it knows.
+        """
         subscription, topic = self._subscription, self._topic
         segments, consumers = sorted(topic.layout.segments), sorted(subscription.consumers)
         if request.segment is not None and request.segment not in topic.layout.segments:
@@ -158,7 +162,7 @@ class SubscriptionCoordinator:
         if request.segment is not None or request.consumer is not None:
             segments = [] if request.segment is None else [request.segment]
             consumers = [] if request.consumer is None else [request.consumer]
-        context = self.explanation_context()
+        context = self.explanation_context(drain_problem)
         explanation = explain(subscription, topic, self.gate, context, segments=segments, consumers=consumers)
         return m.ExplanationReply(explanation=explanation)
 

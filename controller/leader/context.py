@@ -37,6 +37,8 @@ class LeaderContext:
     rng: random.Random
     drain_checker: DrainChecker | None = None
     """None: segments are never reported as drained."""
+    drain_problem: Callable[[], str | None] = lambda: None
+    """Returns why the drain checker does not answer at present, for people; None: it does."""
     open_session: OpenSession | None = None
     """None: records of MQTT devices are not stored."""
     trim_delay_seconds: float | None = None

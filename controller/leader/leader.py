@@ -137,6 +137,7 @@ class ShardLeader:
             settings=self._context.subscriptions,
             observer=self._observer,
             drain_checker=self._context.drain_checker,
+            drain_problem=self._context.drain_problem,
             now_ms=self._context.now_ms,
             rng=self._context.rng,
         )

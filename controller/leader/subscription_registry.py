@@ -52,6 +52,7 @@ class SubscriptionRegistry:
         settings: CoordinatorSettings,
         observer: Observer,
         drain_checker: DrainChecker | None,
+        drain_problem: Callable[[], str | None],
         now_ms: Callable[[], int],
         rng: random.Random,
     ) -> None:
@@ -61,6 +62,7 @@ class SubscriptionRegistry:
         self._settings = settings
         self._observer = observer
         self._drain_check = None if drain_checker is None else LedgerDrainCheck(state, commit, drain_checker)
+        self._drain_problem = drain_problem
         self._now_ms = now_ms
         self._rng = rng
         self._coordinators: dict[int, SubscriptionCoordinator] = {}
@@ -139,7 +141,7 @@ class SubscriptionRegistry:
             self._handler(m.LeaveConsumer, SubscriptionCoordinator.leave),
             self._handler(m.ConfirmRevoked, SubscriptionCoordinator.confirm_revoked),
             self._handler(m.DescribeSubscription, lambda found, *_: m.SubscriptionReply(subscription=found.describe())),
-            self._handler(m.ExplainSubscription, lambda found, request, _: found.explain(request)),
+            self._handler(m.ExplainSubscription, self._explain),
             self._handler(m.PlanChanges, lambda found, request, _: found.plan(request)),
         )
 
@@ -153,6 +155,11 @@ class SubscriptionRegistry:
             return found if isinstance(found, Refusal) else respond(found, request, client_id)
 
         return handler(kind, find_and_respond)
+
+    def _explain(
+        self, found: SubscriptionCoordinator, request: m.ExplainSubscription, _: str
+    ) -> m.ExplanationReply | Refusal:
+        return found.explain(request, self._drain_problem())
 
     def refuse_unknown(self, topic_name: str | None, name: str | None) -> Refusal | None:
         """Return the refusal if the topic, or the subscription ``name`` in it, does not exist."""

@@ -4,7 +4,8 @@
    the cause.
 2. A blocked segment names each blocking ancestor, nearest first, with its backlog, its consumers
    and the time left at the current rate, if that is known.
-3. A wait with a deadline states it: a pending revocation, a grace period, the next drain check.
+3. A wait with a deadline states it: a pending revocation, a grace period, the next drain check. If
+   drain checks are not answered, the cause comes first.
 4. Unknown values are reported as unknown. What depends on the spread of keys over key buckets is
    called estimated.
 """
@@ -50,6 +51,8 @@ class ExplanationContext:
     """Whether a drain check is configured."""
     next_poll_seconds: float | None = None
     """Seconds until the next drain check: 0 while one is running, None if none is scheduled."""
+    drain_problem: str | None = None
+    """Why drain checks are not answered; None: nothing is known to be wrong."""
     rates: Mapping[int, float] = field(default_factory=dict)
     """Segment → acknowledged records per second, if measured."""
     idle: Mapping[str, str] = field(default_factory=dict)
@@ -244,9 +247,13 @@ class _Explainer:
             return "No drain check is configured: blocked segments stay blocked."
         if self._context.next_poll_seconds is None:
             return "No drain check is scheduled."
-        if not self._context.next_poll_seconds:
-            return "A drain check is running."
-        return f"The next drain check runs in {duration(self._context.next_poll_seconds)}; progress brings it forward."
+        next_check = "A drain check is running."
+        if self._context.next_poll_seconds:
+            wait = duration(self._context.next_poll_seconds)
+            next_check = f"The next drain check runs in {wait}; progress brings it forward."
+        if self._context.drain_problem is None:
+            return next_check
+        return f"Drain checks are not answered: {self._context.drain_problem}. {next_check}"
 
     # Consumers
 

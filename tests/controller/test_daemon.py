@@ -82,6 +82,8 @@ async def test_a_drain_service_that_becomes_ready_is_connected_to_at_once(tmp_pa
 
     daemon._on_drain_state("degraded", "the process ended")
     assert not daemon._checker._process_ready.is_set()
+    assert daemon._drain_problem() == "the process ended"
     daemon._on_drain_state("ready", "it responds")
 
     assert daemon._checker._process_ready.is_set()
+    assert daemon._drain_problem() is None

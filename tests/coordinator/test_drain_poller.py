@@ -200,6 +200,7 @@ async def test_rule_4_a_check_that_raises_at_once_means_not_drained_yet(harness:
 
     assert [2, 6] == harness.checked_at
     assert ["failed", "failed"] == harness.outcomes
+    assert "connection refused" == harness.poller.problem
 
 
 @pytest.mark.parametrize("error", [ValueError("a bug in the checker"), asyncio.CancelledError()])
@@ -222,8 +223,11 @@ async def test_rule_4_a_check_that_hangs_times_out_and_is_repeated(harness: Poll
     harness.result = lambda segments: asyncio.sleep(10**6, frozenset({1}))
     harness.poller.reset()
     await asyncio.sleep(13)
+    assert "the last one had no answer within 10 s" == harness.poller.problem
     harness.result = harness.nothing
     await asyncio.sleep(4)
+
+    assert harness.poller.problem is None
 
     assert ["timed_out", "waiting"] == harness.outcomes
     assert [2, 16] == harness.checked_at

@@ -121,6 +121,8 @@ class OneShard:
         self.scaling = scaling or ScalingSettings()
         self.retention = retention or RetentionSettings()
         self.drained_segments: frozenset[int] = frozenset()
+        self.drain_problem: str | None = None
+        """Why drain checks are not answered, as the daemon says it."""
         self.yields_to_contender = False
         self.clock_ahead_ms = 0
         """How far the leader's wall clock is ahead."""
@@ -159,6 +161,7 @@ class OneShard:
             delete_data=partial(delete_compacted_segments, self.store),
             observer=self.instruments,
             drain_checker=self,
+            drain_problem=lambda: self.drain_problem,
             now_ms=self.now_ms,
             rng=random.Random(1),
             open_session=self.open_session,

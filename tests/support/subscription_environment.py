@@ -20,6 +20,7 @@ from coordinator.decisions.refusal import Refusal
 from coordinator.ports import CoordinatorSettings
 from coordinator.state.subscription import Subscription
 from coordinator.subscription_coordinator import SubscriptionCoordinator
+from drain.protocol import DrainCheckError
 from headgate.model import entries as e
 from headgate.model.bucket_ranges import SegmentSlice, overlaps, segment_of, slice_of
 from headgate.protocol import messages as m
@@ -311,10 +312,14 @@ class FakeDrainChecker:
         self.harness = harness
         self.checks: list[tuple[float, frozenset[int]]] = []
         self.reports_nothing_drained = False
+        self.failure: str | None = None
+        """What every check raises; None: they are answered."""
 
     async def __call__(self, subscription: Subscription, segments: frozenset[int]) -> frozenset[int]:
         self.checks.append((asyncio.get_running_loop().time(), segments))
         await asyncio.sleep(0.05)
+        if self.failure is not None:
+            raise DrainCheckError(self.failure)
         layout = self.harness.topic.layout
         drained = frozenset(s for s in segments if subscription.position(s) >= layout.segments[s].end_offset)
         return frozenset() if self.reports_nothing_drained else drained

@@ -18,12 +18,12 @@ from tests.support.subscription_environment import CoordinatorHarness
 pytestmark = pytest.mark.looptime
 
 
-def explain_all(harness: CoordinatorHarness) -> m.SubscriptionExplanation:
+def explain_all(harness: CoordinatorHarness, context: ExplanationContext | None = None) -> m.SubscriptionExplanation:
     return explain(
         harness.subscription,
         harness.topic,
         harness.coordinator.gate,
-        harness.coordinator.explanation_context(),
+        context or harness.coordinator.explanation_context(),
         segments=sorted(harness.topic.layout.segments),
         consumers=sorted(harness.subscription.consumers),
     )
@@ -110,6 +110,31 @@ async def test_a_fully_acknowledged_ancestor_waits_for_the_next_drain_check(lead
     assert child.sentences[2].startswith("The next drain check runs in")
     assert child.next_poll_seconds is not None
     assert child.next_poll_seconds > 0
+
+
+async def test_the_cause_is_named_while_drain_checks_are_not_answered(lead: Lead) -> None:
+    harness = lead("ada", records=3)
+    harness.split(0)
+    harness.acknowledge("ada", 0, 3)
+    context = harness.coordinator.explanation_context("the Spark process ended with code 1")
+    explained = explain_all(harness, context)
+
+    cause = "Drain checks are not answered: the Spark process ended with code 1. "
+    assert explained.summary[-1].startswith(cause)
+    assert explained.segments[1].sentences[2].startswith(cause)
+
+
+async def test_the_failure_of_the_last_drain_check_is_named_until_one_is_answered(lead: Lead) -> None:
+    harness = lead("ada", records=3)
+    harness.checker.failure = "shard 0 could not be counted"
+    harness.split(0)
+    await harness.run(3)
+    cause = "Drain checks are not answered: shard 0 could not be counted. The next drain check runs in"
+    assert explain_all(harness).summary[-1].startswith(cause)
+
+    harness.checker.failure = None
+    await harness.run(5)
+    assert explain_all(harness).summary[-1].startswith("The next drain check runs in")
 
 
 async def test_a_stream_without_a_drain_check_says_that_segments_stay_blocked(lead: Lead) -> None:

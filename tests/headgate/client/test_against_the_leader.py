@@ -187,6 +187,18 @@ async def test_children_of_a_split_are_read_after_their_parent():
     assert in_order(100) == found == later
 
 
+async def test_an_explanation_names_why_drain_checks_are_not_answered():
+    world = OneShard()
+    world.drain_problem = "the Spark process ended with code 1; next start in 8 s"
+    async with world.leader():
+        await create(world, segments=1)
+        await produce(world, 1)
+        async with Admin(client(world, "admin")) as admin, reader(world):
+            await admin.split("orders", 0)
+            explained = await admin.explain("orders", "billing")
+    assert explained.summary[-1].startswith(f"Drain checks are not answered: {world.drain_problem}. ")
+
+
 async def test_a_named_producer_resumes_at_its_committed_position_and_fences_its_predecessor():
     world = OneShard()
     async with world.leader():
