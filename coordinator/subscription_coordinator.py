@@ -209,6 +209,7 @@ class SubscriptionCoordinator:
             head=self._ledger.durable,
             blocked=len(self.blocked),
             heartbeat_interval_seconds=self._settings.heartbeat_interval_seconds,
+            revoke_timeout_seconds=self._settings.revoke_timeout_seconds,
         )
 
     def heartbeat(self, request: m.Heartbeat, client_id: str) -> m.HeartbeatReply | Refusal:

@@ -20,7 +20,7 @@ from controller.leader.drain_check import DrainChecker, LedgerDrainCheck
 from controller.state.shard_state import ShardState, Topic
 from coordinator.decisions import external_topics
 from coordinator.decisions.refusal import Refusal
-from coordinator.decisions.registration import judge_deleted_subscription, order_error
+from coordinator.decisions.registration import judge_deleted_subscription, judge_deleted_topic, order_error
 from coordinator.ports import CoordinatorSettings, PushMessage
 from coordinator.state.subscription import Subscription
 from coordinator.subscription_coordinator import SubscriptionCoordinator
@@ -173,7 +173,7 @@ class SubscriptionRegistry:
     def _register(self, request: m.RegisterConsumer, client_id: str) -> m.Registered | Refusal:
         topic = find_topic(request.topic, self._state)
         if isinstance(topic, Refusal):
-            return topic
+            return judge_deleted_topic(topic, request)
         known = topic.subscriptions.get(request.subscription)
         former = self._state.deleted_members.of(topic.name, request.subscription)
         refusal = judge_deleted_subscription(known, former, request, client_id)

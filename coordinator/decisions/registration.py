@@ -13,7 +13,8 @@ The first matching rule applies:
 6. A returning consumer may change its own capacity.
 
 `judge_deleted_subscription` comes first. An instance of a deleted subscription, which it names,
-must neither recreate it nor join a later one of the same name. A late copy of a first registration,
+must neither recreate it nor join a later one of the same name. The same applies to an instance whose
+topic was deleted (`judge_deleted_topic`). A late copy of a first registration,
 or an older client, names none, so the shard remembers the consumers of deleted subscriptions. A
 restarted program creates a new subscription.
 """
@@ -64,6 +65,20 @@ def judge_deleted_subscription(
     )
 
 
+def judge_deleted_topic(unknown: Refusal, request: m.RegisterConsumer) -> Refusal:
+    """Return the rejection of a ``request`` whose topic does not exist, instead of ``unknown`` if it existed once.
+
+    A consumer that names its subscription was registered, so its topic was deleted: it must stop.
+    """
+    if request.subscription_id is None:
+        return unknown
+    return Refusal(
+        "fenced",
+        f"topic {request.topic!r} of consumer {request.consumer!r} was deleted; create it and restart the program",
+        after_barrier=True,
+    )
+
+
 def order_error(subscription_type: e.SubscriptionType | None, order: e.Order | None) -> str | None:
     """Return why the type cannot have this order, if it cannot."""
     if order == "strict" and subscription_type != e.SubscriptionType.STREAM:
@@ -78,11 +93,14 @@ def judge_registration(
     name, known = request.consumer, subscription.consumers.get(request.consumer)
     claim = judge_claim(known, request.incarnation, client_id)
     if claim is not Claim.CURRENT and subscription.was_removed(name, request.incarnation, client_id):
-        return Refusal(
-            "fenced",
-            f"consumer {name!r} left as incarnation {request.incarnation}; register with a higher one to return",
-            after_proposed=True,
-        )
+        if known is not None:
+            reason = replaced_reason(subscription, name)
+        else:
+            reason = (
+                f"incarnation {request.incarnation} of consumer {name!r} left or was replaced; register with a higher "
+                "one to return"
+            )
+        return Refusal("fenced", reason, after_proposed=True)
     if claim is Claim.OUTDATED and known is not None:
         return Refusal("fenced", replaced_reason(subscription, name), after_proposed=True)
     if subscription.type is not None and request.subscription_type != subscription.type:
@@ -92,9 +110,8 @@ def judge_registration(
             f"register as {subscription.type}, or use another subscription",
             after_proposed=True,
         )
-    reason = order_error(request.subscription_type, request.order)
-    if reason is not None:
-        return Refusal("invalid", reason, after_proposed=True)
+    if (problem := order_error(request.subscription_type, request.order)) is not None:
+        return Refusal("invalid", problem, after_proposed=True)
     capacity_changed = known is not None and claim is Claim.CURRENT and known.capacity != request.capacity
     return AcceptedRegistration(claim, _changed_configuration(subscription, request, claim), capacity_changed)
 

@@ -2,7 +2,7 @@
 
 1. Undelivered records of a revoked segment are dropped: its next holder delivers them.
 2. The revocation of a segment is confirmed once every record delivered from it is durably
-   acknowledged, or after `REVOCATION_TIMEOUT_SECONDS`.
+   acknowledged, or shortly before the leader would fence the segment (`finish_seconds`).
 3. The consumer registers again at every leader announcement, which also follows every reconnection.
    It keeps its incarnation, and continues to deliver meanwhile.
 4. Pushes can be lost, so every heartbeat lists what the consumer holds, and the leader pushes what
@@ -35,9 +35,9 @@ from headgate.model.identifiers import Offset, SegmentId
 from headgate.protocol import messages as m
 
 ACK_INTERVAL_SECONDS: Final = 0.1
-REVOCATION_TIMEOUT_SECONDS: Final = 10.0
-"""How long the records delivered from a revoked segment can be acknowledged; well below the
-leader's limit."""
+CONFIRMATION_SECONDS: Final = 10.0
+"""Kept free of the leader's limit for a revocation, for the last acknowledgements and the
+confirmation."""
 CLOSE_TIMEOUT_SECONDS: Final = 5.0
 """For the last acknowledgements, and again for leaving."""
 
@@ -137,6 +137,8 @@ class Consumer:
         self._closed = False
         self._registration_needed = asyncio.Event()
         self._interval_seconds = 5.0
+        self._finish_seconds = 0.0
+        """How long the records delivered from a revoked segment can be acknowledged."""
         self._cleanup_callbacks: list[Callable[[], None]] = []
         self._log = log.bind(topic=topic, subscription=subscription, consumer=self.name)
 
@@ -401,6 +403,7 @@ class Consumer:
         self._subscription_id = registered.subscription_id
         self._feed.head.advance(registered.head)
         self._interval_seconds = registered.heartbeat_interval_seconds
+        self._finish_seconds = finish_seconds(registered.revoke_timeout_seconds)
         self._open_feed(registered.topic_id)
         self._apply_changes(self._held_segments.registered(reply.leader_epoch, registered))
 
@@ -485,7 +488,7 @@ class Consumer:
         holding = self._feed.holdings[revocation.segment, revocation.generation]
         self._feed.stop(holding)
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + REVOCATION_TIMEOUT_SECONDS
+        deadline = loop.time() + self._finish_seconds
         if self._kind != SubscriptionType.CHECKPOINT:
             try:
                 async with asyncio.timeout_at(deadline):
@@ -540,6 +543,11 @@ class Consumer:
             self._failure = error
             self._log.error("consumer.failed", reason=str(error))
             self._feed.wake()
+
+
+def finish_seconds(revoke_timeout_seconds: float) -> float:
+    """Return how long after a revocation a consumer waits for acknowledgements, below the leader's limit."""
+    return max(revoke_timeout_seconds - CONFIRMATION_SECONDS, revoke_timeout_seconds * 2 / 3)
 
 
 def _subscription_type(given: SubscriptionType | str) -> SubscriptionType:

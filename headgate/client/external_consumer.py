@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Self
 
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
-from headgate.client.consumer import CLOSE_TIMEOUT_SECONDS, REVOCATION_TIMEOUT_SECONDS, Consumer
+from headgate.client.consumer import CLOSE_TIMEOUT_SECONDS, Consumer
 from headgate.client.record_feed import HeldSegment, Reader, RecordFeed, Spawn
 from headgate.config import ClientConfig
 from headgate.errors import HeadgateError
@@ -199,7 +199,7 @@ class _ExternalGroupMember(Consumer):
         self._acknowledger.checkpoint(segment, generation, end_offset, checkpoint)
 
     async def flush_acknowledgements(self) -> None:
-        if not await self._acknowledger.flush(REVOCATION_TIMEOUT_SECONDS):
+        if not await self._acknowledger.flush(self._finish_seconds):
             self._log.warning("consumer.acknowledgements_not_flushed")
 
 

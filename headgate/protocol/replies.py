@@ -118,7 +118,10 @@ class Revocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Registered(ReplyBody, frozen=True, tag="registered"):
-    """Reply to `RegisterConsumer`. ``grants`` is complete: the consumer holds nothing else."""
+    """Reply to `RegisterConsumer`. ``grants`` is complete: the consumer holds nothing else.
+
+    ``revoke_timeout_seconds``: how long after a revocation the leader fences its segment.
+    """
 
     topic_id: int
     subscription_id: int
@@ -126,6 +129,7 @@ class Registered(ReplyBody, frozen=True, tag="registered"):
     head: int
     blocked: int
     heartbeat_interval_seconds: float
+    revoke_timeout_seconds: float = 30.0
 
 
 class HeartbeatReply(ReplyBody, frozen=True, tag="heartbeat_reply"):

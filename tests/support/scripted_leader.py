@@ -64,6 +64,7 @@ class ScriptedLeader:
         self.transport = cluster.broker.transport(f"leader-{shard}-{epoch}")
         self.grants: list[m.Grant] = []
         self.blocked, self.stable = 0, True
+        self.revoke_timeout_seconds = 30.0
         self.answers = True
         """Whether it replies at all."""
         self.fence: set[str] = set()
@@ -177,6 +178,7 @@ class ScriptedLeader:
                     head=self.cluster.head,
                     blocked=self.blocked,
                     heartbeat_interval_seconds=5.0,
+                    revoke_timeout_seconds=self.revoke_timeout_seconds,
                 )
             case m.Heartbeat():
                 return m.HeartbeatReply(head=self.cluster.head, blocked=self.blocked, stable=self.stable)

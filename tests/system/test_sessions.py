@@ -176,7 +176,7 @@ async def test_a_newer_consumer_of_the_same_name_fences_the_older_one(
         assert "incarnation 2" in old.fenced[0]
         for kind in (m.Heartbeat, m.RegisterConsumer):
             fields = {"subscription_type": "STREAM"} if kind is m.RegisterConsumer else {}
-            with pytest.raises(FencedError, match=r"incarnation 2|left as incarnation 1"):
+            with pytest.raises(FencedError, match="incarnation 2"):
                 await old.ask(kind, **fields)
         before = new.generations
         await old.ask(m.LeaveConsumer)

@@ -5,7 +5,12 @@ from typing import Any
 import pytest
 
 from coordinator.decisions.refusal import Refusal
-from coordinator.decisions.registration import AcceptedRegistration, judge_deleted_subscription, judge_registration
+from coordinator.decisions.registration import (
+    AcceptedRegistration,
+    judge_deleted_subscription,
+    judge_deleted_topic,
+    judge_registration,
+)
 from coordinator.decisions.sessions import Claim
 from coordinator.state.subscription import MAX_REMOVED_CONSUMERS, REMOVED_CONSUMER_RETENTION_MS, Subscription
 from headgate.model import entries as e
@@ -44,7 +49,28 @@ def test_rule_1_a_delayed_copy_does_not_bring_a_consumer_back(reason: str) -> No
 
     assert isinstance(rejected, Refusal)
     assert ("fenced", True) == (rejected.verdict, rejected.after_proposed)
-    assert "left as incarnation 5; register with a higher one to return" in rejected.reason
+    assert "incarnation 5 of consumer 'ada' left or was replaced; register with a higher one" in rejected.reason
+
+
+@pytest.mark.parametrize("incarnation", [3, 5, 6], ids=["lower", "same, at another client", "higher"])
+def test_a_replaced_instance_is_told_which_one_has_its_name(incarnation: int) -> None:
+    known = subscription()
+    remove(known, "replaced")
+    known.apply(e.ConsumerRegistered(**IDS, consumer="ada", incarnation=incarnation, client_id="new"), 0)
+    rejected = judge(known)
+
+    assert isinstance(rejected, Refusal)
+    assert ("fenced", True) == (rejected.verdict, rejected.after_proposed)
+    assert f"consumer 'ada' is now incarnation {incarnation} at client 'new': stop this one" == rejected.reason
+
+
+@pytest.mark.parametrize(("subscription_id", "verdict"), [(None, "invalid"), (7, "fenced")])
+def test_a_consumer_whose_topic_was_deleted_is_fenced(subscription_id: int | None, verdict: str) -> None:
+    """One that has never been registered is told that the topic does not exist."""
+    unknown = Refusal("invalid", "there is no topic", after_barrier=True)
+    rejected = judge_deleted_topic(unknown, request(subscription_id=subscription_id))
+
+    assert (verdict, True) == (rejected.verdict, rejected.after_barrier)
 
 
 def test_rule_1_an_evicted_instance_may_register_again() -> None:

@@ -269,6 +269,32 @@ async def test_deleting_a_subscription_fences_its_consumers_and_does_not_recreat
     assert world.registry.get_sample_value("headgate_consumers_removed_total", {"reason": "subscription_deleted"}) == 1
 
 
+async def test_deleting_a_topic_fences_its_consumers():
+    world = OneShard()
+    async with world.leader():
+        await create(world)
+        await produce(world, 20)
+        async with reader(world) as consumer:
+            await consume(consumer, {}, 20)
+            async with Admin(client(world, "admin")) as admin:
+                await admin.delete_topic("orders", force=True)
+            with pytest.raises(FencedError, match="topic 'orders' of consumer"):
+                async with asyncio.timeout(1):  # far below a heartbeat, so a push did it
+                    await anext(consumer)
+
+
+async def test_a_replaced_consumer_is_told_so():
+    world = OneShard()
+    async with world.leader():
+        await create(world)
+        async with reader(world) as consumer:
+            await asyncio.sleep(1)
+            async with Consumer(client(world, "newer"), topic="orders", subscription="billing", name=consumer.name):
+                with pytest.raises(FencedError, match="at client 'newer': stop this one"):
+                    async with asyncio.timeout(1):
+                        await anext(consumer)
+
+
 async def test_a_consumer_of_a_forgotten_subscription_does_not_recreate_it():
     """The shard has forgotten the subscription; the consumer's registration names its id."""
     world = OneShard()

@@ -288,16 +288,20 @@ async def test_a_revocation_is_confirmed_after_every_delivered_record_is_acknowl
             assert [] == reader.segments
 
 
-async def test_a_revocation_is_confirmed_after_the_timeout_even_if_records_are_unacknowledged(cluster):
+@pytest.mark.parametrize(("limit", "finished"), [(30.0, 20.0), (300.0, 290.0), (3.0, 2.0)])
+async def test_a_revocation_is_confirmed_before_the_leader_s_limit_even_if_records_are_unacknowledged(
+    cluster, limit: float, finished: float
+):
     cluster.store_records(records(*"012"))
     async with cluster.leader() as leader:
         leader.grants = [grant()]
+        leader.revoke_timeout_seconds = limit
         async with consumer(cluster) as reader:
             await take(reader, 1)
             leader.push(registration(leader), revoked=[m.Revocation(segment=0, generation=1)])
-            await asyncio.sleep(9)
+            await asyncio.sleep(finished - 0.1)
             assert [] == leader.seen(m.ConfirmRevoked)
-            await asyncio.sleep(3)
+            await asyncio.sleep(0.5)
             assert 1 == len(leader.seen(m.ConfirmRevoked))
 
 
