@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from controller.local.cluster import LocalCluster
@@ -30,7 +31,8 @@ async def test_clients_and_daemons_read_their_files(tmp_path: Path) -> None:
     async with LocalCluster(tmp_path, name="made", shards=3, http=HttpSettings(port=0)) as cluster:
         settings = cluster.settings("one")
 
-        assert cluster.client_config() == load_client_config(cluster.client_config_path)
+        found = load_client_config(cluster.client_config_path)
+        assert cluster.client_config() == msgspec.structs.replace(found, file=None)
         read = load_settings(cluster.write_settings(settings))
         assert (read.cluster, read.http, read.ledger) == (settings.cluster, HttpSettings(port=0), settings.ledger)
         assert "one" == read.instance.name

@@ -144,7 +144,7 @@ async def test_an_unreadable_result_is_reported_and_ignored():
         await asyncio.sleep(10)
 
         assert fixture.states[-1] == ("degraded", fixture.states[-1][1])
-        assert "backlog/shard=0000/000000000009.parquet cannot be read" in fixture.states[-1][1]
+        assert "backlog/shard=0000/000000000009.parquet is not a readable Parquet object" in fixture.states[-1][1]
         assert await checker.drained(query()) == frozenset({0})
         assert (await checker.backlog([0, 5], 0)).watermarks == {0: 3}
         assert list((await checker.backlog([0, 5], 0)).failures) == [5]
