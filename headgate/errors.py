@@ -95,6 +95,13 @@ class FencedError(RequestRejectedError):
     """A newer incarnation has replaced this producer or consumer. This one must stop."""
 
 
+class ForgottenError(FencedError):
+    """The shard no longer knows this named producer, because it was deleted. This one must stop.
+
+    Its source position was deleted as well. A new producer of that name starts from the beginning.
+    """
+
+
 class DeliveryFailedError(HeadgateError):
     """The record was certainly not stored."""
 

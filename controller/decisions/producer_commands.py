@@ -1,63 +1,146 @@
-"""Decide requests for producer identities. Pure."""
+"""Decide requests for producer identities, and commands on named producers. Pure."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
-from controller.decisions.handlers import Answer, Decision, command
+from controller.decisions.handlers import Answer, Decision, Registration, command, done
+from controller.state.producers import ProducerState
 from controller.state.shard_state import ShardState
 from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 
-LAST_PRODUCER_EPOCH = 2**31 - 1
+LAST_PRODUCER_EPOCH: Final = 2**31 - 1
 """An identity that has used all its epochs gets a new id. The epoch never wraps (librdkafka #3720)."""
+PRODUCERS_PER_PAGE: Final = 100
+"""Producers in one reply: at most 150 kB, of which the source positions may be 100 kB."""
 
 
-def open_producer(request: m.OpenProducer, state: ShardState) -> Decision | Refusal:
+def open_producer(request: m.OpenProducer, state: ShardState, *, max_named_producers: int) -> Decision | Refusal:
     """Return a producer identity (the table of KIP-360, with a token instead of its "last epoch").
 
-    * The token of the current incarnation: the same reply again, regardless of the other fields.
-    * The token of an earlier incarnation: fenced. It is a delayed copy and must not fence a later
-      incarnation.
+    * A known token: the same identity again, as long as it is new. Once it has stored a batch or
+      has been opened again, the request is a delayed copy: fenced. Its batch 0 would be answered as
+      a duplicate and not be stored.
     * A name: its next incarnation, which fences the previous one.
     * An id, alone or with a name, at its current epoch: the next epoch. An id that is not the
-      name's, or any other epoch: fenced. Its sender is a stale producer, even if that id was
-      forgotten and the epoch numbers match.
-    * An unknown name or id, or no epochs left: a new id at epoch 0.
+      name's, or any other epoch: fenced, because its sender is a stale producer.
+    * An id that the shard no longer knows, or with a name that it does not know: forgotten, unless
+      the request accepts a new identity.
+    * An unknown name, no name and no id, or no epochs left: a new id at epoch 0.
     """
-    known_id = request.producer_id if request.name is None else state.producers.names.get(request.name)
-    known = state.producers.get(known_id) if known_id is not None else None
+    opened = state.producers.opened_by(request.token)
+    if opened is not None:
+        return _repeated(request, opened)
+    known = _producer_of(request, state)
     if known is None:
+        if request.producer_id is not None and not request.accept_new:
+            return _refuse("forgotten", _forgotten_reason(request))
+        if request.name is not None and state.producers.named >= max_named_producers:
+            return _refuse(
+                "invalid",
+                f"producer {request.name!r} is new, and this shard has {state.producers.named} named producers already "
+                f"(max_named_producers={max_named_producers}): delete one with `headgate producer delete`, or raise "
+                "the limit",
+            )
         return _opened(state.next_id, 0, request)
-    if known.token == request.token:
-        return Decision((), _identity(known.producer_id))
-    if request.token in known.earlier_tokens:
-        return Refusal(
-            "fenced",
-            f"this open request of producer {known.producer_id} is outdated: the producer is at epoch "
-            f"{known.producer_epoch}",
-            after_barrier=True,
-        )
     current = known.producer_id, known.producer_epoch
     if request.producer_id is not None and (request.producer_id, request.producer_epoch) != current:
-        return Refusal(
+        return _refuse(
             "fenced",
             f"producer {known.producer_id} is at epoch {known.producer_epoch}; this request is for epoch "
             f"{request.producer_epoch} of producer {request.producer_id}",
-            after_barrier=True,
         )
     if known.producer_epoch >= LAST_PRODUCER_EPOCH:
-        return _opened(state.next_id, 0, request)
+        return _opened(state.next_id, 0, request, replaced_id=known.producer_id)
     return _opened(known.producer_id, known.producer_epoch + 1, request)
 
 
-def _opened(producer_id: int, producer_epoch: int, request: m.OpenProducer) -> Decision:
+def list_producers(request: m.ListProducers, state: ShardState) -> Decision:
+    """Return one page of the named producers, by name."""
+    producers = state.producers
+    names = producers.names_after(request.after, PRODUCERS_PER_PAGE + 1)
+    page = [producers.of_name(name) for name in names[:PRODUCERS_PER_PAGE]]
+    body = m.ProducerList(
+        producers=[_description(producer) for producer in page if producer is not None],
+        more=len(names) > PRODUCERS_PER_PAGE,
+    )
+    return Decision((), lambda _: body)
+
+
+def describe_producer(request: m.DescribeProducer, state: ShardState) -> Decision | Refusal:
+    """Describe a named producer."""
+    producer = state.producers.of_name(request.producer)
+    if producer is None:
+        return _unknown_name(request.producer)
+    body = m.ProducerReply(producer=_description(producer))
+    return Decision((), lambda _: body)
+
+
+def delete_producer(request: m.DeleteProducer, state: ShardState) -> Decision | Refusal:
+    """Delete a named producer with its source position. Its id is never used again, so its sender is shut out."""
+    if request.token in state.commands:
+        return Decision((), done)
+    producer = state.producers.of_name(request.producer)
+    if producer is None:
+        return _unknown_name(request.producer)
+    return Decision((e.ProducerDeleted(producer_id=producer.producer_id, token=request.token),), done)
+
+
+def commands(max_named_producers: int) -> tuple[Registration, ...]:
+    """Return the handlers. ``max_named_producers``: names per shard, above which a new one is refused."""
+    return (
+        command(m.OpenProducer, partial(open_producer, max_named_producers=max_named_producers)),
+        command(m.ListProducers, list_producers),
+        command(m.DescribeProducer, describe_producer),
+        command(m.DeleteProducer, delete_producer),
+    )
+
+
+def _producer_of(request: m.OpenProducer, state: ShardState) -> ProducerState | None:
+    if request.name is not None:
+        return state.producers.of_name(request.name)
+    return None if request.producer_id is None else state.producers.get(request.producer_id)
+
+
+def _repeated(request: m.OpenProducer, opened: ProducerState) -> Decision | Refusal:
+    """Answer a request whose token has opened a producer before."""
+    if request.name is not None and request.name != opened.name:
+        return _refuse(
+            "invalid", f"the token of this request has opened another producer than {request.name!r}: use a new token"
+        )
+    if request.token != opened.token or opened.next_sequence > 0:
+        return _refuse(
+            "fenced",
+            f"this open request of producer {opened.producer_id} is outdated: the producer is at epoch "
+            f"{opened.producer_epoch}, sequence {opened.next_sequence}",
+        )
+    return Decision((), _identity(opened.producer_id))
+
+
+def _forgotten_reason(request: m.OpenProducer) -> str:
+    if request.name is not None:
+        return (
+            f"there is no producer {request.name!r} on this shard, although the request continues it: it was deleted; "
+            "open the name without an id to create it again"
+        )
+    return (
+        f"producer {request.producer_id} is not known on this shard: it was idle for too long, or there were too many "
+        "others; open a new identity"
+    )
+
+
+def _opened(
+    producer_id: int, producer_epoch: int, request: m.OpenProducer, *, replaced_id: int | None = None
+) -> Decision:
     entry = e.ProducerOpened(
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         token=request.token,
         name=request.name,
+        replaced_id=replaced_id,
     )
     return Decision((entry,), _identity(producer_id))
 
@@ -69,9 +152,27 @@ def _identity(producer_id: int) -> Answer:
             producer_id=producer_id,
             producer_epoch=producer.producer_epoch,
             source_position=producer.source_position,
+            created=producer.new,
         )
 
     return answer
 
 
-COMMANDS: Final = (command(m.OpenProducer, open_producer),)
+def _description(producer: ProducerState) -> m.ProducerDescription:
+    assert producer.name is not None, "only named producers are described"
+    return m.ProducerDescription(
+        producer=producer.name,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        next_sequence=producer.next_sequence,
+        last_used_at_ms=producer.last_at_ms,
+        source_position=producer.source_position,
+    )
+
+
+def _unknown_name(name: str) -> Refusal:
+    return _refuse("invalid", f"there is no producer {name!r} on this shard")
+
+
+def _refuse(verdict: m.Verdict, reason: str) -> Refusal:
+    return Refusal(verdict, reason, after_barrier=True)

@@ -14,7 +14,7 @@ The state includes what is in flight, so exactly-once storage costs no waiting. 
 10. further ahead                           → ``out_of_order``, after a barrier
 11. older than the window                   → duplicate, offsets unknown
 
-An unknown producer was forgotten: it is refused at sequence 0 too, which may be a delayed copy. A
+An unknown producer is refused as ``forgotten``, at sequence 0 too, which may be a delayed copy. A
 repeated sequence with another number of records is ``invalid``.
 
 Topics are looked up after row 3. Refusals that end a producer's session, or of unknown topics, wait
@@ -82,7 +82,10 @@ def judge_batch(batch: Batch, state: ShardState, durable: int) -> Judgement:
         return Accept()
     producer = state.producers.get(batch.producer_id)
     if producer is None:
-        return _refuse("out_of_order", f"producer {batch.producer_id} is unknown; open a new identity")
+        return _refuse(
+            "forgotten",
+            f"producer {batch.producer_id} is not known on this shard: it was deleted or replaced, or idle too long",
+        )
     if batch.producer_epoch != producer.producer_epoch:
         return _judge_other_epoch(batch, producer)
     ahead = batch.sequence - producer.next_sequence

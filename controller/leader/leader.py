@@ -16,7 +16,7 @@ import structlog
 
 from controller.backlog.service import BacklogService
 from controller.commit import GroupCommit, TermEndedError
-from controller.decisions import producer_commands, subscription_commands, topic_commands, topic_import
+from controller.decisions import producer_commands, producer_expiry, subscription_commands, topic_commands, topic_import
 from controller.decisions.deadline import judge_deadline
 from controller.decisions.handlers import AfterChunk, Decision, Deferred, Handler, Outcome, handler
 from controller.decisions.placement import oversized_reason, route_batch
@@ -158,7 +158,7 @@ class ShardLeader:
 
     def _all_handlers(self) -> dict[type[m.RequestBody], Handler]:
         registrations = [
-            *producer_commands.COMMANDS,
+            *producer_commands.commands(self._ingest.max_named_producers),
             *topic_commands.COMMANDS,
             *topic_import.COMMANDS,
             *subscription_commands.COMMANDS,
@@ -391,16 +391,12 @@ class ShardLeader:
                 await self.commit.check_for_successor()
 
     def _expire_producers(self) -> None:
-        """Expire producers that were idle too long, and the least recently used ones beyond the limit."""
-        producers = self.state.producers
-        now_ms, idle_ms = self._context.now_ms(), int(self._ingest.producer_idle_seconds * 1000)
-        surplus = len(producers) - self._ingest.max_producers
-        expired: list[int] = []
-        for producer_id, producer in producers.items():
-            is_idle = self.state.time.age_ms(producer.last_at_ms, now_ms) > idle_ms
-            expendable = is_idle or len(expired) < surplus
-            if not expendable or producer.last_chunk > self.commit.durable:
-                break
-            expired.append(producer_id)
-        if expired:
-            self.commit.propose(e.ProducersExpired(producer_ids=expired))
+        expired = producer_expiry.expired_producers(
+            self.state.producers,
+            age_ms=partial(self.state.time.age_ms, now_ms=self._context.now_ms()),
+            idle_ms=int(self._ingest.producer_idle_seconds * 1000),
+            max_anonymous=self._ingest.max_producers,
+            durable=self.commit.durable,
+        )
+        if expired is not None:
+            self.commit.propose(expired)

@@ -185,12 +185,17 @@ class IngestSettings(Section, frozen=True, kw_only=True):
     """Delay before a batch without leader epoch is rejected, in seconds, which slows the retries of
     old clients. Default: 1."""
     producer_idle_seconds: Annotated[float, Meta(ge=60, le=31_536_000)] = 7 * 86_400.0
-    """A producer that has sent nothing for this long is forgotten, in seconds; time without a
-    leader counts as an hour at most. Default: a week, longer than most devices are switched
-    off."""
+    """An anonymous producer that has sent nothing for this long is forgotten, in seconds; time
+    without a leader counts as an hour at most. A named producer only loses its deduplication
+    window: its name and source position stay. Default: a week, longer than most devices are
+    switched off."""
     max_producers: Annotated[int, Meta(ge=1, le=10_000_000)] = 100_000
-    """Maximum number of producers remembered per shard; above it, the longest idle are forgotten
-    first. Default: 100 000, at about 1 kB per quiet producer."""
+    """Maximum number of anonymous producers remembered per shard; above it, the longest idle are
+    forgotten first. Default: 100 000, at about 1 kB per quiet producer."""
+    max_named_producers: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
+    """Maximum number of named producers per shard; above it, opening a new name is rejected. Names
+    stay until ``headgate producer delete`` removes them. Default: 10 000, at about 1 kB per quiet
+    producer and up to 20 kB per busy one."""
     mqtt_devices: bool = True
     """Ingest messages that MQTT devices publish to ``headgate/<cluster>/publish/…``, at least once
     each. SIGHUP applies a change at once: after switching it off, messages that wait at the broker

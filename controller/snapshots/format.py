@@ -36,7 +36,6 @@ FORMAT: Final = 3
 PRODUCERS_PER_BLOCK: Final = 500
 BATCHES_PER_BLOCK: Final = 1000
 """Finished batches of those producers: 10 ms to decode if each batch has records in four segments."""
-NAMES_PER_BLOCK: Final = 5000
 _COMPRESSION: Final = 1
 """The lowest level. State is repetitive, and higher levels save little more."""
 
@@ -77,7 +76,6 @@ class _Core(msgspec.Struct, kw_only=True):
     """In order: the oldest is removed first."""
     topics: int
     producers: int
-    names: int
 
 
 class _File(msgspec.Struct, kw_only=True):
@@ -85,8 +83,7 @@ class _File(msgspec.Struct, kw_only=True):
     core: bytes
     topics: list[bytes]
     producers: list[bytes]
-    """Least recently used first."""
-    names: list[bytes]
+    """In the order in which they are restored."""
 
 
 def encode_snapshot(state: ShardState, *, written_at_ms: int) -> bytes:
@@ -111,15 +108,12 @@ def encode_snapshot(state: ShardState, *, written_at_ms: int) -> bytes:
         commands=list(state.commands.items()),
         topics=len(state.topics),
         producers=len(state.producers),
-        names=len(state.producers.names),
     )
-    names = list(state.producers.names.items())
     file = _File(
         header=header,
         core=_compress(core),
         topics=[_compress(topic) for topic in state.topics.values()],
         producers=[_compress(block) for block in _producer_blocks(state.producers.values())],
-        names=[_compress(names[n : n + NAMES_PER_BLOCK]) for n in range(0, len(names), NAMES_PER_BLOCK)],
     )
     return checksum.seal(_ENCODER.encode(file))
 
@@ -155,13 +149,9 @@ def decode_steps(data: bytes, *, shard: int, chunk: int) -> Generator[None, None
         for producer in _decompress(part, list[ProducerState], where):
             state.producers.restore(producer)
         yield
-    for part in file.names:
-        state.producers.names.update(_decompress(part, _NAMES, where))
-        yield
-    decoded = (len(state.topics), len(state.producers), len(state.producers.names))
-    stated = (core.topics, core.producers, core.names)
+    decoded, stated = (len(state.topics), len(state.producers)), (core.topics, core.producers)
     if decoded != stated:
-        raise SnapshotError(f"{where} has {decoded} topics, producers and names, and states {stated}")
+        raise SnapshotError(f"{where} has {decoded} topics and producers, and states {stated}")
     return state
 
 
@@ -255,12 +245,11 @@ class _HeaderFormat(msgspec.Struct):
     header: _FormatField
 
 
-_NAMES: Final = list[tuple[str, int]]
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_encode_hook)
 _FORMATS: msgspec.msgpack.Decoder[_HeaderFormat] = msgspec.msgpack.Decoder(_HeaderFormat)
 _FILES: msgspec.msgpack.Decoder[_File] = msgspec.msgpack.Decoder(_File)
 _DECODERS: Final[Mapping[Any, msgspec.msgpack.Decoder[Any]]] = {
-    kind: msgspec.msgpack.Decoder(kind, dec_hook=_decode_hook) for kind in (_Core, Topic, list[ProducerState], _NAMES)
+    kind: msgspec.msgpack.Decoder(kind, dec_hook=_decode_hook) for kind in (_Core, Topic, list[ProducerState])
 }
 
 

@@ -1,10 +1,16 @@
-"""The producers of a shard: their identities, names, positions and finished batches. Part of the fold."""
+"""The producers of a shard: their identities, names, positions and finished batches. Part of the fold.
+
+A named producer stays until it is deleted; only its deduplication window expires. An anonymous one
+is removed as a whole. Which of them expire is decided in controller.decisions.producer_expiry.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from controller.state.dedup_window import FinishedBatch, FinishedBatches
 from headgate.model import entries as e
@@ -23,58 +29,86 @@ class ProducerState:
     token: str
     next_sequence: int = 0
     finished: FinishedBatches = field(default_factory=FinishedBatches)
+    """Empty for a named producer that has been idle for too long."""
     source_position: bytes | None = None
     earlier_tokens: tuple[str, ...] = ()
     """Tokens of earlier incarnations, newest last."""
     last_chunk: int = 0
     last_at_ms: int = 0
 
+    @property
+    def new(self) -> bool:
+        """Whether the producer did not exist before its present incarnation."""
+        return not self.earlier_tokens
+
 
 class Producers(Mapping[int, ProducerState]):
-    """Producer id → producer, least recently used first."""
+    """Producer id → producer. Each is in one of three groups, of which two are ordered by use."""
 
     def __init__(self) -> None:
-        self._by_id: OrderedDict[int, ProducerState] = OrderedDict()
-        self.names: dict[str, int] = {}
+        self.anonymous: OrderedDict[int, ProducerState] = OrderedDict()
+        """Producers without a name, least recently used first."""
+        self.with_window: OrderedDict[int, ProducerState] = OrderedDict()
+        """Named producers with finished batches, least recently used first."""
+        self.without_window: dict[int, ProducerState] = {}
+        """Named producers without finished batches."""
+        self._names: dict[str, int] = {}
+        self._ordered_names: list[str] = []
+        self._tokens: dict[str, int] = {}
+        """Tokens of all incarnations that are stored → producer id."""
 
     def __getitem__(self, producer_id: int) -> ProducerState:
-        return self._by_id[producer_id]
+        for group in self._groups():
+            if producer_id in group:
+                return group[producer_id]
+        raise KeyError(producer_id)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._by_id)
+        """Iterate over ids; `restore` in this order gives the same groups in the same order."""
+        return chain.from_iterable(self._groups())
 
     def __len__(self) -> int:
-        return len(self._by_id)
+        return sum(map(len, self._groups()))
 
-    def restore(self, producer: ProducerState) -> None:
-        """Add ``producer`` of a snapshot as the most recently used one."""
-        self._by_id[producer.producer_id] = producer
+    @property
+    def named(self) -> int:
+        """Number of named producers."""
+        return len(self._names)
+
+    def of_name(self, name: str) -> ProducerState | None:
+        producer_id = self._names.get(name)
+        return None if producer_id is None else self[producer_id]
+
+    def opened_by(self, token: str) -> ProducerState | None:
+        """Return the producer that ``token`` opened, at its present epoch or one of the last before it."""
+        producer_id = self._tokens.get(token)
+        return None if producer_id is None else self[producer_id]
+
+    def names_after(self, name: str | None, limit: int) -> list[str]:
+        """Return at most ``limit`` names in order, from the first one after ``name`` on."""
+        first = 0 if name is None else bisect_right(self._ordered_names, name)
+        return self._ordered_names[first : first + limit]
 
     def open(self, entry: e.ProducerOpened, chunk: int, at_ms: int) -> None:
-        before = self._by_id.get(entry.producer_id)
-        if entry.name is not None:
-            previous = self.names.get(entry.name)
-            if previous is not None and previous != entry.producer_id:
-                # The old id ran out of epochs. Its history belongs to the name, so it moves to the new id.
-                before = self._by_id.pop(previous, before)
-            self.names[entry.name] = entry.producer_id
-        self._by_id[entry.producer_id] = ProducerState(
-            entry.producer_id,
-            entry.producer_epoch,
-            entry.name if before is None else entry.name or before.name,
-            entry.token,
-            source_position=None if before is None else before.source_position,
-            earlier_tokens=() if before is None else (*before.earlier_tokens, before.token)[-MAX_EARLIER_TOKENS:],
-            last_chunk=chunk,
-            last_at_ms=at_ms,
+        before = self.remove(entry.producer_id if entry.replaced_id is None else entry.replaced_id)
+        self.restore(
+            ProducerState(
+                entry.producer_id,
+                entry.producer_epoch,
+                entry.name if before is None else entry.name or before.name,
+                entry.token,
+                source_position=None if before is None else before.source_position,
+                earlier_tokens=() if before is None else (*before.earlier_tokens, before.token)[-MAX_EARLIER_TOKENS:],
+                last_chunk=chunk,
+                last_at_ms=at_ms,
+            )
         )
-        self._by_id.move_to_end(entry.producer_id)
 
     def finish_batch(
         self, producer_id: int, producer_epoch: int, batch: FinishedBatch, source_position: bytes | None, at_ms: int
     ) -> None:
         """Add the batch that ``batch.chunk`` stores, of ledger time ``at_ms``."""
-        producer = self._by_id[producer_id]
+        producer = self[producer_id]
         if producer_epoch > producer.producer_epoch:
             # The client raised its own epoch after a gap: a new incarnation with its own sequence.
             producer.producer_epoch, producer.next_sequence = producer_epoch, 0
@@ -85,9 +119,46 @@ class Producers(Mapping[int, ProducerState]):
         producer.last_chunk, producer.last_at_ms = batch.chunk, at_ms
         if source_position is not None:
             producer.source_position = source_position
-        self._by_id.move_to_end(producer_id)
+        if producer.name is None:
+            self.anonymous.move_to_end(producer_id)
+        else:
+            self.without_window.pop(producer_id, None)
+            self.with_window[producer_id] = producer
+            self.with_window.move_to_end(producer_id)
 
-    def remove(self, producer_id: int) -> None:
-        producer = self._by_id.pop(producer_id, None)
-        if producer is not None and producer.name is not None:
-            del self.names[producer.name]
+    def expire(self, entry: e.ProducersExpired) -> None:
+        for producer_id in entry.producer_ids:
+            self.remove(producer_id)
+        for producer_id in entry.windows:
+            producer = self.with_window.pop(producer_id)
+            producer.finished.clear()
+            self.without_window[producer_id] = producer
+
+    def restore(self, producer: ProducerState) -> None:
+        """Add ``producer``, the most recently used one of its group."""
+        if producer.name is None:
+            self.anonymous[producer.producer_id] = producer
+        else:
+            group = self.with_window if producer.finished else self.without_window
+            group[producer.producer_id] = producer
+            self._names[producer.name] = producer.producer_id
+            insort(self._ordered_names, producer.name)
+        for token in (*producer.earlier_tokens, producer.token):
+            self._tokens[token] = producer.producer_id
+
+    def remove(self, producer_id: int) -> ProducerState | None:
+        """Remove a producer with its name and its tokens, and return it."""
+        producer = self.get(producer_id)
+        if producer is None:
+            return None
+        for group in self._groups():
+            group.pop(producer_id, None)
+        for token in (*producer.earlier_tokens, producer.token):
+            self._tokens.pop(token, None)
+        if producer.name is not None:
+            del self._names[producer.name]
+            del self._ordered_names[bisect_left(self._ordered_names, producer.name)]
+        return producer
+
+    def _groups(self) -> tuple[dict[int, ProducerState], ...]:
+        return self.anonymous, self.with_window, self.without_window

@@ -153,8 +153,9 @@ class ShardState:
                 self.producers.open(entry, self.chunk, self.at_ms)
                 self.next_id = max(self.next_id, entry.producer_id + 1)
             case e.ProducersExpired():
-                for producer_id in entry.producer_ids:
-                    self.producers.remove(producer_id)
+                self.producers.expire(entry)
+            case e.ProducerDeleted():
+                self.producers.remove(entry.producer_id)
             case e.SubscriptionCreated():
                 self._subscription_created(entry)
             case e.SubscriptionDeleted():

@@ -209,7 +209,7 @@ class Acknowledger:
                 self._count_rejected(len(rejected), rejected[0][1] if rejected else "")
             case Outcome.INVALID:
                 self._count_rejected(len(batch.acknowledgements), reason)
-            case Outcome.FENCED:
+            case Outcome.FENCED | Outcome.FORGOTTEN:
                 self._on_fenced(reason)
             case Outcome.UNKNOWN | Outcome.FAILED if not self._closing:
                 self._requeue(batch.acknowledgements)

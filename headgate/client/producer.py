@@ -116,7 +116,7 @@ class CloseReport:
     """Certainly not stored."""
     unknown: int = 0
     rejected: int = 0
-    """Rejected by the leader for good: invalid or fenced."""
+    """Rejected by the leader for good: invalid, fenced or forgotten."""
 
 
 class Producer:
@@ -253,7 +253,10 @@ class Producer:
 
         Raises:
             NoLeaderError: no leader granted one within the delivery timeout.
-            FencedError, RequestRejectedError: the leader refused it for good.
+            FencedError: a newer producer of the same name is running.
+            ForgottenError: the named producer was deleted after this one had opened it.
+            RequestRejectedError: the leader refused it for good, for example because the shard has
+                ``max_named_producers`` names.
 
         """
         batches = await self._open_shard(topic)
@@ -264,6 +267,11 @@ class Producer:
     def source_position(self) -> bytes | None:
         """The last source position committed under this name when `open` returned."""
         return None if self._last_opened is None else self._last_opened.session.source_position
+
+    @property
+    def created(self) -> bool:
+        """Whether the last `open` created the producer. False: it continued a name, or nothing was opened yet."""
+        return self._last_opened is not None and self._last_opened.session.created
 
     async def flush(self) -> None:
         """Wait until every record sent so far has an outcome. Bounded by the delivery timeout."""
@@ -301,7 +309,7 @@ class Producer:
             committed=counts[Outcome.COMMITTED],
             failed=counts[Outcome.FAILED],
             unknown=counts[Outcome.UNKNOWN],
-            rejected=counts[Outcome.INVALID] + counts[Outcome.FENCED],
+            rejected=counts[Outcome.INVALID] + counts[Outcome.FENCED] + counts[Outcome.FORGOTTEN],
         )
 
     @property

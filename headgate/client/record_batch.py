@@ -14,6 +14,7 @@ from headgate.errors import (
     DeliveryFailedError,
     DeliveryUnknownError,
     FencedError,
+    ForgottenError,
     HeadgateError,
     RequestRejectedError,
 )
@@ -127,6 +128,8 @@ class RecordBatch:
                 return RequestRejectedError("invalid", f"{where}: {reason}")
             case Outcome.FENCED:
                 return FencedError("fenced", f"{where}: {reason}; what was in flight may or may not be stored")
+            case Outcome.FORGOTTEN:
+                return ForgottenError("forgotten", f"{where}: {reason}; what was in flight may or may not be stored")
 
     def wait(self) -> Generator[object, None, None]:
         """Wait for the outcome. Cancelling one caller does not affect the others.
@@ -186,6 +189,7 @@ class Delivery:
         DeliveryUnknownError: the delivery timeout expired while the record was in flight.
         RequestRejectedError: the leader rejected its batch for good.
         FencedError: a newer producer of the same name is running.
+        ForgottenError: the named producer was deleted while it ran.
 
     """
 

@@ -22,7 +22,7 @@ from headgate.client.decisions.session_types import (
     Sendable,
     SendBatch,
 )
-from headgate.errors import FencedError, HeadgateError, NoLeaderError, RequestRejectedError
+from headgate.errors import FencedError, ForgottenError, HeadgateError, NoLeaderError, RequestRejectedError
 from headgate.event_log import get_logger
 from headgate.protocol import messages as m
 
@@ -45,6 +45,7 @@ class ShardSession:
         """``on_progress`` is called after every event: the session may be ready for a batch."""
         self.shard = shard
         self.source_position: bytes | None = None
+        self.created = False
         self.sent_batches = 0
         self._client = client
         self._name = name
@@ -57,6 +58,7 @@ class ShardSession:
         self._closed = False
         self._loop = asyncio.get_running_loop()
         self._session = ProducerSession(
+            named=name is not None,
             max_in_flight=max_in_flight,
             request_timeout_seconds=request_timeout_seconds,
             request_ids=client.request_ids,
@@ -110,11 +112,11 @@ class ShardSession:
 
         Raises:
             NoLeaderError: no leader granted one in time.
-            FencedError, RequestRejectedError: the leader refused it for good.
+            FencedError, ForgottenError, RequestRejectedError: the leader refused it for good.
 
         """
         if self._session.phase is Phase.FENCED:
-            raise FencedError("fenced", "this producer has been fenced: a newer producer of the same name is running")
+            raise _rejection(*self._session.end)
         if self._identified:
             return
         waiting: asyncio.Future[None] = self._loop.create_future()
@@ -176,8 +178,8 @@ class ShardSession:
                 case ForgetRequests(request_ids):
                     for request_id in request_ids:
                         self._client.remove_reply_handler(request_id)
-                case Identified(source_position):
-                    self._on_identified(source_position)
+                case Identified(source_position, created):
+                    self._on_identified(source_position, created)
                 case IdentityRejected(verdict, reason):
                     self._on_identity_rejected(verdict, reason)
         if self._closed:
@@ -188,7 +190,8 @@ class ShardSession:
             return
         if self._session.phase is Phase.FENCED and not self._fenced:
             self._fenced = True
-            self._log.error("producer.fenced")
+            outcome, reason = self._session.end
+            self._log.error("producer.fenced", verdict=outcome.value, reason=reason)
         self._set_timer()
         if commands:
             self._on_progress()
@@ -210,19 +213,22 @@ class ShardSession:
             name=self._name,
             producer_id=command.producer_id,
             producer_epoch=command.producer_epoch,
+            # Rule 12: only a name has a position that another identity would not resume from.
+            accept_new=command.producer_id is not None and self._name is None,
         )
         return self._client.send(self.shard, command.request_id, command.leader_epoch, body)
 
-    def _on_identified(self, source_position: bytes | None) -> None:
-        self._identified = True
+    def _on_identified(self, source_position: bytes | None, created: bool) -> None:
         self.source_position = source_position
+        if not self._identified:
+            self._identified, self.created = True, created
         for waiting in self._open_waiters:
             if not waiting.done():
                 waiting.set_result(None)
 
     def _on_identity_rejected(self, verdict: m.Verdict, reason: str) -> None:
         self._log.error("producer.identity_rejected", verdict=verdict, reason=reason)
-        error: HeadgateError = (FencedError if verdict == "fenced" else RequestRejectedError)(verdict, reason)
+        error = _rejection(verdict, reason)
         for waiting in self._open_waiters:
             if not waiting.done():
                 waiting.set_exception(error)
@@ -236,6 +242,11 @@ class ShardSession:
             self._timer = None
         if wake_at is not None:
             self._timer = self._loop.call_at(wake_at, self._on_timer)
+
+
+def _rejection(verdict: str, reason: str) -> HeadgateError:
+    kinds: dict[str, type[RequestRejectedError]] = {"fenced": FencedError, "forgotten": ForgottenError}
+    return kinds.get(verdict, RequestRejectedError)(verdict, reason)
 
 
 def _tokens(client: Client) -> Iterator[str]:

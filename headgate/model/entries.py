@@ -60,18 +60,33 @@ class TermStarted(Entry, frozen=True, tag="term_started"):
 
 
 class ProducerOpened(Entry, frozen=True, tag="producer_opened"):
-    """A producer got an identity or its next epoch. A repeated request with the same ``token`` gets the same reply."""
+    """A producer got an identity or its next epoch. A repeated request with the same ``token`` gets the same reply.
+
+    ``replaced_id``: its earlier id, which has no epochs left. Its name and its history continue under the new one.
+    """
 
     producer_id: int
     producer_epoch: int
     token: str
     name: str | None = None
+    replaced_id: int | None = None
 
 
 class ProducersExpired(Entry, frozen=True, tag="producers_expired"):
-    """Producers removed because they were idle too long, or because there were too many."""
+    """Anonymous producers were removed: they were idle too long, or there were too many.
+
+    ``windows``: named producers whose deduplication window was dropped, because they were idle too long.
+    """
 
     producer_ids: list[int]
+    windows: list[int] = []
+
+
+class ProducerDeleted(Entry, frozen=True, tag="producer_deleted"):
+    """A command deleted a named producer, with its name and its source position."""
+
+    producer_id: int
+    token: str
 
 
 class Placement(msgspec.Struct, frozen=True, array_like=True):
@@ -386,6 +401,7 @@ AnyEntry = (
     TermStarted
     | ProducerOpened
     | ProducersExpired
+    | ProducerDeleted
     | RecordsStored
     | RecordsAcknowledged
     | TopicCreated

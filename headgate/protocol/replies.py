@@ -11,7 +11,7 @@ from headgate.model.hashing import KEY_BUCKETS
 from headgate.protocol.backlog import SubscriptionBacklog
 from headgate.protocol.explanations import ChangePlan, SubscriptionExplanation
 
-Verdict = Literal["invalid", "not_leader", "fenced", "out_of_order", "unavailable", "expired"]
+Verdict = Literal["invalid", "not_leader", "fenced", "forgotten", "out_of_order", "unavailable", "expired"]
 
 
 class ReplyBody(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
@@ -50,11 +50,40 @@ class Rejected(ReplyBody, frozen=True, tag="rejected"):
 
 
 class ProducerIdentity(ReplyBody, frozen=True, tag="producer_identity"):
-    """Reply to `OpenProducer`. ``source_position`` is the last one committed under the producer's name."""
+    """Reply to `OpenProducer`.
+
+    ``source_position`` is the last one committed under the producer's name. ``created``: the
+    request created the producer; False: it continued one.
+    """
 
     producer_id: int
     producer_epoch: int
     source_position: bytes | None = None
+    created: bool = False
+
+
+class ProducerDescription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A named producer on one shard. ``last_used_at_ms``: time of its last opening or batch."""
+
+    producer: str
+    producer_id: int
+    producer_epoch: int
+    next_sequence: int
+    last_used_at_ms: int
+    source_position: bytes | None = None
+
+
+class ProducerReply(ReplyBody, frozen=True, tag="producer"):
+    """Reply to `DescribeProducer`."""
+
+    producer: ProducerDescription
+
+
+class ProducerList(ReplyBody, frozen=True, tag="producer_list"):
+    """Reply to `ListProducers`: one page. ``more``: there are names after the last one."""
+
+    producers: list[ProducerDescription]
+    more: bool = False
 
 
 class ExternalGrant(msgspec.Struct, frozen=True, kw_only=True):
@@ -375,6 +404,8 @@ AnyReplyBody = (
     Committed
     | Rejected
     | ProducerIdentity
+    | ProducerReply
+    | ProducerList
     | Registered
     | HeartbeatReply
     | Done

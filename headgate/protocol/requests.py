@@ -126,13 +126,35 @@ class AcknowledgeBatch(ConsumerRequest, frozen=True, tag="acknowledge"):
 class OpenProducer(RequestBody, frozen=True, tag="open_producer"):
     """Request a producer identity, or the next epoch of (``producer_id``, ``producer_epoch``) or of ``name``.
 
-    The same ``token`` gets the same reply, so a lost reply is harmless.
+    The same ``token`` gets the same reply until the identity is used, so a lost reply is harmless.
+    ``accept_new``: if the shard no longer knows ``producer_id``, open a new identity instead of
+    rejecting the request as ``forgotten``.
     """
 
     token: Token
     name: Name | None = None
     producer_id: Natural | None = None
     producer_epoch: Epoch = 0
+    accept_new: bool = False
+
+
+class ListProducers(RequestBody, frozen=True, tag="list_producers"):
+    """List the named producers of one shard by name, page by page. ``after``: the last name of the page before."""
+
+    after: Name | None = None
+
+
+class DescribeProducer(RequestBody, frozen=True, tag="describe_producer"):
+    """Describe a named producer of one shard."""
+
+    producer: Name
+
+
+class DeleteProducer(RequestBody, frozen=True, tag="delete_producer"):
+    """Delete a named producer of one shard, with its source position. Its sender is shut out."""
+
+    producer: Name
+    token: Token
 
 
 class RegisterConsumer(ConsumerRequest, frozen=True, tag="register"):
@@ -341,6 +363,9 @@ AnyRequestBody = (
     ProduceBatch
     | AcknowledgeBatch
     | OpenProducer
+    | ListProducers
+    | DescribeProducer
+    | DeleteProducer
     | RegisterConsumer
     | Heartbeat
     | LeaveConsumer

@@ -191,7 +191,7 @@ export class Producer {
 
   #rejected({ batch }, { verdict, reason }) {
     const head = batch === this.#pending[0];
-    if (verdict === "fenced" || verdict === "invalid" || (verdict === "out_of_order" && head)) {
+    if (["fenced", "forgotten", "invalid"].includes(verdict) || (verdict === "out_of_order" && head)) {
       this.#fail(new Error(`sequence ${batch.sequence} is ${verdict}: ${reason}; the outcome of unanswered batches is unknown`));
     } else this.#replay(this.#nextPause());
   }

@@ -63,25 +63,40 @@ class History(RandomLedger):
         elif chance < 0.97:
             self._coordinate()
         elif chance < 0.985:
-            self._open_producer()
+            self._open_producer() if self.rng.random() < 0.8 else self._expire_producers()
         elif self.state.topics_by_id and chance < 0.988:
             self._set_policy()
         elif self.state.tombstones and chance < 0.9885:
             topic_id, segment = next(iter(self.state.tombstones))
             self.add(e.DataDeleted(topic_id=topic_id, segments=[segment]))
-        elif self.state.producers and chance < 0.99:
-            self.add(e.ProducersExpired(producer_ids=[next(iter(self.state.producers))]))
         else:
             self.add(e.LedgerTrimmed(below=self.rng.randrange(1, self.state.chunk + 2)))
 
     def _open_producer(self) -> None:
         name = self.rng.choice((None, "loader", "gateway"))
-        known = self.state.producers.names.get(name or "")
+        known = None if name is None else self.state.producers.of_name(name)
+        identity, epoch, replaced = self.state.next_id, 0, None
         if known is not None and self.rng.random() < 0.7:
-            identity, epoch = known, self.state.producers[known].producer_epoch + 1
+            identity, epoch = known.producer_id, known.producer_epoch + 1
+        elif known is not None:
+            replaced = known.producer_id
+        self.add(
+            e.ProducerOpened(
+                producer_id=identity, producer_epoch=epoch, token=self.token(), name=name, replaced_id=replaced
+            )
+        )
+
+    def _expire_producers(self) -> None:
+        """Expire what was used first; or delete a named producer."""
+        producers = self.state.producers
+        named = producers.names_after(None, 1)
+        if named and self.rng.random() < 0.2:
+            producer = producers.of_name(named[0])
+            assert producer is not None, "it has just been listed"
+            self.add(e.ProducerDeleted(producer_id=producer.producer_id, token=self.token()))
         else:
-            identity, epoch = self.state.next_id, 0
-        self.add(e.ProducerOpened(producer_id=identity, producer_epoch=epoch, token=self.token(), name=name))
+            oldest, windows = list(producers.anonymous)[:1], list(producers.with_window)[:1]
+            self.add(e.ProducersExpired(producer_ids=oldest, windows=windows))
 
     def _set_policy(self) -> None:
         rng = self.rng

@@ -61,7 +61,7 @@ class LeaderModel:
             return self._open(command)
         known = self.state.producers.get(command.producer_id)
         if known is None:
-            return self._later(self._refuse(command, "out_of_order"))
+            return self._later(self._refuse(command, "forgotten"))
         if command.producer_epoch < known.epoch:
             return self._later(self._refuse(command, "fenced"))
         assert command.producer_epoch == known.epoch, "an epoch that no leader granted"
@@ -76,6 +76,11 @@ class LeaderModel:
         return self._later(self._reply(command, m.Committed(duplicate=duplicate)))
 
     def _open(self, command: OpenIdentity) -> list[m.Reply]:
+        for producer_id, opened in self.state.producers.items():
+            if opened.token == command.token:
+                if opened.next_sequence:
+                    return self._later(self._refuse(command, "fenced"))
+                return self._identity(command, producer_id)
         known = self.state.producers.get(command.producer_id or 0)
         if known is None:
             producer_id = self.state.next_id
@@ -83,10 +88,9 @@ class LeaderModel:
             self.state.producers[producer_id] = Known(0, command.token)
             return self._identity(command, producer_id)
         assert command.producer_id is not None
-        if known.token != command.token:
-            if known.epoch != command.producer_epoch:
-                return self._later(self._refuse(command, "fenced"))
-            self.state.producers[command.producer_id] = Known(known.epoch + 1, command.token)
+        if known.epoch != command.producer_epoch:
+            return self._later(self._refuse(command, "fenced"))
+        self.state.producers[command.producer_id] = Known(known.epoch + 1, command.token)
         return self._identity(command, command.producer_id)
 
     def _identity(self, command: OpenIdentity, producer_id: int) -> list[m.Reply]:

@@ -153,7 +153,7 @@ class ScriptedLeader:
         action = self.script.popleft() if self.script else "accept"
         if action == "drop":
             return
-        if action in ("invalid", "not_leader", "fenced", "out_of_order", "unavailable"):
+        if action in ("invalid", "not_leader", "fenced", "forgotten", "out_of_order", "unavailable"):
             self.refuse(request, action)
             return
         reply = self.cluster.store_batch(batch, self)

@@ -22,7 +22,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         return (type(value).__name__, {name: plain(getattr(value, name)) for name in value.__struct_fields__})
     if isinstance(value, Producers):
-        return plain(vars(value))
+        return everything(value)
     if isinstance(value, Mapping):
         pairs = [(key, plain(item)) for key, item in value.items()]
         return pairs if isinstance(value, OrderedDict) else sorted(pairs)
@@ -46,5 +46,5 @@ def decode_snapshot(data: bytes, *, shard: int, chunk: int) -> ShardState:
             return state
 
 
-def everything(state: ShardState) -> dict[str, Any]:
+def everything(state: ShardState | Producers) -> dict[str, Any]:
     return {name: plain(value) for name, value in vars(state).items()}

@@ -27,11 +27,13 @@ The rules ("E" is the combined table of other systems' rules, KIP-91 and KIP-360
 10. An unanswered request for an identity is repeated with the same token, so a lost reply costs no
     further epoch.
 11. ``fenced`` ends the session. Nothing is renumbered silently.
-12. ``out_of_order`` for a probe means that the leader has forgotten this producer. If every copy
-    that was sent has been rejected, the batches are renumbered after a bump. Otherwise the probe is
-    sent once more; after that, everything that was sent fails as unknown (E, note 4). Behind the
-    head it only means that an earlier batch was lost, and never causes a bump (E, note 5;
-    librdkafka 4953).
+12. ``forgotten`` means that the leader no longer knows this producer. A named one was deleted, and
+    its source position with it: that ends the session. An anonymous one continues, because its
+    outcomes stay true. If every copy of the probe has been rejected, the batches are renumbered
+    under a new identity. Otherwise the probe is sent once more; after that, everything that was
+    sent fails as unknown (E, note 4). ``out_of_order`` for a probe is handled in the same way.
+    Behind the head it only means that an earlier batch was lost, and never causes a bump (E, note
+    5; librdkafka 4953).
 13. ``invalid`` fails that batch alone. Its sequence stays unused, so the batches behind it are
     renumbered after a bump.
 """
@@ -84,6 +86,7 @@ class _Occurrence:
     reason: str = ""
     batch: SessionBatch | None = None
     identity: m.ProducerIdentity | None = None
+    verdict: m.Verdict = "fenced"
 
 
 _NOTHING = _Occurrence()
@@ -95,12 +98,15 @@ class ProducerSession:
     def __init__(
         self,
         *,
+        named: bool = False,
         max_in_flight: int,
         request_timeout_seconds: float,
         request_ids: Iterator[int],
         tokens: Iterator[str],
     ) -> None:
         """``request_ids`` and ``tokens`` never repeat."""
+        self._named = named
+        self._end: tuple[Outcome, str] = (Outcome.FENCED, "")
         self.phase = Phase.WAITING
         self.numbering = Numbering.UNIDENTIFIED
         self.resent_batches = 0
@@ -119,6 +125,11 @@ class ProducerSession:
         self._commands_out: list[Command] = []
 
     # Observations
+
+    @property
+    def end(self) -> tuple[Outcome, str]:
+        """Why the session ended in the phase `Phase.FENCED`: FENCED or FORGOTTEN, and the leader's reason."""
+        return self._end
 
     @property
     def wake_at(self) -> float | None:
@@ -158,7 +169,8 @@ class ProducerSession:
         """Queue a batch. Deadlines must not fall from one call to the next."""
         assert self.phase is not Phase.CLOSED, "offered to a closed session"
         if self.phase is Phase.FENCED:
-            return [Resolve(payload, Outcome.FENCED, reason="this producer has been fenced")]
+            outcome, reason = self._end
+            return [Resolve(payload, outcome, reason=reason)]
         self._queue.append(SessionBatch(payload, deadline))
         return self._advance(now)
 
@@ -232,16 +244,17 @@ class ProducerSession:
                 self._resolve_committed()
             else:
                 event = Event.ATTEMPT_FAILED if newer_leader else self._meaning(reply.verdict, sent.batch)
-                self._on(event, _Occurrence(now, jitter, reply.reason, sent.batch))
+                self._on(event, _Occurrence(now, jitter, reply.reason, sent.batch, verdict=reply.verdict))
         return self._advance(now)
 
     def _meaning(self, verdict: m.Verdict, batch: SessionBatch | None) -> Event:
         """Return the event that a refusal by the present leader is; ``batch`` None: of the identity."""
-        if verdict == "fenced":
+        if verdict == "fenced" or (verdict == "forgotten" and (self._named or batch is None)):
             return Event.FENCED
         if verdict == "invalid":
             return Event.IDENTITY_INVALID if batch is None else Event.BATCH_INVALID
-        if verdict == "out_of_order" and self.phase is Phase.PROBING and batch is self._in_flight[0]:
+        probed = self.phase is Phase.PROBING and batch is self._in_flight[0]
+        if verdict in ("out_of_order", "forgotten") and probed:
             return Event.PROBE_OUT_OF_ORDER
         return Event.ATTEMPT_FAILED
 
@@ -293,9 +306,11 @@ class ProducerSession:
             case Action.COUNT_BUMP:
                 self.epoch_bumps += 1
             case Action.FENCE_ALL:
+                outcome = Outcome.FORGOTTEN if occurrence.verdict == "forgotten" else Outcome.FENCED
+                self._end = outcome, occurrence.reason
                 if self._identity.token is not None:
-                    self._commands_out.append(IdentityRejected("fenced", occurrence.reason))
-                self._resolve_all(Outcome.FENCED, Outcome.FENCED, occurrence.reason)
+                    self._commands_out.append(IdentityRejected(occurrence.verdict, occurrence.reason))
+                self._resolve_all(outcome, outcome, occurrence.reason)
             case Action.ABANDON_ALL:
                 self._resolve_all(Outcome.UNKNOWN, Outcome.FAILED, occurrence.reason)
 
@@ -357,7 +372,7 @@ class ProducerSession:
         self._identity.producer = (granted.producer_id, granted.producer_epoch)
         self._identity.next_sequence = 0
         self._forget_identity_requests()
-        self._commands_out.append(Identified(granted.source_position))
+        self._commands_out.append(Identified(granted.source_position, granted.created))
 
     def _forget_identity_requests(self) -> None:
         self._identity.token = None
@@ -495,8 +510,8 @@ class ProducerSession:
             behind = list(reversed(self._in_flight))
             self._in_flight.clear()
             self._renumber(behind)
-        elif not probe.out_of_order_once:
-            probe.out_of_order_once = True
+        elif not probe.unknown_once:
+            probe.unknown_once = True
         else:
             for lost in self._in_flight:
                 self._resolve(lost, Outcome.UNKNOWN, f"the leader does not know this producer's history: {reason}")

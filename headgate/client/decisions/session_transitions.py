@@ -9,7 +9,7 @@ Rules, with their numbers in headgate.client.decisions.producer_session:
 * An attempt begins with one batch alone (3).
 * A gap blocks new sequences. Once nothing is in flight, the identity is opened at the next epoch
   (9).
-* ``fenced`` is final (11).
+* ``fenced`` is final, and so is ``forgotten`` for a named producer (11, 12).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Event(StrEnum):
     ATTEMPT_FAILED = "attempt_failed"
     """A request was refused, timed out, or could not be sent."""
     PROBE_OUT_OF_ORDER = "probe_out_of_order"
-    """The leader refused the first batch of an attempt as ``out_of_order``."""
+    """The leader refused the first batch of an attempt as ``out_of_order`` or ``forgotten``."""
     BATCH_INVALID = "batch_invalid"
     """The leader refused one batch for good."""
     CONNECTION_LOST = "connection_lost"
@@ -74,6 +74,7 @@ class Event(StrEnum):
     BUMP_DUE = "bump_due"
     """The numbering has a gap, and nothing is in flight."""
     FENCED = "fenced"
+    """A newer incarnation runs, or the named producer was deleted."""
     CLOSE_REQUESTED = "close_requested"
 
 
@@ -94,7 +95,7 @@ class Action(StrEnum):
     unknown."""
     COUNT_BUMP = "count_bump"
     FENCE_ALL = "fence_all"
-    """Resolve every batch as fenced."""
+    """Resolve every batch as fenced, or as forgotten."""
     ABANDON_ALL = "abandon_all"
     """Resolve what was sent as unknown, and the rest as not stored."""
 

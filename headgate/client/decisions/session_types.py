@@ -27,6 +27,8 @@ class Outcome(StrEnum):
     UNKNOWN = "unknown"
     INVALID = "invalid"
     FENCED = "fenced"
+    FORGOTTEN = "forgotten"
+    """The named producer was deleted."""
 
 
 class Sendable(Protocol):
@@ -94,9 +96,10 @@ class ForgetRequests:
 
 @dataclass(frozen=True, slots=True)
 class Identified:
-    """The leader granted an identity."""
+    """The leader granted an identity. ``created``: the producer did not exist before."""
 
     source_position: bytes | None
+    created: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +134,8 @@ class SessionBatch:
     reply: m.Committed | None = None
     resolved: bool = False
     """Its owner knows the outcome."""
-    out_of_order_once: bool = False
+    unknown_once: bool = False
+    """The leader did not know its place in the producer's history, and it was sent once more."""
 
 
 @dataclass(slots=True)

@@ -1,39 +1,94 @@
-"""Producer identities: openings, repetitions and fencing."""
+"""Producer identities: openings, repetitions, fencing, and commands on named producers."""
 
 from typing import Any
 
 import pytest
 
-from controller.decisions.producer_commands import LAST_PRODUCER_EPOCH, open_producer
+from controller.decisions import producer_commands
+from controller.decisions.producer_commands import (
+    LAST_PRODUCER_EPOCH,
+    PRODUCERS_PER_PAGE,
+    delete_producer,
+    describe_producer,
+    list_producers,
+    open_producer,
+)
+from controller.decisions.verdicts import judge_batch
+from controller.snapshots.format import encode_snapshot
 from controller.state.producers import MAX_EARLIER_TOKENS
 from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from tests.support.command_shard import CommandShard
+from tests.support.whole_state import decode_snapshot
+
+ORDERS = e.TopicCreated(topic_id=0, topic="orders", segments=1, token="create")
+LIMIT = 3
 
 
 class Shard(CommandShard):
     """Opens producers."""
 
-    def open(self, token: str, **kwargs: Any) -> tuple[int, int]:
-        reply = self.do(open_producer(m.OpenProducer(token=token, **kwargs), self.state))
+    def identity(self, token: str, **kwargs: Any) -> m.ProducerIdentity:
+        request = m.OpenProducer(token=token, **kwargs)
+        reply = self.do(open_producer(request, self.state, max_named_producers=LIMIT))
         assert isinstance(reply, m.ProducerIdentity)
+        return reply
+
+    def open(self, token: str, **kwargs: Any) -> tuple[int, int]:
+        reply = self.identity(token, **kwargs)
         return reply.producer_id, reply.producer_epoch
 
     def exhaust(self, token: str, name: str | None = None) -> None:
         """Open producer 1 at its last epoch."""
         self.apply(e.ProducerOpened(producer_id=1, producer_epoch=LAST_PRODUCER_EPOCH, token=token, name=name))
 
+    def store(self, producer_id: int, epoch: int = 0, sequence: int = 0, position: bytes | None = None) -> None:
+        """Store one record."""
+        offset = self.state.topics["orders"].tails[0].next_offset
+        placement = e.Placement(0, 0, 65535, offset, 1)
+        self.apply(
+            e.RecordsStored(
+                topic_id=0,
+                count=1,
+                placements=[placement],
+                size_bytes=1,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                sequence=sequence,
+                source_position=position,
+            )
+        )
+
+    def batch_verdict(self, producer_id: int, epoch: int, sequence: int) -> str:
+        batch = m.ProduceBatch(
+            topic="orders",
+            records=[m.Record(b"", b"", 0)],
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            sequence=sequence,
+        )
+        judgement = judge_batch(batch, self.state, durable=10**9)
+        return judgement.verdict if isinstance(judgement, Refusal) else type(judgement).__name__
+
     def rejected(self, token: str, **kwargs: Any) -> str:
-        outcome = open_producer(m.OpenProducer(token=token, **kwargs), self.state)
+        return self.refusal(token, **kwargs).verdict
+
+    def refusal(self, token: str, **kwargs: Any) -> Refusal:
+        outcome = open_producer(m.OpenProducer(token=token, **kwargs), self.state, max_named_producers=LIMIT)
         assert isinstance(outcome, Refusal)
         assert outcome.after_barrier
-        return outcome.verdict
+        return outcome
+
+    def restart(self) -> None:
+        """Continue from a snapshot."""
+        data = encode_snapshot(self.state, written_at_ms=0)
+        self.state = decode_snapshot(data, shard=0, chunk=self.state.chunk)
 
 
 @pytest.fixture
 def shard() -> Shard:
-    return Shard()
+    return Shard(ORDERS)
 
 
 def test_an_anonymous_producer_gets_its_own_id(shard: Shard) -> None:
@@ -41,11 +96,46 @@ def test_an_anonymous_producer_gets_its_own_id(shard: Shard) -> None:
     assert (2, 0) == shard.open("b")
 
 
-def test_a_repeated_open_request_gets_the_same_reply(shard: Shard) -> None:
+@pytest.mark.parametrize("restarts", [False, True], ids=["one term", "from a snapshot"])
+def test_a_repeated_open_request_gets_the_same_reply(shard: Shard, restarts: bool) -> None:
     """A lost reply must use up neither an identity nor an epoch."""
-    assert shard.open("a") == shard.open("a", producer_id=1, producer_epoch=0)
-    assert (1, 1) == shard.open("b", producer_id=1, producer_epoch=0)
-    assert (1, 1) == shard.open("b", producer_id=1, producer_epoch=0)
+    for _ in range(3):
+        assert (1, 0) == shard.open("a")
+        assert (2, 0) == shard.open("n", name="loader")
+        if restarts:
+            shard.restart()
+    for _ in range(3):
+        assert (1, 1) == shard.open("b", producer_id=1, producer_epoch=0)
+        if restarts:
+            shard.restart()
+    assert 2 == len(shard.state.producers)
+
+
+def test_a_token_is_used_up_when_the_identity_has_stored_a_batch(shard: Shard) -> None:
+    """The reply promises that numbering starts at 0; a new batch 0 would be answered as a duplicate."""
+    shard.open("a")
+    shard.store(1)
+
+    assert "fenced" == shard.rejected("a")
+    assert "Duplicate" == shard.batch_verdict(1, 0, 0)
+
+
+def test_a_token_is_used_up_when_the_client_has_raised_the_epoch(shard: Shard) -> None:
+    """The raised epoch is not new: its batch 0 is stored already."""
+    shard.open("a")
+    shard.store(1, epoch=1)
+    shard.restart()
+
+    assert "fenced" == shard.rejected("a")
+    assert (1, 2) == shard.open("b", producer_id=1, producer_epoch=1)
+
+
+def test_a_token_that_has_opened_one_name_does_not_open_another(shard: Shard) -> None:
+    """A program with a constant token would continue another program's producer."""
+    shard.open("a", name="loader")
+
+    assert "invalid" == shard.rejected("a", name="gateway")
+    assert (1, 0) == shard.open("a", name="loader")
 
 
 def test_a_stale_producer_that_requests_the_next_epoch_is_fenced(shard: Shard) -> None:
@@ -71,6 +161,16 @@ def test_a_delayed_copy_of_an_open_request_does_not_fence_a_later_incarnation(sh
     assert (1, 2) == shard.open("c", name="loader")
 
 
+def test_a_delayed_copy_of_an_anonymous_open_request_is_fenced(shard: Shard) -> None:
+    """Its identity has been opened at the next epoch since."""
+    shard.open("a")
+    shard.open("b", producer_id=1, producer_epoch=0)
+    shard.restart()
+
+    assert "fenced" == shard.rejected("a")
+    assert (1, 1) == shard.open("b")
+
+
 def test_the_number_of_stored_open_tokens_is_limited(shard: Shard) -> None:
     """An even older copy counts as a new open request: memory is limited, and such late copies do not occur."""
     tokens = [f"t{n}" for n in range(MAX_EARLIER_TOKENS + 2)]
@@ -81,29 +181,15 @@ def test_the_number_of_stored_open_tokens_is_limited(shard: Shard) -> None:
     assert (1, len(tokens)) == shard.open(tokens[0], name="loader")
 
 
+# New ids
+
+
 def test_a_name_recognizes_delayed_copies_after_it_got_a_new_id(shard: Shard) -> None:
     shard.open("a", name="loader")
     shard.exhaust("b", name="loader")
     assert (2, 0) == shard.open("c", name="loader")
 
     assert ["fenced", "fenced"] == [shard.rejected(token, name="loader") for token in "ab"]
-
-
-def test_an_id_that_does_not_belong_to_the_name_is_fenced(shard: Shard) -> None:
-    """The id belongs to another producer; neither of the two may lose its epoch."""
-    assert [(1, 0), (2, 0)] == [shard.open("a", name="loader"), shard.open("b")]
-
-    assert "fenced" == shard.rejected("c", name="loader", producer_id=2, producer_epoch=0)
-    assert [0, 0] == [producer.producer_epoch for producer in shard.state.producers.values()]
-
-
-def test_a_stale_producer_of_an_expired_id_does_not_regain_its_name(shard: Shard) -> None:
-    """Meanwhile the name has a new id, whose epoch equals the one of the stale producer."""
-    shard.open("a", name="loader")
-    shard.apply(e.ProducersExpired(producer_ids=[1]))
-    assert (2, 0) == shard.open("b", name="loader")
-
-    assert "fenced" == shard.rejected("c", name="loader", producer_id=1, producer_epoch=0)
 
 
 def test_a_repeated_request_for_a_new_id_of_a_name_gets_the_same_reply(shard: Shard) -> None:
@@ -114,21 +200,40 @@ def test_a_repeated_request_for_a_new_id_of_a_name_gets_the_same_reply(shard: Sh
     assert [(2, 0), (2, 0)] == [shard.open("b", **old), shard.open("b", **old)]
 
 
-def test_an_unused_name_gets_a_new_id_regardless_of_the_given_id(shard: Shard) -> None:
-    shard.open("a")
+@pytest.mark.parametrize("name", [None, "loader"])
+def test_an_exhausted_id_is_replaced_and_shut_out(shard: Shard, name: str | None) -> None:
+    """Late batches under the old id are refused, and a repeated request gets the same new id."""
+    shard.exhaust("a", name=name)
+    shard.store(1, LAST_PRODUCER_EPOCH, position=b"line 7")
+    old = {"name": name, "producer_id": 1, "producer_epoch": LAST_PRODUCER_EPOCH}
+    reply = shard.identity("b", **old)
+    shard.restart()
 
-    assert (2, 0) == shard.open("b", name="loader", producer_id=1, producer_epoch=0)
-    assert [(1, None, 0), (2, "loader", 0)] == [
-        (producer.producer_id, producer.name, producer.producer_epoch) for producer in shard.state.producers.values()
-    ]
+    assert (2, 0, b"line 7", False) == (
+        reply.producer_id,
+        reply.producer_epoch,
+        reply.source_position,
+        reply.created,
+    )
+    assert (2, 0) == shard.open("b", **old)
+    assert ["forgotten"] * 3 == [shard.batch_verdict(1, LAST_PRODUCER_EPOCH, sequence) for sequence in range(3)]
+    assert "Accept" == shard.batch_verdict(2, 0, 0)
+
+
+def test_an_id_that_does_not_belong_to_the_name_is_fenced(shard: Shard) -> None:
+    """The id belongs to another producer; neither of the two may lose its epoch."""
+    assert [(1, 0), (2, 0)] == [shard.open("a", name="loader"), shard.open("b")]
+
+    assert "fenced" == shard.rejected("c", name="loader", producer_id=2, producer_epoch=0)
+    assert [0, 0] == [producer.producer_epoch for producer in shard.state.producers.values()]
 
 
 def test_opening_a_name_returns_its_source_position(shard: Shard) -> None:
     shard.open("a", name="loader")
-    shard.state.producers[1].source_position = b"line 7"
-    reply = shard.do(open_producer(m.OpenProducer(token="b", name="loader"), shard.state))
+    shard.store(1, position=b"line 7")
+    shard.restart()
+    reply = shard.identity("b", name="loader")
 
-    assert isinstance(reply, m.ProducerIdentity)
     assert (1, b"line 7") == (reply.producer_epoch, reply.source_position)
 
 
@@ -139,22 +244,134 @@ def test_an_epoch_above_the_current_one_is_fenced(shard: Shard) -> None:
     assert "fenced" == shard.rejected("b", producer_id=1, producer_epoch=7)
 
 
-def test_an_exhausted_id_without_a_name_gets_a_new_id(shard: Shard) -> None:
-    shard.exhaust("a")
-
-    assert (2, 0) == shard.open("b", producer_id=1, producer_epoch=LAST_PRODUCER_EPOCH)
+# New, continued or unknown producers
 
 
-def test_an_unknown_id_gets_a_new_id(shard: Shard) -> None:
-    """It never gets the old id: a delayed copy of its first batch may still arrive."""
+def test_the_reply_says_whether_the_producer_is_new(shard: Shard) -> None:
+    """Also in a repeated reply."""
+    assert [True, True] == [shard.identity("a", name="loader").created for _ in range(2)]
+    assert [False, False] == [shard.identity("b", name="loader").created for _ in range(2)]
+    assert shard.identity("c").created
+    assert not shard.identity("d", producer_id=2, producer_epoch=0).created
+
+
+def test_an_id_that_is_no_longer_known_is_forgotten(shard: Shard) -> None:
+    """A new identity without notice could store records twice that the old one has stored."""
     shard.open("a")
     shard.apply(e.ProducersExpired(producer_ids=[1]))
 
-    assert (2, 0) == shard.open("b", producer_id=1, producer_epoch=0)
+    refused = shard.refusal("b", producer_id=1, producer_epoch=0)
+    assert ("forgotten", True) == (refused.verdict, "producer 1 is not known" in refused.reason)
 
 
-def test_an_exhausted_epoch_gets_a_new_id(shard: Shard) -> None:
-    shard.exhaust("a", name="loader")
+def test_a_request_can_accept_a_new_identity(shard: Shard) -> None:
+    """It never gets the old id: a delayed copy of its first batch may still arrive."""
+    shard.open("a")
+    shard.apply(e.ProducersExpired(producer_ids=[1]))
+    reply = shard.identity("b", producer_id=1, producer_epoch=0, accept_new=True)
 
-    assert (2, 0) == shard.open("b", name="loader")
-    assert (2, 0) == shard.open("b", name="loader")
+    assert (2, True) == (reply.producer_id, reply.created)
+
+
+def test_a_name_that_is_continued_but_does_not_exist_is_forgotten(shard: Shard) -> None:
+    """It was deleted. Another producer's id does not help."""
+    shard.open("a")
+
+    refused = shard.refusal("b", name="loader", producer_id=1, producer_epoch=0)
+    assert ("forgotten", True) == (refused.verdict, "'loader'" in refused.reason)
+
+
+def test_above_the_limit_a_new_name_is_rejected(shard: Shard) -> None:
+    """Nothing is evicted: existing names and anonymous producers can still be opened."""
+    for name in ("a", "b", "c"):
+        shard.open(name, name=name)
+
+    refused = shard.refusal("d", name="d")
+    assert ("invalid", True) == (refused.verdict, "max_named_producers=3" in refused.reason)
+    assert [(1, 1), (4, 0)] == [shard.open("e", name="a"), shard.open("f")]
+    shard.do(delete_producer(m.DeleteProducer(producer="b", token="g"), shard.state))
+    assert (5, 0) == shard.open("d", name="d")
+
+
+# Commands
+
+
+def test_a_deleted_producer_is_shut_out_and_its_name_can_be_opened_again(shard: Shard) -> None:
+    shard.open("a", name="loader")
+    shard.store(1, position=b"line 7")
+    deletion = m.DeleteProducer(producer="loader", token="gone")
+    assert [m.Done(), m.Done()] == [shard.do(delete_producer(deletion, shard.state)) for _ in range(2)]
+    shard.restart()
+
+    assert "forgotten" == shard.batch_verdict(1, 0, 1)
+    assert "forgotten" == shard.rejected("b", name="loader", producer_id=1, producer_epoch=0)
+    reply = shard.identity("c", name="loader")
+    assert (2, None, True) == (reply.producer_id, reply.source_position, reply.created)
+    assert m.Done() == shard.do(delete_producer(deletion, shard.state)), "a late copy"
+    assert shard.state.producers.of_name("loader") is not None, "the late copy deletes nothing"
+
+
+def test_a_named_producer_is_described(shard: Shard) -> None:
+    shard.open("a", name="loader")
+    shard.store(1, position=b"line 7")
+
+    assert m.ProducerReply(
+        producer=m.ProducerDescription(
+            producer="loader",
+            producer_id=1,
+            producer_epoch=0,
+            next_sequence=1,
+            last_used_at_ms=1,
+            source_position=b"line 7",
+        )
+    ) == shard.do(describe_producer(m.DescribeProducer(producer="loader"), shard.state))
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        lambda state: describe_producer(m.DescribeProducer(producer="missing"), state),
+        lambda state: delete_producer(m.DeleteProducer(producer="missing", token="t"), state),
+    ],
+    ids=["describe", "delete"],
+)
+def test_an_unknown_name_is_rejected(shard: Shard, outcome: Any) -> None:
+    shard.open("a")
+
+    assert Refusal("invalid", "there is no producer 'missing' on this shard", after_barrier=True) == outcome(
+        shard.state
+    )
+
+
+def test_named_producers_are_listed_page_by_page(shard: Shard) -> None:
+    names = [f"p{n:04}" for n in range(2 * PRODUCERS_PER_PAGE)]
+    for number, name in enumerate(names, start=1):
+        shard.apply(e.ProducerOpened(producer_id=number, producer_epoch=0, token=name, name=name))
+    shard.open("anonymous")
+    pages, more, after = [], True, None
+    while more:
+        page = shard.do(list_producers(m.ListProducers(after=after), shard.state))
+        pages.append([each.producer for each in page.producers])
+        more, after = page.more, page.producers[-1].producer
+
+    assert [names[:PRODUCERS_PER_PAGE], names[PRODUCERS_PER_PAGE:]] == pages
+
+
+def test_a_page_of_the_largest_descriptions_is_small(shard: Shard) -> None:
+    """A reply above the limit of a message could not be sent."""
+    for number in range(1, PRODUCERS_PER_PAGE + 1):
+        opened = e.ProducerOpened(
+            producer_id=number, producer_epoch=LAST_PRODUCER_EPOCH, token=str(number), name=f"{number:0100}"
+        )
+        shard.apply(opened)
+        shard.store(number, LAST_PRODUCER_EPOCH, position=bytes(1024))
+    page = shard.do(list_producers(m.ListProducers(), shard.state))
+
+    assert PRODUCERS_PER_PAGE == len(page.producers)
+    assert len(m.encode(m.Reply(request_id=1, leader_epoch=1, body=page))) < 150_000
+
+
+def test_every_producer_command_has_a_handler() -> None:
+    assert {m.OpenProducer, m.ListProducers, m.DescribeProducer, m.DeleteProducer} == {
+        kind for kind, _ in producer_commands.commands(LIMIT)
+    }

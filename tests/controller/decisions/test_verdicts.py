@@ -102,8 +102,8 @@ ROWS: dict[str, tuple[Batch, int, int, Any]] = {
     "row 5, a newer producer epoch starts at 0": (batch(0, epoch=3), 2, 3, Accept()),
     "row 6, a newer producer epoch starts nowhere else": (batch(1, epoch=3), 1, 2, ("out_of_order", True)),
     # It was forgotten, so its first batch may be a delayed copy of a stored one.
-    "row 6, an unknown producer at sequence 0": (batch(0, producer=77), 0, 1, ("out_of_order", True)),
-    "row 6, an unknown producer at a later sequence": (batch(5, producer=77), 0, 1, ("out_of_order", True)),
+    "an unknown producer at sequence 0": (batch(0, producer=77), 0, 1, ("forgotten", True)),
+    "an unknown producer at a later sequence": (batch(5, producer=77), 0, 1, ("forgotten", True)),
     "row 7, a finished batch": (batch(1), 3, 4, Duplicate(3, [e.Placement(0, 0, 65535, 1, 1)])),
     # The reply waits for the original's chunk, which is not durable yet.
     "row 8, a batch in flight": (batch(2), 3, 3, Duplicate(4, [e.Placement(0, 0, 65535, 2, 1)])),

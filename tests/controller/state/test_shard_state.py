@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from controller.state.deleted_members import MAX_DELETED_MEMBERS, DeletedMembers
-from controller.state.producers import MAX_EARLIER_TOKENS
 from controller.state.shard_state import (
     MAX_INDEX_ENTRIES,
     MAX_REMEMBERED_COMMANDS,
@@ -78,75 +77,6 @@ def test_ledger_time_never_decreases() -> None:
     state.begin_chunk(2, 3000)
 
     assert 5000 == state.at_ms
-
-
-def test_opening_an_identity_restarts_its_sequence_and_keeps_its_source_position() -> None:
-    state = state_after(
-        [CREATED, e.ProducerOpened(producer_id=2, producer_epoch=0, token="a", name="loader")],
-        [stored(0, 0, source_position=b"7")],
-        [e.ProducerOpened(producer_id=2, producer_epoch=1, token="b", name="loader")],
-    )
-
-    assert (1, 0, b"7") == (
-        state.producers[2].producer_epoch,
-        state.producers[2].next_sequence,
-        state.producers[2].source_position,
-    )
-    assert not state.producers[2].finished
-
-
-def test_a_name_that_gets_a_new_id_keeps_its_source_position() -> None:
-    """The position of the source must survive a change of id."""
-    state = state_after(
-        [CREATED, e.ProducerOpened(producer_id=2, producer_epoch=5, token="a", name="loader")],
-        [stored(0, 0, source_position=b"7", producer_epoch=5)],
-        [e.ProducerOpened(producer_id=9, producer_epoch=0, token="b", name="loader")],
-    )
-
-    assert {9} == set(state.producers)
-    assert b"7" == state.producers[9].source_position
-
-
-@pytest.mark.parametrize(
-    "use",
-    [stored(0, 0), e.ProducerOpened(producer_id=2, producer_epoch=1, token="d")],
-    ids=["a batch", "opening again"],
-)
-def test_producers_are_ordered_by_use(use: Any) -> None:
-    """The least recently used producer expires first."""
-    third = e.ProducerOpened(producer_id=3, producer_epoch=0, token="c")
-
-    assert [3, 2] == list(state_after([CREATED, OPENED, third], [use]).producers)
-
-
-def test_a_batch_of_a_higher_epoch_restarts_the_sequence() -> None:
-    """Batches of the earlier epoch take no space in its window."""
-    state = state_after([CREATED, OPENED], [stored(0, 0), stored(1, 2)], [stored(0, 4, producer_epoch=1)])
-
-    assert [(0, 4)] == [(batch.sequence, batch.chunk + 1) for batch in state.producers[2].finished]
-    assert (1, 1) == (state.producers[2].producer_epoch, state.producers[2].next_sequence)
-
-
-def test_opening_by_id_alone_keeps_the_name_and_an_expired_producer_releases_it() -> None:
-    state = state_after(
-        [e.ProducerOpened(producer_id=2, producer_epoch=0, token="a", name="loader")],
-        [e.ProducerOpened(producer_id=2, producer_epoch=1, token="b")],
-    )
-    assert "loader" == state.producers[2].name
-
-    state.apply_all([e.ProducersExpired(producer_ids=[2, 77])], chunk=3, at_ms=0)
-    assert ({}, {}) == (dict(state.producers), state.producers.names)
-
-
-def test_tokens_of_earlier_open_requests_are_replayed_from_the_ledger() -> None:
-    """Therefore a successor recognizes a delayed copy too."""
-    tokens = [f"t{n}" for n in range(MAX_EARLIER_TOKENS + 3)]
-    state = state_after(
-        *([e.ProducerOpened(producer_id=2, producer_epoch=n, token=token)] for n, token in enumerate(tokens))
-    )
-
-    assert tokens[-1] == state.producers[2].token
-    assert tuple(tokens[-1 - MAX_EARLIER_TOKENS : -1]) == state.producers[2].earlier_tokens
 
 
 def test_a_topic_created_again_is_another_topic() -> None:

@@ -16,6 +16,7 @@ from controller.decisions.placement import oversized_reason
 from controller.decisions.topic_commands import MAX_SEGMENTS
 from controller.decisions.verdicts import Accept, Duplicate, judge_batch, judge_term
 from controller.state.dedup_window import WINDOW
+from controller.state.producers import MAX_EARLIER_TOKENS
 from controller.state.shard_state import MAX_REMEMBERED_COMMANDS, ShardState
 from coordinator.decisions.refusal import Refusal
 from coordinator.decisions.sessions import MISSED_HEARTBEATS
@@ -95,6 +96,7 @@ def test_the_limits_match_the_code() -> None:
         "message": m.MAX_MESSAGE_BYTES,
         "record": m.MAX_RECORD_BYTES,
         "window": WINDOW,
+        "tokens": MAX_EARLIER_TOKENS,
         "segments": MAX_SEGMENTS,
         "commands": MAX_REMEMBERED_COMMANDS,
         "heartbeats": MISSED_HEARTBEATS,
@@ -126,7 +128,10 @@ async def test_a_leader_replies_to_every_request_as_the_table_says() -> None:
     segment = {"segment": 0, "generation": 1}
     conversation = [
         (m.CreateTopic, {"topic": "orders", "token": "1", "segments": 2}),
-        (m.OpenProducer, {"token": "2"}),
+        (m.OpenProducer, {"token": "2", "name": "loader"}),
+        (m.ListProducers, {}),
+        (m.DescribeProducer, {"producer": "loader"}),
+        (m.DeleteProducer, {"producer": "loader", "token": "9"}),
         (m.ProduceBatch, {"topic": "orders", "records": [m.Record(b"", b"", 0)]}),
         (m.RegisterConsumer, {**consumer, "subscription_type": "STREAM", "start": "earliest"}),
         (m.Heartbeat, consumer),

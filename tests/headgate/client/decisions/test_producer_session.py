@@ -67,9 +67,9 @@ def test_the_identity_carries_the_source_position():
     talk.connect()
     talk.leader()
     assert ["open"] == talk._record(talk.session.open(0.0))
-    reply = m.ProducerIdentity(producer_id=1, producer_epoch=4, source_position=b"line 9")
+    reply = m.ProducerIdentity(producer_id=1, producer_epoch=4, source_position=b"line 9", created=True)
     commands = talk.session.identified(talk.opening.request_id, reply, 0.0)
-    assert Identified(b"line 9") in commands
+    assert Identified(b"line 9", created=True) in commands
 
 
 def test_an_unanswered_open_request_is_repeated_with_the_same_token():
