@@ -34,6 +34,7 @@ def _shard(controller: ShardController) -> ShardStatus:
         leader_epoch=leader.leader_epoch,
         head=commit.durable,
         producers=len(state.producers),
+        named_producers=state.producers.named,
         in_flight_batches=commit.queued_batches,
         queue_bytes=commit.queued_bytes,
         topics=tuple(topic_commands.describe(topic, state.shard) for _, topic in sorted(state.topics.items())),

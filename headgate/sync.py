@@ -335,7 +335,7 @@ class Consumer(_Facade[consumer.Consumer]):
 
 
 class Admin(_Facade[admin.Admin]):
-    """Manages topics and subscriptions. See `headgate.Admin`."""
+    """Manages topics, named producers and subscriptions. See `headgate.Admin`."""
 
     def __init__(
         self,
@@ -358,6 +358,9 @@ class Admin(_Facade[admin.Admin]):
     set_topic_policy = _blocking(admin.Admin.set_topic_policy)
     prune_topic = _blocking(admin.Admin.prune_topic)
     delete_topic = _blocking(admin.Admin.delete_topic)
+    list_producers = _blocking(admin.Admin.list_producers)
+    describe_producer = _blocking(admin.Admin.describe_producer)
+    delete_producer = _blocking(admin.Admin.delete_producer)
     list_subscriptions = _blocking(admin.Admin.list_subscriptions)
     backlog = _blocking(admin.Admin.backlog)
     describe_subscription = _blocking(admin.Admin.describe_subscription)

@@ -21,7 +21,8 @@ class ShardStatus:
     head: int
     """Newest durable chunk that this daemon knows of."""
     producers: int = 0
-    """Known producers."""
+    """Known producers, named and anonymous."""
+    named_producers: int = 0
     in_flight_batches: int = 0
     """Accepted batches that are not durable yet."""
     queue_bytes: int = 0

@@ -31,6 +31,7 @@ COMMANDS = {
     "check-config": ("controller.cli.run", "Check a daemon's settings and print them."),
     "topic": ("controller.cli.topic", "Create, import, inspect, change and delete topics."),
     "produce": ("controller.cli.produce", "Write newline-delimited JSON to a topic."),
+    "producer": ("controller.cli.producer", "List, describe and delete named producers."),
     "consume": ("controller.cli.consume", "Print the records of a topic as JSON lines."),
     "backlog": ("controller.cli.backlog", "Show unacknowledged records, their age, and the estimated time to drain."),
     "subscription": ("controller.cli.subscription", "List, describe, move and delete subscriptions."),

@@ -11,11 +11,10 @@ from controller.state.shard_state import ShardState
 from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
 from headgate.protocol import messages as m
+from headgate.protocol.paging import cut_page
 
 LAST_PRODUCER_EPOCH: Final = 2**31 - 1
 """An identity that has used all its epochs gets a new id. The epoch never wraps (librdkafka #3720)."""
-PRODUCERS_PER_PAGE: Final = 100
-"""Producers in one reply: at most 150 kB, of which the source positions may be 100 kB."""
 
 
 def open_producer(request: m.OpenProducer, state: ShardState, *, max_named_producers: int) -> Decision | Refusal:
@@ -60,14 +59,9 @@ def open_producer(request: m.OpenProducer, state: ShardState, *, max_named_produ
 
 def list_producers(request: m.ListProducers, state: ShardState) -> Decision:
     """Return one page of the named producers, by name."""
-    producers = state.producers
-    names = producers.names_after(request.after, PRODUCERS_PER_PAGE + 1)
-    page = [producers.of_name(name) for name in names[:PRODUCERS_PER_PAGE]]
-    body = m.ProducerList(
-        producers=[_description(producer) for producer in page if producer is not None],
-        more=len(names) > PRODUCERS_PER_PAGE,
-    )
-    return Decision((), lambda _: body)
+    described = (_description(producer, state.shard) for producer in state.producers.named_after(request.after))
+    page, following = cut_page(((each.producer,), each) for each in described)
+    return Decision((), lambda _: m.ProducerList(producers=page, next=following))
 
 
 def describe_producer(request: m.DescribeProducer, state: ShardState) -> Decision | Refusal:
@@ -75,7 +69,7 @@ def describe_producer(request: m.DescribeProducer, state: ShardState) -> Decisio
     producer = state.producers.of_name(request.producer)
     if producer is None:
         return _unknown_name(request.producer)
-    body = m.ProducerReply(producer=_description(producer))
+    body = m.ProducerReply(producer=_description(producer, state.shard))
     return Decision((), lambda _: body)
 
 
@@ -158,10 +152,11 @@ def _identity(producer_id: int) -> Answer:
     return answer
 
 
-def _description(producer: ProducerState) -> m.ProducerDescription:
+def _description(producer: ProducerState, shard: int) -> m.ProducerDescription:
     assert producer.name is not None, "only named producers are described"
     return m.ProducerDescription(
         producer=producer.name,
+        shard=shard,
         producer_id=producer.producer_id,
         producer_epoch=producer.producer_epoch,
         next_sequence=producer.next_sequence,

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 
 from controller.state.dedup_window import FinishedBatch, FinishedBatches
 from headgate.model import entries as e
@@ -84,10 +84,10 @@ class Producers(Mapping[int, ProducerState]):
         producer_id = self._tokens.get(token)
         return None if producer_id is None else self[producer_id]
 
-    def names_after(self, name: str | None, limit: int) -> list[str]:
-        """Return at most ``limit`` names in order, from the first one after ``name`` on."""
+    def named_after(self, name: str | None) -> Iterator[ProducerState]:
+        """Iterate over named producers by name, from the first one after ``name`` on."""
         first = 0 if name is None else bisect_right(self._ordered_names, name)
-        return self._ordered_names[first : first + limit]
+        return (self[self._names[each]] for each in islice(self._ordered_names, first, None))
 
     def open(self, entry: e.ProducerOpened, chunk: int, at_ms: int) -> None:
         before = self.remove(entry.producer_id if entry.replaced_id is None else entry.replaced_id)

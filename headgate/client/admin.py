@@ -1,4 +1,4 @@
-"""Commands to a cluster: topics, splits, merges, subscriptions.
+"""Commands to a cluster: topics, splits, merges, producers, subscriptions.
 
 A command is repeated until the leader of its topic's shard replies. A change carries the same token
 in every attempt, so it is made once, and a deadline, so it is not made after this has failed.
@@ -17,6 +17,7 @@ from headgate.client.admin_values import (
     BacklogInfo,
     Explanation,
     Plan,
+    ProducerInfo,
     PruneResult,
     SeekResult,
     SubscriptionInfo,
@@ -27,7 +28,7 @@ from headgate.client.admin_values import (
 from headgate.client.connection import DEFAULT_TIMEOUT_SECONDS, Client
 from headgate.client.source_listing import ExternalLayout
 from headgate.config import ClientConfig
-from headgate.errors import ConfigError, HeadgateError
+from headgate.errors import ConfigError, HeadgateError, RequestRejectedError
 from headgate.ledger.ledger import Ledger
 from headgate.model.entries import Order
 from headgate.model.hashing import shard_of
@@ -38,11 +39,11 @@ from headgate.storage.object_store import Store, open_store
 
 ReplyT = TypeVar("ReplyT", bound=m.ReplyBody)
 PageT = TypeVar("PageT", bound=m.PageReply)
-ListRequestT = TypeVar("ListRequestT", m.ListTopics, m.ListSubscriptions, m.DescribeBacklog)
+ListRequestT = TypeVar("ListRequestT", m.ListTopics, m.ListProducers, m.ListSubscriptions, m.DescribeBacklog)
 
 
 class Admin:
-    """Manages topics and subscriptions. Use it as an async context manager.
+    """Manages topics, named producers and subscriptions. Use it as an async context manager.
 
     Every method raises NoLeaderError if no leader answers in time, RequestRejectedError if the
     leader refuses (the text gives the reason and the valid choices), and InvalidNameError for a
@@ -197,6 +198,29 @@ class Admin:
         """Delete ``topic``; with ``force`` also while consumers use it."""
         request = m.DeleteTopic(topic=topic, force=force, token=self._client.new_token())
         await self._request(self._shard(topic), request, m.Done)
+
+    # Producers
+
+    async def list_producers(self) -> list[ProducerInfo]:
+        """Return the named producers of all shards, by name and shard."""
+        pages = await self._list(range(self._all_shards()), m.ListProducers(), m.ProducerList)
+        found = [public_value(producer, ProducerInfo) for page in pages for producer in page.producers]
+        return sorted(found, key=lambda info: (info.producer, info.shard))
+
+    async def describe_producer(self, name: str) -> list[ProducerInfo]:
+        """Return the producer ``name`` on each shard that knows it; at least one does."""
+        request = m.DescribeProducer(producer=m.require_name("producer", name))
+        replies = await self._request_known(name, request, m.ProducerReply)
+        return [public_value(reply.producer, ProducerInfo) for reply in replies]
+
+    async def delete_producer(self, name: str) -> None:
+        """Delete the producer ``name`` with its source positions on all shards.
+
+        A program that uses it ends with ForgottenError. The name can be opened again, and then
+        starts without a position. The shards are independent: repeat a call that failed.
+        """
+        request = m.DeleteProducer(producer=m.require_name("producer", name), token=self._client.new_token())
+        await self._request_known(name, request, m.Done)
 
     # Subscriptions
 
@@ -374,6 +398,25 @@ class Admin:
         while (after := pages[-1].next) is not None:
             pages.append(await self._request(shard, msgspec.structs.replace(request, after=after), kind))
         return pages
+
+    async def _request_known(
+        self, name: str, request: m.DescribeProducer | m.DeleteProducer, kind: type[ReplyT]
+    ) -> list[ReplyT]:
+        """Return the replies of the shards that know the producer ``name``, by shard."""
+
+        async def reply_of(shard: int) -> ReplyT | None:
+            try:
+                return await self._request(shard, request, kind)
+            except RequestRejectedError as error:
+                if error.verdict != "invalid":
+                    raise
+                return None
+
+        found = await asyncio.gather(*map(reply_of, range(self._all_shards())))
+        replies = [reply for reply in found if reply is not None]
+        if not replies:
+            raise RequestRejectedError("invalid", f"no shard has a producer {name!r}; see: headgate producer list")
+        return replies
 
     async def _request(self, shard: int, request: m.AnyRequestBody, kind: type[ReplyT]) -> ReplyT:
         """Return the body of the reply to ``request``, which must be of type ``kind``."""

@@ -122,6 +122,27 @@ class PruneResult:
     """Subscriptions that did not count, because they have been unused for too long."""
 
 
+# Producers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerInfo:
+    """A named producer on one shard. It has an identity of its own on each shard that it was opened on."""
+
+    producer: str
+    shard: int
+    producer_id: int
+    """Unique on its shard. A name that is deleted and opened again gets another id."""
+    producer_epoch: int
+    """Rises with each opening; the earlier holder of the name is fenced."""
+    next_sequence: int
+    """Number of its next batch since it was opened last."""
+    last_used_at_ms: int
+    """When it was opened or stored a batch last."""
+    source_position: bytes | None
+    """How far it has read its source; None: it has never stored a position."""
+
+
 # Subscriptions
 
 

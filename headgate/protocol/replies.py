@@ -66,6 +66,7 @@ class ProducerDescription(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
     """A named producer on one shard. ``last_used_at_ms``: time of its last opening or batch."""
 
     producer: str
+    shard: int
     producer_id: int
     producer_epoch: int
     next_sequence: int
@@ -79,11 +80,10 @@ class ProducerReply(ReplyBody, frozen=True, tag="producer"):
     producer: ProducerDescription
 
 
-class ProducerList(ReplyBody, frozen=True, tag="producer_list"):
-    """Reply to `ListProducers`: one page. ``more``: there are names after the last one."""
+class ProducerList(PageReply, frozen=True, kw_only=True, tag="producer_list"):
+    """Reply to `ListProducers`."""
 
     producers: list[ProducerDescription]
-    more: bool = False
 
 
 class ExternalGrant(msgspec.Struct, frozen=True, kw_only=True):

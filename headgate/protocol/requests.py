@@ -138,10 +138,8 @@ class OpenProducer(RequestBody, frozen=True, tag="open_producer"):
     accept_new: bool = False
 
 
-class ListProducers(RequestBody, frozen=True, tag="list_producers"):
-    """List the named producers of one shard by name, page by page. ``after``: the last name of the page before."""
-
-    after: Name | None = None
+class ListProducers(ListRequest, frozen=True, tag="list_producers"):
+    """List the named producers of one shard by name."""
 
 
 class DescribeProducer(RequestBody, frozen=True, tag="describe_producer"):
@@ -391,7 +389,8 @@ AnyRequestBody = (
 
 
 AnyCommand = (
-    CreateTopic
+    DeleteProducer
+    | CreateTopic
     | ImportTopic
     | DeleteTopic
     | SplitSegment

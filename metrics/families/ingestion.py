@@ -53,11 +53,13 @@ def add_ingestion_metrics(metrics: MetricFactory) -> None:
         "Accepted bytes that may wait for the object store, per shard.",
     )
     in_flight = metrics.gauge("batches_in_flight", "Accepted batches that are not durable yet.", shard=None)
-    producers = metrics.gauge("producers", "Known producers.", shard=None)
+    producers = metrics.gauge("producers", "Known producers, named and anonymous.", shard=None)
+    named = metrics.gauge("named_producers", "Named producers, which are kept until they are deleted.", shard=None)
 
     def set_held(event: events.StatusCollected) -> None:
         for shard in event.status.shards:
             producers.child(shard.shard).set(shard.producers)
+            named.child(shard.shard).set(shard.named_producers)
             in_flight.child(shard.shard).set(shard.in_flight_batches)
             queue.child(shard.shard).set(shard.queue_bytes)
 

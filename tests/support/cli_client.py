@@ -20,6 +20,7 @@ from headgate import (
     Explanation,
     ExternalLayout,
     Plan,
+    ProducerInfo,
     ProposedMove,
     ProposedSegment,
     PruneResult,
@@ -98,6 +99,7 @@ class FakeCluster:
     """The state that the fakes of one test share."""
 
     topics: dict[str, TopicInfo] = field(default_factory=dict)
+    producers: list[ProducerInfo] = field(default_factory=list)
     subscriptions: list[SubscriptionInfo] = field(default_factory=list)
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     sent: list[tuple[str, bytes, bytes]] = field(default_factory=list)
@@ -191,6 +193,19 @@ class FakeAdmin:
     async def delete_topic(self, name: str, *, force: bool) -> None:
         self.cluster.calls.append(("delete_topic", name, force))
         self._find(name)
+
+    async def list_producers(self) -> list[ProducerInfo]:
+        return self.cluster.producers
+
+    async def describe_producer(self, name: str) -> list[ProducerInfo]:
+        found = [each for each in self.cluster.producers if each.producer == name]
+        if not found:
+            raise RequestRejectedError("invalid", f"no shard has a producer {name!r}")
+        return found
+
+    async def delete_producer(self, name: str) -> None:
+        await self.describe_producer(name)
+        self.cluster.calls.append(("delete_producer", name))
 
     async def list_subscriptions(self, name: str | None) -> list[SubscriptionInfo]:
         return [each for each in self.cluster.subscriptions if name in (None, each.topic)]

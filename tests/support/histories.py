@@ -89,11 +89,9 @@ class History(RandomLedger):
     def _expire_producers(self) -> None:
         """Expire what was used first; or delete a named producer."""
         producers = self.state.producers
-        named = producers.names_after(None, 1)
-        if named and self.rng.random() < 0.2:
-            producer = producers.of_name(named[0])
-            assert producer is not None, "it has just been listed"
-            self.add(e.ProducerDeleted(producer_id=producer.producer_id, token=self.token()))
+        named = next(producers.named_after(None), None)
+        if named is not None and self.rng.random() < 0.2:
+            self.add(e.ProducerDeleted(producer_id=named.producer_id, token=self.token()))
         else:
             oldest, windows = list(producers.anonymous)[:1], list(producers.with_window)[:1]
             self.add(e.ProducersExpired(producer_ids=oldest, windows=windows))

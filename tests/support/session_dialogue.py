@@ -13,8 +13,9 @@ from headgate.protocol import messages as m
 class Dialogue:
     """A session and its leader. Time passes only in `wait`."""
 
-    def __init__(self, *, max_in_flight: int = 5, deadline: float = 100.0) -> None:
+    def __init__(self, *, named: bool = False, max_in_flight: int = 5, deadline: float = 100.0) -> None:
         self.session = ProducerSession(
+            named=named,
             max_in_flight=max_in_flight,
             request_timeout_seconds=5.0,
             request_ids=itertools.count(1),

@@ -7,7 +7,6 @@ import pytest
 from controller.decisions import producer_commands
 from controller.decisions.producer_commands import (
     LAST_PRODUCER_EPOCH,
-    PRODUCERS_PER_PAGE,
     delete_producer,
     describe_producer,
     list_producers,
@@ -19,6 +18,7 @@ from controller.state.producers import MAX_EARLIER_TOKENS
 from coordinator.decisions.refusal import Refusal
 from headgate.model import entries as e
 from headgate.protocol import messages as m
+from headgate.protocol.paging import PAGE_BYTES
 from tests.support.command_shard import CommandShard
 from tests.support.whole_state import decode_snapshot
 
@@ -318,6 +318,7 @@ def test_a_named_producer_is_described(shard: Shard) -> None:
     assert m.ProducerReply(
         producer=m.ProducerDescription(
             producer="loader",
+            shard=0,
             producer_id=1,
             producer_epoch=0,
             next_sequence=1,
@@ -344,31 +345,19 @@ def test_an_unknown_name_is_rejected(shard: Shard, outcome: Any) -> None:
 
 
 def test_named_producers_are_listed_page_by_page(shard: Shard) -> None:
-    names = [f"p{n:04}" for n in range(2 * PRODUCERS_PER_PAGE)]
+    """Positions are as large as possible; a reply above the limit of a message could not be sent."""
+    names = [f"{number:0100}" for number in range(1, 501)]
     for number, name in enumerate(names, start=1):
         shard.apply(e.ProducerOpened(producer_id=number, producer_epoch=0, token=name, name=name))
+        shard.store(number, position=bytes(1024))
     shard.open("anonymous")
-    pages, more, after = [], True, None
-    while more:
-        page = shard.do(list_producers(m.ListProducers(after=after), shard.state))
-        pages.append([each.producer for each in page.producers])
-        more, after = page.more, page.producers[-1].producer
+    pages = [shard.do(list_producers(m.ListProducers(), shard.state))]
+    while (after := pages[-1].next) is not None:
+        pages.append(shard.do(list_producers(m.ListProducers(after=after), shard.state)))
 
-    assert [names[:PRODUCERS_PER_PAGE], names[PRODUCERS_PER_PAGE:]] == pages
-
-
-def test_a_page_of_the_largest_descriptions_is_small(shard: Shard) -> None:
-    """A reply above the limit of a message could not be sent."""
-    for number in range(1, PRODUCERS_PER_PAGE + 1):
-        opened = e.ProducerOpened(
-            producer_id=number, producer_epoch=LAST_PRODUCER_EPOCH, token=str(number), name=f"{number:0100}"
-        )
-        shard.apply(opened)
-        shard.store(number, LAST_PRODUCER_EPOCH, position=bytes(1024))
-    page = shard.do(list_producers(m.ListProducers(), shard.state))
-
-    assert PRODUCERS_PER_PAGE == len(page.producers)
-    assert len(m.encode(m.Reply(request_id=1, leader_epoch=1, body=page))) < 150_000
+    assert names == [each.producer for page in pages for each in page.producers]
+    assert 3 == len(pages)
+    assert all(len(m.encode(page)) <= 1.01 * PAGE_BYTES for page in pages)
 
 
 def test_every_producer_command_has_a_handler() -> None:

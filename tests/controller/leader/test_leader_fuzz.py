@@ -16,6 +16,7 @@ from tests.simulation.virtual_loop import VirtualLoop
 from tests.support.broker import Message
 from tests.support.hostile_messages import hostile
 from tests.support.one_shard import BareClient, OneShard
+from tests.support.whole_state import everything
 
 CONSUMER = {"topic": "orders", "subscription": "s", "consumer": "c", "incarnation": 1}
 VALID = [
@@ -25,6 +26,8 @@ VALID = [
         (m.ProduceBatch, {"topic": "orders", "records": [m.Record(b"k", b"v", 0)] * 3, "source_position": b"7"}),
         (m.OpenProducer, {"token": "2"}),
         (m.OpenProducer, {"token": "3", "name": "loader", "producer_id": 2}),
+        (m.ListProducers, {"after": "a"}),
+        (m.DeleteProducer, {"producer": "loader", "token": "7"}),
         (m.CreateTopic, {"topic": "more", "token": "1", "segments": 2}),
         (m.RegisterConsumer, {**CONSUMER, "subscription_type": "STREAM", "start": "earliest"}),
         (m.Heartbeat, {**CONSUMER, "held": []}),
@@ -53,7 +56,7 @@ def is_malformed(payload: bytes) -> bool:
 
 def held(state: ShardState) -> str:
     """Return the state without its chunk number, because a barrier may be an empty chunk."""
-    return repr([value for name, value in vars(state).items() if name not in ("chunk", "at_ms")])
+    return repr({name: value for name, value in everything(state).items() if name not in ("chunk", "at_ms")})
 
 
 def malformed_count(shard: OneShard) -> float:

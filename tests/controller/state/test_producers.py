@@ -132,10 +132,9 @@ def test_tokens_of_earlier_open_requests_are_replayed_from_the_ledger() -> None:
     ]
 
 
-def test_names_are_paged_in_order() -> None:
+def test_named_producers_are_listed_from_a_name_on() -> None:
     producers = producers_after([opened(n, name=name) for n, name in enumerate("dacb", start=2)])
 
-    assert ["a", "b"] == producers.names_after(None, 2)
-    assert ["c", "d"] == producers.names_after("b", 2)
-    assert ["c", "d"] == producers.names_after("bb", 5), "a name that was deleted between two pages"
-    assert [] == producers.names_after("d", 2)
+    after = {name: "".join(each.name or "" for each in producers.named_after(name)) for name in (None, "b", "bb", "d")}
+
+    assert {None: "abcd", "b": "cd", "bb": "cd", "d": ""} == after, "bb: it was deleted between two pages"

@@ -25,6 +25,7 @@ PAIRS: list[tuple[type[msgspec.Struct], type[Any]]] = [
     (m.ConsumerDescription, v.ConsumerInfo),
     (m.BucketRangeProgress, v.BucketRangeAssignment),
     (m.SegmentProgress, v.SegmentAssignment),
+    (m.ProducerDescription, v.ProducerInfo),
     (m.SubscriptionDescription, v.SubscriptionInfo),
     (m.SegmentMove, v.SegmentSeek),
     (m.SeekReply, v.SeekResult),

@@ -14,6 +14,7 @@ from headgate.errors import (
     DeliveryFailedError,
     DeliveryUnknownError,
     FencedError,
+    ForgottenError,
     HeadgateError,
     InvalidNameError,
     NoLeaderError,
@@ -318,6 +319,18 @@ async def test_a_fenced_producer_raises_on_every_path(cluster):
             await (await producer.send("orders", b"key", b"value"))
         with pytest.raises(FencedError):
             await producer.open("orders")
+    assert [] == cluster.stored
+
+
+async def test_a_producer_whose_name_was_deleted_raises_on_every_path(cluster):
+    async with cluster.leader() as leader, Producer(cluster.client(), name="loader") as producer:
+        leader.script.append("forgotten")
+        for _ in range(2):
+            with pytest.raises(ForgottenError, match="scripted forgotten"):
+                await (await producer.send("orders", b"key", b"value"))
+        with pytest.raises(ForgottenError, match="scripted forgotten"):
+            await producer.open("orders")
+        assert 2 == producer.report().rejected
     assert [] == cluster.stored
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from headgate.client.decisions.session_types import Outcome
 from tests.support.session_dialogue import Dialogue, streaming
 
@@ -183,28 +185,59 @@ def test_out_of_order_for_a_head_that_is_no_probe_is_retried():
     assert 0 == talk.session.epoch_bumps
 
 
-def test_a_forgotten_producer_renumbers_the_batches_whose_every_copy_was_refused():
+@pytest.mark.parametrize("verdict", ["forgotten", "out_of_order"])
+def test_a_forgotten_producer_renumbers_the_batches_whose_every_copy_was_refused(verdict):
     talk = streaming()
     talk.wait(60)
     talk.offer("a", "b")
-    talk.refuse("a", "out_of_order")
+    talk.refuse("a", verdict)
     assert ["open"] == talk.wait_for_pause()
     assert ["a@0"] == talk.identify(8, 0)
     assert ["b@1"] == talk.commit("a")
 
 
-def test_a_forgotten_producer_with_an_unanswered_copy_reports_unknown():
+@pytest.mark.parametrize("verdict", ["forgotten", "out_of_order"])
+def test_a_forgotten_producer_with_an_unanswered_copy_reports_unknown(verdict):
     """The unanswered copy may be stored: sending the batch under another sequence could store it twice."""
     talk = streaming()
     talk.offer("a")
     talk.wait(5.1)  # no answer: sent again, as a probe
-    talk.refuse("a", "out_of_order")
+    talk.refuse("a", verdict)
     assert ["a@1"] == talk.wait_for_pause()
-    assert [] == talk.refuse("a", "out_of_order")
+    assert [] == talk.refuse("a", verdict)
     assert Outcome.UNKNOWN is talk.outcomes["a"]
     talk.offer("b")
     assert ["open"] == talk.wait_for_pause()
     assert ["b@0"] == talk.identify(8, 0)
+
+
+def test_forgotten_behind_the_head_is_retried_as_a_probe():
+    """Only the head shows what is certainly not stored."""
+    talk = streaming()
+    talk.offer("a", "b")
+    talk.refuse("b", "forgotten")
+    assert ["a@1"] == talk.wait_for_pause()
+    assert {"0"} == set(talk.outcomes)
+
+
+def test_a_named_producer_that_was_deleted_ends():
+    """Another identity would not continue at the source position of this one."""
+    talk = streaming(named=True)
+    talk.offer("a", "b")
+    assert [] == talk.refuse("b", "forgotten")
+    talk.offer("c")
+    talk.wait(60)
+    assert [Outcome.FORGOTTEN] * 3 == [talk.outcomes[name] for name in "abc"]
+    assert (Outcome.FORGOTTEN, "refused by the test") == talk.session.end
+
+
+def test_a_named_producer_that_was_deleted_gets_no_next_epoch():
+    talk = streaming(named=True)
+    talk.offer("a")
+    talk.refuse("a", "invalid")
+    talk.offer("b")
+    assert ["open rejected: forgotten"] == talk.refuse(talk.opening, "forgotten")
+    assert Outcome.FORGOTTEN is talk.outcomes["b"]
 
 
 def test_a_doubled_refusal_covers_one_copy():

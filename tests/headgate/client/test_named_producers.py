@@ -1,0 +1,143 @@
+"""Named producers with the real leader of a shard: what survives, and how an import continues exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from controller.settings.load import IngestSettings
+from headgate.client.admin import Admin
+from headgate.client.producer import Producer
+from headgate.errors import ForgottenError, RequestRejectedError
+from headgate.protocol import messages as m
+from tests.headgate.client.test_against_the_leader import client, create
+from tests.support.one_shard import OneShard
+
+pytestmark = pytest.mark.looptime
+
+LINES = [b"line %d" % number for number in range(5)]
+
+
+async def import_lines(world: OneShard, name: str = "import-1") -> bool:
+    """Store the lines that the producer has not stored yet, one position per line; return whether it was new."""
+    async with Producer(client(world, "importer"), name=name) as producer:
+        await producer.open("orders")
+        first = 0 if producer.source_position is None else int(producer.source_position)
+        for number, line in enumerate(LINES[first:], start=first + 1):
+            await producer.send("orders", b"k", line, source_position=b"%d" % number)
+        return producer.created
+
+
+async def open_anonymous(world: OneShard, count: int) -> None:
+    async with world.client("devices") as devices:
+        for number in range(count):
+            reply = await devices.call(m.OpenProducer, token=f"device-{number}", leader_epoch=None)
+            assert isinstance(reply, m.ProducerIdentity)
+
+
+async def stored(world: OneShard) -> list[bytes]:
+    chunks = [await world.ledger.read_records(n) for n in range(1, await world.ledger.newest() + 1)]
+    return [row["value"] for chunk in chunks for row in chunk.to_pylist()]
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["one term", "another leader"])
+async def test_anonymous_producers_do_not_make_an_import_start_again(restarts):
+    world = OneShard(ingest=IngestSettings(max_producers=10))
+    async with world.leader("a"):
+        await create(world)
+        assert await import_lines(world)
+        await open_anonymous(world, 12)
+        await asyncio.sleep(1)
+        if not restarts:
+            assert not await import_lines(world)
+    if restarts:
+        async with world.leader("b"):
+            assert not await import_lines(world)
+
+    assert LINES == await stored(world)
+
+
+async def test_idle_time_does_not_make_an_import_start_again():
+    """It only drops the window."""
+    world = OneShard(ingest=IngestSettings(producer_idle_seconds=60))
+    async with world.leader() as leader:
+        await create(world)
+        await import_lines(world)
+        await asyncio.sleep(100)
+        known = leader.state.producers.of_name("import-1")
+        assert known is not None
+        assert (0, b"5") == (len(known.finished), known.source_position)
+        assert not await import_lines(world)
+
+    assert LINES == await stored(world)
+
+
+async def test_a_deleted_producer_that_runs_is_shut_out_and_its_name_starts_again():
+    world = OneShard()
+    async with world.leader():
+        await create(world)
+        async with Producer(client(world, "importer"), name="import-1") as running:
+            await running.send_and_wait("orders", b"k", LINES[0], source_position=b"1")
+            async with Admin(client(world, "admin")) as admin:
+                await admin.delete_producer("import-1")
+            for _ in range(2):
+                with pytest.raises(ForgottenError, match="not known on this shard"):
+                    await running.send_and_wait("orders", b"k", LINES[1], source_position=b"2")
+        assert await import_lines(world), "the name is new"
+
+    assert [LINES[0], *LINES] == await stored(world)
+
+
+async def test_an_anonymous_producer_that_was_forgotten_continues_under_a_new_identity():
+    """It has no position to resume from, and knows the outcome of everything that it sent."""
+    world = OneShard(ingest=IngestSettings(producer_idle_seconds=60))
+    async with world.leader():
+        await create(world)
+        async with Producer(client(world, "sensor")) as producer:
+            for line in LINES:
+                metadata = await producer.send_and_wait("orders", b"k", line)
+                assert not metadata.duplicate
+                await asyncio.sleep(70)
+            session = producer.sessions[0].session
+            assert (0, 4) == (session.resent_batches - 4, session.epoch_bumps)
+
+    assert LINES == await stored(world)
+
+
+async def test_above_the_limit_a_new_name_is_rejected_with_the_reason():
+    world = OneShard(ingest=IngestSettings(max_named_producers=1))
+    async with world.leader():
+        await create(world)
+        await import_lines(world)
+        with pytest.raises(RequestRejectedError, match="max_named_producers=1"):
+            await import_lines(world, "import-2")
+        async with Admin(client(world, "admin")) as admin:
+            await admin.delete_producer("import-1")
+        assert await import_lines(world, "import-2")
+
+
+async def test_named_producers_are_listed_described_and_deleted():
+    world = OneShard()
+    async with world.leader(), Admin(client(world, "admin")) as admin:
+        await create(world)
+        for name in ("import-2", "import-1"):
+            await import_lines(world, name)
+        await open_anonymous(world, 1)
+        listed = await admin.list_producers()
+        described = await admin.describe_producer("import-1")
+        await admin.delete_producer("import-1")
+        left = await admin.list_producers()
+        for command in (admin.describe_producer, admin.delete_producer):
+            with pytest.raises(RequestRejectedError, match="no shard has a producer 'import-1'"):
+                await command("import-1")
+
+    assert ["import-1", "import-2"] == [info.producer for info in listed]
+    assert listed[:1] == described
+    assert (0, 0, 1, b"5") == (
+        described[0].shard,
+        described[0].producer_epoch,
+        described[0].next_sequence,
+        described[0].source_position,
+    )
+    assert listed[1:] == left
