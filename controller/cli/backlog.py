@@ -14,12 +14,13 @@ import msgspec
 from controller.cli import backlog_table as table
 from controller.cli.context import CommandContext, with_context
 from controller.cli.output import examples, json_option, print_json, print_table
-from headgate.errors import HeadgateError
+from headgate.errors import ConfigError, HeadgateError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from headgate import Admin, BacklogInfo
+    from headgate.config import ClientConfig
 
 MAX_NAMES_SHOWN: Final = 10
 
@@ -169,7 +170,7 @@ def _now_ms() -> int:
     ),
 )
 @click.argument("topic", required=False)
-@click.option("--ledger", metavar="URL", help="Ledger to count. [default: the cluster's ledger]")
+@click.option("--ledger", metavar="URL", help="Ledger to count. [default: ledger_url of the client configuration]")
 @click.option("--master", default="local[*]", show_default=True, help="Spark master.")
 @click.option("--conf", metavar="KEY=VALUE", multiple=True, help="Spark setting; can be repeated.")
 @click.option(
@@ -201,15 +202,17 @@ def verify(
     """
     command = [sys.executable, "-m", "drain.backlog.verify", "--master", master, "--reader", reader]
     command += [part for pair in conf for part in ("--conf", pair)]
+    counted = ledger or context.client_config().ledger_url
     if ledger is None or topic is not None:
-        url, shard, topic_id, external = context.ask(lambda admin: _locate_topic(admin, topic))
-        ledger = ledger or url
+        announced, shard, topic_id, external = context.ask(lambda admin: _locate_topic(admin, topic))
+        if ledger is None:
+            _refuse_another_ledger(context.client_config(), announced)
         if external:
             names = ", ".join(external[:MAX_NAMES_SHOWN]) + (", …" if len(external) > MAX_NAMES_SHOWN else "")
             click.echo(f"external topics, whose tables are not read: {names}", err=True)
         if topic_id is not None:
             command += ["--shard", str(shard), "--topic-id", str(topic_id)]
-    command += ["--ledger", ledger, *(["--json"] if as_json else [])]
+    command += ["--ledger", counted, *(["--json"] if as_json else [])]
     sys.stdout.flush()
     code, jvm_output = context.run_recount(command)
     if code not in {0, 1}:
@@ -219,8 +222,21 @@ def verify(
         raise click.exceptions.Exit(code)
 
 
+def _refuse_another_ledger(config: ClientConfig, announced: str) -> None:
+    """Raise ConfigError if the cluster announces a ledger other than the configured one.
+
+    An announcement alone is not enough: any client of the broker can publish one, and Spark reads with the rights of
+    this user.
+    """
+    if announced != config.ledger_url:
+        raise ConfigError(
+            f"ledger_url is {config.ledger_url!r} in {config.file or 'the client configuration'}, but the cluster "
+            f"announces {announced!r}: correct it, or name the ledger to count with --ledger"
+        )
+
+
 async def _locate_topic(admin: Admin, topic: str | None) -> tuple[str, int | None, int | None, list[str]]:
-    """Return the cluster's ledger, shard and id of ``topic``, and the external ones among the topics in question."""
+    """Return the announced ledger, shard and id of ``topic``, and the external ones among the topics in question."""
     url = await admin.ledger_url()
     if topic is None:
         external = [each.topic for each in await admin.list_topics() if each.external is not None]

@@ -9,6 +9,7 @@ import pytest
 from controller.cli.main import main
 from headgate import BacklogInfo, ExternalSource, TopicInfo
 from headgate.client.admin_values import public_value
+from headgate.config import ClientConfig
 from headgate.protocol.backlog import SegmentBacklog, summarize_backlog
 
 
@@ -31,8 +32,10 @@ class Admin:
             raise KeyboardInterrupt
         return self.found
 
+    announced_ledger_url = "file:///the/ledger"
+
     async def ledger_url(self):
-        return "file:///the/ledger"
+        return self.announced_ledger_url
 
     async def list_topics(self):
         return [self.topic("orders"), self.topic("clicks", external=True)]
@@ -66,6 +69,9 @@ def requests(context):
     requests: list[tuple[str | None, str | None]] = []
     admin = Admin(requests, [public_value(found, BacklogInfo)])
     context.open_admin = lambda: admin
+    context.client_config = lambda: ClientConfig(
+        cluster="c", broker_host="b", broker_port=1, ledger_url="file:///the/ledger", file="client.toml"
+    )
     return requests
 
 
@@ -132,6 +138,20 @@ def test_verify_counts_the_clusters_ledger_and_returns_the_verdict(run, context,
 
     assert run("backlog", "verify") == code
     assert context.commands[0][-2:] == ["--ledger", "file:///the/ledger"]
+
+
+def test_verify_counts_no_ledger_that_only_the_cluster_names(run, context, requests, capsys):
+    """Whoever may publish to the broker can announce a ledger; Spark must not read it with the rights of the user."""
+    context.open_admin().announced_ledger_url = "s3://an/attacker"
+
+    assert run("backlog", "verify") == 1
+    assert context.commands == []
+    assert capsys.readouterr().err == (
+        "headgate: ledger_url is 'file:///the/ledger' in client.toml, but the cluster announces 's3://an/attacker': "
+        "correct it, or name the ledger to count with --ledger\n"
+    )
+    assert run("backlog", "verify", "orders", "--ledger", "file:///named") == 0
+    assert context.commands[0][-2:] == ["--ledger", "file:///named"]
 
 
 def test_verify_passes_spark_options_on(run, context, requests):
