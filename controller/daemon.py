@@ -46,6 +46,7 @@ from drain.protocol import BacklogResponse, ExternalBacklogQuery
 from headgate.errors import ConfigError
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
+from headgate.ledger.paths import chunk_folder
 from headgate.protocol import messages as m
 from headgate.storage.object_store import Store, open_store
 from headgate.transport.mqtt import MqttTransport
@@ -62,6 +63,8 @@ TICK_INTERVAL_SECONDS = 0.25
 """Liveness and the watchdog depend on this tick."""
 GAUGE_INTERVAL_SECONDS = 5.0
 """Pause between two updates of the gauges that show the state."""
+
+MAX_LOGGED_NAMES = 10
 
 LeaderType = Callable[[ShardState, LeaderContext, Callable[[], bool]], ShardLeader]
 
@@ -192,7 +195,10 @@ class Daemon:
         await stack.enter_async_context(transport)
         await transport.subscribe(m.presence_topic(settings.cluster.name, "+"), self._on_presence)
         self._controllers = [
-            self._controller(Ledger(store, shard), elections, transport, drain_checker) for shard in range(shards)
+            self._controller(
+                Ledger(store, shard, partial(self._on_foreign_objects, shard)), elections, transport, drain_checker
+            )
+            for shard in range(shards)
         ]
         running = [
             tasks.create_task(controller.run(), name=f"shard-{controller.shard}") for controller in self._controllers
@@ -222,6 +228,7 @@ class Daemon:
                 drain=self.drain_state[0],
                 drain_reason=self.drain_state[1],
                 shards=len(self._controllers),
+                unreadable={each.shard: each.fault for each in self._controllers if each.fault is not None},
                 store_reachable=self.instruments.store_reachable,
                 shards_led=sum(controller.leadership.role is Role.LEADING for controller in self._controllers),
             ),
@@ -502,6 +509,13 @@ class Daemon:
         for controller in self._controllers:
             if controller.leader is not None:
                 controller.leader.on_presence(presence)
+
+    def _on_foreign_objects(self, shard: int, names: Sequence[str]) -> None:
+        self.instruments.observe(events.ForeignObjectsFound(shard=shard, count=len(names)))
+        if names:
+            log.warning(
+                "ledger.foreign_objects", folder=chunk_folder(shard), count=len(names), names=names[:MAX_LOGGED_NAMES]
+            )
 
     def _on_drain_state(self, state: events.DrainState, reason: str) -> None:
         if state != self.drain_state[0]:

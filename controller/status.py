@@ -26,6 +26,7 @@ def _shard(controller: ShardController) -> ShardStatus:
             role=role,
             leader_epoch=controller.following_epoch,
             head=controller.following_chunk,
+            fault=controller.fault or "",
         )
     state, commit = leader.state, leader.commit
     return ShardStatus(

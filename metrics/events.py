@@ -283,6 +283,13 @@ class SnapshotRejected(Event, frozen=True):
     shard: int
 
 
+class ForeignObjectsFound(Event, frozen=True):
+    """A listing showed ``count`` objects among the chunks of a shard whose names are not those of chunks."""
+
+    shard: int
+    count: int
+
+
 class ObjectsCounted(Event, frozen=True):
     shard: int
     kind: ObjectKind

@@ -4,14 +4,15 @@
    else. A daemon that is not live is not ready.
 2. A daemon is not ready before it joined the cluster, or while the broker or the object store is
    unreachable: it can neither lead nor take over.
-3. It is degraded, but ready, while ZooKeeper is unreachable (no new leader is elected) or the drain
-   service is (blocked segments wait).
+3. It is degraded, but ready, while ZooKeeper is unreachable (no new leader is elected), the drain
+   service is (blocked segments wait), or the ledger of a shard cannot be read (others are served).
 4. A daemon that leads no shard is ready, on standby.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 STALLED_SECONDS = 10.0
@@ -39,6 +40,8 @@ class HealthFacts:
     shards: int
     """Shards of the cluster; 0 before this daemon joined it."""
     shards_led: int
+    unreadable: Mapping[int, str] = field(default_factory=dict)
+    """Shard → why this daemon cannot read its ledger."""
     store_reachable: bool = True
 
 
@@ -73,9 +76,8 @@ def judge_health(facts: HealthFacts) -> Health:
     if not live:
         live_reason += f"; the limit is {STALLED_SECONDS:g} s"
     loop = ComponentHealth("loop", ComponentState.OK if live else ComponentState.FAILED, live_reason)
-    return Health(
-        live, live_reason, (loop, _cluster(facts), _zookeeper(facts), _broker(facts), _store(facts), _drain(facts))
-    )
+    judges = (_cluster, _zookeeper, _broker, _store, _ledger, _drain)
+    return Health(live, live_reason, (loop, *(judge(facts) for judge in judges)))
 
 
 def _cluster(facts: HealthFacts) -> ComponentHealth:
@@ -110,6 +112,17 @@ def _store(facts: HealthFacts) -> ComponentHealth:
         return ComponentHealth("store", ComponentState.OK, "the last operation succeeded")
     return ComponentHealth(
         "store", ComponentState.FAILED, "unreachable: no chunk can be committed or read; check [ledger] url"
+    )
+
+
+def _ledger(facts: HealthFacts) -> ComponentHealth:
+    if not facts.unreadable:
+        return ComponentHealth("ledger", ComponentState.OK, "no unreadable object")
+    shards = "; ".join(f"shard {shard}: {reason}" for shard, reason in sorted(facts.unreadable.items()))
+    return ComponentHealth(
+        "ledger",
+        ComponentState.DEGRADED,
+        f"{shards}; this daemon does not lead these shards, and reads the objects again within a minute",
     )
 
 

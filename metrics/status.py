@@ -15,11 +15,13 @@ from headgate.protocol.messages import SubscriptionBacklog, SubscriptionDescript
 class ShardStatus:
     shard: int
     role: str
-    """``following``, ``catching_up``, ``leading`` or ``stopped``."""
+    """``following``, ``catching_up``, ``leading``, ``failed`` or ``stopped``."""
     leader_epoch: int
     """Leader epoch of the newest term that this daemon knows of; its own if it leads."""
     head: int
     """Newest durable chunk that this daemon knows of."""
+    fault: str = ""
+    """Why this daemon cannot read the ledger; the text names the object."""
     producers: int = 0
     """Known producers, named and anonymous."""
     named_producers: int = 0

@@ -42,7 +42,7 @@ def status_page(status: DaemonStatus, health: Health) -> str:
         ),
         "<h2>Shards</h2>",
         _table(
-            ("shard", "role", "leader epoch", "head chunk", "producers", "batches in flight", "topics"),
+            ("shard", "role", "leader epoch", "head chunk", "producers", "batches in flight", "topics", "fault"),
             (
                 (
                     shard.shard,
@@ -52,6 +52,7 @@ def status_page(status: DaemonStatus, health: Health) -> str:
                     shard.producers,
                     shard.in_flight_batches,
                     len(shard.topics) if shard.leading else "see its leader",
+                    shard.fault,
                 )
                 for shard in status.shards
             ),

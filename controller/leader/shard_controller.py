@@ -4,8 +4,10 @@ controller.leadership.transitions decides. This module performs its actions and 
 While following, it keeps reading the ledger, so that a new term only has to read the chunks of the
 last second.
 
-`run` returns after a requested stop. It raises what a bug raised, and LedgerError for an unreadable
-ledger: the process must not continue in either case.
+A damaged, foreign or missing object of the ledger fails this shard only: `ShardController.fault`
+names it. The daemon reads it again with pauses, as a follower, and contends when it can be read.
+
+`run` returns after a requested stop, and raises what a bug raised.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from controller.leadership.transitions import Action, Event, Leadership, Role
 from controller.snapshots.restore import apply_new_chunks, catch_up, load_newest_snapshot
 from controller.state.shard_state import ShardState
 from headgate.backoff import Backoff
-from headgate.errors import ObjectExistsError, OutcomeUnknownError, StoreUnavailableError
+from headgate.errors import LedgerError, ObjectExistsError, OutcomeUnknownError, StoreUnavailableError
 from headgate.ledger.chunk import ChunkBuilder
 from headgate.ledger.ledger import Ledger
 from headgate.model import entries as e
@@ -37,6 +39,8 @@ HANDOVER_TIMEOUT_SECONDS = 5.0
 """Longest wait for the last commit during a handover."""
 CONTEND_BACKOFF = Backoff(first_seconds=0.25, longest_seconds=5.0, jitter=0)
 """Pause before the second and each later consecutive attempt to start a term."""
+UNREADABLE_BACKOFF = Backoff(first_seconds=1.0, longest_seconds=60.0, jitter=0)
+"""Pause before an unreadable ledger is read again: a whole snapshot and the chunks after it, at worst."""
 
 log = structlog.get_logger(__name__)
 
@@ -61,6 +65,8 @@ class ShardController:
         self.following_chunk = 0
         """Newest chunk that was read as a follower."""
         self.following_epoch = 0
+        self.fault: str | None = None
+        """Why the ledger cannot be read; the text names the object. None if it can be read."""
         self._ledger = ledger
         self._instance = instance
         self._elections = elections
@@ -75,6 +81,8 @@ class ShardController:
         self._catching_up: asyncio.Task[None] | None = None
         self._attempts = 0
         """Attempts to start a term since the last successful one."""
+        self._unreadable = 0
+        """How often in a row the ledger could not be read."""
         self._end_detail: str | None = None
         """Why the current term failed; None if it has not."""
 
@@ -123,23 +131,42 @@ class ShardController:
     # Following
 
     async def _tail(self) -> None:
-        """Keep up with the ledger while another daemon leads."""
-        listed_at = asyncio.get_running_loop().time()
+        """Keep up with the ledger while another daemon leads, or until it can be read again."""
+        loop = asyncio.get_running_loop()
+        listed_at = loop.time()
         while True:
-            await asyncio.sleep(TAIL_INTERVAL_SECONDS)
-            if self.leadership.role is not Role.FOLLOWING or self.leader is not None:
+            failures = self._unreadable
+            await asyncio.sleep(UNREADABLE_BACKOFF.bound_seconds(failures - 1) if failures else TAIL_INTERVAL_SECONDS)
+            if self.leadership.role not in (Role.FOLLOWING, Role.FAILED) or self.leader is not None:
                 continue
             async with self._reading:
                 try:
-                    loop = asyncio.get_running_loop()
-                    if not await self._apply_new_chunks() and loop.time() - listed_at > LISTING_INTERVAL_SECONDS:
+                    # Only a listing shows that a missing chunk, which looks like the end, is there again.
+                    found = 0 if self.fault is not None else await self._apply_new_chunks()
+                    if self.fault is not None or (not found and loop.time() - listed_at > LISTING_INTERVAL_SECONDS):
                         listed_at = loop.time()
                         await self._catch_up()
                 except StoreUnavailableError as error:
                     self._observer.observe(events.StoreOperationFailed(operation="read"))
                     self._log.warning("ledger.unreachable", error=str(error))
+                except LedgerError as error:
+                    self._fail(error)
                 else:
                     self._observer.observe(events.StoreOperationSucceeded())
+                    self._recover()
+
+    def _fail(self, error: LedgerError) -> None:
+        self._unreadable += 1
+        if self.fault != str(error):
+            self.fault = str(error)
+            self._log.error("ledger.unreadable", reason=self.fault)
+
+    def _recover(self) -> None:
+        if self.fault is not None:
+            self._log.info("ledger.readable", was=self.fault)
+        self.fault, self._unreadable = None, 0
+        if self.leadership.role is Role.FAILED:
+            self.post(Event.LEDGER_READABLE)
 
     async def _apply_new_chunks(self) -> int:
         """Apply new chunks by number; return how many."""
@@ -180,7 +207,11 @@ class ShardController:
                 self._observer.observe(events.StoreOperationFailed(operation="create"))
                 self._log.warning("ledger.unreachable", error=str(error))
                 self.post(Event.STORE_UNREACHABLE)
+            except LedgerError as error:
+                self._fail(error)
+                self.post(Event.LEDGER_UNREADABLE)
             else:
+                self._recover()
                 state, self._state = self._state, ShardState(self.shard)
                 self.leader = self._new_leader(state, lambda: self.leadership.yields_to_contender)
                 self._attempts = 0

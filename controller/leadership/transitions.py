@@ -9,6 +9,8 @@ An event that a state does not list has no effect.
    term exists. Without contact or lock the leader pauses between commits, so that a contender can
    create the next number.
 5. After a term the daemon releases the lock before it contends again.
+6. A daemon that cannot read the ledger does not contend until it can: another may have another disk
+   or network. No daemon writes after an object that it cannot read.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ class Role(StrEnum):
     FOLLOWING = "following"
     CATCHING_UP = "catching_up"
     LEADING = "leading"
+    FAILED = "failed"
+    """An object of the ledger is damaged, foreign or missing; it is read again with pauses."""
     STOPPED = "stopped"
 
 
@@ -34,6 +38,8 @@ class Event(StrEnum):
     OUTCOME_UNKNOWN = "outcome_unknown"
     STORE_UNREACHABLE = "store_unreachable"
     BROKER_UNREACHABLE = "broker_unreachable"
+    LEDGER_UNREADABLE = "ledger_unreadable"
+    LEDGER_READABLE = "ledger_readable"
     STOP_REQUESTED = "stop_requested"
 
 
@@ -67,6 +73,7 @@ TRANSITIONS: dict[Role, dict[Event, tuple[Role, tuple[Action, ...]]]] = {
         # The term chunk may or may not exist: read on, and lead under a later epoch.
         Event.OUTCOME_UNKNOWN: (Role.FOLLOWING, _RETRY),
         Event.STORE_UNREACHABLE: (Role.FOLLOWING, _RETRY),
+        Event.LEDGER_UNREADABLE: (Role.FAILED, (Action.WITHDRAW,)),
         Event.STOP_REQUESTED: (Role.STOPPED, (Action.END_TERM, Action.WITHDRAW)),
     },
     Role.LEADING: {
@@ -75,6 +82,10 @@ TRANSITIONS: dict[Role, dict[Event, tuple[Role, tuple[Action, ...]]]] = {
         Event.STORE_UNREACHABLE: (Role.FOLLOWING, _STEP_DOWN),
         Event.BROKER_UNREACHABLE: (Role.FOLLOWING, _STEP_DOWN),
         Event.STOP_REQUESTED: (Role.STOPPED, (Action.HAND_OVER, Action.WITHDRAW)),
+    },
+    Role.FAILED: {
+        Event.LEDGER_READABLE: (Role.FOLLOWING, (Action.CONTEND,)),
+        Event.STOP_REQUESTED: (Role.STOPPED, ()),
     },
     Role.STOPPED: {},
 }

@@ -28,7 +28,7 @@ from drain.backlog.aggregates import merged_row
 from drain.backlog.compacted_facts import read_compacted_facts
 from drain.backlog.counting import ChunkBatch, JvmGoneError, RunError, aggregate_chunks
 from drain.backlog.merge import MergedRow, merge_rows, outstanding, previous_rows
-from drain.backlog.results import Result, newest_result, publish_result, read_result, result_path
+from drain.backlog.results import Result, newest_result, publish_result, read_result, result_path, watermarks
 from drain.command_line import add_ledger_options, add_spark_options, run_command, spark_session
 from drain.spark.chunks import LedgerChunks
 from drain.spark.small_chunk_reader import SMALL_READ_MAX_ROWS
@@ -131,14 +131,10 @@ class BacklogJob:
     async def _newest_result(self, shard: int) -> Result:
         """Return the newest result; the one in memory if it is still the newest, which saves reading it."""
         last = self._last.get(shard)
-        if last is not None and last.watermark:
-            newer = await self._results.names(
-                result_path(shard, last.watermark).rsplit("/", 1)[0],
-                after=result_path(shard, last.watermark - 1).rsplit("/", 1)[1],
-            )
-            if len(newer) == 1:
-                return last
-        return await newest_result(self._results, shard)
+        if last is None or not last.watermark:
+            return await newest_result(self._results, shard)
+        newest = await watermarks(self._results, shard, after=last.watermark - 1)
+        return last if newest == [last.watermark] else await newest_result(self._results, shard)
 
     def _next_chunks(self, progress_by_shard: dict[int, _Progress]) -> dict[int, range]:
         """Return the chunks of the next Spark job by shard; capacity that one shard leaves goes to the next one."""

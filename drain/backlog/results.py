@@ -17,7 +17,7 @@ from drain.backlog.merge import StateRow
 from drain.spark.schemas import STATE
 from headgate.errors import LedgerError, ObjectExistsError
 from headgate.ledger.checksum import seal_parquet
-from headgate.ledger.paths import chunk_name
+from headgate.ledger.paths import chunk_name, chunk_numbers
 from headgate.ledger.sealed_parquet import open_sealed
 from headgate.storage.object_store import Store
 
@@ -66,17 +66,20 @@ async def newest_result(store: Store, shard: int) -> Result:
     """Return the newest result of ``shard``; an empty one with watermark 0 if there is none.
 
     Raises:
-        ResultError: the newest object is not a result of headgate, or has another format.
+        ResultError: the newest result is damaged, or has another format.
         StoreUnavailableError: the store is unreachable.
 
     """
-    names = await store.names(result_folder(shard))
-    if not names:
-        return Result(shard, 0, ())
-    stem = names[-1].partition(".")[0]
-    if not stem.isdecimal() or names[-1] != chunk_name(int(stem)):
-        raise ResultError(f"{result_folder(shard)}/{names[-1]} is not the name of a result; move it to another folder")
-    return await read_result(store, shard, int(stem))
+    found = await watermarks(store, shard)
+    return await read_result(store, shard, found[-1]) if found else Result(shard, 0, ())
+
+
+async def watermarks(store: Store, shard: int, after: int = 0) -> list[int]:
+    """Return the watermarks of the published results above ``after``, rising; raises StoreUnavailableError.
+
+    Foreign objects are skipped.
+    """
+    return chunk_numbers(await store.names(result_folder(shard), after=chunk_name(after)))
 
 
 async def read_result(store: Store, shard: int, watermark: int) -> Result:
@@ -97,8 +100,8 @@ async def publish_result(store: Store, result: Result) -> Result:
         await store.create(result_path(result.shard, result.watermark), encode_result(result))
     except ObjectExistsError:
         return await read_result(store, result.shard, result.watermark)
-    for name in (await store.names(result_folder(result.shard)))[:-RETAINED_RESULTS]:
-        await store.delete(f"{result_folder(result.shard)}/{name}")
+    for watermark in (await watermarks(store, result.shard))[:-RETAINED_RESULTS]:
+        await store.delete(result_path(result.shard, watermark))
     return result
 
 

@@ -16,7 +16,7 @@ from drain.spark.fact_source import FactSource, Reader, fact_source
 from drain.spark.small_chunk_reader import SMALL_READ_MAX_ROWS
 from headgate.errors import ConfigError, LedgerError
 from headgate.ledger.chunk import decode_header_and_rows
-from headgate.ledger.paths import CHUNKS_FOLDER, chunk_folder, chunk_name, chunk_path
+from headgate.ledger.paths import CHUNKS_FOLDER, chunk_folder, chunk_name, chunk_numbers, chunk_path
 from headgate.storage.object_store import Store, open_store
 
 CONCURRENT_READS: Final = 16
@@ -55,23 +55,20 @@ class LedgerChunks:
         """Return the numbers of the chunks after ``watermark``.
 
         Raises:
-            LedgerError: a gap in the numbers, a foreign name, or no chunk ``watermark``.
+            LedgerError: a gap in the numbers, or no chunk ``watermark``.
             StoreUnavailableError: the store is unreachable.
 
         """
         first = max(1, watermark)
-        names = await self.store.names(chunk_folder(shard), after=chunk_name(first - 1))
-        if watermark and not names:
+        numbers = chunk_numbers(await self.store.names(chunk_folder(shard), after=chunk_name(first - 1)))
+        if watermark and not numbers:
             raise LedgerError(
                 f"{chunk_folder(shard)}/{chunk_name(watermark)} is counted but missing: is this another ledger?"
             )
-        for number, name in enumerate(names, start=first):
-            if name != chunk_name(number):
-                raise LedgerError(
-                    f"{chunk_folder(shard)}/{name}: expected {chunk_name(number)} here; "
-                    "the ledger has a gap or a foreign object"
-                )
-        return range(watermark + 1, first + len(names))
+        for number, found in enumerate(numbers, start=first):
+            if found != number:
+                raise LedgerError(f"{chunk_path(shard, number)} is missing, and {chunk_name(found)} exists: a gap")
+        return range(watermark + 1, first + len(numbers))
 
     async def check(self, shard: int, numbers: Sequence[int]) -> tuple[int, int | None]:
         """Check whole chunks; return ``at_ms`` of the last one, and their total number of rows.

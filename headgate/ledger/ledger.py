@@ -8,13 +8,21 @@ begins after the newest snapshot, chunks were lost and not trimmed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
 from headgate.errors import LedgerError, ObjectMissingError
 from headgate.ledger import chunk
-from headgate.ledger.paths import chunk_folder, chunk_name, chunk_number, chunk_path, snapshot_folder, snapshot_number
+from headgate.ledger.paths import (
+    chunk_folder,
+    chunk_name,
+    chunk_number,
+    chunk_numbers,
+    chunk_path,
+    snapshot_folder,
+    snapshot_number,
+)
 from headgate.storage.object_store import Store
 
 
@@ -29,11 +37,14 @@ def run_start(numbers: Sequence[int]) -> int:
 
 
 class Ledger:
-    """The chunks of one shard in one store."""
+    """The chunks of one shard in one store. Other objects among them are reported and skipped."""
 
-    def __init__(self, store: Store, shard: int) -> None:
+    def __init__(self, store: Store, shard: int, on_foreign: Callable[[Sequence[str]], None] | None = None) -> None:
+        """``on_foreign`` gets the names of all foreign objects when a listing shows that they changed."""
         self.store = store
         self.shard = shard
+        self._on_foreign = on_foreign
+        self._foreign: set[str] = set()
 
     async def append(self, number: int, data: bytes) -> None:
         """Create chunk ``number``; raises what `Store.create` raises."""
@@ -51,7 +62,7 @@ class Ledger:
         """Return the highest number, 0 for an empty ledger.
 
         Raises:
-            LedgerError: an object that is not a chunk, or a gap in the numbers that no snapshot covers.
+            LedgerError: a gap in the numbers that no snapshot covers.
             StoreUnavailableError: the store is unreachable.
 
         """
@@ -67,19 +78,12 @@ class Ledger:
         return numbers[-1]
 
     async def numbers(self, after: int = 0) -> list[int]:
-        """Return the numbers of existing chunks above ``after``, rising.
-
-        Raises:
-            LedgerError: an object that is not a chunk.
-            StoreUnavailableError: the store is unreachable.
-
-        """
+        """Return the numbers of existing chunks above ``after``, rising; raises StoreUnavailableError."""
         names = await self.store.names(chunk_folder(self.shard), after=chunk_name(after))
-        numbers = [chunk_number(name) for name in names]
-        for number, name in zip(numbers, names, strict=True):
-            if number is None:
-                raise LedgerError(f"{chunk_folder(self.shard)}/{name} is a foreign object: chunks have other names")
-        return [number for number in numbers if number is not None]
+        numbers = chunk_numbers(names)
+        if len(numbers) < len(names) or self._foreign:
+            self._report_foreign({name for name in names if chunk_number(name) is None}, complete=not after)
+        return numbers
 
     async def snapshots(self) -> list[int]:
         """Return the chunk numbers of existing snapshots, rising; raises StoreUnavailableError."""
@@ -117,3 +121,11 @@ class Ledger:
 
     def _path(self, number: int) -> str:
         return chunk_path(self.shard, number)
+
+    def _report_foreign(self, listed: set[str], *, complete: bool) -> None:
+        """Remember the names of foreign objects. A listing that is not complete may not show those found before."""
+        found = listed if complete else listed | self._foreign
+        if found != self._foreign:
+            self._foreign = found
+            if self._on_foreign is not None:
+                self._on_foreign(sorted(found))

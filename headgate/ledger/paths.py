@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 CHUNKS_FOLDER: Final = "chunks"
@@ -32,6 +33,11 @@ def chunk_number(name: str) -> int | None:
     """Return the number in ``name``; None if a chunk has no such name."""
     match = _CHUNK_NAME.fullmatch(name)
     return int(match[1]) if match else None
+
+
+def chunk_numbers(names: Iterable[str]) -> list[int]:
+    """Return the numbers of the chunks among ``names``, in their order, without foreign names."""
+    return [number for name in names if (number := chunk_number(name)) is not None]
 
 
 def snapshot_folder(shard: int) -> str:

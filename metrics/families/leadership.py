@@ -19,6 +19,11 @@ TERM_END_REASONS: Final = (
 
 def add_leadership_metrics(metrics: MetricFactory) -> None:
     is_leader = metrics.gauge("shard_is_leader", "1 if this daemon leads the shard.", shard=None)
+    failed = metrics.gauge(
+        "shard_ledger_unreadable",
+        "1 if this daemon cannot read the ledger of the shard, because an object is damaged, foreign or missing.",
+        shard=None,
+    )
     epoch = metrics.gauge_of(
         events.TermStarted,
         "leader_epoch",
@@ -62,6 +67,7 @@ def add_leadership_metrics(metrics: MetricFactory) -> None:
     def set_roles(event: events.StatusCollected) -> None:
         for shard in event.status.shards:
             is_leader.child(shard.shard).set(shard.leading)
+            failed.child(shard.shard).set(bool(shard.fault))
             epoch.child(shard.shard).set(shard.leader_epoch)
             head.child(shard.shard).set(shard.head)
 

@@ -38,6 +38,13 @@ def add_object_metrics(metrics: MetricFactory) -> None:
         shard=None,
         kind=get_args(events.ObjectKind),
     )
+    metrics.gauge_of(
+        events.ForeignObjectsFound,
+        "count",
+        "ledger_foreign_objects",
+        "Objects among the chunks of a shard that headgate did not name. They are skipped; the log names them.",
+        shard=None,
+    )
     metrics.gauge_of(events.CompactionAdvanced, "chunk", "compacted_chunk", "Last chunk that is compacted.", shard=None)
     metrics.gauge_of(
         events.CompactionAdvanced,

@@ -47,6 +47,7 @@ def test_a_failed_component_makes_a_daemon_not_ready(name, facts):
         ("drain", replace(HEALTHY_FACTS, drain="degraded", drain_reason="no answer for 60 s")),
         ("drain", replace(HEALTHY_FACTS, drain="starting")),
         ("drain", replace(HEALTHY_FACTS, drain="off")),
+        ("ledger", replace(HEALTHY_FACTS, unreadable={3: "chunks/x is damaged"})),
     ],
 )
 def test_a_degraded_component_leaves_a_daemon_ready(name, facts):
@@ -56,6 +57,12 @@ def test_a_degraded_component_leaves_a_daemon_ready(name, facts):
     assert (health.ready, health.state) == (True, "degraded")
     assert [name] == [each.name for each in health.components if each.state is ComponentState.DEGRADED]
     assert facts.drain_reason in component(health, name).reason
+
+
+def test_every_unreadable_shard_is_named_with_its_object():
+    health = judge_health(replace(HEALTHY_FACTS, unreadable={3: "chunks/x is damaged", 1: "chunks/y is missing"}))
+
+    assert component(health, "ledger").reason.startswith("shard 1: chunks/y is missing; shard 3: chunks/x is damaged; ")
 
 
 def test_liveness_depends_on_the_loop_alone():

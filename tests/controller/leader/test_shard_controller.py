@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -19,9 +20,10 @@ from controller.leadership.transitions import Event, Role
 from controller.settings.load import IngestSettings, RetentionSettings, ScalingSettings
 from controller.snapshots.job import take_snapshot
 from controller.state.shard_state import ShardState
-from headgate.errors import LedgerError
+from headgate.ledger.chunk import ChunkBuilder
 from headgate.ledger.compacted import delete_compacted_segments
 from headgate.ledger.ledger import Ledger
+from headgate.ledger.paths import chunk_folder, chunk_path
 from headgate.model import entries as e
 from headgate.protocol import messages as m
 from metrics.instruments import Instruments
@@ -37,9 +39,9 @@ pytestmark = pytest.mark.looptime
 class Contender:
     """The controller of shard 0 in one daemon."""
 
-    def __init__(self, cluster: "Cluster", name: str) -> None:
+    def __init__(self, cluster: "Cluster", name: str, store_type: type[FakeStore] = FakeStore) -> None:
         self.name = name
-        self.store = FakeStore(objects=cluster.objects, latency_seconds=(0.001, 0.002))
+        self.store = store_type(objects=cluster.objects, latency_seconds=(0.001, 0.002))
         self.transport = cluster.broker.transport(f"daemon-{name}")
         self.elections = cluster.zookeeper.elections(name, self._on_election)
         self.controller = ShardController(
@@ -258,33 +260,120 @@ async def test_a_term_starts_with_the_state_of_the_previous_one() -> None:
     assert (first.next_id, dict(first.commands)) == (second.next_id, dict(second.commands))
 
 
-async def test_an_unreadable_ledger_ends_the_process_and_names_the_chunk() -> None:
-    """Continuing would mean deciding on incomplete state."""
-    cluster = Cluster()
-    cluster.objects["chunks/shard=0000/000000000001.parquet"] = b"not a chunk"
-    with pytest.raises(ExceptionGroup) as caught:
-        async with Contender(cluster, "a").running():
-            await asyncio.sleep(10)
-    assert isinstance(caught.value.exceptions[0], LedgerError)
-    assert "chunk 1 of shard 0" in str(caught.value.exceptions[0])
+CHUNK_2 = chunk_path(0, 2)
 
 
-async def test_a_hole_in_the_ledger_is_not_filled() -> None:
-    """Reading by number, a deleted chunk looks like the end of the ledger."""
+def _flip(data: bytes) -> bytes:
+    return data[:-100] + bytes([data[-100] ^ 1]) + data[-99:]
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
+    "a flipped bit": _flip,
+    "not a chunk": lambda _: b"read me",
+    "another chunk": lambda _: ChunkBuilder().encode(shard=0, number=7, leader_epoch=1, at_ms=0),
+    "missing": lambda _: None,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_an_unreadable_object_fails_the_shard_until_it_is_repaired(damage: str) -> None:
+    """No daemon decides on incomplete state: nothing is written into or after the object."""
     cluster = Cluster()
+    await _lead_and_stop(cluster, "a", 2)
+    intact = dict(cluster.objects)
+    damaged = DAMAGES[damage](cluster.objects.pop(CHUNK_2))
+    if damaged is not None:
+        cluster.objects[CHUNK_2] = damaged
+    before = dict(cluster.objects)
+
+    async with Contender(cluster, "b").running() as b, Contender(cluster, "c").running() as c:
+        for _ in range(3):
+            await asyncio.sleep(600)
+            for each in (b, c):
+                assert each.controller.leadership.role is Role.FAILED
+                assert re.match(
+                    rf"{CHUNK_2} (is|states)|chunks/shard=0000: chunk 2 is missing", str(each.controller.fault)
+                )
+        assert before == cluster.objects
+        cluster.objects.update(intact)
+        await until(lambda: b.leads or c.leads, 61)
+        assert [(1, "a"), (2, "b" if b.leads else "c")] == await cluster.terms()
+        await asyncio.sleep(61)
+        assert [b.controller.fault, c.controller.fault] == [None, None]
+
+
+async def test_an_unreadable_ledger_is_read_again_with_growing_pauses_and_logged_once() -> None:
+    cluster = Cluster()
+    await _lead_and_stop(cluster, "a", 2)
+    cluster.objects[CHUNK_2] = _flip(cluster.objects[CHUNK_2])
+    contender = Contender(cluster, "b")
+    with capture_logs() as logs:
+        async with contender.running():
+            await asyncio.sleep(60)
+            first = contender.store.calls["read"]
+            await asyncio.sleep(3600)
+            later = contender.store.calls["read"] - first
+
+    assert first < 15
+    assert later <= 60 * 2
+    assert [CHUNK_2] == [line["reason"].split()[0] for line in logs if line["event"] == "ledger.unreadable"]
+
+
+async def test_a_daemon_with_a_damaged_copy_leaves_the_shard_to_another() -> None:
+    """The object itself is intact: the disk or the network of one daemon has the damage."""
+
+    class BadDisk(FakeStore):
+        async def read(self, path: str) -> bytes:
+            data = await super().read(path)
+            return _flip(data) if path == CHUNK_2 else data
+
+    cluster = Cluster()
+    await _lead_and_stop(cluster, "a", 2)
+    async with Contender(cluster, "b", BadDisk).running() as b:
+        await until(lambda: b.controller.leadership.role is Role.FAILED)
+        async with Contender(cluster, "c").running() as c:
+            await until(lambda: c.leads)
+            await asyncio.sleep(300)
+            assert c.leads
+            assert b.controller.leadership.role is Role.FAILED
+    assert [(1, "a"), (2, "c")] == await cluster.terms()
+
+
+async def test_a_follower_reports_an_unreadable_object_and_can_be_stopped() -> None:
+    cluster = Cluster()
+    async with Contender(cluster, "a").running() as a, Contender(cluster, "b").running() as b:
+        await until(lambda: a.leads or b.leads)
+        leader, follower = (a, b) if a.leads else (b, a)
+        leader.leader.commit.barrier()
+        await leader.leader.commit.flush()
+        cluster.objects[CHUNK_2] = _flip(intact := cluster.objects[CHUNK_2])
+        await until(lambda: follower.controller.fault is not None)
+        assert str(follower.controller.fault).startswith(CHUNK_2)
+        assert leader.controller.fault is None
+        cluster.objects[CHUNK_2] = intact
+        await until(lambda: follower.controller.fault is None, 10)
+        cluster.objects[CHUNK_2] = b""
+        leader.controller.post(Event.STOP_REQUESTED)
+        await until(lambda: follower.controller.following_chunk == 2)
+
+
+async def test_a_failed_shard_stops_on_request() -> None:
+    cluster = Cluster()
+    cluster.objects[CHUNK_2] = b"no chunk 1"
     async with Contender(cluster, "a").running() as a:
-        await until(lambda: a.leads)
-        a.leader.commit.barrier()
-        await asyncio.sleep(1)
-        a.leader.commit.barrier()
-        await asyncio.sleep(1)
-    del cluster.objects["chunks/shard=0000/000000000002.parquet"]
+        await until(lambda: a.controller.leadership.role is Role.FAILED)
+        a.controller.post(Event.STOP_REQUESTED)
+        await until(lambda: a.controller.leadership.role is Role.STOPPED, 1)
 
-    with pytest.raises(ExceptionGroup) as caught:
-        async with Contender(cluster, "b").running():
-            await asyncio.sleep(30)
-    assert "the ledger has a gap" in str(caught.value.exceptions[0])
-    assert "chunks/shard=0000/000000000002.parquet" not in cluster.objects
+
+async def test_objects_with_other_names_are_no_part_of_the_ledger() -> None:
+    cluster = Cluster()
+    await _lead_and_stop(cluster, "a", 2)
+    for name in ("README.txt", "000000000009.parquet.tmp"):
+        cluster.objects[f"{chunk_folder(0)}/{name}"] = b"not headgate's"
+    async with Contender(cluster, "b").running() as b:
+        await until(lambda: b.leads)
+        assert b.controller.fault is None
 
 
 async def _lead_and_stop(cluster: Cluster, name: str, chunks: int) -> None:

@@ -85,3 +85,15 @@ def test_each_role_can_be_stopped(role: Role) -> None:
     assert Role.STOPPED is after.role
     assert Action.WITHDRAW in actions
     assert Action.CONTEND not in actions
+
+
+def test_a_daemon_that_cannot_read_the_ledger_contends_only_when_it_can_again() -> None:
+    """Rule 6."""
+    failed, actions = Leadership(Role.CATCHING_UP, holds_lock=True).on(Event.LEDGER_UNREADABLE)
+
+    assert (Role.FAILED, False, (Action.WITHDRAW,)) == (failed.role, failed.holds_lock, actions)
+    for event in Event:
+        _, actions = failed.on(event)
+        assert (Action.CONTEND in actions) == (event is Event.LEDGER_READABLE)
+        assert Action.CATCH_UP not in actions
+    assert failed.on(Event.LEDGER_READABLE)[0].role is Role.FOLLOWING

@@ -6,6 +6,7 @@ import pytest
 
 from controller.snapshots.job import RETAINED_SNAPSHOTS, take_snapshot
 from controller.snapshots.restore import catch_up, load_newest_snapshot
+from controller.state.shard_state import ShardState
 from headgate.errors import LedgerError, LedgerFormatError
 from headgate.ledger.ledger import Ledger
 from headgate.ledger.paths import chunk_folder, snapshot_path
@@ -163,13 +164,22 @@ async def test_the_newest_number_requires_a_ledger_without_gaps() -> None:
     assert 9 == await ledger.ledger.newest()
 
 
-async def test_a_foreign_object_among_the_chunks_is_rejected() -> None:
-    ledger = LedgerInMemory(2)
-    for name in ("000000000002.parquet.bak", "7.parquet", "readme"):
-        ledger.store.objects[f"{chunk_folder(0)}/{name}"] = b""
-        with pytest.raises(LedgerError, match=f"{name} is a foreign object"):
-            await ledger.ledger.newest()
-        del ledger.store.objects[f"{chunk_folder(0)}/{name}"]
+async def test_foreign_objects_among_the_chunks_are_skipped_and_reported_when_they_change() -> None:
+    kept = LedgerInMemory(2)
+    reported: list[list[str]] = []
+    ledger = Ledger(kept.store, 0, lambda names: reported.append(list(names)))
+    names = ["000000000001.parquet.bak", "000000000003.parquet.tmp", "README.txt"]
+    for name in names:
+        kept.store.objects[f"{chunk_folder(0)}/{name}"] = b""
+        assert 2 == await ledger.newest()
+    await catch_up(ledger, ShardState(0), kept.on_unusable)
+    for name in names:
+        await ledger.numbers(after=1)
+        del kept.store.objects[f"{chunk_folder(0)}/{name}"]
+    await ledger.numbers()
+    await ledger.numbers()
+
+    assert [names[:1], names[:2], names, []] == reported
 
 
 async def test_the_chunks_of_a_version_with_other_folders_are_not_taken_for_a_new_ledger() -> None:

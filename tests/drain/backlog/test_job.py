@@ -183,10 +183,6 @@ def missing(ledger):
     ledger.path(3).rename(ledger.path(4))
 
 
-def foreign_name(ledger):
-    (ledger.path(3).parent / "000000000003.parquet.tmp").write_bytes(b"")
-
-
 def shorter_than_the_result(ledger):
     for number in (2, 3):
         ledger.path(number).unlink()
@@ -199,8 +195,7 @@ def shorter_than_the_result(ledger):
         (not_parquet, "000000000003.parquet is not a readable Parquet object"),
         (foreign, "000000000003.parquet .* headgate did not write"),
         (misplaced, "000000000003.parquet states that it is chunk 2 of shard 0"),
-        (missing, "000000000004.parquet: expected 000000000003.parquet"),
-        (foreign_name, "000000000003.parquet.tmp: expected 000000000004.parquet"),
+        (missing, "000000000003.parquet is missing, and 000000000004.parquet exists: a gap"),
         (shorter_than_the_result, "000000000002.parquet is counted but missing"),
         (lambda ledger: corrupt(ledger.path(3)), "000000000003.parquet is damaged: .* checksum"),
     ],
@@ -210,7 +205,6 @@ def shorter_than_the_result(ledger):
         "foreign",
         "another chunk",
         "missing",
-        "foreign name",
         "shorter than the result",
         "corrupted",
     ],
@@ -234,6 +228,21 @@ async def test_a_damaged_ledger_fails_its_shard_only_and_names_the_object(spark,
 
 def with_metadata(metadata):
     return sealed(pa.Table.from_pylist([], schema=STATE.with_metadata(metadata)))
+
+
+async def test_objects_with_other_names_are_skipped(spark, ledger):
+    job, _ = job_of(spark, ledger)
+    await job.run([0])
+    for folder in (ledger.path(1).parent, ledger.root / result_folder(0)):
+        for name in ("000000000003.parquet.tmp", "README.txt"):
+            (folder / name).write_bytes(b"")
+    ledger.store(1, 0, 1)
+    ledger.commit()
+
+    for each in (job, job_of(spark, ledger)[0]):
+        outcome = await each.run([0])
+        assert ({}, 3) == (outcome.failures, outcome.results[0].watermark)
+    assert (ledger.root / result_folder(0) / "README.txt").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,77 @@
+"""A damaged object stops its shard only, a foreign one stops nothing, and a repair needs no restart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from headgate.ledger.paths import chunk_folder
+from tests.support.cluster import SHARDS, Cluster
+from tests.support.programs import TEST_SECONDS, get, jsonl, metric, wait_until
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(TEST_SECONDS)]
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path) as made:
+        await made.start_servers()
+        yield made
+
+
+async def topics_by_shard(cluster: Cluster) -> dict[int, str]:
+    """Create topics until each shard has one."""
+    found: dict[int, str] = {}
+    for name in map("t{}".format, range(20)):
+        created = (await cluster.commands.succeed("topic", "create", name, "--json")).document()
+        found[created["shard"]] = name
+        if len(found) == SHARDS:
+            return found
+    raise AssertionError(f"all topics are on one shard: {found}")
+
+
+async def produce(cluster: Cluster, topic: str, n: int) -> None:
+    await cluster.commands.succeed("produce", topic, "--key-field", "id", stdin=jsonl([{"id": "k", "n": n}]))
+
+
+async def test_only_the_shard_of_a_damaged_object_stops_until_it_is_repaired(cluster: Cluster):
+    daemon = await cluster.start_daemon("first")
+    await daemon.until_leading()
+    topics = await topics_by_shard(cluster)
+    for topic in topics.values():
+        await produce(cluster, topic, 1)
+    assert await cluster.stop("first") == 0
+    store = Path(cluster.ledger_url.removeprefix("file://"))
+    (store / chunk_folder(0) / "README.txt").write_text("The chunks of shard 0.")
+    damaged = max((store / chunk_folder(1)).iterdir())
+    intact = damaged.read_bytes()
+    damaged.write_bytes(intact[:40] + bytes([intact[40] ^ 1]) + intact[41:])
+    name = str(damaged.relative_to(store))
+
+    daemon = await cluster.start_daemon("first")
+    await daemon.until_leading(1)
+    await produce(cluster, topics[0], 2)
+    await wait_until(lambda: daemon.reports(200, "ledger", "degraded"), "the daemon reports the damage")
+    _, report = await daemon.health()
+    status = json.loads((await get(daemon.http_address, "/status"))[1])
+    shards = {shard["shard"]: shard for shard in status["daemon"]["shards"]}
+
+    assert report["state"] == "degraded"
+    assert f"shard 1: {name} is damaged" in report["components"]["ledger"]["reason"]
+    assert {shard: each["role"] for shard, each in shards.items()} == {0: "leading", 1: "failed"}
+    assert shards[1]["fault"].startswith(f"{name} is damaged")
+    assert await metric(daemon.http_address, "headgate_ledger_foreign_objects", shard="0") == 1
+    [foreign] = daemon.log_entries("ledger.foreign_objects")
+    assert (foreign["folder"], foreign["names"]) == (chunk_folder(0), ["README.txt"])
+    assert [name] == [line["reason"].split()[0] for line in daemon.log_entries("ledger.unreadable")]
+
+    damaged.write_bytes(intact)
+    await daemon.until_leading(2, 90)
+    await produce(cluster, topics[1], 2)
+    _, report = await daemon.health()
+
+    assert report["components"]["ledger"]["state"] == "ok"
+    assert sorted(json.loads(value)["n"] for _, value in await cluster.stored()) == [1, 1, 2, 2]
