@@ -141,7 +141,7 @@ def test_verify_counts_the_clusters_ledger_and_returns_the_verdict(run, context,
 
 
 def test_verify_counts_no_ledger_that_only_the_cluster_names(run, context, requests, capsys):
-    """Whoever may publish to the broker can announce a ledger; Spark must not read it with the rights of the user."""
+    """Any client of the broker can announce a ledger. Spark must not read it with the rights of the user."""
     context.open_admin().announced_ledger_url = "s3://an/attacker"
 
     assert run("backlog", "verify") == 1
